@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from based_jax.compat import avoid_broken_fusions, import_flax_without_rich
 
-avoid_broken_fusions()  # before anything can make an array
+avoid_broken_fusions()  # before anything can create an array
 import_flax_without_rich()
 
 from based_jax import convert, mixers, ops  # noqa: E402
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# `generate` is the function here; the package of the same name stays importable as `based_jax.generate`.
+# `generate` here is the function; the package of the same name is still importable as `based_jax.generate`.
 __all__ = [
     "LanguageModel",
     "ModelConfig",
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `nnx` where it is used first: flax.nnx takes its time and needs rich."""
+    """Import `nnx` on first use: flax.nnx is slow to import and needs rich."""
     if name == "nnx":
         return importlib.import_module("based_jax.nnx")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

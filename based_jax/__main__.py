@@ -1,4 +1,4 @@
-"""The console command ``based-jax NAME FLAGS``; ``python -m based_jax NAME FLAGS`` is the same."""
+"""The console command ``based-jax NAME FLAGS``, also ``python -m based_jax NAME FLAGS``."""
 
 import functools
 import importlib
@@ -20,7 +20,7 @@ USAGE = f"""{CONSOLE} NAME [flags], where NAME is one of these; each explains it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first one or two words name; returns the exit status."""
+    """Run the command that the first one or two words name; return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["--version"]:
         print(based_jax.__version__)
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main_of(module: str) -> Callable[[Sequence[str]], int | None]:
-    """The function that a command's module runs; a study of recall is run by that of all studies."""
+    """Return the main function of a command's module; studies of recall share one."""
     command = importlib.import_module(module)
     if hasattr(command, "main"):
         return command.main

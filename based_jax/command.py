@@ -1,4 +1,4 @@
-"""How every command of the project parses its flags and reports errors: one line on stderr, exit status 2."""
+"""Parse flags of the project's commands and report errors: one line on stderr, exit status 2."""
 
 import itertools
 import sys
@@ -25,7 +25,8 @@ def parse(
 ) -> Options:
     """Build `options` (a dataclass) from flags; a switch ``--x`` comes with its opposite, ``--no-x``.
 
-    With `groups`, title -> fields, the help is in groups. All else is as in `pallas_kernels.flags.parse`.
+    `groups`, title -> fields, groups the flags in the help. For other arguments see
+    `pallas_kernels.flags.parse`.
     """
     words = sys.argv[1:] if argv is None else argv
     if groups is not None and {"-h", "--help"} & set(words):
@@ -35,9 +36,9 @@ def parse(
 
 
 def find_value(words: Sequence[str], flag: str) -> str | None:
-    """Value of `flag` (such as "--workdir") in a command line, before it is parsed; None if it is not given.
+    """Return the value of `flag` (such as "--workdir") in an unparsed command line; None if it is absent.
 
-    As in `parse`, the value is the next word or follows an equals sign, and of several the last one counts.
+    As in `parse`, the value is the next word or follows an equals sign, and the last of several wins.
     """
     found = None
     for word, after in itertools.zip_longest(words, words[1:]):
@@ -48,6 +49,6 @@ def find_value(words: Sequence[str], flag: str) -> str | None:
 
 
 def run(prog: str, main: Callable[[], int | None]) -> NoReturn:
-    """Run a command as `pallas_kernels.flags.run` does, with compiled programs kept on disk."""
+    """Run a command by `pallas_kernels.flags.run`, with compiled programs cached on disk."""
     keep_programs()
     flags.run(prog, main)

@@ -1,4 +1,4 @@
-"""Lists of a package's commands, from the docstrings of its modules."""
+"""List a package's commands, from the docstrings of its modules."""
 
 import ast
 import difflib
@@ -15,14 +15,14 @@ _IS_COMMAND = re.compile(r'^if __name__ == "__main__":', re.M)
 _HAS_MAIN = re.compile(r"^def main\(argv\b|^STUDY = ", re.M)
 _GROUPS = {"": "", "train": "training/commands", "eval": "evals", "experiments": "experiments"}
 """first word of a console command -> directory of its files"""
-_NOT_LISTED = ("based_jax", "published")  # the console command, and what writes a page of this repository
+_NOT_LISTED = ("based_jax", "published")  # the console command, and a generator of a page of this repository
 _NO_COMMANDS = ("runner.py",)  # runs as run.py of an exported directory
 _CODE = re.compile(r"``.*?``")
 _WIDTH = 80
 
 
 def commands(package: str, root: Path) -> dict[str, str]:
-    """Module -> what it does, of every module below `root` that is a command; none of them is imported."""
+    """Return module -> purpose for every module below `root` that is a command, without importing them."""
     found = {}
     for path in sorted(root.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def commands(package: str, root: Path) -> dict[str, str]:
 
 
 def console_commands(root: Path) -> dict[str, tuple[str, str]]:
-    """Name, such as "train lm" -> module and purpose, of based_jax, whose directory is `root`; no imports."""
+    """Return name (such as "train lm") -> module and purpose of based_jax's commands, without imports."""
     found = {}
     for group, folder in _GROUPS.items():
         for path in sorted([*(root / folder).glob("*.py"), *(root / folder).glob("*/__main__.py")]):
@@ -61,7 +61,7 @@ def main(package: str, root: Path, remarks: str, argv: Sequence[str]) -> int:
 
 
 def table(found: dict[str, str], dot: str = ".") -> str:
-    """The commands in 80 columns, those directly below the package first, then group by group."""
+    """Return the commands in 80 columns, those directly below the package first, then group by group."""
     groups: dict[str, list[str]] = {}
     for name in sorted(found, key=lambda name: (name.count(dot), name)):
         groups.setdefault(name.rpartition(dot)[0], []).append(name)
@@ -82,5 +82,5 @@ def _purpose(source: str) -> str:
 
 
 def run(package: str, file: str, remarks: str) -> None:
-    """The `__main__` of a package, whose `__file__` is `file`."""
+    """Run the `__main__` of a package, whose `__file__` is `file`."""
     sys.exit(main(package, Path(file).parent, remarks, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What is broken in some versions of JAX and Flax, and how it is kept from users."""
+"""Workarounds for defects of some versions of JAX and Flax."""
 
 import contextlib
 import importlib.util
@@ -15,18 +15,18 @@ import jax
 from jax._src import core, mesh, xla_bridge
 from jax._src.interpreters import ad, batching, partial_eval
 
-# jaxlib from the first to before the second; later ones were not there to be tried in November 2026.
+# Versions of jaxlib, from the first to before the second; in November 2026 there were no later ones to try.
 _MISCOMPILING = ((0, 10, 2), (0, 13))
 _FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 
 
 def avoid_broken_fusions() -> None:
-    """Keep XLA from fusing around matrix products on a CPU, where the programs can be wrong or crash.
+    """Disable XLA's fusions of matrix products on a CPU, whose programs can be wrong or crash.
 
     Seen with jaxlib 0.10.2: `linear_attention` on 32 rows of 32 tokens and 4 heads returns 1e33 (0.12.0 too),
-    `gla` and `rwkv7` at that size end the process (a relative: https://github.com/jax-ml/jax/issues/39257).
-    XLA_FLAGS names no such fusions then. JAX reads it once, at its first use; where that is over, a warning
-    says so. A user's own value of the flag stays.
+    `gla` and `rwkv7` at that size end the process (related: https://github.com/jax-ml/jax/issues/39257).
+    This sets XLA_FLAGS, which JAX reads once, at its first use; if JAX was already used, a warning is issued.
+    A user's own value of the flag is kept.
     """
     low, high = _MISCOMPILING
     version = tuple(int(part) for part in re.findall(r"\d+", metadata.version("jaxlib"))[:3])
@@ -43,7 +43,7 @@ def avoid_broken_fusions() -> None:
 
 
 def import_flax_without_rich() -> None:
-    """Import Flax on a machine that lacks rich, which Flax needs for `tabulate` only but imports at once."""
+    """Import Flax on a machine without rich, which Flax always imports but needs only for `tabulate`."""
     if importlib.util.find_spec("rich") is not None:
         return
     names = ("rich", "rich.console", "rich.table", "rich.text")
@@ -59,9 +59,9 @@ def import_flax_without_rich() -> None:
 
 
 def is_recording() -> bool:
-    """Whether JAX writes operations down (`jit`, `scan`, `checkpoint`, `shard_map`) instead of running them.
+    """Return whether JAX records operations (`jit`, `scan`, `checkpoint`, `shard_map`) and does not run them.
 
-    Under `grad`, `jvp` and `vmap` outside `jit` they run. JAX has no public name for this.
+    Under `grad`, `jvp` and `vmap` outside `jit` they run. JAX has no public function for this.
     """
     trace = current_trace()
     while isinstance(trace, ad.JVPTrace | ad.LinearizeTrace | batching.BatchTrace):
@@ -70,7 +70,7 @@ def is_recording() -> bool:
 
 
 def is_recorded_as_is() -> bool:
-    """Whether operations are written down, under `vmap` at most: derivatives, if any, come later."""
+    """Return whether operations are recorded, under `vmap` at most: derivatives, if any, come later."""
     trace = current_trace()
     while isinstance(trace, batching.BatchTrace):
         trace = trace.parent_trace
@@ -78,18 +78,18 @@ def is_recorded_as_is() -> bool:
 
 
 def current_trace() -> Any:
-    """What is done with operations now; another object in each program and each part of one."""
+    """Return the current trace; each program, and each part of one, has its own object."""
     return core.trace_ctx.trace
 
 
 def platform_of_mesh() -> str | None:
-    """Return the platform of the devices of `jax.set_mesh`, None without."""
+    """Return the platform of the devices of `jax.set_mesh`; None without a mesh."""
     found = mesh.get_concrete_mesh()
     return None if found.empty else found.devices.flat[0].platform
 
 
 def numeric_settings() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Return what sets the current number of bits and precision of products again, in a later trace."""
+    """Return a function whose context restores the current x64 and matmul precision in a later trace."""
     config: Any = jax.config
     wide, precision = config.jax_enable_x64, config.jax_default_matmul_precision
 
@@ -102,5 +102,5 @@ def numeric_settings() -> Callable[[], contextlib.AbstractContextManager[None]]:
 
 
 def is_intercepted() -> bool:
-    """Whether somebody watches Flax's calls of methods (`nn.intercept_methods`) and must see each."""
+    """Return whether Flax's method calls are intercepted (`nn.intercept_methods`)."""
     return bool(getattr(sys.modules.get("flax.linen.module"), "_global_interceptor_stack", ()))

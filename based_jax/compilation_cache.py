@@ -1,8 +1,8 @@
-"""Compiled programs kept on disk, so that a command that was run before starts without compiling.
+"""Cache compiled programs on disk, so that repeated commands start without compiling.
 
-jax keeps them where its setting `jax_compilation_cache_dir` points; by default nowhere. Here is a default for
-the commands, with a bound on the size. jax's own bound would read a file per program at every program that
-is added, and stop adding for good once one of these files is missing.
+jax stores them in `jax_compilation_cache_dir`, which is unset by default. This module sets a default for the
+commands, with a bound on the size. jax's own bound would read one file per cached program whenever it adds a
+program, and stop adding for good once one of these files is missing.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from jaxlib import utils  # pyright: ignore[reportAttributeAccessIssue]
 
 MAX_BYTES = 2 * 2**30  # more than this is removed at the start of a command, least recently used first
 
-# Every program, not only those that take a second to compile: the small ones take 2 to 10 kB each.
+# Cache every program, not only those that take a second to compile: small ones take 2 to 10 kB each.
 _PREFIX = "jax_persistent_cache_min_"
 _SETTINGS = {f"{_PREFIX}compile_time_secs": 0.0, f"{_PREFIX}entry_size_bytes": -1}
-# Lines of /proc/cpuinfo that are the same on processors of one kind: x86, then ARM.
+# Lines of /proc/cpuinfo that are equal on processors of one kind: x86, then ARM.
 _KIND = ("model name", "flags", "CPU part", "Features")
 
 
 def keep_programs() -> None:
-    """Keep compiled programs of this process on disk, unless the user said where, or not to.
+    """Cache compiled programs of this process in `default_directory`, unless the user has configured it.
 
-    Where: `default_directory`. JAX_COMPILATION_CACHE_DIR names another, without a bound, and
-    JAX_ENABLE_COMPILATION_CACHE=0 switches it off. If the directory cannot be written, the command runs
-    without and one line on stderr says so.
+    JAX_COMPILATION_CACHE_DIR sets another directory, without a bound, and JAX_ENABLE_COMPILATION_CACHE=0
+    disables the cache. If the directory cannot be written, the command prints one line on stderr and runs
+    without a cache.
     """
     config: Any = jax.config  # its settings are unknown to type checkers
     if config.jax_compilation_cache_dir is not None or not config.jax_enable_compilation_cache:
@@ -50,26 +50,26 @@ def keep_programs() -> None:
     for name, value in _SETTINGS.items():
         if name.upper() not in os.environ:
             config.update(name, value)
-    # What cannot be read or written is compiled: slower, but nothing that a user has to know of each program.
+    # Programs that cannot be read or written are compiled: slower, but not worth a warning for each.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
     _hide_false_alarms()
 
 
 def default_directory() -> Path:
-    """``~/.cache/based_jax/compilation/CPU`` or below XDG_CACHE_HOME; CPU: a digest of the processor's kind.
+    """Return ``~/.cache/based_jax/compilation/CPU``, or a path in XDG_CACHE_HOME; CPU is a processor digest.
 
-    Programs for a CPU use what that processor has: machines that share a home directory keep them apart.
-    RuntimeError: there is no home directory.
+    Programs use the instructions of their processor, so machines that share a home directory need separate
+    directories. RuntimeError: there is no home directory.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification of XDG directories has relative paths ignored.
+    # The XDG Base Directory Specification requires ignoring relative paths.
     root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     kind = hashlib.sha256(_processor().encode()).hexdigest()[:12]
     return root / "based_jax" / "compilation" / kind
 
 
 def prune(directory: Path, max_bytes: int) -> None:
-    """Remove the least recently used files below a directory until the others have `max_bytes` at most."""
+    """Remove the least recently used files below a directory until at most `max_bytes` remain."""
     files = []
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -85,7 +85,7 @@ def prune(directory: Path, max_bytes: int) -> None:
 
 
 def _processor() -> str:
-    """Return what distinguishes processors with other instructions."""
+    """Return a text that distinguishes processors with different instructions."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return "\n".join(sorted({line for line in lines if line.startswith(_KIND)}))
@@ -93,10 +93,10 @@ def _processor() -> str:
 
 
 def _hide_false_alarms() -> None:
-    """Keep XLA from logging, for each program that it loads, that it was compiled for another processor.
+    """Keep XLA from logging that each loaded program was compiled for another processor.
 
-    For AVX-512 XLA compiles with two preferences (+prefer-no-gather, +prefer-no-scatter), and when it loads
-    the program misses them among the processor's features (https://github.com/openxla/xla/issues/44565).
+    For AVX-512 XLA compiles with two preferences (+prefer-no-gather, +prefer-no-scatter), which it then does
+    not find among the processor's features at load time (https://github.com/openxla/xla/issues/44565).
     Programs of other processors are in other directories, and errors that matter are also exceptions.
     """
     if "avx512" in _processor() and os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "1":  # jax's own default

@@ -1,10 +1,10 @@
-"""One writer per directory: a lock that no dead process holds.
+"""Allow one writer per directory, by a lock that is released when its process dies.
 
-The file ``run.lock`` is held with flock, which the kernel releases when the process ends, however it ends.
-Its text names the process, for whoever is refused. Where hosts share a file system, flock may not reach from
-one to the other. So the holder also renews the file's time every `BEAT` seconds, and whoever finds the name
-of a process on another machine first waits `SILENCE` seconds for such a sign of life. Only times of the same
-file are compared: the hosts' clocks may differ.
+The file ``run.lock`` is locked with flock, which the kernel releases when the process ends, for any reason.
+Its text names the process, for error messages. flock may not work between hosts that share a file system, so
+the holder also updates the file's time every `BEAT` seconds, and a process that finds the name of a process
+on another machine first waits `SILENCE` seconds for such an update. Only times of the same file are compared,
+since the hosts' clocks may differ.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from typing import IO, NamedTuple
 
 FILE = "run.lock"
 
-BEAT = 10.0  # seconds between two signs of life
+BEAT = 10.0  # seconds between two updates of the file's time
 SILENCE = 60.0
-"""seconds without one after which a process on another machine counts as dead; NFS may show times as late"""
+"""seconds without an update after which a process on another machine counts as dead; NFS may delay times"""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ class DirectoryInUse(OSError):
 
 
 class _Holder(NamedTuple):
-    """A process, as the lock's text describes it."""
+    """The process that the lock's text describes."""
 
-    machine: str  # the kernel's boot id, or the host's name: flock reaches all processes that have the same
+    machine: str  # the kernel's boot id, or the host's name: flock works between processes with the same one
     host: str
     pid: int
     started: str  # time with its zone
@@ -46,9 +46,9 @@ class _Holder(NamedTuple):
 
 @contextlib.contextmanager
 def sole_writer(directory: Path, *, silence: float = SILENCE) -> Iterator[None]:
-    """Hold the lock of `directory`, which is created if need be and removed again if it stays empty.
+    """Hold the lock of `directory`, which is created if necessary and removed again if it stays empty.
 
-    `silence` are the seconds to wait for a sign of life of a holder that flock does not reach.
+    `silence`: seconds to wait for an update by a holder on another machine.
 
     Raises:
         DirectoryInUse: another process, or another block of this one, holds it.
@@ -75,7 +75,7 @@ def sole_writer(directory: Path, *, silence: float = SILENCE) -> Iterator[None]:
 
 
 def _take(path: Path, silence: float) -> IO[str]:
-    """The lock's file, held and with this process's name in it."""
+    """Lock the file, write this process's name to it and return it."""
     while True:
         if path.exists() and not path.is_file():
             raise OSError(f"{path}: expected a regular file, the lock of its directory")
@@ -85,7 +85,7 @@ def _take(path: Path, silence: float) -> IO[str]:
             holder = _read(file)
             if is_held is False:
                 raise _in_use(path, holder)
-            if not _is_at(path, file):  # its holder ended in between and removed it
+            if not _is_at(path, file):  # its holder ended meanwhile and removed it
                 file.close()
                 continue
             if holder is not None and not (is_held and holder.machine == _machine()):
@@ -106,7 +106,7 @@ def _take(path: Path, silence: float) -> IO[str]:
 
 
 def _flock(file: IO[str]) -> bool | None:
-    """Whether this process holds the lock now; None where files cannot be locked."""
+    """Try to lock the file; return whether this process holds the lock, None if files cannot be locked."""
     try:
         import fcntl
     except ImportError:  # not a POSIX system
@@ -121,7 +121,7 @@ def _flock(file: IO[str]) -> bool | None:
 
 
 def _read(file: IO[str]) -> _Holder | None:
-    """Who is named in a lock's text; None if it is empty."""
+    """Return the process named in a lock's text; None if it is empty."""
     file.seek(0)
     text = file.read(4096)
     if not text.strip():
@@ -134,11 +134,11 @@ def _read(file: IO[str]) -> _Holder | None:
 
 
 def _renewed(path: Path, silence: float) -> bool:
-    """Whether the file's time changes within `silence` seconds."""
+    """Return whether the file's time changes within `silence` seconds."""
     before, end = path.stat().st_mtime_ns, time.monotonic() + silence
     while time.monotonic() < end:
         time.sleep(min(1.0, silence / 10))
-        with contextlib.suppress(FileNotFoundError), path.open() as now:  # NFS asks its server at an open
+        with contextlib.suppress(FileNotFoundError), path.open() as now:  # opening makes NFS query its server
             if os.fstat(now.fileno()).st_mtime_ns != before:
                 return True
     return False
@@ -151,7 +151,7 @@ def _renew(descriptor: int, ended: threading.Event) -> None:
 
 
 def _is_at(path: Path, file: IO[str]) -> bool:
-    """Whether `path` still is the open file."""
+    """Return whether `path` is still the open file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False

@@ -1,8 +1,8 @@
-"""Types and ranges of options: said once, in the annotation of a field, and checked by `expect_fields`.
+"""Types and ranges of options, declared in the annotations of fields and checked by `expect_fields`.
 
-A description of a model may come from anyone, and each of its numbers may become the size of a table or the
-length of a loop in Python. The ranges are wide enough for every model that could be trained, and narrow
-enough that the shapes of any model within them are known in seconds.
+Model configs may come from untrusted sources, and each number may become the size of a table or the length of
+a Python loop. The ranges admit every model that could be trained, and are narrow enough that the shapes of
+any model within them are computed in seconds.
 """
 
 import functools
@@ -26,7 +26,7 @@ class Between(NamedTuple):
 
 
 class FloatingDtype:
-    """What `jax.numpy.dtype` understands as a dtype of floating numbers."""
+    """Anything that `jax.numpy.dtype` converts to a floating dtype."""
 
 
 MAX_SIZE = 1 << 24
@@ -35,15 +35,15 @@ MAX_STATES = 1 << 10
 MAX_REPEATS = 1 << 8
 
 Size: TypeAlias = Annotated[int, Between(1, MAX_SIZE)]  # size of an axis, or a number of tokens
-Count: TypeAlias = Annotated[int, Between(0, MAX_SIZE)]  # a size that may be nothing, or an index
+Count: TypeAlias = Annotated[int, Between(0, MAX_SIZE)]  # a size that may be 0, or an index
 Length: TypeAlias = Annotated[int, Between(1, MAX_LENGTH)]  # tokens that a table or a filter is computed for
 States: TypeAlias = Annotated[
     int, Between(1, MAX_STATES)
 ]  # of a channel, features of a key: tabulated squared
-Repeats: TypeAlias = Annotated[int, Between(1, MAX_REPEATS)]  # how often something is done: taps, orders
-Layers: TypeAlias = Annotated[int, Between(0, MAX_REPEATS)]  # layers inside a mixer, perhaps none
-Epsilon: TypeAlias = Annotated[float, Between(0, 1)]  # what keeps a division from zero
-Share: TypeAlias = Annotated[float, Between(0, 1)]  # a part of something
+Repeats: TypeAlias = Annotated[int, Between(1, MAX_REPEATS)]  # number of repetitions: taps, orders
+Layers: TypeAlias = Annotated[int, Between(0, MAX_REPEATS)]  # layers inside a mixer, maybe 0
+Epsilon: TypeAlias = Annotated[float, Between(0, 1)]  # added to a divisor
+Share: TypeAlias = Annotated[float, Between(0, 1)]  # a fraction
 Positive: TypeAlias = Annotated[float, Between(sys.float_info.min, 1e12)]  # a base, rate or frequency
 Factor: TypeAlias = Annotated[float, Between(sys.float_info.min, MAX_REPEATS)]  # ratio of two axes' widths
 AtLeastZero: TypeAlias = Annotated[float, Between(0, 1e12)]  # a standard deviation, weight or bound
@@ -51,10 +51,10 @@ Dtype: TypeAlias = Annotated[Any, FloatingDtype()]  # a floating dtype, or its n
 
 
 def expect_fields(cls: type, values: Mapping[str, Any]) -> None:
-    """Check values of a dataclass's fields against the annotations, which may be the ones of this module.
+    """Check values of a dataclass's fields against their annotations, including those of this module.
 
-    A bool is no number, an integer is a float, NaN and infinity are neither, and a list is a tuple (JSON has
-    no other). What is not annotated with plain types (a callable, an array) is not checked.
+    Integers are accepted as floats and lists as tuples (JSON has no tuples); bools are not numbers, and NaN
+    and infinity are rejected. Fields without plain types (callables, arrays) are not checked.
 
     Raises:
         ValueError: a value of another type or outside the range; the message names the field.
@@ -92,7 +92,7 @@ def _within(value: Any, limit: Any) -> bool:
             return bool(jnp.issubdtype(jnp.dtype(value), jnp.floating))
         except TypeError:
             return False
-    return True  # an annotation of somebody else's
+    return True  # an annotation from another library
 
 
 def _describe(hint: Any) -> str:
@@ -106,7 +106,7 @@ def _describe(hint: Any) -> str:
         least = "above 0" if limit.low == sys.float_info.min else f"at least {limit.low}"
         return f"{least} and at most {limit.high}, {'an integer' if base is int else 'a number'}"
     if origin in (Union, types.UnionType):
-        # None first, since a range has a comma at its end.
+        # None first, since a range contains a comma.
         return " or ".join(sorted(map(_describe, arguments), key=lambda text: text != "None"))
     if hint in _KINDS:
         return _KINDS[hint][0]
@@ -134,4 +134,4 @@ _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     str: ("a text", lambda value: isinstance(value, str)),
     type(None): ("None", lambda value: value is None),
 }
-"""Plain types: the name in a message, and which values have it."""
+"""Plain types: the name in messages, and a check of values."""

@@ -1,8 +1,8 @@
-"""Small files from anywhere: text, JSON and TOML, read within limits that no real one comes near.
+"""Read small files from untrusted sources: text, JSON and TOML, within generous limits.
 
-A description of a model, an index or a table of results is small and flat. One that is not is damaged or
-hostile, and is refused before it can fill the memory or the stack: errors are a `ValueError` of one line
-that begins with the file's path.
+A model config, an index or a table of results is small and flat. Others are damaged or malicious, and are
+rejected before they can exhaust memory or stack: errors are a one-line `ValueError` that begins with the
+file's path.
 """
 
 import json
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 MAX_BYTES = 8 << 20
-"""Largest small file. Python needs up to 25 bytes for one of JSON, so this is what 200 MiB can hold."""
+"""Maximum size. Python needs up to 25 bytes per byte of JSON, so this takes up to 200 MiB."""
 
-MAX_DEPTH = 64  # most levels of lists and tables in each other: far below where Python's own recursion ends
+MAX_DEPTH = 64  # maximum nesting of lists and tables: far below Python's recursion limit
 
 
 def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, encoding: str = "utf-8") -> str:
@@ -26,7 +26,7 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, encod
         OSError: no such file, or one that cannot be opened.
         ValueError: not a regular file, more than `max_bytes`, or not UTF-8.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for its writer
+    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
         raise ValueError(f"{path}: expected a regular file")
     with open(path, "rb") as file:
         content = file.read(max_bytes + 1)
@@ -40,7 +40,7 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, encod
 
 
 def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> Any:
-    """Return the content of a small JSON file; a key that an object has twice is an error.
+    """Return the content of a small JSON file; duplicate keys in an object are an error.
 
     Errors are those of `read_text` and `parse_json`.
     """
@@ -48,7 +48,7 @@ def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> An
 
 
 def read_json_lines(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> list[Any]:
-    """Return what each line of a small file holds; blank lines are left out. Errors name the line."""
+    """Return the JSON value of each line of a small file, skipping blank lines. Errors name the line."""
     lines = read_text(path, max_bytes=max_bytes).split("\n")
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     return [parse_json(line, f"{path}, line {number}") for number, line in numbered]
@@ -60,10 +60,10 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, name: str, *, unique_keys: bool = False) -> Any:
-    """Return the value of a JSON text; `name` is where it came from, for the error.
+    """Return the value of a JSON text; `name` is its source, for errors.
 
     Raises:
-        ValueError: not JSON, more than `MAX_DEPTH` levels, or, with `unique_keys`, a key twice.
+        ValueError: not JSON, more than `MAX_DEPTH` levels, or, with `unique_keys`, a duplicate key.
     """
     hook = _unique if unique_keys else None
     return _parsed(lambda text: json.loads(text, object_pairs_hook=hook), text, name, "JSON")
@@ -85,7 +85,7 @@ def _parsed(parse: Callable[[Any], Any], text: str | bytes, name: str, kind: str
 
 
 def _children(value: Any) -> Iterator[Any]:
-    """The lists and objects directly inside a parsed value."""
+    """Return the lists and objects directly inside a parsed value."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (child for child in inside if isinstance(child, dict | list))
 

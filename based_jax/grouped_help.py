@@ -1,4 +1,4 @@
-"""A command's help in groups of related flags: one or two lines for each flag, at the terminal's width."""
+"""Format a command's help in groups of related flags: one or two lines per flag, at the terminal's width."""
 
 import dataclasses
 import inspect
@@ -18,16 +18,16 @@ _WIDEST = 110
 class Flag(typing.NamedTuple):
     """A flag and its help."""
 
-    name: str  # without dashes in front
-    kind: str  # of the value, such as INT; empty for a switch
-    default: str  # empty where there is none, or where `text` gives it
+    name: str  # without leading dashes
+    kind: str  # kind of the value, such as INT; empty for a switch
+    default: str  # empty if there is none, or if `text` gives it
     text: str
 
 
 def flags(settings: type, names: Sequence[str] | None = None) -> Iterator[Flag]:
-    """Yield the flags of a dataclass (the docstrings of its fields are their help), or of some fields of it.
+    """Yield the flags of a dataclass, or of some of its fields; the fields' docstrings are their help.
 
-    A field that is a dataclass itself stands for its fields.
+    A field that is a dataclass itself contributes its fields.
     """
     hints, texts = typing.get_type_hints(settings), field_texts(settings)
     fields = {field.name: field for field in dataclasses.fields(settings)}
@@ -63,7 +63,7 @@ def grouped_help(prog: str, settings: type, groups: Mapping[str, Sequence[str]])
 
 
 def _kind(hint: Any) -> str:
-    """INT, FLOAT, PATH or TEXT; empty for a switch."""
+    """Return INT, FLOAT, PATH or TEXT; empty for a switch."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
     names = {bool: "", str: "TEXT"}

@@ -13,10 +13,10 @@ PATIENCE = 1.0  # seconds before a phase is worth a line in a log
 def phase(text: str, *, patience: float | None = None) -> Iterator[None]:
     """Report `text` on stderr while the block runs, such as "compiling the step, usually 15 s".
 
-    On a terminal a line with the seconds so far, which is gone afterwards. Elsewhere one line that stays, and
-    only if the block lasts for `patience` seconds: logs of fast phases and one-line errors stay as they are.
-    The block may print whole lines, but draw no progress bar. By default `patience` is `PATIENCE`; 0 logs at
-    once, `math.inf` on a terminal alone.
+    A terminal shows a line with the seconds so far, which is removed at the end. Elsewhere one permanent line
+    is printed, and only if the block lasts for `patience` seconds, so fast phases do not clutter logs and
+    one-line errors. The block may print whole lines but no progress bar. By default `patience` is `PATIENCE`;
+    0 logs at once, `math.inf` only on a terminal.
     """
     patience = PATIENCE if patience is None else patience
     with _transient(text) if sys.stderr.isatty() else _plain(text, patience):

@@ -1,6 +1,6 @@
-"""Figures in one style: tick labels, headings, axes and files for all; panels of lines with one legend.
+"""Figures in one style: tick labels, headings, axes and files; panels of lines with one legend.
 
-Our points are filled and joined, the papers' hollow and dashed.
+Our points are filled, with solid lines; the papers' are hollow, with dashed lines.
 """
 
 import importlib.util
@@ -31,7 +31,7 @@ _LOOKS = {
     "ScatterBrain": ("#17BECF", "o"),
     "Nystromformer": ("#BCBD22", "D"),
 }
-"""Colour and marker, so that a family looks the same in every figure."""
+"""Colour and marker of each family, the same in every figure."""
 
 FAMILIES = tuple(_LOOKS)
 
@@ -71,9 +71,9 @@ class Line:
 
     family: str
     points: Sequence[tuple[float, float]]
-    published: bool = False  # whether they are a paper's
-    frontier: bool = False  # join only the points that beat all with a smaller x, not all of them
-    curve: bool = False  # whether it is a formula's, drawn without markers
+    published: bool = False  # whether the points are from a paper
+    frontier: bool = False  # join only the points that beat all with a smaller x, instead of all
+    curve: bool = False  # whether the line is a formula, drawn without markers
 
     @property
     def path(self) -> list[tuple[float, float]]:
@@ -96,9 +96,9 @@ class Panel:
     y_log: bool = False  # whether y is in logarithms too
     x_tick: Tick = count
     y_tick: Tick | None = None  # None leaves the labels to matplotlib
-    ticks: Sequence[float] = ()  # x ticks, where the powers of two in sight would be too many or too few
-    counts: Sequence[tuple[float, float]] = ()  # values that each x stands for: grey bars, axis at the right
-    counts_label: str = ""  # of that axis
+    ticks: Sequence[float] = ()  # x ticks, if powers of two would be too many or too few
+    counts: Sequence[tuple[float, float]] = ()  # number of values at each x: grey bars, axis at the right
+    counts_label: str = ""  # label of that axis
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ class Bars:
     title: str
     x_label: str
     values: Mapping[str, float]
-    y_label: str  # what a family is; the legend names them
+    y_label: str  # label of a family; the legend names the families
 
 
 def missing() -> str | None:
-    """Why there can be no figure here; None if there can."""
+    """Return why there can be no figure here; None if there can."""
     if importlib.util.find_spec("matplotlib"):
         return None
     return "no figure: it needs matplotlib (pip install 'based-jax[plot]')"
@@ -138,7 +138,7 @@ def draw(
             colors = [styles[family][0] for family in panel.values]
             ax.barh(range(len(colors)), list(panel.values.values()), color=colors, height=0.7)
             ax.set_yticks([])  # the legend names the colours
-            ax.invert_yaxis()  # the first on top
+            ax.invert_yaxis()  # the first at the top
         else:
             _panel(ax, panel, styles)
     for ax in list(grid.flat)[len(shown) :]:
@@ -149,7 +149,7 @@ def draw(
 
 
 def heading(figure: Any, title: str, facts: str) -> None:
-    """Put a title at the top left, and below it in grey what the figure is of, wrapped to its width."""
+    """Put a title at the top left, and the facts below it in grey, wrapped to the figure's width."""
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(facts, int(16.5 * width), break_on_hyphens=False)
     space = "\n" * -(-(2 * len(lines) + 1) // 3)  # two lines of the title are as high as three of the facts
@@ -181,9 +181,9 @@ def matrix(
     """Show a matrix (rows, columns) with the names of x and y, and a colour bar.
 
     Args:
-        bar: what the colours are; no bar is drawn without a name.
-        bar_ticks: values named on it; None leaves them to matplotlib.
-        **look: of `imshow`.
+        bar: label of the colour bar; without one no bar is drawn.
+        bar_ticks: ticks of the colour bar; None leaves them to matplotlib.
+        **look: passed to `imshow`.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -203,7 +203,7 @@ def matrix(
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write the figure; a PNG at 150 dots per inch in 256 colours, which are a third of the bytes."""
+    """Write the figure; a PNG at 150 dots per inch in 256 colours, a third of the size."""
     if path.suffix.lower() != ".png":
         figure.savefig(path)
         return
@@ -218,7 +218,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def _axis(panel: Panel | Bars, letter: str) -> Any:
-    """What panels that share an axis have in common."""
+    """Return a key that is equal for panels that share an axis."""
     if isinstance(panel, Bars):
         return panel.title
     if letter == "x":
@@ -227,14 +227,14 @@ def _axis(panel: Panel | Bars, letter: str) -> Any:
 
 
 def _families(panel: Panel | Bars) -> list[str]:
-    """Whose points a panel has."""
+    """Return the families of a panel's points."""
     if isinstance(panel, Bars):
         return list(panel.values)
     return [line.family for line in panel.lines] if any(line.points for line in panel.lines) else []
 
 
 def _styles(families: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker; families beyond the known take what those leave."""
+    """Return colour and marker of each family; unknown families take unused ones."""
     taken = {_LOOKS[family] for family in families if family in _LOOKS}
     others = cycle([look for look in _LOOKS.values() if look not in taken] or list(_LOOKS.values()))
     return {family: _LOOKS.get(family) or next(others) for family in dict.fromkeys(families)}
@@ -243,7 +243,7 @@ def _styles(families: Sequence[str]) -> dict[str, tuple[str, str]]:
 def _legend(
     figure: Any, panels: Sequence[Panel | Bars], styles: dict[str, tuple[str, str]], ncols: int
 ) -> None:
-    """One entry for each family, and one that says how the papers' points look; at most `ncols` in a row."""
+    """Draw a legend with an entry per family and one for the papers' points, at most `ncols` in a row."""
     from matplotlib.lines import Line2D
 
     drawn = [line for panel in panels if isinstance(panel, Panel) for line in panel.lines]
@@ -287,7 +287,7 @@ def _panel(ax: Any, panel: Panel, styles: dict[str, tuple[str, str]]) -> None:
 
 
 def _counts(ax: Any, panel: Panel) -> None:
-    """Grey bars below the lines, from each x to near the next, in logarithms from 1 up."""
+    """Draw grey bars below the lines, from each x to near the next, in logarithms from 1 up."""
     from matplotlib.ticker import FuncFormatter
 
     right = ax.twinx()

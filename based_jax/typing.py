@@ -1,11 +1,11 @@
-"""The glossary of dimension letters that every signature and comment uses.
+"""Glossary of the dimension letters used in signatures and comments.
 
 =====  ==========================================================================
 letter meaning
 =====  ==========================================================================
 B      batch (rows)
 N      length (tokens per row)
-M      number of keys, where it differs from the number of queries N
+M      number of keys, if it differs from the number of queries N
 D      model width (the papers' d_model)
 H      heads
 G      key/value heads (G divides H; G == H unless grouped-query attention is used)
@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float, Int
 __all__ = ["Array", "Bool", "Float", "Int", "Mask", "Params", "Positions", "SegmentIds", "State"]
 
 SegmentIds: TypeAlias = Int[Array, "B N"]
-"""Which document a token belongs to; a change of id between neighbours starts a new document."""
+"""The document of each token; a change of id between neighbours starts a new document."""
 
 Mask: TypeAlias = Bool[Array, "B N"]
 """True for real tokens; each row must be a run of True followed by a run of False (right padding)."""

@@ -1,4 +1,4 @@
-"""Checks at the public boundary: one error that names the argument, its value and what was expected."""
+"""Checks of public arguments: errors name the argument, its value and what was expected."""
 
 import difflib
 import numbers
@@ -18,7 +18,7 @@ def expect(condition: bool, argument: str, value: Any, expected: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """Return `value` as a message shows it: its `repr`, without the middle where that is long."""
+    """Return `value` for a message: its `repr`, without the middle if it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # Python prints no integer of more than 4300 digits
@@ -27,7 +27,7 @@ def shown(value: Any) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return a name from a file as a message shows it: quoted where it has characters that do not print."""
+    """Return a name from a file for a message: quoted if it has unprintable characters."""
     return name if name.isprintable() and 0 < len(name) <= _MOST_SHOWN else shown(name)
 
 
@@ -36,22 +36,22 @@ UINT32_MAX = 2**32 - 1  # the largest seed
 
 
 def expect_range(argument: str, value: float, least: float, most: float = INT32_MAX) -> None:
-    """Check that a number is in [least, most]; the error names the end that it is beyond."""
+    """Check that a number is in [least, most]; the error names the bound that it violates."""
     expect(value >= least, argument, value, f"at least {least}")
     expect(value <= most, argument, value, f"at most {most}")
 
 
 def expect_ranges(settings: Any, least: float, *names: str) -> None:
-    """Check these attributes as `expect_range` does; None is a setting that is not given."""
+    """Check these attributes with `expect_range`; None is an unset setting."""
     for name in names:
         if (value := getattr(settings, name)) is not None:
             expect_range(name, value, least)
 
 
 def expect_integer(argument: str, value: Any, least: int, most: int | None = None) -> None:
-    """Check that `value` is an integer in [least, most], of Python or NumPy, and no bool.
+    """Check that `value` is a Python or NumPy integer in [least, most], not a bool.
 
-    Without `most` it is `INT32_MAX`, which the error names only where that is what was exceeded.
+    The default of `most` is `INT32_MAX`, which the error names only if it was exceeded.
     """
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
     end = INT32_MAX if most is None else most
@@ -98,7 +98,7 @@ def expect_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
 
 
 def nearest(value: Any, choices: Sequence[Any]) -> str:
-    """The end of a message that names the choice most like `value`; nothing if none is much like it."""
+    """Return the end of a message that suggests the choice most similar to `value`; empty if none is."""
     names = [choice for choice in choices if isinstance(choice, str)]
     found = difflib.get_close_matches(value, names, 1) if isinstance(value, str) else []
     return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and arrays as the bytes in them."""
+"""Write files atomically, and convert arrays to the bytes of files."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import numpy as np
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a new file for binary writing that takes the place of `path` unless the block raises."""
+    """Open a new binary file that replaces `path` at the end unless the block raises."""
     target = Path(path)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
         unfinished = Path(scratch) / target.name
@@ -24,7 +24,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def raw_bytes(array: Any) -> memoryview:
-    """The numbers of an array (NumPy or JAX, any strides) as files keep them: row by row, little-endian."""
+    """Return an array's numbers (NumPy or JAX, any strides) as little-endian bytes, row by row."""
     found = np.asarray(array)
     found = found.astype(found.dtype.newbyteorder("<"), order="C", copy=False)
     return found.reshape(-1).view(np.uint8).data

@@ -1,6 +1,6 @@
-"""Fused GPU kernels, on arrays alone: nothing here imports `based_jax`, whose ops dispatch to these.
+"""Fused GPU kernels. Nothing here imports `based_jax`, whose ops dispatch to these.
 
-Each folder is one op: its kernels, its table of block sizes, and a note on the data it moves.
+Each folder is one op: its kernels, its table of block sizes, and a README on the data it moves.
 """
 
 from pallas_kernels.conv_step import conv_step

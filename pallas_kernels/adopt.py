@@ -1,9 +1,9 @@
-"""`python -m pallas_kernels.adopt DIR`: put what a GPU machine measured into this checkout; needs no GPU.
+"""`python -m pallas_kernels.adopt DIR`: add measurements of a GPU machine to this checkout; needs no GPU.
 
-DIR is what the commands there were given as --out. Its reports become benchmarks/results/DEVICE/*.json, the
+DIR is the --out of the commands on that machine. Its reports become benchmarks/results/DEVICE/*.json, the
 faster block sizes and backends rows of the tables in pallas_kernels, and the measured numbers columns of
-docs/kernels.md and benchmarks/gpu.md. Everything is checked before anything is written; doing it twice
-changes nothing.
+docs/kernels.md and benchmarks/gpu.md. Everything is checked before anything is written; repeating it changes
+nothing.
 """
 
 import json
@@ -31,24 +31,24 @@ RESULTS = "benchmarks/results"
 CHECKOUT = Path(pallas_kernels.__path__[0]).parent
 
 GPUS = ("gpu", "cuda", "rocm")
-"""What JAX calls the platform."""
+"""JAX's names of the platform."""
 
 
 @dataclass(frozen=True)
 class Adopt:
-    """Put the reports of a GPU machine into a checkout: block sizes, backends, results, pages."""
+    """Add the reports of a GPU machine to a checkout: block sizes, backends, results, pages."""
 
     reports: Path
-    """Directory with the reports; may be given without the name of the flag, as the first argument."""
+    """Directory with the reports; may also be the first argument, without the flag's name."""
     tree: Path = CHECKOUT
     """The checkout to change."""
     rehearsal: bool = False
-    """Take quick and interpreted runs on any device, too; only into a --tree that is a copy."""
+    """Also accept quick and interpreted runs on any device; only with a --tree that is a copy."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report and what it is about."""
+    """A report and its properties."""
 
     path: Path
     content: dict[str, Any]
@@ -60,24 +60,24 @@ class Report:
 
     @property
     def device(self) -> str:
-        """As "NVIDIA H200"."""
+        """Name of the device, such as "NVIDIA H200"."""
         return self._device[0]
 
     @property
     def date(self) -> str:
-        """When it was begun; sorts by time."""
+        """Time of its start; sorts by time."""
         return str(self.content["machine"].get("date", ""))
 
     @property
     def _device(self) -> tuple[str, str]:
-        """Its kind and its platform."""
+        """Kind and platform of the device."""
         machine, settings = self.content["machine"], self.content.get("settings", {})
         if self.kind == "decode":
             return str(settings.get("device_kind", "")), str(settings.get("device", ""))
         return str(machine.get("device", "")), str(machine.get("platform", ""))
 
     def refusal(self) -> str | None:
-        """Why its numbers must not be taken for those of a GPU, or None."""
+        """Return why its numbers must not be taken for those of a GPU, or None."""
         settings, (device, platform) = self.content.get("settings", {}), self._device
         if tried := [name for name in ("quick", "interpret") if settings.get(name)]:
             return f"the run had --{' --'.join(tried)}, so it measured nothing"
@@ -90,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Raises:
-        ValueError: something in the directory is no report of a GPU, two reports have one name, or one lacks
-            what it should have; nothing has been written then.
+        ValueError: a file in the directory is not a report of a GPU, two reports have one name, or one is
+            incomplete; nothing has been written then.
         OSError: a file cannot be read or written.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read(folder: Path, rehearsal: bool) -> list[Report]:
-    """Every report in a directory and those in it, the oldest first."""
+    """Return every report in a directory and its subdirectories, the oldest first."""
     paths = sorted(folder.rglob("*.json"))
     expect(len(paths) > 0, "DIR", str(folder), "a directory with reports, NAME.json")
     reports = [Report(path, journal.load(path, READ)) for path in paths]
@@ -126,7 +126,7 @@ def read(folder: Path, rehearsal: bool) -> list[Report]:
 
 
 def results(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
-    """Copies of the reports, in a folder for each device."""
+    """Return copies of the reports, in a folder for each device."""
     copies: dict[Path, str] = {}
     for report in reports:
         path = tree / RESULTS / measured_pages.folder(report.device) / report.path.name
@@ -136,7 +136,7 @@ def results(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
 
 
 def tables(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
-    """The tables of block sizes and of backends with the faster ones."""
+    """Return the tables of block sizes and backends, with the faster ones added."""
     found: dict[Path, list[dict[str, Any]]] = {}
 
     def table(op: str, name: str) -> tuple[Path, list[dict[str, Any]]]:
@@ -162,7 +162,7 @@ def tables(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
 
 
 def pages(changes: Mapping[Path, str], tree: Path, rehearsal: bool) -> dict[Path, str]:
-    """The pages with the numbers of all results in the tree, old ones and those of `changes`."""
+    """Return the pages with the numbers of all results in the tree, old ones and those of `changes`."""
     folder = tree / RESULTS
     texts = {path: path.read_text() for path in sorted(folder.glob("*/*.json"))}
     texts |= {path: text for path, text in changes.items() if path.is_relative_to(folder)}

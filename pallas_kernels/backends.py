@@ -1,8 +1,8 @@
 """`python -m pallas_kernels.backends --out DIR`: measure the forward pass by backend on this GPU.
 
-At each size the portable kernels and those for Hopper take turns. `python -m pallas_kernels.adopt DIR` makes
-the sizes at which the portable ones lose rows of the op's `backends.json`, which ``implementation=None``
-follows.
+At each size the portable kernels and those for Hopper take turns. `python -m pallas_kernels.adopt DIR` writes
+the sizes at which the portable ones are slower to the op's `backends.json`, which ``implementation=None``
+uses.
 """
 
 import functools
@@ -35,7 +35,7 @@ LAST = 10**9
 
 
 class Size(NamedTuple):
-    """What decides."""
+    """Sizes on which the choice of a backend depends."""
 
     rows_and_heads: int
     length: int
@@ -43,14 +43,14 @@ class Size(NamedTuple):
 
 
 HEADLINE = Size(256, 16384, 64)
-"""Measured first, and the others the later the further from it they are."""
+"""Measured first; the others follow by their distance from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backends(MeasuringFlags):
     """Measure the forward pass of Taylor attention by backend on this GPU; results are in DIR/backends.json.
 
-    36 sizes, some seconds each, an estimate: most of it is compiling.
+    There are 36 sizes of an estimated few seconds each, mostly for compiling.
     """
 
     value_sizes: tuple[int, ...] = (64, 112, 128)
@@ -67,12 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def cannot_run() -> str | None:
-    """Why the backends cannot be compared here, or None; in the interpreter something else stands in."""
+    """Return why the backends cannot be compared here, or None; the interpreter uses a substitute."""
     return None if is_interpreted() else mosaic_support.cannot_run()
 
 
 def trials(flags: Backends) -> list[list[Trial]]:
-    """Both backends at each size, those near the headline first."""
+    """Return both backends at each size, those near the headline first."""
     sizes = [Size(*size) for size in itertools.product(ROWS_AND_HEADS, LENGTHS, flags.value_sizes)]
     if flags.quick:
         sizes = [Size(1, 130, 64)]
@@ -80,13 +80,13 @@ def trials(flags: Backends) -> list[list[Trial]]:
 
 
 def distance(size: Size) -> tuple[bool, float]:
-    """How far from the headline size, another value size being further than anything."""
+    """Return the distance from the headline size; other value sizes are furthest."""
     steps = (math.log2(a / b) for a, b in zip(size[:2], HEADLINE[:2], strict=True))
     return size.value_size != HEADLINE.value_size, sum(map(abs, steps))
 
 
 def trial(size: Size, backend: str) -> Trial:
-    """The forward pass of one backend at one size."""
+    """Return the forward pass of one backend at one size."""
     heads = min(HEADS, size.rows_and_heads)
     arguments = tuple(
         jax.ShapeDtypeStruct((size.rows_and_heads // heads, size.length, heads, channels), "bfloat16")
@@ -99,12 +99,12 @@ def trial(size: Size, backend: str) -> Trial:
 
 
 def _from(measured: Sequence[int], size: int) -> list[int]:
-    """From a measured number up to, not including, the next one: what it speaks for."""
+    """Return the interval that a measured size represents: up to, not including, the next measured one."""
     return [size, next((other - 1 for other in measured if other > size), LAST)]
 
 
 def function(backend: str) -> Any:
-    """The call; the Mosaic kernels' own interpreter takes minutes, so portable ones stand in for them."""
+    """Return the call; interpreted, portable kernels replace Mosaic's, whose interpreter takes minutes."""
     if backend == HOPPER and is_interpreted():
         return functools.partial(taylor_attention, block=128)
     return functools.partial(taylor_attention, backend=backend)

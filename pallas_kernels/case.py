@@ -1,4 +1,4 @@
-"""A kernel call as data: what the tests lower, `inspect` compiles and `tune` measures."""
+"""A kernel call as data, which tests lower, `inspect` compiles and `tune` measures."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,26 +14,26 @@ class Case:
     op: str
     """folder of `pallas_kernels`"""
     kernel: str
-    """which of the op's kernels runs, as "outputs" """
+    """name of one of the op's kernels, such as "outputs" """
     shape: str
-    """the sizes in words, as "K16 V64 bfloat16" """
+    """the sizes in words, such as "K16 V64 bfloat16" """
     variant: Any
     """frozen dataclass of block sizes; has `warps` and `stages`"""
     function: Callable[..., Any]
-    """arrays to the kernel's results"""
+    """maps arrays to the kernel's results"""
     arguments: tuple[jax.ShapeDtypeStruct, ...]
     default: bool = True
     """the variant that a call with this shape gets from the tuning table"""
     on_request: bool = False
     """whether a call with this shape runs something else unless it names the kernel"""
     rounds: float = 1.0
-    """of the main loop, in which each variant does the same work: for 64 tokens and all their values"""
+    """iterations of the main loop for the same work: 64 tokens and all their values"""
     backend: str = "pallas"
-    """"mosaic" for kernels that only `inspect` knows: they need a newer jax and have nothing to tune"""
+    """"mosaic" for kernels that only `inspect` uses: they need a newer jax and have nothing to tune"""
     fill: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """argument -> the value of its whole numbers in a measurement; others are 0"""
+    """argument -> value of its integers in a measurement; default 0"""
 
     @property
     def name(self) -> str:
-        """A line for reports and test ids."""
+        """Name of the case in reports and test ids."""
         return f"{self.op}/{self.kernel} {self.shape} {self.variant}"

@@ -4,7 +4,7 @@ The `cases.py` of an op has
 
     cases() -> list[Case]
     candidates(case) -> list[Case]   the variants worth measuring on the case's shape
-    facts(case) -> dict              what the op asks its tuning table with for this shape
+    facts(case) -> dict              facts that select the shape's row of the tuning table
 
 and may have
 
@@ -22,34 +22,34 @@ OPS = ("taylor_attention", "taylor_step", "window_attention", "window_step", "co
 
 
 def cases(match: str = "") -> list[Case]:
-    """The cases whose name contains `match`, in a fixed order."""
+    """Return the cases whose name contains `match`, in a fixed order."""
     return [case for op in OPS for case in _module(op).cases() if match in case.name]
 
 
 def on_hopper(match: str = "") -> list[Case]:
-    """The cases in Mosaic GPU; none where this jax is too old for them."""
+    """Return the cases in Mosaic GPU; none if this jax is too old for them."""
     from pallas_kernels.taylor_attention import mosaic_cases
 
     return [case for case in mosaic_cases.cases() if match in case.name]
 
 
 def candidates(case: Case) -> list[Case]:
-    """The case's kernel and shape with each variant worth measuring; the case itself first."""
+    """Return the case's kernel and shape with each variant worth measuring; the case itself first."""
     return [case, *(other for other in _module(case.op).candidates(case) if other.variant != case.variant)]
 
 
 def alternatives(case: Case) -> list[Case]:
-    """Variants to compile in search of one that spills no registers."""
+    """Return variants to compile in search of one that spills no registers."""
     return getattr(_module(case.op), "alternatives", lambda _: [])(case)
 
 
 def facts(case: Case) -> dict[str, int | str]:
-    """What the op asks its tuning table with for this shape."""
+    """Return the facts that select this shape's row of the tuning table."""
     return _module(case.op).facts(case)
 
 
 def carried(case: Case) -> dict[int, int]:
-    """Argument -> the result that takes its place in the next call: a state that is updated in place."""
+    """Return argument -> result that replaces it in the next call: a state that is updated in place."""
     return dict(getattr(_module(case.op), "CARRIED", {}))
 
 

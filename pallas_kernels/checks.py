@@ -16,15 +16,15 @@ def expect(condition: bool, argument: str, value: Any, expected: str) -> None:
 
 
 def expect_array(argument: str, array: Any, shape: Sequence[int], dtypes: Sequence[str] = FLOATS) -> None:
-    """Check the shape and dtype of an array whose sizes follow from arguments checked before."""
+    """Check the shape and dtype of an array whose sizes are determined by other arguments."""
     expect(tuple(array.shape) == tuple(shape), f"shape of {argument}", tuple(array.shape), f"{tuple(shape)}")
     expect(jnp.dtype(array.dtype).name in dtypes, f"dtype of {argument}", str(array.dtype), _either(dtypes))
 
 
 def unsupported(arrays: dict[str, Any], rank: int, largest: dict[str, int]) -> str | None:
-    """Why a kernel cannot take these arrays of `rank` axes and one of `FLOATS`, or None.
+    """Return why a kernel cannot take these arrays of `rank` axes and one of `FLOATS`, or None.
 
-    `largest` is how long the last axis of an array may be.
+    `largest` maps arrays to the maximum size of their last axis.
     """
     for name, array in arrays.items():
         if len(array.shape) != rank:

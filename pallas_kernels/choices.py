@@ -1,4 +1,4 @@
-"""From measurements to rows of the tables: which block sizes, and which backend, are faster where."""
+"""Choose block sizes and backends from measurements, as rows of the tables."""
 
 import json
 import math
@@ -10,17 +10,17 @@ from pallas_kernels.trials import MEASURED
 Row = dict[str, Any]
 
 GAIN = 1.02
-"""So many times as fast as the present block sizes others must be: less may be noise."""
+"""Minimum speedup over the current block sizes: less may be noise."""
 
 BACKEND_GAIN = 1.03
-"""The same of a backend over the portable one, which runs on more GPUs."""
+"""Minimum speedup of a backend over the portable one, which runs on more GPUs."""
 
 
 def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
-    """Op -> a row of its table for each set of conditions for which other block sizes are faster.
+    """Return op -> rows of its table, one per set of conditions for which other block sizes are faster.
 
-    Shapes with the same conditions share a row: the lowest mean of logarithms of the times over the present
-    choice's decides, among the variants that run on all of them.
+    Shapes with the same conditions share a row: the variant, among those that run on all of them, with the
+    lowest mean logarithm of its time over the current choice's.
     """
     groups: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for row in rows:
@@ -30,7 +30,7 @@ def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
             group.setdefault(row["case"], {})[json.dumps(row["variant"])] = ratio
     found: dict[str, list[Row]] = {}
     for (op, when), shapes in groups.items():
-        common = set.intersection(*map(set, shapes.values()))  # each has the present choice at least
+        common = set.intersection(*map(set, shapes.values()))  # each has at least the current choice
         means = {v: sum(times[v] for times in shapes.values()) / len(shapes) for v in common}
         best = min(means, key=lambda variant: (means[variant], variant))
         if means[best] <= -math.log(GAIN):
@@ -40,7 +40,7 @@ def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
 
 
 def with_row(table: Sequence[Row], row: Row) -> list[Row]:
-    """`table` with `row` in the place of one with the same conditions, or before others that may hold."""
+    """Return `table` with `row` in place of one with equal conditions, or before others that may match."""
     conditions = (row["device"], row["when"])
     if any((other["device"], other["when"]) == conditions for other in table):
         return [row if (other["device"], other["when"]) == conditions else other for other in table]
@@ -50,7 +50,7 @@ def with_row(table: Sequence[Row], row: Row) -> list[Row]:
 
 
 def with_backends(table: Sequence[Row], rows: Sequence[Row], device: str) -> list[Row]:
-    """A table of backends with these measurements in the place of the device's rows of the same sizes."""
+    """Return a table of backends with these measurements replacing the device's rows of the same sizes."""
     fresh, measured = [], set()
     for row in rows:
         measured.add(_lowest(row["when"]))
@@ -61,5 +61,5 @@ def with_backends(table: Sequence[Row], rows: Sequence[Row], device: str) -> lis
 
 
 def _lowest(when: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The size from which on a row of backends holds."""
+    """Return the smallest size for which a row of backends holds."""
     return when["rows_and_heads"][0], when["length"][0], when["value_size"]

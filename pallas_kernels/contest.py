@@ -1,4 +1,4 @@
-"""Functions that compute the same: whether their results agree, and how long each takes, in turns."""
+"""Compare implementations of one function: agreement of their results, and times measured in turns."""
 
 import math
 import statistics
@@ -10,22 +10,22 @@ import jax
 import jax.numpy as jnp
 
 SAMPLE_SECONDS = 0.02
-"""A sample lasts at least this long: many calls, so that launching and waiting do not count."""
+"""Minimum length of a sample: many calls, so that launching and waiting are negligible."""
 
 ROUNDS = 5
-"""At least so many samples of each candidate, whatever the budget."""
+"""Minimum samples of each candidate, whatever the budget."""
 
 AGREEMENT = 0.03
-"""Largest difference from the reference's results, over the largest result: variants round bfloat16 operands
-in another order, which costs some 0.005; a wrong index costs far more."""
+"""Tolerance: largest difference from the reference's results over the largest result. Variants round bfloat16
+operands in another order, which gives some 0.005; a wrong index gives far more."""
 
 
 def example(
     arguments: Sequence[jax.ShapeDtypeStruct], fill: Mapping[int, int] | None = None
 ) -> list[jax.Array]:
-    """Return numbers from 0 to 1 for floats; for whole numbers what `fill` has for the argument, or zeros.
+    """Return random floats from 0 to 1; integers are the argument's value in `fill`, or zeros.
 
-    With both signs a normaliser might be a small difference, and magnify harmless roundings.
+    With both signs a normaliser might be near 0 and amplify harmless rounding errors.
     """
     keys, fill = jax.random.split(jax.random.key(0), len(arguments)), fill or {}
     return [
@@ -37,7 +37,7 @@ def example(
 
 
 def disagreement(expected: Any, results: Any) -> float:
-    """Largest difference over the largest expected number, of the worst array; inf where not finite."""
+    """Return the largest difference over the largest expected number, over all arrays; inf if not finite."""
     worst = 0.0
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(results), strict=True):
         a, b = (x.astype(jnp.float32) for x in (a, b))
@@ -51,8 +51,8 @@ def repeatedly(
 ) -> Callable[[], Any]:
     """Return a function that makes one call and does not wait; `carried` maps arguments to results.
 
-    Such arguments are donated, and replaced by the result: without the donation a kernel that works in place
-    would first be handed a copy of its state.
+    Such arguments are donated and replaced by the result: without donation a kernel that works in place would
+    first get a copy of its state.
     """
     current = [jnp.copy(x) if index in carried else x for index, x in enumerate(arguments)]
 
@@ -74,7 +74,7 @@ def measure(
 ) -> list[float]:
     """Return median seconds per call of each candidate; they take turns, `seconds` for each in all.
 
-    Taking turns lets a clock that slows down, or a busy moment of the machine, hit all alike.
+    Taking turns spreads clock changes and load of the machine evenly over the candidates.
     """
 
     def timed(call: Callable[[], Any], calls: int) -> float:

@@ -1,8 +1,8 @@
-"""What the GPU that is traced for offers a kernel: the one that runs, or one that is only compiled for.
+"""Properties of the target GPU: the one that runs the program, or one that it is only compiled for.
 
-Triton's products need compute capability 8.0. From there on families differ in the shared memory that a
-program may have; a row of a tuning table says how much its variant needs (`tuning.py`). Below 8.0, and on
-GPUs of other makers, nothing here has ever been compiled.
+Triton's products need compute capability 8.0. Newer families differ in the shared memory of a program; a row
+of a tuning table has the bytes that its variant needs (`tuning.py`). Nothing here has been compiled for GPUs
+below 8.0 or of other makers.
 """
 
 import re
@@ -23,11 +23,11 @@ class Family:
     shared: int
     """bytes of shared memory that one program may have (CUDA Programming Guide, "Compute Capabilities")"""
     names: tuple[str, ...]
-    """how the names of such GPUs begin; jax can lower for the first one without having it"""
+    """prefixes of the names of such GPUs; jax can lower for the first one without such a GPU"""
     warps: int = 64
-    """that one multiprocessor holds at a time"""
+    """maximum warps on one multiprocessor at a time"""
     programs: int = 32
-    """that one multiprocessor holds at a time"""
+    """maximum programs on one multiprocessor at a time"""
 
 
 FAMILIES = (
@@ -42,26 +42,26 @@ FAMILIES = (
     Family("12.0", 101_376, ("NVIDIA RTX PRO 6000", "NVIDIA GeForce RTX 5090"), 48, 24),
     Family("12.1", 101_376, ("NVIDIA GB10",), 48, 24),
 )
-"""A GPU that is there reports its own capability: the names are for those that are only compiled for."""
+"""Used for GPUs that are only compiled for: a present GPU reports its own capability."""
 
 OLDEST = (8, 0)
 """Compute capability that the kernels need."""
 
 SMALLEST = 101_376
-"""Bytes of shared memory that every GPU from `OLDEST` on offers a program."""
+"""Bytes of shared memory per program on every GPU from `OLDEST` on."""
 
 TARGET: ContextVar[str | None] = ContextVar("target", default=None)
-"""Name of a GPU that is lowered for without being there; `offline.lowering_for` sets it."""
+"""Name of an absent GPU that is lowered for; `offline.lowering_for` sets it."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPU that is traced for."""
+    """The target GPU of the current trace."""
 
     kind: str
-    """its name, as "NVIDIA H200" """
+    """its name, such as "NVIDIA H200" """
     capability: str | None
-    """as "9.0"; None if neither jax nor `FAMILIES` knows it; "gfx..." of an AMD GPU"""
+    """such as "9.0"; None if neither jax nor `FAMILIES` knows it; "gfx..." for AMD GPUs"""
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.capability or 'of unknown compute capability'})"
@@ -73,14 +73,14 @@ class Gpu:
 
 
 def family(kind: str) -> Family | None:
-    """The family of a GPU by its name, as "NVIDIA A100-SXM4-80GB"; None if it is not in `FAMILIES`."""
+    """Return the family of a GPU by its name, as "NVIDIA A100-SXM4-80GB"; None if it is not in `FAMILIES`."""
     return next((x for x in FAMILIES if any(re.match(rf"{name}\b", kind) for name in x.names)), None)
 
 
 def current() -> Gpu | None:
-    """The GPU that is traced for; None where jax has none, and in the interpreter.
+    """Return the target GPU; None if jax has no GPU, and in the interpreter.
 
-    As jax's own lowering has it: what an abstract device names, else jax's default device.
+    As in jax's own lowering this is the GPU of an abstract device, else jax's default device.
     """
     if is_interpreted():
         return None
@@ -105,13 +105,13 @@ def _default_device() -> Any:
 
 
 def shared_memory() -> int:
-    """Bytes of shared memory that one program may have; where no GPU is traced for, what the largest have."""
+    """Return the shared memory of one program in bytes; the maximum of all families if there is no target."""
     gpu = current()
     return max(x.shared for x in FAMILIES) if gpu is None else gpu.shared
 
 
 def cannot_run() -> str | None:
-    """Why no kernel runs on the GPU that is traced for, or None."""
+    """Return why no kernel runs on the target GPU, or None."""
     gpu = current()
     if gpu is None:
         return None

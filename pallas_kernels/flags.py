@@ -1,6 +1,6 @@
-"""Flags of commands: one line on stderr and exit status 2 for whatever is wrong.
+"""Parse flags of commands; errors are one line on stderr and exit status 2.
 
-tyro reads them where it is installed. A rented GPU machine may not have it: `plain_flags` then does the same
+tyro parses them if it is installed, as it may not be on a rented GPU machine; otherwise `plain_flags` does,
 with the standard library.
 """
 
@@ -19,7 +19,7 @@ from pallas_kernels import plain_flags
 Options = TypeVar("Options")
 
 CONSOLE = "based-jax"
-"""The console command, which starts others: the process is then named "based-jax train lm", say."""
+"""The console command, which starts others; the process is then named for example "based-jax train lm"."""
 
 
 def parse(
@@ -66,15 +66,15 @@ def parse(
 def run(prog: str, main: Callable[[], int | None]) -> NoReturn:
     """Run a command and exit with its status; expected errors become one line and status 2.
 
-    ValueError, TypeError, OSError and ImportError are how the library reports bad input; anything else
-    is a bug and keeps its traceback. Ctrl-C ends the process with status 130.
+    The library reports bad input as ValueError, TypeError, OSError or ImportError; anything else is a bug and
+    keeps its traceback. Ctrl-C ends the process with status 130.
     """
     try:
         status = main()
     except (ValueError, TypeError, OSError, ImportError) as error:
         fail(prog, str(error) or type(error).__name__)
     except KeyboardInterrupt:
-        # At once: the interpreter would wait for a compilation that another thread goes on with, and crash.
+        # Exit at once: the interpreter would wait for a compilation in another thread, and crash.
         print(f"{name_of(prog)}: interrupted", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -89,12 +89,12 @@ def fail(prog: str, message: str, status: int = 2) -> NoReturn:
 
 
 def name_of(prog: str) -> str:
-    """What a command calls itself: `prog`, or the words by which the console command started it."""
+    """Return a command's displayed name: `prog`, or the words with which the console command started it."""
     return sys.argv[0] if sys.argv[0].startswith(f"{CONSOLE} ") else prog
 
 
 def one_line(error: BaseException) -> str:
-    """The kind of the error and the first line of its message, or where it was raised."""
+    """Return the kind of the error and the first line of its message, or where it was raised."""
     if message := str(error).strip().splitlines():
         return f"{type(error).__name__}: {message[0]}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -103,7 +103,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _message(report: str) -> str:
-    """The sentence inside tyro's framed report, without its title, rulers and excerpts of the help."""
+    """Return the sentence inside tyro's framed report, without its title, rulers and excerpts of the help."""
     lines = [line.strip("\u2502 ") for line in report.splitlines() if line[:1] not in "\u256d\u2570"]
     if len(lines) > 1 and lines[1] and not lines[1].strip("-"):  # in ASCII: the title, and a ruler below it
         del lines[0]

@@ -1,7 +1,7 @@
-"""Reports on disk that survive the process that writes them, and how a lost device is recognised.
+"""Reports on disk that survive the process that writes them, and detection of a lost device.
 
 A report is one JSON object: benchmark (the command), schema, complete, command, machine, settings, rows, and
-what the command adds. JAX is imported where a device is asked: who watches or reads needs none.
+keys of the command. JAX is imported only to query devices: supervising and reading do not need it.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from pallas_kernels.flags import one_line
 
 SCHEMA = 1
-"""Raised when a key changes its meaning."""
+"""Version; increased if a key changes its meaning."""
 
 DEVICE_LOST = 75
 """Exit status of a process whose device stopped answering; the supervisor starts another one."""
@@ -23,13 +23,13 @@ BROKE = "the process ended, or the device was lost, while it ran"
 
 
 class DeviceLostError(RuntimeError):
-    """The device does not even add two numbers any more: only a new process gets it back."""
+    """The device no longer adds two numbers: only a new process can use it again."""
 
 
 def save(report: Mapping[str, Any], path: Path) -> None:
-    """Write the report in one move, a line per row: a process killed in between leaves the old file.
+    """Write the report atomically, one line per row: a process killed meanwhile leaves the old file.
 
-    A value that JSON has no word for (nan) is a mistake of ours and raises ValueError.
+    A value that JSON cannot represent (NaN) is a bug and raises ValueError.
     """
     head = json.dumps({key: report[key] for key in report if key != "rows"}, indent=1, allow_nan=False)
     rows = ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in report["rows"])
@@ -42,7 +42,7 @@ def load(path: Path, benchmarks: Collection[str]) -> dict[str, Any]:
     """Read a report of one of the commands `benchmarks`.
 
     Raises:
-        ValueError: the file holds something else; the message names it.
+        ValueError: the file is not such a report; the message names it.
         OSError: the file cannot be read.
     """
     try:
@@ -59,7 +59,7 @@ def load(path: Path, benchmarks: Collection[str]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the facts without which a time means nothing, JSON-ready."""
+    """Return the facts about the machine that are needed to interpret times, ready for JSON."""
     import jax
 
     device = jax.devices()[0]
@@ -75,15 +75,15 @@ def machine() -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """Return `value`, or None for a float that is not finite: JSON has no word for it."""
+    """Return `value`, or None for a float that is not finite, which JSON cannot represent."""
     return None if isinstance(value, float) and not abs(value) < float("inf") else value
 
 
 def check_device(error: BaseException) -> None:
-    """Ask the device for the simplest sum.
+    """Check the device by a simple sum.
 
     Raises:
-        DeviceLostError: it does not answer, so `error` was the end of its context.
+        DeviceLostError: the sum fails, so `error` destroyed the device's context.
     """
     import jax
     import jax.numpy as jnp

@@ -1,9 +1,9 @@
-"""The one place that knows how a kernel is launched: Pallas' Triton backend, or its interpreter.
+"""Launch kernels: by Pallas' Triton backend, or in its interpreter.
 
-JAX 0.11 deprecates that backend, so it is imported at the first launch, and nothing but a launch for a GPU
-needs it. The bodies use `jax.numpy`, refs and the masked `load` and `store` below, and obey what the backend
-can lower: every array axis a power of two, no slices or concatenations of values (refs may be sliced), no
-batched dots. Interpret mode accepts more, so each kernel is also lowered for CUDA in the tests.
+JAX 0.11 deprecates that backend, so it is imported at the first launch, and only launches for a GPU need it.
+Kernel bodies use `jax.numpy`, refs and the masked `load` and `store` below, within the limits of the backend:
+every array axis a power of two, no slices or concatenations of values (refs may be sliced), no batched dots.
+Interpret mode accepts more, so the tests also lower each kernel for CUDA.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ _INTERPRET: ContextVar[bool] = ContextVar("interpret", default=False)
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Kernels traced inside run in Pallas' interpreter, on any platform: slow, for tests.
+    """Run kernels traced inside in Pallas' interpreter, on any platform: slow, for tests.
 
-    They count as available there, so that `implementation=None` picks them. Unwritten output elements are
-    NaN. A function jitted inside stays interpreted, one jitted outside stays as it is.
+    They count as available, so `implementation=None` picks them. Unwritten output elements are NaN. A
+    function jitted inside stays interpreted; one jitted outside does not change.
     """
     token = _INTERPRET.set(True)
     try:
@@ -38,7 +38,7 @@ def interpreted() -> Iterator[None]:
 
 
 def is_interpreted() -> bool:
-    """Whether a kernel traced now would be interpreted."""
+    """Return whether a kernel traced now would be interpreted."""
     return _INTERPRET.get()
 
 
@@ -83,7 +83,7 @@ def launch(
     Raises:
         ImportError: this release of jax has no Triton backend, and the kernel is not interpreted.
     """
-    # Always named: without them the default backend differs between releases of jax.
+    # Always pass parameters: without them the default backend differs between releases of jax.
     params = None if is_interpreted() else require().CompilerParams(num_warps=warps, num_stages=stages)
     return pl.pallas_call(
         body,
@@ -99,14 +99,14 @@ def launch(
 
 
 def whole(array: Any) -> pl.BlockSpec:
-    """Every program sees the whole array."""
+    """Return a spec that gives every program the whole array."""
     return pl.BlockSpec(array.shape, lambda *_: (0,) * array.ndim)
 
 
 def load(ref: Any, index: Any, valid: Any = None, other: float = 0) -> jax.Array:
-    """``ref[index]``, with `other` where `valid` (broadcast to the result's shape) is False.
+    """Load ``ref[index]``, with `other` where `valid` (broadcast to the result's shape) is False.
 
-    Blocks at the edge of an array are not checked on the GPU: whatever may lie outside needs `valid`.
+    The GPU does not check blocks at the end of an array: accesses that may lie outside need `valid`.
     """
     if valid is None:
         return ref[index]
@@ -117,7 +117,7 @@ def load(ref: Any, index: Any, valid: Any = None, other: float = 0) -> jax.Array
 
 
 def store(ref: Any, index: Any, value: jax.Array, valid: Any = None) -> None:
-    """``ref[index] = value`` (cast to the ref's dtype) where `valid`."""
+    """Store ``ref[index] = value`` (cast to the ref's dtype) where `valid`."""
     value = value.astype(ref.dtype)
     if valid is None:
         ref[index] = value
@@ -130,10 +130,10 @@ def store(ref: Any, index: Any, value: jax.Array, valid: Any = None) -> None:
 def dot(
     a: jax.Array, b: jax.Array, contract: tuple[int, int], into: Any = None, precision: str | None = None
 ) -> jax.Array:
-    """a . b over one axis of each, accumulated in float32 (onto `into`).
+    """Return a . b over one axis of each, accumulated in float32 (onto `into`).
 
     float32 operands are rounded to TF32, or with precision "highest" split into three products that keep
-    float32's digits: the GPU has no tensor cores for float32 itself.
+    float32's digits: tensor cores do not multiply float32.
     """
     algorithm: Any = None
     if precision == "highest" and a.dtype == jnp.float32:
@@ -144,10 +144,10 @@ def dot(
 
 
 def quotient(x: Any, by: int) -> Any:
-    """x // by of a number that is not negative, in its dtype: that of a Python number depends on x64."""
+    """Return x // by of x >= 0, in the dtype of x: that of a Python number would depend on x64."""
     return lax.div(x, x.dtype.type(by))
 
 
 def remainder(x: Any, by: int) -> Any:
-    """x % by, as `quotient`."""
+    """Return x % by, as `quotient`."""
     return lax.rem(x, x.dtype.type(by))

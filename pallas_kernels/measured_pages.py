@@ -1,7 +1,7 @@
-"""The tables of measured numbers in the documentation, made of the reports of `python -m benchmarks gpu`.
+"""Tables of measured numbers in the documentation, from the reports of `python -m benchmarks gpu`.
 
-A report brings its tables along, as rows [what, wanted, measured]: nothing here knows what was measured. In
-a page they stand between ``<!-- measured:NAME -->`` and ``<!-- /measured:NAME -->``, replaced as a whole.
+A report contains its tables as rows [what, wanted, measured], so this module is independent of the
+measurements. In a page they are between ``<!-- measured:NAME -->`` and ``<!-- /measured:NAME -->``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ NOTHING = "Not measured yet: no GPU was at hand."
 
 
 def updated(page: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: str) -> str:
-    """Return the page with every table that it has a place for.
+    """Return the page with every table for which it has markers.
 
     Args:
         reports: device -> its reports, the oldest first.
-        link: from the page to the folder that has a folder of reports for each device.
+        link: path from the page to the folder with a folder of reports per device.
     """
     for name in TABLES:
         text = table(name, reports, link).removesuffix("\n")
@@ -29,9 +29,9 @@ def updated(page: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link:
 
 
 def table(name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: str) -> str:
-    """One table in Markdown, with a column for each device, and where its numbers are from.
+    """Return one table in Markdown, with a column per device, and the sources of its numbers.
 
-    Of several reports of a device the latest that measured something counts.
+    It uses the latest report of each device that measured something.
     """
     wanted: dict[str, str] = {}
     measured: dict[tuple[str, str], str] = {}
@@ -50,7 +50,7 @@ def table(name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: s
 
 
 def folder(device: str) -> str:
-    """The name of a device's folder of reports: "NVIDIA H200" -> "h200"."""
+    """Return the name of a device's folder of reports: "NVIDIA H200" -> "h200"."""
     words = "".join(c if c.isalnum() else " " for c in device.removeprefix("NVIDIA").lower()).split()
     return "_".join(words)
 

@@ -1,4 +1,4 @@
-"""What the commands that measure on a GPU share: flags, supervision, and going on with an earlier report."""
+"""Shared code of the commands that measure on a GPU: flags, supervision, resuming a report."""
 
 import dataclasses
 import math
@@ -21,32 +21,32 @@ from pallas_kernels.order import Order
 from pallas_kernels.trials import MEASURED, STATE, Trial, Trials
 
 HANG_SECONDS = 30.0
-"""A candidate that runs longer, arrays and samples included, is given up: kernels here take milliseconds."""
+"""Limit for a candidate, arrays and samples included, before it is given up; kernels take milliseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuringFlags:
-    """Flags of every such command."""
+    """Flags of every measuring command."""
 
     out: Path
     """Directory for the report, which is written after each measurement."""
     minutes: float = 9.0
-    """Time for this command, after which it ends with what it has."""
+    """Time limit of this command, after which it ends with the results so far."""
     resume: bool = False
-    """Go on with the report in --out: what is measured stays, what ended a process is left out."""
+    """Continue the report in --out: keep its measurements, skip candidates that ended a process."""
     seconds: float = 0.2
     """Time to measure each candidate, besides compiling."""
     quick: bool = False
-    """Tiny sizes and few candidates: does the command itself work?"""
+    """Use tiny sizes and few candidates, to test the command itself."""
     interpret: bool = False
     """Run the kernels in the interpreter, on a machine without a GPU; only with --quick."""
     stuck: float = 120.0
     """Seconds without news from the measuring process after which it is replaced."""
     until: float | None = None
-    """Set by the process that watches another one measure: when that one ends, in seconds since 1970."""
+    """Set by the supervising process: when the measuring process ends, in seconds since 1970."""
 
     def check(self) -> None:
-        """Raises ValueError for a value that makes no sense."""
+        """Raise ValueError for an invalid value."""
         for name in ("minutes", "seconds", "stuck"):
             expect(getattr(self, name) > 0, f"--{name}", getattr(self, name), "a positive number")
         expect(not self.interpret or self.quick, "--interpret", True, "--quick, the interpreter is slow")
@@ -59,13 +59,13 @@ def run(
     cases: Callable[[], Sequence[Sequence[Trial]]],
     cannot_run: Callable[[], str | None],
 ) -> int:
-    """Measure the candidates of `cases` into ``NAME.json``, in a process that this one watches.
+    """Measure the candidates of `cases` into ``NAME.json``, in a process that this one supervises.
 
     Args:
-        name: of the command's module; its report is ``NAME.json`` in --out.
-        argv: what `flags` were made of.
-        cases: called in the process that measures.
-        cannot_run: called there, too: why nothing can be measured here, or None.
+        name: name of the command's module; its report is ``NAME.json`` in --out.
+        argv: words that `flags` were parsed from.
+        cases: called in the measuring process.
+        cannot_run: called there, too; returns why nothing can be measured here, or None.
 
     Returns:
         The exit status: 1 if nothing could be measured, 124 if something had to be killed at the end.
@@ -75,7 +75,7 @@ def run(
     """
     argv = [word for word in (sys.argv[1:] if argv is None else argv) if word != "--resume"]
     path = flags.out / f"{name}.json"
-    fresh = f"a directory without {path.name}; --resume goes on with the one that is there"
+    fresh = f"a directory without {path.name}; --resume continues the existing one"
     expect(flags.resume or not path.exists(), "--out", str(flags.out), fresh)
     flags.out.mkdir(parents=True, exist_ok=True)
     module = f"pallas_kernels.{name}"
@@ -116,7 +116,7 @@ def _work(name: str, flags: MeasuringFlags, command: str, cases: Any, cannot_run
 
 
 def _report(name: str, flags: MeasuringFlags, command: str, path: Path) -> dict[str, Any]:
-    """A new report, or the one that is there."""
+    """Return a new report, or the existing one."""
     names = [field.name for field in dataclasses.fields(flags)]
     settings = {key: getattr(flags, key) for key in names if key not in ("out", "resume", "until")}
     fresh = {"benchmark": name, "schema": journal.SCHEMA, "complete": False, "command": command}
@@ -133,9 +133,9 @@ def _report(name: str, flags: MeasuringFlags, command: str, path: Path) -> dict[
 
 @contextmanager
 def launching(interpret: bool) -> Iterator[None]:
-    """Inside, kernels are launched, in the interpreter if asked, without jax's warning at every lowering.
+    """Launch kernels inside, in the interpreter if `interpret`, without jax's warning at every lowering.
 
-    jax 0.11 says there that the Triton backend of Pallas will go; see docs/kernels.md.
+    jax 0.11 warns that the Triton backend of Pallas will be removed; see docs/kernels.md.
     """
     with warnings.catch_warnings(), launch.interpreted() if interpret else nullcontext():
         warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
@@ -143,7 +143,7 @@ def launching(interpret: bool) -> Iterator[None]:
 
 
 def backend() -> str:
-    """Return the platform of the first device, as "gpu", or why there is none."""
+    """Return the platform of the first device, such as "gpu", or why there is none."""
     try:
         return jax.default_backend()
     except (RuntimeError, AssertionError) as error:  # jax 0.10 asserts that JAX_PLATFORMS has one
@@ -151,7 +151,7 @@ def backend() -> str:
 
 
 def no_gpu() -> str | None:
-    """Why there is no GPU to measure on, or None."""
+    """Return why there is no GPU to measure on, or None."""
     if launch.is_interpreted() or (found := backend()) == "gpu":
         return None
     return f"needs a GPU, and jax found only {found}"

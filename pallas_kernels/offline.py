@@ -1,4 +1,4 @@
-"""Lower kernels for a GPU on a machine without one: a real check of what the compiler accepts."""
+"""Lower kernels for a GPU on a machine without one, to check that the compiler accepts them."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ H200 = "NVIDIA H200"
 
 
 def is_lowered_for_gpu() -> bool:
-    """Whether the code traced now is meant for a GPU that is not there (`lowering_for`)."""
+    """Return whether the current trace is for an absent GPU (`lowering_for`)."""
     return devices.TARGET.get() is not None
 
 
 def capability() -> int | None:
-    """Compute capability, times 10, of the GPU that is not there (`lowering_for`); None for one that is.
+    """Return the compute capability, times 10, of the absent GPU (`lowering_for`); None for a present one.
 
     Raises:
         ValueError: no capability is known for its name.
@@ -34,7 +34,7 @@ def capability() -> int | None:
 
 @contextlib.contextmanager
 def lowering_for(device_kind: str = H200) -> Iterator[None]:
-    """Inside, `jax.jit(f).trace(...).lower(lowering_platforms=("cuda",))` needs no GPU."""
+    """Allow `jax.jit(f).trace(...).lower(lowering_platforms=("cuda",))` without a GPU inside the block."""
     token = devices.TARGET.set(device_kind)
     try:
         with _abstract_gpu(device_kind):
@@ -44,13 +44,13 @@ def lowering_for(device_kind: str = H200) -> Iterator[None]:
 
 
 def _abstract_gpu(device_kind: str) -> contextlib.AbstractContextManager[Any]:
-    """From jax 0.11 on a kernel asks which GPU it is lowered for; before, it assumes Hopper."""
+    """Set the GPU that jax >= 0.11 lowers kernels for; older releases assume Hopper."""
     version = tuple(int(part) for part in jax.__version__.split(".")[:2])
     if version < (0, 11):
         return contextlib.nullcontext()
     from jax.sharding import AbstractDevice
 
-    # jax has a list of names of its own; others of the family compile alike.
+    # jax has its own list of names; other GPUs of a family compile the same.
     known = devices.family(device_kind)
     kind = known.names[0] if known else device_kind
     options: dict[str, Any] = {"device_kind": kind, "num_cores": None, "platform": "gpu"}
@@ -59,10 +59,10 @@ def _abstract_gpu(device_kind: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def lower(function: Callable[..., Any], *arguments: Any, device_kind: str = H200) -> jax.stages.Lowered:
-    """`function` lowered for CUDA; `arguments` are arrays or `jax.ShapeDtypeStruct`s.
+    """Lower `function` for CUDA; `arguments` are arrays or `jax.ShapeDtypeStruct`s.
 
     Raises:
-        NotImplementedError, ValueError: an operation that the kernel compiler does not have.
+        NotImplementedError, ValueError: an operation that the kernel compiler does not support.
     """
     with lowering_for(device_kind):
         return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))

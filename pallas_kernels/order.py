@@ -1,7 +1,7 @@
-"""Which candidate to measure next, so that the best known choices are good whenever the time is over.
+"""Choose the candidate to measure next, so that the best choices so far are good whenever time runs out.
 
-First, case by case, the present choice and its neighbours, which differ from it in one field. Then whichever
-of all others promises most: a regression on the times seen so far says what each value of a field is worth.
+First come, case by case, the current choice and its neighbours, which differ from it in one field; then the
+most promising of the others: a regression on the times so far estimates the effect of each value of a field.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 RIDGE = 0.1
-"""Pulls the worth of a value that few measurements speak about towards nothing gained, nothing lost."""
+"""Ridge penalty: shrinks the effect of a value with few measurements towards 0."""
 
 REFUSED = 1.0
-"""Logarithm of the time over the present choice's that a candidate counts with which does not run."""
+"""Logarithm of the time over the current choice's that is assumed for a candidate that does not run."""
 
 
 class Order:
-    """Candidates by case, each case's present choice first; the cases in order of importance."""
+    """Candidates by case, each case's current choice first; the cases in order of importance."""
 
     def __init__(self, cases: Sequence[Sequence[Mapping[str, Any]]]) -> None:
         """Take the fields of each candidate, as ``[[{"chunk": 64, "warps": 4}, ...], ...]``."""
@@ -35,11 +35,11 @@ class Order:
 
     @property
     def first(self) -> int:
-        """How many present choices and neighbours there are."""
+        """Return the number of current choices and neighbours."""
         return len(self._first)
 
     def take(self) -> tuple[int, int] | None:
-        """Return (case, candidate) that nobody took yet, the best one; None when there is no other."""
+        """Take the best (case, candidate) that is not taken yet; return None if all are."""
         if self._first:
             return self._first.pop(0)
         left = [(case, i) for case, rest in enumerate(self._rest) for i in rest]
@@ -50,12 +50,12 @@ class Order:
         return case, i
 
     def learn(self, case: int, candidate: int, ratio: float | None) -> None:
-        """Take note of a time over the present choice's; None: it does not run."""
+        """Record a time over the current choice's; None if the candidate does not run."""
         self._seen[case][candidate] = REFUSED if ratio is None else float(np.log(ratio))
         self._predicted.pop(case, None)
 
     def _prediction(self, case: int) -> np.ndarray:
-        """Logarithm of each candidate's time over the present choice's."""
+        """Predict the logarithm of each candidate's time over the current choice's."""
         if case not in self._predicted:
             x, seen = self._features[case], self._seen[case]
             rows, y = x[list(seen)], np.array(list(seen.values()))
@@ -65,7 +65,7 @@ class Order:
 
 
 def _features(candidates: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """(candidates, values that differ from the present choice's): 1 where a candidate has the value."""
+    """Return (candidates, values other than the current choice's): 1 where a candidate has the value."""
     present = candidates[0]
     pairs = {pair for other in candidates for pair in other.items()}
     values = sorted(pairs - set(present.items()), key=str)

@@ -1,8 +1,8 @@
-"""Let a kernel be sharded by the compiler and vmapped: neither works on a bare kernel.
+"""Make kernels shardable by the compiler and vmappable, which bare kernels are not.
 
 A sharded operand of an opaque call is gathered on every device. Rows and heads are independent in all our
-kernels, so each device can run the same kernel on its own rows and heads: a partitioning rule says so, and
-a plain `jit` over sharded arrays needs no collective and no mesh.
+kernels, so each device can run the same kernel on its own rows and heads: with a partitioning rule for this,
+`jit` over sharded arrays needs no collective and no mesh.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu
 
 SHARDED = ("b", "h")
-"""Axes that may be split over devices: rows of the batch and heads. All others are kept whole."""
+"""Axes that may be sharded over devices: rows of the batch and heads. All others stay whole."""
 
 
 def per_row_and_head(
@@ -27,14 +27,14 @@ def per_row_and_head(
     results: Sequence[str],
     constants: Sequence[Any] = (),
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """`function`, free to run on any share of the rows and heads, and with a rule for `vmap`.
+    """Let `function` run on shards of the rows and heads, and add a rule for `vmap`.
 
     Args:
-        function: arrays to a tuple of arrays; row i, head j of each result depends on row i, head j only.
+        function: maps arrays to a tuple of arrays; row i, head j of results depends on row i, head j only.
         operands, results: the axes of each array in order, one letter or word each, as "b n h k"; the first
             is always "b". Axes with one name have one size.
-        constants: further arrays that `function` takes after the operands and every device needs whole;
-            it cannot create arrays from NumPy ones itself.
+        constants: further arrays that `function` takes after the operands, whole on every device; it cannot
+            create arrays from NumPy arrays itself.
     """
     constant_axes = [" ".join(f"c{i}_{axis}" for axis in range(x.ndim)) for i, x in enumerate(constants)]
     whole = _partitioned(function, [*operands, *constant_axes], results, SHARDED)
@@ -57,12 +57,12 @@ def per_channel(
     results: Sequence[str],
     split: Sequence[str],
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """`function`, free to run on any share of some axes; under `vmap` and in reverse mode it is `formula`.
+    """Let `function` run on shards of some axes; under `vmap` and in reverse mode use `formula`.
 
     Args:
-        formula: the same in plain operations.
+        formula: the same function in plain operations.
         operands, results: the axes of each array in order, as "b e". Axes with one name have one size.
-        split: names of the axes that may be split over devices; all others are kept whole.
+        split: names of the axes that may be sharded over devices; all others stay whole.
     """
     whole = _partitioned(function, operands, results, split)
     batched = custom_vmap(lambda *arrays: whole(*arrays))
@@ -83,7 +83,7 @@ def _partitioned(
     split: Sequence[str],
 ) -> Callable[..., tuple[jax.Array, ...]]:
     names = list(dict.fromkeys(" ".join([*operands, *results]).split()))
-    interpret = is_interpreted()  # partitioned when it is compiled, which may be outside of the context
+    interpret = is_interpreted()  # read now: partitioning happens at compilation, maybe outside the context
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         with interpreted() if interpret else contextlib.nullcontext():
@@ -100,14 +100,14 @@ def _partitioned(
         sharding_rule=f"{', '.join(operands)} -> {', '.join(results)}",
         need_replication_factors=tuple(name for name in names if name not in split),
     )
-    # Lowered for a GPU that is not there, there are no devices to partition over, and jax would ask for some.
+    # Lowering for an absent GPU has no devices to partition over, and jax would require some.
     return run if is_lowered_for_gpu() else partitioned
 
 
 def with_gradient_of(
     formula: Callable[..., Any], function: Callable[..., tuple[jax.Array, ...]]
 ) -> Callable[..., Any]:
-    """`function`, differentiated through `formula`, which computes the same in plain operations, anew."""
+    """Differentiate `function` through `formula`, the same in plain operations, which is then recomputed."""
     differentiable = jax.custom_vjp(function)
     differentiable.defvjp(
         lambda *arrays: (function(*arrays), arrays),

@@ -1,4 +1,4 @@
-"""Flags of a dataclass through argparse, for machines without tyro: same names and defaults, plainer help."""
+"""Parse flags of a dataclass with argparse, for machines without tyro: same names, defaults; simpler help."""
 
 import argparse
 import ast
@@ -18,7 +18,7 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True)
 class Words:
-    """How the words after a flag become its value; has the fields of tyro's `PrimitiveConstructorSpec`."""
+    """Conversion of a flag's words to its value; has the fields of tyro's `PrimitiveConstructorSpec`."""
 
     nargs: int | str
     metavar: str
@@ -35,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
 def parse(
     options: Callable[..., Options], argv: Sequence[str] | None, prog: str, default: Any, pairs: bool
 ) -> Options:
-    """Build `options` from flags; arguments as `pallas_kernels.flags.parse`.
+    """Build `options` from flags; arguments as for `pallas_kernels.flags.parse`.
 
     Raises:
         SystemExit: status 0 after --help.
@@ -56,7 +56,7 @@ def parse(
 
 
 def field_texts(cls: type) -> dict[str, str]:
-    """Field -> the docstring below it, of a dataclass and its bases; empty where there is no source."""
+    """Map the fields of a dataclass and its bases to the docstrings below them; empty without a source."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         with contextlib.suppress(OSError, TypeError):
@@ -97,13 +97,13 @@ def _add(parser: argparse.ArgumentParser, name: str, hint: Any, value: Any, text
 
 
 def _spec(hint: Any) -> Any:
-    """The `Words` (or tyro's spec) that an annotation carries, or None."""
+    """Return the `Words` (or tyro's spec) that an annotation carries, or None."""
     metadata = getattr(hint, "__metadata__", ())
     return next((item for item in metadata if hasattr(item, "instance_from_str")), None)
 
 
 def _kind(hint: Any) -> tuple[Any, bool, Sequence[Any] | None]:
-    """Type of one value, whether there may be several, and the values allowed if they are listed."""
+    """Return the type of one value, whether several are allowed, and the allowed values if listed."""
     if typing.get_origin(hint) is typing.Annotated:
         hint = typing.get_args(hint)[0]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):

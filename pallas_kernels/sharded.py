@@ -1,4 +1,4 @@
-"""The public calls with rows over "data", heads or channels over "tensor": no device may need another."""
+"""The public calls with rows sharded over "data", heads or channels over "tensor", without communication."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from pallas_kernels.window_attention import window_attention
 from pallas_kernels.window_step import Rotary, window_step
 
 MESH_AXES = {"b": "data", "h": "tensor"}
-"""Axis of an array -> axis of the mesh over which it is split."""
+"""Axis of an array -> axis of the mesh over which it is sharded."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function of arrays and the axes of each, one word per axis as "b n h k"."""
+    """A function of arrays and the axes of each, one word per axis, such as "b n h k"."""
 
     name: str
     function: Callable[..., Any]
@@ -31,12 +31,12 @@ class Call:
     axes: tuple[str, ...]
 
     def shardings(self, mesh: Mesh) -> tuple[NamedSharding, ...]:
-        """One per argument."""
+        """Return one sharding per argument."""
         specs = (PartitionSpec(*map(MESH_AXES.get, axes.split())) for axes in self.axes)
         return tuple(NamedSharding(mesh, spec) for spec in specs)
 
     def sharded(self, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """The arguments with their shardings."""
+        """Return the arguments with their shardings."""
         return tuple(
             jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
             for x, sharding in zip(self.arguments, self.shardings(mesh), strict=True)
@@ -44,14 +44,14 @@ class Call:
 
 
 def _call(name: str, function: Callable[..., Any], *described: tuple[str, Any], **sizes: int) -> Call:
-    """Of (axes, dtype) per argument, and the size of each axis."""
+    """Make a call from (axes, dtype) per argument and the size of each axis."""
     sizes = {"k": 16, "v": 64, "f": 153, "w": 64} | sizes
     arguments = [jax.ShapeDtypeStruct([sizes[a] for a in axes.split()], dtype) for axes, dtype in described]
     return Call(name, function, tuple(arguments), tuple(axes for axes, _ in described))
 
 
 def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jnp.bfloat16) -> list[Call]:
-    """Forward and backward of `taylor_attention` and `window_attention`, and the decoding steps."""
+    """Return forward and backward of `taylor_attention` and `window_attention`, and the decoding steps."""
     call = functools.partial(_call, b=batch, n=length, h=heads)
     keys, values, packing = ("b n h k", dtype), ("b n h v", dtype), ("b n", jnp.int32)
     key, value, ring = ("b h k", dtype), ("b h v", dtype), ("b w h v", dtype)
@@ -84,7 +84,7 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
 
 
 def hopper_calls(batch: int = 128, heads: int = 16, length: int = 2048) -> list[Call]:
-    """The Mosaic kernels: one block per row and head, and the three passes; none where jax is too old."""
+    """Return the Mosaic kernels: one block per row and head, and the three passes; none if jax is too old."""
     if (mosaic_support.cannot_run() or "").startswith("needs jax"):
         return []
     function = functools.partial(taylor_attention, return_state=True, backend="mosaic")
@@ -94,6 +94,6 @@ def hopper_calls(batch: int = 128, heads: int = 16, length: int = 2048) -> list[
 
 
 def mesh(devices: Sequence[Any]) -> Mesh:
-    """Two devices over heads where there are so many, the others over rows."""
+    """Return a mesh with two devices over heads, if there are two, and the others over rows."""
     tensor = 2 if len(devices) % 2 == 0 else 1
     return Mesh(np.array(devices).reshape(-1, tensor), tuple(MESH_AXES.values()))

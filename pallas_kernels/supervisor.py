@@ -1,4 +1,4 @@
-"""Watch the process that measures: replace it if it crashed, hung or lost its device, until one finishes."""
+"""Supervise the measuring process: replace it if it crashes, hangs or loses its device."""
 
 import contextlib
 import math
@@ -8,21 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 MAX_WORKERS = 12
-"""More deaths than this, and something is wrong that leaving out kernels does not mend."""
+"""Maximum processes; if more end early, skipping kernels does not help."""
 
 POLL_SECONDS = 0.2
 
 PARTING_SECONDS = 5
 
 FINAL = (0, 1, 2, 130)
-"""Exit statuses after which there is nothing left to do: done, done with wrong numbers, wrong flags or no
-GPU, interrupted."""
+"""Exit statuses that end the run: done, done with wrong numbers, wrong flags or no GPU, interrupted."""
 
 OWN_SHARE = 0.97
-"""Of the time, which the processes that measure use; the rest is for starting and ending them."""
+"""Share of the time for measuring processes; the rest is for starting and ending them."""
 
 TIME_OVER = 124
-"""Returned where a process had to be ended because the time was over; its report stays."""
+"""Exit status if a process was killed because time ran out; its report stays."""
 
 
 def watch(
@@ -33,27 +32,27 @@ def watch(
     resume: bool = False,
     seconds: float = math.inf,
 ) -> int:
-    """Run `command`, again with ``--resume`` after it ended early; returns the last one's exit status.
+    """Run `command`, restart it with ``--resume`` if it ends early, and return the last exit status.
 
     Args:
         command: writes `path` whenever it has news.
-        stuck: seconds without news, or the first news, after which it is killed.
-        resume: whether the first one resumes an earlier run.
-        seconds: time for all of them together; what still runs then is killed. They are given
-            ``--until=T`` (seconds since 1970), a little earlier, to end by themselves.
+        stuck: kill the process after this many seconds without news.
+        resume: whether the first process resumes an earlier run.
+        seconds: time for all processes together; then the running one is killed. They get ``--until=T``
+            (seconds since 1970), a little earlier, to end by themselves.
     """
     if seconds < math.inf:
         command = [*command, f"--until={time.time() + OWN_SHARE * seconds:.1f}"]
     status, before = 1, _modified(path)
     ends = time.monotonic() + seconds
     for _ in range(MAX_WORKERS):
-        # A report that is there already may be of another run.
+        # An existing report may be of another run.
         begun = _modified(path) != before
         process = subprocess.Popen([*command, *(["--resume"] if resume or begun else [])])
         try:
             status = _wait(process, path, stuck, ends, tell)
         except BaseException:
-            # Ctrl-C reaches it, too: it gets the time to write down what it has.
+            # Ctrl-C also reaches the process: give it time to write its report.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(PARTING_SECONDS)
             process.kill()
@@ -62,8 +61,8 @@ def watch(
         if status == TIME_OVER:
             return status
         begun = _modified(path) != before
-        # An uncaught error has status 1, too: a report that is complete tells them apart. Without any report
-        # it never got as far as measuring.
+        # An uncaught error also has status 1, but without a complete report. Without any report the process
+        # never started measuring.
         if status in FINAL and (status != 1 or not begun or _complete(path)):
             return status
         tell(f"the measuring process ended with status {status}; a new one goes on without what ended it")

@@ -1,7 +1,7 @@
-"""Measure candidates against a reference one after the other, each result on disk before the next begins.
+"""Measure candidates against a reference, one after another, saving each result before the next begins.
 
-While one is measured others compile, in threads. What is in flight is noted in the report: if the process
-ends, the next one runs each of these alone, and what ends it a second time is left out.
+While one is measured others compile, in threads. The report lists the candidates in flight: if the process
+ends, the next one runs each of these alone, and skips those that end it a second time.
 """
 
 import math
@@ -25,55 +25,55 @@ from pallas_kernels.journal import BROKE, DEVICE_LOST, DeviceLostError
 from pallas_kernels.order import Order
 
 MEASURED, REFUSED, BROKEN = "measured", "refused", "broken"
-"""Status of a row: has a time; does not run or computes something else; ended the process."""
+"""Status of a row: has a time; does not run or has wrong results; ended the process."""
 
 KEPT_CASES = 4
-"""Arrays and expected results of so many cases stay on the device."""
+"""Number of cases whose arrays and expected results stay on the device."""
 
 COMPILE_SECONDS = 60.0
-"""Time to compile a candidate that ended a process, or waited when it ended; kernels take seconds."""
+"""Time limit to compile a candidate that was in flight when a process ended; kernels take seconds."""
 
 NEWS_SECONDS = 20.0
-"""While nothing else happens, the report is written this often, for who watches the process."""
+"""Interval at which the report is written if nothing else happens, for the supervisor."""
 
 STATE = {"running": [], "suspects": [], "alone": None}
-"""What a report of trials has besides the common keys: what is in flight; what was when an earlier process
-ended; which of these runs now."""
+"""Additional keys of a report of trials: candidates in flight; those in flight when an earlier process ended;
+the one of these that runs now."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate of one case: a function, and the arrays that it is measured on."""
+    """One candidate of one case: a function and its arguments."""
 
     case: str
     candidate: str
     function: Callable[..., Any]
     arguments: tuple[jax.ShapeDtypeStruct, ...]
     variant: Mapping[str, Any]
-    """what sets it apart from the others of its case: block sizes, say"""
+    """what differs from the other candidates of its case, such as block sizes"""
     columns: Mapping[str, Any]
-    """what its row has besides case, candidate, variant, status and times"""
+    """additional columns of its row, besides case, candidate, variant, status and times"""
     carried: Mapping[int, int] = field(default_factory=dict)
     """argument -> the result that replaces it in the next call"""
     fill: Mapping[int, int] = field(default_factory=dict)
-    """argument -> the value of its whole numbers"""
+    """argument -> the value of its integers"""
 
 
 @dataclass
 class Trials:
-    """A run over the candidates of `cases`, of each the present choice first: the others' reference."""
+    """A run over the candidates of `cases`; the first of each, the current choice, is the reference."""
 
     cases: Sequence[Sequence[Trial]]
     order: Order
     report: dict[str, Any]
     path: Path
     ends: float
-    """of `clock`: no trial begins later"""
+    """time by `clock` after which no trial begins"""
     seconds: float
-    """for each candidate, besides compiling"""
+    """time for each candidate, besides compiling"""
     tell: Callable[[str], None]
     stuck: float = math.inf
-    """seconds after which a candidate that runs is given up, and the process with it"""
+    """seconds after which a running candidate is given up and the process ended"""
     threads: int = 4
     clock: Callable[[], float] = time.time
 
@@ -87,10 +87,10 @@ class Trials:
         self._begun = self.clock()
 
     def run(self) -> bool:
-        """Measure until all is done or the time is over; returns whether all is done.
+        """Measure until all is done or time runs out; return whether all is done.
 
         Raises:
-            DeviceLostError: only a new process can go on.
+            DeviceLostError: only a new process can continue.
         """
         self._after_a_crash()
         self._pool = ThreadPoolExecutor(self.threads)
@@ -111,13 +111,13 @@ class Trials:
             journal.save(self.report, self.path)
 
     def _mark(self, *taken: tuple[int, int]) -> None:
-        """Write down what is in flight: what compiles or waits, and `taken`."""
+        """Record the candidates in flight: those compiling or waiting, and `taken`."""
         keys = [self._key(case, i) for case, i, _ in self._ahead]
         self.report["running"] = [list(key) for key in (*keys, *(self._key(*each) for each in taken))]
         journal.save(self.report, self.path)
 
     def _after_a_crash(self) -> None:
-        """Turn what an earlier process was at when it ended into suspects, or into a broken one."""
+        """Mark candidates in flight when an earlier process ended as suspects, or as broken."""
         report = self.report
         alone: Any = tuple(report["alone"] or ())
         waiting = [tuple(key) for key in (*report["suspects"], *report["running"])]
@@ -127,7 +127,7 @@ class Trials:
             self._keep(*self._index[alone], status=BROKEN, reason=BROKE)
 
     def _suspects(self) -> None:
-        """Run what an earlier process had in flight when it ended, one at a time."""
+        """Run the suspects of an earlier process, one at a time."""
         while self.report["suspects"] and self._left() > 0:
             key = self.report["alone"] = self.report["suspects"].pop(0)
             journal.save(self.report, self.path)
@@ -143,7 +143,7 @@ class Trials:
             self.report["alone"] = None
 
     def _next(self) -> tuple[int, int] | None:
-        """The next (case, candidate) without a row."""
+        """Return the next (case, candidate) without a row."""
         while (taken := self.order.take()) is not None:
             row = self._rows.get(self._key(*taken))
             if row is not None:
@@ -153,7 +153,7 @@ class Trials:
         return None
 
     def _lacks_reference(self, case: int, i: int) -> bool:
-        """Whether the case's reference does not run; the candidate then gets a row that says so."""
+        """Return whether the case's reference does not run; a row with that reason is then added."""
         row = self._rows.get(self._key(case, 0))
         if i == 0 or row is None or row["status"] == MEASURED:
             return False
@@ -161,7 +161,7 @@ class Trials:
         return True
 
     def _compile(self, case: int, i: int) -> "Future[Any]":
-        """Trace it now, compile it in a thread; with it the reference of its case, once."""
+        """Trace a candidate now and compile it in a thread, together with the case's reference, once."""
         if i > 0 and case not in self._references:
             self._compile(case, 0)
         if i == 0 and case in self._references:
@@ -179,7 +179,7 @@ class Trials:
         return future
 
     def _compiled(self, seconds: float) -> tuple[int, int, "Future[Any]"] | None:
-        """Take the first in flight that is compiled, as its reference is; None after so many seconds."""
+        """Take the first candidate that is compiled together with its reference; None after a timeout."""
         ends = min(self.ends, self.clock() + seconds)
         while (left := ends - self.clock()) > 0:
             waiting = set()
@@ -190,11 +190,11 @@ class Trials:
                     return each
                 waiting |= unfinished
             if not wait(waiting, min(left, NEWS_SECONDS), FIRST_COMPLETED).done:
-                journal.save(self.report, self.path)  # news for who watches: some compile long
+                journal.save(self.report, self.path)  # news for the supervisor: some compile for long
         return None
 
     def _try(self, case: int, i: int, future: "Future[Any]") -> None:
-        """Measure one that is compiled and keep its row."""
+        """Measure a compiled candidate and keep its row."""
         if self._lacks_reference(case, i):
             return
         trial = self.cases[case][i]
@@ -202,7 +202,7 @@ class Trials:
             compiled, reference = future.result(), self._references[case].result()
             with self._watchdog(case, i):
                 difference, reference_seconds, seconds = self._measure(case, trial, compiled, reference)
-        except Exception as error:  # does not fit this GPU: the others may
+        except Exception as error:  # it does not fit this GPU; others may
             try:
                 journal.check_device(error)
             except DeviceLostError:
@@ -219,7 +219,7 @@ class Trials:
     def _measure(
         self, case: int, trial: Trial, compiled: Callable[..., Any], reference: Callable[..., Any]
     ) -> tuple[float, float, float]:
-        """Difference of the results, seconds of the reference and of the candidate, in turns."""
+        """Return the difference of the results, and seconds of reference and candidate, in turns."""
         if case in self._ready:
             self._ready.move_to_end(case)
         else:
@@ -252,7 +252,7 @@ class Trials:
 
     @contextmanager
     def _watchdog(self, case: int, i: int) -> Iterator[None]:
-        """End this process if what is inside takes too long: nothing else ends a kernel that hangs."""
+        """End this process if the block takes too long: nothing else stops a hanging kernel."""
         timer = threading.Timer(min(self.stuck, threading.TIMEOUT_MAX), self._hangs, (case, i))
         timer.daemon = True
         timer.start()
@@ -274,11 +274,11 @@ class Trials:
 
 
 def _once(compiled: Callable[..., Any], arrays: Sequence[jax.Array], carried: Mapping[int, int]) -> Any:
-    """The results of one call, which may overwrite copies only."""
+    """Return the results of one call on copies, which it may overwrite."""
     arguments = [jnp.copy(x) if i in carried else x for i, x in enumerate(arrays)]
     return jax.block_until_ready(compiled(*arguments))
 
 
 def _ratio(row: Mapping[str, Any]) -> float | None:
-    """Time over the reference's; None without a time."""
+    """Return the time over the reference's; None without a time."""
     return row["seconds"] / row["reference_seconds"] if row["status"] == MEASURED else None

@@ -1,4 +1,4 @@
-"""The one place that knows jax-triton: the second way of launching kernels, and the way on that JAX names.
+"""Launch kernels by jax-triton, the alternative that JAX recommends to Pallas' Triton backend.
 
 `triton` and `jax_triton` are optional and slow to import, so both are imported at the first launch.
 """
@@ -21,10 +21,10 @@ INSTALL = "pip install 'based-jax[triton]'"
 
 
 def expect_backend(backend: str) -> None:
-    """Check the argument, and that what it needs is installed.
+    """Check the argument, and that its requirements are installed.
 
     Raises:
-        ValueError: no such backend, or the interpreter of Pallas is asked for the kernels of another.
+        ValueError: unknown backend, or one that the interpreter of Pallas cannot run.
         ImportError: a package is missing, or this release of jax has no Triton backend for Pallas.
     """
     expect(backend in ("pallas", "triton"), "backend", backend, "'pallas' or 'triton'")
@@ -36,7 +36,7 @@ def expect_backend(backend: str) -> None:
 
 
 def cannot_launch(backend: str) -> str | None:
-    """Why no kernel of "pallas" (interpreted: never) or "triton" can be launched here, or None."""
+    """Return why no kernel of "pallas" (interpreted: never) or "triton" can be launched here, or None."""
     if backend == "pallas" and is_interpreted():
         return None
     try:
@@ -47,16 +47,16 @@ def cannot_launch(backend: str) -> str | None:
 
 
 def require() -> None:
-    """Import what the twins need, or raise ImportError: a package is missing, or jax has no GPU plugin."""
+    """Import the packages, or raise ImportError: one is missing, or jax has no GPU plugin."""
     for package in PACKAGES:
         try:
             importlib.import_module(package)
-        except (ImportError, AttributeError) as error:  # the latter where it was made for another jax
+        except (ImportError, AttributeError) as error:  # AttributeError: made for another jax
             raise ImportError(f"backend = 'triton' needs {package} ({INSTALL}): {error}") from error
 
 
 def kernels(module: str) -> ModuleType:
-    """A module of `triton.jit` functions, below this package, or the error of `require`."""
+    """Import a module of `triton.jit` functions from this package; errors are those of `require`."""
     require()
     return importlib.import_module(f"pallas_kernels.{module}")
 
@@ -77,7 +77,7 @@ def launch(
     Args:
         kernel: takes a pointer per operand, then one per output, then `constants` by name.
         out_shape: shape and dtype of each output.
-        constants: hashable; the kernel is compiled for them. None for a pointer that is not there.
+        constants: hashable; the kernel is compiled for them. None for an absent pointer.
         grid, warps, stages, aliases, name: as for `launch.launch`.
     """
     import jax_triton
@@ -91,7 +91,7 @@ def launch(
             num_warps=warps,
             num_stages=stages,
             input_output_aliases=dict(aliases or {}),
-            # None: it asks the driver, which is there on a machine with a GPU only.
+            # None queries the driver, which exists only on a machine with a GPU.
             compute_capability=capability(),
             name=name,
             **constants,

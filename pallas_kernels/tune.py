@@ -1,7 +1,7 @@
 """`python -m pallas_kernels.tune --out DIR`: measure the variants of each kernel on this GPU.
 
-Each candidate takes turns with the block sizes that calls get today; one whose results differ from theirs is
-never kept. `python -m pallas_kernels.adopt DIR` makes the fastest ones rows of the tuning tables.
+Each candidate takes turns with the block sizes in use; candidates whose results differ are rejected.
+`python -m pallas_kernels.adopt DIR` adds the fastest ones to the tuning tables.
 """
 
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ from pallas_kernels.trials import Trial
 PROGRAM = "python -m pallas_kernels.tune"
 
 HEADLINE = "K16 V64 bfloat16"
-"""The shape that matters most: a head of Based-360M."""
+"""The most important shape: a head of Based-360M."""
 
 KERNELS = ("outputs", "dq", "dk", "dv", "key_sums", "query_sums")
-"""Kernels of attention, the ones on which most depends first."""
+"""Kernels of attention, the most important first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tune(MeasuringFlags):
-    """Measure the variants of the kernels on this GPU; DIR/tune.json then has every measurement.
+    """Measure the variants of the kernels on this GPU and write all measurements to DIR/tune.json.
 
     There are some 2,400 variants of 115 shapes. The block sizes in use and those that differ from them in one
-    field come first, some 700, the headline shape before all; then whichever of the others promises most. At
-    0.7 s a variant, an estimate, nine minutes hold the first group, and four runs with --resume everything.
+    field come first (some 700, starting with the headline shape), then the most promising others. At an
+    estimated 0.7 s per variant, nine minutes cover the first group, and four runs with --resume all of them.
     """
 
     op: str | None = None
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def trials(flags: Tune) -> list[list[Trial]]:
-    """The candidates of each case, the present choice first; the most important cases first."""
+    """Return the candidates of each case, the present choice first; the most important cases first."""
     cases = catalog.cases(flags.match) if not flags.quick else quick(flags.match)
     wanted = [case for case in cases if case.default and flags.op in (None, case.op)]
     listed = [candidates(case, flags.quick) for case in sorted(wanted, key=rank)]
@@ -61,20 +61,20 @@ QUICK = attention.Sizes(batch=1, length=130, heads=1, block=64)
 
 
 def quick(match: str) -> list[Case]:
-    """Two kernels on a tiny size."""
+    """Return two kernels on a tiny size."""
     cases = attention.cases([(16, 64, "bfloat16")], QUICK)
     return [case for case in cases if case.kernel in ("outputs", "dv") and match in case.name][:2]
 
 
 def candidates(case: Case, quick: bool) -> list[Case]:
-    """The case itself, then the other variants on its shape: two of them if `quick`."""
+    """Return the case itself, then the other variants on its shape: two of them if `quick`."""
     if not quick:
         return catalog.candidates(case)
     return [case, *(x for x in attention.candidates(case, QUICK) if x.variant != case.variant)][:3]
 
 
 def rank(case: Case) -> tuple[int, int]:
-    """What is measured earlier has the lower one."""
+    """Return a sort key: lower is measured earlier."""
     if case.op == "taylor_attention" and case.shape.startswith(HEADLINE):
         return ("packed" in case.shape, KERNELS.index(case.kernel))
     if case.op != "taylor_attention":
@@ -83,7 +83,7 @@ def rank(case: Case) -> tuple[int, int]:
 
 
 def trial(case: Case) -> Trial:
-    """A case as something to measure."""
+    """Return a case as a trial to measure."""
     name, columns = f"{case.op}/{case.kernel} {case.shape}", {"op": case.op, "when": catalog.facts(case)}
     given = asdict(case.variant), columns, catalog.carried(case), case.fill
     return Trial(name, str(case.variant), case.function, case.arguments, *given)

@@ -1,10 +1,10 @@
-"""Block sizes by device and shape: one JSON table per op, from what `python -m pallas_kernels.tune` measured.
+"""Block sizes by device and shape: one JSON table per op, measured by `python -m pallas_kernels.tune`.
 
 A table is a list of rows ``{"device": KIND or "any", "when": {name: value, ...}, "variant": {...}}``. The
 first row whose device matches and whose conditions hold (a number or a string: equal; a pair: lowest and
 highest) gives the variant. Rows of device "any" come last: the safe default, chosen from the compiler's
-register report. A row with ``"shared": BYTES`` needs a GPU that offers a program so much shared memory; those
-without fit all GPUs (`devices.SMALLEST`), and `python -m benchmarks fit` says so from the compiler.
+register report. A row with ``"shared": BYTES`` needs a GPU with that much shared memory per program; rows
+without it fit all GPUs (`devices.SMALLEST`), which `python -m benchmarks fit` checks with the compiler.
 A second table, of backends, is from `python -m pallas_kernels.backends`; `adopt` writes both.
 """
 
@@ -24,18 +24,18 @@ Variant = TypeVar("Variant")
 
 @functools.cache
 def table(op: str) -> list[dict[str, Any]]:
-    """The rows of one op's table, in the order in which they are tried."""
+    """Return the rows of one op's table, in the order in which they are tried."""
     return json.loads(path(op).read_text())
 
 
 @functools.cache
 def backends(op: str) -> list[dict[str, Any]]:
-    """Rows ``{"device": KIND, "when": {...}, "backend": NAME}``: where a backend was measured as fastest."""
+    """Return rows ``{"device": KIND, "when": {...}, "backend": NAME}``: the fastest measured backends."""
     return json.loads(path(op, "backends.json").read_text())
 
 
 def fastest(op: str, *, device: str | None = None, **facts: int | str) -> str:
-    """The backend of the first row of `backends` that holds, or "pallas", which runs on more GPUs."""
+    """Return the backend of the first row of `backends` that matches, or "pallas", which any GPU runs."""
     device = device_kind() if device is None else device
     for row in backends(op):
         if row["device"] == device and all(_holds(w, facts[name]) for name, w in row["when"].items()):
@@ -44,22 +44,22 @@ def fastest(op: str, *, device: str | None = None, **facts: int | str) -> str:
 
 
 def device_kind() -> str:
-    """The kind of the first GPU, as "NVIDIA H200"; "any" where there is none."""
+    """Return the kind of the first GPU, such as "NVIDIA H200"; "any" without a GPU."""
     return jax.devices()[0].device_kind if jax.default_backend() == "gpu" else "any"
 
 
 def choose(op: str, kind: type[Variant], **facts: Any) -> Variant:
-    """The variant for a call with these `facts` (sizes, dtype name, pass); see `row_number`."""
+    """Return the variant for a call with these `facts` (sizes, dtype name, pass); see `row_number`."""
     return kind(**table(op)[row_number(op, **facts)]["variant"])
 
 
 def row_number(op: str, *, device: str | None = None, shared_memory: int | None = None, **facts: Any) -> int:
-    """The first row of a table that holds.
+    """Return the number of the first row of a table that matches.
 
     Args:
-        device: kind of GPU; None: this one.
-        shared_memory: bytes that a program may have; None: on the GPU that is traced for.
-        facts: what the rows' conditions are about.
+        device: kind of GPU; None for the current one.
+        shared_memory: bytes of shared memory per program; None for that of the target GPU.
+        facts: values that the rows' conditions refer to.
 
     Raises:
         LookupError: no row matches; every table ends with rows for "any".
@@ -77,12 +77,12 @@ def row_number(op: str, *, device: str | None = None, shared_memory: int | None 
 
 
 def path(op: str, name: str = "tuning.json") -> Path:
-    """The file of a table, in the package that runs."""
+    """Return the file of a table, in the imported package."""
     return Path(pallas_kernels.__path__[0], op, name)
 
 
 def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One row per line, which makes a readable difference."""
+    """Return JSON with one row per line, which gives readable diffs."""
     if not rows:
         return "[]\n"
     return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n]\n"

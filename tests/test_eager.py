@@ -267,7 +267,7 @@ def test_mixers_of_others_run_as_they_are_written():
 @pytest.mark.parametrize("real", [[0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 0, 0]], ids=["left", "hole"])
 def test_a_mask_that_is_not_right_padding_is_refused_or_gives_nan(real):
     mask = array(np.array([[1] * LENGTH, real], bool))
-    message = "rows of mask with real tokens behind padding = 1: expected 0"
+    message = "rows of mask with real tokens after padding = 1: expected 0"
     for call in (
         lambda: MIXER.apply(PARAMETERS, X, mask=mask),
         lambda: ops.short_conv(X, TAPS[:3], mask=mask),
@@ -289,7 +289,7 @@ def test_wide_integers_are_not_cut():
             call()
     with (
         jax.enable_x64(True),
-        pytest.raises(ValueError, match="segment_ids = 4294967296: expected a number of 32"),
+        pytest.raises(ValueError, match="segment_ids = 4294967296: expected a 32-bit integer"),
     ):
         ops.advance(None, BATCH, LENGTH, jnp.asarray(ids))
 

@@ -1,4 +1,4 @@
-"""Sequence mixers as Flax modules: one file each, one contract (`contract.Mixer`)."""
+"""Sequence mixers as Flax modules: one file per mixer, all with the interface `contract.Mixer`."""
 
 from based_jax.mixers.attention import Attention as Attention
 from based_jax.mixers.base_conv import BaseConv as BaseConv

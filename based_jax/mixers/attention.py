@@ -12,7 +12,7 @@ from based_jax.mixers.softmax_heads import SoftmaxAttention
 
 @register("attention")
 class Attention(SoftmaxAttention):
-    """Full attention. Its state grows with the text: `init_state` needs `max_length`."""
+    """Full attention. Its state grows with the sequence: `init_state` needs `max_length`."""
 
     row: ClassVar[MixerSummary] = MixerSummary(
         equation="softmax(q k^T / sqrt(d_h)) v, rotary positions",

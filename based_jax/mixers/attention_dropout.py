@@ -1,9 +1,9 @@
-"""Softmax attention whose weights are dropped in training, as torch's `dropout_p` does.
+"""Softmax attention with dropout of the weights in training, as torch's `dropout_p`.
 
     y_i = sum_j drop(softmax_j(scale q_i . k_j)) v_j
 
-A weight is zero with the given probability and otherwise divided by one minus it; the rows of weights no
-longer add up to one. All N^2 weights of a head are held at once.
+A weight is zeroed with probability p and otherwise divided by 1 - p, so a row of weights no longer sums to
+one. All N^2 weights of a head are in memory at once.
 """
 
 import jax
@@ -26,14 +26,14 @@ def dropped_attention(
     rate: float,
     key: Array,
 ) -> Float[Array, "B N H V"]:
-    """Attend causally to the tokens of a call without a state, and drop weights.
+    """Attend causally to the tokens of a call without a state, with dropout of the weights.
 
     Args:
         q, k, v: queries, keys, values; H a multiple of G.
-        left: number of past keys that a query sees beside its own; None is all of them.
-        scale: factor of the scores; None is K^(-1/2).
+        left: number of past keys that a query sees besides its own; None for all.
+        scale: factor of the scores; None for K^(-1/2).
         rate: probability that a weight is dropped.
-        key: of the random numbers.
+        key: random key.
     """
     wide = accumulation_dtype(v)
     factor = q.shape[-1] ** -0.5 if scale is None else scale

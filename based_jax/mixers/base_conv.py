@@ -2,8 +2,8 @@
 
     y = conv(x) * (x W + b) + x
 
-As in the code, the input is added here, beside the block's residual; a short convolution has a bias, a long
-one adds its own input: conv(x) = h * x + x. The papers' models alternate short and long layers.
+As in Zoology's code, the input is added here, in addition to the block's residual; a short convolution has a
+bias, a long one adds its input: conv(x) = h * x + x. The papers' models alternate short and long layers.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -28,8 +28,8 @@ class BaseConv(LongFilters):
     """Gated convolution without an output projection.
 
     Attributes:
-        kernel_size: taps of a short convolution; -1 is a long one.
-        use_act: SiLU on both factors.
+        kernel_size: taps of a short convolution; -1 for a long convolution.
+        use_act: apply SiLU to both factors.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -69,5 +69,5 @@ class BaseConv(LongFilters):
         return ops.init_long_conv_state(batch_size, slots, self.d_model, dtype)
 
     def state_size(self, length: int) -> int:
-        """The convolution's inputs: d times its taps, or d N (Zoology's code)."""
+        """Return the size of the convolution's inputs: d times its taps, or d N (Zoology's code)."""
         return self.d_model * (min(length, self.l_max) if self.is_long else self.kernel_size)

@@ -3,8 +3,8 @@
     y_i = sum_j softmax_j(q_i . k_j / sqrt(d)) v_j   over j <= i with one of
           i - j <= 3 b,   j < 2 b,   (i, j) in one of the 2 x 2 cells whose corners are drawn at random
 
-b is the block size; 3 b corners are drawn among the l_max^2 pairs, and those above the diagonal dropped. As
-in Zoology's code the pattern masks a dense attention: it is counted as sparse, not computed as such.
+b is the block size; 3 b corners are drawn from the l_max^2 pairs, and those above the diagonal are dropped.
+As in Zoology's code the pattern masks dense attention: only `state_size` counts it as sparse.
 """
 
 from typing import ClassVar
@@ -24,13 +24,13 @@ from based_jax.validate import expect_array
 
 @register("bigbird")
 class BigBird(SoftmaxHeads):
-    """Softmax attention in BigBird's pattern; positions count from the start of each segment.
+    """Softmax attention with BigBird's sparsity pattern; positions count from the start of each segment.
 
     Attributes:
-        block_size: b.
-        l_max: tokens among whose pairs the random cells are drawn; what is beyond has none.
-        seed: of the random cells. A call without a state and with an rng "pattern" draws them anew, which is
-            what Zoology's code does in training and evaluation alike.
+        block_size: tokens per block, b.
+        l_max: the random cells are drawn from the pairs of the first `l_max` tokens; later tokens have none.
+        seed: seed of the random cells. A call without a state and with an rng "pattern" redraws them, as
+            Zoology's code does in both training and evaluation.
     """
 
     is_pure: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class BigBird(SoftmaxHeads):
         context: Context,
         cells: Bool[Array, "M M"] | None = None,
     ) -> tuple[Array, State]:
-        """As every mixer; `cells` replaces the random pairs (query, key) that the seed draws."""
+        """Mix the tokens; `cells` replaces the random pairs (query, key) that the seed draws."""
         if cells is None:
             redraws = not context.has_state and self.has_rng("pattern")
             key = self.make_rng("pattern") if redraws else jax.random.key(self.seed)
@@ -67,7 +67,7 @@ class BigBird(SoftmaxHeads):
         return self.attend(x, state, context, allowed)
 
     def state_size(self, length: int) -> int:
-        """14 b d, as Zoology counts it: 7 b keys and values. `init_state` has slots for every token's."""
+        """Return 14 b d, Zoology's count: 7 b keys and values. `init_state` has slots for all tokens."""
         return 14 * self.block_size * self.d_model
 
 
@@ -77,7 +77,7 @@ def _allowed(block_size: int, cells: Array, i: Array, j: Array) -> Array:
 
 
 def random_cells(key: Array, length: int, count: int) -> Bool[Array, "M M"]:
-    """True in `count` cells of 2 x 2 pairs (query, key), less those that are not below the diagonal."""
+    """Return a mask of `count` cells of 2 x 2 pairs (query, key), without cells on or above the diagonal."""
     if length == 1:
         return jnp.zeros((1, 1), bool)
     i, j = jax.random.randint(key, (2, count), 0, length - 1)

@@ -20,10 +20,10 @@ from based_jax.typing import Array, Float, State
 
 
 class BlockedWindowState(NamedTuple):
-    """The keys of the current block, and where the segment (not only the block) began."""
+    """The keys of the current block, and the start of the segment (not only of the block)."""
 
     cache: ops.KVCache
-    """its stream counts every block as a segment"""
+    """its stream treats every block as a segment"""
     stream: ops.Stream
 
 
@@ -51,7 +51,7 @@ class BlockedWindow(SoftmaxHeads):
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         width = self.reach + 1
-        # Where its block begins names a token's block: the blocks become the segments.
+        # Identify each block by its first position and pass the blocks as segments.
         blocks = context.token_positions.start + context.token_positions.positions // width * width
         blocks = jnp.broadcast_to(blocks, x.shape[:2])
         within = dataclasses.replace(context, segment_ids=blocks)

@@ -1,4 +1,4 @@
-"""What one call of a mixer knows of its tokens, beside their vectors."""
+"""Everything that one call of a mixer knows about its tokens except their vectors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ class Context:
 
     segment_ids: SegmentIds | None
     positions: Positions
-    """for rotary embeddings: the caller's, else counted from the start of each segment; (1 or B, N)"""
+    """for rotary embeddings: given by the caller, else counted from the segment's start; (1 or B, N)"""
     mask: Mask | None
     tokens: Int[Array, "B N"] | None
-    """ids, where the caller has them"""
+    """token ids, if the caller passes them"""
     token_positions: TokenPositions
-    """where the tokens stand in their rows"""
+    """positions of the tokens in their rows"""
     stream: Stream
-    """how far each row has come after this call"""
+    """position of each row after this call"""
     has_state: bool
     """whether the call continues from a state and returns one"""
     has_positions: bool
-    """whether the positions are the caller's"""
+    """whether the caller passed the positions"""
 
     @classmethod
     def of_call(
@@ -40,7 +40,7 @@ class Context:
         mask: Mask | None,
         tokens: Int[Array, "B N"] | None,
     ) -> "Context":
-        """The context of a mixer's arguments.
+        """Make the context of a mixer's arguments.
 
         Raises:
             TypeError, ValueError: `segment_ids` or `mask` of another shape or dtype.
@@ -59,17 +59,17 @@ class Context:
 
     @property
     def is_plain_step(self) -> bool:
-        """Whether this is one further token of each row, without padding, in the segment of the last one."""
+        """Whether the call is one more token per row, without padding, in the segment of the last token."""
         is_plain = self.has_state and self.segment_ids is self.mask is None
         return is_plain and self.token_positions.index.shape[1] == 1
 
     def run(
         self, op: Callable[..., Any], *args: Any, initial_state: State, **options: Any
     ) -> tuple[Any, State]:
-        """Call an op on these tokens: it gets their segment ids, their mask and the state.
+        """Call an op with the segment ids, mask and state of these tokens.
 
         Returns:
-            The op's output, and its next state; None in a call without a state.
+            The op's output, and its next state (None in a call without a state).
         """
         options |= {"segment_ids": self.segment_ids, "mask": self.mask}
         if not self.has_state:
@@ -78,7 +78,7 @@ class Context:
 
 
 def find_stream(state: State | None) -> Stream | None:
-    """How far the rows of a state have come: its `stream`, or the first one inside it."""
+    """Return the stream of a state (current position of each row): its `stream`, or the first inside it."""
     if state is not None and hasattr(state, "stream"):
         return state.stream
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Stream))

@@ -1,9 +1,10 @@
-"""Conv-basis attention as a mixer: a text's scores from few of its keys (Gu et al., "Conv-Basis").
+"""Conv-basis attention as a mixer: scores computed from a few of the keys (Gu et al., "Conv-Basis").
 
     y_i = sum_{j <= i} softmax_j(q_{s + i - j} . k_s / sqrt(d_h)) v_j,     s the start of j's segment
 
-The paper replaces a trained softmax attention, whose parameters these are, and finds the segments in each
-text. Such a search sees all of the text; fixed starts, rotary or not, are causal, and ours, as is decoding.
+The paper approximates trained softmax attention, so the parameters are the same, and searches for the
+segments in each text. That search reads the whole text. Here the starts are fixed, which is causal with or
+without rotary positions; fixed starts and decoding are ours.
 """
 
 from typing import Any, ClassVar, cast
@@ -26,21 +27,21 @@ POWERS = (0, *(2**n for n in range(31)))
 
 @register("conv_basis")
 class ConvBasis(SoftmaxHeads):
-    """Attention whose scores depend on the distance within segments of fixed positions.
+    """Attention whose scores depend on the distance only, within segments that start at fixed positions.
 
-    It keeps values, one key per segment and the kernels: without a window the state grows with the text, and
-    `init_state` needs `max_length`.
+    The state holds the values, one key per segment and the kernels. Without a window it grows with the text,
+    and `init_state` needs `max_length`.
 
     Attributes:
         starts: positions in a document at which segments begin, ascending from 0; None is 0, 1, 2, 4, 8, ...
-        left: past tokens that a query sees beside its own; None is all of them.
+        left: past tokens that a query sees besides its own; None for all.
         gradient: "anchors" is the gradient of these outputs, "surrogate" that of the softmax attention that
-            they approximate; see `ops.conv_attention`. Only the first one passes through a state.
-        max_error: where a score is off by more than this, in any row or head of the batch, all of it is
-            computed by softmax attention; outputs are then within 2 tanh(max_error / 2) max|v| of its, before
-            the output map. That looks at whole rows, later tokens included, at half of attention's cost: it
-            takes no state, segments or padding. None does not look.
-        implementation: of `ops.conv_attention`.
+            they approximate; see `ops.conv_attention`. Only "anchors" passes through a state.
+        max_error: if any score of the batch is off by more than this, softmax attention computes the whole
+            batch; outputs, before the output map, are thus within 2 tanh(max_error / 2) max|v| of softmax
+            attention's. The check reads whole rows, later tokens included, at half of attention's cost: it
+            takes no state, segments or padding. None disables it.
+        implementation: passed to `ops.conv_attention`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -75,7 +76,7 @@ class ConvBasis(SoftmaxHeads):
         return ops.init_conv_attention_state(batch_size, slots, segments, heads, width, width, dtype)
 
     def state_size(self, length: int) -> int:
-        """(d + k H) N + k d: values, and k kernels and keys; N at most left + 1."""
+        """Return (d + k H) N + k d: values, and k kernels and keys; N at most left + 1."""
         heads, _, width = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
         tokens = length if self.left is None else min(length, self.left + 1)
         segments = len(self._starts_below(length))
@@ -90,7 +91,7 @@ class ConvBasis(SoftmaxHeads):
 def _within(
     max_error: float, q: Array, k: Array, v: Array, starts: tuple[int, ...], left: int | None, **how: Any
 ) -> Array:
-    """Softmax attention where scores are off by more than that."""
+    """Return conv attention, or softmax attention if any score is off by more than `max_error`."""
     at = jnp.broadcast_to(jnp.asarray(starts, jnp.int32), (q.shape[0], q.shape[2], len(starts)))
     error = ops.conv_score_error(lax.stop_gradient(q) * q.shape[-1] ** -0.5, lax.stop_gradient(k), at)
 

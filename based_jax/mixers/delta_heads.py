@@ -1,4 +1,4 @@
-"""What DeltaNet and Gated DeltaNet share: projections, convolutions, the delta rule, the output's norm."""
+"""Base class of DeltaNet and Gated DeltaNet: projections, convolutions, delta rule, output norm."""
 
 from typing import Any, NamedTuple
 
@@ -22,18 +22,18 @@ class DeltaState(NamedTuple):
 
 
 class DeltaHeads(Mixer):
-    """Heads with the delta rule; subclasses say how keys are normalised and what the gates are.
+    """Heads with the delta rule; subclasses define the normalisation of the keys and the gates.
 
     Attributes:
         num_heads: heads H; default 2 (Zoology), 1 if d_model is odd.
-        num_v_heads: heads of the values, gates and state, a multiple of num_heads: neighbours share a query
-            and a key; default as many.
-        expand_k, expand_v: key and value channels of all heads together over d_model, rounded.
-        kernel_size: taps of the short convolutions of q, k and v; None for none.
+        num_v_heads: heads of the values, gates and state, a multiple of num_heads: neighbouring heads share a
+            query and a key; default num_heads.
+        expand_k, expand_v: total key and value channels over d_model, rounded.
+        kernel_size: taps of the short convolutions of q, k and v; None for no convolutions.
         allow_neg_eigval: beta up to 2 rather than 1: the state's transition can have eigenvalue -1.
         use_gate: gate the normed output with silu(x W_g).
-        norm_eps: of the output's root-mean-square norm per head.
-        implementation: of `ops.delta_rule`.
+        norm_eps: epsilon of the output's root-mean-square norm per head.
+        implementation: passed to `ops.delta_rule`.
     """
 
     num_heads: Size | None = None
@@ -48,7 +48,7 @@ class DeltaHeads(Mixer):
 
     @nn.nowrap
     def layout(self) -> tuple[int, int, int]:
-        """Heads of queries and keys, key and value channels per head."""
+        """Return the heads of queries and keys, key and value channels per head."""
         default = 2 if self.d_model % 2 == 0 else 1
         heads = default if self.num_heads is None else self.num_heads
         sizes = [max(round(factor * self.d_model), 1) for factor in (self.expand_k, self.expand_v)]
@@ -68,16 +68,16 @@ class DeltaHeads(Mixer):
     def queries_and_keys(
         self, q: Float[Array, "B N H K"], k: Float[Array, "B N H K"]
     ) -> tuple[Float[Array, "B N H K"], Float[Array, "B N H K"]]:
-        """What the rule reads and writes with, of the convolutions' outputs."""
+        """Normalise the convolutions' outputs to the queries and keys of the delta rule."""
         raise NotImplementedError(f"{type(self).__name__} does not define queries_and_keys")
 
     def gates(self, x: Float[Array, "B N D"]) -> tuple[Float[Array, "B N H"], Float[Array, "B N H"] | None]:
-        """beta from 0 to 1 and the log-decay, of each of the `v_heads`, in the state's dtype."""
+        """Return beta in [0, 1] and the log-decay for each of the `v_heads`, in the state's dtype."""
         raise NotImplementedError(f"{type(self).__name__} does not define gates")
 
     @nn.nowrap
     def per_head(self, x: Float[Array, "B N D"], name: str) -> Float[Array, "B N H"]:
-        """One number per head, in the state's dtype."""
+        """Map to one number per head, in the state's dtype."""
         return self.linear(self.v_heads, "embed", "heads", name=name)(x).astype(self.wide)
 
     @nn.compact
@@ -88,7 +88,7 @@ class DeltaHeads(Mixer):
         if self.kernel_size is not None:
             qkv, conv = self._convolve(qkv, self.kernel_size, state and state.conv, context)
         q, k, v = qkv
-        # Unit keys must not be rounded to bfloat16: with beta = 2 the state would grow by their error.
+        # Do not round unit keys to bfloat16: with beta = 2 their error would make the state grow.
         q, k = self.queries_and_keys(q.astype(self.wide), k.astype(self.wide))
         if (shared := self.v_heads // heads) > 1:
             q, k = (jnp.repeat(a, shared, axis=2) for a in (q, k))
@@ -106,12 +106,12 @@ class DeltaHeads(Mixer):
     def _convolve(
         self, qkv: list[Array], taps: int, state: State, context: Context
     ) -> tuple[list[Array], State]:
-        """Short convolutions of q, k and v, as one."""
+        """Convolve q, k and v in one call."""
         init = named(uniform(taps**-0.5), None, "heads", "head_dim")
         kernels = [
             self.param(f"{name}_conv", init, (taps, *x.shape[2:])) for name, x in zip("qkv", qkv, strict=True)
         ]
-        # One convolution of all channels; joined within heads, so that heads can be sharded.
+        # Concatenate the channels within each head, so that heads can be sharded.
         heads = qkv[0].shape[2]
         grouped = [x.reshape(*x.shape[:2], heads, -1) for x in qkv]
         joined = jnp.concatenate(grouped, -1)
@@ -132,6 +132,6 @@ class DeltaHeads(Mixer):
         return DeltaState(conv, memory)
 
     def state_size(self, length: int) -> int:
-        """H d_k d_v (Zoology's code); the convolutions' inputs are not counted."""
+        """Return H d_k d_v (Zoology's code); the convolutions' inputs are not counted."""
         _, key_size, value_size = self.layout()
         return self.v_heads * key_size * value_size

@@ -1,4 +1,4 @@
-"""DeltaNet: linear attention that corrects what it remembers (Schlag et al. 2021; Yang et al. 2024a).
+"""DeltaNet: linear attention with the delta rule (Schlag et al. 2021; Yang et al. 2024a).
 
     q, k = norm(f(conv(x W_q))), norm(f(conv(x W_k)));   v = silu(conv(x W_v));   beta = sigmoid(x W_b)
     S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T;   y_t = RMSNorm(S_t^T q_t / sqrt(d_k)) W_o
@@ -34,8 +34,8 @@ class DeltaNet(DeltaHeads):
 
     Attributes:
         qk_activation: f, "silu", "relu", "elu" (elu + 1) or "identity".
-        qk_norm: "l2" (unit length), or "sum" (entries that sum to 1): of "silu" and "identity" the sum has no
-            sign and may vanish, and keys and state are then as large as in Zoology's code.
+        qk_norm: "l2" (unit length), or "sum" (entries sum to 1). With "silu" and "identity" that sum may be
+            near 0 or negative; keys and state can then be large, as in Zoology's code.
         use_beta: False sets beta to 1, or 2 with `allow_neg_eigval`.
     """
 
@@ -58,7 +58,7 @@ class DeltaNet(DeltaHeads):
         if self.qk_norm == "l2":
             return ops.l2_norm(q), ops.l2_norm(k)
         sums = (x.sum(-1, keepdims=True) for x in (q, k))
-        # Keys that a relu has left empty stay zero.
+        # Keys that relu zeroed stay zero.
         q, k = (x / jnp.where(total == 0, 1, total) for x, total in zip((q, k), sums, strict=True))
         return q, k
 

@@ -1,8 +1,8 @@
-"""Gated short convolution, the BaseConv of Based's language models (Based, section 4.2; its code).
+"""Gated short convolution, the BaseConv of Based's language models (Based, section 4.2 and code).
 
     u1, u2 = split(x W_in + b_in);   y = (silu(conv(u1)) * u2) W_out + b_out
 
-conv is depthwise, causal and `kernel_size` tokens long. As in the code, not the paper: each branch is
+conv is depthwise, causal and `kernel_size` tokens long. This follows the code, not the paper: each branch is
 expand * d_model / 2 wide, the bias comes before the convolution, and the gate u2 stays linear.
 """
 
@@ -27,8 +27,8 @@ class GatedConv(Mixer):
     Attributes:
         expand: width of the input projection over d_model (both branches together).
         kernel_size: taps of the convolution.
-        bias: biases of both projections.
-        conv_bias: bias of the convolution (none in the released models).
+        bias: add biases in both projections.
+        conv_bias: add a bias in the convolution (the released models have none).
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -66,5 +66,5 @@ class GatedConv(Mixer):
         return ops.init_short_conv_state(batch_size, self.channels, self.kernel_size, dtype)
 
     def state_size(self, length: int) -> int:
-        """Channels times taps, as the papers count it; one tap less is stored."""
+        """Return channels times taps, as the papers count it; one tap less is stored."""
         return self.channels * self.kernel_size

@@ -25,10 +25,10 @@ from based_jax.typing import Array
 class GatedDeltaNet(DeltaHeads):
     """Gated DeltaNet: the delta rule with a decay per head.
 
-    The parameter D of the torch code is read by nothing and does not exist here.
+    The torch code's parameter D is unused there and does not exist here.
 
     Attributes:
-        expand_v: value channels of all heads together over d_model, rounded.
+        expand_v: total value channels over d_model, rounded.
         use_gate: gate the normed output with silu(x W_g).
     """
 
@@ -55,5 +55,5 @@ class GatedDeltaNet(DeltaHeads):
 
 
 def _init_A_log(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """A ~ U(0, 16), without the zero that has no logarithm."""
+    """Draw log A with A ~ U(0, 16), excluding 0."""
     return jnp.log(jax.random.uniform(key, shape, dtype, 1e-4, 16.0))

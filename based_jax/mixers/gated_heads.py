@@ -1,4 +1,4 @@
-"""What GLA and RetNet share: heads of a linear recurrence, normed one by one and gated on the way out.
+"""Base class of GLA and RetNet: heads of a linear recurrence, each normed, with an output gate.
 
 q, k, v = x W_q, x W_k, x W_v;   y = (norm(recurrence(q, k, v)) * f(x W_g)) W_o,   f = silu
 """
@@ -28,24 +28,24 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def activation(option: str, name: str) -> Callable[[Array], Array]:
-    """The activation that an option names."""
+    """Return the activation called `name`, the value of an option."""
     expect_choice(option, name, tuple(ACTIVATIONS))
     return ACTIVATIONS[name]
 
 
 class GatedHeads(Mixer):
-    """Heads with a decaying matrix state; subclasses say how it decays and how the outputs are normed.
+    """Heads with a decaying matrix state; subclasses define the decay and the norm of the outputs.
 
     Attributes:
-        num_heads: heads H; the default always divides.
-        num_kv_heads: heads of the keys and values, a divisor of num_heads; default as many.
-        expand_k, expand_v: key and value channels over d_model, rounded, of num_heads heads together.
-        qk_activation: of q and k, a name of `ACTIVATIONS`.
-        norm_eps: of the norm per head.
+        num_heads: heads H; the default divides the channels.
+        num_kv_heads: heads of the keys and values, a divisor of num_heads; default num_heads.
+        expand_k, expand_v: total key and value channels of num_heads heads over d_model, rounded.
+        qk_activation: activation of q and k, a name of `ACTIVATIONS`.
+        norm_eps: epsilon of the norm per head.
         norm_affine: scale the normed outputs.
         gate_activation: f of the output gate, a name of `ACTIVATIONS`; None for no gate.
         chunk_size: tokens per chunk; the result does not depend on it.
-        implementation: of `ops.linear_recurrence`.
+        implementation: passed to `ops.linear_recurrence`.
     """
 
     num_heads: Size | None = None
@@ -61,12 +61,12 @@ class GatedHeads(Mixer):
 
     @nn.nowrap
     def most_heads(self) -> int:
-        """The default number of heads, before it is lowered to divide."""
+        """Return the default number of heads; lowered if it does not divide the channels."""
         raise NotImplementedError(f"{type(self).__name__} does not define most_heads")
 
     @nn.nowrap
     def layout(self) -> tuple[int, int, int]:
-        """Heads, key and value channels per head."""
+        """Return the heads, key and value channels per head."""
         key_size, value_size = (max(round(x * self.d_model), 1) for x in (self.expand_k, self.expand_v))
         heads = self.num_heads
         if heads is None:
@@ -87,13 +87,13 @@ class GatedHeads(Mixer):
 
     @nn.nowrap
     def for_all_heads(self, *groups: Float[Array, "B N G C"]) -> list[Float[Array, "B N H C"]]:
-        """Each of the `kv_heads` for the neighbouring heads that share it."""
+        """Repeat each of the `kv_heads` for the neighbouring query heads that share it."""
         heads, _, _ = self.layout()
         return [x if x.shape[2] == heads else jnp.repeat(x, heads // x.shape[2], axis=2) for x in groups]
 
     @nn.nowrap
     def rms_normed(self, y: Float[Array, "B N H V"]) -> Float[Array, "B N H V"]:
-        """Heads divided by their root mean square; they share a scale per channel."""
+        """Divide each head by its root mean square; all heads share a scale per channel."""
         width = y.shape[-1:]
         scale = self.param("norm_scale", ones("head_dim"), width) if self.norm_affine else jnp.ones(width)
         return ops.rms_norm(y, scale, self.norm_eps)
@@ -102,7 +102,7 @@ class GatedHeads(Mixer):
     def recur(
         self, q: Array, k: Array, v: Array, log_decay: Array, state: State, context: Context
     ) -> tuple[Array, State]:
-        """The recurrence: its outputs and its state."""
+        """Run the recurrence; return its outputs and its state."""
         options = {"chunk_size": self.chunk_size, "implementation": self.implementation}
         return context.run(ops.linear_recurrence, q, k, v, log_decay, initial_state=state, **options)
 
@@ -114,7 +114,7 @@ class GatedHeads(Mixer):
         gate_std: float | None = None,
         out_std: float | None = None,
     ) -> Float[Array, "B N D"]:
-        """Gate the normed heads and map them back; None takes the mixer's initial deviation."""
+        """Gate the normed heads and project them to d_model; a std of None is the mixer's default."""
         gate_std = self.init_std if gate_std is None else gate_std
         out_std = self.out_std if out_std is None else out_std
         if self.gate_activation is not None:
@@ -124,6 +124,6 @@ class GatedHeads(Mixer):
         return self.to_output("heads", "head_dim", init_std=out_std, name="out")(y)
 
     def state_size(self, length: int) -> int:
-        """d_k d_v per head (specs of Zoology 3.14 and 3.15)."""
+        """Return d_k d_v per head (`state_size` of GLA and RetNet in Zoology's code)."""
         heads, key_size, value_size = self.layout()
         return heads * key_size * value_size

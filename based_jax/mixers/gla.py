@@ -25,7 +25,7 @@ LogGate = Annotated[float, Between(-1e12, 0)]
 
 
 class GLAState(NamedTuple):
-    """The matrix per head, and the last inputs of the convolutions if there are any."""
+    """The matrix of each head, and the last inputs of the convolutions, if any."""
 
     memory: ops.LinearRecurrenceState
     conv: ops.ShortConvState | None
@@ -36,11 +36,11 @@ class GLA(GatedHeads):
     """Gated linear attention.
 
     Attributes:
-        num_heads: heads H; default 4 (fewer where 4 does not divide).
-        gate_low_rank_dim: channels between x and its gates.
-        gate_logit_normalizer: divides the gates' logarithms.
-        least_log_gate: None, or their lower bound.
-        num_kv_heads: heads of k, v and the gates, a divisor of num_heads; default as many.
+        num_heads: heads H; default 4 (fewer if 4 does not divide the channels).
+        gate_low_rank_dim: rank of the map from x to the gates.
+        gate_logit_normalizer: the log-gates are divided by this.
+        least_log_gate: lower bound of the log-gates; None for no bound.
+        num_kv_heads: heads of k, v and the gates, a divisor of num_heads; default num_heads.
         kernel_size: taps of short convolutions of q, k and v, each followed by silu; None for none.
     """
 
@@ -87,7 +87,7 @@ class GLA(GatedHeads):
     def _convolve(
         self, heads: tuple[Array, Array, Array], taps: int, state: State, context: Context
     ) -> tuple[list[Array], State]:
-        """Short convolutions of q, k and v, as one."""
+        """Convolve q, k and v in one call."""
         flat = [x.reshape(*x.shape[:2], -1) for x in heads]
         kernels = [
             self.param(f"{name}_conv", named(uniform(taps**-0.5), None, "heads"), (taps, x.shape[-1]))

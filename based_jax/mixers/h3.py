@@ -4,9 +4,9 @@
     y_t = (S4D(k v^T)_t + D2 k_t v_t^T)^T q_t                                                        (head)
     out = concat_heads(y) W_o + b_o
 
-A head has p channels, so that k v^T is p x p, and one S4D of d_state / 2 complex modes for all its entries:
-A_n = -exp(r_n) + i w_n, discretised by the bilinear rule with step dt. Zoology's code offers other kernels in
-its place: `state_kernels`.
+A head has p channels, so k v^T is p x p; one S4D of d_state / 2 complex modes convolves all its entries:
+A_n = -exp(r_n) + i w_n, discretised by the bilinear rule with step dt. `state_kernels` has the other kernels
+of Zoology's code.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -27,12 +27,12 @@ KERNELS = ("diagonal", "ema", "shift")
 
 
 class H3State(NamedTuple):
-    """What both state spaces keep; of fixed size."""
+    """States of the two state space models; of fixed size."""
 
     shift: ops.LongConvState
     """the last d_state keys"""
     ssm: ops.DiagonalSSMState | ops.LongConvState
-    """the last inputs where the kernel ends: a shift, or `l_max` taps"""
+    """the last inputs if the kernel is finite: a shift, or `l_max` taps"""
 
 
 @register("h3")
@@ -43,17 +43,17 @@ class H3(Mixer):
         d_state: taps of the shift, and twice the modes of the diagonal state space.
         head_dim: channels per head p.
         kernel: the second state space: "diagonal" (S4D), "ema" (Mega's d_state moving averages, Ma et al.
-            2022, section 3.2) or "shift" (as the first one).
-        l_max: None, or the taps after which the kernels end, as in Zoology's parallel form; the state then
-            has as many inputs.
-        discretization: "bilinear" or "zoh" (zero-order hold) of the diagonal state space.
-        rate_form: what makes the rates of r: "exp", "none", "relu", "sigmoid" or "softplus".
+            2022, section 3.2) or "shift" (the same kind as the first).
+        l_max: truncate the kernels to this many taps, as Zoology's parallel form does; the state then holds
+            as many inputs. None for no truncation.
+        discretization: rule of the diagonal state space, "bilinear" or "zoh" (zero-order hold).
+        rate_form: map from r to the rates: "exp", "none", "relu", "sigmoid" or "softplus".
         real: leave out the frequencies w.
-        bandlimit: None, or twice the largest frequency dt |w| / (2 pi) of a mode that takes part.
-        num_ssms: None for one A and B per head; or so many, that heads take in turn.
+        bandlimit: drop modes with 2 dt |w| / (2 pi) above this; None keeps all.
+        num_ssms: number of pairs A and B, assigned to the heads in turn; None for one per head.
         tied_steps: one step of "ema" per channel, not per average.
         dt_min, dt_max: range of the initial steps, drawn log-uniformly.
-        implementation: of `ops.diagonal_ssm` and `ops.long_conv`.
+        implementation: passed to `ops.diagonal_ssm` and `ops.long_conv`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -103,7 +103,7 @@ class H3(Mixer):
         skip = self.param("skip", named(nn.initializers.normal(1.0), "heads"), (heads,))
         options |= {"initial_state": state and state.ssm}
         y, ssm = self._second(kv.reshape(batch, length, heads, head_dim**2), skip, context, options)
-        # As the authors order the channels: heads last.
+        # The authors' order of channels: heads last.
         y = jnp.einsum("bnha,bnhac->bnch", q, y.reshape(kv.shape))
         return self.to_output("head_dim", "heads", bias=True, name="out")(y), H3State(shift, ssm)
 
@@ -111,7 +111,7 @@ class H3(Mixer):
     def _second(
         self, kv: Float[Array, "B N H V"], skip: Float[Array, " H"], context: Context, options: dict[str, Any]
     ) -> tuple[Float[Array, "B N H V"], State]:
-        """Entries of k v^T after the second state space."""
+        """Apply the second state space to the entries of k v^T."""
         taps = self._ending_kernel()
         if taps is None:
             return context.run(ops.diagonal_ssm, kv, *self._modes(), skip=skip, **options)
@@ -122,7 +122,7 @@ class H3(Mixer):
 
     @nn.nowrap
     def _ending_kernel(self) -> Float[Array, "T H"] | None:
-        """The kernel of the second state space where it ends, else None."""
+        """Return the kernel of the second state space if it is finite, else None."""
         if self.kernel == "shift":
             return shift_taps(self, self.heads, self.d_state, "", "heads")[: self.l_max]
         if self.l_max is None:
@@ -149,5 +149,5 @@ class H3(Mixer):
         return H3State(ops.init_long_conv_state(batch_size, shifted, self.d_model, dtype), ssm)
 
     def state_size(self, length: int) -> int:
-        """d d_state (Based, appendix E.2), which counts neither the shift nor the p x p entries of a head."""
+        """Return d d_state (Based, appendix E.2), counting neither the shift nor a head's p x p entries."""
         return self.d_model * self.d_state

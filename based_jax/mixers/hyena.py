@@ -4,8 +4,8 @@
     y = (v x_n) W_out + b_out
 
 n is the order, h_i the filters of `long_filters.SineFilter`. With several heads (the multi-head Hyena of
-Zoology's appendix) the products are outer ones: a head of width p convolves the p^2 entries of x_1 v^T with
-its one filter, and x_2 contracts them.
+Zoology's appendix) the products are outer products: a head of width p convolves the p^2 entries of x_1 v^T
+with one filter, then contracts them with x_2.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -26,7 +26,7 @@ from based_jax.validate import expect, expect_divisible
 
 
 class HyenaState(NamedTuple):
-    """What the convolutions keep."""
+    """The last inputs of the convolutions."""
 
     short: ops.ShortConvState
     long: tuple[ops.LongConvState, ...]
@@ -35,24 +35,24 @@ class HyenaState(NamedTuple):
 
 @register("hyena")
 class Hyena(Mixer):
-    """Hyena operator, for at most `l_max` tokens. Its state grows with the text, up to l_max.
+    """Hyena operator for at most `l_max` tokens. Its state grows with the text, up to l_max.
 
     Attributes:
-        order: gates; order - 1 long convolutions.
-        num_heads: 1 convolves channel by channel; more are outer products within heads (order 2 only).
-        l_max: tokens that a text may have, the length of the filters.
+        order: number of gates; there are order - 1 long convolutions.
+        num_heads: 1 convolves channel by channel; more take outer products within heads (order 2 only).
+        l_max: maximum tokens of a text, and length of the filters.
         kernel_size: taps of the short convolution.
         emb_dim, filter_order, num_inner_mlps: features of a position, hidden units and inner layers of the
             filters' MLP.
-        linear_filter: a linear map of a position's features instead of the MLP.
-        sine_frequency: its initial frequency; the papers' language models have 14.
+        linear_filter: use a linear map of a position's features instead of the MLP.
+        sine_frequency: initial frequency of the sines; the papers' language models have 14.
         fast_decay, slow_decay: shares of l_max after which the fixed decay is 0.01, for the last and the
-            first channel; the papers' language models have slow 1.2, and 1e12 for both is no decay.
+            first channel; the papers' language models have slow_decay 1.2; 1e12 for both disables decay.
         decay_floor: added to the decay.
         normalize_filter: divide each tap by the sum of its channels' magnitudes.
-        learned_positions, learned_decay: whether a position's features and the decays are trained.
+        learned_positions, learned_decay: train a position's features, and the decays.
         skip_term: add D_i v x_i.
-        implementation: of `ops.long_conv`.
+        implementation: passed to `ops.long_conv`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -83,7 +83,7 @@ class Hyena(Mixer):
 
     @property
     def head_dim(self) -> int:
-        """Width p of a head; 1 for channel by channel."""
+        """Width p of a head; 1 if channels are convolved separately."""
         expect(self.order >= 2, "order", self.order, "at least 2")
         expect_divisible("d_model", self.d_model, "num_heads", self.num_heads)
         expect(self.num_heads == 1 or self.order == 2, "order", self.order, "2 with several heads")
@@ -118,13 +118,13 @@ class Hyena(Mixer):
         y = jnp.sum(v * gates[-1], axis=-2).reshape(batch, length, width)
         y = self.to_output("mlp", bias=True, name="out")(y)
         if context.has_state:
-            # A longer row would go on with filters that end; under `jit` that is no error.
+            # The filters end after l_max taps. Under `jit` a longer row cannot raise, so it gives NaN.
             y = nan_unless((context.stream.length <= self.l_max)[:, None, None], y)
         return y, HyenaState(short, tuple(long))
 
     @nn.nowrap
     def _filters(self, taps: int) -> tuple[list[Array], list[Array] | list[None]]:
-        """Kernels (taps, H) and skips (H,) of each long convolution."""
+        """Return the kernels (taps, H) and skips (H,) of each long convolution."""
         heads, count = self.d_model // self.head_dim, self.order - 1
         order = None if self.linear_filter else self.filter_order
         options: dict[str, Any] = {"order": order, "inner_layers": self.num_inner_mlps}
@@ -146,5 +146,5 @@ class Hyena(Mixer):
         return HyenaState(ops.init_short_conv_state(batch_size, inputs, self.kernel_size, dtype), tuple(long))
 
     def state_size(self, length: int) -> int:
-        """d N per long convolution (Based, appendix E.2); p times that with heads of width p."""
+        """Return d N per long convolution (Based, appendix E.2); p times that with heads of width p."""
         return (self.order - 1) * self.d_model * self.head_dim * length

@@ -2,7 +2,7 @@
 
     y_i = sum_{i >= j_1 >= j_2 ..} softmax(sum_r q_i k1_{j_1} k2_{j_2} .. / sqrt(d_h)) v1_{j_1} * v2_{j_2} ..
 
-with the maps of `hyper_heads`. The authors published no code, and give no causal rule: i >= j_1 is ours.
+with the maps of `hyper_heads`. The authors published no code and give no causal rule: i >= j_1 is ours.
 """
 
 from typing import Any, ClassVar
@@ -21,13 +21,13 @@ from based_jax.typing import Array, Float, State
 
 @register("hyper_attention")
 class HyperAttention(HyperHeads):
-    """Softmax over ordered tuples of tokens; no positions but the order.
+    """Softmax over ordered tuples of tokens, without position embeddings.
 
     Without a window the state grows with the text, and `init_state` needs `max_length`.
 
     Attributes:
-        left: past tokens that a query sees beside its own; None is all of them.
-        scale: factor of the scores; None is d_h^(-1/2) (the paper prints none).
+        left: past tokens that a query sees besides its own; None for all.
+        scale: factor of the scores; None for d_h^(-1/2) (the paper prints none).
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -56,6 +56,6 @@ class HyperAttention(HyperHeads):
         return ops.init_kv_cache(batch_size, slots, heads, self.maps * width, self.maps * width, dtype)
 
     def state_size(self, length: int) -> int:
-        """2 d N as attention's where slots share their maps, else n - 1 times as much; N at most left + 1."""
+        """Return 2 d N as for attention if slots share their maps, else (n - 1) 2 d N; N at most left + 1."""
         tokens = length if self.left is None else min(length, self.left + 1)
         return 2 * self.maps * self.d_model * tokens

@@ -4,9 +4,9 @@
     y_i = sum_{j<=i} softmax_j(prod_a q^a_i . k^a_j / sqrt(d_h / A)) v_j,   out = concat_heads(y) W_o
     with `value_product`:                                             v = prod_a x W_v^a
 
-A head of order A couples A features of a token in one score; order 1 is ordinary attention, and the authors
-recommend to mix both. They have published no code, and print no scale (ours is per factor) and no mask.
-Orders are A here; those of their Table 2 seem to be A + 1, for there ordinary heads are of order 2.
+A head of order A multiplies A feature scores; order 1 is ordinary attention, and the authors recommend mixing
+both. They have published no code, and print no scale (ours is per factor) and no mask. Orders here are A;
+those of their Table 2 seem to be A + 1, since ordinary heads have order 2 there.
 """
 
 from collections.abc import Sequence
@@ -26,26 +26,26 @@ from based_jax.validate import expect, expect_divisible
 
 
 class HyperFeatureAttentionState(NamedTuple):
-    """The keys, their factors side by side, and values of each run of heads of one order."""
+    """Keys (their factors concatenated) and values of each run of neighbouring heads of one order."""
 
     caches: tuple[ops.KVCache, ...]
 
 
 @register("hyper_feature_attention")
 class HyperFeatureAttention(Mixer):
-    """Attention with products of scores. Its state grows with the text: `init_state` needs `max_length`.
+    """Attention whose scores are products. Its state grows with the text: `init_state` needs `max_length`.
 
-    As many parameters as attention, 4 d^2; with `value_product` (3 + A) d^2.
+    It has 4 d^2 parameters, as attention; (3 + A) d^2 with `value_product`.
 
     Attributes:
         num_heads: heads; default one for each of `orders`, or d_model / 64.
-        orders: A of all heads, or of each head; a divisor of d_h. Default 2, or 1 where d_h is odd.
-        value_product: values are products of A maps of x.
+        orders: A of all heads, or of each head; a divisor of d_h. Default 2, or 1 if d_h is odd.
+        value_product: use products of A maps of x as values.
         scale: factor of each factor's scores; default (d_h / A)^(-1/2); the paper's formula has 1.
-        rotary_fraction: share of each factor's channels that rotary embeddings turn (Remark F.5), rounded
-            down to pairs; 0 for none.
+        rotary_fraction: share of each factor's channels with rotary embeddings (Remark F.5), rounded down to
+            pairs; 0 for none.
         rotary_base: base of the rotary wavelengths.
-        causal: False sees the whole segment, as the paper's definition; it has no state.
+        causal: False attends to the whole segment, as the paper's definition, and has no state.
         chunk_size: queries per block; the result does not depend on it.
     """
 
@@ -117,7 +117,7 @@ class HyperFeatureAttention(Mixer):
     def _factors(
         self, x: Float[Array, "B N H K"], order: int, positions: Positions
     ) -> tuple[Float[Array, "B N H _"], ...]:
-        """The factors of queries or keys, each turned by its position."""
+        """Return the factors of queries or keys, each turned by its position."""
         batch, length, heads, channels = x.shape
         width = channels // order
         x = x.reshape(batch, length, heads * order, width)
@@ -127,14 +127,14 @@ class HyperFeatureAttention(Mixer):
         return tuple(jnp.unstack(x.reshape(batch, length, heads, order, width), axis=3))
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
+        expect(self.causal, "causal", self.causal, "True for a state: the other form reads whole rows")
         _, width = self.layout
         slots = expect_max_length(max_length)
         caches = (ops.init_kv_cache(batch_size, slots, n, width, width, dtype) for _, n in self.runs)
         return HyperFeatureAttentionState(tuple(caches))
 
     def state_size(self, length: int) -> int:
-        """2 d N, as attention: a key's factors have d_h channels together, and values are kept multiplied."""
+        """Return 2 d N, as for attention: a key's factors have d_h channels in all."""
         orders, head_dim = self.layout
         return 2 * len(orders) * head_dim * length
 

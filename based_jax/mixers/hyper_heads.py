@@ -1,11 +1,11 @@
-"""What both forms of HyperAttention share: queries, keys and values per slot of a tuple, an output map.
+"""Base class of both HyperAttentions: queries, keys and values per slot of a tuple, output map.
 
     q = x W_q;   k_a, v_a = x W_ka, x W_va   for each slot a = 1 .. n - 1, or one W_k, W_v for all of them
     y = the form's sum over tuples, per head;   out = concat_heads(y) W_o
 
-Definitions G.1 (shared) and G.3 (not) of Ustaomeroglu and Qu. The last value factor there, V^n, is a linear
-map after each head, and so a part of W_o. With keys as wide as values, shared maps have 4 D^2 parameters, as
-attention has, others 2 n D^2.
+Ustaomeroglu and Qu, Definitions G.1 (shared maps) and G.3 (separate maps). Their last value factor, V^n, is a
+linear map after each head and thus part of W_o. With keys as wide as values, shared maps have 4 D^2
+parameters, as attention, and separate ones 2 n D^2.
 """
 
 import jax.numpy as jnp
@@ -18,13 +18,13 @@ from based_jax.validate import expect
 
 
 class HyperHeads(Mixer):
-    """Heads that look at tuples of tokens.
+    """Heads that attend to tuples of tokens.
 
     Attributes:
         num_heads: heads H; default d_model / 64.
-        order: n; a query meets tuples of n - 1 tokens, so that 2 is attention.
-        shared: one key and one value map for all slots of a tuple, or one of each per slot.
-        strict: tuples of different tokens only; where there are none yet, outputs are 0.
+        order: n; a query attends to tuples of n - 1 tokens, so 2 is attention.
+        shared: True for one key and one value map for all slots of a tuple, False for one of each per slot.
+        strict: use tuples of different tokens only; outputs are 0 while there are none.
     """
 
     num_heads: Size | None = None
@@ -47,7 +47,7 @@ class HyperHeads(Mixer):
     def projected(
         self, x: Float[Array, "B N D"], key_size: int, value_size: int
     ) -> tuple[Array, tuple[Array, ...], tuple[Array, ...]]:
-        """Queries (B, N, H, K), and keys and values of every slot: the same arrays if slots share maps."""
+        """Return queries (B, N, H, K), and keys and values of every slot (the same arrays if shared)."""
         heads, _, _ = head_layout(self.d_model, self.num_heads)
 
         def maps(name: str, count: int, channels: int) -> tuple[Array, ...]:

@@ -5,9 +5,9 @@
     programmatic     h_s = 1 if the segment's token ids have repeated at the distance s >= 1
     autocorrelation  h_s = softmax over the t distances of the largest sum_i p_i.p_{i-s} / N, else 0;  p = x P
 
-The paper's filters are made of the whole row. Here the programmatic one of each token is made of the tokens
-up to it, so that it is causal and has a state; that of the autocorrelation is not causal. The paper's spikes
-have height 1: with a softmax in their place, P learns.
+The paper computes its filters from the whole row. Here the programmatic filter of a token is computed from
+the tokens up to it, so it is causal and has a state; the autocorrelation filter is not causal. The paper's
+spikes have height 1; the softmax used here lets P learn.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -30,7 +30,7 @@ FILTERS = ("programmatic", "autocorrelation")
 
 
 class InputConvState(NamedTuple):
-    """Everything that the programmatic filter's distances may lead back to."""
+    """All tokens and inputs that the programmatic filter may look back to."""
 
     inputs: Float[Array, "B W D"]
     tokens: Int[Array, "B W"]
@@ -41,12 +41,12 @@ class InputConvState(NamedTuple):
 
 @register("input_conv")
 class InputConv(Mixer):
-    """Gated convolution whose filter is made of the input: of token ids, or of the inputs' autocorrelation.
+    """Gated convolution whose filter is computed from token ids, or from the inputs' autocorrelation.
 
     Attributes:
-        filter: "programmatic", which needs the token ids, or "autocorrelation", which is not causal and takes
-            whole rows only: no state or segments.
-        lags: distances t that the autocorrelation picks.
+        filter: "programmatic" (needs token ids), or "autocorrelation" (not causal; takes whole rows only, no
+            state or segments).
+        lags: number of distances t that the autocorrelation selects.
         width: channels of P; default d_model.
     """
 
@@ -98,5 +98,5 @@ class InputConv(Mixer):
         return InputConvState(inputs, tokens, jnp.full(shape, -1, jnp.int32), ops.init_stream(batch_size))
 
     def state_size(self, length: int) -> int:
-        """d N: a long filter reaches every input."""
+        """Return d N: a long filter reaches every input."""
         return self.d_model * length

@@ -6,8 +6,8 @@
 
 The map is by default the second-order Taylor one, phi(q).phi(k) = 1 + s + s^2 / 2 with
 s = q.k / sqrt(feature_dim); the others are listed in `ops.feature_maps` (Zoology's code).
-gamma and g are Appendix C's optional decay: gamma_h = 1 - 2^(decay_const - h) fixed per head, and the
-coarse input-dependent gate g = x W_dec + b_dec. The released models run without either.
+gamma and g are the optional decay of Appendix C: gamma_h = 1 - 2^(decay_const - h) is fixed per head, and
+g = x W_dec + b_dec is a coarse input-dependent gate. The released models use neither.
 """
 
 from typing import Any, ClassVar
@@ -31,27 +31,27 @@ FEATURE_MAPS = (*ops.FEATURE_MAPS, "cosformer", "performer", "all_poly")
 
 @register("linear_attention")
 class LinearAttention(Mixer):
-    """Linear attention with a feature map, Taylor's by default, without positions (but cosformer's).
+    """Linear attention with a feature map (default: Taylor); without positions except cosformer's.
 
     Attributes:
         num_heads: heads H; default d_model / 64.
-        head_dim: value channels per head; default d_model / num_heads, which must be whole then.
+        head_dim: value channels per head; default d_model / num_heads, which then must be an integer.
         feature_dim: query/key channels per head (the paper's d').
         eps: added to the normaliser.
         decay: "none", "fixed" (gamma), or "gated" (gamma and the gate g).
         decay_const: exponent of gamma for head 0.
         feature_map: name of the map; the normaliser of "identity" and "all_poly" may vanish.
-        feature_scale: factor of queries and keys before the map; 1 for maps that are not in
+        feature_scale: factor of queries and keys before the map; must be 1 for maps that are not in
             `ops.FEATURE_MAPS`.
-        feature_floor: least feature of the maps in `ops.FLOORED`.
+        feature_floor: lower bound of the features, for the maps in `ops.FLOORED`.
         num_features: F of "performer" (default 256) and "all_poly" (default `feature_dim`).
-        max_length: M of "cosformer", tokens of the longest document; None is the call's own length, as in the
-            authors' code, and takes whole rows only: no state, segments, padding or positions.
-        rotary_fraction: share of the channels of queries and keys that rotary embeddings turn.
+        max_length: M of "cosformer", tokens of the longest document; None for the call's length, as in the
+            authors' code, which takes whole rows only: no state, segments, padding or positions.
+        rotary_fraction: share of the channels of queries and keys with rotary embeddings.
         rotary_base: base of the rotary wavelengths.
-        learned_map: whether the projections of "all_poly" are trained. Those of "performer" never are.
-        implementation: of `ops.taylor_attention` and, for one token, `ops.taylor_step`; of
-            `ops.linear_attention` for other maps.
+        learned_map: train the projections of "all_poly". Those of "performer" are never trained.
+        implementation: passed to `ops.taylor_attention` and, for one token, `ops.taylor_step`; for other
+            maps to `ops.linear_attention`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -80,7 +80,7 @@ class LinearAttention(Mixer):
 
     @nn.nowrap
     def layout(self) -> tuple[int, int]:
-        """Heads, and value channels per head."""
+        """Return the heads, and value channels per head."""
         if self.head_dim is not None and self.num_heads is not None:
             return self.num_heads, self.head_dim
         heads, _, head_dim = head_layout(self.d_model, self.num_heads)
@@ -98,7 +98,7 @@ class LinearAttention(Mixer):
         if self.feature_map == "performer":
             init = named(ops.orthogonal_features, None, "head_dim")
             self.random_features = self.param("random_features", init, shape)
-        if self.feature_map == "all_poly":  # the authors' model overrides their options for its init
+        if self.feature_map == "all_poly":  # the authors' model overrides its options for initialisation
             init = named(nn.initializers.normal(self.init_std), None, "head_dim")
             self.poly_linear = self.param("poly_linear", init, shape)
             self.poly_squares = self.param("poly_squares", init, shape)
@@ -134,7 +134,7 @@ class LinearAttention(Mixer):
         return self.out(y), state
 
     def phi(self) -> ops.FeatureMap:
-        """The map of a bound module; cosformer's queries and keys are mapped before, by their positions."""
+        """Return the feature map of a bound module; cosformer's position map is applied before it."""
         if self.feature_map == "cosformer":
             return ops.IDENTITY
         if self.feature_map == "performer":
@@ -154,7 +154,7 @@ class LinearAttention(Mixer):
         elif all(value is None for value in given.values()):
             limit = f"max_length = {self.max_length} tokens, cosformer's longest text"
             expect_capacity(None, length, context.mask, self.max_length, limit)
-        # Padding may lie beyond the longest text, and its NaN would reach every token.
+        # Padding may lie after the longest text; its NaN would reach every token.
         return context.positions if context.mask is None else jnp.where(context.mask, context.positions, 0)
 
     def _expect_max_length(self, condition: bool, name: str) -> None:
@@ -188,9 +188,9 @@ class LinearAttention(Mixer):
         return ops.init_linear_attention_state(batch_size, heads, self.feature_size, head_dim)
 
     def state_size(self, length: int) -> int:
-        """(d + 1) F per head, F = 1 + 3 d'/2 + d'^2/2 of Taylor's map (Based, appendix E.2).
+        """Return (d + 1) F per head, F = 1 + 3 d'/2 + d'^2/2 for Taylor's map (Based, appendix E.2).
 
-        Zoology counts d' features of Performer's map, however many it has, and so does this.
+        Performer's map counts as d' features, whatever `num_features` is, as in Zoology's code.
         """
         heads, head_dim = self.layout()
         size = self.feature_dim if self.feature_map == "performer" else self.feature_size

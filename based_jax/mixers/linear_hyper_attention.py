@@ -4,8 +4,8 @@
     y_i = sum_j p_ij v1_{j_1} * v2_{j_2} ..  /  sum_j p_ij
 
 with the maps of `hyper_heads`. By default p = 1 + s + s^2 / 2 with s = sum_r q_i k1_{j_1} k2_{j_2} .. /
-sqrt(feature_dim), Taylor's approximation of the softmax form's exponentials. The paper has the sum over all
-tuples of a whole row, and asks for some phi; the causal sums (`ops.linear_hyper_attention`) and phi are ours.
+sqrt(feature_dim), the Taylor approximation of the softmax form's exponential. The paper sums over all tuples
+of a whole row and leaves phi open; the causal sums (`ops.linear_hyper_attention`) and phi are ours.
 """
 
 from typing import Any, ClassVar
@@ -22,20 +22,20 @@ from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 
 SIGNED = ("identity",)
-"""Maps whose sum of scores may vanish"""
+"""Feature maps whose sum of scores may vanish"""
 
 
 @register("linear_hyper_attention")
 class LinearHyperAttention(HyperHeads):
-    """Sums over ordered tuples of tokens, one matrix per head and slot; no positions but the order.
+    """Linear attention over ordered tuples of tokens, with one state matrix per head and slot.
 
     Attributes:
         feature_dim: query and key channels per head.
-        ordered: False takes all tuples of past tokens.
-        feature_map: "taylor", or a name of `ops.FEATURE_MAPS` whose features multiply and add up as they are.
+        ordered: False takes all tuples of past tokens, in any order.
+        feature_map: "taylor", or a name of `ops.FEATURE_MAPS`, whose features are multiplied and summed.
         normalize: "sum" divides by the sum of the scores (not with "identity": it may vanish), "count" by the
             number of tuples, "none" by nothing: outputs then grow as N^(n - 1).
-        scale: factor of the queries; None is feature_dim^(-1/2).
+        scale: factor of the queries; None for feature_dim^(-1/2).
         chunk_size: tokens per chunk; the result does not depend on it.
     """
 
@@ -70,7 +70,7 @@ class LinearHyperAttention(HyperHeads):
         """The feature map.
 
         Raises:
-            ValueError: there is none of this name, or its sums cannot be divided by.
+            ValueError: unknown name, or `normalize` divides by a sum that may vanish.
         """
         expect_choice("feature_map", self.feature_map, tuple(ops.FEATURE_MAPS))
         safe = self.normalize != "sum" or self.feature_map not in SIGNED
@@ -85,7 +85,7 @@ class LinearHyperAttention(HyperHeads):
         return ops.init_linear_hyper_state(batch_size, *sizes, normalize=self.normalize, dtype=self.wide)
 
     def state_size(self, length: int) -> int:
-        """(n - 1) F d_h per head, and a column more where outputs are divided by the sum of scores."""
+        """Return (n - 1) F d_h per head; one column more if outputs are divided by the sum of scores."""
         heads, _, value_size = head_layout(self.d_model, self.num_heads)
         columns = value_size + (self.normalize == "sum")
         return heads * self.slots * self.phi.size(self.feature_dim) * columns

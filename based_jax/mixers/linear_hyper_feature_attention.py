@@ -4,9 +4,9 @@
     S_t = S_{t-1} + (k^1_t x ... x k^A_t) v_t^T,   y_t = S_t^T (q^1_t x ... x q^A_t)
         = sum_{j<=t} prod_a q^a_t . k^a_j  v_j,    out = concat_heads(norm(y)) W_o
 
-x between factors is the tensor product, so a state has prod_a d_a rows; the paper says only that HFA can be
-made linear. Its form has no phi and no norm; by default heads are normed here, for the sum of signed scores
-may vanish. There are no positions: a short convolution, or another layer, must bring them.
+x between factors is the tensor product, so a state has prod_a d_a rows; the paper states only that HFA can be
+made linear. Its form has no phi and no norm; here heads are normed by default, since the sum of signed scores
+may vanish. The mixer has no positions: a short convolution or another layer must provide them.
 """
 
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ SIGNED = ("identity",)
 """Feature maps whose products may be negative, so that their sum may vanish"""
 
 FEATURE_DIMS = {1: 64, 2: 16, 3: 8}
-"""Default channels per factor: 64, 256 and 512 features of a head; 4 channels beyond."""
+"""Default channels per factor by order (64, 256 and 512 features of a head); 4 for higher orders."""
 
 
 @register("linear_hyper_feature_attention")
@@ -37,14 +37,14 @@ class LinearHyperFeatureAttention(Mixer):
     Attributes:
         num_heads: heads H; default d_model / 64.
         order: A, factors of a score; 1 is plain linear attention.
-        feature_dim: query/key channels per factor; default 64, 16, 8 for order 1, 2, 3, and 4 beyond.
+        feature_dim: query/key channels per factor; default 64, 16, 8 for order 1, 2, 3, and 4 above.
         feature_map: phi of each factor, a name of `ops.FEATURE_MAPS`.
         norm: "rms" norms each head's output; "sum" divides by the sum of the scores, which must not be
-            negative: no "identity"; "none" is the paper's form. In one trial on MQAR (16 tokens, 4 pairs,
-            width 64, 600 steps) the defaults had learned it after 240 steps, "pos_elu" with "sum" after 480,
-            and "none" answered 98 % in the end.
-        norm_eps: of "rms".
-        value_product: values are products of A maps of x, as in the paper's definition.
+            negative (not with "identity"); "none" is the paper's form. In one trial on MQAR (16 tokens, 4
+            pairs, width 64, 600 steps) the defaults had learned it after 240 steps, "pos_elu" with "sum"
+            after 480, and "none" reached 98 % at the end.
+        norm_eps: epsilon of norm "rms".
+        value_product: use products of A maps of x as values, as in the paper's definition.
         chunk_size: tokens per chunk; the result does not depend on it.
     """
 
@@ -77,12 +77,12 @@ class LinearHyperFeatureAttention(Mixer):
         expect_choice("feature_map", name, tuple(ops.FEATURE_MAPS))
         expect_choice("norm", self.norm, NORMS)
         is_safe = self.norm != "sum" or name not in SIGNED
-        expect(is_safe, "norm", self.norm, f"'rms' or 'none' with feature_map = {name!r}: signed scores' sum")
+        expect(is_safe, "norm", self.norm, f"'rms' or 'none' with feature_map = {name!r}: sums may vanish")
         return ops.FEATURE_MAPS[name]
 
     @property
     def feature_size(self) -> int:
-        """F, features of a head: products of one channel of each factor."""
+        """F, features of a head: all products of one channel per factor."""
         return self.phi.size(self.width) ** self.order
 
     @nn.compact
@@ -101,13 +101,13 @@ class LinearHyperFeatureAttention(Mixer):
     def _project(
         self, x: Float[Array, "B N D"], name: str, factors: int, channels: int
     ) -> Float[Array, "B N H A K"]:
-        """One of the maps into factors of heads."""
+        """Project x to `factors` factors of `channels` channels per head."""
         heads, _, _ = head_layout(self.d_model, self.num_heads)
         return self.linear((heads, factors, channels), "embed", "heads", None, "head_dim", name=name)(x)
 
     @nn.nowrap
     def _factors(self, x: Float[Array, "B N D"], name: str) -> tuple[Float[Array, "B N H _"], ...]:
-        """phi of the factors of queries or keys, in float32: exponentials of low precision are worse."""
+        """Return phi of the query or key factors, in float32 because exponentials lose precision in less."""
         factors = self._project(x, name, self.order, self.width)
         return tuple(jnp.unstack(self.phi.features(factors.astype(self.wide)), axis=3))
 
@@ -116,6 +116,6 @@ class LinearHyperFeatureAttention(Mixer):
         return ops.init_linear_attention_state(batch_size, heads, self.feature_size, head_dim, self.wide)
 
     def state_size(self, length: int) -> int:
-        """F d_h per head, and F more for the sum of the scores."""
+        """Return F d_h per head, and F more for the sum of the scores."""
         heads, _, head_dim = head_layout(self.d_model, self.num_heads)
         return heads * self.feature_size * (head_dim + (self.norm == "sum"))

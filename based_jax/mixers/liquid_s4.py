@@ -7,13 +7,12 @@ Each channel u has d_state / 2 complex states (and their conjugates, hence 2 Re)
 
 From the paper: the liquid term Bbar u_t * h_{t-1}, which makes the transition depend on the input, the
 bilinear discretisation, and the layer around it. The paper evaluates a truncation of this recurrence as a sum
-of convolutions over products of up to P inputs (its kernels KB, and PB, which leaves Abar out of them); here
-the recurrence itself is run, all orders at once, and neither kernel has a form of its own. Instead of S4's
-diagonal-plus-low-rank A it takes S4D's diagonal one.
+of convolutions over products of up to P inputs (its kernels KB, and PB, which omits Abar). Here the
+recurrence itself is computed, with all orders at once and without those kernels. A is diagonal as in S4D,
+not S4's diagonal plus low rank.
 
-|Abar + Bbar u_t| may be above 1: long runs of large inputs of one sign make the state grow, without bound if
-they do not end. Nothing is clamped, as in the paper; after a norm, and with dt <= 0.1, inputs of both signs
-keep it small.
+|Abar + Bbar u_t| may exceed 1: the state grows as long as large inputs keep the same sign, without bound.
+Nothing is clamped, as in the paper; after a norm, and with dt <= 0.1, inputs of both signs keep it small.
 """
 
 import math
@@ -40,9 +39,9 @@ class LiquidS4(Mixer):
     """Liquid S4: a diagonal state space model whose transition depends on the input.
 
     Attributes:
-        d_state: states per channel, an even number: half as many complex ones.
-        dt_min, dt_max: at initialisation step sizes are log-uniform between these.
-        implementation: of `ops.diagonal_scan`.
+        d_state: real states per channel, an even number: d_state / 2 complex ones.
+        dt_min, dt_max: range of the initial step sizes, drawn log-uniformly.
+        implementation: passed to `ops.diagonal_scan`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -94,7 +93,7 @@ class LiquidS4(Mixer):
         return ops.init_diagonal_scan_state(batch_size, (self.d_model, self.modes), complex_dtype)
 
     def state_size(self, length: int) -> int:
-        """d d_state, as H3's."""
+        """Return d d_state, as for H3."""
         return self.d_model * self.d_state
 
 
@@ -108,10 +107,10 @@ def _readout(C: Array, D: Array, h: Array, u: Array) -> Array:
 
 
 def _frequencies(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """pi n for the n-th mode (S4D-Lin)."""
+    """Return pi n for the n-th mode (S4D-Lin)."""
     return jnp.broadcast_to(jnp.asarray(np.pi * np.arange(shape[-1]), dtype), shape)
 
 
 def _ones(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """1 + 0i."""
+    """Return 1 + 0i."""
     return jnp.broadcast_to(jnp.asarray([1, 0], dtype), shape)

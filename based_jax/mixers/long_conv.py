@@ -1,8 +1,8 @@
-"""A long convolution with the identity beside it, Zoology's LongConv (Zoology, section 4).
+"""A long convolution plus its input, Zoology's LongConv (Zoology, section 4).
 
-    y = h * x + x,   h: one filter of l_max taps per channel, learned as it is or by an MLP over the position
+    y = h * x + x,   h: one filter of l_max taps per channel, learned directly or by an MLP over the position
 
-In the papers' language models (Fu et al. 2023) gelu and a linear map follow: y <- gelu(y) W_o + b_o.
+The papers' language models (Fu et al. 2023) add gelu and a linear map: y <- gelu(y) W_o + b_o.
 """
 
 from typing import Any, ClassVar
@@ -20,10 +20,10 @@ from based_jax.typing import Array, Float, State
 
 @register("long_conv")
 class LongConv(LongFilters):
-    """Long convolution. Its state is the last inputs: `max_length` of them, or `l_max` if that is less.
+    """Long convolution. Its state is the last min(`max_length`, `l_max`) inputs.
 
     Attributes:
-        project: gelu and an output projection after it, as in the papers' language models.
+        project: add gelu and an output projection, as in the papers' language models.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -49,5 +49,5 @@ class LongConv(LongFilters):
         return ops.init_long_conv_state(batch_size, slots, self.d_model, dtype)
 
     def state_size(self, length: int) -> int:
-        """d N (Zoology's code), of at most l_max inputs."""
+        """Return d N (Zoology's code), with N at most l_max."""
         return self.d_model * min(length, self.l_max)

@@ -1,4 +1,4 @@
-"""The filters of long convolutions: one number per tap and channel, or MLPs over the position.
+"""Filters of long convolutions: one parameter per tap and channel, or MLPs over the position.
 
     explicit:  h ~ N(0, 1)                                            (Zoology's code)
     implicit:  h_t = W2 relu(W1 z_t)                                  (Zoology's code)
@@ -26,23 +26,23 @@ from based_jax.validate import expect
 
 
 def taps_needed(l_max: int, length: int, state: ops.LongConvState | None) -> int:
-    """Taps that a call of `length` tokens can use: the rest need not be computed."""
+    """Return the number of taps that a call of `length` tokens can use; the rest need not be computed."""
     return min(l_max, length + (0 if state is None else state.inputs.shape[1]))
 
 
 class LongFilters(Mixer):
-    """What BaseConv and LongConv share: a filter of `l_max` taps per channel.
+    """Base class of BaseConv and LongConv: a filter of `l_max` taps per channel.
 
     Attributes:
-        l_max: taps of a long convolution; inputs that are longer ago are not seen.
-        implicit: make the long filter by an MLP over the position instead of learning each tap.
+        l_max: taps of a long convolution; older inputs have no effect.
+        implicit: compute the long filter by an MLP over the position instead of learning each tap.
         emb_dim, filter_order: features of a position, and hidden units of the MLP.
         sine_frequency: None for Zoology's MLP; a number for Hyena's filter with sines of this initial
             frequency. The papers' language models have 14, with filter_order 64 and slow_decay 1.2.
         num_inner_mlps: inner layers of Hyena's filter.
         fast_decay, slow_decay: shares of l_max after which the fixed decay of Hyena's filter is 0.01, for the
             last and the first channel.
-        implementation: of `ops.long_conv`.
+        implementation: passed to `ops.long_conv`.
     """
 
     l_max: Length = 1024
@@ -59,7 +59,7 @@ class LongFilters(Mixer):
     def convolve(
         self, x: Float[Array, "B N D"], state: State, context: Context
     ) -> tuple[Float[Array, "B N D"], State]:
-        """h * x + x."""
+        """Return h * x + x and the next state."""
         options = {"initial_state": state, "implementation": self.implementation}
         y, state = context.run(
             ops.long_conv, x, self._taps(taps_needed(self.l_max, x.shape[1], state)), **options
@@ -87,7 +87,7 @@ class LongFilters(Mixer):
 
 
 def position_features(l_max: int, emb_dim: int) -> np.ndarray:
-    """z: (l_max, emb_dim), for an odd `emb_dim` with (emb_dim - 1) / 2 bands."""
+    """Return z: (l_max, emb_dim), with (emb_dim - 1) / 2 bands; `emb_dim` must be odd."""
     expect(emb_dim >= 1 and emb_dim % 2 == 1, "emb_dim", emb_dim, "an odd number, time and pairs of waves")
     bands = (emb_dim - 1) // 2
     frequency = np.linspace(1e-4, bands - 1, bands)
@@ -109,7 +109,7 @@ class ExplicitFilter(nn.Module):
 
 
 class MLPFilter(nn.Module):
-    """An MLP with one hidden layer; its table of positions stays as it is, as in the authors' code."""
+    """An MLP with one hidden layer; its position table is not trained, as in the authors' code."""
 
     channels: int
     l_max: int
@@ -136,7 +136,7 @@ class SineFilter(nn.Module):
         fast, slow: the decay reaches 0.01 after this share of l_max, for the last and the first channel.
         floor: added to the decay.
         normalize: divide each tap by the sum of its channels' magnitudes.
-        learned_positions, learned_decay: whether they are trained.
+        learned_positions, learned_decay: train the positions, and the decay.
     """
 
     channels: int
@@ -189,7 +189,7 @@ class SineFilter(nn.Module):
 
 
 def _positions(module: nn.Module, l_max: int, emb_dim: int) -> Float[Array, "L F"]:
-    """The table z as a parameter; called an embedding, which weight decay leaves alone."""
+    """Return the table z as a parameter, named an embedding so that weight decay skips it."""
 
     def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
         return jnp.asarray(position_features(*shape), dtype)

@@ -5,7 +5,7 @@
     out = (y * silu(z)) W_out
 
 conv is depthwise, causal, `d_conv` tokens long and biased. E = expand * d_model channels, each with d_state
-states. A step size dt near 0 keeps the state and ignores the token, a large one does the opposite.
+states. A step size dt near 0 keeps the state and ignores the token; a large dt does the opposite.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -24,7 +24,7 @@ from based_jax.validate import expect_choice
 
 
 class MambaState(NamedTuple):
-    """What the convolution and the state space model of a Mamba remember, of either version."""
+    """States of the convolution and of the state space model, in Mamba and Mamba-2."""
 
     conv: ops.ShortConvState
     ssm: ops.DiagonalScanState | ops.LinearRecurrenceState
@@ -39,15 +39,15 @@ class Mamba(Mixer):
         d_conv: taps of the convolution.
         expand: channels over d_model.
         dt_rank: rank of the map to the step sizes; default d_model / 16, rounded up.
-        dt_min, dt_max: at initialisation step sizes are log-uniform between these, and at least `dt_floor`.
-        dt_floor: the least step size at initialisation.
+        dt_min, dt_max: range of the initial step sizes, drawn log-uniformly.
+        dt_floor: lower bound of the initial step sizes.
         dt_init, dt_scale: "random" draws the map to the step sizes from U(-b, b), "constant" sets it to b,
             b = dt_scale / sqrt(dt_rank).
-        bias, conv_bias: biases of the outer projections and of the convolution.
-        num_layers: None initialises the projections as all mixers here do. The papers' Mamba models, of this
-            many layers, keep torch's default for them, a variance of 1 / (3 fan_in) whatever `init_std` and
-            `out_init_std` say, and divide the output projection by sqrt(num_layers).
-        implementation: of `ops.selective_scan`.
+        bias, conv_bias: add biases in the outer projections, and in the convolution.
+        num_layers: None initialises the projections like the other mixers. A number initialises them as the
+            papers' Mamba models of this many layers: torch's default variance 1 / (3 fan_in), regardless of
+            `init_std` and `out_init_std`, and the output projection divided by sqrt(num_layers).
+        implementation: passed to `ops.selective_scan`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -74,7 +74,7 @@ class Mamba(Mixer):
 
     @property
     def channels(self) -> int:
-        """Width E inside."""
+        """Inner width E."""
         return self.expand * self.d_model
 
     @nn.compact
@@ -120,10 +120,10 @@ class Mamba(Mixer):
         )
 
     def state_size(self, length: int) -> int:
-        """2 d d_state for expand = 2 (Based, appendix E.2); the convolution's inputs are not counted."""
+        """Return 2 d d_state for expand = 2 (Based, appendix E.2), without the convolution's inputs."""
         return self.channels * self.d_state
 
 
 def _init_A_log(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """A = -1, -2, ..., -S for every channel."""
+    """Return A = -1, -2, ..., -S for every channel."""
     return jnp.broadcast_to(jnp.log(jnp.arange(1, shape[-1] + 1, dtype=dtype)), shape)

@@ -5,7 +5,7 @@
     out = (RMSNorm(y * silu(z)) * scale) W_out
 
 A, D and dt are one number per head of x; the heads of a group share B and C, and are normed together, after
-the gate. Fewer channels than E may go through the heads; the others are z_0 * x_0, gated by silu alone.
+the gate. If the heads take fewer than E channels, the others are z_0 * x_0, gated by silu alone.
 """
 
 from typing import Any, ClassVar
@@ -30,23 +30,23 @@ class Mamba2(Mixer):
 
     Attributes:
         d_state: states per channel, 128 as in Mamba-2's code (Zoology's grid: 8, 16, 24).
-        head_dim: channels per head; default 64, or what comes closest and divides.
+        head_dim: channels per head; default 64, or the closest divisor.
         num_groups: pairs of B and C, each shared by neighbouring heads.
         d_conv: taps of the convolution.
         expand: channels over d_model.
-        ssm_channels: channels in heads; default all of them.
-        norm: the root-mean-square norm, which takes each group by itself.
-        norm_before_gate: norm before the gate, not after it.
-        norm_eps: of the norm.
-        skip_per_channel: D is one number per channel, not per head.
-        bias, conv_bias: biases of the outer projections and of the convolution.
-        dt_least, dt_most: bounds of the step sizes; None for no upper one.
+        ssm_channels: channels in heads; default all.
+        norm: apply a root-mean-square norm to each group.
+        norm_before_gate: apply the norm before the gate, not after it.
+        norm_eps: epsilon of the norm.
+        skip_per_channel: learn D per channel, not per head.
+        bias, conv_bias: add biases in the outer projections, and in the convolution.
+        dt_least, dt_most: bounds of the step sizes; dt_most = None for no upper bound.
         decay_min, decay_max: range of -A at initialisation.
-        dt_min, dt_max, dt_floor: of the step sizes at initialisation, see `Mamba`.
-        num_layers: None initialises the projections as all mixers here do; otherwise as the papers' Mamba
-            models of this many layers, see `Mamba`.
+        dt_min, dt_max, dt_floor: range and lower bound of the initial step sizes, see `Mamba`.
+        num_layers: None initialises the projections like the other mixers, a number as the papers' Mamba
+            models of this many layers; see `Mamba`.
         chunk_size: tokens per chunk (256 in Mamba-2's code); the result does not depend on it.
-        implementation: of `ops.linear_recurrence`.
+        implementation: passed to `ops.linear_recurrence`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -82,7 +82,7 @@ class Mamba2(Mixer):
 
     @nn.nowrap
     def layout(self) -> tuple[int, int]:
-        """Heads, and channels per head."""
+        """Return the heads, and channels per head."""
         channels = inner = self.expand * self.d_model
         if self.ssm_channels is not None:
             channels = self.ssm_channels
@@ -138,7 +138,7 @@ class Mamba2(Mixer):
     def _steps_and_decay(
         self, steps: Float[Array, "B N H"]
     ) -> tuple[Float[Array, "B N H"], Float[Array, " H"]]:
-        """dt and A."""
+        """Return dt and A."""
         heads, _ = self.layout()
         bias = log_uniform_steps(self.dt_min, self.dt_max, self.dt_floor)
         dt = jax.nn.softplus(steps.astype(self.wide) + self.param("dt_bias", named(bias, "heads"), (heads,)))
@@ -151,7 +151,7 @@ class Mamba2(Mixer):
 
     @nn.nowrap
     def _gated(self, y: Float[Array, "B N E"], gate: Float[Array, "B N E"]) -> Float[Array, "B N E"]:
-        """Heads after their norm and their gate."""
+        """Apply norm and gate to the heads."""
         if not self.norm:
             return y * gate
         groups = self.num_groups
@@ -169,6 +169,6 @@ class Mamba2(Mixer):
         )
 
     def state_size(self, length: int) -> int:
-        """2 d d_state for expand = 2 (Zoology's code); the convolution's inputs are not counted."""
+        """Return 2 d d_state for expand = 2 (Zoology's code), without the convolution's inputs."""
         heads, head_dim = self.layout()
         return heads * head_dim * self.d_state

@@ -11,14 +11,14 @@ Initializer = Callable[..., Any]
 
 @struct.dataclass
 class NamedAxes(nn.LogicallyPartitioned):  # pyright: ignore[reportMissingTypeArgument]
-    """Linen's box of logical axis names, which NNX can take without a mesh.
+    """Linen's box of logical axis names, usable in NNX without a mesh.
 
-    An `nnx.Variable` with axis names is placed on a mesh when it is made, and raises where there is none.
-    Ours is placed only where the names mean something: within `nn.logical_axis_rules`.
+    An `nnx.Variable` with axis names is put on a mesh when it is created, and raises if there is none. This
+    one is put on a mesh only within `nn.logical_axis_rules`, where the names have a meaning.
     """
 
     def to_nnx_metadata(self) -> dict[str, Any]:
-        """Return what `nnx.bridge.ToNNX` passes to the variable beside the value."""
+        """Return the metadata that `nnx.bridge.ToNNX` passes to the variable."""
         metadata: dict[str, Any] = dict(vars(self))
         metadata |= {"out_sharding": metadata.pop("names"), "sharding_rules": metadata.pop("rules")}
         is_placed = bool(nn.get_logical_axis_rules() or self.rules)
@@ -26,7 +26,7 @@ class NamedAxes(nn.LogicallyPartitioned):  # pyright: ignore[reportMissingTypeAr
 
 
 def named(initializer: Initializer, *axes: str | None) -> Initializer:
-    """An initializer whose parameter carries logical axis names (see `based_jax.training.devices`)."""
+    """Return an initializer whose parameter carries logical axis names (see `based_jax.training.devices`)."""
 
     def boxed(*args: Any, **kwargs: Any) -> NamedAxes:
         return NamedAxes(initializer(*args, **kwargs), axes)

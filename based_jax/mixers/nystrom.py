@@ -1,10 +1,10 @@
 """NystromFormer: softmax attention through a few landmarks (Xiong et al. 2021; Zoology's code).
 
-    causal:      y_i = softmax over the landmarks of the pieces before i's and the tokens of i's piece
+    causal:      y_i = softmax over the landmarks of the chunks before i's and the tokens of i's chunk
     not causal:  y = softmax(q k~^T) pinv(softmax(q~ k~^T)) softmax(q~ k^T) v,  masked as in Zoology's code
 
-A landmark is the mean of a piece of the sequence; `ops.nystrom` has both forms. Zoology's form leaks: it cuts
-the whole row into pieces, later tokens included. The causal one, the default, is our own.
+A landmark is the mean of a chunk of the sequence; `ops.nystrom` has both forms. Zoology's form is not causal:
+its chunks include later tokens. The causal form, the default, is ours.
 """
 
 from typing import Any, ClassVar
@@ -28,16 +28,16 @@ class Nystrom(SoftmaxHeads):
     Attributes:
         num_landmarks: m, landmarks of a row.
         causal: False is Zoology's form, which takes whole rows only: no state, segments or padding.
-        l_max: tokens of the longest row; the causal form's pieces are l_max / m tokens long, rounded up. A
+        l_max: tokens of the longest row; the causal form's chunks are l_max / m tokens long, rounded up. A
             longer row has more landmarks.
-        iterations: steps towards the pseudo-inverse of Zoology's form.
-        pinverse: how Zoology's form inverts, see `ops.nystrom_attention`.
-        conv_kernel_size: None, or the odd number of taps of a convolution of the values, later ones included,
-            that Zoology's form adds to its outputs.
+        iterations: iterations of the pseudo-inverse in Zoology's form.
+        pinverse: algorithm of that pseudo-inverse, see `ops.nystrom_attention`.
+        conv_kernel_size: taps (an odd number) of a convolution of the values, later ones included, that
+            Zoology's form adds to its outputs; None for no convolution.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax over the means of past pieces and the own piece's keys",
+        equation="softmax over the means of past chunks and the keys of the current chunk",
         training="N (m + N / m) D",
         state="2 D m",
         decoding="read 2 D (m + N / m)",
@@ -69,7 +69,7 @@ class Nystrom(SoftmaxHeads):
         self.conv_kernel = self.param("conv_kernel", named(uniform(size**-0.5), None), (size,))
 
     def _around(self, v: Float[Array, "B N H V"]) -> Float[Array, "B N H V"]:
-        """Values convolved with taps around each token, one number per tap."""
+        """Convolve the values with taps centred on each token, one number per tap."""
         reach, length = len(self.conv_kernel) // 2, v.shape[1]
         padded = jnp.pad(v, ((0, 0), (reach, reach), (0, 0), (0, 0)))
         taps = self.conv_kernel.astype(v.dtype)
@@ -92,5 +92,5 @@ class Nystrom(SoftmaxHeads):
         return ops.init_landmark_state(batch_size, slots, self.piece, heads, width, width, dtype)
 
     def state_size(self, length: int) -> int:
-        """2 d m, as Zoology counts it: the landmarks. The tokens of the last piece are kept, too."""
+        """Return 2 d m, Zoology's count of the landmarks; the tokens of the last chunk are stored, too."""
         return 2 * self.d_model * self.num_landmarks

@@ -1,4 +1,4 @@
-"""Options of a mixer as its docstrings describe them: its own, and those that it inherits."""
+"""Read the options of a mixer, own and inherited, from its docstrings."""
 
 import inspect
 import re
@@ -8,14 +8,14 @@ _OWN, _INHERITED = "Attributes:", "Inherited attributes:"
 
 
 class Option(NamedTuple):
-    """What one option of a mixer is."""
+    """Default and meaning of one option of a mixer."""
 
     default: Any
     meaning: str
 
 
 def with_inherited(mixer: type) -> str:
-    """A class's docstring with a section for the attributes that only its bases' docstrings describe."""
+    """Return a class's docstring with a section for attributes documented only by its bases."""
     text = inspect.cleandoc(mixer.__doc__ or "")
     known = attribute_docs(text)
     inherited: dict[str, str] = {}
@@ -26,7 +26,7 @@ def with_inherited(mixer: type) -> str:
 
 
 def attribute_docs(docstring: str) -> dict[str, str]:
-    """Attribute -> meaning, of the sections about attributes; ``a, b: meaning`` describes both."""
+    """Return attribute -> meaning from the attribute sections; ``a, b: meaning`` describes both."""
     found: dict[str, str] = {}
     names: list[str] = []
     inside = False

@@ -1,11 +1,11 @@
-"""Mixers by name: register a class, make a mixer, list them, report what one can do.
+"""Registry of mixers: register a class, make a mixer by name, list mixers and their capabilities.
 
-A mixer of another package has a name once its class is registered,
+A mixer of another package gets a name by registering its class,
 
     @bj.mixers.register("my_mixer")
     class MyMixer(bj.mixers.Mixer): ...
 
-or, without an import, if the installed package declares it in its pyproject.toml:
+or, without an import, by an entry point in the pyproject.toml of its package:
 
     [project.entry-points."based_jax.mixers"]
     my_mixer = "my_package.my_module:MyMixer"
@@ -31,7 +31,7 @@ _MIXERS: dict[str, type[Mixer]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class MixerInfo:
-    """What a mixer is and can do."""
+    """Capabilities, options and costs of a mixer."""
 
     name: str
     summary: str
@@ -42,12 +42,12 @@ class MixerInfo:
     packing: bool
     """honours segment_ids"""
     options: tuple[str, ...]
-    """what `make` takes beside d_model; the function `options` explains them"""
+    """arguments of `make` besides d_model; the function `options` explains them"""
     row: MixerSummary
     """equation, costs and sources"""
 
     def state_size(self, d_model: int, length: int, **options: Any) -> int:
-        """Floats kept per sequence after `length` tokens, by the papers' formulas."""
+        """Return the floats kept per sequence after `length` tokens, by the papers' formulas."""
         return make(self.name, d_model=d_model, **options).state_size(length)
 
 
@@ -57,16 +57,16 @@ M = TypeVar("M", bound=type[Mixer])
 def register(name: str) -> Callable[[M], M]:
     """Return a class decorator that makes a mixer available by name.
 
-    The name then works wherever mixers have names: in `make`, `ModelConfig`, checkpoints and commands'
-    `--mixer`. A notebook may register a class again after changing it. `based_jax.testing.check_mixer` tests
-    whether the class obeys the contract.
+    The name then works in `make`, `ModelConfig`, checkpoints and the `--mixer` of commands. A notebook may
+    register a class again after changing it. `based_jax.testing.check_mixer` tests whether the class
+    satisfies the contract.
 
     Args:
         name: lower-case letters, digits and underscores.
 
     Raises:
         TypeError: the class is not a subclass of `Mixer`.
-        ValueError: a name of another form, or one that another class has.
+        ValueError: a name of another form, or one already taken by another class.
     """
     form = "lower-case letters, digits and underscores, beginning with a letter"
     expect(isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name) is not None, "name", name, form)
@@ -88,13 +88,13 @@ def _path(mixer: type[Mixer]) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """Return the sorted names of all mixers: our own, registered ones and those of installed packages."""
+    """Return the sorted names of all mixers: built in, registered, or from installed packages."""
     return tuple(sorted({*_MIXERS, *_installed()}))
 
 
 @functools.cache
 def _installed() -> dict[str, metadata.EntryPoint]:
-    """Entry points by name; none is imported before it is needed."""
+    """Return the entry points by name, without importing them."""
     return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
 
 
@@ -124,15 +124,15 @@ def make(name: str, *, d_model: int, **options: Any) -> Mixer:
         options: see `options(name)`, or `help` of the mixer's class.
 
     Raises:
-        ValueError: unknown name or option; the message lists the known ones, and the nearest if one is near.
-            A value of another type or outside the range that its annotation gives (`based_jax.fields`).
+        ValueError: unknown name or option (the message lists the known ones and suggests a similar one), or a
+            value of another type or outside the range of its annotation (`based_jax.fields`).
     """
     expect_options(name, options)
     return class_of(name)(d_model=d_model, **options)
 
 
 def expect_options(name: str, options: Mapping[str, Any]) -> None:
-    """Check a mixer's name and options, each by itself; what fits together, a mixer knows when it is called.
+    """Check a mixer's name and each option separately; their combination is checked when it is called.
 
     Raises:
         ValueError: unknown name or option, or a value of another type or outside the range of its annotation.
@@ -146,7 +146,7 @@ def expect_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def info(name: str) -> MixerInfo:
-    """What the mixer called `name` can do, and the names of its options; `options(name)` explains them.
+    """Return the capabilities and option names of the mixer `name`; `options(name)` explains the options.
 
     Raises:
         ValueError: unknown name.
@@ -158,7 +158,7 @@ def info(name: str) -> MixerInfo:
 
 
 def options(name: str) -> dict[str, Option]:
-    """The options that `make` takes beside d_model: default and meaning of each, inherited ones last.
+    """Return default and meaning of each option that `make` takes besides d_model, inherited ones last.
 
     Examples:
         >>> import based_jax as bj

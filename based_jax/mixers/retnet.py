@@ -5,8 +5,8 @@
     Y = ((Q K^T) * D) V / sqrt(d_k),   D_nm = gamma^(n - m) for n >= m    (parallel, the same numbers)
     out = (GroupNorm(y) * silu(x W_g)) W_o        or RMSNorm, whose scale the heads share (fla's layer)
 
-xPos is rotary embeddings and a decay; the decay is gamma. Of the paper's normalisations only 1 / sqrt(d_k) is
-here: the others scale a token's head as a whole, and the norm per head takes that out again.
+xPos is rotary embeddings with a decay; gamma is that decay. Of the paper's normalisations only 1 / sqrt(d_k)
+is applied: the others scale a whole head of a token, which the norm per head cancels.
 """
 
 from typing import Any, ClassVar
@@ -32,14 +32,14 @@ class RetNet(GatedHeads):
         num_heads: heads H; default d_model / 256, as in the paper, and at least 1.
         expand_v: 2 in the paper; 5 / 3 in Zoology's language model (768 to 1280).
         chunk_size: tokens per chunk (128 in Zoology's language model); the result does not depend on it.
-        rotary: turn queries and keys by their positions, which count from the start of each segment.
+        rotary: rotate queries and keys by their positions, counted from the start of each segment.
         rotary_base: base of the wavelengths.
-        rotary_interleaved: turn neighbouring channels together, not a head's first half with its second.
-        norm: "layer", with scales and biases of each head's own, or "rms", with scales that the heads share.
-        num_layers: None initialises the projections as all mixers here do. RetNet's code (torchscale, with
-            DeepNet's scales) in a model of this many layers draws them with Xavier's variance, whatever
-            `init_std` and `out_init_std` say: gain 2^-2.5 for q, k, v and the gate, 1 for the output; v and
-            the output are divided by (8 num_layers)^(1/4). The draws are normal here, uniform there.
+        rotary_interleaved: pair neighbouring channels instead of a head's halves.
+        norm: "layer", with scales and biases per head, or "rms", with scales shared by the heads.
+        num_layers: None initialises the projections like the other mixers. A number initialises them as
+            RetNet's code (torchscale, with DeepNet's scales) for this many layers: Xavier's variance,
+            regardless of `init_std` and `out_init_std`, with gain 2^-2.5 for q, k, v and the gate and 1 for
+            the output; v and the output are divided by (8 num_layers)^(1/4). Ours are normal, theirs uniform.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -92,7 +92,7 @@ class RetNet(GatedHeads):
 
     @nn.nowrap
     def initial_stds(self) -> dict[str, float]:
-        """Standard deviations of the projections at first, by their names."""
+        """Return the initial standard deviations of the projections, by name."""
         if self.num_layers is None:
             return {**dict.fromkeys(("q", "k", "v", "gate"), self.init_std), "out": self.out_std}
         heads, key_size, value_size = self.layout()

@@ -4,8 +4,8 @@
     y = (sigmoid(r) * wkv(k, v)) W_out,   per channel, with w = -exp(decay):
     wkv_t = (sum_{i<t} e_i v_i + e^{u + k_t} v_t) / (sum_{i<t} e_i + e^{u + k_t}),   e_i = e^{(t-1-i) w + k_i}
 
-An RWKV block is two residual layers without an MLP, this mixer and `rwkv_channel_mix`: the latter reads the
-previous token too, so it has a state and is a mixer.
+An RWKV block is two residual layers without an MLP, this mixer and `rwkv_channel_mix`. The latter also reads
+the previous token, so it has a state and is a mixer.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -24,7 +24,7 @@ from based_jax.typing import Array, Float, State
 
 
 class RWKV4State(NamedTuple):
-    """The last token, and the average's two sums."""
+    """The last token, and the two sums of the average."""
 
     shift: ops.ShortConvState
     wkv: ops.WKVState
@@ -35,7 +35,7 @@ class RWKV4(RWKVLayer):
     """RWKV-4 time mixing: a decayed exponential average, gated.
 
     Attributes:
-        implementation: of `ops.wkv`.
+        implementation: passed to `ops.wkv`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -74,5 +74,5 @@ class RWKV4(RWKVLayer):
         )
 
     def state_size(self, length: int) -> int:
-        """The last token, two sums and their exponent, per channel; the papers give no formula."""
+        """Return 4 d: the last token, two sums and their exponent; the papers give no formula."""
         return 4 * self.d_model

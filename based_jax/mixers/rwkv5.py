@@ -23,7 +23,7 @@ from based_jax.mixers.rwkv_layer import RWKVLayer, RWKVMemory, RWKVMemoryState, 
 from based_jax.typing import Array, Float, State
 
 DIVISOR = 8
-"""of the heads before their norm; with the norm's epsilon it decides how small a head counts as silent"""
+"""divides the heads before their norm; together with epsilon it sets which heads count as zero"""
 
 
 @register("rwkv5")
@@ -31,10 +31,10 @@ class RWKV5(RWKVLayer, RWKVMemory):
     """RWKV-5 time mixing: a linear recurrence with a learned decay per channel.
 
     Attributes:
-        head_size: channels per head; default 64, or what comes closest and divides.
-        norm_eps: of the group norm.
+        head_size: channels per head; default 64, or the closest divisor.
+        norm_eps: epsilon of the group norm.
         chunk_size: tokens per chunk; the result does not depend on it.
-        implementation: of `ops.linear_recurrence`.
+        implementation: passed to `ops.linear_recurrence`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -69,7 +69,7 @@ class RWKV5(RWKVLayer, RWKVMemory):
         options |= {"scale": 1 / DIVISOR, "bonus": self.param("bonus", constant(bonus, *axes), heads)}
         options |= {"initial_state": state and state.memory}
         y, memory = context.run(ops.linear_recurrence, r, k, v, log_decay, **options)
-        # Deeper layers count for more at first (RWKV-5's trainer).
+        # Initial bonus grows with depth (RWKV-5's trainer).
         first = ((1 + self.layer) / self.num_layers) ** 0.7 if self.rwkv_init else 1.0
         scale = self.param("norm_scale", named(nn.initializers.constant(first), *axes), heads)
         bias = self.param("norm_bias", zeros(*axes), heads)

@@ -7,9 +7,9 @@
     S_t = diag(w_t) S_{t-1} - (a_t * kk_t) (kk_t^T S_{t-1}) + k_t v_t^T,   o_t = S_t^T r_t
     y = ((GroupNorm(o) + (sum_c r k r_k) v) * g) W_o
 
-Per head (Zoology's code). RWKV-7 also blends the first layer's values into those of deeper layers; not
-here, as nothing passes them on in Zoology's code. The projections start as those of all mixers here: Xavier's
-with a gain of 2^-2.5 in Zoology's class, which Zoology's models draw again with a deviation of 0.02.
+Per head (Zoology's code). RWKV-7 also blends the first layer's values into those of deeper layers; this mixer
+does not, as in Zoology's code. The projections are initialised like the other mixers'. Zoology's class uses
+Xavier with a gain of 2^-2.5, but its models redraw them with a standard deviation of 0.02.
 """
 
 import math
@@ -37,11 +37,11 @@ class RWKV7(RWKVMemory):
     Attributes:
         head_dim: channels per head; default 64, or the next larger divisor of d_model.
         decay_rank, gate_rank, rate_rank: inner widths of the low-rank maps to w, g and a.
-        removal_init: initial k_k, 0.85 in RWKV-7's code. From Zoology's 0 it never moves, and nothing is ever
-            erased: kk enters in pairs, so that its gradient is zero there.
-        norm_eps: of the group norm, times head_dim.
+        removal_init: initial k_k, 0.85 in RWKV-7's code. With Zoology's 0 it never trains, and nothing is
+            erased: kk enters quadratically, so its gradient is zero at 0.
+        norm_eps: epsilon of the group norm, multiplied by head_dim.
         norm_affine: scale and shift the normed outputs.
-        implementation: of `ops.generalized_delta_rule`.
+        implementation: passed to `ops.generalized_delta_rule`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -82,7 +82,7 @@ class RWKV7(RWKVMemory):
         log_decay = -math.exp(-0.5) * jax.nn.sigmoid(low_rank(x_w, "decay", jnp.tanh, True).astype(self.wide))
         rate = jax.nn.sigmoid(low_rank(x_a, "rate", jnp.asarray, True).astype(self.wide))
         gate = low_rank(x_g, "gate", jax.nn.sigmoid, False)
-        # Rounded to bfloat16, kk is not of unit length, and the state would grow by its error.
+        # Do not round kk to bfloat16: it would not be of unit length, and the state would grow.
         removal = ops.l2_norm(k.astype(self.wide) * per_channel("removal", self.removal_init))
         k = k * (1 + (rate - 1) * per_channel("key_rate", 0.0))
         options: dict[str, Any] = {"scale": 1.0, "implementation": self.implementation}

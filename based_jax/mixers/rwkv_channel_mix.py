@@ -3,8 +3,8 @@
     x~ = the previous token;   k = relu((mu_k x + (1 - mu_k) x~) W_k)^2,   r = (mu_r x + (1 - mu_r) x~) W_r
     y = sigmoid(r) * (k W_v)
 
-It takes the place of an MLP but reads the previous token, so it has a state: a mixer, scheduled as a layer of
-its own after a time mixing, in a model with mlp = "none".
+It replaces an MLP but reads the previous token, so it has a state and is a mixer: schedule it as a separate
+layer after each time mixing, in a model with mlp = "none".
 """
 
 from typing import Any, ClassVar
@@ -57,5 +57,5 @@ class RWKVChannelMix(RWKVLayer):
         return ops.init_token_shift_state(batch_size, self.d_model, dtype)
 
     def state_size(self, length: int) -> int:
-        """The last token."""
+        """Return d: the last token."""
         return self.d_model

@@ -1,7 +1,7 @@
-"""What RWKV's layers share: maps of a blend of two neighbouring tokens, and a matrix per head as their state.
+"""Base classes of RWKV's layers: maps of a blend of two neighbouring tokens, and a matrix state per head.
 
 RWKV-4 and RWKV-5 map (mu x + (1 - mu) x~) W,   x~ = the previous token,   mu per channel, initialised by the
-layer's depth. RWKV-5 and RWKV-7 keep the matrices.
+layer's depth. RWKV-5 and RWKV-7 have the matrix state.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -18,20 +18,20 @@ from based_jax.validate import expect, expect_divisible
 
 
 class RWKVMemoryState(NamedTuple):
-    """The last token, and the matrix per head."""
+    """The last token, and the matrix of each head."""
 
     shift: ops.ShortConvState
     memory: ops.LinearRecurrenceState
 
 
 class RWKVMemory(Mixer):
-    """Heads with a matrix as their state; the option with their width has the name `head_option`."""
+    """Heads with a matrix state; the option for their width is called `head_option`."""
 
     head_option: ClassVar[str]
 
     @nn.nowrap
     def layout(self) -> tuple[int, int]:
-        """Heads, and channels per head."""
+        """Return the heads, and channels per head."""
         size: int = getattr(self, self.head_option) or self.d_model // default_heads(self.d_model)
         expect_divisible("d_model", self.d_model, self.head_option, size)
         return self.d_model // size, size
@@ -44,7 +44,7 @@ class RWKVMemory(Mixer):
         )
 
     def state_size(self, length: int) -> int:
-        """D d_h, as the papers count RWKV-7 (Zoology's code); the last token is not counted."""
+        """Return D d_h, as Zoology's code counts RWKV-7; the last token is not counted."""
         return self.d_model * self.layout()[1]
 
 
@@ -52,15 +52,15 @@ class RWKVLayer(Mixer):
     """A mixer of an RWKV model.
 
     Attributes:
-        layer: this layer's number among those of its kind, from 0, which initial values depend on.
-        num_layers: how many of its kind the model has.
-        rwkv_init: initialise the projections as RWKV's own trainer does, whatever `init_std` and
-            `out_init_std` say: the output and some others are zero, the variance of the rest is 1 / d_model.
-            The draws are normal here, orthogonal there. Zoology's models never call that code.
+        layer: index of this layer among layers of the same type, from 0; initial values depend on it.
+        num_layers: number of layers of this type in the model.
+        rwkv_init: initialise the projections as RWKV's own trainer does, regardless of `init_std` and
+            `out_init_std`: the output and some others are zero, the rest have variance 1 / d_model. Ours are
+            normal, theirs orthogonal. Zoology's models do not use this initialisation.
     """
 
     zeroed: ClassVar[tuple[str, ...]] = ()
-    """maps that are zero at first with `rwkv_init`, beside the output"""
+    """maps, besides the output, that `rwkv_init` initialises to zero"""
 
     layer: Count = 0
     num_layers: Size = 12
@@ -72,12 +72,12 @@ class RWKVLayer(Mixer):
 
     @nn.nowrap
     def depth(self) -> float:
-        """0 for the first layer to 1 for the last."""
+        """Depth of the layer, from 0 for the first to 1 for the last."""
         return self.layer / max(self.num_layers - 1, 1)
 
     @nn.nowrap
     def initial_mix(self) -> np.ndarray:
-        """(D,) mu of keys: later channels keep more of the current token, in later layers all do."""
+        """Return mu of keys (D,): it grows with the channel's index and, in all channels, with depth."""
         expect(self.layer < self.num_layers, "layer", self.layer, f"0 to {self.num_layers - 1}")
         return (np.arange(self.d_model) / self.d_model) ** (1 - self.layer / self.num_layers)
 
@@ -91,7 +91,7 @@ class RWKVLayer(Mixer):
         features: tuple[int, ...],
         axes: tuple[str | None, ...],
     ) -> Array:
-        """A map of the blend of both tokens, with mu called after the first letter of its name."""
+        """Map a blend of both tokens; the parameter mu is named by the first letter of `name`."""
         mu = self.param(f"mix_{name[0]}", constant(initial, "embed"), (self.d_model,)).astype(self.dtype)
         std = self.init_std
         if self.rwkv_init:
@@ -100,7 +100,7 @@ class RWKVLayer(Mixer):
 
 
 def constant(values: np.ndarray, *axes: str) -> Initializer:
-    """An initializer that gives these values, in the parameter's shape."""
+    """Return an initializer that sets these values, in the parameter's shape."""
 
     def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
         return jnp.asarray(values.reshape(shape), dtype)

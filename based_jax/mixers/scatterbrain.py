@@ -2,8 +2,8 @@
 
     y_i = (sum_{i-left <= j <= i} exp(q_i.k_j) v_j + sum_{j < i-left} phi(q_i).phi(k_j) v_j) / normaliser
 
-`ops.scatterbrain` has this form, and the one of Zoology's code, which normalises the two parts apart and is
-not causal: the scale of its features is the largest key of the row.
+`ops.scatterbrain` has this form and that of Zoology's code, which normalises the two sums separately and is
+not causal: it scales its features by the largest key of the row.
 """
 
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ class ScatterBrain(SoftmaxHeads):
     """Window attention with a low-rank remainder, causal or as in Zoology's code.
 
     Attributes:
-        left: past keys in the window, beside the query's own.
+        left: past keys in the window, besides the query's own.
         feature_dim: random features F, an even number. Their directions are drawn once and never trained.
         causal: False is Zoology's form, which takes whole rows only: no state, segments or padding.
     """
@@ -69,6 +69,6 @@ class ScatterBrain(SoftmaxHeads):
         )
 
     def state_size(self, length: int) -> int:
-        """2 d w + F (d + H), as Zoology counts it: a window of w = `left` keys, and the sums."""
+        """Return 2 d w + F (d + H), Zoology's count: a window of w = `left` keys, and the sums."""
         heads, _, _ = head_layout(self.d_model, self.num_heads)
         return 2 * self.d_model * self.left + self.feature_dim * (self.d_model + heads)

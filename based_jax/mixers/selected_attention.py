@@ -7,8 +7,8 @@
     programmatic  f_i = 1 if the last `order` token ids occurred before in the segment
     learned       f_i = s_i if i is selected, else 0;   s = sigmoid(u w),   loss = penalty relu(sum s - k) / N
 
-The paper selects the k = share N tokens of the highest scores, which is not causal; only their queries are
-computed. The causal form, the default, selects the tokens with s_i > 1/2: the loss drives their number to k.
+The paper selects the k = share N tokens with the highest scores, which is not causal, and computes only their
+queries. The causal form, the default, selects the tokens with s_i > 1/2; the loss drives their number to k.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -29,7 +29,7 @@ from based_jax.validate import expect, expect_array, expect_choice
 
 
 class SeenTokens(NamedTuple):
-    """Keys and values, and the ids of all tokens for the programmatic selection."""
+    """Keys and values, and all token ids for the programmatic selection."""
 
     cache: ops.KVCache
     tokens: Int[Array, "B W"]
@@ -40,18 +40,18 @@ SELECTIONS = ("full", "random", "programmatic", "learned")
 
 @register("selected_attention")
 class SelectedAttention(SelectionHeads):
-    """Softmax attention whose output is kept for some tokens only.
+    """Softmax attention whose output is kept for selected tokens only.
 
     Attributes:
         selection: "full", "random", "programmatic" or "learned".
-        share: of tokens to select at random, or by learning (the paper's k = 256 of 2048).
+        share: share of tokens that "random" and "learned" select (the paper's k = 256 of 2048).
         causal: False selects the k highest scores of the row if learned, and has no state.
         noise: standard deviation of Gaussian noise on the learned scores, in calls that have an rng
             "selection".
         order: token ids that must occur again: 1 is the paper's equation 3, 2 the bigrams of its appendix.
         penalty: factor of the auxiliary loss (`auxiliary_loss`).
-        seed: of the random selection, by position in the segment; a call without a state and with an rng
-            "selection" draws anew for every token.
+        seed: seed of the random selection, by position in the segment; a call without a state and with an rng
+            "selection" redraws for every token.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -129,15 +129,15 @@ class SelectedAttention(SelectionHeads):
         return SeenTokens(cache, jnp.zeros((batch_size, cache.slots), jnp.int32))
 
     def _counts(self, longest: int) -> np.ndarray:
-        """k of segments of 0 to `longest` tokens: share N, rounded up (but for rounding errors)."""
+        """Return k for segments of 0 to `longest` tokens: share N rounded up, ignoring rounding errors."""
         return np.ceil(self.share * np.arange(longest + 1) - 1e-9).astype(np.int32)
 
     def _loss(
         self, weights: Float[Array, "B N"], lengths: Array, counts: Any, positions: ops.TokenPositions
     ) -> Float[Array, ""]:
-        """relu(sum of weights - k) over all segments, per real token."""
+        """Return relu(sum of weights - k), summed over all segments, per real token."""
         excess = jax.nn.relu(ops.segment_sum(weights, positions) - jnp.asarray(counts)[lengths])
-        # Every token of a segment has its excess: together they count it once.
+        # Every token holds its segment's excess; divide by the length to count it once.
         excess = excess / jnp.maximum(lengths, 1)
         excess = excess if positions.mask is None else jnp.where(positions.mask, excess, 0)
         tokens = excess.size if positions.mask is None else jnp.maximum(jnp.sum(positions.mask), 1)

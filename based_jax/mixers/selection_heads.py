@@ -1,11 +1,11 @@
-"""What the mixers with a selection share: full attention, a weight per token, and the auxiliary loss.
+"""Base classes of mixers that select tokens: full attention, a weight per token, an auxiliary loss.
 
-A mixer that wants few tokens selected adds its loss to Flax's collection "losses":
+A mixer that limits the number of selected tokens adds its loss to Flax's collection "losses":
 
     (y, _), collected = mixer.apply(variables, x, mutable=["losses"])
     loss = task_loss + auxiliary_loss(collected)
 
-Nothing is collected unless that collection is mutable, and nothing while continuing from a state.
+Losses are collected only if that collection is mutable and the call does not continue from a state.
 """
 
 from typing import Any, ClassVar
@@ -26,12 +26,12 @@ LOSSES = "losses"
 
 
 def auxiliary_loss(collected: Any) -> Float[Array, ""]:
-    """The sum of the losses that the mixers of a model added in one call; 0 if there were none."""
+    """Return the sum of the losses that the mixers of a model added in one call; 0 if there were none."""
     return sum(jax.tree.leaves(collected.get(LOSSES, {})), jnp.zeros(()))
 
 
 class SelectionHeads(SoftmaxHeads):
-    """Softmax attention over the whole past; by default of one head and without positions, as in Zoology."""
+    """Softmax attention over the whole past; by default one head without positions, as in Zoology."""
 
     is_pure: ClassVar[bool] = False
 
@@ -41,7 +41,7 @@ class SelectionHeads(SoftmaxHeads):
     out_bias: bool = True
 
     def scores(self, outputs: int = 1, bias: bool = False) -> Projection:
-        """The linear map that scores tokens, in float32 whatever the computation's dtype."""
+        """Return the linear map that scores tokens, always in float32."""
         return self.linear(outputs, "embed", None, bias=bias, dtype=self.wide)
 
     def add_loss(self, loss: Float[Array, ""]) -> None:
@@ -54,24 +54,24 @@ class Lookups(SelectionHeads):
     """Zoology's prototypes: attention that is added to the mixer's input with a weight per token.
 
     Attributes:
-        hard: only the tokens of the highest weights get the update, as in Zoology's evaluation. Not causal,
-            hence without a state; the soft form is what Zoology trains.
+        hard: update only the tokens with the highest weights, as in Zoology's evaluation. Not causal, hence
+            without a state; Zoology trains the soft form.
     """
 
     hard: bool = False
 
     def weigh(self, x: Float[Array, "B N D"]) -> Float[Array, "B N"]:
-        """The weight of each token, in float32."""
+        """Return the weight of each token, in float32."""
         raise NotImplementedError(f"{type(self).__name__} does not define weigh")
 
     def count(self, lengths: Int[Array, "B N"]) -> Int[Array, "B N"]:
-        """How many tokens `hard` selects in segments of N: ceil(sqrt(N))."""
+        """Return the number of tokens that `hard` selects in segments of N tokens: ceil(sqrt(N))."""
         return root_of(lengths)
 
     def loss(
         self, weights: Float[Array, "B N"], lengths: Int[Array, "B N"], mask: Mask | None
     ) -> Float[Array, ""] | None:
-        """The auxiliary loss, if there is one."""
+        """Return the auxiliary loss, if there is one."""
         return None
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
@@ -90,10 +90,10 @@ class Lookups(SelectionHeads):
         return x + (weights[..., None] * attended).astype(x.dtype), state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        expect(not self.hard, "hard", self.hard, "False for a state: the other form looks at whole rows")
+        expect(not self.hard, "hard", self.hard, "False for a state: the other form reads whole rows")
         return super().empty_state(batch_size, max_length, dtype)
 
 
 def root_of(lengths: Int[Array, "B N"]) -> Int[Array, "B N"]:
-    """ceil(sqrt(N)) of segments of N tokens."""
+    """Return ceil(sqrt(N)) for segments of N tokens."""
     return jnp.ceil(jnp.sqrt(lengths.astype(jnp.float32))).astype(jnp.int32)

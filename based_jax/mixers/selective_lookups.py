@@ -1,10 +1,10 @@
-"""SelectiveLookups: attention for the tokens that a softmax over time picks (Zoology, section 5).
+"""SelectiveLookups: attention for the tokens that a softmax over time selects (Zoology, section 5).
 
     not causal:  y_i = x_i + exp(s_i) / sum_j exp(s_j) * attention(x)_i,   s = x w + b
     causal:      the same with the sum over j <= i, without b
 
-The sum over all tokens is Zoology's; later tokens move all weights. With `hard`, its evaluation, only the
-ceil(sqrt(N)) tokens of the highest weights get the update.
+Zoology sums over all tokens, so later tokens change all weights. With `hard`, Zoology's evaluation, only the
+ceil(sqrt(N)) tokens with the highest weights get the update.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -31,11 +31,11 @@ class RunningSelection(NamedTuple):
 
 @register("selective_lookups")
 class SelectiveLookups(SelectionHeads):
-    """Attention added with a softmax's weight over time, causal or as in Zoology's code.
+    """Attention weighted by a softmax over time, causal or as in Zoology's code.
 
     Attributes:
-        causal: False is Zoology's form, which sums over the whole row, and has no state.
-        hard: only the tokens of the highest weights get the update; needs causal = False.
+        causal: False is Zoology's form, which sums over the whole row and has no state.
+        hard: update only the tokens with the highest weights; needs causal = False.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -52,7 +52,7 @@ class SelectiveLookups(SelectionHeads):
     def setup(self) -> None:
         super().setup()
         expect(not (self.hard and self.causal), "causal", self.causal, "False with hard = True")
-        # A softmax does not see the bias: it is here for Zoology's checkpoints.
+        # The bias has no effect on a softmax; Zoology's checkpoints have one.
         self.selecting = self.scores(bias=not self.causal)
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:

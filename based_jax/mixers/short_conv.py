@@ -1,4 +1,4 @@
-"""A bare depthwise causal convolution as a mixer: y[t] = sum_j kernel[T-1-j] * x[t-j] + bias."""
+"""A depthwise causal convolution as a mixer: y[t] = sum_j kernel[T-1-j] * x[t-j] + bias."""
 
 from typing import Any, ClassVar
 
@@ -41,5 +41,5 @@ class ShortConv(Mixer):
         return ops.init_short_conv_state(batch_size, self.d_model, self.kernel_size, dtype)
 
     def state_size(self, length: int) -> int:
-        """Channels times taps, as the papers count it; one tap less is stored."""
+        """Return channels times taps, as the papers count it; one tap less is stored."""
         return self.d_model * self.kernel_size

@@ -1,9 +1,9 @@
-"""SigmoidLookups: attention for the tokens that a sigmoid picks (Zoology's code).
+"""SigmoidLookups: attention for the tokens that a sigmoid selects (Zoology's code).
 
     y = x + s * attention(x),   s = sigmoid(x w),   loss = penalty relu(mean(s) - n / N)
 
-n is `lookups`, by default sqrt(N). With `hard`, Zoology's evaluation, only the n tokens of the highest s get
-the update.
+n is `lookups`, by default sqrt(N). With `hard`, Zoology's evaluation, only the n tokens with the highest s
+get the update.
 """
 
 from typing import ClassVar
@@ -20,10 +20,10 @@ from based_jax.typing import Array, Float, Int, Mask
 
 @register("sigmoid_lookups")
 class SigmoidLookups(Lookups):
-    """Attention added with a sigmoid's weight, and a loss on the mean weight; `hard` is not causal.
+    """Attention weighted by a sigmoid, with a loss on the mean weight; `hard` is not causal.
 
     Attributes:
-        lookups: n, tokens to select per row; None is sqrt(N), rounded up where they are counted.
+        lookups: n, tokens to select per row; None for sqrt(N), rounded up with `hard`.
         penalty: factor of the auxiliary loss (see `auxiliary_loss`).
     """
 
@@ -51,7 +51,7 @@ class SigmoidLookups(Lookups):
     def loss(
         self, weights: Float[Array, "B N"], lengths: Int[Array, "B N"], mask: Mask | None
     ) -> Float[Array, ""]:
-        """By how much the mean weight of all real tokens exceeds the share of tokens to select."""
+        """Return the excess of the real tokens' mean weight over the share of tokens to select."""
         size = jnp.maximum(lengths, 1).astype(weights.dtype)
         excess = weights - (jnp.sqrt(size) if self.lookups is None else self.lookups) / size
         real = jnp.ones_like(weights) if mask is None else mask.astype(weights.dtype)

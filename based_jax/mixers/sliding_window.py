@@ -18,7 +18,7 @@ class SlidingWindow(SoftmaxAttention):
     """Sliding-window attention with a ring buffer of left + 1 keys.
 
     Attributes:
-        left: past keys that a query sees beside its own; 63 is the paper's width of 64.
+        left: past keys that a query sees besides its own; 63 is the paper's width of 64.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(

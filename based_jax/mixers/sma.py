@@ -1,9 +1,9 @@
-"""SMA: attention for the tokens that a two-way softmax picks (Zoology's code).
+"""SMA: attention for the tokens that a two-way softmax selects (Zoology's code).
 
     y = x + s * attention(x),   s = softmax((x W + b) / T)_2
 
 The temperature T is learned, from alpha sqrt(d_model). Close to SeqBoat's sparse modular activation (Ren et
-al. 2023). With `hard`, Zoology's evaluation, only the ceil(sqrt(N)) tokens of the highest s get the update.
+al. 2023). With `hard`, Zoology's evaluation, only the ceil(sqrt(N)) tokens with the highest s get the update.
 """
 
 from typing import ClassVar
@@ -20,7 +20,7 @@ from based_jax.typing import Array, Float
 
 @register("sma")
 class SMA(Lookups):
-    """Attention added with the weight of a softmax of two; `hard` is not causal.
+    """Attention weighted by a two-way softmax; `hard` is not causal.
 
     Attributes:
         alpha: the temperature's initial value over sqrt(d_model).

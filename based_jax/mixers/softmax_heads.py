@@ -1,4 +1,4 @@
-"""What full and sliding-window attention share: projections, rotary positions, grouped heads, the cache."""
+"""Base classes of softmax attention: projections, rotary positions, grouped heads, the KV cache."""
 
 import functools
 from collections.abc import Callable
@@ -22,12 +22,12 @@ class SoftmaxHeads(Mixer):
     Attributes:
         num_heads: query heads; default d_model / 64.
         num_kv_heads: key/value heads, a divisor of num_heads (grouped- or multi-query attention).
-        rotary_fraction: share of each head's channels that rotary embeddings turn; 0 for none.
+        rotary_fraction: share of each head's channels with rotary embeddings; 0 for none.
         rotary_base: base of the rotary wavelengths.
         rotary_interleaved: pair neighbouring channels instead of halves.
-        qkv_bias, out_bias: biases of the projections.
-        implementation: of `ops.softmax_attention`.
-        step_implementation: of `ops.window_step`, which decodes token by token in a window.
+        qkv_bias, out_bias: add biases in the input projections, and in the output projection.
+        implementation: passed to `ops.softmax_attention`.
+        step_implementation: passed to `ops.window_step`, which decodes token by token in a window.
     """
 
     num_heads: Size | None = None
@@ -42,7 +42,7 @@ class SoftmaxHeads(Mixer):
 
     @property
     def reach(self) -> int | None:
-        """Number of past keys that a query sees, the option `left` of mixers that have it; None is all."""
+        """Number of past keys that a query sees (the option `left` of mixers that have it); None for all."""
         return getattr(self, "left", None)
 
     @property
@@ -52,12 +52,12 @@ class SoftmaxHeads(Mixer):
 
     @property
     def factor(self) -> float | None:
-        """Factor of the scores; None is the root of 1 / channels per head."""
+        """Factor of the scores; None for 1 / sqrt(channels per head)."""
         return None
 
     @property
     def rotary_dim(self) -> int:
-        """Channels per head whose frequencies are used (an odd number turns one more, see `ops.rotary`)."""
+        """Channels per head whose frequencies are used (an odd number rotates one more, see `ops.rotary`)."""
         _, _, head_dim = self.layout
         dim = int(self.rotary_fraction * head_dim)
         return dim - 1 if dim % 2 and dim == head_dim else dim
@@ -80,7 +80,7 @@ class SoftmaxHeads(Mixer):
         context: Context,
         allowed: Callable[[Array, Array], Array] | None = None,
     ) -> tuple[Array, State]:
-        """The outputs and the next state. For `allowed` (`reach` is None), see `ops.softmax_attention`."""
+        """Attend; return the outputs and the next state. `allowed` needs `reach` None, see the op."""
         q, k, v = project(x, self.q, self.k, self.v)
         if self.reach is not None and context.is_plain_step:
             positions = context.positions[:, 0] if context.has_positions else None
@@ -102,7 +102,7 @@ class SoftmaxHeads(Mixer):
         return self.out(y), state
 
     def rotated(self, q: Array, k: Array, context: Context) -> tuple[Array, Array]:
-        """Queries and keys with their rotary embeddings, if there are any."""
+        """Return the queries and keys with their rotary embeddings, if there are any."""
         if not self.rotary_dim:
             return q, k
         rotate = functools.partial(
@@ -113,10 +113,10 @@ class SoftmaxHeads(Mixer):
     def equal_heads(
         self, x: Float[Array, "B N D"], state: State, context: Context
     ) -> tuple[Array, Array, Array]:
-        """Queries, keys and values with as many heads each, for mixers with a form that is not causal.
+        """Return queries, keys and values with equally many heads, for mixers with a non-causal form.
 
         Raises:
-            ValueError: a state, segments or padding beside that form.
+            ValueError: a state, segments or padding with the non-causal form.
         """
         if not self.causal:
             inside = {"segment_ids": context.segment_ids, "mask": context.mask}
@@ -127,7 +127,7 @@ class SoftmaxHeads(Mixer):
 
     def expect_causal(self) -> None:
         """Check that the mixer's form has a state."""
-        expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
+        expect(self.causal, "causal", self.causal, "True for a state: the other form reads whole rows")
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         slots = expect_max_length(max_length) if self.reach is None else self.reach + 1
@@ -135,18 +135,18 @@ class SoftmaxHeads(Mixer):
         return ops.init_kv_cache(batch_size, slots, kv_heads, head_dim, head_dim, dtype)
 
     def state_size(self, length: int) -> int:
-        """2 d min(N, w) with a window of w keys, 2 d N without (Based, appendix E.2)."""
+        """Return 2 d min(N, w) with a window of w keys, 2 d N without (Based, appendix E.2)."""
         _, kv_heads, head_dim = self.layout
         return 2 * kv_heads * head_dim * (length if self.reach is None else min(length, self.reach + 1))
 
 
 class SoftmaxAttention(SoftmaxHeads):
-    """Softmax attention with everything that the authors' attention classes leave open.
+    """Softmax attention with the options of the authors' attention classes.
 
     Attributes:
-        head_dim: channels per head; default d_model / num_heads, which then must divide.
-        scale: factor of the scores; default the root of 1 / channels per head.
-        dropout: of the attention weights, in calls without a state, where `apply` is given a "dropout" key.
+        head_dim: channels per head; default d_model / num_heads, which then must be an integer.
+        scale: factor of the scores; default 1 / sqrt(channels per head).
+        dropout: dropout rate of the attention weights, in stateless calls with a "dropout" rng.
     """
 
     head_dim: Size | None = None
@@ -155,7 +155,7 @@ class SoftmaxAttention(SoftmaxHeads):
 
     @property
     def is_pure(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """A function of parameters and inputs alone, if nothing is dropped."""
+        """Whether outputs depend on parameters and inputs alone: no dropout."""
         return self.dropout == 0
 
     @property
@@ -179,10 +179,10 @@ class SoftmaxAttention(SoftmaxHeads):
 
 
 def expect_max_length(max_length: int | None) -> int:
-    """Check that `init_state` knows how far a growing state may grow.
+    """Check that `init_state` was given the capacity of a growing state.
 
     Raises:
-        ValueError: it was not, or less than a token.
+        ValueError: `max_length` is None or below 1.
     """
     known = max_length is not None and max_length >= 1
     expect(
@@ -192,10 +192,10 @@ def expect_max_length(max_length: int | None) -> int:
 
 
 def expect_whole_rows(form: str, **context: Any) -> None:
-    """Check that a form which looks at whole rows, later tokens included, was given nothing but rows.
+    """Check that a form that reads whole rows, later tokens included, got no state, segments or padding.
 
     Raises:
-        ValueError: the first argument that is not None, named.
+        ValueError: names the first argument that is not None.
     """
     for name, value in context.items():
-        expect(value is None, name, type(value).__name__, f"None with {form}, which looks at whole rows")
+        expect(value is None, name, type(value).__name__, f"None with {form}, which reads whole rows")

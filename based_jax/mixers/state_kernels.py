@@ -1,12 +1,12 @@
-"""The state spaces that H3 convolves with, as parameters of a mixer (H3, section 3; Zoology's code).
+"""Parameters of the state spaces that H3 convolves with (H3, section 3; Zoology's code).
 
     shift:     taps c_l = sum_n B_n C_{n+l}
     S4D:       modes A_n = -rate(r_n) + i w_n with step dt, input B_n and output C_n
     averages:  K_l = sum_n w_n q_n^l,   w = gamma p beta / sqrt(S),   q = 1 - p sigmoid(alpha),
                p = sigmoid(delta)
 
-The last are Mega's moving averages (Ma et al. 2022, section 3.2). Modes are a logarithm and a weight, pairs
-of a real and an imaginary part, as `ops.diagonal_ssm` takes them.
+The last are Mega's moving averages (Ma et al. 2022, section 3.2). A mode is a logarithm and a weight, each a
+pair of a real and an imaginary part, as `ops.diagonal_ssm` takes them.
 """
 
 import math
@@ -29,7 +29,7 @@ RATES: dict[str, tuple[Callable[[Array], Array], float]] = {
     "sigmoid": (jax.nn.sigmoid, 0.0),
     "softplus": (jax.nn.softplus, math.log(math.expm1(0.5))),
 }
-"""What makes a rate of its parameter, and the parameter that makes 1/2."""
+"""Map from parameter to rate, and the parameter whose rate is 1/2."""
 
 DISCRETIZATIONS = {"bilinear": ops.discretize_bilinear, "zoh": ops.discretize_hold}
 
@@ -37,7 +37,7 @@ Modes = tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]
 
 
 def shift_taps(mixer: Mixer, channels: int, states: int, prefix: str, axis: str) -> Float[Array, "S E"]:
-    """Taps of a shift, whose parameters are called `prefix` b and c."""
+    """Return the taps of a shift; its parameters are named `prefix` + "b" and "c"."""
     shape = (channels, states)
 
     def present(key: Array, shape: tuple[int, ...]) -> Array:
@@ -45,7 +45,7 @@ def shift_taps(mixer: Mixer, channels: int, states: int, prefix: str, axis: str)
 
     b = mixer.param(f"{prefix}b", named(present, axis, None), shape)
     c = mixer.param(f"{prefix}c", named(uniform(states**-0.5), axis, None), shape)
-    # The correlation of c with b is a convolution of c backwards.
+    # The correlation of c with b is a convolution with c reversed.
     return ops.long_conv(c.T[None, ::-1].astype(mixer.wide), b.T.astype(mixer.wide))[0, ::-1]
 
 
@@ -62,7 +62,7 @@ def s4d(
     dt_max: float,
     num_ssms: int | None,
 ) -> Modes:
-    """Modes of S4D; see the options of `H3`."""
+    """Return the modes of S4D; see the options of `H3`."""
     expect_choice("rate_form", rate_form, tuple(RATES))
     expect_choice("discretization", discretization, tuple(DISCRETIZATIONS))
     rate_of, half = RATES[rate_form]
@@ -91,7 +91,7 @@ def s4d(
 
 
 def moving_averages(mixer: Mixer, heads: int, averages: int, tied_steps: bool) -> Modes:
-    """Modes of Mega's moving averages: real ones, of which `ops.diagonal_ssm` takes half the weight."""
+    """Return the modes of Mega's averages, which are real; `ops.diagonal_ssm` takes half the weight."""
 
     def param(name: str, init: Initializer, count: int = averages) -> Array:
         return mixer.param(name, named(init, "heads", None), (heads, count)).astype(mixer.wide)
@@ -115,5 +115,5 @@ def _one(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _alternating(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """1, -1, 1, ... and a little noise."""
+    """Return 1, -1, 1, ... plus a little noise."""
     return (-1.0) ** jnp.arange(shape[1]) + 0.02 * jax.random.normal(key, shape, dtype)

@@ -2,9 +2,9 @@
 
     r <- r + mixer(LN1(r));   r <- r + LN2(r)      per layer;      logits = LN_f(r) E^T
 
-The second sum is what the authors' code makes of an identity in the MLP's place: a normed copy of the stream
-is added, which is not nothing. Layer 0 is a short BaseConv and layer 1 the mixer in question; BaseConv, Hyena
-and H3 come twice, and Mamba twice in blocks of its own (a norm and a mixer).
+The second sum results from an identity MLP in the authors' code: it adds a normed copy of the stream. Layer 0
+is a short BaseConv and layer 1 the mixer under study; BaseConv, Hyena and H3 are in both layers, and so is
+Mamba, in blocks of a norm and a mixer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,19 +17,19 @@ from based_jax.validate import expect
 INIT_STD = 0.02
 
 MLP_WIDENING = 4
-"""Width of an MLP, where one is asked for, over d_model."""
+"""Width of an MLP, if there is one, over d_model."""
 
 ALIASES = {"based": "linear_attention"}
-"""The papers' names of mixers that are called something else here."""
+"""The papers' names of mixers that have other names here."""
 
 TWICE = ("base_conv", "hyena", "h3")
 """Mixers that need no short convolution before them."""
 
 MAMBAS = ("mamba", "mamba2")
-"""Mixers with blocks of their own."""
+"""Mixers in blocks without an MLP."""
 
 _SOFTMAX = {"num_heads": 1, "rotary_fraction": 0.0, "qkv_bias": True, "out_bias": True}
-# The authors' code shrinks output maps by their name, which these mixers' maps do not have.
+# The authors' code scales output maps down by name; these mixers' maps have other names.
 _UNSHRUNK = {"out_init_std": INIT_STD}
 _MAMBA = {"d_state": 16, "num_layers": 2}
 _RWKV = {**_UNSHRUNK, "layer": 1, "num_layers": 12}  # their default depth, which no study sets
@@ -41,15 +41,15 @@ _SETTINGS: dict[str, Mapping[str, Any]] = {
     **dict.fromkeys(MAMBAS, _MAMBA),
     "linear_attention": {**_UNSHRUNK, "num_heads": 1, "feature_dim": 16},
 }
-"""What the studies set where it is not the mixer's default."""
+"""Settings of the studies that differ from the mixer's defaults."""
 
 _MODEL: dict[str, Any] = {"mlp_activation": "gelu", "mlp_bias": True, "final_norm": "layer"}
 _MODEL |= {"pad_vocab_multiple": 1, "init_std": INIT_STD}
-"""What their models have in common."""
+"""Settings that all models of the studies share."""
 
 
 def _settings(mixer: str, d_model: int, length: int) -> Mapping[str, Any]:
-    """Settings of a mixer, some of which depend on the width or the longest sequence."""
+    """Return the settings of a mixer; some depend on the width or the longest sequence."""
     if mixer in ("base_conv", "hyena", "long_conv"):
         return {"l_max": length}
     if mixer == "gla":
@@ -72,28 +72,29 @@ def mqar_backbone(
     mlp: str | None = None,
     dtype: str = "float32",
 ) -> ModelConfig:
-    """The papers' two-layer model with one mixer, or a model of any layers.
+    """Return the papers' two-layer model with one mixer, or a model of any layers.
 
     Args:
         mixer: registered name, or "based" for Taylor linear attention; None with `layers`.
         d_model: width.
         vocab_size: tokens.
         length: tokens of the longest sequence, tests included: long filters have as many taps.
-        layers: the whole stack instead, by names or specs, which get the same settings.
-        options: of the mixer, over the studies' settings; layers are given as specs to carry theirs.
-        positions: learned positions, as many as `length`. Zoology's Figure 2 has them with attention in both
-            layers; Based's studies have none.
-        dropout: of the embeddings, in training; 0 with Mamba.
+        layers: the mixers of all layers, by name or spec, instead of `mixer`; the same settings apply.
+        options: options of the mixer that override the studies' settings; with `layers`, put options in the
+            specs.
+        positions: add `length` learned positions. Zoology's Figure 2 has them with attention in both layers;
+            Based's studies have none.
+        dropout: dropout rate of the embeddings in training; 0 with Mamba.
         mlp: "identity" as in the studies, "none" for blocks of a norm and a mixer, or an MLP with biases and
             exact GELU, four times as wide as the model: "plain", or "gated" as in the studies of parity.
-            Default: the studies' own, which is "none" for Mamba.
-        dtype: of the computation.
+            Default: the studies' setting, which is "none" for Mamba.
+        dtype: dtype of the computation.
 
     Raises:
         ValueError: neither `mixer` nor `layers`, an unknown mixer, or an unknown option.
     """
     expect(bool(mixer or layers), "mixer", mixer, "a mixer's name, unless layers are given")
-    expect(not (layers and options), "options", options, "none beside layers, which carry their own")
+    expect(not (layers and options), "options", options, "none with layers, whose specs have options")
     specs = [MixerSpec(layer) if isinstance(layer, str) else layer for layer in layers or ()]
     specs = specs or _pair(mixer or "", options or {})
     specs = [_settled(spec, d_model, length) for spec in specs]
@@ -117,7 +118,7 @@ def mqar_backbone(
 
 
 def _pair(mixer: str, options: Mapping[str, Any]) -> list[MixerSpec]:
-    """The two layers of the studies."""
+    """Return the two layers of the studies."""
     second = MixerSpec(mixer, options)
     if mixer == "base_conv" and "kernel_size" not in options:
         return [second, MixerSpec(mixer, {**options, "kernel_size": -1})]
@@ -125,7 +126,7 @@ def _pair(mixer: str, options: Mapping[str, Any]) -> list[MixerSpec]:
 
 
 def _settled(spec: MixerSpec, d_model: int, length: int) -> MixerSpec:
-    """With the registered name and the studies' settings below its own options."""
+    """Return a spec with the registered name and the studies' settings; its own options take precedence."""
     name = ALIASES.get(spec.mixer, spec.mixer)
     options = {**_settings(name, d_model, length), **spec.options}
     mixers.make(name, d_model=d_model, **options)  # an unknown name or option is an error here

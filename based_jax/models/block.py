@@ -1,4 +1,4 @@
-"""A residual block: a sequence mixer and an MLP, with norms in one of four places.
+"""A residual block: a sequence mixer and an MLP, in one of four arrangements.
 
     prenorm         r = r + drop(h);  r = r + drop(mixer(norm1(r)));  h = mlp(norm2(r))
     postnorm        a = norm1(drop(mixer(h)) + h);  h = norm2(drop(mlp(a)) + a)
@@ -6,8 +6,8 @@
     parallel_tied   the same with one norm, norm2 = norm1
 
 or, without an MLP (Mamba, RWKV), r = r + h;  h = mixer(norm1(r)), and h = norm1(mixer(h) + h). All but the
-second carry the residual stream r beside the branch's output h. It stays in float32: with a bfloat16 model
-the sum over dozens of layers would otherwise lose the small contributions.
+second carry the residual stream r in addition to the branch's output h. It stays in float32: in a bfloat16
+model the sum over dozens of layers would otherwise lose small contributions.
 """
 
 from typing import Any
@@ -35,12 +35,12 @@ class Block(nn.Module):
         mlp: an unbound MLP; None for a block of one norm and a mixer.
         norm: "rms" or "layer".
         norm_eps: epsilon of the norms.
-        dtype: dtype in which mixer and MLP see the stream.
-        kind: one of `BLOCKS`; those called parallel need an MLP.
-        dropout1: of the branch that is added first: h in a prenorm block, the mixer's output in the others.
-        dropout2: of the branch that is added second.
-        drop_path: probability with which a row loses a whole branch; not in parallel blocks.
-        residual_in_fp32: keep the stream in float32 where `dtype` is narrower.
+        dtype: dtype of the inputs of mixer and MLP.
+        kind: one of `BLOCKS`; parallel blocks need an MLP.
+        dropout1: dropout rate of the branch added first: h in a prenorm block, else the mixer's output.
+        dropout2: dropout rate of the branch added second.
+        drop_path: probability that a row skips a whole branch; not in parallel blocks.
+        residual_in_fp32: keep the stream in float32 even if `dtype` is narrower.
     """
 
     mixer: Mixer
@@ -66,7 +66,7 @@ class Block(nn.Module):
 
     @property
     def is_parallel(self) -> bool:
-        """Whether mixer and MLP see the same stream."""
+        """Whether mixer and MLP read the same stream."""
         return self.kind.startswith("parallel")
 
     def __call__(
@@ -84,7 +84,7 @@ class Block(nn.Module):
             context: further arguments of the mixer.
 
         Returns:
-            h: (B, N, D), not yet added to the stream; the stream, None in a post-norm block; the mixer's
+            h (B, N, D), not yet added to the stream; the stream (None in a post-norm block); the mixer's
             state.
         """
         if self.kind == "postnorm":
@@ -93,7 +93,7 @@ class Block(nn.Module):
         h = (h if self.is_parallel else self.drop1(h)).astype(wide)
         residual = keep_tokens(h if residual is None else residual + h)
         if state is not None and h.shape[1] == 1:
-            # A norm is a number where the stream is, whose search is one kernel with the sum before it.
+            # The norm is finite where the stream is; checking the stream fuses with the preceding sum.
             context["are_numbers"] = jnp.isfinite(residual).all(axis=-1)
         x = self.norm1(residual)
         mixed, state = self.mixer(x, state, **context)

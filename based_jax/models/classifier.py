@@ -2,8 +2,8 @@
 
     logits = W pool(final_norm(blocks(embedding(tokens)))) + b
 
-As HyenaDNA classifies DNA (arXiv:2306.15794, section 4.2: the pooled output of the language model), and Based
-after it (Table 5).
+HyenaDNA classifies DNA this way (arXiv:2306.15794, section 4.2: pooled output of the language model), and so
+does Based (Table 5).
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ POOLINGS = ("mean", "last")
 
 
 class SequenceClassifier(Module):
-    """A classifier on top of the model that a `ModelConfig` describes.
+    """Sequence classifier: a pooled language model body with a linear head.
 
     Attributes:
-        config: of the language model, whose parameters are those under "backbone".
-        num_classes: at least 2.
-        pooling: "mean" over the tokens, or the "last" token, which in a causal model has seen all others.
+        config: config of the language model; its parameters are under "backbone".
+        num_classes: number of classes, at least 2.
+        pooling: "mean" over the tokens, or the "last" token, which in a causal model depends on all others.
     """
 
     config: ModelConfig
@@ -45,15 +45,15 @@ class SequenceClassifier(Module):
     def __call__(
         self, tokens: Int[Array, "B N"], *, mask: Mask | None = None
     ) -> tuple[Float[Array, "B classes"], None]:
-        """Logits of the classes, of every row.
+        """Return the class logits of every row.
 
         Args:
             tokens: integers below the vocabulary size.
             mask: True for real tokens, right padding only, at least one real token in a row; padding changes
-                nothing. A mixer that takes whole rows only (`docs/mixers.md`) says so.
+                nothing. A mixer that takes whole rows only (`docs/mixers.md`) raises.
 
         Returns:
-            logits: (B, classes) float32; and None, as no state comes of it.
+            logits (B, classes) float32; and None in place of a state.
 
         Raises:
             TypeError, ValueError: an argument of the wrong shape or dtype.
@@ -65,12 +65,12 @@ class SequenceClassifier(Module):
 
 
 def pool(hidden: Float[Array, "B N D"], mask: Mask | None, pooling: str) -> Float[Array, "B D"]:
-    """The mean of each row's real vectors or the last of them, at least float32."""
+    """Return the mean of each row's real vectors or the last of them, at least float32."""
     hidden = hidden.astype(accumulation_dtype(hidden))
     if mask is None:
         return hidden.mean(axis=1) if pooling == "mean" else hidden[:, -1]
     counts: Any = jnp.sum(mask, axis=1, keepdims=True)
     if pooling == "mean":
-        # Whatever stands in padding, it is not multiplied: 0 times infinity is not 0.
+        # Select instead of multiplying: 0 times infinity in padding is not 0.
         return jnp.where(mask[..., None], hidden, 0).sum(axis=1) / counts
     return jnp.take_along_axis(hidden, counts[..., None] - 1, axis=1)[:, 0]

@@ -1,4 +1,4 @@
-"""What a language model is made of: a frozen, JSON-able description with a layer schedule."""
+"""Configuration of a language model: frozen, JSON-serialisable, with a layer schedule."""
 
 import dataclasses
 import json
@@ -28,12 +28,12 @@ class MixerSpec:
 
     Attributes:
         mixer: one of `based_jax.mixers.names()`.
-        options: what `based_jax.mixers.make` takes beside d_model; `based_jax.mixers.options` lists them.
+        options: arguments of `based_jax.mixers.make` besides d_model; `based_jax.mixers.options` lists them.
 
-    Whether there is such a mixer, and whether it has these options, a `ModelConfig` asks.
+    `ModelConfig` checks that the mixer and its options exist.
 
     Raises:
-        ValueError: options that are no mapping.
+        ValueError: options that are not a mapping.
     """
 
     mixer: str
@@ -51,53 +51,53 @@ class MixerSpec:
 class ModelConfig:
     """A decoder-only language model (Based, section 4 and Tables 7-8).
 
-    Any mixer can sit at any layer: `schedule` has one letter per layer and `mixers` says what each means.
+    Any layer can have any mixer: `schedule` has one letter per layer and `mixers` maps letters to mixers.
 
     Attributes:
         vocab_size: tokens of the tokenizer; the embedding is padded up to a multiple of `pad_vocab_multiple`.
         d_model: width D of the residual stream.
         schedule: one letter per layer, e.g. "CLSCC".
-        mixers: what each letter of the schedule stands for.
-        mlp_hidden: width inside the MLP; 0, or anything, where there is none.
-        mlp: gated (SwiGLU and relatives), plain, identity (the second norm alone, as in Zoology's synthetic
-            models), or none: a block is then a norm and a mixer, as Mamba's.
+        mixers: the mixer of each letter of the schedule.
+        mlp_hidden: hidden width of the MLP; ignored without an MLP.
+        mlp: gated (such as SwiGLU), plain, identity (the second norm alone, as in Zoology's synthetic
+            models), or none: a block is then a norm and a mixer, as in Mamba.
         mlp_activation: activation of the gate, or of a plain MLP: silu, gelu (exact), gelu_tanh, sigmoid,
             relu or squared_relu.
-        mlp_bias: biases in the MLP.
-        mlp_out_bias: of its output map alone; None takes `mlp_bias`.
-        block: where a block has its norms: prenorm, postnorm, parallel (mixer and MLP side by side) or
+        mlp_bias: add biases in the MLP.
+        mlp_out_bias: add a bias in the MLP's output map; None for the value of `mlp_bias`.
+        block: arrangement of a block: prenorm, postnorm, parallel (mixer and MLP in parallel) or
             parallel_tied (the same with one norm); see `based_jax.models.block`.
         norm: rms or layer.
         norm_eps: epsilon of every norm.
-        final_norm: norm after the last block; None takes `norm`. Post-norm models have none.
-        final_norm_eps: its epsilon; None takes `norm_eps`.
-        embed_dropout: dropout of the embeddings, wherever `apply` is given a "dropout" key. In post-norm
-            models, of the first mixer's output, as flash-attention has it.
-        residual_dropout: dropout of every branch before it is added to the stream.
-        drop_path: probability with which a row loses a whole branch, the embedding too (stochastic depth).
-        residual_in_fp32: keep the stream in float32 where `dtype` is narrower.
+        final_norm: norm after the last block; None for `norm`. Post-norm models have none.
+        final_norm_eps: epsilon of the final norm; None for `norm_eps`.
+        embed_dropout: dropout rate of the embeddings, if `apply` is given a "dropout" key. Post-norm models
+            apply it to the first mixer's output, as flash-attention does.
+        residual_dropout: dropout rate of every branch before it is added to the residual stream.
+        drop_path: probability that a row skips a whole branch, the embedding included (stochastic depth).
+        residual_in_fp32: keep the residual stream in float32 even if `dtype` is narrower.
         max_positions: rows of a position embedding, which then limits the length; 0 for none.
-        positions: that embedding: learned or sinusoidal.
-        embed_dim: width of the token embedding, with a linear map to d_model and another one back; None for
-            d_model and no such maps.
-        embed_init: the token embedding at first: default (normal with `init_std`), normal (with 1), or
+        positions: kind of position embedding: learned or sinusoidal.
+        embed_dim: width of the token embedding, with linear maps to d_model and back; None for d_model
+            without those maps.
+        embed_init: initial token embedding: default (normal with `init_std`), normal (with std 1), or
             spherical (rows of norm 1).
-        freeze_embedding: no gradients of the token embedding.
-        tie_embeddings: whether the output head is the embedding; otherwise it has a matrix of its own.
-        pad_vocab_multiple: the embedding's rows are a multiple of this.
-        init_std: standard deviation of the weights; maps back into the residual stream take it divided by
-            the root of twice the number of layers.
+        freeze_embedding: do not train the token embedding.
+        tie_embeddings: use the embedding as the output head; False gives the head a separate matrix.
+        pad_vocab_multiple: pad the embedding's rows to a multiple of this.
+        init_std: standard deviation of the initial weights; divided by sqrt(2 * layers) in maps back into
+            the residual stream.
         max_length: training context, the default length of the train command; not a limit of the model.
         dtype: dtype of the computation; parameters, residual stream, running sums and logits are float32.
-        remat: what the backward pass recomputes: "none", "block" everything inside each block, or "dots" all
-            but the products with weights, which are kept.
-        scan_layers: run layers that repeat as one loop where there is no state: a smaller program, and on a
-            CPU the only way in which `remat` saves much; not for blocks or mixers with noise, nor for mixers
-            with losses of their own.
+        remat: what the backward pass recomputes: "none", "block" (everything inside each block), or "dots"
+            (everything except the products with weights, which are saved).
+        scan_layers: run repeated layers as one loop in stateless calls: a smaller program, and on a CPU the
+            only way that `remat` saves much memory. Not for blocks or mixers with noise, or mixers with
+            auxiliary losses.
 
     Raises:
         ValueError: a value of another type or outside the range of its annotation (`based_jax.fields`), more
-            than 1024 layers, or letters that stand for nothing.
+            than 1024 layers, or letters without a mixer.
     """
 
     vocab_size: Size
@@ -155,7 +155,7 @@ class ModelConfig:
             expect(getattr(self, name) < 1, name, getattr(self, name), "from 0 to below 1")
         if self.block.startswith("parallel"):
             has_mlp = self.mlp not in ("identity", "none")
-            expect(has_mlp, "mlp", self.mlp, f"gated or plain in blocks of the kind {self.block}")
+            expect(has_mlp, "mlp", self.mlp, f"gated or plain with block = {self.block!r}")
             expect(self.drop_path == 0, "drop_path", self.drop_path, f"0 with block = {self.block!r}")
         expect(
             not (self.scan_layers and self.is_noisy), "scan_layers", True, "False with dropout in the blocks"
@@ -188,35 +188,35 @@ class ModelConfig:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether training drops parts of residual branches, inside the blocks."""
+        """Whether blocks drop parts of residual branches in training."""
         embed = self.embed_dropout > 0 and self.block == "postnorm"
         return embed or self.residual_dropout > 0 or self.drop_path > 0
 
     @property
     def residual_init_std(self) -> float:
-        """Standard deviation of the maps back into the residual stream."""
+        """Initial standard deviation of the maps back into the residual stream."""
         return self.init_std / (2 * self.num_layers) ** 0.5
 
     @property
     def jnp_dtype(self) -> Any:
-        """`dtype` as JAX knows it."""
+        """`dtype` as a JAX dtype."""
         return jnp.dtype(self.dtype)
 
     def layer(self, index: int) -> MixerSpec:
-        """The mixer at layer `index`."""
+        """Return the mixer at layer `index`."""
         return self.mixers[self.schedule[index]]
 
     def replace(self, **changes: Any) -> "ModelConfig":
-        """A copy with other fields; unknown names are errors."""
+        """Return a copy with some fields replaced; unknown names are errors."""
         return dataclasses.replace(self, **changes)
 
     def with_mixer(self, mixer: str, layers: Iterable[int] | None = None, **options: Any) -> "ModelConfig":
-        """A copy with another mixer in some layers.
+        """Return a copy with another mixer in some layers.
 
         Args:
             mixer: its registered name.
             layers: which layers get it; None for all.
-            options: of the mixer, beside d_model.
+            options: options of the mixer, besides d_model.
 
         Raises:
             ValueError: a layer that this model does not have.
@@ -230,7 +230,7 @@ class ModelConfig:
         return self.replace(schedule=schedule, mixers={**mixers, letter: MixerSpec(mixer, options)})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return the config as plain data for JSON."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields["mixers"] = {
             letter: {"mixer": spec.mixer, "options": dict(spec.options)}
@@ -240,10 +240,10 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
-        """The inverse of `to_dict`.
+        """Make a config from the output of `to_dict`.
 
         Raises:
-            ValueError: unknown, missing or wrong entries, named.
+            ValueError: names unknown, missing or invalid entries.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(fields) - known)
@@ -266,5 +266,5 @@ class ModelConfig:
         return cls(**settings)
 
     def to_json(self) -> str:
-        """`to_dict` as text."""
+        """Return `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=2)

@@ -1,4 +1,4 @@
-"""Rows of an embedding, how it starts, and positions as sines and cosines."""
+"""Embeddings: lookup of rows, initialisers and sinusoidal positions."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ from based_jax.typing import Array, Float, Int
 def rows(
     table: Float[Array, "rows D"], index: Int[Array, "..."], count: int | None = None
 ) -> Float[Array, "... D"]:
-    """Return the rows with these numbers, NaN outside [0, count).
+    """Return the rows with these indices, NaN outside [0, count).
 
-    `jnp.take` alone would wrap negative ones.
+    `jnp.take` alone would wrap negative indices.
     """
     count = len(table) if count is None else count
     exists = (index >= 0) & (index < count)
@@ -36,4 +36,4 @@ def _spherical(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> 
 
 
 INITIALIZERS: dict[str, Any] = {"normal": nn.initializers.normal(1.0), "spherical": _spherical}
-"""Of token embeddings, beside the default, by the name that Zoology's code has for them."""
+"""Initialisers of token embeddings, besides the default, by their names in Zoology's code."""

@@ -1,4 +1,4 @@
-"""A module as two pure functions, for code without Flax."""
+"""Convert a module to two pure functions, for code without Flax."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,27 +12,27 @@ from based_jax.validate import expect
 
 
 class Functional(NamedTuple):
-    """What `functional` returns; unpacks as ``init, apply``."""
+    """The two functions that `functional` returns; unpacks as ``init, apply``."""
 
     init: Callable[..., Params]
     """(key, *example, **context) -> params"""
     apply: Callable[..., Any]
-    """(params, *inputs, **context) -> what the module returns, ``(y, state)`` for mixers and models"""
+    """(params, *inputs, **context) -> the module's outputs, ``(y, state)`` for mixers and models"""
 
 
 def functional(module: Module) -> Functional:
     """Return a mixer or model as two pure functions, ``init`` and ``apply``.
 
     Parameters are nested dicts of float32 arrays, ``{"params": {...}}``: a pytree for any optimizer or
-    transformation, and what `generate`, `save_pretrained` and `module.apply` take.
+    transformation, accepted by `generate`, `save_pretrained` and `module.apply`.
 
     Args:
         module: a mixer, a language model or a classifier.
 
     Returns:
         init: draws parameters from a key and the arguments of one call, of which only shapes and dtypes
-            matter; it is compiled.
-        apply: `module.apply`. States are made by `module.init_state`, which is a pure function too.
+            matter; compiled.
+        apply: `module.apply`. `module.init_state`, also a pure function, makes states.
 
     Raises:
         TypeError: not a module of this library.

@@ -1,7 +1,7 @@
 """The decoder-only language model: embedding, blocks, final norm, head.
 
-It keeps the mixers' contract one floor up: `logits, state = model.apply(params, tokens, state)` is training
-(state None), prefill, chunked prefill and decoding.
+It has the interface of a mixer: `logits, state = model.apply(params, tokens, state)` serves training (state
+None), prefill, chunked prefill and decoding.
 """
 
 import functools
@@ -62,7 +62,7 @@ class LanguageModel(Module):
             self.project_out = Projection((config.embed_dim,), ("embed", None), **maps)
         self.layers = [make_block(config, index) for index in range(config.num_layers)]
         for index, layer in enumerate(self.layers):
-            expected = f"False with {config.layer(index).mixer}, which draws noise or has a loss of its own"
+            expected = f"False with {config.layer(index).mixer}, which draws noise or has an auxiliary loss"
             expect(layer.mixer.is_pure or not config.scan_layers, "scan_layers", True, expected)
         if config.block != "postnorm":
             eps = config.norm_eps if config.final_norm_eps is None else config.final_norm_eps
@@ -79,18 +79,18 @@ class LanguageModel(Module):
         positions: Positions | None = None,
         mask: Mask | None = None,
     ) -> tuple[Float[Array, "B N vocab"], State | None]:
-        """Next-token logits.
+        """Return next-token logits and the next state.
 
         Args:
             tokens: integers below the vocabulary size.
-            state: None for a plain parallel pass; else continue from it.
+            state: state to continue from; None for a parallel pass without a state.
             segment_ids: documents packed into one row do not see each other.
             positions: for rotary and learned embeddings; default: counted from the start of each segment.
             mask: True for real tokens, right padding only.
 
         Returns:
-            logits: (B, N, padded vocabulary) float32. The padded entries are trained away from; mask them
-                before sampling (`generate` does). Out-of-range tokens and learned positions give NaN.
+            logits: (B, N, padded vocabulary) float32. Training lowers the padded entries; mask them before
+                sampling (`generate` does). Out-of-range tokens and learned positions give NaN.
             state: after the last real token; None if `state` was None.
 
         Raises:
@@ -108,9 +108,9 @@ class LanguageModel(Module):
         positions: Positions | None = None,
         mask: Mask | None = None,
     ) -> tuple[Float[Array, "B N D"], State | None]:
-        """What `unembed` takes, for callers that need logits at few positions only: the final norm's output.
+        """Return the final norm's output, for callers that `unembed` few positions only, and the next state.
 
-        With `rngs={"dropout": key}` given to `apply`, the config's dropouts and `drop_path` are in force.
+        The config's dropouts and `drop_path` apply if `apply` is given `rngs={"dropout": key}`.
         """
         expect_array("tokens", tokens, ("B", "N"), "integer")
         expected = f"None or the {self.config.num_layers} layers' states from init_state"
@@ -128,12 +128,12 @@ class LanguageModel(Module):
             if index is None:
                 stream = None if state is None else find_stream(state[0])
                 index = ops.advance(stream, tokens.shape[0], tokens.shape[1], segment_ids, mask)[0].positions
-            # Padding may lie beyond the table, and its NaN would reach every token.
+            # Padding may lie after the table's end; its NaN would reach every token.
             index = index if mask is None else jnp.where(mask, index, 0)
             h += rows(self.position_table(), index)
         h = keep_tokens(self.dropout(h.astype(dtype)))
         if config.block.startswith("parallel"):
-            h = h.astype(config.stream_dtype)  # as the blocks return it
+            h = h.astype(config.stream_dtype)  # the dtype that blocks return
         residual: Any = None
         states: list[State] = []
         context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
@@ -157,14 +157,14 @@ class LanguageModel(Module):
         return h, None if state is None else tuple(states)
 
     def position_table(self) -> Float[Array, "positions D"]:
-        """The position embedding, learned or not."""
+        """Return the position embedding, learned or not."""
         if self.config.positions == "learned":
             return self.position_embedding
         wide = jnp.promote_types(self.config.jnp_dtype, jnp.float32)
         return sinusoids(self.config.max_positions, self.config.d_model, wide)
 
     def unembed(self, hidden: Float[Array, "... D"]) -> Float[Array, "... vocab"]:
-        """Logits of hidden vectors, accumulated in float32 (float64 for a float64 model)."""
+        """Return the logits of hidden vectors, accumulated in float32 (float64 for a float64 model)."""
         head = self.embedding if self.config.tie_embeddings else self.head
         dtype = self.config.jnp_dtype
         wide = jnp.promote_types(dtype, jnp.float32)
@@ -174,17 +174,17 @@ class LanguageModel(Module):
 
     @nn.nowrap
     def output_embedding(self, params: Params) -> Float[Array, "vocab D"]:
-        """The rows that `unembed` multiplies with, of ``{"params": ...}``; for `ops.cross_entropy`."""
+        """Return the matrix that `unembed` takes from ``{"params": ...}``; for `ops.cross_entropy`."""
         return nn.meta.unbox(params["params"]["embedding" if self.config.tie_embeddings else "head"])
 
     @nn.nowrap
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        """The state before the first token: one entry per layer; needs no parameters.
+        """Return the state before the first token: one entry per layer; needs no parameters.
 
         Args:
             batch_size: rows.
-            max_length: tokens that a row will ever have; needed by full attention only.
-            dtype: of cached activations; default the model's. Running sums are float32 regardless.
+            max_length: maximum tokens of a row; needed if a layer's state grows (full attention).
+            dtype: dtype of cached activations; default the model's. Running sums are always float32.
 
         Raises:
             ValueError: max_length missing or not positive where a layer needs it.
@@ -195,27 +195,27 @@ class LanguageModel(Module):
 
     @nn.nowrap
     def state_size(self, length: int) -> int:
-        """Floats kept per sequence after `length` tokens, by the papers' formulas."""
+        """Return the floats kept per sequence after `length` tokens, by the papers' formulas."""
         config = self.config
         return sum(make_mixer(config, index).state_size(length) for index in range(config.num_layers))
 
 
 def rematerialised(remat: str) -> type[Block]:
-    """The block whose backward pass recomputes what `ModelConfig.remat` says."""
+    """Return the block class whose backward pass recomputes what `ModelConfig.remat` selects."""
     if remat == "none":
         return Block
     # Save the products of activations with weights (no batch axes): they are the expensive ones to recompute.
-    # Scores and states, which have batch axes, are the large ones to keep.
+    # Scores and states, which have batch axes, would take the most memory.
     policies = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "block": None}
     return nn.remat(Block, policy=policies[remat])
 
 
 def make_block(config: ModelConfig, index: int) -> Block:
-    """The unbound block of layer `index`."""
+    """Return the unbound block of layer `index`."""
     mlp: dict[str, Any] = {"d_model": config.d_model, "hidden": config.mlp_hidden}
     mlp |= {"activation": config.mlp_activation, "bias": config.mlp_bias, "out_bias": config.mlp_out_bias}
     mlp |= {"init_std": config.init_std, "out_init_std": config.residual_init_std, "dtype": config.jnp_dtype}
-    # The first branch of a pre-norm model is the embedding, which has a dropout of its own.
+    # The first branch of a pre-norm model is the embedding, with its own dropout rate.
     first = 0.0 if config.block == "prenorm" else config.embed_dropout
     is_first = index == 0 and not config.block.startswith("parallel")
     return rematerialised(config.remat)(
@@ -233,7 +233,7 @@ def make_block(config: ModelConfig, index: int) -> Block:
 
 
 def make_mixer(config: ModelConfig, index: int) -> Mixer:
-    """The unbound mixer of layer `index`, initialised as the config says.
+    """Return the unbound mixer of layer `index`, initialised as the config says.
 
     Mixers whose initial values depend on their depth (RWKV) are indexed among layers of the same type.
     """
@@ -248,7 +248,7 @@ def make_mixer(config: ModelConfig, index: int) -> Mixer:
 
 @functools.lru_cache(maxsize=64)
 def param_shapes(config: ModelConfig) -> Mapping[str, Any]:
-    """What ``init`` returns below "params", as shapes and dtypes: one layer of each kind is traced."""
+    """Return shapes and dtypes of the "params" that ``init`` makes; traces one layer of each kind."""
     kinds = sorted(set(config.schedule))
     model = LanguageModel(config.replace(schedule="".join(kinds)))
     token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -258,5 +258,5 @@ def param_shapes(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def param_count(config: ModelConfig) -> int:
-    """Number of parameters; a tied embedding counts once."""
+    """Count the parameters; a tied embedding counts once."""
     return sum(leaf.size for leaf in jax.tree.leaves(dict(param_shapes(config))))

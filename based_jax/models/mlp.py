@@ -18,15 +18,15 @@ from based_jax.validate import expect_choice
 
 
 class MLP(nn.Module):
-    """Plain MLP, the one of Zoology's synthetic models (with exact GELU, as wide as the model).
+    """Plain MLP, as in Zoology's synthetic models (there with exact GELU, as wide as the model).
 
     Attributes:
-        d_model: width of input and output.
-        hidden: width between.
+        d_model: width of the input, and by default of the output.
+        hidden: hidden width.
         activation: one of `ACTIVATIONS`.
-        bias: biases of both maps.
-        out_bias: of the second map alone; None takes `bias`.
-        d_out: width of the output; None is d_model.
+        bias: add biases in both maps.
+        out_bias: add a bias in the second map; None for the value of `bias`.
+        d_out: width of the output; None for d_model.
     """
 
     d_model: int
@@ -45,7 +45,7 @@ class MLP(nn.Module):
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
         expect_choice("activation", self.activation, tuple(ACTIVATIONS))
         options: dict[str, Any] = {"bias": self.bias, "dtype": self.dtype}
-        # Value and gate lie on an axis of their own, so that `mlp` can be sharded.
+        # Value and gate have a separate axis, so that `mlp` can be sharded.
         features, axes = ((2, self.hidden), (None, "mlp")) if self.gated else ((self.hidden,), ("mlp",))
         into: dict[str, Any] = {"name": "in_proj", "init_std": self.init_std, **options}
         into["gate"] = self.activation if self.gated else None
@@ -58,7 +58,7 @@ class MLP(nn.Module):
 
 
 class GatedMLP(MLP):
-    """Gated MLP (Based, Table 7: SwiGLU; GEGLU and GLU by `activation`, which is the gate's)."""
+    """Gated MLP (SwiGLU in Based, Table 7); `activation`, that of the gate, also gives GEGLU and GLU."""
 
     activation: str = "silu"
     bias: bool = False
@@ -67,7 +67,7 @@ class GatedMLP(MLP):
 
 
 class IdentityMLP(nn.Module):
-    """No map at all: the block adds its second norm to the stream, as Zoology's synthetic models do."""
+    """Identity: the block adds its second norm to the stream, as Zoology's synthetic models do."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
@@ -75,7 +75,7 @@ class IdentityMLP(nn.Module):
 
 
 def make_mlp(kind: str, **options: Any) -> MLP | IdentityMLP | None:
-    """The MLP called `kind`: "gated", "plain", "identity" or "none"."""
+    """Return the MLP called `kind`: "gated", "plain", "identity" or "none"."""
     if kind == "identity":
         return IdentityMLP()
     return None if kind == "none" else {"gated": GatedMLP, "plain": MLP}[kind](**options)

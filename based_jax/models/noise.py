@@ -1,4 +1,4 @@
-"""What training may do to a residual branch: drop single numbers, or the whole branch of a row."""
+"""Dropout and stochastic depth: drop single numbers of a residual branch, or a row's whole branch."""
 
 from typing import Any, cast
 
@@ -8,9 +8,9 @@ from based_jax.typing import Array, Float
 
 
 class Drop(nn.Module):
-    """Dropout, then stochastic depth; nothing where `apply` is given no "dropout" key.
+    """Dropout, then stochastic depth; the identity if `apply` is given no "dropout" key.
 
-    What is kept is divided by the probability of being kept.
+    Kept numbers are divided by the probability of being kept.
 
     Attributes:
         rate: probability that a number becomes zero.

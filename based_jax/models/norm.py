@@ -36,5 +36,5 @@ class LayerNorm(nn.Module):
 
 
 def make_norm(kind: str, eps: float, dtype: Any) -> RMSNorm | LayerNorm:
-    """The norm called `kind`: "rms" or "layer"."""
+    """Return the norm called `kind`: "rms" or "layer"."""
     return {"rms": RMSNorm, "layer": LayerNorm}[kind](eps=eps, dtype=dtype)

@@ -1,14 +1,13 @@
 """Named models: sizes and layer schedules of the papers' language models.
 
-Based: Tables 7 to 13. Zoology: its Pile suite, under "zoology-". What the
-papers print as parameter counts, beside ours and with the reason where they differ, is in `printed.py` and
-docs/presets.md.
+Based: Tables 7 to 13. Zoology: its Pile suite, under "zoology-". `printed.py` and docs/presets.md compare
+the printed parameter counts with ours and explain the differences.
 
-Based's Table 4 has three models of the human genome (HG38) and prints their sizes only. The shapes under
-"hg38-" are ours: they reach the printed sizes by the conventions of the other tables. Based has Table 7's
-order of layers, its 16 heads and MLP width of 2; attention has 64 channels per head and the MLP width of 4
-that Table 8 prints; Mamba is many narrow layers, as in Table 9. Zoology's Table 6 has two models of 1.4b and
-prints no shape either: those here have 2,048 channels, and as many layers as give the size.
+Based's Table 4 lists three models of the human genome (HG38) with their sizes only. The shapes under "hg38-"
+are ours: they reach the printed sizes with the conventions of the other tables. Based has Table 7's layer
+order, 16 heads and MLP width of 2; attention has 64 channels per head and Table 8's MLP width of 4; Mamba has
+many narrow layers, as in Table 9. Zoology's Table 6 lists two models of 1.4b, also without shapes: ours have
+2,048 channels, and as many layers as the size requires.
 """
 
 import functools
@@ -31,10 +30,10 @@ GPT2_VOCAB = 50257
 
 
 def _based(d_model: int, schedule: str) -> ModelConfig:
-    """Gated convolutions (C), Taylor linear attention (L) and sliding windows (S); MLP twice as wide.
+    """Return a Based model: gated convolutions (C), Taylor attention (L), windows (S), an MLP width of 2.
 
-    Windows are the paper's 64 keys at both sizes (Table 7 prints 16 at 1.4b, the released configs say
-    other numbers again; no parameter depends on it, and `load_pretrained` reads a checkpoint's own).
+    Windows are the paper's 64 keys at both sizes. Table 7 prints 16 at 1.4b, and the released configs differ
+    again; no parameter depends on the window, and `load_pretrained` reads the checkpoint's.
     """
     return ModelConfig(GPT2_VOCAB, d_model, schedule, _based_mixers(16, 16, 64), 2 * d_model)
 
@@ -50,7 +49,7 @@ def _based_mixers(num_heads: int, feature_dim: int, window: int) -> dict[str, Mi
 def _transformer(
     d_model: int, layers: int, num_heads: int, mlp_hidden: int, rotary: float = 0.5
 ) -> ModelConfig:
-    """Transformer++: full attention with rotary positions on a part of each head."""
+    """Return a Transformer++: full attention with rotary positions on part of each head's channels."""
     mixers = {"A": MixerSpec("attention", {"num_heads": num_heads, "rotary_fraction": rotary})}
     return ModelConfig(GPT2_VOCAB, d_model, "A" * layers, mixers, mlp_hidden, pad_vocab_multiple=16)
 
@@ -58,7 +57,7 @@ def _transformer(
 def _baseline(
     d_model: int, layers: int, mixer: str, options: Mapping[str, Any], mlp_hidden: int, **fields: Any
 ) -> ModelConfig:
-    """The same mixer in every layer, a gated MLP and root-mean-square norms unless `fields` say otherwise."""
+    """Return a model with one mixer in every layer; gated MLP and RMS norms unless `fields` override them."""
     mixers = {"M": MixerSpec(mixer, options)}
     return ModelConfig(GPT2_VOCAB, d_model, "M" * layers, mixers, mlp_hidden, **fields)
 
@@ -71,19 +70,19 @@ _LM_FILTERS = {"l_max": 2048, "sine_frequency": 14.0, "slow_decay": 1.2}
 
 
 def _mamba(d_model: int, layers: int = 46) -> ModelConfig:
-    """Mamba blocks have no MLP (Based, Table 9)."""
+    """Return a Mamba; its blocks have no MLP (Based, Table 9)."""
     return _baseline(d_model, layers, "mamba", {"num_layers": layers}, 0, mlp="none", pad_vocab_multiple=16)
 
 
 def _rwkv(d_model: int, layers: int, time_mix: str, expand: float) -> ModelConfig:
-    """A time mix (T) and a channel mix (C) per layer, each a residual block of its own; an untied head."""
+    """Return an RWKV: a time-mix block (T) and a channel-mix block (C) per layer; an untied head."""
     mixers = {"T": MixerSpec(time_mix), "C": MixerSpec("rwkv_channel_mix", {"expand": expand})}
     how: dict[str, Any] = {"mlp": "none", "norm": "layer", "tie_embeddings": False}
     return ModelConfig(GPT2_VOCAB, d_model, "TC" * layers, mixers, **how)
 
 
 def _base_conv(d_model: int, layers: int) -> ModelConfig:
-    """Explicit short filters (S) and Hyena's implicit long ones (L) in turn (Zoology, Table 9)."""
+    """Return a BaseConv: explicit short (S) and implicit long filters (L) in turn (Zoology, Table 9)."""
     filters = {"S": {"kernel_size": 3}, "L": {"kernel_size": -1, "filter_order": 64, **_LM_FILTERS}}
     mixers = {letter: MixerSpec("base_conv", options) for letter, options in filters.items()}
     return ModelConfig(GPT2_VOCAB, d_model, "SL" * (layers // 2), mixers, 2 * d_model, **_PLAIN)
@@ -102,7 +101,7 @@ def _long_conv(d_model: int, layers: int) -> ModelConfig:
 
 
 def _hg38(config: ModelConfig) -> ModelConfig:
-    """The same model for nucleotides, at the shortest of the three lengths in the paper's Table 4."""
+    """Return the model with a vocabulary of nucleotides, at the shortest length of the paper's Table 4."""
     return config.replace(vocab_size=DNA_VOCAB, max_length=1024)
 
 
@@ -112,7 +111,7 @@ def _tiny(schedule: str, mixers: Mapping[str, MixerSpec]) -> ModelConfig:
 
 @functools.cache
 def _presets() -> dict[str, ModelConfig]:
-    """Make all presets, at first use: checking their options takes longer than importing most modules."""
+    """Make all presets, on first use because checking their options is slow."""
     based_1b = _based(1792, "CLSCC" * 5 + "C" + "CLSCCC" + "CLSC")
     found = {
         "based-360m": _based(1024, "CLSCC" * 5 + "CC"),
@@ -157,12 +156,12 @@ def _presets() -> dict[str, ModelConfig]:
 
 
 def names() -> tuple[str, ...]:
-    """All presets, sorted."""
+    """Return the sorted names of all presets."""
     return tuple(sorted(_presets()))
 
 
 def get(name: str) -> ModelConfig:
-    """The preset called `name`.
+    """Return the preset called `name`.
 
     Raises:
         ValueError: unknown name; the message lists the known ones.

@@ -1,7 +1,7 @@
-"""Layers that repeat, as one loop: traced once, and with `remat` the activations of one turn at a time.
+"""Run repeated layers as one loop: traced once; with `remat`, one iteration's activations at a time.
 
-The parameters stay those of single layers (`layers_0`, `layers_1`, ...), in checkpoints and for the
-converter. They are stacked inside the step, which holds a second copy of them, and of their gradients.
+Checkpoints and the converter keep the parameters per layer (`layers_0`, `layers_1`, ...). They are stacked
+inside the step, which holds a second copy of them and of their gradients.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from based_jax.typing import Array, Float
 
 
 def find_repeats(schedule: str) -> tuple[range, int]:
-    """The layers that repeat, and the period: what leaves the fewest layers to trace.
+    """Return the range of repeated layers and the period that leave the fewest layers to trace.
 
-    Without a repetition the range is empty. Of equally good ones the shortest, then earliest period is taken.
+    Without repetition the range is empty. Ties go to the shortest, then the earliest period.
 
     >>> find_repeats("XCLSCCCLSCCCLSCCY")
     (range(1, 16), 5)
@@ -43,10 +43,10 @@ def run_repeats(
     residual: Float[Array, "B N D"] | None,
     **context: Any,
 ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"] | None]:
-    """What calling the bound `blocks` one after the other gives, without states.
+    """Run the bound `blocks` in sequence, without states, as one loop.
 
     Args:
-        blocks: layers of which each `period` are alike but for their parameters, and pure (`Mixer.is_pure`).
+        blocks: pure layers (`Mixer.is_pure`) that repeat after `period` layers except for their parameters.
         h: output of the layer before; residual: the stream, None before the first layer.
         context: further arguments of the blocks.
     """

@@ -1,10 +1,10 @@
-"""Presets that change a few layers of another: the papers' hybrids and ablations.
+"""Presets that change a few layers of another preset: the papers' hybrids and ablations.
 
-Zoology, section 5 and Table 2: three layers of a BaseConv model attend for some tokens; Table 4: three layers
-of Hyena are sliding windows. Based, Table 6: other feature maps, widths and windows, or without one of the
-three kinds of layers. Where the layers stand, how many heads they have and what fills the places of layers
-that are left out, the papers do not print: here they are evenly spaced, with 12 heads, and the layers that
-remain take their turns.
+Zoology, section 5 and Table 2: three layers of a BaseConv model attend for selected tokens; Table 4: three
+layers of Hyena are sliding windows. Based, Table 6: other feature maps, widths and windows, or models without
+one of the three kinds of layers. The papers do not print the positions of these layers, their number of heads
+or the replacement of omitted layers: here they are evenly spaced, have 12 heads, and the remaining kinds
+alternate.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _WINDOWS = (64, 256)
 
 
 def spaced(layers: int, count: int = HYBRID_LAYERS) -> list[int]:
-    """`count` layers of so many, evenly spaced and away from both ends.
+    """Return the indices of `count` of `layers` layers, evenly spaced and away from both ends.
 
     >>> spaced(30)
     [7, 15, 22]
@@ -42,7 +42,7 @@ def spaced(layers: int, count: int = HYBRID_LAYERS) -> list[int]:
 
 
 def hybrids(presets: Mapping[str, ModelConfig]) -> dict[str, ModelConfig]:
-    """Zoology's models with three layers of attention, of the presets without them."""
+    """Return Zoology's models with three layers of attention, made from the presets without them."""
     found: dict[str, ModelConfig] = {}
     for base, sizes in _BASE_CONV_HYBRIDS.items():
         model, stem = presets[base], base.rpartition("-")[0]
@@ -61,7 +61,7 @@ def hybrids(presets: Mapping[str, ModelConfig]) -> dict[str, ModelConfig]:
 
 
 def ablations(based: ModelConfig) -> dict[str, ModelConfig]:
-    """The rows of Based's Table 6: all have the decay of appendix C but `based-360m`, the row without."""
+    """Return the rows of Based's Table 6, with the decay of appendix C; `based-360m` is the row without."""
     length = based.max_length
 
     def attention(**options: Any) -> ModelConfig:
@@ -89,5 +89,5 @@ def ablations(based: ModelConfig) -> dict[str, ModelConfig]:
 
 
 def _used(model: ModelConfig) -> ModelConfig:
-    """Without mixers that no layer has."""
+    """Return the model without mixers that no layer uses."""
     return model.replace(mixers={key: spec for key, spec in model.mixers.items() if key in model.schedule})

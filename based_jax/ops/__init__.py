@@ -1,22 +1,22 @@
-"""What the mixers compute: pure array functions, (batch, length, heads, dim), no Flax.
+"""Ops of the mixers: pure functions of (batch, length, heads, dim) arrays, without Flax.
 
 Ops on sequences share arguments, results and errors:
 
-    initial_state   continue from this state: the op's `init_..._state`, or that of an earlier call; None
-                    starts with no token
+    initial_state   continue from this state: from the op's `init_..._state` or an earlier call; None starts
+                    without tokens
     return_state    return ``(y, state)``, the state after the last real token of each row, instead of y
-    segment_ids     (B, N) integers: a token sees its own segment only; a change of id between neighbours
-                    begins another, and without ids a continued row stays in its segment
+    segment_ids     (B, N) integers: a token sees its own segment only; a new segment begins where the id
+                    changes, and without ids a continued row stays in its segment
     mask            (B, N) booleans, True for real tokens, each row padded on the right: masked tokens change
                     neither the state nor outputs of others
-    chunk_size      tokens per chunk of "xla"; the result does not depend on it, the memory does
+    chunk_size      tokens per chunk of "xla"; it affects the memory but not the result
     implementation  "reference" (the definition), "xla" (runs anywhere), another of `implementations(op)`, or
-                    None for the best (`implementation_for`) on the platform that a program is lowered for;
-                    a name means that one or an error
+                    None for the best (`implementation_for`) on the platform that a program is lowered for; a
+                    named one runs or raises
 
 Outputs have the dtype of the values (v, else x); sums and states are float32, or float64 for float64 inputs.
 An argument of the wrong shape, dtype or value raises TypeError or ValueError, which name it, its value and
-what was expected. Dimension letters: `based_jax.typing`. Sequences split over devices: `context_parallel`.
+what was expected. Dimension letters: `based_jax.typing`. Sequences sharded over devices: `context_parallel`.
 """
 
 from types import ModuleType as _ModuleType
@@ -161,7 +161,7 @@ from based_jax.ops.wkv import WKVState as WKVState
 from based_jax.ops.wkv import init_wkv_state as init_wkv_state
 from based_jax.ops.wkv import wkv as wkv
 
-# Derived, where no checker looks: for those the imports' `as` says what is public.
+# Set at run time only: type checkers read the imports' `as` instead.
 globals()["__all__"] = sorted(
     name for name, value in globals().items() if not (name.startswith("_") or isinstance(value, _ModuleType))
 )

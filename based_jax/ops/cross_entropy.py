@@ -1,4 +1,4 @@
-"""Cross-entropy of next tokens without their logits: from hidden vectors, a few tokens of each row at a time.
+"""Cross-entropy of next tokens from hidden vectors, with the logits of a few tokens of each row at a time.
 
     sum_t w_t (log sum_v exp(h_t . e_v) - h_t . e_target(t))
 
@@ -178,7 +178,7 @@ def _is_on_one(platform: str, hidden: Array) -> bool:
 
 
 def _lowest(dtype: Any) -> Array:
-    """The smallest finite number: differences of infinities would be NaN."""
+    """Return the smallest finite number: differences of infinities would be NaN."""
     return jnp.full((), float(np.finfo(dtype).min), dtype)
 
 

@@ -1,7 +1,7 @@
-"""cuDNN's fused softmax attention, through `jax.nn.dot_product_attention`: what it takes, and how.
+"""cuDNN's fused softmax attention through `jax.nn.dot_product_attention`, and the calls it supports.
 
-It has no segments, no pattern of its own and no log-sums in float32. Padding is on the right, so a causal
-query never sees any of it; bidirectional attention needs the lengths. Gradients are JAX's own.
+It supports neither segments nor sparse patterns nor log-sums in float32. Padding is on the right, so a causal
+query never sees it; bidirectional attention needs the lengths. Gradients are JAX's.
 """
 
 import functools
@@ -14,15 +14,15 @@ import pallas_kernels
 from based_jax.typing import Array, Bool, Float
 
 IMPLEMENTATION: Any = "cudnn"
-"""Of `jax.nn.dot_product_attention`; tests name "xla", which takes the same arguments anywhere."""
+"""Passed to `jax.nn.dot_product_attention`; tests pass "xla", which takes the same arguments anywhere."""
 
 MIN_LENGTH = 128
-"""Tokens of the shortest call that `implementation=None` gives to cuDNN; fewer take one small product."""
+"""Tokens of the shortest call for which `implementation=None` picks cuDNN; fewer need one small product."""
 
 DTYPES = ("bfloat16", "float16")
 
 MAX_WIDTH = 128
-"""Channels of a head; Hopper takes more forward, not everywhere backward."""
+"""Maximum channels of a head; Hopper supports more in the forward pass, not always in the backward pass."""
 
 
 def is_slow(q: Any, k: Any, v: Any) -> bool:
@@ -33,7 +33,7 @@ def is_slow(q: Any, k: Any, v: Any) -> bool:
 def supports(kernel: str, q: Any, k: Any, v: Any) -> str | None:
     """Return why cuDNN cannot take these arrays on the default GPU, or None if it can."""
     if pallas_kernels.is_lowered_for_gpu():
-        return "is not chosen for a GPU that is not there, whose cuDNN is unknown"
+        return "is not chosen for an absent GPU, whose cuDNN is unknown"
     dtypes = [x.dtype.name for x in (q, k, v)]
     if dtypes[0] not in DTYPES or len(set(dtypes)) > 1:
         return f"takes one dtype of {' or '.join(DTYPES)}, and q, k, v are {', '.join(dtypes)}"
@@ -48,7 +48,7 @@ def supports(kernel: str, q: Any, k: Any, v: Any) -> str | None:
 
 @functools.cache
 def _refusal(dtype: str, q: tuple[int, ...], k: tuple[int, ...]) -> str | None:
-    """Ask JAX, which looks for cuDNN and its version when it traces; the device's limits are known then."""
+    """Return JAX's reason to refuse a call; tracing checks cuDNN's version and the device's limits."""
     arrays = [jax.ShapeDtypeStruct(shape, dtype) for shape in (q, k, k)]
     try:
         jax.eval_shape(functools.partial(attend, causal=True), *arrays)
@@ -67,13 +67,13 @@ def attend(
     scale: float | None = None,
     mask: Bool[Array, "B N"] | None = None,
 ) -> Float[Array, "B N H K"]:
-    """Whole rows, each by itself; arguments as `softmax_attention`."""
+    """Attend within whole rows; arguments as for `softmax_attention`."""
     # Without is_causal a window to the left would see all later keys.
     how: dict[str, Any] = {"scale": scale, "is_causal": causal}
     if left is not None and left < q.shape[1] - 1:
         how["local_window_size"] = (left, 0)  # left keys and the query's own
     if mask is not None and not causal:
-        # A row without a token keeps one: nothing is read of it, but it must be finite.
+        # A row without tokens keeps one: its output is not used but must be finite.
         how["key_value_seq_lengths"] = jnp.maximum(mask.sum(axis=1, dtype=jnp.int32), 1)
     return cast(Array, jax.nn.dot_product_attention(q, k, v, implementation=IMPLEMENTATION, **how))
 
@@ -85,9 +85,9 @@ def attend_one(
     visible: Bool[Array, "B 1 W"],
     scale: float | None = None,
 ) -> Float[Array, "B 1 H K"]:
-    """One query per row on the keys that it may see, in any order.
+    """Attend with one query per row to its visible keys, in any order.
 
-    Where a row's segment begins is known on the device only, so lengths would not do.
+    A mask is needed, not lengths: the start of a row's segment is known on the device only.
     """
     return jax.nn.dot_product_attention(
         q, k, v, mask=visible[:, None], scale=scale, implementation=IMPLEMENTATION

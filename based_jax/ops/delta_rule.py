@@ -1,14 +1,14 @@
-"""The delta rule: a matrix state that erases what it overwrites (DeltaNet, Gated DeltaNet, RWKV-7).
+"""The delta rule: a matrix state whose writes replace the old value (DeltaNet, Gated DeltaNet, RWKV-7).
 
     S_t = diag(exp(g_t)) S_{t-1} + b_t (a_t^T S_{t-1}) + k_t v_t^T,     y_t = S_t^T q_t
 
 The delta rule proper, S_t = exp(g_t) (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, has a_t = k_t,
 b_t = -exp(g_t) beta_t k_t and writes beta_t k_t (Schlag et al. 2021; Yang et al. 2024a, b).
 
-Two forms: the recurrence token by token is the specification. The chunked one asks for what is read before
-it is erased, u_t = S_{t-1}^T a_t. Inside a chunk S_{t-1} consists of the state before it, of the k_j v_j^T
-and of the b_j u_j^T with j < t, hence the u_t solve a unit lower triangular system (Yang et al. 2024a,
-section 3); with them the chunk is one of a plain linear recurrence. Gates multiply as in `core/decay.py`.
+There are two forms: the recurrence token by token is the definition. The chunked form needs the reads
+u_t = S_{t-1}^T a_t. Inside a chunk S_{t-1} is the state before the chunk plus the k_j v_j^T and b_j u_j^T
+with j < t, hence the u_t solve a unit lower triangular system (Yang et al. 2024a, section 3); given them, the
+chunk is that of a plain linear recurrence. Products of gates are formed as in `core/decay.py`.
 """
 
 import functools
@@ -79,16 +79,16 @@ def delta_rule(
     chunk_size: int | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], LinearRecurrenceState]:
-    """Move what the state holds under each key towards the value, by the share beta; read it with q.
+    """Move the state's value for each key towards v by the fraction beta, then read the state with q.
 
     Shared arguments, results and errors: `help(based_jax.ops)`. Returns y, (B, N, H, V); 0 at masked tokens.
 
     Args:
-        q, k: queries and keys; keys of unit length make the rule exact: beta = 1 replaces.
+        q, k: queries and keys; with keys of unit length beta = 1 replaces the old value exactly.
         v: values.
-        beta: 0 leaves the state, 1 replaces, up to 2 overshoots; beyond it the state may grow.
-        log_decay: logarithm of what each token leaves of the state before it, <= 0; None leaves all of it.
-            The first two axes may be 1.
+        beta: 0 keeps the old value, 1 replaces it, values up to 2 overshoot; above 2 the state may grow.
+        log_decay: logarithm of the factor that each token applies to the state before it, <= 0; None for no
+            decay. The first two axes may be 1.
         scale: factor of the outputs; default K^(-1/2).
         chunk_size: tokens per chunk of "xla"; default 64. "reference" goes token by token.
     """
@@ -155,9 +155,9 @@ def generalized_delta_rule(
 
     Args:
         q, k, v: queries, keys and values.
-        a: reads the state before the token.
-        b: where what a has read is added.
-        log_decay: (B, N, H), or (B, N, H, K) for a gate per channel, <= 0; None is no decay. The first two
+        a: reads the state before the token, as S^T a.
+        b: key under which that read is added to the state.
+        log_decay: (B, N, H), or (B, N, H, K) for a gate per channel, <= 0; None for no decay. The first two
             axes may be 1.
     """
     chosen = implementation_for("generalized_delta_rule", q, k, v, implementation=implementation)
@@ -176,17 +176,17 @@ def generalized_delta_rule(
     state = initial_state or init_linear_recurrence_state(batch, heads, width, value_size, dtype)
     call = continue_from(initial_state, batch, length, segment_ids, mask)
 
-    # A token of zeros leaves the state alone and reads 0, so that nothing below asks for the mask.
+    # A token of zeros keeps the state and reads 0, so the code below needs no mask.
     tokens = cast(call.unpadded((q, k, v, a, b, log_decay)), dtype)
     tokens = (tokens[0] * (width**-0.5 if scale is None else scale), *tokens[1:])
-    # One token is a step of the recurrence: no triangle to solve.
+    # One token is a step of the recurrence: there is no system to solve.
     compute = _reference if chosen == "reference" or length == 1 else _chunked
 
     def run(kv: Array) -> tuple[Array, Array]:
         return compute(tokens, kv, call.start, chunk_size)
 
     def operator() -> Array:
-        """Return what becomes of a unit matrix where nothing is written."""
+        """Return the transition operator: the result for a unit matrix if nothing is written."""
         unit = jnp.broadcast_to(jnp.eye(width, dtype=dtype), (batch, heads, width, width))
         silent = (*tokens[:2], jnp.zeros_like(tokens[1]), *tokens[3:])
         return compute(silent, unit, call.start, chunk_size)[1]
@@ -204,7 +204,7 @@ def _chunked(
     def step(kv: Array, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Array, Array]:
         q, k, v, a, b, log_decay = jax.tree.map(heads_first, chunk)
         visibility = chunk_mask(q.shape[-2], start, None, diagonal=False)
-        # a and q read what earlier tokens left, q after one more step of decay; b and k write u and v.
+        # a and q read the writes of earlier tokens, q after one more step of decay; b and k write u and v.
         writers = jnp.stack([b, k])
         if log_decay is None:
             readers = jnp.stack([a, q])
@@ -227,13 +227,13 @@ def _chunked(
 
 
 def _solve_unit_lower(a: Float[Array, "... C C"], x: Float[Array, "... C V"]) -> Float[Array, "... C V"]:
-    """u = a u + x for a strictly lower triangular `a`, by matmuls.
+    """Solve u = a u + x for a strictly lower triangular `a`, by matmuls.
 
-    The inverse of a triangle is put together from those of its halves, [[P, 0], [Q, R]]^-1 =
+    The inverse of a triangle is built from those of its halves, [[P, 0], [Q, R]]^-1 =
     [[P^-1, 0], [-R^-1 Q P^-1, R^-1]], for all blocks of 1, 2, 4, ... rows at once. With LAPACK's
     solver the whole op took 7 to 25 times as long on a shared CPU; the series 1 + a + a^2 + ... loses digits.
     """
-    # Exact, as a solver would be: on a GPU matmuls of float32 are rounded to 10 bits by default.
+    # Full precision, as a solver has: on a GPU float32 matmuls are rounded to 10 bits by default.
     matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     fixed = lax.stop_gradient(a)
     size = a.shape[-1]

@@ -1,11 +1,11 @@
-"""Linear recurrences with an elementwise state: Mamba's selective scan, S4's diagonal relatives.
+"""Linear recurrences with an elementwise state: Mamba's selective scan and diagonal S4 variants.
 
     h_t = a_t * h_{t-1} + b_t,        y_t = readout(h_t, inputs_t)
 
 The state is much larger than a token ((E, S) numbers in Mamba), so a and b are formed, scanned and read out
 chunk by chunk, and the history of states is never in memory as a whole. Inside a chunk the pairs (a, b) are
-combined as a tree, (a2 a1, a2 b1 + b2). Nothing is divided: a shut gate, a = 0, is as good as any other, and
-it is also what a segment begins with. (Only an overflow survives it: 0 times inf is NaN.)
+combined as a tree, (a2 a1, a2 b1 + b2). Nothing is divided, so a closed gate, a = 0, is exact; it also starts
+a new segment. (Only an overflow survives it: 0 times inf is NaN.)
 """
 
 from collections.abc import Callable
@@ -107,10 +107,10 @@ def selective_scan(
 
     Args:
         x: inputs, one per channel.
-        dt: step sizes, >= 0, after their softplus.
-        A: <= 0; one decay rate for each of the S states of a channel.
+        dt: step sizes, >= 0, after the softplus.
+        A: decay rates, <= 0, of the S states of each channel.
         B, C: input and output maps, shared by the channels.
-        D: the skip connection; None for none.
+        D: factor of the skip connection; None for no skip connection.
         chunk_size: tokens per chunk; default 64. "reference" goes token by token.
     """
     chosen = implementation_for("selective_scan", x, dt, B, implementation=implementation)
@@ -164,16 +164,16 @@ def diagonal_scan(
     chunk_size: int | None = None,
     implementation: str | None = None,
 ) -> Y | tuple[Y, DiagonalScanState]:
-    """Scan h_t = a_t * h_{t-1} + b_t from a state and read it out, a chunk at a time.
+    """Scan h_t = a_t * h_{t-1} + b_t from a state and read it out, one chunk at a time.
 
     Shared arguments, results and errors: `help(based_jax.ops)`; chunk_size: `selective_scan`.
 
     Args:
         inputs: a pytree of (B, N, ...) arrays.
-        terms: the inputs of some tokens, (B, C, ...), to a and b, both (B, C, *state) of one real or complex
-            dtype, which is the state's.
-        readout: states (B, C, *state) and inputs of the same tokens, to the result, a pytree of (B, C, ...)
-            outputs.
+        terms: maps the inputs of some tokens, (B, C, ...), to a and b, both (B, C, *state) in the state's
+            real or complex dtype.
+        readout: maps states (B, C, *state) and the inputs of the same tokens to outputs, a pytree of
+            (B, C, ...) arrays.
     """
     chosen = implementation_for("diagonal_scan", implementation=implementation)
     batch, length = jax.tree.leaves(inputs)[0].shape[:2]
@@ -207,7 +207,7 @@ def diagonal_scan(
 
 
 def even_chunks(length: int, chunk_size: int) -> int:
-    """Return the size, at most `chunk_size`, of equal chunks that need the least padding."""
+    """Return the size (at most `chunk_size`) of equal chunks that needs the least padding."""
     return -(-length // -(-length // chunk_size))
 
 
@@ -221,9 +221,9 @@ def _forward(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
-    # The transpose is the same recurrence backwards: half the work of differentiating the tree.
+    # The transpose is the same recurrence in reverse, at half the cost of differentiating the tree.
     a, h = residuals
-    of_b = _scan(jnp.roll(a, -1, axis=1), g, reverse=True)  # the first factor, a_0, meets nothing
+    of_b = _scan(jnp.roll(a, -1, axis=1), g, reverse=True)  # the first factor, a_0, has no effect
     of_a = (of_b * jnp.roll(h, 1, axis=1)).at[:, 0].set(0)
     return of_a, of_b
 
@@ -234,9 +234,9 @@ def _scan_along(a: Array, b: Array) -> Array:
 
 
 def scan_along(a: Array, b: Array) -> Array:
-    """h_t = a_t * h_{t-1} + b_t along axis 1, h_{-1} = 0, as a tree.
+    """Scan h_t = a_t * h_{t-1} + b_t along axis 1 as a tree, with h_{-1} = 0.
 
-    Of several steps it has no forward-mode derivative.
+    For more than one step it has no forward-mode derivative.
     """
     return b if b.shape[1] == 1 else _scan_along(a, b)
 

@@ -2,10 +2,10 @@
 
     h_t = a h_{t-1} + x_t;   y_t = 2 Re sum_s w_s h_{t,s} + skip x_t
 
-a and w are complex, S modes per head, each of which stands for itself and its conjugate. The same map is a
-convolution with the kernel K_l = 2 Re sum_s w_s a_s^l: so it runs where no state is asked for; with a state
-it runs in chunks. Powers of a come from its logarithm: powers of the rounded a would lose a digit with every
-decade of lags. Complex numbers are pairs along a last axis of 2.
+a and w are complex, with S modes per head, each of which represents itself and its conjugate. The same map is
+a convolution with the kernel K_l = 2 Re sum_s w_s a_s^l, used in calls without a state; calls with a state
+run in chunks. Powers of a are computed from its logarithm: powers of the rounded a would lose a digit per
+decade of lags. Complex numbers are pairs along a last axis of size 2.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
 CHUNK = 64
-"""Tokens per chunk where a state is carried."""
+"""Tokens per chunk in calls with a state."""
 
 
 @jax.tree_util.register_dataclass
@@ -53,14 +53,14 @@ def init_diagonal_ssm_state(
 def discretize_bilinear(
     a: Float[Array, "H S 2"], b: Float[Array, "H S 2"], c: Float[Array, "H S 2"], dt: Float[Array, " H"]
 ) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
-    """`log_a` and `weight` of h' = a h + b x, y = 2 Re c h by the bilinear rule with step dt.
+    """Return `log_a` and `weight` of h' = a h + b x, y = 2 Re c h by the bilinear rule with step dt.
 
     exp(log_a) = (1 + dt a / 2) / (1 - dt a / 2),   weight = c b dt / (1 - dt a / 2).
     """
     u, v = (dt[:, None] * a[..., part] / 2 for part in (0, 1))
     u = jnp.where((u == -1) & (v == 0), -1 + 1e-6, u)  # zero has no logarithm
     above, below = (1 + u) ** 2 + v**2, (1 - u) ** 2 + v**2
-    # No digits cancel: neither near 1, where dt is small, nor near 0.
+    # Avoid cancellation both near 1 (small dt) and near 0.
     small = above < below / 2
     log_square = jnp.where(
         small, jnp.log(above) - jnp.log(below), jnp.log1p(jnp.where(small, 0, 4 * u / below))
@@ -74,7 +74,7 @@ def discretize_bilinear(
 def discretize_hold(
     a: Float[Array, "H S 2"], b: Float[Array, "H S 2"], c: Float[Array, "H S 2"], dt: Float[Array, " H"]
 ) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
-    """`log_a` and `weight` as `discretize_bilinear` has them, by a zero-order hold.
+    """Return `log_a` and `weight` as `discretize_bilinear`, but by a zero-order hold.
 
     log_a = dt a,   weight = c b (exp(dt a) - 1) / a.
     """
@@ -91,7 +91,7 @@ def discretize_hold(
 def diagonal_ssm_kernel(
     log_a: Float[Array, "H S 2"], weight: Float[Array, "H S 2"], length: int
 ) -> Float[Array, "N H"]:
-    """K_l = 2 Re sum_s weight_s a_s^l for l < length, without the (N, H, S) array of all powers."""
+    """Return K_l = 2 Re sum_s weight_s a_s^l for l < length, without the (N, H, S) array of all powers."""
     low = 1 << (max(length - 1, 0).bit_length() + 1) // 2  # about the square root
     lows = _powers(log_a, jnp.arange(low)[:, None, None])
     highs = _powers(log_a, low * jnp.arange(-(-length // low))[:, None, None])
@@ -100,19 +100,19 @@ def diagonal_ssm_kernel(
 
 
 def _powers(log_a: Array, steps: Array) -> Array:
-    """exp(steps log_a) as pairs; steps broadcasts against log_a without its last axis."""
+    """Return exp(steps log_a) as pairs; steps broadcasts against log_a without its last axis."""
     radius, angle = jnp.exp(steps * log_a[..., 0]), steps * log_a[..., 1]
     return jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=-1)
 
 
 def _product(x: Array, y: Array) -> Array:
-    """Product of complex pairs."""
+    """Multiply complex pairs."""
     (a, b), (c, d) = ((z[..., 0], z[..., 1]) for z in (x, y))
     return jnp.stack([a * c - b * d, a * d + b * c], axis=-1)
 
 
 def _conjugate(x: Array) -> Array:
-    """Conjugate of pairs: Re(x y) is the inner product of the conjugate of x with y."""
+    """Conjugate pairs: Re(x y) is the inner product of the conjugate of x with y."""
     return x * jnp.asarray([1, -1], x.dtype)
 
 
@@ -154,8 +154,8 @@ def diagonal_ssm(
         weight: factor of each mode in the output, as `discretize_bilinear` returns it.
         skip: factor of the current input.
         return_state: needs `initial_state`.
-        chunk_size: tokens per chunk where a state is carried; default 64.
-        implementation: "reference" (token by token), "xla" (FFT, or chunks after a state) or None.
+        chunk_size: tokens per chunk in calls with a state; default 64.
+        implementation: "reference" (token by token), "xla" (FFT, or chunks with a state) or None.
     """
     chosen = implementation_for("diagonal_ssm", x, log_a, weight, implementation=implementation)
     expect_array("x", x, ("B", "N", "H", "V"), "floating")
@@ -197,7 +197,7 @@ def diagonal_ssm(
 def _chunked(
     x: Array, log_a: Array, weight: Array, modes: Array, call: Continuation, chunk_size: int
 ) -> tuple[Array, Array]:
-    """Scan in chunks; inside, all pairs of tokens go through the kernel's Toeplitz matrix."""
+    """Scan in chunks; within a chunk multiply by the kernel's Toeplitz matrix."""
     size = min(chunk_size, x.shape[1])
     powers = _powers(log_a[:, None], jnp.arange(size + 1)[:, None])  # (H, C + 1, S, 2)
     weighted = 2 * _conjugate(_product(weight[:, None], powers))

@@ -1,4 +1,4 @@
-"""Feature maps of linear attention: phi(q) . phi(k) stands in for exp(q . k / sqrt(K)).
+"""Feature maps of linear attention: phi(q) . phi(k) replaces exp(q . k / sqrt(K)).
 
 Zoology's study of maps (its code; Based, figure 3). x is a query or key of K channels:
 
@@ -25,15 +25,15 @@ performer     exp(W x' - |x'|^2 / 2) / sqrt(F), x' = x / K^(1/4), W random and o
 all_poly      ((P x)^2 + R x^2) / sqrt(2), P and R learned                                          any
 ============  ====================================================================================  =======
 
-e is 1e-12 by default. With identity and all_poly the sum that normalises has no sign and may vanish: outputs
-are then as large as 1 / eps. All others are >= 0 (cosformer: for tokens less than M apart).
+e is 1e-12 by default. With identity and all_poly the normaliser may be negative or vanish: outputs can then
+be as large as 1 / eps. All others are >= 0 (cosformer: for tokens less than M apart).
 
 The second-order Taylor map (Based, section 4.1 and its code, which scale by the feature width):
 
     phi(q) . phi(k) = 1 + s + s^2 / 2,   s = q . k / sqrt(K)
 
-Full form: 1 + K + K^2 features. Symmetric form: x_m x_n = x_n x_m, so the strict lower triangle is kept
-once and loses its 1/sqrt(2): 1 + K + K (K + 1) / 2 features (153 instead of 273 for K = 16).
+Full form: 1 + K + K^2 features. Symmetric form: x_m x_n = x_n x_m, so the strict lower triangle is stored
+once, without its factor 1/sqrt(2): 1 + K + K (K + 1) / 2 features (153 instead of 273 for K = 16).
 """
 
 import functools
@@ -54,24 +54,24 @@ from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
 FLOOR = 1e-12
-"""The authors' lower bound e: no sum of features is 0."""
+"""The authors' lower bound e, which keeps sums of features above 0."""
 
 LARGEST_EXPONENT = 30.0
-"""The exponentials go no further (1e13), so that no input overflows float32. Of exp_dim and exp_max the
-smallest feature is 1: what such a feature would add to it beyond this is not resolved anyway."""
+"""Upper bound of exponents (exp(30) = 1e13), so that no input overflows float32. The smallest feature of
+exp_dim and exp_max is 1, which float32 cannot resolve next to larger features anyway."""
 
 
 class FeatureMap(NamedTuple):
-    """A map for linear attention and, where there is one, a cheaper way to the similarities in a chunk.
+    """A map for linear attention and, optionally, a cheaper way to compute similarities in a chunk.
 
-    What a function remembers is best the arguments of a `jax.tree_util.Partial`: maps that were made apart
-    then are equal and share a program.
+    Bind parameters of a function with `jax.tree_util.Partial`: maps that are made separately are then equal
+    and share a compiled program.
     """
 
     features: Callable[[Float[Array, "... K"]], Float[Array, "... F"]]
     """phi, applied to queries and keys alike"""
     similarity: Callable[[Float[Array, "... N M"], int], Float[Array, "... N M"]] | None
-    """phi(q) . phi(k) as a function of the plain products q . k and the width K; None: by the features"""
+    """phi(q) . phi(k) as a function of the products q . k and the width K; None: from the features"""
     size: Callable[[int], int]
     """F as a function of K"""
 
@@ -80,7 +80,7 @@ class FeatureMap(NamedTuple):
 def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     """Return the full map [1, x / K^(1/4), vec(x x^T) / sqrt(2 K)], quadratic part row-major.
 
-    The authors' layout: their checkpoints' states and the torch fixtures use it.
+    This is the authors' layout, used by the states of their checkpoints and by the torch fixtures.
     """
     width = x.shape[-1]
     x = x * width**-0.25
@@ -92,8 +92,8 @@ def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
 def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     """Return the compact map [1, x, x^2 / sqrt(2), x_m x_n for n < m (row-major)], x scaled by K^(-1/4).
 
-    Rows of the triangle are slices times a column: both directions of differentiation stay free of
-    gathers and scatters, which made the backward pass of the index form slower (measured on CPU).
+    Rows of the triangle are slices times a column, so neither pass needs gathers or scatters, which made the
+    backward pass of an indexed form slower (measured on a CPU).
     """
     width = x.shape[-1]
     x = x * width**-0.25
@@ -102,17 +102,17 @@ def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]
 
 
 def taylor_size(width: int) -> int:
-    """Return width of the full map: 1 + K + K^2."""
+    """Return the size of the full map: 1 + K + K^2."""
     return 1 + width + width**2
 
 
 def symmetric_taylor_size(width: int) -> int:
-    """Return width of the symmetric map: 1 + K + K (K + 1) / 2."""
+    """Return the size of the symmetric map: 1 + K + K (K + 1) / 2."""
     return 1 + width + width * (width + 1) // 2
 
 
 def taylor_similarity(products: Float[Array, "... N M"], width: int) -> Float[Array, "... N M"]:
-    """1 + s + s^2 / 2 with s = products / sqrt(K). At least 1/2, so a normaliser never vanishes."""
+    """Return 1 + s + s^2 / 2 with s = products / sqrt(K); at least 1/2, so a normaliser never vanishes."""
     s = products * width**-0.5
     return 1 + s + s * s / 2
 
@@ -137,7 +137,7 @@ def symmetric_to_full(features: Float[Array, "... F"], width: int) -> Float[Arra
 
 
 def _pos_elu(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
-    # exp(x), not expm1(x) + 1, which is 0 or 6e-8 wherever x < -16.
+    # exp(x), not expm1(x) + 1, which is 0 or 6e-8 for x < -16.
     return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
 
 
@@ -158,13 +158,13 @@ def _softmax_dim(floor: float, x: Float[Array, "... K"]) -> Float[Array, "... F"
 
 
 def _exp_sum(floor: float, x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    """Both places of a channel side by side, as in the authors' code."""
+    """Return the two features of each channel side by side, as in the authors' code."""
     sides = jnp.stack([x >= 0, x < 0], axis=-1) * jax.nn.softmax(jnp.abs(x))[..., None]
     return jnp.maximum(sides.reshape(*x.shape[:-1], -1), floor)
 
 
 TAYLOR = FeatureMap(symmetric_taylor_features, taylor_similarity, symmetric_taylor_size)
-"""Based's map in the form whose state is stored."""
+"""Based's map in the symmetric form, which states store."""
 
 
 def _map(
@@ -176,7 +176,7 @@ def _map(
 
 
 IDENTITY = _map(lambda x: x, similarity=lambda products, width: products)
-"""Also for queries and keys that are already mapped."""
+"""The identity; also for queries and keys that are already mapped."""
 
 _WITHOUT_FLOOR: dict[str, FeatureMap] = {
     "taylor": TAYLOR,
@@ -205,7 +205,7 @@ FLOORED = tuple(_WITH_FLOOR)
 
 
 def feature_map(name: str, floor: float = FLOOR) -> FeatureMap:
-    """Return the map of this name that is a function of x alone, with e = `floor` if it is in `FLOORED`."""
+    """Return the map called `name`, a function of x alone, with e = `floor` if it is in `FLOORED`."""
     if name not in _WITH_FLOOR:
         return _WITHOUT_FLOOR[name]
     features, ratio = _WITH_FLOOR[name]
@@ -217,7 +217,7 @@ FEATURE_MAPS: dict[str, FeatureMap] = {name: feature_map(name) for name in (*_WI
 
 
 def scaled(phi: FeatureMap, scale: float) -> FeatureMap:
-    """Return the map x -> phi(scale x); a temperature of `scale` in Zoology's code."""
+    """Return the map x -> phi(scale x); `scale` is the temperature in Zoology's code."""
     similarity = phi.similarity and Partial(_scaled_similarity, phi.similarity, scale)
     return FeatureMap(Partial(_scaled_features, phi.features, scale), similarity, phi.size)
 
@@ -233,28 +233,28 @@ def _scaled_similarity(
 
 
 def performer_map(projection: Float[Array, "F K"]) -> FeatureMap:
-    """FAVOR+ with positive features, for directions such as `orthogonal_features` draws."""
+    """Return FAVOR+'s map with positive features, for directions as from `orthogonal_features`."""
     return FeatureMap(Partial(_positive_features, projection), None, Partial(fixed_size, projection.shape[0]))
 
 
 def _positive_features(projection: Float[Array, "F K"], x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     size, width = projection.shape
     x = x * width**-0.25
-    # One exponent, at most |W_f|^2 / 2: the two factors apart are infinite and 0 for a long x.
+    # Use one exponent, at most |W_f|^2 / 2: separate factors would be infinite and 0 for a long x.
     exponent = x @ projection.astype(x.dtype).T - jnp.sum(x * x, axis=-1, keepdims=True) / 2
     return jnp.exp(exponent) * size**-0.5
 
 
 def fixed_size(size: int, width: int) -> int:
-    """Return the size of a map that has been made for one width."""
+    """Return the size of a map that was made for one width."""
     return size
 
 
 @compiled
 def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "F K"]:
-    """Random directions for `performer_map`: orthonormal blocks of K rows, over sqrt(F / K) as in Zoology.
+    """Draw directions for `performer_map`: orthonormal blocks of K rows, over sqrt(F / K) as in Zoology.
 
-    (FAVOR+ itself draws rows of length about sqrt(K); Zoology leaves them at 1, and scales by blocks.)
+    (FAVOR+ itself draws rows of length about sqrt(K); Zoology keeps length 1 and scales by blocks.)
     """
     size, width = shape
     keys = jax.random.split(key, -(-size // width))
@@ -265,7 +265,7 @@ def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.flo
 
 
 def all_poly_map(linear: Float[Array, "F K"], squares: Float[Array, "F K"]) -> FeatureMap:
-    """Learned polynomials of second order, ((P x)^2 + R x^2) / sqrt(2); they may be negative."""
+    """Return the map of learned second-order polynomials ((P x)^2 + R x^2) / sqrt(2), maybe negative."""
     return FeatureMap(Partial(_polynomials, linear, squares), None, Partial(fixed_size, linear.shape[0]))
 
 
@@ -280,9 +280,9 @@ def _polynomials(
 def cosformer_features(
     x: Float[Array, "B N H K"], positions: Int[Array, "rows N"], max_length: int
 ) -> Float[Array, "B N H F"]:
-    """cosFormer's features, so that phi(q_i) . phi(k_j) = relu(q_i) . relu(k_j) cos(pi (i - j) / (2 M)).
+    """Return cosFormer's features: phi(q_i) . phi(k_j) = relu(q_i) . relu(k_j) cos(pi (i - j) / (2 M)).
 
-    Mapped queries and keys are for `linear_attention` with `IDENTITY`.
+    Pass the mapped queries and keys to `linear_attention` with `IDENTITY`.
 
     Args:
         x: queries or keys.
@@ -290,7 +290,7 @@ def cosformer_features(
         max_length: M, tokens of the longest text.
 
     Returns:
-        (B, N, H, 2 K) in float32 (float64 for float64 x). NaN for positions beyond M, where a weight may be
+        (B, N, H, 2 K) in float32 (float64 for float64 x). NaN for positions from M on, where weights may be
         negative.
     """
     expect_array("x", x, ("B", "N", "H", "K"), "floating")

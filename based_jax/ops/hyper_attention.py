@@ -4,15 +4,15 @@
 
 Order n = 2 is attention. Queries, keys and values are the low-rank factors of definitions G.1 (the same keys
 and values in all slots) and G.3 (one of each per slot); the last factor V^n, a linear map of the outputs, is
-left to the caller's output map.
+part of the caller's output map.
 
 The tuples have j_1 >= j_2 >= .. (definition G.1; strictly, remark G.2). The paper prints this as a factor of
-the scores, but only what is added to them leaves a tuple out; and it gives no causal rule, although it trains
-language models: i >= j_1 is ours.
+the scores, but only an additive mask excludes a tuple. It gives no causal rule, although it trains language
+models: i >= j_1 is ours.
 
-A tuple's score is that of j_2 .. j_m with the query q_i * k1_{j_1}. So the softmax over tuples is one over
-j_1 of attentions of order n - 1, each with the logarithm of its sum: nothing larger is formed than the scores
-of a block of queries.
+A tuple's score is that of j_2 .. j_m with the query q_i * k1_{j_1}. So the softmax over tuples is a softmax
+over j_1 of attentions of order n - 1, each with its log-sum. The largest arrays are the scores of a block of
+queries.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,11 +34,11 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
 SCORES = 2**22
-"""Scores that are formed at a time (16 MiB), by taking fewer queries; those of one query are the least. On a
-CPU 256^3 scores took 0.7 s with 2^20 and 2^22, and 2.0 s with 2^24."""
+"""Maximum scores computed at a time (16 MiB), which limits the queries per block, but at least one query. On
+a CPU 256^3 scores took 0.7 s with 2^20 and 2^22, and 2.0 s with 2^24."""
 
 MIN_WINDOW_BLOCK = 16
-"""Queries of a block in a window, at least; else half the window. Blocks see their window and themselves."""
+"""Minimum queries per block in a window; else half the window. A block sees its window and itself."""
 
 
 class _How(Continued[KVCache], total=False):
@@ -75,7 +75,7 @@ def hyper_attention(
     """Run HyperAttention of order n = len(ks) + 1, in B H N M^(n - 1) (K + V) multiplications for M keys.
 
     Scores and softmax are float32 (float64 for float64 values). Returns y, (B, N, H, V): at masked tokens
-    finite but meaningless. Without a window, all outputs of a row that has outgrown its cache are NaN: under
+    finite but meaningless. Without a window, all outputs of a row that exceeds its cache are NaN: under
     `jit` no error can be raised. Shared arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
@@ -83,17 +83,17 @@ def hyper_attention(
         ks, vs: keys and values of the slots j_1, j_2, ...; the same array for every slot shares them.
         causal: every j <= i.
         ordered: j_1 >= j_2 >= ...; False takes all tuples.
-        strict: j_1 > j_2 > ...; where there is no such tuple, outputs are 0. Order 2 has nothing to order.
-        left: every j >= i - left; None is no such limit. Needs `causal`.
+        strict: j_1 > j_2 > ...; outputs are 0 where there is no such tuple. No effect for order 2.
+        left: every j >= i - left; None for no limit. Needs `causal`.
         scale: factor of the scores (the paper has none).
-        initial_state: cache to continue from, `init_kv_cache` with key_size K and value_size V where the
-            slots share their array, len(ks) K and len(ks) V where they do not: `left` + 1 slots of the cache
-            for a window, otherwise as many as the text may have tokens. Needs `causal`. A step looks at every
-            slot of the cache for every slot of the tuple.
+        initial_state: cache to continue from, `init_kv_cache` with key_size K and value_size V if the slots
+            share their array, else len(ks) K and len(ks) V: `left` + 1 slots of the cache for a window,
+            otherwise as many as the text may have tokens. Needs `causal`. A step reads every slot of the
+            cache for every slot of the tuple.
         return_state: needs `initial_state`.
 
     Raises:
-        ValueError: a text longer than the cache, where lengths are known.
+        ValueError: a text longer than the cache, if lengths are known.
     """
     check_hyper_attention(q, ks, vs, ordered, strict)
     (k, share_k), (v, share_v) = _packed(ks), _packed(vs)
@@ -111,24 +111,24 @@ def hyper_attention(
 def check_hyper_attention(
     q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], ordered: bool, strict: bool
 ) -> None:
-    """Check that queries, keys and values of every slot fit together, and what is asked of their order.
+    """Check that queries, keys and values of every slot fit together, and the options of their order.
 
     Raises:
-        TypeError, ValueError: the one that does not, named in the message.
+        TypeError, ValueError: names the argument that does not fit.
     """
     expect_array("q", q, ("B", "N", "H", "K"), "floating")
-    expect(len(ks) >= 1, "number of ks", len(ks), "at least 1: the order less 1")
-    expect(len(vs) == len(ks), "number of vs", len(vs), f"{len(ks)}, that of ks")
+    expect(len(ks) >= 1, "number of ks", len(ks), "at least 1: the order minus 1")
+    expect(len(vs) == len(ks), "number of vs", len(vs), f"{len(ks)}, the number of ks")
     for slot, k in enumerate(ks):
         expect_array(f"ks[{slot}]", k, q.shape, "floating")
     expect_array("vs[0]", vs[0], (*q.shape[:3], "V"), "floating")
     for slot, v in enumerate(vs):
         expect_array(f"vs[{slot}]", v, vs[0].shape, "floating")
-    expect(ordered or not strict, "strict", strict, "False where ordered is False")
+    expect(ordered or not strict, "strict", strict, "False if ordered is False")
 
 
 def _packed(arrays: tuple[Array, ...]) -> tuple[Array, bool]:
-    """Return what a cache holds, an array that all slots share or theirs side by side; and which."""
+    """Return the array that a cache stores (shared by the slots or concatenated), and if it is shared."""
     shared = all(x is arrays[0] for x in arrays)
     return (arrays[0] if shared else jnp.concatenate(arrays, axis=-1)), shared
 
@@ -138,7 +138,7 @@ def _unpacked(array: Array, slots: int, shared: bool) -> list[Array]:
 
 
 class _Tuples(NamedTuple):
-    """Which tuples of keys are attended to; see `hyper_attention`."""
+    """Options that select tuples of keys; see `hyper_attention`."""
 
     slots: int
     shared: tuple[bool, bool]
@@ -151,14 +151,14 @@ class _Tuples(NamedTuple):
 
 
 class _Keys(NamedTuple):
-    """The keys that a call sees, M of them, and their positions; see `stream.TokenPositions`."""
+    """The M visible keys of a call and their positions; see `stream.TokenPositions`."""
 
     k: Float[Array, "B M H slots_K"]
     v: Float[Array, "B M H slots_V"]
     index: Int[Array, "rows M"]  # pyright: ignore[reportIncompatibleMethodOverride]: the tuple's method goes
-    """negative where there is no key"""
+    """negative in empty slots"""
     start: Int[Array, "rows M"] | None
-    """of their segment, where it is needed: None for a causal call"""
+    """start of their segment; None for a causal call, which does not need it"""
 
 
 @context_parallel.shardable("q", "k", "v", "segment_ids", "mask")
@@ -213,7 +213,7 @@ def _attend_to_tuples(
 
 
 def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
-    """Return the keys of a call without a cache: all, or of a window those before the call and its own."""
+    """Return the keys of a call without a cache: all, or in a window those before the call and its own."""
     if context_parallel.is_sharded():
         return _Keys(*keys_of_devices(own.k, own.v, own.index, left), context_parallel.whole(own.start))
     if left is None:
@@ -224,7 +224,7 @@ def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
 
 
 def _visible(index: Array, start: Array, keys: _Keys, left: int | None) -> Bool[Array, "rows N M"]:
-    """Return whether a query may have a key in its tuples at all."""
+    """Return whether a key may be in a query's tuples."""
     if keys.start is not None:
         return (keys.start[:, None] == start[:, :, None]) & (keys.index[:, None] >= 0)
     return visible_keys(index, start, keys.index, left)
@@ -269,10 +269,10 @@ def _in_blocks(
     left: int | None,
     slots: int,
 ) -> Float[Array, "B N H V"]:
-    """`block` for as many queries at a time as `SCORES` allows; the backward pass computes them again.
+    """Run `block` for as many queries at a time as `SCORES` allows; the backward pass recomputes them.
 
-    In a window a block is given its own keys and the `left` before them. Where any batch is exported,
-    `SCORES` is of each row, for blocks have one size.
+    In a window a block gets its own keys and the `left` before them. In exports for any batch size, `SCORES`
+    limits each row instead, because blocks have one size.
     """
     batch, length, heads, _ = q.shape
     count = keys.index.shape[1]

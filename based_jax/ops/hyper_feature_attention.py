@@ -4,13 +4,13 @@
     softmax (Definition F.3):   y_i = sum_j softmax_j(s_ij) v_j
     linear (Definition 5.1):    y_i = sum_j s_ij v_j
 
-over the keys j that i may see. A = 1 is ordinary attention. Where the paper multiplies values, v is their
-product.
+over the keys j visible to i. A = 1 is ordinary attention. If values are multiplied, as in the paper, v is
+their product.
 
-The softmax form goes through blocks of queries, so that no (N, N) array is kept, whatever A; its cache holds
-the factors of a key side by side and is as large as ordinary attention's. The causal linear form is linear
-attention over tensor products (`tensor_product`), an exact identity that the paper does not have: a state of
-prod_a d_a x V floats, and time linear in the length.
+The softmax form processes blocks of queries, so no (N, N) array is stored for any A; its cache concatenates
+the factors of a key and is as large as ordinary attention's. The causal linear form is linear attention over
+tensor products (`tensor_product`), an exact identity that is not in the paper: a state of prod_a d_a x V
+floats, and time linear in the length.
 """
 
 import math
@@ -36,13 +36,13 @@ KINDS = {"softmax": KVCache, "linear": LinearAttentionState}
 """The forms and their states"""
 
 QUERY_BLOCK = 512
-"""Queries per block times A: a backward pass holds a block's scores of all A factors."""
+"""Queries per block, times A: a backward pass holds a block's scores of all A factors."""
 
 CHUNK = 64
-"""Tokens per chunk of the linear form. Scores inside a chunk are products of features, prod_a d_a
-multiplications each, where multiplying the factors' scores would take sum_a d_a. For d = (16, 16) and V = 64
-this makes 1.4 times the operations in the matrix products of a forward pass (1.6 with 128 tokens, 1.2 with
-32), and buys the segments, states, normaliser and split sequences of `linear_attention` as they are."""
+"""Tokens per chunk of the linear form. Scores inside a chunk are products of features, with prod_a d_a
+multiplications each instead of sum_a d_a for multiplying the factors' scores. For d = (16, 16) and V = 64
+the matrix products of a forward pass take 1.4 times the operations (1.6 with 128 tokens, 1.2 with 32), but
+`linear_attention` can be reused with its segments, states, normaliser and sharded sequences."""
 
 
 State = KVCache | LinearAttentionState
@@ -94,26 +94,26 @@ def hyper_feature_attention(
 ) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], State]:
     """Attend with products of scores; return y, (B, N, H, V), finite but meaningless at masked tokens.
 
-    Without a state of constant size, all outputs of a row that has outgrown its cache are NaN: under `jit` no
-    error can be raised. Shared arguments, results and errors: `help(based_jax.ops)`.
+    In the softmax form, all outputs of a row that exceeds its cache's capacity are NaN: under `jit` no error
+    can be raised. Shared arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
         qs, ks: the A factors of queries and keys, (B, N, H, d_a); d_a may differ between factors.
         v: values.
-        causal: key j is visible to query i only if j <= i. Without it the linear form takes quadratic time.
-        kind: "softmax", or "linear": no normaliser, and invisible keys are multiplied by 0.
+        causal: key j is visible to query i only if j <= i. If False, the linear form takes quadratic time.
+        kind: "softmax", or "linear" (no normaliser; the weights of invisible keys are 0).
         scale: c_a, one number for all factors or one for each; the paper has none.
-        normalize: divide the linear form by the sum of its scores, plus 1e-12. Sensible only if no score is
+        normalize: divide the linear form by the sum of its scores, plus 1e-12. Use only if no score is
             negative. Needs `causal`.
         initial_state: continue from here. "softmax": a cache (`init_kv_cache`, its key size sum_a d_a) with
             slots for the whole text. "linear": `init_linear_attention_state` with prod_a d_a features. Needs
             `causal`.
         return_state: "softmax" needs `initial_state`.
-        chunk_size: queries per block, default 512 / A; of the causal linear form tokens per chunk, default
+        chunk_size: queries per block, default 512 / A; in the causal linear form tokens per chunk, default
             64. The result does not depend on it.
 
     Raises:
-        ValueError: a text longer than the cache, where lengths are known.
+        ValueError: a text longer than the cache, if lengths are known.
     """
     qs, ks = tuple(qs), tuple(ks)
     _check(qs, ks, v, kind)
@@ -170,12 +170,12 @@ def _in_blocks(
     segment_ids: Int[Array, "B N"] | None,
     mask: Bool[Array, "B N"] | None,
 ) -> tuple[Array, KVCache | None]:
-    """Attend from block after block of queries to all keys; the backward pass recomputes a block's scores."""
+    """Attend to all keys, one block of queries at a time; the backward pass recomputes a block's scores."""
     batch, length = v.shape[:2]
     call = continue_from(cache, batch, length, segment_ids, mask)
     qs, ks, v = call.unpadded((qs, ks, v))
     index, start = (jnp.broadcast_to(x, (batch, length)) for x in (call.tokens.index, call.tokens.start))
-    # A query sees the keys that are marked with a number between its first and its last one.
+    # A query sees the keys whose marks are between its `first` and `last`.
     first, last = (start, index) if causal else (start, start)
     marks = last if mask is None else jnp.where(mask, last, -1)
     values, written = v, None
@@ -191,7 +191,7 @@ def _in_blocks(
         return _attend(qs, ks, values, visible, kind, scales)
 
     y = map_chunks(attend, (qs, first, last), block)
-    y = y.astype(v.dtype)  # the values came from the cache, whose dtype may be another
+    y = y.astype(v.dtype)  # the cache's values may have another dtype
     return (y if written is None else nan_where_outgrown(written, y)), written
 
 
@@ -205,7 +205,7 @@ def _attend(
         scores = jnp.einsum("bnhk,bmhk->bhnm", q, k.astype(q.dtype), preferred_element_type=dtype)
         product = product * (scores * scale)
     visible = visible[:, None]
-    # Only the product is masked: of two factors at -inf the signs would cancel.
+    # Mask only the product: two factors of -inf would multiply to +inf.
     if kind == "softmax":
         weights = jax.nn.softmax(jnp.where(visible, product, finfo(dtype).min), axis=-1).astype(v.dtype)
     else:

@@ -1,7 +1,7 @@
-"""Filters that depend on the input: spikes at the distances at which a text repeats itself.
+"""Filters that depend on the input, with spikes at the lags at which a text repeats itself.
 
-Zoology, section 4 and appendix H.8. Such a convolution moves what was next to an
-earlier occurrence of a token next to a later one.
+Zoology, section 4 and appendix H.8. Such a convolution copies the neighbours of a token's earlier occurrence
+to its later one.
 """
 
 import operator
@@ -21,15 +21,15 @@ from based_jax.validate import expect, expect_array
 def repeated_lags(
     seen: Int[Array, "B W"], last: Int[Array, "B W"], places: TokenPositions
 ) -> tuple[Bool[Array, "B N W"], Int[Array, "B W"]]:
-    """Programmatic filters: at [i, j], whether x_t = x_{t-s} for s = i - j and any t <= i of i's segment.
+    """Return programmatic filters: at [i, j], if x_t = x_{t-s} for s = i - j and any t <= i in i's segment.
 
     Args:
-        seen: token ids of each row, index p in slot p, those at `places` included.
+        seen: token ids of each row, index p in slot p, this call's included.
         last: the last t for each lag s before this call, -1 if there was none.
-        places: of this call's tokens.
+        places: positions of this call's tokens.
 
     Returns:
-        (B, N, W) booleans, a matrix to multiply the row with, False for j >= i; and `last` after this call.
+        (B, N, W) booleans, a matrix to multiply by the row, False for j >= i; and `last` after this call.
     """
     batch, capacity = seen.shape
     length = places.index.shape[1]
@@ -58,8 +58,8 @@ def strongest_lags(
 
     Args:
         x: rows, such as projected embeddings.
-        count: lags wanted; fewer where the row is shorter (N - 1).
-        mask: True for real tokens, right padding; a row is as long as its real tokens.
+        count: number of lags; at most N - 1 are returned.
+        mask: True for real tokens, right padding; padding does not count towards a row's length.
     """
     expect_array("x", x, ("B", "N", "K"), "floating")
     length = x.shape[1]
@@ -81,7 +81,7 @@ def strongest_lags(
 def shifted_sum(
     x: Float[Array, "B N D"], lags: Int[Array, "B T"], weights: Float[Array, "B T"]
 ) -> Float[Array, "B N D"]:
-    """sum_l weights_l x_{t - lags_l}, zeros before the row."""
+    """Return sum_l weights_l x_{t - lags_l}, with zeros before the row."""
 
     def shifted(x: Array, lag: Array) -> Array:
         source = jnp.arange(x.shape[0]) - lag

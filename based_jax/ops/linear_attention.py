@@ -3,8 +3,8 @@
     y_i = sum_{j <= i} d_ij phi(q_i).phi(k_j) v_j / (sum_{j <= i} phi(q_i).phi(k_j) + eps)
 
 d_ij = exp(sum of log_decay over j < t <= i), 1 without decay; the normaliser is never decayed (Based v2,
-Appendix C). Three equivalent views (Based, section 4.1): the quadratic one is the specification; the
-chunked one keeps the sums S = sum phi(k) v^T and z = sum phi(k) between chunks, so time and memory are
+Appendix C). There are three equivalent forms (Based, section 4.1): the quadratic form is the definition; the
+chunked form carries the sums S = sum phi(k) v^T and z = sum phi(k) between chunks, so time and memory are
 linear in the length; with one token per call it is the recurrence.
 """
 
@@ -34,8 +34,8 @@ Sums = tuple[Float[Array, "B H F V"], Float[Array, "B H F"]]
 """kv and k of a state"""
 
 CHUNK = 128
-"""Tokens per chunk of the scan. On a CPU (B 2, N 8192, H 4) forward and backward together took 238 ms with
-128 and 261 with 64; forward alone 93 and 79."""
+"""Tokens per chunk of the scan. On a CPU (B 2, N 8192, H 4) forward plus backward took 238 ms with 128 and
+261 ms with 64; forward alone 93 and 79 ms."""
 
 
 @jax.tree_util.register_dataclass
@@ -103,8 +103,8 @@ def linear_attention(
         q, k: queries and keys before the feature map (after it, with the default `IDENTITY`).
         v: values.
         feature_map: phi and the matching similarity; see `feature_maps`.
-        log_decay: logarithm of the decay that each token applies to what came before it, <= 0;
-            axes of size 1 broadcast, so (1, 1, H) is a fixed decay per head. Numerator only.
+        log_decay: logarithm of the decay that each token applies to the sums before it, <= 0; axes of size 1
+            broadcast, so (1, 1, H) is a fixed decay per head. Affects the numerator only.
         normalize: divide by the normaliser; False returns the numerator.
         eps: added to the normaliser (1e-12 in the authors' torch code, 1e-6 in fla's kernels).
         chunk_size: tokens per chunk of "xla"; default 128. "reference" is quadratic in N.
@@ -126,8 +126,8 @@ def linear_attention(
     tokens = cast(call.unpadded((q, k, v, gates)), dtype)
 
     def step(sums: Sums, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Array, Sums]:
-        # Heads move to the front here, where a chunk is in cache: moved in the whole arrays beforehand, long
-        # sequences paid for the memory traffic (forward + backward ~ N^1.07 instead of N^0.95 on a CPU).
+        # Move heads to the front per chunk, which is in cache: moving them in whole arrays costs memory
+        # traffic for long sequences (forward + backward ~ N^1.07 instead of N^0.95 on a CPU).
         chunk = jax.tree.map(heads_first, chunk)
         y, sums = _attend(chunk, start, mask, sums, feature_map, eps if normalize else None)
         return heads_first(y), sums
@@ -175,7 +175,7 @@ def _attend(
         scores = jnp.einsum("bhif,bhjf->bhij", phi_q, phi_k)
     else:
         scores = phi.similarity(jnp.einsum("bhik,bhjk->bhij", q, k), width)
-    # A masked similarity is zeroed, not sent to -inf: phi(q).phi(k) of an unrelated pair is not small.
+    # Set masked similarities to zero: phi(q).phi(k) of an unrelated pair is not small.
     scores = jnp.where(visibility.visible, scores, 0)
 
     phi_k = visibility.entering(phi_k)
@@ -188,6 +188,6 @@ def _attend(
         numerator, new_kv = decayed_chunk(phi_q, phi_k, v, log_decay[..., None], kv, visibility, scores)
 
     y = numerator if eps is None else numerator / (normaliser + eps)[..., None]
-    if mask is not None:  # also keeps 0 / eps of rows without any token out of the gradients
+    if mask is not None:  # also keeps 0 / eps of rows without tokens out of the gradients
         y = jnp.where(mask[:, None, :, None], y, 0)
     return y, (new_kv, new_k_sum)

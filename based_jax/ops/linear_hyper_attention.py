@@ -2,16 +2,16 @@
 
     y_i = sum_{j_1 .. j_m} (sum_f q_i k1_{j_1} ... km_{j_m}) v1_{j_1} * ... * vm_{j_m},   m = n - 1
 
-q and k may be features phi(scale q), phi(k). The sum over tuples splits (F x V matrices, * elementwise):
+q and k may be features phi(scale q), phi(k). The sum over tuples factors (F x V matrices, * elementwise):
 
     all tuples (the paper's form)   y_i = q_i (S_1 * .. * S_m),  S_a = sum_j k_j v_j^T of slot a
     all tuples of j <= i            the same with sums up to i
     i >= j_1 >= j_2 >= ..           y_i = q_i S_1(i),  S_a(i) = S_a(i - 1) + (k_i v_i^T of a) * S_{a+1}(i)
     i >= j_1 > j_2 > ..             the same with S_{a+1}(i - 1)
 
-Only the first is the paper's, the others are ours: m matrices per head, whatever the length. They are formed
-for the tokens of a chunk and carried between chunks. Two stretches of text merge by Chen's identity: with
-S_[a,b] the sum over tuples of the slots a..b alone, whose earlier slots hold later tokens,
+Only the first is the paper's, the others are ours: m matrices per head, whatever the length. They are
+computed for the tokens of a chunk and carried between chunks. Two spans of text merge by Chen's identity,
+with S_[a,b] the sum over tuples of the slots a..b alone, whose earlier slots hold later tokens,
 
     S_[a,b](both) = S_[a,b](later) + sum_c S_[a,c](later) * S_[c+1,b](earlier) + S_[a,b](earlier)
 """
@@ -40,7 +40,7 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_choice
 
 CHUNK = 16
-"""Tokens per chunk: what is formed of each is m F V floats."""
+"""Tokens per chunk; each takes m F V floats."""
 
 NORMALIZERS = ("none", "count", "sum")
 
@@ -51,7 +51,7 @@ class LinearHyperState:
     """The sums S_a over the tokens of each row's current segment; float32 (float64 for float64 values)."""
 
     sums: Float[Array, "B H slots F V"]
-    """with a further value, 1 for every key, where the outputs are divided by the sum of the scores"""
+    """with one more value, 1 for every key, if the outputs are divided by the sum of the scores"""
     stream: Stream
 
 
@@ -68,9 +68,9 @@ def init_linear_hyper_state(
     """Return the state before the first token.
 
     Args:
-        slots: keys of a tuple, the order less 1.
-        feature_size: F of the feature map; K without one.
-        normalize: as of `linear_hyper_attention`.
+        slots: keys of a tuple, the order minus 1.
+        feature_size: F of the feature map; K without a map.
+        normalize: as for `linear_hyper_attention`.
         dtype: float32, or float64 for a float64 computation.
     """
     columns = value_size + (normalize == "sum")
@@ -79,10 +79,10 @@ def init_linear_hyper_state(
 
 
 def hyper_taylor_map(order: int) -> FeatureMap:
-    """Features with sum_f phi(z_1)_f .. phi(z_n)_f = 1 + x + x^2 / 2 for x = sum_r z_1r .. z_nr, n the order.
+    """Return phi with sum_f phi(z_1)_f .. phi(z_n)_f = 1 + x + x^2 / 2, x = sum_r z_1r .. z_nr, n = order.
 
     phi(z) = [1, z, 2^(-1/n) z^2, z_m z_l for l < m], the symmetric form of [1, z, 2^(-1/n) z z^T]. The sum is
-    at least 1/2, so that a normaliser never vanishes.
+    at least 1/2, so a normaliser never vanishes.
 
     Raises:
         ValueError: an order below 2.
@@ -144,13 +144,13 @@ def linear_hyper_attention(
 
     Args:
         q: queries.
-        ks, vs: keys and values of the slots j_1, j_2, ...; the same array may stand for several.
+        ks, vs: keys and values of the slots j_1, j_2, ...; slots may share an array.
         causal: every j <= i. False takes whole rows: no state and no segments.
         ordered: j_1 >= j_2 >= ...; False takes all tuples.
-        strict: j_1 > j_2 > ...; where there is no such tuple, outputs are 0.
-        feature_map: of scaled queries and of keys; `hyper_taylor_map` approximates `hyper_attention`.
-        normalize: divide by nothing ("none"), by the number of tuples ("count"; sums grow with it), or by the
-            sum of the tuples' scores plus eps ("sum"), which the features must keep away from 0.
+        strict: j_1 > j_2 > ...; outputs are 0 where there is no such tuple.
+        feature_map: map of scaled queries and of keys; `hyper_taylor_map` approximates `hyper_attention`.
+        normalize: divide by nothing ("none"), by the number of tuples ("count"), or by the sum of the tuples'
+            scores plus eps ("sum"), which the features must keep away from 0.
         scale: factor of the queries before the features.
         eps: added to the sum of the scores.
         initial_state, return_state: need `causal`.
@@ -203,11 +203,11 @@ class _Form(NamedTuple):
     strict: bool
     feature_map: FeatureMap
     with_ones: bool
-    """a further value of 1"""
+    """append a value of 1"""
 
 
 def _number_of_tuples(count: Array, slots: int, ordered: bool, strict: bool) -> Array:
-    """Return the number of tuples of `slots` of the first `count` tokens, in floats: integers overflow."""
+    """Return the number of tuples of `slots` of the first `count` tokens, as floats (integers overflow)."""
     if not ordered:
         return count**slots
     factors = [(count - slot if strict else count + slot) / (slot + 1) for slot in range(slots)]
@@ -263,7 +263,7 @@ def _chunk(
 
 
 def _running(visibility: ChunkMask, old: Array, added: Array) -> Array:
-    """Return the sum at each token of a chunk, (B, H, C, F V), of what was there and what has been added."""
+    """Return the sum at each token of a chunk, (B, H, C, F V): the old sum plus the terms added so far."""
     return visibility.visible.astype(added.dtype) @ added + visibility.reading(
         jnp.broadcast_to(old, added.shape)
     )
@@ -277,7 +277,7 @@ def _sums_before(
     keep = call.stays[:, None, None, None].astype(empty.dtype)
 
     def of_slots(count: int) -> Array:
-        """S_[a,count] of this shard for a = 1..count, along the axis of slots."""
+        """Return S_[a,count] of this shard for a = 1..count, along the axis of slots."""
         some = (empty[:, :, :count], None, ks[:count], vs[:count])
         return _scan(form, *some, call.start, call.mask, chunk_size)[1]
 
@@ -289,14 +289,14 @@ def _sums_before(
 
 
 def _add(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Plain sums of two stretches; the first element is 1 where the later one goes on in the same segment."""
+    """Add the sums of two spans; the first element is 1 where the later span continues the same segment."""
     return later[0] * earlier[0], later[1] + later[0] * earlier[1]
 
 
 def _merge(earlier: tuple[Array, Any], later: tuple[Array, Any]) -> tuple[Array, Any]:
-    """Return sums over tuples of two stretches, for every range of slots, by Chen's identity.
+    """Merge sums over tuples of two spans, for every range of slots, by Chen's identity.
 
-    The first element is 1 where the later one goes on in the same segment; sums[e][:, :, s] is S_[s,e].
+    The first element is 1 where the later span continues the same segment; sums[e][:, :, s] is S_[s,e].
     """
     (keep1, old), (keep2, new) = earlier, later
 

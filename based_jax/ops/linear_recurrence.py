@@ -3,9 +3,9 @@
     S_t = diag(exp(g_t)) S_{t-1} + k_t v_t^T,     y_t = S_t^T q_t
     with a bonus u (RWKV-5):                      y_t = (S_{t-1} + diag(u) k_t v_t^T)^T q_t
 
-g_t <= 0 holds one log-gate per head or one per key channel. Two forms: the recurrence token by token is the
-specification; the chunked one works on pairs inside a chunk and carries S between chunks (GLA, Yang et al.
-2023, section 4; the gates' products are formed as in `core/decay.py`).
+g_t <= 0 holds one log-gate per head or one per key channel. There are two forms: the recurrence token by
+token is the definition; the chunked form works on pairs inside a chunk and carries S between chunks (GLA,
+Yang et al. 2023, section 4; products of gates are formed as in `core/decay.py`).
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def init_linear_recurrence_state(
 
 
 def fixed_log_decay(num_heads: int, exponent: float = -5.0) -> Float[Array, " H"]:
-    """log(1 - 2^(exponent - h)) of head h: RetNet's multi-scale decay (Sun et al. 2023, equation 8)."""
+    """Return log(1 - 2^(exponent - h)) of head h, RetNet's multi-scale decay (Sun et al. 2023, eq. 8)."""
     return jnp.asarray(np.log1p(-(2.0 ** (exponent - np.arange(num_heads)))))
 
 
@@ -97,10 +97,10 @@ def linear_recurrence(
     Args:
         q, k: queries and keys; G heads, each shared by H / G neighbouring heads of v.
         v: values.
-        log_decay: logarithm of what each token leaves of the sum before it, <= 0: (B, N, H) or (B, N, H, K);
-            the first two axes may be 1.
-        bonus: weight per head and channel of a token's own key and value, which then are read before
-            they enter the sum; None reads them from the sum.
+        log_decay: logarithm of the factor that each token applies to the sum before it, <= 0: (B, N, H) or
+            (B, N, H, K); the first two axes may be 1.
+        bonus: weight per head and channel of a token's own key and value, which are then read before they
+            are added to the sum; None reads them from the sum.
         scale: factor of the outputs; default K^(-1/2).
         chunk_size: tokens per chunk of "xla"; default 64. "reference" goes token by token.
     """
@@ -154,8 +154,8 @@ def decayed_chunk(
 
     Args:
         log_decay: one gate per head (last axis 1) or per channel.
-        visibility: of the chunk; without the diagonal where there is a `bonus`.
-        scores: q k^T, if it has been computed (gates per head only).
+        visibility: mask of the chunk; without the diagonal if there is a `bonus`.
+        scores: q k^T, if already computed (gates per head only).
         bonus: as for `linear_recurrence`.
     """
     inclusive = bonus is None
@@ -178,7 +178,7 @@ def _chunked(
     groups, heads = q.shape[2], v.shape[2]
 
     def grouped(x: Array) -> Array:
-        """(B, H, ...) -> (B, G, H / G, ...); of queries and keys with an axis of size 1."""
+        """Split (B, H, ...) into (B, G, H / G, ...); queries and keys get an axis of size 1."""
         return x.reshape(x.shape[0], groups, -1, *x.shape[2:])
 
     own = None if bonus is None else grouped(bonus[None, :, None])

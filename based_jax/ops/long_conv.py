@@ -2,11 +2,11 @@
 
     y[t] = sum_{s < T, s <= t} kernel[s] * x[t - s] + skip * x[t]
 
-Tap 0 multiplies the current token (in `short_conv` the last tap does). The transform is long enough that
-nothing wraps around (the authors' explicit filters longer than the text let its end leak into its beginning).
-An FFT mixes all tokens, so causality holds up to rounding only, and an inf or NaN spoils its whole row.
+Tap 0 multiplies the current token (in `short_conv` the last tap does). The transform is long enough to avoid
+wrap-around (in the authors' code, explicit filters longer than the text leak its end into its beginning). An
+FFT mixes all tokens, so causality holds up to rounding only, and an inf or NaN affects its whole row.
 
-A Toeplitz product has no state of fixed size: the state is the last inputs themselves.
+A Toeplitz product has no state of fixed size: the state holds the last inputs.
 """
 
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
 NEAR = 8
-"""Taps that packed rows apply one by one before the levels of `_packed`; a power of two."""
+"""Taps that packed rows apply one by one, before the levels of `_packed`; a power of two."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LongConvState:
-    """The last W inputs of each row, a ring. With T <= W + 1 taps a row may have any length."""
+    """The last W inputs of each row, a ring buffer. With T <= W + 1 taps a row may have any length."""
 
     inputs: Float[Array, "B W E"]
     stream: Stream
@@ -74,20 +74,20 @@ def long_conv(
 ) -> Float[Array, "B N E"] | tuple[Float[Array, "B N E"], LongConvState]:
     """Convolve each channel with its own long filter, in float32 (float64 for float64 inputs).
 
-    Returns y, (B, N, E). With more than W + 1 taps, all outputs of a row that has outgrown its state are NaN:
-    under `jit` no error can be raised. Shared arguments, results and errors: `help(based_jax.ops)`.
+    Returns y, (B, N, E). With more than W + 1 taps, all outputs of a row that exceeds its state's capacity
+    are NaN: under `jit` no error can be raised. Shared arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
         x: inputs.
-        kernel: taps, the current token's first. Of more than there are tokens the first ones are used.
+        kernel: taps, the current token's first. Taps beyond the number of tokens are ignored.
         skip: factor of the current input, added to tap 0.
-        initial_state: continue from here; one token is then a dot product with the inputs kept.
+        initial_state: continue from here; one token is then a dot product with the stored inputs.
         return_state: needs `initial_state`.
         segment_ids: taps do not reach across a segment's start. This costs log2(N) transforms.
         implementation: "reference" (Toeplitz matrices), "xla" (FFT) or None for the best.
 
     Raises:
-        ValueError: a text longer than the state, where lengths are known.
+        ValueError: a text longer than the state, if lengths are known.
     """
     chosen = implementation_for("long_conv", x, kernel, implementation=implementation)
     expect_array("x", x, ("B", "N", "E"), "floating")
@@ -138,7 +138,7 @@ def _long_conv(
         past, index = latest(state.inputs, state.stream.length, kept)
         past = jnp.where((index >= state.stream.start[:, None])[..., None], past, 0).astype(dtype)
         whole = jnp.concatenate([past, values], axis=1)
-        if start is not None:  # the inputs kept are now one segment: those of older ones are zeros
+        if start is not None:  # the stored inputs are now one segment: older ones are zeros
             start = jnp.where(start < 0, 0, start + kept)
             start = jnp.concatenate([jnp.zeros((batch, kept), start.dtype), start], axis=1)
 
@@ -148,7 +148,7 @@ def _long_conv(
         y = _toeplitz(whole, kernel, start)[:, kept:]
     elif length == 1:
         y = _newest(whole, kernel, start)
-    elif start is None:  # what wraps around falls on the inputs kept, whose outputs nobody needs
+    elif start is None:  # wrap-around affects only the unused outputs at stored inputs
         y = circular_convolution(kernel, whole, fft_size(whole.shape[1] + taps - 1 - kept))
         y = y[:, kept : kept + length]
     else:
@@ -166,7 +166,7 @@ def _long_conv(
 def _of_channels(
     x: Array, kernel: Array, skip: Array | None, segment_ids: Array | None, mask: Array | None, chosen: str
 ) -> Float[Array, "B N E"]:
-    """Exchange the shards of all channels for whole sequences of some channels, and back."""
+    """Convolve sharded sequences: exchange shards of all channels for whole sequences of some, and back."""
     share = context_parallel.to_channels(x)
     kernel, skip = jax.tree.map(context_parallel.own_channels, (kernel, skip))
     segment_ids, mask = context_parallel.whole((segment_ids, mask))
@@ -178,7 +178,7 @@ def _of_channels(
 def _toeplitz(
     x: Float[Array, "B N E"], kernel: Float[Array, "T E"], start: Int[Array, "B N"] | None
 ) -> Float[Array, "B N E"]:
-    """Return T x with T[t, j] = kernel[t - j] where token t sees j."""
+    """Return T x with T[t, j] = kernel[t - j] if token t sees j, else 0."""
     index = jnp.arange(x.shape[1])
     lag = index[:, None] - index
     visible = (lag >= 0) & (lag < kernel.shape[0])
@@ -205,10 +205,10 @@ def _packed(
 ) -> Float[Array, "B N E"]:
     """Convolve within segments.
 
-    The pairs of tokens of a row form a triangle. It is tiled by squares: level by level, the left half of
-    each block of 2 C tokens acts on its right half. A segment on both sides of the middle is the only one
-    that a square connects, so hiding the inputs before its start and the outputs after its end is exact.
-    The tiles of the smallest level, which touch the diagonal, go tap by tap.
+    The pairs of tokens of a row form a triangle, tiled by squares: at each level, the left half of each block
+    of 2 C tokens acts on its right half. A square connects only the segment on both sides of its middle, so
+    masking the inputs before that segment's start and the outputs after its end is exact. The smallest tiles,
+    at the diagonal, are computed tap by tap.
     """
     batch, length, channels = x.shape
     half = NEAR
@@ -233,7 +233,7 @@ def _packed(
         starts, indices = start.reshape(blocks), index.reshape(-1, 2, half)
         middle = indices[:, 1, :1]
         left = jnp.where((indices[:, 0] >= starts[:, :, 1, :1])[..., None], left, 0)
-        # Lags are 1 to 2 C - 1, so a transform of 2 C wraps around onto the left half only.
+        # Lags are 1 to 2 C - 1, so a transform of size 2 C wraps around into the left half only.
         right = circular_convolution(kernel[: 2 * half], left, fft_size(2 * half))[:, :, half:]
         right = jnp.where((starts[:, :, 1] < middle)[..., None], right, 0)
         both = jnp.stack([jnp.zeros_like(right), right], axis=2)

@@ -14,9 +14,9 @@ from based_jax.validate import expect_array
 def rms_norm(
     x: Float[Array, "... D"], scale: Float[Array, "*heads D"], eps: float = 1e-5
 ) -> Float[Array, "... D"]:
-    """x / sqrt(mean(x^2) + eps) * scale over the last axis, in the dtype of x.
+    """Return x / sqrt(mean(x^2) + eps) * scale over the last axis, in the dtype of x.
 
-    The scale may have more of x's last axes: (H, D) norms each head by itself, with scales of its own.
+    The scale may have more of x's last axes: (H, D) gives each head its own scales.
     """
     _expect_last_axes("scale", scale, x)
     dtype = accumulation_dtype(x)
@@ -32,7 +32,7 @@ def layer_norm(
     bias: Float[Array, "*heads D"] | None = None,
     eps: float = 1e-5,
 ) -> Float[Array, "... D"]:
-    """(x - mean) / sqrt(variance + eps) * scale + bias over the last axis, in the dtype of x.
+    """Return (x - mean) / sqrt(variance + eps) * scale + bias over the last axis, in the dtype of x.
 
     Scale and bias may have more of x's last axes: with (H, D) it is the group norm of H heads.
     """
@@ -48,13 +48,13 @@ def layer_norm(
 
 @compiled
 def l2_norm(x: Float[Array, "... D"], eps: float = 1e-6) -> Float[Array, "... D"]:
-    """x / sqrt(sum(x^2) + eps) over the last axis, in the dtype of x; zeros stay zeros."""
+    """Return x / sqrt(sum(x^2) + eps) over the last axis, in the dtype of x; zeros stay zeros."""
     y = x.astype(accumulation_dtype(x))
     return (y * lax.rsqrt(jnp.sum(y * y, axis=-1, keepdims=True) + eps)).astype(x.dtype)
 
 
 def _mean_square(y: Float[Array, "... D"], eps: float) -> Float[Array, "... 1"]:
-    """mean(y^2) + eps over the last axis."""
+    """Return mean(y^2) + eps over the last axis."""
     if products.is_row_on_gpu(y):
         return jnp.sum(y * y * (1 / y.shape[-1]) + eps / y.shape[-1], axis=-1, keepdims=True)
     return jnp.mean(y * y, axis=-1, keepdims=True) + eps

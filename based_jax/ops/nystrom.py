@@ -1,22 +1,22 @@
-"""Softmax attention through a few landmarks: Nystrom attention, and a causal relative of it.
+"""Softmax attention through a few landmarks: Nystrom attention, and a causal variant.
 
-The sequence is cut into m pieces, whose mean queries q~ and keys k~ are the landmarks (NystromFormer, Xiong
+The sequence is split into m chunks, whose mean queries q~ and keys k~ are the landmarks (NystromFormer, Xiong
 et al. 2021):
 
     y = F1 pinv(F2) F3 v,   F1 = softmax(q k~^T),   F2 = softmax(q~ k~^T),   F3 = softmax(q~ k^T)
 
-with the pseudo-inverse by six steps of Z <- Z (13 - KZ (15 - KZ (7 - KZ))) / 4. In Zoology's code each factor
-is masked to entries whose column is not beyond the row, as if landmark j were token j: the mean of
-later tokens is among what a query sees, so this form is not causal.
+with the pseudo-inverse by six steps of Z <- Z (13 - KZ (15 - KZ (7 - KZ))) / 4. Zoology's code masks each
+factor to entries whose column is at most the row, as if landmark j were token j. A query thus sees means of
+later tokens, so this form is not causal.
 
-The causal form masks by time. Pieces are c tokens long, wherever the text ends; a landmark sees its own
-piece, so that F2 is the identity; a query sees the landmarks of the pieces before its own, each for c tokens,
-and the tokens of its own piece:
+The causal form masks by time. Chunks are c tokens long (`piece`), whatever the length of the text; a landmark
+sees its own chunk, so F2 is the identity; a query sees the landmarks of the chunks before its own, each
+weighted as c tokens, and the tokens of its own chunk:
 
     y_i = (sum_{a before i's} c exp(q_i.k~_a) u_a + sum_{j<=i in i's} exp(q_i.k_j) v_j) / normaliser
     u_a = sum_{j in a} softmax_j(q~_a.k_j) v_j
 
-Where the keys of a piece are equal, it is softmax attention; for c = 1 it always is.
+This equals softmax attention if all keys of each chunk are equal, and always for c = 1.
 """
 
 import functools
@@ -51,7 +51,7 @@ PINVERSES = ("iterative", "shared", "svd")
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LandmarkState:
-    """What `landmark_attention` keeps between calls."""
+    """State of `landmark_attention` between calls."""
 
     means: ShortConvState
     """the last c - 1 queries and keys"""
@@ -62,7 +62,7 @@ class LandmarkState:
     values: Float[Array, "B M H V"]
     """their readouts u"""
     index: Int[Array, "B M"]
-    """index of the last token of each landmark's piece, -1 where there is none yet"""
+    """index of the last token of each landmark's chunk, -1 in empty slots"""
     stream: Stream
 
 
@@ -90,14 +90,14 @@ def nystrom_attention(
     iterations: int = 6,
     pinverse: str = "iterative",
 ) -> Float[Array, "B N H V"]:
-    """Nystrom attention with the masks of Zoology's code: NOT causal where N > num_landmarks.
+    """Compute Nystrom attention with the masks of Zoology's code: NOT causal if N > num_landmarks.
 
     Args:
         q, k, v: queries, keys, values of whole rows.
         num_landmarks: m; with m >= N this is exact causal attention.
-        iterations: steps towards the pseudo-inverse.
-        pinverse: "iterative", "shared" (iterative, with one first guess for all rows of the batch: they
-            depend on each other, slightly) or "svd" (`jax.numpy.linalg.pinv`).
+        iterations: iterations of the pseudo-inverse.
+        pinverse: "iterative", "shared" (iterative, with one initial guess for all rows of the batch, which
+            then depend on each other slightly) or "svd" (`jax.numpy.linalg.pinv`).
 
     Returns:
         y: (B, N, H, V) in the dtype of v.
@@ -125,11 +125,11 @@ def nystrom_attention(
 def iterative_pinv(
     matrix: Float[Array, "*lead M M"], iterations: int = 6, *, shared: bool = False
 ) -> Float[Array, "*lead M M"]:
-    """Approximate pseudo-inverse of non-negative matrices whose rows sum to 1 (Razavi et al. 2014).
+    """Approximate the pseudo-inverse of non-negative matrices whose rows sum to 1 (Razavi et al. 2014).
 
-    The first guess is the transpose over the largest column sum, of this matrix or, if `shared`, of all. Full
-    precision: on a GPU the default for float32 products keeps 10 bits, which the iteration would have to
-    correct for again.
+    The initial guess is the transpose over the largest column sum, of this matrix or, if `shared`, of all.
+    Full precision: on a GPU the default for float32 products keeps 10 bits, whose errors the iteration would
+    have to correct.
     """
     product = functools.partial(jnp.matmul, precision="highest")
     unit = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
@@ -168,11 +168,11 @@ def landmark_attention(
     """Attend causally through landmarks, in O(N (N / c + c)); return y, (B, N, H, V).
 
     Outputs are NaN for rows with more landmarks than the state has slots for. Shared arguments, results and
-    errors: `help(based_jax.ops)`; implementation: of `softmax_attention`. `return_state` needs a state.
+    errors: `help(based_jax.ops)`; implementation: see `softmax_attention`. `return_state` needs a state.
 
     Args:
         q, k, v: queries, keys, values.
-        piece: c, tokens per landmark; pieces are counted from the start of each segment.
+        piece: c, tokens per landmark; chunks are counted from the start of each segment.
     """
     batch, length, heads, width, _ = expect_qkv(q, k, v)
     expect(piece >= 1, "piece", piece, "at least 1 token")
@@ -180,7 +180,7 @@ def landmark_attention(
     call = continue_from(state, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))
 
-    # Means and readouts of the last c tokens, at every token: those at the end of a piece are the landmarks.
+    # Means and readouts of the last c tokens, at every token: those at the end of a chunk are the landmarks.
     both = jnp.concatenate([q, k], axis=2).reshape(batch, length, -1)
     taps = jnp.full((piece, both.shape[-1]), 1 / piece, both.dtype)
     last = None if state is None else state.means
@@ -204,7 +204,7 @@ def landmark_attention(
     near, ring = outputs_and_state(results, return_state)
 
     keys, values, index, fits = _landmarks(k_mean, readout, call.tokens, piece, state)
-    if keys.shape[1] == 0:  # rows shorter than a piece
+    if keys.shape[1] == 0:  # rows shorter than a chunk
         return near[0]
     chosen = "reference" if implementation == "reference" else "xla"
     options = AttentionOptions(True, None, width**-0.5, earlier, return_log_sum=True, chosen=chosen)
@@ -224,7 +224,7 @@ def _landmarks(
     piece: int,
     state: LandmarkState | None,
 ) -> tuple[Array, Array, Array, Array]:
-    """Keys, values and indices of all landmarks, this call's after the state's; and which rows they fit."""
+    """Return keys, values and indices of all landmarks, the state's first, and the rows that fit."""
     batch, length = means.shape[:2]
     if state is None:
         slots = length // piece
@@ -237,7 +237,7 @@ def _landmarks(
         ends &= places.mask
     slot = jnp.sum(index >= 0, axis=1, keepdims=True) + jnp.cumsum(ends, axis=1)
     fits = slot[:, -1] <= index.shape[1]
-    at = jnp.arange(batch)[:, None], jnp.where(ends, slot - 1, index.shape[1])  # no such slot: dropped
+    at = jnp.arange(batch)[:, None], jnp.where(ends, slot - 1, index.shape[1])  # out of range: dropped
     now = jnp.broadcast_to(places.index, (batch, length))
     keys, values, index = (
         old.at[at].set(new.astype(old.dtype), mode="drop")
@@ -247,7 +247,7 @@ def _landmarks(
 
 
 def _piece_means(x: Float[Array, "B H N K"], count: int) -> Float[Array, "B H M K"]:
-    """Means of `count` pieces of about equal length, the shorter ones first."""
+    """Return the means of `count` chunks of about equal length, the shorter ones first."""
     length = x.shape[2]
     size, longer = divmod(length, count)
     border = (count - longer) * size
@@ -262,6 +262,6 @@ def _piece_means(x: Float[Array, "B H N K"], count: int) -> Float[Array, "B H M 
 
 
 def _lower_softmax(q: Float[Array, "B H N K"], k: Float[Array, "B H M K"]) -> Float[Array, "B H N M"]:
-    """softmax(q k^T) over the columns that are not beyond the row."""
+    """Return softmax(q k^T) over the columns up to the row's index."""
     scores = q @ k.swapaxes(-1, -2)
     return jax.nn.softmax(jnp.where(jnp.tri(*scores.shape[-2:], dtype=bool), scores, -jnp.inf), axis=-1)

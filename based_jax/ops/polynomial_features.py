@@ -1,12 +1,12 @@
-"""Low-rank factors of exp(Q K^T / K): Taylor's polynomial of the exponential, as features of q and of k.
+"""Low-rank factors of exp(Q K^T / K): the exponential's Taylor polynomial as features of q and k.
 
     phi(q) . phi(k) = sum_{m <= g} s^m / m!  ~  exp(s),   s = q . k / K
     phi_a(x) = sqrt(1 / (a! K^|a|)) prod_i x_i^(a_i)      for every multi-index a of degree |a| <= g
 
-One feature for each monomial, so the rank is exactly binomial(K + g, g): the polynomial method of Alman and
-Song (2023), as Gu et al. ("Conv-Basis", Lemma C.2) take it over. Both state only that such factors exist;
-these are the symmetric ones, smaller than their binomial(2 (g + K), 2 g). The rank grows with K^g, so this is
-for narrow heads and small |s|. Degree 2 with 1 / sqrt(K) in place of 1 / K is the map of `taylor_attention`.
+There is one feature per monomial, so the rank is exactly binomial(K + g, g): the polynomial method of Alman
+and Song (2023), used by Gu et al. ("Conv-Basis", Lemma C.2). Both state only that such factors exist; these
+are the symmetric ones, smaller than their binomial(2 (g + K), 2 g). The rank grows as K^g, so use them for
+narrow heads and small |s|. Degree 2 with 1 / sqrt(K) instead of 1 / K is the map of `taylor_attention`.
 """
 
 import math
@@ -21,14 +21,14 @@ from based_jax.validate import expect
 
 
 def polynomial_map(degree: int, scale: float | None = None) -> FeatureMap:
-    """Taylor's polynomial of exp(scale q . k) as a map for `linear_attention` and `masked_low_rank`.
+    """Return the Taylor polynomial of exp(scale q . k) as a map for `linear_attention` and `masked_low_rank`.
 
-    An even degree has no real root: every similarity, and so every normaliser, is positive. An odd one is
-    negative for s far enough below 0.
+    For even degrees every similarity, and so every normaliser, is positive. For odd degrees a similarity is
+    negative if s is far enough below 0.
 
     Args:
         degree: g >= 0.
-        scale: of the scores, > 0; default 1 / K as in the paper (the features' own width).
+        scale: factor of the scores, > 0; default 1 / K as in the paper (K the width of the inputs).
 
     Raises:
         ValueError: a negative degree, or a scale that is not positive.
@@ -58,7 +58,7 @@ def _size(degree: int, scale: float | None, width: int) -> int:
 
 
 def polynomial_size(width: int, degree: int) -> int:
-    """Monomials of at most `degree` in `width` variables, binomial(width + degree, degree)."""
+    """Count the monomials of at most `degree` in `width` variables, binomial(width + degree, degree)."""
     return math.comb(width + degree, degree)
 
 
@@ -97,15 +97,15 @@ def polynomial_degree(error: float, largest: float) -> int:
 
 
 def _monomials(x: Float[Array, "... K"], degree: int) -> Float[Array, "... F"]:
-    """prod_i x_i^(a_i) / sqrt(a!) for all |a| <= degree, by degree.
+    """Return prod_i x_i^(a_i) / sqrt(a!) for all |a| <= degree, by degree.
 
-    Within a degree monomials are ordered by their largest variable: those up to variable i are a slice, and
-    times x_i they are the next degree's with the largest variable i. So no gather, in either direction.
+    Within a degree monomials are ordered by their largest variable: those up to variable i are a slice, which
+    times x_i gives those of the next degree with largest variable i. This avoids gathers in both passes.
     """
     width = x.shape[-1]
     blocks = [jnp.ones_like(x[..., :1])]
     exponents = np.zeros((1, width), int)
-    upto = np.ones(width, int)  # monomials of the last degree with no variable beyond i
+    upto = np.ones(width, int)  # monomials of the last degree with no variable above i
     counts = [exponents]
     for _ in range(degree):
         last = blocks[-1]

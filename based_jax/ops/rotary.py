@@ -25,12 +25,12 @@ def rotary(
     Args:
         x: queries or keys.
         positions: (B, N) or (1, N) integers.
-        dim: channels that take part, D by default. An odd value rotates dim + 1 channels with the
-            frequencies of dim, as flash-attention does (attn-1b: 35 of 70).
+        dim: channels to rotate, D by default. An odd value rotates dim + 1 channels with the frequencies of
+            dim, as flash-attention does (attn-1b: 35 of 70).
         interleaved: pair channels (0, 1), (2, 3), ... instead of (0, r), (1, r + 1), ...
 
-    Angles are exact to 4e-7 at any position: whole turns are taken away in integers. Implementations that
-    multiply in float32, the fused decoding kernels among them, have a phase noise of about p * 6e-8.
+    Angles are exact to 4e-7 at any position: whole turns are removed in integers. Implementations that
+    multiply in float32, such as the fused decoding kernels, have phase errors of about position * 6e-8.
 
     Raises:
         TypeError, ValueError: an argument of the wrong shape or dtype; more channels than a head has.
@@ -56,9 +56,9 @@ def rotary(
 
 
 def _angles(positions: Int[Array, "rows N"], frequencies: np.ndarray) -> Float[Array, "rows N pairs"]:
-    """position * frequency without whole turns, in [-pi, pi].
+    """Return position * frequency without whole turns, in [-pi, pi].
 
-    A frequency is 64 bits after the binary point of a turn: integers that wrap around drop whole turns.
+    A frequency is a 64-bit binary fraction of a turn: integer overflow drops whole turns.
     """
     turns = [int(frequency / (2 * np.pi) * 2**64) % 2**64 for frequency in frequencies]
     high, low = (np.array([turn >> bits & 0xFFFFFFFF for turn in turns], np.uint32) for bits in (32, 0))

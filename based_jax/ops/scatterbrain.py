@@ -1,19 +1,20 @@
-"""ScatterBrain: softmax attention in a window, and random features for what is before it (Chen et al. 2021).
+"""ScatterBrain: softmax attention in a window and random features for older tokens (Chen et al. 2021).
 
     y_i = (sum_{i-left <= j <= i} exp(s_ij) v_j + sum_{j < i-left} phi(q_i).phi(k_j) v_j) / normaliser
 
 s_ij = q_i.k_j / sqrt(K); phi(q).phi(k) estimates exp(s) without bias by FAVOR+'s F positive features
 exp(+-w.x - |x|^2 / 2) / sqrt(F), x = q or k over K^(1/4), with F / 2 random directions w (Performer,
-Choromanski et al. 2021). Tokens enter the sum of features when they leave the window: none counts twice.
+Choromanski et al. 2021). Tokens are added to the sum of features when they leave the window, so none counts
+twice.
 
-Zoology's code instead adds two attentions that are normalised apart, and takes the window
-out of the second one by subtraction, its similarities times K^(-1/2):
+Zoology's code instead adds two attentions that are normalised separately, and subtracts the window from the
+second one, with its similarities times K^(-1/2):
 
     y_i = sum_window softmax(s_ij) v_j + (sum_{j<=i} a_ij v_j) / max(sum_{j<=i} a_ij, 1e-24)
     a_ij = phi(q_i).phi(k_j) (1 - K^(-1/2) [j in the window])
 
-Its features are offset by a small eps after they were scaled by the largest feature of all keys of the row,
-later ones included: that form is not causal.
+Its features are scaled by the largest feature of all keys of the row, later ones included, then offset by a
+small eps: that form is not causal.
 """
 
 import math
@@ -42,13 +43,13 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
 SMALLEST_MASS = 1e-30
-"""A sum of features below this, relative to the query's largest feature, counts as nothing."""
+"""A sum of features below this, relative to the query's largest feature, counts as zero."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ScatterBrainState:
-    """The window, and the sums over what has left it."""
+    """The window, and the sums over older tokens."""
 
     window: KVCache
     sums: LinearAttentionState
@@ -56,7 +57,7 @@ class ScatterBrainState:
 
     @property
     def stream(self) -> Stream:
-        """How far each row has come."""
+        """Current position of each row."""
         return self.window.stream
 
 
@@ -69,7 +70,7 @@ def init_scatterbrain_state(
     features: int,
     dtype: Any = jnp.float32,
 ) -> ScatterBrainState:
-    """Return the state before the first token; `dtype` is of the window."""
+    """Return the state before the first token; `dtype` is that of the window."""
     return ScatterBrainState(
         window=init_kv_cache(batch_size, left + 1, heads, width, value_size, dtype),
         sums=init_linear_attention_state(
@@ -80,7 +81,7 @@ def init_scatterbrain_state(
 
 @compiled
 def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "R K"]:
-    """FAVOR+'s random directions: orthogonal in blocks of K, with the lengths of Gaussian vectors."""
+    """Draw FAVOR+'s random directions: orthogonal in blocks of K, with the lengths of Gaussian vectors."""
 
     def norm(x: Array) -> Array:
         return cast(Array, jnp.linalg.norm(x, axis=-1, keepdims=True))
@@ -118,13 +119,13 @@ def scatterbrain_attention(
 ) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], ScatterBrainState]:
     """Attend causally, in time linear in the length; return y, (B, N, H, V).
 
-    Shared arguments, results and errors: `help(based_jax.ops)`; implementation: of `softmax_attention` and
+    Shared arguments, results and errors: `help(based_jax.ops)`; implementation: see `softmax_attention` and
     `linear_attention`. `return_state` needs a state.
 
     Args:
         q, k, v: queries, keys, values.
         directions: R = F / 2 random directions, see `gaussian_features`.
-        left: past keys in the window, beside the query's own.
+        left: past keys in the window, besides the query's own.
     """
     batch, length = _check(q, k, v, directions, left)
     window, sums = (None, None) if initial_state is None else (initial_state.window, initial_state.sums)
@@ -133,7 +134,7 @@ def scatterbrain_attention(
     results = softmax_attention(q, k, v, left=left, return_log_sum=True, return_state=return_state, **how)
     near, written = outputs_and_state(results, return_state)
 
-    # At each token the one that has just left its window, if that is of the same segment.
+    # For each token, the one that has just left its window, if it is in the same segment.
     tokens = continue_from(initial_state, batch, length, segment_ids, mask).tokens
     if window is None:
         before = tuple(jnp.zeros((batch, left + 1, *x.shape[2:]), x.dtype) for x in (k, v))
@@ -142,8 +143,8 @@ def scatterbrain_attention(
     k, values = (x[:, :length] for x in append(before, (k, v)))
     has_left = (tokens.positions > left)[..., None, None]
 
-    # exp(w.x - |x|^2 / 2) reaches exp(|w|^2 / 2) and no further. With that factor moved to the query's side a
-    # key's features are at most 1, whatever the other keys are.
+    # exp(w.x - |x|^2 / 2) is at most exp(|w|^2 / 2). With that factor moved to the query's side, a key's
+    # features are at most 1, whatever the other keys are.
     dtype = accumulation_dtype(v)
     of_q, of_k = (_exponents(x.astype(dtype), directions.astype(dtype)) for x in (q, k))
     reach = jnp.sum(jnp.square(directions.astype(dtype)), axis=-1) / 2
@@ -174,12 +175,12 @@ def zoology_scatterbrain(
     left: int,
     eps: float = 1e-4,
 ) -> Float[Array, "B N H V"]:
-    """Zoology's form, quadratic in the length and NOT causal: the largest key's scale is in every output.
+    """Compute Zoology's form, quadratic and NOT causal: the largest key scales every output.
 
     Args:
         q, k, v: queries, keys, values of whole rows.
-        directions, left: as of `scatterbrain_attention`.
-        eps: added to every feature, over sqrt(F).
+        directions, left: as for `scatterbrain_attention`.
+        eps: added to every feature, after division by sqrt(F).
 
     Returns:
         y: (B, N, H, V) in the dtype of v.
@@ -208,7 +209,7 @@ def _check(q: Array, k: Array, v: Array, directions: Array, left: int) -> tuple[
 
 
 def _exponents(x: Float[Array, "B N H K"], directions: Float[Array, "R K"]) -> Float[Array, "B N H F"]:
-    """+-w.x - |x|^2 / 2 of x over K^(1/4)."""
+    """Return +-w.x - |x|^2 / 2 of x over K^(1/4)."""
     x = x * x.shape[-1] ** -0.25
     along = x @ directions.T
     return jnp.concatenate([along, -along], axis=-1) - jnp.sum(x * x, axis=-1, keepdims=True) / 2

@@ -1,7 +1,7 @@
-"""Which tokens of a row attention is spent on: those that occurred before, or those of the highest scores.
+"""Select the tokens that attend: those that occurred before, or those with the highest scores.
 
-Zoology, section 5 and appendix C.2. Tokens are looked at by segment; `places` are the positions of a call's
-tokens (`ops.advance`). Whole segments are meant unless a function takes a state.
+Zoology, section 5 and appendix C.2. Selection is per segment; `places` are the positions of a call's tokens
+(`ops.advance`). Functions without a state expect whole segments.
 """
 
 import jax.numpy as jnp
@@ -27,19 +27,19 @@ def repeated(
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
 ) -> Bool[Array, "B N"]:
-    """Whether the last `order` tokens have occurred before, in that order: Zoology's programmatic selection.
+    """Return where the last `order` tokens repeat an earlier n-gram: Zoology's programmatic selection.
 
-    Order 1 is its equation 3, x_i = x_j for a j < i; order 2 the repeated bigram of its appendix C.2, which
-    is what a hit of associative recall is. By sorting, so O(N log N).
+    Order 1 is its equation 3, x_i = x_j for a j < i; order 2 the repeated bigrams of its appendix C.2, the
+    hits of associative recall. Sorts, so takes O(N log N).
 
     Args:
         tokens: ids, at least 0.
         order: tokens compared.
-        segment_ids: documents packed into one row; occurrences in others do not count.
+        segment_ids: documents packed into one row; occurrences in other documents do not count.
         mask: True for real tokens, right padding.
 
     Returns:
-        (B, N) booleans, False for padding and where fewer than `order` tokens are there.
+        (B, N) booleans, False for padding and where the segment has fewer than `order` tokens so far.
     """
     expect_array("tokens", tokens, ("B", "N"), "integer")
     expect(order >= 1, "order", order, "at least 1 token")
@@ -48,8 +48,8 @@ def repeated(
     start, index, age = (
         jnp.broadcast_to(x, tokens.shape) for x in (places.start, places.index, places.positions)
     )
-    # Of equal strings of tokens in one segment all but the first, in order of time, are repetitions. A token
-    # before the segment is -1, so that what is incomplete equals nothing.
+    # Of equal n-grams in one segment all but the first in time are repetitions. Tokens before the segment are
+    # -1, so that incomplete n-grams equal no other.
     grams = [jnp.where(age >= back, jnp.roll(tokens, back, axis=1), -1) for back in range(order)]
     *keys, order_of = lax.sort((start, *grams, index), dimension=1, num_keys=1 + order)
     same = jnp.stack([key[:, 1:] == key[:, :-1] for key in keys]).all(axis=0)
@@ -62,12 +62,12 @@ def repeated(
 def repeated_in(
     seen: Int[Array, "B W"], tokens: Int[Array, "B N"], places: TokenPositions, stream: Stream, order: int = 1
 ) -> tuple[Bool[Array, "B N"], Int[Array, "B W"]]:
-    """`repeated` for tokens that continue a row, in O(N W), and the row's tokens with them.
+    """Compute `repeated` for tokens that continue a row, in O(N W); return it and the row's tokens so far.
 
     Args:
-        seen: all tokens of each row before this call, index p in slot p, with slots for these.
+        seen: all tokens of each row before this call, index p in slot p, with free slots for these.
         tokens: ids at `places`.
-        places, stream: of `ops.advance`, after what was seen.
+        places, stream: results of `ops.advance` for this call.
         order: tokens compared.
     """
     seen = put(seen, tokens, places, stream)
@@ -82,13 +82,13 @@ def repeated_in(
 
 @compiled
 def segment_lengths(places: TokenPositions, batch_size: int) -> Int[Array, "B N"]:
-    """Return real tokens of the segment that each token belongs to."""
+    """Return the number of real tokens in each token's segment."""
     return segment_sum(jnp.ones((batch_size, places.index.shape[1]), jnp.int32), places)
 
 
 @compiled
 def segment_sum(values: Shaped[Array, "B N"], places: TokenPositions) -> Shaped[Array, "B N"]:
-    """Return the sum over the real tokens of the segment that each token belongs to. NOT causal."""
+    """Return the sum over the real tokens of each token's segment. NOT causal."""
     start, rows = _starts(places, values.shape[0])
     if places.mask is not None:
         values = jnp.where(places.mask, values, 0)
@@ -99,13 +99,13 @@ def segment_sum(values: Shaped[Array, "B N"], places: TokenPositions) -> Shaped[
 def highest(
     scores: Float[Array, "B N"], count: Int[Array, "B N"], places: TokenPositions
 ) -> Bool[Array, "B N"]:
-    """Return the tokens of the `count` highest scores of their segment. NOT causal: all of it is ranked."""
+    """Mark the tokens with the `count` highest scores of their segment. NOT causal: ranks whole segments."""
     batch, length = scores.shape
     start, rows = _starts(places, batch)
     if places.mask is not None:
         scores = jnp.where(places.mask, scores, -jnp.inf)
     index = jnp.broadcast_to(jnp.arange(length), scores.shape)
-    # Sorted by segment, then by score: the index in this order less the segment's start is the rank.
+    # Sort by segment, then by score: the rank is the index in this order minus the segment's start.
     order = lax.sort((start, -scores, index), dimension=1, num_keys=2)[2]
     rank = jnp.zeros_like(index).at[rows, order].set(index) - start
     return rank < count if places.mask is None else (rank < count) & places.mask
@@ -113,7 +113,7 @@ def highest(
 
 @compiled
 def segment_softmax(scores: Float[Array, "B N"], places: TokenPositions) -> Float[Array, "B N"]:
-    """Softmax over the tokens of each segment, 0 for padding. NOT causal."""
+    """Return the softmax over the tokens of each segment, 0 for padding. NOT causal."""
     start, rows = _starts(places, scores.shape[0])
     if places.mask is not None:
         scores = jnp.where(places.mask, scores, NOTHING)
@@ -129,11 +129,11 @@ def segment_softmax(scores: Float[Array, "B N"], places: TokenPositions) -> Floa
 def running_log_sum(
     scores: Float[Array, "B N"], before: Float[Array, " B"], places: TokenPositions
 ) -> tuple[Float[Array, "B N"], Float[Array, " B"]]:
-    """log sum_{j <= i} exp(score_j) over the segment of each token i, and what to go on with.
+    """Return log sum_{j <= i} exp(score_j) over the segment of each token i, and its last value to continue.
 
     Args:
-        scores: of the tokens at `places`.
-        before: the same of each row's last token before this call; `NOTHING` if there was none.
+        scores: scores of the tokens at `places`.
+        before: the value at each row's last token before this call; `NOTHING` if there was none.
     """
     if places.mask is not None:
         scores = jnp.where(places.mask, scores, NOTHING)
@@ -159,7 +159,7 @@ def attention_of_some(
     *,
     mask: Bool[Array, "B N"] | None = None,
 ) -> Float[Array, "B N H V"]:
-    """Causal softmax attention of the chosen queries only, in O(count N): the outputs of others are 0.
+    """Attend causally with the chosen queries only, in O(count N); outputs of other queries are 0.
 
     Args:
         q, k, v: queries, keys, values; H a multiple of G.
@@ -182,6 +182,6 @@ def attention_of_some(
 
 
 def _starts(places: TokenPositions, batch_size: int) -> tuple[Int[Array, "B N"], Int[Array, "B 1"]]:
-    """Return where each token's segment begins in its row, and the rows' numbers."""
+    """Return the start of each token's segment in its row, and the indices of the rows."""
     start = jnp.broadcast_to(places.start, (batch_size, places.index.shape[1]))
     return start, jnp.arange(batch_size)[:, None]

@@ -94,7 +94,7 @@ def short_conv(
     before = jnp.zeros((batch, taps - 1, channels), x.dtype) if history is None else history.astype(x.dtype)
     padded = jnp.concatenate([before, x], axis=1)
     age = call.tokens.positions  # tokens of the same segment before this one
-    # In a fresh call without segments the history before the first token is zeros: nothing to hide.
+    # In a fresh call without segments the history before the first token is zeros and needs no mask.
     bounded = call.before is not None or segment_ids is not None
     y = jnp.zeros_like(x) if bias is None else over_rows(bias.astype(x.dtype), x)
     for back in range(taps):
@@ -134,14 +134,14 @@ def short_conv_step(
     """Take one step of silu(conv(inner[:, 0]) + bias), times inner[:, 1] if `gated`.
 
     Args:
-        inner: of one token per row.
+        inner: the inputs of one token per row.
         kernel, bias: see `short_conv`.
-        state: what `init_short_conv_state` or an earlier call returned.
+        state: from `init_short_conv_state` or an earlier call.
         implementation: "pallas", one kernel that also updates the state in place (2 to 8 taps); "xla",
             `short_conv`; None for the best.
 
     Returns:
-        y, (B, E), and the moved state.
+        y, (B, E), and the new state.
     """
     expect_array("inner", inner, ("B", 2, "E"), "floating")
     batch, _, channels = inner.shape

@@ -90,7 +90,7 @@ def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
 
 
 def _on_cpu(q: Any, k: Any, v: Any) -> str:
-    """Return what a CPU computes a call with; scores of short ones fit its caches as they are."""
+    """Return the implementation for a CPU; short calls need no tiles, their scores fit the caches."""
     return "tiled" if q.shape[1] >= MIN_TILED_LENGTH else "xla"
 
 
@@ -126,7 +126,7 @@ def softmax_attention(
     Args:
         q, k, v: queries, keys, values; H a multiple of G (grouped-query attention).
         causal: key j is visible to query i only if j <= i.
-        left: number of past keys that a query sees beside its own; None is all of them. Needs `causal`.
+        left: number of past keys that a query sees besides its own; None for all. Needs `causal`.
         scale: factor of the scores; None is K^(-1/2).
         initial_state: cache to continue from (`kv_cache.init_kv_cache`): `left` + 1 slots for a window,
             otherwise as many as the whole text may have tokens. Needs `causal`.
@@ -244,7 +244,7 @@ def _fused(
 def _with_cache(
     q: Array, k: Array, v: Array, cache: KVCache, written: KVCache, call: Continuation, how: AttentionOptions
 ) -> Any:
-    """Attend to the keys before a call and to its own; `written` is the cache with those in it."""
+    """Attend to the keys before a call and to its own, which `written`, the new cache, contains."""
     batch, length = q.shape[:2]
     if how.left is None or length == 1:
         key_index = slot_index(call.after.length, cache.slots)
@@ -276,11 +276,11 @@ def window_step(
 ) -> tuple[Float[Array, "B H V"], KVCache]:
     """Take one step in a window of `cache.slots` keys: write key and value into the ring, then attend.
 
-    Rows may be at different lengths. The fused kernels ("pallas", or "triton" through jax-triton) update the
-    ring in place where `jit` was given it to donate.
+    Rows may have different lengths. The fused kernels ("pallas", or "triton" through jax-triton) update the
+    ring buffer in place if it is donated to `jit`.
 
     Args:
-        q, k, v: of one token per row; already rotated unless `rotary_dim` is given.
+        q, k, v: queries, keys and values of one token per row; already rotated unless `rotary_dim` is given.
         cache: the last keys, rotated, and values.
         scale: factor of the scores; None is K^(-1/2).
         positions: (B,) of the rotary embedding; None counts from the start of each row's segment.
@@ -288,7 +288,7 @@ def window_step(
             dim, base and interleaved; None does not rotate.
 
     Returns:
-        y: (B, H, V) in the dtype of v, and the moved cache.
+        y: (B, H, V) in the dtype of v, and the new cache.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         expect_array(name, array, ("B", "heads", "dim"), "floating")
@@ -327,12 +327,12 @@ def _sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
 
 
 def _not_in_tiles(causal: bool, left: int | None, allowed: Any) -> str | None:
-    """Return why a call does not go through tiles of queries and keys, or None."""
+    """Return the reason why a call cannot use tiles of queries and keys, or None."""
     reasons = {
         "is causal": not causal,
         "has no windows (left)": left is not None,
         "has no pattern (allowed)": allowed is not None,
-        "needs whole sequences and heads, and these are spread over devices": context_parallel.is_active(),
+        "needs whole sequences and heads, and these are sharded over devices": context_parallel.is_active(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -346,12 +346,12 @@ def _refusals(
     allowed: Any,
     log_sum: bool,
 ) -> dict[str, str | None]:
-    """Return why the arguments beside q, k, v keep each kernel from running the call; the preferred first."""
+    """Return the reasons why arguments other than q, k, v exclude each kernel; the preferred kernel first."""
     both = {
         "has no pattern but windows (allowed)": allowed is not None,
         "returns no log-sums (return_log_sum)": log_sum,
         "needs a number as scale, known when the call is traced": not isinstance(scale, float | int | None),
-        "needs whole sequences, and these are split over devices": context_parallel.is_sharded(),
+        "needs whole sequences, and these are sharded over devices": context_parallel.is_sharded(),
     }
     cudnn = both | {
         "has no segments (segment_ids)": segment_ids is not None,
@@ -371,7 +371,7 @@ def _refusals(
 
 
 def keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> tuple[Array, Array, Array]:
-    """Return keys, values and indices that a shard of the sequences sees: all, or its window and its own."""
+    """Return keys, values and indices visible to a shard of the sequences: all, or its window and its own."""
     if left is None:
         return context_parallel.whole((k, v, key_index))
     before = (*(context_parallel.halo(x, left) for x in (k, v)), key_index[:, :1] + jnp.arange(-left, 0))
@@ -394,7 +394,7 @@ def _same_segment(start: Array, key_start: Any, mask: Array | None) -> Bool[Arra
 def visible_keys(
     index: Array, start: Array, key_index: Array, left: int | None, allowed: Pattern | None = None
 ) -> Bool[Array, "*rows N M"]:
-    """Return causal visibility from running indices; a key that is not there has a negative index."""
+    """Return causal visibility from running indices; a missing key has a negative index."""
     oldest = start if left is None else jnp.maximum(start, index - left)
     key_index = key_index[..., None, :]
     visible = (key_index <= index[..., None]) & (key_index >= oldest[..., None])
@@ -447,7 +447,7 @@ def attend_in_blocks(
 ) -> Any:
     """Attend to all keys with every query; "xla" goes through blocks of queries and recomputes them backward.
 
-    k, v may be of other tokens than q, those at `tokens`; key_index reports of which, negative for none.
+    k, v may be of other tokens than q, those at `tokens`; key_index has their indices, negative for none.
     """
     batch, length = q.shape[:2]
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
@@ -470,7 +470,7 @@ def _windowed(
 ) -> Any:
     """Attend from blocks of queries to their own block and those before it in the window: exact and linear.
 
-    k, v may have keys before the queries' own (a cache); key_index says which token each of them is.
+    k, v may have keys before the queries' own (a cache); key_index has the index of each key's token.
     """
     batch, length = q.shape[:2]
     size = window_block(how.left or 0)

@@ -2,8 +2,8 @@
 
     y_i = sum_{j <= i} (1 + s + s^2 / 2) v_j / (sum_{j <= i} (1 + s + s^2 / 2) + eps),  s = q_i.k_j / sqrt(K)
 
-Only one chunk's features (153 per head and token for K = 16) exist at a time, and inside a chunk the
-polynomial of q.k is used instead of them. The state keeps the symmetric layout.
+Only one chunk's features (153 per head and token for K = 16) exist at a time, and within a chunk the
+polynomial of q.k replaces them. The state has the symmetric layout.
 """
 
 import functools
@@ -91,12 +91,12 @@ def taylor_attention(
     """Attend causally with Based's Taylor map of q and k, (B, N, H, K), to v; return y, (B, N, H, V).
 
     Shared arguments, results and errors: `help(based_jax.ops)`; v, log_decay, eps and chunk_size:
-    `linear_attention`. q and k are the projections themselves: the map and its 1/sqrt(K) are applied inside.
+    `linear_attention`. Pass q and k unmapped and unscaled: the op applies the map and its 1/sqrt(K).
 
     Args:
         implementation: "pallas", the fused GPU kernels (K <= 32, V <= 256, no decay, one dtype; float32 and
             float16 inputs use TF32 matmuls unless JAX's default matmul precision is "highest"); "triton",
-            the same kernels written for jax-triton; "mosaic", their forward pass on Hopper's own instructions
+            the same kernels written for jax-triton; "mosaic", their forward pass in Hopper's instructions
             (K = 16, bfloat16, jax >= 0.11; gradients by "pallas", "triton" or else "xla"); "xla", the chunked
             scan; "reference", quadratic; or None for the best.
     """
@@ -123,7 +123,7 @@ def taylor_attention(
 
 
 def _differentiated_as(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute `function`, with the gradients of `plain`, which computes the same."""
+    """Compute `function`, with the gradients of the equivalent function `plain`."""
 
     def forward(*arrays: Any) -> tuple[Any, Any]:
         return function(*arrays), arrays
@@ -145,7 +145,7 @@ def _fused(
     segment_ids: Array | None,
     mask: Array | None,
 ) -> Any:
-    """Run the kernels: they know where each token's segment begins in this call and how many are real."""
+    """Run the kernels, given each token's segment start in this call and the number of real tokens."""
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     shape = (batch, heads, symmetric_taylor_size(width), value_size)
     expect_state(state, kv=shape, k=shape[:3])
@@ -195,11 +195,11 @@ def taylor_step(
 ) -> tuple[Float[Array, "B H V"], LinearAttentionState]:
     """Take one decoding step: add the token to the state, then read it (a token sees itself).
 
-    The fused kernels update the state in place where `jit` was given it to donate, and keep its
-    dtype; the others return a float32 state.
+    The fused kernels update the state in place if it is donated to `jit`, and keep its dtype; the others
+    return a float32 state.
 
     Returns:
-        y: (B, H, V), and the moved state.
+        y: (B, H, V), and the new state.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         expect_array(name, array, ("B", "H", "dim"), "floating")

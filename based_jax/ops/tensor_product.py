@@ -1,12 +1,12 @@
-"""Products of scores as scores of products: the tensor (Kronecker) product of several queries or keys.
+"""Tensor (Kronecker) products of queries or keys, whose scores are products of scores.
 
     prod_a q^a . k^a  =  (q^1 x ... x q^A) . (k^1 x ... x k^A)
 
-so that a product of scores, which HyperFeatureAttention (Ustaomeroglu and Qu, Definition 5.1) multiplies with
-its values, is linear attention with prod_a d_a features, and has a state of constant size. With q^1 = q^2 and
-k^1 = k^2 these are the features of (q . k)^2; here the factors are free, and no feature comes twice.
+so attention with products of scores, as in HyperFeatureAttention (Ustaomeroglu and Qu, Definition 5.1), is
+linear attention with prod_a d_a features, and has a state of constant size. With q^1 = q^2 and k^1 = k^2
+these are the features of (q . k)^2; here the factors differ, and no feature repeats.
 
-Where prod_a d_a is too many, M random products do on average what all of them do:
+If prod_a d_a is too large, M random products are an unbiased estimate:
 
     psi_m(x) = prod_a (omega^a_m . x^a) / sqrt(M),   signs omega,   E[psi(q) . psi(k)] = prod_a q^a . k^a
 
@@ -29,7 +29,7 @@ from based_jax.validate import expect
 
 @compiled
 def tensor_product(factors: Sequence[Float[Array, "... _"]]) -> Float[Array, "... F"]:
-    """All products of one channel of each factor, the last factor's channel running fastest.
+    """Return all products of one channel of each factor, the last factor's channel running fastest.
 
     Args:
         factors: A arrays (..., d_a) of one dtype, with the same leading axes.
@@ -45,7 +45,7 @@ def tensor_product(factors: Sequence[Float[Array, "... _"]]) -> Float[Array, "..
 
 
 def tensor_product_map(widths: Sequence[int]) -> FeatureMap:
-    """The tensor product as a map for `linear_attention`, of factors that lie side by side in the channels.
+    """Return the tensor product as a map for `linear_attention`, for factors concatenated in the channels.
 
     Args:
         widths: d_a of each factor; their sum is the width of the map's input.
@@ -59,22 +59,22 @@ def _all_products(widths: tuple[int, ...], x: Float[Array, "... K"]) -> Float[Ar
 
 
 def factors_in(x: Float[Array, "... K"], widths: Sequence[int]) -> list[Float[Array, "... _"]]:
-    """Return what lies side by side in the channels."""
+    """Split x into the factors that are concatenated in its channels."""
     return jnp.split(x, list(accumulate(widths))[:-1], axis=-1)
 
 
 def sketched_product_map(key: jax.Array, widths: Sequence[int], size: int) -> FeatureMap:
-    """`size` random features in place of all products: unbiased, with an error that falls as size^(-1/2).
+    """Return a map of `size` random features, an unbiased estimate with an error of order size^(-1/2).
 
-    Scores may be negative though those of the whole map are not: do not normalise by their sum.
+    Scores may be negative even if those of the full map are not: do not normalise by their sum.
 
     Args:
-        key: of the signs; queries and keys must meet the same ones, so one map serves a whole text.
-        widths: d_a of each factor, which lie side by side in the channels.
-        size: M, features.
+        key: random key of the signs; queries and keys need the same signs, so use one map for a whole text.
+        widths: d_a of each factor; the factors are concatenated in the channels.
+        size: M, the number of features.
 
     Raises:
-        ValueError: no features.
+        ValueError: `size` is below 1.
     """
     expect(size >= 1, "size", size, "at least 1")
     keys = jax.random.split(key, len(widths))

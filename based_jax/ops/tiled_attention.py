@@ -1,14 +1,14 @@
 """Causal softmax attention in tiles of queries and keys that stay in a CPU's caches, in memory O(N).
 
-Each tile of queries walks over the tiles of keys that it may see, with the running maximum m of its scores s
-and sums of their exponentials (FlashAttention, Dao et al. 2022, Algorithm 1):
+Each tile of queries iterates over its visible tiles of keys, with the running maximum m of its scores s and
+sums of their exponentials (FlashAttention, Dao et al. 2022, Algorithm 1):
 
     m' = max(m, max_j s_j);  p_j = exp(s_j - m')
     l' = exp(m - m') l + sum_j p_j;  a' = exp(m - m') a + sum_j p_j v_j
     y = a / l;  log_sum = m + log l
 
-The backward pass computes a tile's weights again from the saved log-sums (Algorithm 4). Heads are taken one
-after the other: a product of two matrices of this size keeps all cores busy, a batch of small ones does not.
+The backward pass recomputes a tile's weights from the saved log-sums (Algorithm 4). Heads are processed one
+after another: a matrix product of this size uses all cores, a batch of small ones does not.
 """
 
 import functools
@@ -27,25 +27,25 @@ from based_jax.ops.core.transforms import map_rows, with_gradient
 from based_jax.typing import Array, Float, Int
 
 ROWS = 1024
-"""Queries in a tile, those of all heads that share a key counted."""
+"""Queries in a tile, counting all heads that share a key."""
 
 KEYS = 256
 """Keys in a tile. With 1,024 queries the weights take 1 MiB."""
 
 
 class Tiling(NamedTuple):
-    """How a head is cut; static."""
+    """Sizes of a head's tiles; static."""
 
     queries: int
     """tokens per tile of queries"""
     keys: int
-    """per tile"""
+    """keys per tile"""
     shared: int
-    """query heads per key head, the rows of a token"""
+    """query heads per key head: rows per token"""
 
 
 class Positions(NamedTuple):
-    """Which key a query may see, where tiles are not aligned: those from `start` to `token`; per row."""
+    """Visible keys of a query if tiles are not aligned: those from `start` to `token`, per row."""
 
     token: Int[Array, "B N"]
     start: Int[Array, "B N"]
@@ -62,8 +62,8 @@ def attend_in_tiles(
     """Attend causally; return y and the logarithm of each query's sum of exponentials.
 
     Args:
-        positions: None if keys and queries are of the same tokens and every query sees all keys up to its
-            own; else which keys are visible. A query that sees none returns 0.
+        positions: the visible keys, or None if keys and queries are those of the same tokens and every query
+            sees all keys up to its own. A query without visible keys returns 0.
         scale: factor of the scores.
     """
     dtype = accumulation_dtype(v)
@@ -91,7 +91,7 @@ def attend_in_tiles(
 
 
 def _tiling(length: int, keys: int, shared: int, is_aligned: bool) -> Tiling:
-    """Cut a head; tiles of queries that are aligned with the keys begin where a tile of keys does."""
+    """Choose the tiles of a head; aligned tiles of queries begin at the start of a tile of keys."""
     tiles = -(-length * shared // ROWS)
     size = -(-length // tiles)
     if tiles > 1 and is_aligned:
@@ -100,7 +100,7 @@ def _tiling(length: int, keys: int, shared: int, is_aligned: bool) -> Tiling:
 
 
 def _per_head(x: Float[Array, "B N H D"], kv_heads: int, size: int) -> Float[Array, "heads rows D"]:
-    """(B G, N R, D): the rows of each key head, padded to whole tiles of `size` tokens."""
+    """Return (B G, N R, D): the rows of each key head, padded to whole tiles of `size` tokens."""
     x = pad_tokens(x, -x.shape[1] % size)
     batch, length, heads, channels = x.shape
     x = x.reshape(batch, length, kv_heads, heads // kv_heads, channels).swapaxes(1, 2)
@@ -108,15 +108,15 @@ def _per_head(x: Float[Array, "B N H D"], kv_heads: int, size: int) -> Float[Arr
 
 
 Visit = Callable[[Any, Any, slice, Array, int, Array | None], tuple[Any, Any]]
-"""(what is carried for some rows of the queries, what is carried for all keys, which rows, the first key, the
-number of keys, which of them each row sees or None for all) -> both after these keys"""
+"""(carry of some query rows, carry of all keys, the rows, the first key, the number of keys, visibility of
+these keys to each row or None for all) -> both carries after these keys"""
 
 
 def _walk(visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: Tiling) -> tuple[Any, Any]:
-    """Carry something over the tiles of keys that tile i of the queries sees; see `Visit`.
+    """Call `visit` on each tile of keys visible to tile i of the queries; see `Visit`.
 
     Args:
-        positions: index and start of the tile's rows, and all keys' own, if tiles are not aligned.
+        positions: index and start of the tile's rows, and the indices of all keys, if tiles are not aligned.
     """
     size = tiling.keys
 
@@ -142,7 +142,7 @@ def _walk(visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: 
     if tiling.queries % size == 0:  # else this is the only tile
         rows, keys = visits(0, i * (tiling.queries // size), lambda j: None)
     done = list[Any]()
-    for begin in range(0, tiling.queries, size):  # its own tokens
+    for begin in range(0, tiling.queries, size):  # the tile's own tokens
         count = min(size, tiling.queries - begin)
         token = jnp.arange((tiling.queries - begin) * tiling.shared) // tiling.shared
         here = slice(begin * tiling.shared, None)
@@ -154,7 +154,7 @@ def _walk(visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: 
 
 
 def _parts(count: int) -> tuple[slice, slice]:
-    """The first `count` rows, which see no later keys, and the others."""
+    """Return the first `count` rows, which see no later keys, and the others."""
     return slice(count), slice(count, None)
 
 
@@ -171,7 +171,7 @@ def _positions_of_tile(positions: Any, i: Array, tiling: Tiling) -> Any:
 
 
 def _head(head: Any, tiling: Tiling) -> tuple[Array, Array]:
-    """Outputs (rows, V) and log-sums (rows,) of one head's queries (rows, K), keys and values (M, ...)."""
+    """Return outputs (rows, V) and log-sums (rows,) of one head: queries (rows, K), keys, values (M, ...)."""
     q, k, v, positions = head
     size = tiling.queries * tiling.shared
     least = finfo(q.dtype).min
@@ -186,7 +186,7 @@ def _head(head: Any, tiling: Tiling) -> tuple[Array, Array]:
                 scores = jnp.where(visible, scores, least)
             new = jnp.maximum(top, scores.max(axis=1))
             weights = jnp.exp(scores - new[:, None])
-            if positions is not None and visible is not None:  # a row may see nothing, here and before
+            if positions is not None and visible is not None:  # a row may have no visible key so far
                 weights = jnp.where(visible, weights, 0)
             old = jnp.exp(top - new)
             y = y * old[:, None] + weights @ lax.dynamic_slice_in_dim(v, first, count)
@@ -204,10 +204,10 @@ def _head(head: Any, tiling: Tiling) -> tuple[Array, Array]:
 
 
 def _head_gradients(head: Any, tiling: Tiling) -> tuple[Array, Array, Array]:
-    """Gradients of one head's queries, keys and values."""
+    """Return the gradients of one head's queries, keys and values."""
     q, k, v, positions, y, log_sum, of_y, of_log_sum = head
     size = tiling.queries * tiling.shared
-    # The softmax's own gradient subtracts this from that of each weight.
+    # The gradient of a softmax subtracts this mean from the gradient of each weight.
     mean = (of_y * y).sum(axis=1) - of_log_sum
 
     def of_tile(gradients: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], Array]:
@@ -235,7 +235,7 @@ def _head_gradients(head: Any, tiling: Tiling) -> tuple[Array, Array, Array]:
 
 
 def _add(x: Array, first: Array, part: Array) -> Array:
-    """x with `part` added to its rows from `first` on."""
+    """Return x with `part` added to its rows from `first` on."""
     sums = lax.dynamic_slice_in_dim(x, first, len(part)) + part
     return lax.dynamic_update_slice_in_dim(x, sums, first, axis=0)
 
@@ -252,5 +252,5 @@ def _backward(tiling: Tiling, saved: Any, cotangents: tuple[Array, Array]) -> An
 
 @with_gradient(lambda *arguments: _forward(*arguments), _backward, nondiff_argnums=(4,))
 def _heads(q: Array, k: Array, v: Array, positions: Any, tiling: Tiling) -> tuple[Array, Array]:
-    """Outputs (heads, rows, V) and log-sums (heads, rows), head by head."""
+    """Return the outputs (heads, rows, V) and log-sums (heads, rows), head by head."""
     return _forward(q, k, v, positions, tiling)[0]

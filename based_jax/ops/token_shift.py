@@ -1,8 +1,8 @@
-"""The previous token: what RWKV's mixers blend with the current one (RWKV, section 3.1).
+"""Token shift: return each token's predecessor, as RWKV's mixers need it (RWKV, section 3.1).
 
     y[t] = x[t - 1], 0 at the start of a segment
 
-It is the short convolution with the taps (1, 0), and its state is that convolution's: the last token.
+This is the short convolution with the taps (1, 0), and has its state: the last token.
 """
 
 from typing import Any, Unpack, overload

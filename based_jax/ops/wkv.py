@@ -3,7 +3,7 @@
     wkv_t = (sum_{i<t} e_i v_i + e^{u + k_t} v_t) / (sum_{i<t} e_i + e^{u + k_t}),   e_i = e^{(t-1-i) w + k_i}
 
 per channel, with a fixed log-decay w <= 0 and a bonus u for the token itself. Keys are exponents of any size,
-so the two sums are kept relative to e^m, m about the largest exponent among their terms:
+so the two sums are stored relative to e^m, with m near the largest exponent of their terms:
 
     m_t = max(m_{t-1} + w, k_t),      sum_t = e^{m_{t-1} + w - m_t} sum_{t-1} + e^{k_t - m_t} (v_t, 1)
 
@@ -39,8 +39,8 @@ CHUNK = 64
 """Tokens per chunk."""
 
 EMPTY = -1e38
-"""The exponent of an empty sum, and the log-decay that forgets everything: finite, so that the difference of
-two of them is a number."""
+"""The exponent of an empty sum, and the log-decay that resets the sums: finite, so that the difference of two
+such exponents is not NaN."""
 
 
 @jax.tree_util.register_dataclass
@@ -87,15 +87,15 @@ def wkv(
     chunk_size: int | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "B N E"] | tuple[Float[Array, "B N E"], WKVState]:
-    """Average v over the past, weighted by e^k and the age; return y, (B, N, E).
+    """Average v over the past, weighted by e^k and by age; return y, (B, N, E).
 
     Shared arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
         k: exponents of the weights.
         v: values.
-        log_decay: w <= 0, what a step does to all older weights.
-        bonus: u, added to the exponent of the token at hand.
+        log_decay: w <= 0, added to the exponents of all older weights at each step.
+        bonus: u, added to the exponent of the current token.
         chunk_size: tokens per chunk of "xla"; default 64. "reference" goes token by token.
     """
     chosen = implementation_for("wkv", k, v, implementation=implementation)
@@ -143,7 +143,7 @@ def _chunk(
         steps = jnp.where(begins, EMPTY, steps)
     if real is not None:
         steps, keys = jnp.where(real, steps, 0), jnp.where(real, k, EMPTY)
-    # Any exponents of about the right size will do: they need no gradient.
+    # The reference exponents only need about the right size, so they get no gradient.
     top = keys.at[:, 0].set(jnp.maximum(exponent + steps[:, 0], keys[:, 0]))
     top = lax.associative_scan(_longest, lax.stop_gradient((steps, top)), axis=1)[1]
     before = jnp.concatenate([exponent[:, None], top[:, :-1]], axis=1)
@@ -191,13 +191,13 @@ def _read(past: Sums, bonus: Array, k: Array, v: Array) -> Array:
     """Return the average over the past sums and the token itself."""
     numerator, denominator, exponent = past
     top = jnp.maximum(exponent, k + bonus)
-    # In this order, here and below: exponents of 1e4 are multiples of 1e-3 in float32, but differences of
-    # near ones are exact.
+    # Keep this order, here and below: exponents near 1e4 are multiples of 1e-3 in float32, but differences of
+    # close exponents are exact.
     old, new = jnp.exp(exponent - top), jnp.exp((k - top) + bonus)
     return (old * numerator + new * v) / (old * denominator + new)
 
 
 def _longest(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The larger exponent of two neighbouring spans of tokens, the first one decayed across the second."""
+    """Return the larger exponent of two neighbouring spans of tokens, the first decayed over the second."""
     (steps1, exponent1), (steps2, exponent2) = first, second
     return steps1 + steps2, jnp.maximum(exponent1 + steps2, exponent2)

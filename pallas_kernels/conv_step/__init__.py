@@ -20,7 +20,7 @@ MAX_TAPS = 8
 
 
 def supports(inner: Any, taps: Any) -> str | None:
-    """Why `conv_step` cannot take inner (B, 2, E) and taps (T, E) here, or None if it can."""
+    """Return why `conv_step` cannot take inner (B, 2, E) and taps (T, E) here, or None if it can."""
     reason = cannot_run() or cannot_launch("pallas") or unsupported({"inner": inner}, 3, {})
     reason = reason or unsupported({"taps": taps}, 2, {})
     if reason is None and not 2 <= taps.shape[0] <= MAX_TAPS:
@@ -29,7 +29,7 @@ def supports(inner: Any, taps: Any) -> str | None:
 
 
 def facts_of(inner: Any) -> dict[str, Any]:
-    """What the tuning table is asked with."""
+    """Return the facts that select a row of the tuning table."""
     return {"batch": inner.shape[0], "channels": inner.shape[-1]}
 
 
@@ -45,13 +45,13 @@ def conv_step(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute y = silu(conv(inner[:, 0]) + bias), times inner[:, 1] if `gated`, and shift the history.
 
-    Arithmetic is float32. Under `jit`, with the history donated, it is overwritten. Works with rows and
-    channels sharded; under `vmap` and in reverse mode it is `formula`.
+    Arithmetic is float32. Under `jit`, a donated history is overwritten. Works with rows and channels
+    sharded; under `vmap` and in reverse mode `formula` computes it.
 
     Args:
-        inner: (B, 2, E) of one token per row; float32, bfloat16 or float16.
-        history: (B, T - 1, E) inputs before it, oldest first.
-        age: (B,) integers, how many of them belong to the row's segment, or more.
+        inner: (B, 2, E), inputs of one token per row; float32, bfloat16 or float16.
+        history: (B, T - 1, E), inputs before it, oldest first.
+        age: (B,) integers, at least the number of them that belong to the row's segment.
         taps: (T, E), oldest first, T from 2 to 8.
         bias: (E,) or None.
         gated: whether the second half multiplies the outputs.
@@ -87,9 +87,9 @@ def conv_step(
 
 
 def formula(inner, history, age, taps, *bias, gated: bool):
-    """What the kernel computes, in plain operations."""
+    """Compute the kernel's result in plain operations."""
     f32, count = jnp.float32, taps.shape[0]
-    back = jnp.arange(count - 1, 0, -1)  # how long ago the inputs of the history were
+    back = jnp.arange(count - 1, 0, -1)  # age of the history's inputs
     earlier = jnp.where((age[:, None] >= back)[..., None], history.astype(f32), 0)
     window = jnp.concatenate([earlier, inner[:, :1].astype(f32)], axis=1)
     total = jnp.einsum("bte,te->be", window, taps.astype(f32)) + sum(x.astype(f32) for x in bias)

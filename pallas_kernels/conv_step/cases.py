@@ -9,7 +9,7 @@ from pallas_kernels.conv_step import Variant, conv_step, facts_of
 from pallas_kernels.tuning import choose
 
 CARRIED = {1: 1}
-"""The argument that a result replaces in the next call: the history."""
+"""Argument -> the result that replaces it in the next call: the history."""
 
 AGE = 750
 """Tokens that every row has seen in a measurement."""
@@ -24,12 +24,12 @@ _SIZES = [
 
 
 def cases() -> list[Case]:
-    """One call per shape, each with the variant of the tuning table."""
+    """Return one call per shape, each with the variant of the tuning table."""
     return [_case(*sizes) for sizes in _SIZES]
 
 
 def candidates(case: Case) -> list[Case]:
-    """`case` with other block sizes, for tuning."""
+    """Return `case` with other block sizes, for tuning."""
     inner, _, _, taps, *bias = case.arguments
     sizes = inner.shape[0], inner.shape[-1], taps.shape[0], bool(bias), case.function.keywords["gated"]
     return [
@@ -41,7 +41,7 @@ def candidates(case: Case) -> list[Case]:
 
 
 def facts(case: Case) -> dict[str, int | str]:
-    """What the op asks its tuning table with for this shape."""
+    """Return the facts that select this shape's row of the tuning table."""
     return facts_of(case.arguments[0])
 
 

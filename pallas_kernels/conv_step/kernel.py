@@ -1,4 +1,4 @@
-"""One token of a short convolution, its activation and gate: a program takes some channels of one row."""
+"""One token of a short convolution, its activation and gate; a program computes some channels of one row."""
 
 import functools
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from pallas_kernels.launch import launch, load, store
 
 @dataclass(frozen=True)
 class Variant:
-    """How channels are shared out."""
+    """Block sizes."""
 
     channels: int = 512
-    """per program, a power of two"""
+    """channels per program, a power of two"""
     warps: int = 4
     stages: int = 1
 
@@ -53,7 +53,7 @@ def step(*arrays: jax.Array, gated: bool, variant: Variant) -> tuple[jax.Array, 
 
 
 def _body(inner, history, age, taps, *refs, width, blocks, gated) -> None:
-    """Every load comes before the stores: the history is overwritten in place."""
+    """Compute one block; all loads come before the stores, since the history is overwritten in place."""
     *bias, y, new_history = refs
     f32, every, channels = jnp.float32, slice(None), y.shape[0]
     inside = None
@@ -66,7 +66,7 @@ def _body(inner, history, age, taps, *refs, width, blocks, gated) -> None:
     for ref in bias:
         total += load(ref, every, inside).astype(f32)
     for back in range(1, count):
-        # What lies before a segment may be NaN.
+        # Inputs before the segment may be NaN.
         tap = jnp.where(age[...] >= back, earlier[count - 1 - back].astype(f32), 0)
         total += load(taps, (count - 1 - back, every), inside).astype(f32) * tap
     out = total * jax.nn.sigmoid(total)

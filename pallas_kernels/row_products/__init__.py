@@ -1,4 +1,4 @@
-"""Products of one row with matrices, as in decoding one text: several in one launch, or one with its gate."""
+"""Products of one row with matrices, as in decoding one text: several, or one with a gate, in one launch."""
 
 import functools
 import math
@@ -18,14 +18,14 @@ from pallas_kernels.tuning import choose
 __all__ = ["GATES", "Variant", "gated_row_product", "row_products", "supports"]
 
 MULTIPLE = 64
-"""of which K must be a multiple"""
+"""K must be a multiple of this"""
 
 MAX_SIZE = 2**16
-"""of K: the row is read whole"""
+"""largest K: the whole row is read"""
 
 
 def supports(x: Any, *matrices: Any) -> str | None:
-    """Why the kernels cannot take x (K,) and matrices (K, N), or one of (K, 2, F), here; None if they can."""
+    """Return why the kernels cannot take x (K,) and matrices (K, N) or one (K, 2, F) here, or None."""
     reason = cannot_run() or cannot_launch("pallas") or unsupported({"x": x}, 1, {"x": MAX_SIZE})
     if reason is None and x.shape[0] % MULTIPLE:
         return f"x is {x.shape[0]} long; the kernel takes multiples of {MULTIPLE}"
@@ -35,7 +35,7 @@ def supports(x: Any, *matrices: Any) -> str | None:
 
 
 def facts_of(x: Any, *matrices: Any) -> dict[str, Any]:
-    """What the tuning table is asked with."""
+    """Return the facts that select a row of the tuning table."""
     columns = sum(matrix.shape[-1] for matrix in matrices)
     return {"multiple": math.gcd(x.shape[0], 1024), "columns": columns, "gated": int(matrices[0].ndim == 3)}
 
@@ -43,7 +43,7 @@ def facts_of(x: Any, *matrices: Any) -> dict[str, Any]:
 def row_products(x: jax.Array, *matrices: jax.Array, variant: Variant | None = None) -> tuple[jax.Array, ...]:
     """Multiply one row with several matrices in one launch; sums are float32.
 
-    Columns may be sharded. Under `vmap` and in reverse mode it is `formula`.
+    Columns may be sharded. Under `vmap` and in reverse mode `formula` computes it.
 
     Args:
         x: (K,), K a multiple of 64 up to 65536; float32, bfloat16 or float16.
@@ -100,12 +100,12 @@ def _checked(name: str, x: Any, matrices: Any, variant: Variant | None) -> Varia
 
 
 def formula(x, *matrices):
-    """What `row_products` computes, in plain operations."""
+    """Compute `row_products` in plain operations."""
     return tuple(_product(x, matrix).astype(x.dtype) for matrix in matrices)
 
 
 def gated_formula(x, matrix, *, gate: str):
-    """What `gated_row_product` computes, in plain operations."""
+    """Compute `gated_row_product` in plain operations."""
     value, factor = (_product(x, matrix[:, half]).astype(x.dtype).astype(jnp.float32) for half in (0, 1))
     return ((value * GATES[gate](factor)).astype(x.dtype),)
 

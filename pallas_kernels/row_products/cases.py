@@ -20,12 +20,12 @@ _SIZES = [
 
 
 def cases() -> list[Case]:
-    """One call per shape, each with the variant of the tuning table."""
+    """Return one call per shape, each with the variant of the tuning table."""
     return [_case(*sizes) for sizes in _SIZES]
 
 
 def candidates(case: Case) -> list[Case]:
-    """`case` with other block sizes, for tuning."""
+    """Return `case` with other block sizes, for tuning."""
     x, *matrices = case.arguments
     widths = tuple(matrix.shape[1:] if len(matrix.shape) == 3 else matrix.shape[1] for matrix in matrices)
     return [
@@ -39,7 +39,7 @@ def candidates(case: Case) -> list[Case]:
 
 
 def facts(case: Case) -> dict[str, int | str]:
-    """What the op asks its tuning table with for this shape."""
+    """Return the facts that select this shape's row of the tuning table."""
     return facts_of(*case.arguments)
 
 

@@ -1,7 +1,7 @@
-"""One row times matrices: each program makes some columns, reading its share of one matrix once.
+"""Multiply one row with matrices: each program computes some columns, reading its share of one matrix once.
 
-Sums are kept per row of a tile, in float32, and added up at the end: memory limits these products, not
-arithmetic. With a gate a program makes the same columns of both halves of a matrix (K, 2, F).
+Partial sums, one per row of a tile, are float32 and added at the end: memory limits these products, not
+arithmetic. With a gate a program computes the same columns of both halves of a matrix (K, 2, F).
 """
 
 import functools
@@ -20,7 +20,7 @@ from pallas_kernels.launch import launch, load, store, whole
 
 @dataclass(frozen=True)
 class Variant:
-    """How one program works through a matrix."""
+    """Block sizes of one program."""
 
     rows: int = 128
     """numbers of the row per tile, a power of two that divides K"""
@@ -31,7 +31,7 @@ class Variant:
 
 
 TOGETHER = 4
-"""Tiles whose loads do not wait for each other, at most."""
+"""Maximum number of tiles whose loads are in flight together."""
 
 GATES: dict[str, Callable[[jax.Array], jax.Array]] = {"sigmoid": jax.nn.sigmoid, "silu": jax.nn.silu}
 """Activations of a gate, in float32."""
@@ -45,7 +45,7 @@ def products(x: jax.Array, *matrices: jax.Array, variant: Variant) -> tuple[jax.
         ends.append(ends[-1] + pl.cdiv(matrix.shape[1], columns))
 
     def part(begin: int, end: int) -> Any:
-        """Block of a program among those of one matrix; others have any, and leave it alone."""
+        """Return a program's block of one matrix; programs of other matrices get any block and ignore it."""
         return lambda i: jnp.clip(i - begin, 0, end - begin - 1)
 
     parts = [part(*ends[n : n + 2]) for n in range(len(matrices))]
@@ -104,17 +104,17 @@ def _gated(x: Any, matrix: Any, y: Any, *, width: int, gate: str, rows: int) -> 
     columns = y.shape[0]
     inside = _inside(pl.program_id(0), columns, width)
     value, factor = (_sum(x, matrix, half, rows, inside).astype(y.dtype) for half in (0, 1))
-    # Rounded as products are that pass through memory, so that a row makes the same of a gate in a batch.
+    # Round as products that are stored in memory, so that a row gets the same gate as in a batch.
     store(y, slice(None), value.astype(jnp.float32) * GATES[gate](factor.astype(jnp.float32)), inside)
 
 
 def _inside(part: Any, columns: int, width: int) -> jax.Array | None:
-    """Which columns of a program exist; None if all do."""
+    """Return which columns of a program exist; None if all do."""
     return None if width % columns == 0 else part * columns + jnp.arange(columns) < width
 
 
 def _sum(x: Any, matrix: Any, half: Any, rows: int, inside: jax.Array | None) -> jax.Array:
-    """x @ the columns of a block, in float32."""
+    """Return x @ the columns of a block, in float32."""
     columns = matrix.shape[-1]
     mask = None if inside is None else inside[None, :]
 

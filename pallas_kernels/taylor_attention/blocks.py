@@ -1,7 +1,7 @@
-"""What the kernels of Taylor attention share: loading tokens, building features, moving a state.
+"""Shared code of the Taylor attention kernels: loading tokens, computing features, moving a state.
 
 Letters: C tokens of a chunk, K padded key channels, F features of a tile, V value channels of a tile.
-A state is a tuple of tiles, (F, V) or turned (V, F), and what the normaliser needs of it:
+A state is a tuple of tiles, (F, V) or transposed (V, F), and the sums that the normaliser needs:
 
     moments = sum w x phi_last(x)^T (K, last),   count = sum w
 
@@ -46,7 +46,7 @@ class Variant:
     warps: int
     stages: int = 1
     hoist: bool = True
-    """keep the tables of the feature map in shared memory; they do not fit for the largest"""
+    """keep the tables of the feature map in shared memory; the largest do not fit"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +61,13 @@ class Plan(Variant):
     block: int
     """tokens per program, a multiple of `chunk`"""
     operand: Any
-    """dtype of the operands of matmuls"""
+    """dtype of matmul operands"""
     precision: str | None
-    """"highest" for float32's digits of float32 operands instead of TF32's"""
+    """"highest" for full float32 precision instead of TF32"""
     packed: bool
     """whether segments or padding are given"""
     backend: str
-    """of the kernels, "pallas" or "triton" """
+    """backend of the kernels, "pallas" or "triton" """
 
     @property
     def blocks(self) -> int:
@@ -79,7 +79,7 @@ class Plan(Variant):
 
     @property
     def ragged(self) -> bool:
-        """Whether the last block reaches beyond the sequence."""
+        """Whether the last block extends beyond the sequence."""
         return self.length % self.block != 0
 
     @property
@@ -89,9 +89,9 @@ class Plan(Variant):
 
     @property
     def scales(self) -> tuple[float, float]:
-        """K^(-1/2) as two factors: of queries before they are rounded to operands, and of products behind.
+        """K^(-1/2) as two factors: of queries before they are rounded to operands, and of products.
 
-        A power of two is exact before; any other factor would round bfloat16 queries a second time.
+        A power of two is exact on queries; other factors would round bfloat16 queries a second time.
         """
         return (self.scale, 1.0) if math.log2(self.scale).is_integer() else (1.0, self.scale)
 
@@ -100,7 +100,7 @@ class Plan(Variant):
 
 
 class Packing(NamedTuple):
-    """Refs of one row: which of its tokens are real, and where their segments began."""
+    """Refs of one row: the number of real tokens, and the starts of their segments."""
 
     starts: Any
     """(N,) index of the first token of each token's segment; negative: before this call's first token"""
@@ -122,21 +122,21 @@ class Chunk:
         """(C,) or None for all: padding is loaded as zeros"""
 
     def keys(self, ref: Any) -> jax.Array:
-        """(C, K) of a (N, K) ref in the operands' dtype, zeros in padding and beyond the real channels."""
+        """Return (C, K) of a (N, K) ref in the operands' dtype, zeros in padding and in extra channels."""
         return self._rows(ref, self.plan.layout.key_size, self.plan.layout.padded_key_size, 0)
 
     def queries(self, ref: Any) -> jax.Array:
-        """(C, K) as `keys`, times the first of the plan's `scales`."""
+        """Return (C, K) as `keys`, times the first of the plan's `scales`."""
         before, _ = self.plan.scales
         keys = self.keys(ref)
         return keys if before == 1 else (keys.astype(f32) * before).astype(self.plan.operand)
 
     def values(self, ref: Any, tile: Any) -> jax.Array:
-        """(C, V) of value tile number `tile`."""
+        """Return (C, V) of value tile number `tile`."""
         return self._rows(ref, self.plan.value_size, self.plan.value_tile, tile)
 
     def numbers(self, ref: Any) -> jax.Array:
-        """(C,) of a (N,) ref, 0 in padding."""
+        """Return (C,) of a (N,) ref, 0 in padding."""
         return load(ref, (self.slice,), self.real)
 
     def _rows(self, ref: Any, size: int, padded: int, tile: Any) -> jax.Array:
@@ -159,21 +159,21 @@ class Chunk:
         store(ref, (self.slice,), value, valid if self._stored is None else self._stored & valid)
 
     def starts(self) -> jax.Array:
-        """(C,) where the tokens' segments began; of a packed call."""
+        """Return (C,) the starts of the tokens' segments; packed calls only."""
         assert self._packing is not None
         return load(self._packing.starts, (self.slice,), self._stored)
 
     def start_at(self, token: Any) -> jax.Array:
-        """Where the segment of a token began, the last token's for one beyond the end; of a packed call."""
+        """Return the start of a token's segment (after the end: the last token's); packed calls only."""
         assert self._packing is not None
         return self._packing.starts[jnp.minimum(token, self.plan.length - 1)]
 
     def entering(self, k: jax.Array, v: jax.Array) -> tuple[Any, jax.Array, jax.Array, Any]:
-        """What the state behind the chunk is made of.
+        """Return the terms of the state after the chunk.
 
         Returns:
-            Whether the state before the chunk stays in it (None: yes), keys and values with zeros in place of
-            those of earlier segments, and how many are left.
+            Whether the state before the chunk is kept (None: yes), keys and values with zeros in place of
+            those of earlier segments, and the number of remaining keys.
         """
         if self._packing is None:
             count = jnp.minimum(self.plan.length - self.start, self.plan.chunk) if self.plan.ragged else None
@@ -185,11 +185,11 @@ class Chunk:
         return start < self.start, k, v, jnp.maximum(count, 0).astype(f32)
 
     def leaving(self, dn: jax.Array, dd: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-        """What the sums over the queries from this chunk on are made of, for the keys before it.
+        """Return the terms of the sums over the queries from this chunk on, for the keys before it.
 
         Returns:
-            Whether the sums behind the chunk stay in it (None: yes), and the gradients dn (C, V), dd (C,)
-            with zeros in place of those of queries that see nothing before the chunk.
+            Whether the sums after the chunk are kept (None: yes), and the gradients dn (C, V), dd (C,) with
+            zeros for queries that see nothing before the chunk.
         """
         if self._packing is None:
             return None, dn, dd
@@ -199,7 +199,7 @@ class Chunk:
 
 
 def _valid(rows: Any, size: int, padded: int, tile: Any) -> Any:
-    """(C, columns) mask of a part of an array with `size` columns, None if nothing is masked."""
+    """Return (C, columns) mask of a part of an array with `size` columns, None if nothing is masked."""
     rows = None if rows is None else rows[:, None]
     if size % padded == 0:
         return rows
@@ -210,9 +210,9 @@ def _valid(rows: Any, size: int, padded: int, tile: Any) -> Any:
 class Features:
     """phi and its gradient, tile by tile, from the tables in the kernel's refs.
 
-    `columns` are R, T as (K, size); `rows` the same transposed; `scale` is what x has still to be multiplied
-    by. The offsets r, t are not loaded: a comparison of a feature's number, which is mostly known when the
-    kernel is compiled, takes no registers.
+    `columns` are R, T as (K, size); `rows` the same transposed; `scale` is a remaining factor of x. The
+    offsets r, t are not loaded: a comparison of a feature's index, which is mostly known at compile time,
+    takes no registers.
     """
 
     def __init__(self, plan: Plan, columns: Any, rows: Any, scale: float = 1.0):
@@ -222,17 +222,17 @@ class Features:
         # The first feature is a product of the first channels: R is 0 at the last one.
         zero = (plan.layout.padded_key_size - 1, 0)
         self._zero = None if plan.hoist else columns[0][zero].astype(jnp.int32)
-        # Loaded once, before the loop over chunks: in the loop each use costs a copy and a barrier.
+        # Load once, before the loop over chunks: in the loop each use costs a copy and a barrier.
         self._hoisted = {}
         if plan.hoist:
             tiles = range(plan.layout.pure + 1)
             self._hoisted = {(side, i): self._load(side, i) for side in self._refs for i in tiles}
 
     def at(self, step: Any) -> "Features":
-        """The features for use in round `step` of a loop.
+        """Return the features for use in iteration `step` of a loop.
 
-        Tables that are not meant to stay are read from an address that the compiler cannot know to be the
-        same in every round: it would load them before the loop, into more registers than there are.
+        Tables that are not hoisted are read from an address that the compiler cannot prove to be constant:
+        otherwise it would load them before the loop, into more registers than there are.
         """
         if self._zero is None:
             return self
@@ -247,18 +247,18 @@ class Features:
         return tuple(ref[index] for ref in self._refs[side])
 
     def _tables(self, side: str, tile: int) -> tuple[jax.Array, ...]:
-        """R and T of a tile: (K, F) as "columns", (F, K) as "rows"."""
+        """Return R and T of a tile: (K, F) as "columns", (F, K) as "rows"."""
         return self._hoisted.get((side, tile)) or self._load(side, tile)
 
     def _of_last(self, constant: float, linear: float, others: Any) -> jax.Array:
-        """(1, last) numbers for the features of the last tile."""
+        """Return (1, last) numbers for the features of the last tile."""
         feature = jnp.arange(self.plan.layout.last)[None, :]
         first, end = self.plan.layout.first_linear, self.plan.layout.constant_column
         others = jnp.where((feature >= first) & (feature < end), linear, others)
         return jnp.where(feature == end, constant, others).astype(f32)
 
     def _scaled(self, phi: jax.Array, tile: int) -> jax.Array:
-        """(C, F) features or their gradients times `scale` to the order of each."""
+        """Return (C, F) features or their gradients times `scale` to the order of each."""
         if self.scale == 1:
             return phi
         if tile < self.plan.layout.pure:
@@ -266,7 +266,7 @@ class Features:
         return phi * self._of_last(1.0, self.scale, self.scale**2)
 
     def factors(self, x: jax.Array, tile: int) -> tuple[jax.Array, jax.Array]:
-        """(C, F) x R + r and x T + t."""
+        """Return (C, F) x R + r and x T + t."""
         one, two = (self.plan.dot(x, table, (1, 0)) for table in self._tables("columns", tile))
         if tile == self.plan.layout.pure:
             # R and T are 0 where r and t are 1.
@@ -277,54 +277,54 @@ class Features:
         return one, two
 
     def by_token(self, x: jax.Array, tile: int) -> jax.Array:
-        """(C, F) phi(x)."""
+        """Return (C, F) phi(x)."""
         return self.product(self.factors(x, tile), tile)
 
     def product(self, factors: Any, tile: int) -> jax.Array:
-        """(C, F) phi(x) from its `factors`."""
+        """Return (C, F) phi(x) from its `factors`."""
         return self._scaled(factors[0] * factors[1], tile)
 
     def by_feature(self, x: jax.Array, tile: int) -> jax.Array:
-        """(F, C) phi(x)^T of a pure tile."""
+        """Return (F, C) phi(x)^T of a pure tile."""
         one, two = (self.plan.dot(table, x, (1, 1)) for table in self._tables("rows", tile))
         return self._scaled(one * two, tile)
 
     def gradient(self, factors: Any, tile: int, dphi: jax.Array, into: Any) -> jax.Array:
-        """(C, K) gradient of x behind dphi (C, F), added onto `into`."""
+        """Return (C, K) gradient of x from dphi (C, F), added onto `into`."""
         (one, two), (one_table, two_table) = factors, self._tables("columns", tile)
         dphi = self._scaled(dphi, tile)
         into = self.plan.dot(dphi * two, one_table, (1, 1), into)
         return self.plan.dot(dphi * one, two_table, (1, 1), into)
 
     def normaliser(self, state: "State", x: jax.Array, phi_last: jax.Array) -> jax.Array:
-        """(C,) q . z of queries x with features phi_last (C, last)."""
+        """Return (C,) q . z of queries x with features phi_last (C, last)."""
         read = self.plan.dot(x, state.moments * self._of_last(1.0, 0.5, 0.0), (1, 0))
         read = read if self.scale == 1 else read * self.scale
         return jnp.sum(read * phi_last, axis=1) + state.count
 
     def normaliser_gradient(self, state: "State", phi_last: jax.Array) -> jax.Array:
-        """(C, K) sum w x + (sum w x x^T) x: what the other side of q . z gets per unit of weight."""
+        """Return (C, K) sum w x + (sum w x x^T) x: the gradient of q . z per unit of weight."""
         gradient = self.plan.dot(phi_last, state.moments * self._of_last(1.0, 1.0, 0.0), (1, 1))
         return gradient if self.scale == 1 else gradient * self.scale
 
 
 def turned(plan: Plan, tile: int) -> bool:
-    """Whether a tile is kept as (V, F): 64 rows is what the tensor cores want of a matmul's result."""
+    """Return whether a tile is stored as (V, F): tensor cores need 64 rows in a matmul's result."""
     return tile == plan.layout.pure or plan.layout.tile < 64
 
 
 def read_tile(plan: Plan, state: State, tile: int, x: jax.Array, into: Any) -> jax.Array:
-    """(C, V) x S of phi(x) (C, F)."""
+    """Return (C, V) x S of phi(x) (C, F)."""
     return plan.dot(x, state.tiles[tile], (1, 1 if turned(plan, tile) else 0), into)
 
 
 def tile_gradient(plan: Plan, state: State, tile: int, u: jax.Array) -> jax.Array:
-    """(C, F) u S^T of u (C, V)."""
+    """Return (C, F) u S^T of u (C, V)."""
     return plan.dot(u, state.tiles[tile], (1, 0 if turned(plan, tile) else 1))
 
 
 def first_state(plan: Plan, refs: Any, tile: Any = 0) -> State:
-    """From (size, V) and (K + 1, last) refs; None: no tokens yet."""
+    """Load a state from (size, V) and (K + 1, last) refs; None for an empty one."""
     k = plan.layout.padded_key_size
     if refs is not None:
         kv_ref, moments_ref = refs
@@ -340,7 +340,7 @@ def first_state(plan: Plan, refs: Any, tile: Any = 0) -> State:
 
 
 def store_state(plan: Plan, state: State, refs: Any, tile: Any) -> None:
-    """Into (size, V) and (K + 1, last) refs."""
+    """Store a state into (size, V) and (K + 1, last) refs."""
     kv_ref, moments_ref = refs
     valid = _valid(None, plan.value_size, plan.value_tile, tile)
     for i, ((first, size), part) in enumerate(zip(plan.layout.tiles, state.tiles, strict=True)):
@@ -356,8 +356,8 @@ def add_tokens(
 ) -> State:
     """Add phi(x) u^T and the moments of x, weighted by `weight` (C,) or not (None), to the state.
 
-    If it does not stay (None: it does), to an empty state instead. A row of zeros in u adds nothing to the
-    tiles, one in x (or a zero weight) nothing to the moments: that is how tokens are left out.
+    If `stays` is False (None is True), add to an empty state instead. A zero row in u adds nothing to the
+    tiles, a zero row in x (or a zero weight) nothing to the moments: this excludes tokens.
     """
     tiles, state = [], only_if(stays, state)
     for i, into in enumerate(state.tiles[:-1]):
@@ -375,12 +375,12 @@ def add_tokens(
 
 
 def only_if(condition: Any, state: State) -> State:
-    """The state, or an empty one; None is True."""
+    """Return the state, or an empty one; None is True."""
     if condition is None:
         return state
     gpu = devices.current()
     if gpu is not None and (gpu.capability or "").startswith("10."):
         # Blackwell's Triton fails to compile a matmul onto a selection ("'arith.xori' op requires the same
-        # type", jax 0.11 and 0.12). The price: of a segment that overflowed, NaN is left to the next one.
+        # type", jax 0.11 and 0.12). The price: a segment that overflowed passes NaN to the next one.
         return jax.tree.map(lambda x: x * condition.astype(f32), state)
     return jax.tree.map(lambda x: jnp.where(condition, x, 0.0), state)

@@ -54,7 +54,7 @@ class Programs:
 
 
 def cases(shapes: Sequence[tuple[int, int, str]] = SHAPES, sizes: Sizes = SIZES) -> list[Case]:
-    """Every kernel on every shape, plain; in bfloat16 with V 64 also with segments and states; the scan."""
+    """Return every kernel on every shape; in bfloat16 with V 64 also with segments, states; the scan."""
     found = [case(kernel, *shape, sizes=sizes) for shape in shapes for kernel in KERNELS]
     packed = [shape for shape in shapes if shape[1:] == (64, "bfloat16")]
     found += [case(kernel, *shape, packed=True, sizes=sizes) for shape in packed for kernel in KERNELS]
@@ -62,16 +62,16 @@ def cases(shapes: Sequence[tuple[int, int, str]] = SHAPES, sizes: Sizes = SIZES)
 
 
 def at_highest_precision() -> list[Case]:
-    """Every kernel on float32 operands that are split in three: the most shared memory that a shape can need.
+    """Return every kernel on float32 operands that are split in three, which need the most shared memory.
 
-    No part of `cases`: there is nothing to tune that JAX's default precision does not show.
+    Not part of `cases`: JAX's default precision already shows all that can be tuned.
     """
     options: dict[str, Any] = {"packed": True, "precision": "highest"}
     return [case(kernel, size, 64, "float32", **options) for size in (16, 24) for kernel in KERNELS]
 
 
 def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
-    """Other block sizes to measure on the same shape, which `of` has with these `sizes`."""
+    """Return other block sizes to measure on the shape that `of` has with these `sizes`."""
     if of.kernel == "scan":
         return [of]
     shape = _shape(of)
@@ -88,7 +88,7 @@ def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
 
 
 def alternatives(of: Case) -> list[Case]:
-    """Variants that differ in one size from the case's: what it costs to spill nothing."""
+    """Return variants that differ in one size from the case's, to find the cost of spilling nothing."""
     if of.kernel == "scan" or of.backend != "pallas":
         return []
     changes = [{"stages": stages} for stages in (1, 2, 3)] + [{"tile": tile} for tile in (32, 64)]
@@ -98,7 +98,7 @@ def alternatives(of: Case) -> list[Case]:
 
 
 def _shape(of: Case) -> dict[str, Any]:
-    """The arguments of `case` that a case's shape has in words."""
+    """Return the arguments of `case` that a case's shape has in words."""
     key_size, value_size, dtype, *more = of.shape.split()
     shape = {"key_size": int(key_size[1:]), "value_size": int(value_size[1:]), "dtype": dtype}
     return shape | {"packed": "packed" in more, "precision": "highest" if "highest" in more else None}
@@ -110,13 +110,13 @@ def _with_variants(of: Case, variants: set[Variant], sizes: Sizes) -> list[Case]
 
 
 def _tiles(key_size: int) -> list[int]:
-    """Rows of features that a kernel may build at a time."""
+    """Return the rows of features that a kernel may build at a time."""
     products = next(products for largest, products, _ in ROWS if key_size <= largest)
     return [tile for tile in (32, 64) if products % tile == 0]
 
 
 def facts(of: Case) -> dict[str, int | str]:
-    """What the tuning table is asked for a case."""
+    """Return the facts that select a case's row of the tuning table."""
     found = _shape(of)
     found |= {"dtype": OPERANDS[found["dtype"]], "packed": int(found["packed"])}
     precision = found["precision"] or "default"
@@ -133,7 +133,7 @@ def case(
     sizes: Sizes = SIZES,
     precision: str | None = None,
 ) -> Case:
-    """One kernel; `packed` comes with states at both ends."""
+    """Return one kernel; `packed` includes states at both ends."""
     variants = () if variant is None else ((kernel, variant),)
     call = Call(1e-12, packed, True, packed, precision, sizes.block, variants)
     shape = jax.ShapeDtypeStruct
@@ -149,7 +149,7 @@ def case(
     count, fill = len(arrays), {}
     if "sums" not in kernel:
         arrays += [specs.shape(plan, axes) for axes in specs.BLOCK_STATES]
-    if packed:  # one segment that goes on from the state, no padding
+    if packed:  # one segment that continues from the state, no padding
         fill = {len(arrays): -1, len(arrays) + 1: sizes.length}
         arrays += [shape((sizes.batch, sizes.length), "int32"), shape((sizes.batch,), "int32")]
 

@@ -1,9 +1,9 @@
-"""Backward pass 3b: gradients of keys and values, a walk from the end with the sums over later queries.
+"""Backward pass 3b: gradients of keys and values, a reverse scan with the sums over later queries.
 
     T = sum phi(q) dn^T, and the moments of q weighted by dd
     dv = p^T dn + phi(k) T,   dk = dx^T q + phi'(k) (v T^T) + first + second k
 
-Scores are built transposed, keys by queries, so that no matrix is turned in registers.
+Scores are computed transposed, keys by queries, so that no matrix is transposed in registers.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ def key_or_value_gradient(
     suffix: tuple[jax.Array, ...] | None,
     wanted: str,
 ) -> jax.Array:
-    """dk (B, N, H, K) or dv (B, N, H, V), in the input's dtype.
+    """Return dk (B, N, H, K) or dv (B, N, H, V), in the input's dtype.
 
-    One walk for both would keep more in registers than there are.
+    One scan for both would need too many registers.
 
     Args:
         tables, arrays, packing: as in `query_gradients`.
-        suffix: (B, H, blocks, size, V) and (B, H, blocks, K + 1, last), the sums after each block; None:
-            empty ones.
+        suffix: (B, H, blocks, size, V) and (B, H, blocks, K + 1, last), the sums after each block; None for
+            zeros.
         wanted: "dk" or "dv".
     """
 
@@ -46,7 +46,7 @@ def key_or_value_gradient(
             gradient: Any = None
             chunk = here.chunk(steps - 1 - i)
             k = chunk.keys(k_ref)
-            # Loaded late, and twice: registers are what this kernel has too few of.
+            # Load late, and twice: this kernel is short of registers.
             v = chunk.values(v_ref, here.tile) if wanted == "dk" else None
             if v is None:
                 features = here.key_features.at(i)
@@ -81,7 +81,7 @@ def key_or_value_gradient(
 
 
 def _visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
-    """As `outputs.visibility` with keys along the rows, and which keys the queries after the chunk see."""
+    """Return `outputs.visibility` with keys along the rows, and which keys are visible after the chunk."""
     token = jnp.arange(chunk.plan.chunk)
     visible = token[:, None] <= token[None, :]
     if packing is None:

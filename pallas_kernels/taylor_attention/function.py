@@ -29,12 +29,12 @@ from pallas_kernels.triton_launch import cannot_launch, expect_backend
 
 MAX_VALUE_SIZE = 256
 OPERANDS = {"bfloat16": "bfloat16", "float16": "float32", "float32": "float32"}
-"""Dtype of matmul operands by dtype of the inputs: products of float16 would overflow."""
+"""Dtype of matmul operands by dtype of the inputs: float16 products would overflow."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """Everything about one call that is fixed when it is traced."""
+    """Static properties of one call."""
 
     eps: float
     packed: bool
@@ -44,23 +44,23 @@ class Call:
     block: int | None
     variants: tuple[tuple[str, Variant], ...]
     backend: str = "pallas"
-    """of the kernels; see `_backward_backend` for those of the gradients"""
+    """backend of the forward kernels; see `_backward_backend` for the gradients"""
 
     def variant(self, kernel: str, q: Any, v: Any) -> Variant:
-        """Block sizes of one of the kernels: the caller's, or the tuning table's."""
+        """Return the block sizes of a kernel: the caller's, or the tuning table's."""
         facts = {"kernel": kernel, "key_size": q.shape[-1], "value_size": v.shape[-1]}
         facts |= {"dtype": OPERANDS[q.dtype.name], "packed": int(self.packed), "backend": self.backend}
         facts["precision"] = self.precision or "default"
         return dict(self.variants).get(kernel) or tuning.choose("taylor_attention", Variant, **facts)
 
     def plan(self, kernel: str, q: Any, v: Any) -> Plan:
-        """Sizes for one of the kernels on one device's share of the rows and heads."""
+        """Return the plan of a kernel on one device's share of the rows and heads."""
         batch, length, heads, key_size = q.shape
         value_size, dtype, variant = v.shape[-1], q.dtype.name, self.variant(kernel, q, v)
         expect(LONGEST_CHUNK % variant.chunk == 0, "chunk", variant.chunk, f"a divisor of {LONGEST_CHUNK}")
         # The kernels' chunks may differ; their blocks must not.
         block = -(-(self.block or block_length(batch * heads, length)) // LONGEST_CHUNK) * LONGEST_CHUNK
-        # No wider than the values need, no narrower than a matmul may be.
+        # At most the values' width, at least the minimum of a matmul.
         value_tile = min(variant.value_tile, max(16, pl.next_power_of_2(value_size)))
         return Plan(
             **asdict(replace(variant, value_tile=value_tile)),
@@ -78,17 +78,17 @@ class Call:
 
 
 LONGEST_CHUNK = 128
-"""Tokens; blocks are multiples of it."""
+"""Maximum tokens per chunk; blocks are multiples of it."""
 
 SLOTS = 264
 """Programs that an H100 or H200 runs at once: 2 on each of 132 multiprocessors."""
 
 SHORTEST_BLOCK = 256
-"""Tokens; shorter blocks would move more state than input."""
+"""Minimum tokens per block: shorter blocks would move more state than input."""
 
 
 def block_length(programs: int, length: int) -> int:
-    """Tokens per program: all of them where rows and heads fill the chip, else blocks that do."""
+    """Return the tokens per program: all if rows and heads fill the GPU, else blocks that fill it."""
     if programs >= SLOTS // 2:
         return length
     block = SHORTEST_BLOCK
@@ -98,7 +98,7 @@ def block_length(programs: int, length: int) -> int:
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
-    """Why the kernels cannot take these arrays (B, N, H, dim) here, or None if they can."""
+    """Return why the kernels cannot take these arrays (B, N, H, dim) here, or None if they can."""
     largest = {"q": MAX_KEY_SIZE, "v": MAX_VALUE_SIZE}
     reason = cannot_run() or unsupported({"q": q, "k": k, "v": v}, 4, largest)
     if reason is None and len({q.dtype, k.dtype, v.dtype}) > 1:
@@ -107,9 +107,9 @@ def supports(q: Any, k: Any, v: Any) -> str | None:
 
 
 def is_slow(q: Any, k: Any, v: Any) -> bool:
-    """Whether the kernels should not be picked for these arrays unless asked for.
+    """Return whether the kernels should run on these arrays only on request.
 
-    Their float32 operands and tables of more than 16 channels do not fit into registers and shared memory:
+    float32 operands and tables of more than 16 channels do not fit into registers and shared memory:
     compiled, `outputs` takes some 95 to 135 times the issue slots per token of bfloat16 at K = 16
     (docs/kernels_report.md).
     """
@@ -131,7 +131,7 @@ def taylor_attention(
     variants: dict[str, Variant] | None = None,
     backend: str = "pallas",
 ) -> Any:
-    """Causal Taylor linear attention; differentiable in q, k, v and the initial state.
+    """Compute causal Taylor linear attention, differentiable in q, k, v and the initial state.
 
     Args:
         q, k: (B, N, H, K) bfloat16, float16 or float32, K <= 32; the map and its 1/sqrt(K) are inside.
@@ -139,28 +139,28 @@ def taylor_attention(
         eps: added to the normaliser.
         initial_state: sums over earlier tokens, (B, H, F, V) and (B, H, F) with F = 1 + K + K (K + 1) / 2
             symmetric features in the order 1, x, x^2 / sqrt(2), lower triangle; x scaled by K^(-1/4).
-        return_state: also return those sums behind the last token, float32.
-        starts: (B, N) int32, not decreasing: index of the first token that each token sees, negative where
-            that includes the initial state. Segments are runs of equal starts.
-        counts: (B,) int32, real tokens of each row; the others, behind them, are not seen, and their outputs
-            are 0. Their starts are those of the last real token.
-        precision: of matmuls on float32 operands: "highest" or None for JAX's default on the GPU, TF32.
-            float16 inputs take the same path; bfloat16 inputs use bfloat16 operands.
-        block: tokens per program, rounded up to a multiple of 128; None fills the chip.
+        return_state: also return those sums after the last token, float32.
+        starts: (B, N) int32, not decreasing: index of the first token that each token sees, negative if that
+            includes the initial state. Segments are runs of equal starts.
+        counts: (B,) int32, number of real tokens of each row; the tokens after them are not visible, their
+            outputs are 0, and their starts are those of the last real token.
+        precision: precision of matmuls on float32 operands: "highest" or None for JAX's default on the GPU,
+            TF32. float16 inputs do the same; bfloat16 inputs use bfloat16 operands.
+        block: tokens per program, rounded up to a multiple of 128; None fills the GPU.
         variants: kernel ("key_sums", "query_sums", "outputs", "dq", "dk", "dv") -> block sizes, instead of
             the tuning table's.
         backend: "pallas", "triton" for the same kernels, forward and backward, in Triton's own language,
-            launched through jax-triton, or "mosaic" for forward kernels on Hopper's own instructions (K = 16,
-            bfloat16, one `precision` and its own block sizes), whose gradient the Pallas kernels compute, or
-            jax-triton's where this jax has no Triton backend for Pallas.
+            launched through jax-triton, or "mosaic" for forward kernels in Hopper's instructions (K = 16,
+            bfloat16, one `precision` and its own block sizes); the Pallas kernels compute its gradient, or
+            jax-triton's if this jax has no Triton backend for Pallas.
 
     Returns:
         y (B, N, H, V) in v's dtype, or ``(y, (kv, z))`` with `return_state`.
 
     Raises:
         ValueError: arrays that do not fit together or that the kernels do not take.
-        ImportError: the backend's package or part of jax is missing; or, from the gradient, that of the
-            backend that computes it.
+        ImportError: a package or part of jax that the backend needs is missing; in the gradient, one that the
+            gradient's backend needs.
     """
     if backend != "mosaic":
         expect_backend(backend)
@@ -223,7 +223,7 @@ def _attend_backward(call: Call, saved: Any, gradients: Any) -> tuple[Any, ...]:
     if state is not None:
         dstate = dstate[0], layout.moments_gradient_out(dstate[1])
     if packing and call.return_state:
-        # Padding is behind the row's last segment, where the kernels let the final state's gradient in.
+        # Padding is after the row's last segment, where the kernels add the final state's gradient.
         real = (jnp.arange(q.shape[1]) < packing[1][:, None])[..., None, None]
         dk, dv = (jnp.where(real, x, jnp.zeros_like(x)) for x in (dk, dv))
     return dq, dk, dv, tuple(None for _ in packing), dstate
@@ -233,7 +233,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def cannot_launch_gradient(backend: str) -> str | None:
-    """Why the gradients of a backend's calls cannot be launched here, or None."""
+    """Return why the gradients of a backend's calls cannot be launched here, or None."""
     if backend != "mosaic":
         return cannot_launch(backend)
     reason = cannot_launch("pallas")
@@ -243,7 +243,7 @@ def cannot_launch_gradient(backend: str) -> str | None:
 
 
 def _backward_backend(call: Call) -> str:
-    """Which kernels compute the gradients of a call: Mosaic's are forward only."""
+    """Return the backend of a call's gradients: Mosaic's kernels are forward only."""
     if reason := cannot_launch_gradient(call.backend):
         raise ImportError(reason)
     return "triton" if call.backend == "triton" or cannot_launch("pallas") else "pallas"
@@ -256,12 +256,12 @@ INPUT_AXES = ("b n h k", "b n h k", "b n h v")
 
 
 def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tuple[Any, Any, Any]:
-    """y, reciprocal normalisers, final state or None."""
+    """Return y, reciprocal normalisers, and the final state or None."""
     state_axes, tables = STATE_AXES, specs.constant_tables(call.plan("outputs", q, v))
     if call.backend == "mosaic":  # imported now: older releases of jax do not have it
         from pallas_kernels.taylor_attention import mosaic
 
-        # Its states have another order, which is changed out here: `run` must not create arrays of indices.
+        # Reorder its states here: `run` must not create arrays of indices.
         state = None if state is None else mosaic.from_portable(*state)
         state_axes, tables = MOSAIC_STATE_AXES, []
 
@@ -278,7 +278,7 @@ def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tu
 
     axes = [*INPUT_AXES, *PACKING_AXES[: len(packing)], *(state_axes if call.has_state else ())]
     results = ["b n h v", "b h n", *(state_axes if call.return_state else ())]
-    # Mosaic GPU's interpreter has side effects, which a function that is partitioned must not have.
+    # Mosaic GPU's interpreter has side effects, which a partitioned function must not have.
     alone = call.backend == "mosaic" and is_interpreted()
     function = run if alone else per_row_and_head(run, axes, results, tables)
     y, rden, *final = function(q, k, v, *packing, *(state or ()))
@@ -288,15 +288,15 @@ def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tu
 
 
 def _take(arrays: list[jax.Array], count: int) -> tuple[jax.Array, ...]:
-    """Remove the first so many."""
+    """Remove and return the first `count` arrays."""
     return tuple(arrays.pop(0) for _ in range(count))
 
 
 def _backward(call: Call, arrays: Any, packing: Any, state: Any, dfinal: Any) -> tuple[Any, Any, Any, Any]:
-    """Gradients of q, k, v, and the sums over all queries if there is an initial state.
+    """Return the gradients of q, k, v, and the sums over all queries if there is an initial state.
 
     Args:
-        arrays: those of `dq.AXES`.
+        arrays: the arrays of `dq.AXES`.
     """
 
     def run(*operands: jax.Array) -> tuple[jax.Array, ...]:
@@ -324,7 +324,7 @@ def _backward(call: Call, arrays: Any, packing: Any, state: Any, dfinal: Any) ->
 
 
 def _prefix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, state: Any) -> Any:
-    """The states before each block; None where there is one block and nothing before it."""
+    """Return the states before each block; None for one block without an initial state."""
     q, k, v = arrays[:3]
     plan = call.plan("key_sums", q, v)
     if plan.blocks == 1:
@@ -339,9 +339,9 @@ def _prefix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, state:
 
 
 def _suffix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, dfinal: Any) -> tuple[Any, Any]:
-    """The sums over the queries after each block, the final state's gradient included, and over all.
+    """Return the sums over the queries after each block, the final state's gradient included, and over all.
 
-    None where there is one block and nothing after it; the latter empty without an initial state.
+    The former is None for one block without a final gradient; the latter is empty without an initial state.
     """
     q, _, v, do, rden, dd = arrays
     plan, first = call.plan("query_sums", q, v), 0 if call.has_state else 1

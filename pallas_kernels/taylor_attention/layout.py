@@ -1,10 +1,10 @@
-"""Where each feature of the symmetric Taylor map lives inside the kernels, and how states get in and out.
+"""Layout of the symmetric Taylor features inside the kernels, and conversion of states.
 
     phi(x) = (x R + r) * (x T + t)      R, T of zeros and ones, r, t zero but for the last tile
 
-Two matmuls with constant matrices build any list of products on the tensor cores, exactly (each output is
-one input), and leave them in registers as the next matmul's operand. Queries, times K^(-1/2),
-carry the weights (squares 1/2, all others 1); keys and the sums over them carry none:
+Two matmuls with constant matrices form any list of products on the tensor cores, exactly (each output is one
+input), and leave them in registers as operands of the next matmul. Queries, times K^(-1/2), carry the weights
+(squares 1/2, all others 1); keys and the sums over them carry none:
 
     phi_q(q) . phi_k(k) = 1 + s + s^2 / 2,   s = q . k / sqrt(K)
 
@@ -24,15 +24,14 @@ MAX_KEY_SIZE = 32
 
 
 def symmetric_size(key_size: int) -> int:
-    """F of the canonical layout: 1 + K + K (K + 1) / 2."""
+    """Return F of the canonical layout: 1 + K + K (K + 1) / 2."""
     return 1 + key_size + key_size * (key_size + 1) // 2
 
 
 ROWS = ((8, 32, 32), (16, 128, 32), (24, 320, 64), (32, 512, 64))
-"""Key sizes up to the first number have this many rows of products only, and this many mixed ones. The order
-of the rows, and so a state, does not depend on how a kernel tiles them. 32 mixed rows would hold those of
-K = 24, but 8 warps compute a tile of 32 rows twice: with 64 the kernels are 3 to 4 times shorter
-in float32."""
+"""(largest key size, rows of products only, mixed rows). The order of the rows, and so a state, does not
+depend on the tiles of a kernel. 32 mixed rows would suffice for K = 24, but 8 warps compute a tile of 32 rows
+twice: with 64 rows the float32 kernels are 3 to 4 times shorter."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Layout:
 
     @property
     def padded_key_size(self) -> int:
-        """K rounded up to what a matmul can contract."""
+        """K rounded up to a size that a matmul can contract."""
         return 16 if self.key_size <= 16 else 32
 
     @property
@@ -75,7 +74,7 @@ class Layout:
 
     @functools.cached_property
     def features(self) -> tuple[tuple[int | None, int | None] | None, ...]:
-        """For each row the two factors of its feature: channels, None for the factor 1; None: a zero row."""
+        """For each row the two factors of its feature: channels, or None for 1; None for a zero row."""
         channels = range(self.key_size)
         products = [(m, n) for m in channels for n in range(m)] + [(m, m) for m in channels]
         first = self._rows[0]
@@ -98,7 +97,7 @@ class Layout:
         return Tables(one, two, weighted, one_offset, two_offset, two_offset, half_linear.astype(np.float32))
 
     def _canonical(self) -> tuple[np.ndarray, np.ndarray]:
-        """Row here of each canonical feature (1, x, x^2, lower triangle row-major), and its scale there."""
+        """Row of each canonical feature (1, x, x^2, lower triangle row-major), and its canonical scale."""
         k = self.key_size
         order = [(None, None), *((m, None) for m in range(k)), *((m, m) for m in range(k))]
         order += [(m, n) for m in range(k) for n in range(m)]
@@ -109,12 +108,12 @@ class Layout:
 
     @functools.cached_property
     def linear_columns(self) -> np.ndarray:
-        """Columns of the moments, and places in the last tile, of the K linear features."""
+        """Columns of the K linear features in the moments, which are also their rows in the last tile."""
         return np.array([self.features.index((m, None)) - self._rows[0] for m in range(self.key_size)])
 
     @property
     def first_linear(self) -> int:
-        """The first of `linear_columns`, which follow each other up to `constant_column`."""
+        """The first of `linear_columns`, which are contiguous up to `constant_column`."""
         return int(self.linear_columns[0])
 
     @property
@@ -123,9 +122,9 @@ class Layout:
         return self.features.index((None, None)) - self._rows[0]
 
     def state_to_kernel(self, kv: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Canonical sums (B, H, F, V), (B, H, F) as rows like above (B, H, size, V) and moments.
+        """Convert canonical sums (B, H, F, V), (B, H, F) to rows in this layout (B, H, size, V) and moments.
 
-        The moments are (B, H, K + 1, last); their last row of the moments is the number of tokens.
+        The moments are (B, H, K + 1, last); their last row is the number of tokens.
         """
         k = self.key_size
         rows, scales = self._canonical()
@@ -143,7 +142,7 @@ class Layout:
         return kv, moments.at[:, :, -1, 0].set(z[..., 0])
 
     def state_from_kernel(self, kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The way back."""
+        """Invert `state_to_kernel`."""
         k = self.key_size
         rows, scales = self._canonical()
         second = moments[:, :, np.arange(k)[:, None], self.linear_columns]
@@ -154,13 +153,13 @@ class Layout:
         return kv[:, :, rows] * scales[:, None], z * scales
 
     def moments_gradient_in(self, dmoments: jax.Array) -> jax.Array:
-        """The final moments' gradient as sums over later queries, for what each key added to x x^T."""
+        """Convert the final moments' gradient to sums over later queries, for each key's x x^T."""
         square = (slice(None), slice(None), np.arange(self.key_size)[:, None], self.linear_columns)
         second = dmoments[square]
         return dmoments.at[square].set(second + second.swapaxes(-1, -2))
 
     def moments_gradient_out(self, dmoments: jax.Array) -> jax.Array:
-        """Sums over the queries as the initial moments' gradient: half of x x^T is read, and one count."""
+        """Convert sums over the queries to the initial moments' gradient: half of x x^T, and one count."""
         weights = np.zeros((self.padded_key_size + 1, self.last), np.float32)
         weights[:-1] = self.tables.half_linear
         weights[-1, 0] = 1

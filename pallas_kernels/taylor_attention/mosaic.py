@@ -1,8 +1,8 @@
-"""The forward pass on Hopper's own instructions, in Mosaic GPU: the others' arguments and results.
+"""The forward pass in Hopper's instructions, by Mosaic GPU; arguments and results as the other kernels.
 
     key_sums  ->  running sums  ->  outputs        (one block per row and head: `outputs` alone)
 
-Importing this needs the release of jax that `mosaic_support` asks for.
+Importing this needs the release of jax in `mosaic_support`.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from pallas_kernels.taylor_attention.mosaic_plan import CHUNK, PART, Plan
 __all__ = ["forward", "from_portable", "to_portable"]
 
 SLOTS = 132
-"""Programs that an H100 or H200 runs at once: one on each multiprocessor, whose shared memory it fills."""
+"""Programs that an H100 or H200 runs at once: one per multiprocessor, whose shared memory it fills."""
 
 SHORTEST_BLOCK = 8
-"""Chunks: shorter blocks would move more state than tokens."""
+"""Minimum chunks per block: shorter blocks would move more state than tokens."""
 
 
 def forward(
@@ -36,18 +36,18 @@ def forward(
     block: int | None,
     return_state: bool,
 ) -> tuple[jax.Array, ...]:
-    """Outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the final state.
+    """Return the outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the final state.
 
     Args:
         q, k, v: (B, N, H, 16), (B, N, H, 16), (B, N, H, V) bfloat16.
-        packing: starts (B, N) and counts (B,) int32, see `function.taylor_attention`; or nothing.
-        state: sums over earlier tokens, (B, H, V, 224) and (B, H, 64, 16) float32 as `from_portable` makes
-            them; or None.
-        block: tokens per program, rounded up to whole chunks of 128; None fills the chip.
+        packing: starts (B, N) and counts (B,) int32, see `function.taylor_attention`; or empty.
+        state: sums over earlier tokens, (B, H, V, 224) and (B, H, 64, 16) float32, from `from_portable`; or
+            None.
+        block: tokens per program, rounded up to whole chunks of 128; None fills the GPU.
     """
     length, value_size = v.shape[1], v.shape[3]
     plan = make_plan(q.shape, value_size, block, eps, bool(packing))
-    # Copies fill what is beyond the arrays with zeros, and drop it on the way back, in whole tiles.
+    # Copies pad arrays with zeros to whole tiles when loading, and drop the padding when storing.
     if length % 8 or length < CHUNK:
         q, k, v = (_pad(x, plan.length, 1) for x in (q, k, v))
     if value_size % 16 or value_size < PART:
@@ -60,13 +60,13 @@ def forward(
     if not return_state:
         return results
     kv, moments = (x[:, :, 0] for x in final)
-    if not packing:  # keys of zeros add nothing but their number
+    if not packing:  # zero keys only add to the count
         moments = moments.at[..., COUNT, :].add(length - plan.length)
     return *results, kv[:, :, :value_size], moments
 
 
 def make_plan(shape: Sequence[int], value_size: int, block: int | None, eps: float, packed: bool) -> Plan:
-    """Sizes for queries of this shape: blocks of equal length, as many as make a full chip of programs."""
+    """Return the sizes for queries of this shape: blocks of equal length, enough programs to fill the GPU."""
     batch, length, heads, _ = shape
     chunks, parts = -(-length // CHUNK), -(-value_size // PART)
     if block is None:
@@ -78,7 +78,7 @@ def make_plan(shape: Sequence[int], value_size: int, block: int | None, eps: flo
 
 
 def _prefix(plan: Plan, k: jax.Array, v: jax.Array, packing: Any, state: Any) -> tuple[jax.Array, ...]:
-    """What each block starts from; empty where that is nothing."""
+    """Return the initial state of each block; empty if there is none."""
     initial = () if state is None else (_pad(state[0], plan.values, 2), state[1])
     if plan.blocks == 1:
         return tuple(x[:, :, None] for x in initial)
@@ -91,12 +91,12 @@ def _prefix(plan: Plan, k: jax.Array, v: jax.Array, packing: Any, state: Any) ->
 
 
 def running_sums(sums: jax.Array, initial: jax.Array | None, keep: jax.Array) -> jax.Array:
-    """out_0 = initial, out_{b+1} = keep_b out_b + sums_b.
+    """Compute out_0 = initial, out_{b+1} = keep_b out_b + sums_b.
 
     Args:
         sums: (B, H, blocks - 1, ...) float32.
-        initial: (B, H, ...), or None for nothing.
-        keep: (B, blocks - 1), 0 where the sums start anew.
+        initial: (B, H, ...), or None for zeros.
+        keep: (B, blocks - 1), 0 where the sums restart.
 
     Returns:
         (B, H, blocks, ...).
@@ -113,7 +113,7 @@ def running_sums(sums: jax.Array, initial: jax.Array | None, keep: jax.Array) ->
 
 
 def _pad(x: jax.Array, size: int, axis: int, **options: Any) -> jax.Array:
-    """`x` with zeros at its end, or what `options` say, up to `size` along an axis."""
+    """Pad `x` at its end to `size` along an axis, with zeros unless `options` set otherwise."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, size - x.shape[axis])
     return x if x.shape[axis] == size else jnp.pad(x, widths, **options)

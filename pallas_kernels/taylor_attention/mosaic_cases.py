@@ -1,4 +1,4 @@
-"""The Mosaic kernels on realistic shapes, for `inspect`; none where jax is too old for them."""
+"""The Mosaic kernels on realistic shapes, for `inspect`; none if jax is too old for them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ class Fixed:
 
 
 def cases() -> list[Case]:
-    """Both kernels in the middle of a sequence, plain and packed; run on request only, until measured."""
+    """Return both kernels in the middle of a sequence, plain and packed; run only by name, until measured."""
     if (mosaic_support.cannot_run() or "").startswith("needs jax"):
         return []
     found = [("outputs", 64, False), ("outputs", 112, False), ("outputs", 64, True)]

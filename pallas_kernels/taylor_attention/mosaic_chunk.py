@@ -1,4 +1,4 @@
-"""What a program of the Mosaic kernels does with one chunk: read the state, then add to it.
+"""Process one chunk in a program of the Mosaic kernels: read the state, then add to it.
 
 x = q k^T / 4,  p = causal (1 + x + x^2 / 2)
 y = (p v + phi(q) S^T) / (rowsum(p) + q . z + eps),  q . z = n + q . (sum k) / 4 + q (sum k k^T) q^T / 32
@@ -32,8 +32,8 @@ from pallas_kernels.taylor_attention.mosaic_plan import CHUNK, PART, STAGES, WRI
 
 
 class Keys(NamedTuple):
-    """64 keys of a chunk: where they are in it, the index of the first one in the row, and a function that
-    returns which of them a query sees, (64, 64) or one truth for all."""
+    """64 keys of a chunk: their slice, the index of the first one in the row, and a function that returns
+    which of them a query sees, (64, 64) or one boolean for all."""
 
     rows: Any
     first: Any
@@ -50,14 +50,14 @@ class Chunk:
         self.start = program.block * self.plan.block + number * CHUNK
         """the index of its first token in the row"""
         self.first = self.start + program.group * PART
-        """of its first token here"""
+        """index of the warpgroup's first token"""
         plgpu.barrier_wait(self.places["arrived"].at[self.stage])
         if self.plan.packed:
             self.count = program.tokens.counts[program.row]
             self._clear_padding()
 
     def _clear_padding(self) -> None:
-        """Whatever is in padding, NaN even: its weights are zeros, but zero times NaN is NaN."""
+        """Set padding to zeros: its weights are zeros, but zero times NaN is NaN."""
 
         @pl.when(self.count < self.start + CHUNK)
         def _clear() -> None:
@@ -68,7 +68,7 @@ class Chunk:
             self.program.meet(WRITTEN)
 
     def read(self, state: State, y: Any, rden: Any) -> None:
-        """Outputs of this warpgroup's queries, and their reciprocal normalisers."""
+        """Store the outputs of this warpgroup's queries, and their reciprocal normalisers."""
         program, at = self.program, (self.stage, self.program.rows)
         q = load(self.places["plain_q"].at[at])
         starts = None
@@ -112,7 +112,7 @@ class Chunk:
             store(rden.at[program.row, program.head, tokens], reciprocal)
 
     def _keys(self) -> list[Keys]:
-        """The first keys, which all queries of the second warpgroup see and none of the first; its own."""
+        """Return the first 64 keys (visible to the second warpgroup only), and the warpgroup's own keys."""
         group, shape = self.program.group, (PART, PART)
         return [
             Keys(pl.ds(0, PART), self.start, lambda: group == 1),
@@ -123,7 +123,7 @@ class Chunk:
         return self.places["staging"].at[self.program.group] if is_interpreted() else None
 
     def _scores(self, q: jax.Array, keys: Keys, starts: Any) -> tuple[jax.Array, jax.Array]:
-        """Weights p of 64 of the chunk's keys, (64, 64) bfloat16, and their sums before rounding."""
+        """Return weights p of 64 of the chunk's keys, (64, 64) bfloat16, and their sums before rounding."""
         x = product(q, self.places["k"].at[self.stage, keys.rows].T, PART, self._staging())
         key, visible = iota((PART, PART), 1), keys.visible()
         if starts is not None:
@@ -132,27 +132,27 @@ class Chunk:
         return p.astype(bf16), jnp.sum(p, axis=1)
 
     def _state_normaliser(self, q: jax.Array, count: Any) -> jax.Array:
-        """(64,) q . z."""
+        """Return (64,) q . z."""
         squares, sums = self.places["rounded"].at[features.SQUARES], self.places["moments"].at[features.SUMS]
         second = product(q, squares, KEY_SIZE, self._staging()) * (1 / 32)
         first = lax.broadcast_in_dim(load(sums, COLUMN), (PART, KEY_SIZE), (1,)) * (1 / 4)
         return jnp.sum(q.astype(f32) * (second + first), axis=1) + count
 
     def _features(self, x: features.Scaled, plain: Any, counted: Any) -> jax.Array:
-        """(64, 224) of this warpgroup's tokens, zeros unless `counted`; columns are loaded from `plain`."""
+        """Return (64, 224) features of this warpgroup's tokens, 0 unless `counted`; loads from `plain`."""
 
         def broadcast(channel: int, width: int) -> jax.Array:
             return along_rows(load(plain.at[self.stage, self.program.rows, channel], ROW), width)
 
         constant = jnp.where(iota((PART, KEY_SIZE), 1) == 0, 1.0, 0.0).astype(bf16)
         if counted is not None:
-            # A product with each factor of the slabs: fewer instructions than a choice for each feature.
+            # Multiply each factor of the slabs: fewer instructions than a selection for each feature.
             weight = along_rows(counted.astype(f32).astype(bf16), KEY_SIZE)
             x, constant = features.Scaled(*(part * weight for part in x)), constant * weight
         return features.by_token(x, broadcast, constant)
 
     def add(self, state: State) -> State:
-        """The state behind the chunk."""
+        """Return the state after the chunk."""
         program, phi = self.program, self.places["phi"].at[self.zero]
         k = load(self.places["k"].at[self.stage, program.rows])
         kept, stays = self._entering()
@@ -174,11 +174,11 @@ class Chunk:
         self.program.keep_moments(add_product(before, last.T, keys))
 
     def _segment(self) -> Any:
-        """Where the segment of the chunk's last token began."""
+        """Return the start of the segment of the chunk's last token."""
         return self.program.tokens.starts[self.program.row, self.start + CHUNK - 1]
 
     def _entering(self) -> tuple[Any, Any]:
-        """Which keys enter the state, (64,), and whether what was in it stays; None: all, yes."""
+        """Return which keys enter the state, (64,), and whether the old state is kept; None: all, yes."""
         if not self.plan.packed:
             return None, None
         index, segment = self.first + rows_iota(PART), self._segment()

@@ -1,13 +1,13 @@
-"""The features of the Mosaic kernel: 14 slabs of 16 columns, each built in registers from x (tokens, 16).
+"""The features of the Mosaic kernel: 14 slabs of 16 columns, each computed in registers from x (tokens, 16).
 
     slab i < 8     x_i x_j                  for all 16 j                      8 slabs
     slab 8 .. 11   x_i x_j, x_{i+1} x_j     for j >= 8; i = 8, 10, 12, 14     4 slabs
     slab 12        x_j
     slab 13        1, then zeros
 
-A product of two channels below 8, or of two others, is there twice, one from each half once. That is 224
-columns instead of 288 for all 256 products, and each slab is x times one or two of its own columns. The
-keys' features carry no weights, the queries' carry them all: powers of two, which bfloat16 holds exactly.
+A product of two channels below 8, or of two others, occurs twice, one from each half once. That is 224
+columns instead of 288 for all 256 products, and each slab is x times one or two of its own columns. Only the
+queries' features carry weights: powers of two, which bfloat16 represents exactly.
 """
 
 import functools
@@ -26,42 +26,42 @@ SLABS = 14
 COLUMNS = SLABS * KEY_SIZE
 
 ROWS = 64
-"""Rows of the moments: what one product on the tensor cores has. The last 64 columns times x."""
+"""Rows of the moments, those of one product on the tensor cores: the last 64 columns times x."""
 
 SQUARES, SUMS, COUNT = slice(32, 48), 48, 49
-"""Rows of the moments: sum x x^T, sum x, and the number of keys in every column. Others mean nothing."""
+"""Rows of the moments: sum x x^T, sum x, and the number of keys in every column. Others are not used."""
 
 Factors = tuple[int | None, int | None]
 
 
 def columns() -> list[Factors | None]:
-    """The two channels whose product a column is, None for the factor 1; None for a column of zeros."""
+    """Return the two channels of each column's product (None for the factor 1); None for a zero column."""
     low, high = range(HALF), range(HALF, KEY_SIZE)
     products = [(i, j) for i in low for j in range(KEY_SIZE)] + [(i, j) for i in high for j in high]
     return [*products, *((j, None) for j in range(KEY_SIZE)), (None, None), *[None] * (KEY_SIZE - 1)]
 
 
 class Scaled(NamedTuple):
-    """x (tokens, 16) with the weights of the kinds of slabs."""
+    """x (tokens, 16) with the weights of each kind of slab."""
 
     low: jax.Array
-    """of slabs 0 to 7"""
+    """with the weights of slabs 0 to 7"""
     high: jax.Array
-    """of slabs 8 to 11"""
+    """with the weights of slabs 8 to 11"""
     linear: jax.Array
 
 
 def weighted(x: jax.Array, column: jax.Array) -> Scaled:
-    """Of queries: phi(q) . phi(k) = 1 + s + s^2 / 2, s = q . k / 4; `column` is the index of each of 16."""
+    """Weight queries: phi(q) . phi(k) = 1 + s + s^2 / 2, s = q . k / 4; `column` are the 16 indices."""
     twice = jnp.where(column < HALF, 1 / 32, 1 / 16).astype(x.dtype)
     return Scaled(x * twice, x * jnp.asarray(1 / 32, x.dtype), x * jnp.asarray(1 / 4, x.dtype))
 
 
 def by_token(x: Scaled, broadcast: Callable[[int, int], jax.Array], constant: jax.Array) -> jax.Array:
-    """(tokens, 224) features.
+    """Return (tokens, 224) features.
 
     Args:
-        broadcast: (i, width) to x_i in so many columns.
+        broadcast: maps (i, width) to x_i in `width` columns.
         constant: (tokens, 16), the last slab.
     """
     slabs = [x.low * broadcast(i, KEY_SIZE) for i in range(HALF)]
@@ -72,7 +72,7 @@ def by_token(x: Scaled, broadcast: Callable[[int, int], jax.Array], constant: ja
 
 @functools.cache
 def _tables() -> tuple[np.ndarray, np.ndarray, Layout]:
-    """Row of the portable kernels' state for each column (one past the end: none), column for each row."""
+    """Return the portable kernels' row for each column (one past the end: none), and column for each row."""
     layout = Layout(KEY_SIZE, 1)
     rows = {feature: row for row, feature in enumerate(layout.features) if feature is not None}
     to_rows = np.full(COLUMNS, layout.size)
@@ -86,7 +86,7 @@ def _tables() -> tuple[np.ndarray, np.ndarray, Layout]:
 
 
 def from_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The portable kernels' state (..., 160, V), (..., 17, 32) as this one's (..., V, 224), (..., 64, 16)."""
+    """Convert the portable kernels' state (..., 160, V), (..., 17, 32) to (..., V, 224), (..., 64, 16)."""
     rows, _, layout = _tables()
     mine = jnp.zeros((*moments.shape[:-2], ROWS, KEY_SIZE), moments.dtype)
     mine = mine.at[..., SQUARES, :].set(moments[..., :KEY_SIZE, layout.linear_columns])
@@ -96,7 +96,7 @@ def from_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def to_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The way back; numbers of the moments that no one reads are zeros."""
+    """Invert `from_portable`; unused numbers of the moments are zeros."""
     _, places, layout = _tables()
     theirs = jnp.zeros((*moments.shape[:-2], KEY_SIZE + 1, layout.last), moments.dtype)
     theirs = theirs.at[..., :KEY_SIZE, layout.linear_columns].set(moments[..., SQUARES, :])
@@ -106,5 +106,5 @@ def to_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array
 
 
 def _take(x: jax.Array, places: np.ndarray, axis: int) -> jax.Array:
-    """Numbers of `x` along an axis, zeros for the place one past its end."""
+    """Take `x` at positions along an axis; the position one past the end gives zeros."""
     return jnp.take(x, places, axis=axis, mode="fill", fill_value=0)

@@ -1,4 +1,4 @@
-"""The Mosaic kernels of the forward pass, like `sums.key_sums` and `outputs.outputs`: one walk, two ends."""
+"""The Mosaic kernels of the forward pass, equivalent to `sums.key_sums` and `outputs.outputs`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from pallas_kernels.taylor_attention.mosaic_program import Program
 
 
 def key_sums(plan: Plan, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    """The state that each block but the last adds: (B, H, blocks - 1, V, 224) and (..., 64, 16), float32.
+    """Return the sums of each block but the last: (B, H, blocks - 1, V, 224) and (..., 64, 16), float32.
 
     Args:
-        k, v: (B, N, H, 16) and (B, N, H, V) bfloat16. N and V may be less than the plan's sizes, as multiples
-            of 8 and 16 and no less than a chunk and a part: copies see zeros after them.
-        packing: starts (B, N) and counts (B,) int32 of packed plans; nothing else.
+        k, v: (B, N, H, 16) and (B, N, H, V) bfloat16. N and V may be less than the plan's sizes, but must be
+            multiples of 8 and 16 and at least a chunk and a part: copies pad them with zeros.
+        packing: starts (B, N) and counts (B,) int32 of packed plans; else empty.
     """
 
     def body(*refs: Any, **places: Any) -> None:
@@ -41,11 +41,11 @@ def outputs(
     prefix: Sequence[jax.Array],
     return_state: bool,
 ) -> tuple[jax.Array, ...]:
-    """Outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the state after all tokens.
+    """Return outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the final state.
 
     Args:
         q, k, v, packing: as in `key_sums`.
-        prefix: what each block starts from, as the results of `key_sums` for all blocks; or nothing.
+        prefix: initial state of each block, in the form of `key_sums` for all blocks; or empty.
     """
 
     def body(*refs: Any, **places: Any) -> None:
@@ -67,7 +67,7 @@ def outputs(
 
 
 def state_shapes(plan: Plan, blocks: int) -> list[jax.ShapeDtypeStruct]:
-    """States of so many blocks of each row and head."""
+    """Return the shapes of the states of `blocks` blocks of each row and head."""
     lead = (plan.batch, plan.heads, blocks)
     return [
         jax.ShapeDtypeStruct((*lead, plan.values, features.COLUMNS), jnp.float32),

@@ -1,4 +1,4 @@
-"""The one place that knows Mosaic GPU: how a kernel is started, and what interpreting it changes."""
+"""Launch Mosaic GPU kernels, compiled or interpreted; no other module uses Mosaic GPU directly."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from jax.experimental.pallas import mosaic_gpu
 
 from pallas_kernels.launch import is_interpreted
 
-# Releases differ in what this module holds; what is used here is there from jax 0.11 on.
+# Releases differ in the contents of this module; everything used here exists from jax 0.11 on.
 plgpu: Any = mosaic_gpu
 
 THREADS = 2
@@ -21,15 +21,15 @@ WARPGROUP = "warpgroup"
 GRID = ("head", "row", "block")
 
 TILE = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(32))
-"""How operands of products lie in shared memory: 16 columns, the depth of one product, are 32 bytes."""
+"""Layout of product operands in shared memory: 16 columns, the depth of one product, are 32 bytes."""
 
 WIDE_TILE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 Layout: Any = plgpu.Layout.WGMMA
-"""Of 64 rows in the registers of a warpgroup: what the tensor cores read and write."""
+"""Layout of 64 rows in the registers of a warpgroup, as the tensor cores read and write them."""
 
 ROW, COLUMN = Layout.reduce(1), Layout.reduce(0)
-"""Of one number per row, and per column."""
+"""Layouts of one number per row, and per column."""
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     options: dict[str, Any] = {}
     if is_interpreted():
         options["interpret"] = plgpu.InterpretGPUParams(detect_races=True)
-    body.__name__ = name  # what profilers show
+    body.__name__ = name  # shown by profilers
     return plgpu.kernel(
         body,
         out_type=tuple(out_type),
@@ -53,19 +53,19 @@ def run(
         grid_names=GRID,
         num_threads=THREADS,
         thread_name=WARPGROUP,
-        # Layouts and swizzles are written out, which lets a column of plain shared memory be loaded.
+        # Layouts and swizzles are explicit, which allows loading a column of plain shared memory.
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
         **options,
     )(*operands)
 
 
 def load(ref: Any, layout: Any = Layout) -> jax.Array:
-    """Registers in this layout, from any memory."""
+    """Load registers in this layout from any memory."""
     return plgpu.load(ref, layout=layout, optimized=False)
 
 
 def store(ref: Any, value: jax.Array) -> None:
-    """Into the device's memory."""
+    """Store into device memory."""
     if hasattr(plgpu, "store"):  # from jax 0.12 on
         plgpu.store(ref, value, optimized=False)
     else:
@@ -73,30 +73,30 @@ def store(ref: Any, value: jax.Array) -> None:
 
 
 def iota(shape: tuple[int, int], axis: int) -> jax.Array:
-    """Index along an axis, int32."""
+    """Return the index along an axis, int32."""
     return plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=Layout)
 
 
 def rows_iota(count: int) -> jax.Array:
-    """Index of each row, int32."""
+    """Return the index of each row, int32."""
     return plgpu.broadcasted_iota(jnp.int32, (count,), 0, layout=ROW)
 
 
 def zeros(*shape: int) -> jax.Array:
-    """Of float32."""
+    """Return float32 zeros."""
     return plgpu.layout_cast(jnp.full(shape, 0, jnp.float32), Layout)
 
 
 def along_rows(x: jax.Array, width: int) -> jax.Array:
-    """(64,) as (64, width)."""
+    """Return (64,) as (64, width)."""
     return lax.broadcast_in_dim(x, (x.shape[0], width), (0,))
 
 
 def multiply(accumulator: Any, a: jax.Array, b: Any, staging: Any) -> None:
-    """accumulator += a b with `a` in registers and `b` in shared memory; not waited for.
+    """Start accumulator += a b with `a` in registers and `b` in shared memory; does not wait.
 
     Args:
-        staging: shared memory in a's place when interpreted: the interpreter takes no registers there.
+        staging: shared memory for `a` if interpreted: the interpreter takes no registers there.
     """
     if not is_interpreted():
         plgpu.wgmma(accumulator, a, b)
@@ -109,7 +109,7 @@ def multiply(accumulator: Any, a: jax.Array, b: Any, staging: Any) -> None:
 
 
 def product(a: jax.Array, b: Any, columns: int, staging: Any) -> jax.Array:
-    """a b, (rows of a, columns) float32; arguments as for `multiply`."""
+    """Return a b, (rows of a, columns) float32; arguments as for `multiply`."""
 
     def run(accumulator: Any) -> jax.Array:
         multiply(accumulator, a, b, staging)
@@ -119,12 +119,12 @@ def product(a: jax.Array, b: Any, columns: int, staging: Any) -> jax.Array:
 
 
 def add_product(before: jax.Array, a: Any, b: Any) -> jax.Array:
-    """before + a b with both operands in shared memory, on the GPU in the registers of `before`."""
+    """Return before + a b with both operands in shared memory, on the GPU in the registers of `before`."""
 
     def product(accumulator: Any) -> jax.Array:
         plgpu.wgmma(accumulator, a, b)
         return accumulator[...]
 
-    if is_interpreted():  # the interpreter knows no accumulator that begins with a value
+    if is_interpreted():  # the interpreter has no accumulator with an initial value
         return before + pl.run_scoped(product, plgpu.ACC(before.shape, before.dtype))
     return pl.run_state(lambda accumulator: plgpu.wgmma(accumulator, a, b))(plgpu.ACC.init(before))

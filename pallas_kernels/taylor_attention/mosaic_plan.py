@@ -21,7 +21,7 @@ SHARE = COLUMNS // THREADS
 """Columns of the state that a warpgroup keeps."""
 
 WRITTEN, PUBLISHED = 0, 1
-"""Where both warpgroups meet: before the state is added to, and before it is read."""
+"""Barriers of the two warpgroups: before the state is updated, and before it is read."""
 
 f32, bf16 = jnp.float32, jnp.bfloat16
 
@@ -48,12 +48,12 @@ class Plan:
         return self.values // PART
 
     def grid(self, blocks: int) -> tuple[int, int, int]:
-        """Programs for so many blocks, in the order of `mosaic_launch.GRID`."""
+        """Return the grid of programs for `blocks` blocks, in the order of `mosaic_launch.GRID`."""
         return self.heads * self.parts, self.batch, blocks
 
 
 class State(NamedTuple):
-    """What a warpgroup carries from chunk to chunk; the moments are in shared memory."""
+    """State that a warpgroup carries from chunk to chunk; the moments are in shared memory."""
 
     kv: jax.Array
     """(64, 112) float32"""
@@ -64,7 +64,7 @@ class State(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Refs of the inputs in the device's memory; no q where nothing is read, no packing unless packed."""
+    """Refs of the inputs in device memory; no q for sums only, no packing unless packed."""
 
     q: Any
     k: Any
@@ -74,7 +74,7 @@ class Tokens(NamedTuple):
 
 
 def scratch(queries: bool, whole: bool) -> dict[str, Any]:
-    """Shared memory of a program, 165 kB with queries; `whole` if the value channels fill all parts."""
+    """Return the shared memory of a program, 165 kB with queries; `whole` if values fill all parts."""
 
     def smem(*shape: int, transforms: Any = (), dtype: Any = bf16) -> Any:
         return plgpu.SMEM(shape, dtype, transforms=transforms)

@@ -1,12 +1,12 @@
-"""The program of the Mosaic kernels: one row, head, 64 value channels and block of tokens, chunk by chunk.
+"""The program of the Mosaic kernels: one row, head, 64 value channels and block of tokens, in chunks.
 
 Warpgroup w of the two owns tokens 64 w to 64 w + 63 of a chunk of 128 and one half of the state's columns:
 
     S (values, features)  += v^T phi(k)          64 x 112 float32 in each one's registers, all of it bfloat16
     moments               += [.. k 1]^T k        64 x 16 float32, in shared memory
 
-Tokens come in through two stages of shared memory, one filled by the copy engine while the other is used.
-What happens to a chunk is in `mosaic_chunk`.
+Tokens are loaded through two stages of shared memory, one filled by the copy engine while the other is used.
+`mosaic_chunk` processes a chunk.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from pallas_kernels.taylor_attention.mosaic_plan import (
 
 
 class Program:
-    """One running program, seen from one of its warpgroups."""
+    """One running program, from the view of one of its warpgroups."""
 
     def __init__(self, plan: Plan, tokens: Tokens, places: dict[str, Any]):
         self.plan, self.tokens, self.places = plan, tokens, places
@@ -51,7 +51,7 @@ class Program:
         self.values = pl.ds(self.part * PART, PART)
 
     def walk(self, prefix: Sequence[Any], results: Sequence[Any]) -> State:
-        """Through the block's chunks, from the state in `prefix` (or none); refs y and rden as `results`."""
+        """Scan the block's chunks from the state in `prefix`, if any; `results` are the refs y and rden."""
         chunks = self.plan.block // CHUNK
         state = self._start(prefix)
         self.meet(PUBLISHED)
@@ -62,8 +62,8 @@ class Program:
                 self._fetch(stage, stage)
 
         def step(number: Any, state: State) -> State:
-            # Always 0, but the compiler does not know: what depends on it is computed in each round and not
-            # kept in registers from before the first one, of which there are too few.
+            # Always 0, but unknown to the compiler: values that depend on it are recomputed in each iteration
+            # instead of occupying registers throughout the loop.
             chunk = Chunk(self, number, (state.rounds < 0).astype(jnp.int32))
             if results:
                 chunk.read(state, *results)
@@ -81,7 +81,7 @@ class Program:
         return state
 
     def store(self, state: State, kv: Any, moments: Any, block: Any) -> None:
-        """Into refs (B, H, blocks, V, 224) and (B, H, blocks, 64, 16), at a block."""
+        """Store a block's state into refs (B, H, blocks, V, 224) and (B, H, blocks, 64, 16)."""
         at = (self.row, self.head, block)
         store(kv.at[(*at, self.values, self.share)], state.kv)
 
@@ -104,24 +104,24 @@ class Program:
         return State(kv, count, jnp.float32(0))
 
     def _publish(self, kv: jax.Array) -> None:
-        """Show this warpgroup's part of the state to the other one, rounded."""
+        """Write this warpgroup's part of the state, rounded, to shared memory for the other one."""
         if "kv" in self.places:
             self.places["kv"][0, :, self.share] = kv.astype(bf16)
 
     def keep_moments(self, sums: jax.Array) -> None:
-        """Into shared memory, and rounded for products with queries."""
+        """Store the moments in shared memory, and rounded for products with queries."""
         self.places["moments"][...] = sums
         if "rounded" in self.places:
             self.places["rounded"][...] = sums.astype(bf16)
 
     def moved(self, state: State) -> State:
-        """`state` as what both warpgroups read from now on; they meet."""
+        """Publish `state` to both warpgroups and synchronise them."""
         self._publish(state.kv)
         self.meet(PUBLISHED)
         return state
 
     def meet(self, barrier: int) -> None:
-        """Wait until both warpgroups are here and see what the other one wrote into shared memory."""
+        """Synchronise both warpgroups, so that each sees the other's writes to shared memory."""
         plgpu.commit_smem()
         plgpu.barrier_arrive(self.places["together"].at[barrier])
         plgpu.barrier_wait(self.places["together"].at[barrier])

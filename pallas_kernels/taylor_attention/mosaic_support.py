@@ -1,4 +1,4 @@
-"""What the Mosaic kernel runs on and takes; asking does not import it."""
+"""Requirements of the Mosaic kernel; checking them does not import it."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from pallas_kernels import devices, tuning
 from pallas_kernels.launch import is_interpreted
 
 RELEASE = (0, 11)
-"""Of jax: before, neither the interpreter nor all of the operations are there."""
+"""Oldest jax: earlier releases lack the interpreter and some of the operations."""
 
 KEY_SIZE = 16
 CAPABILITY = "9.0"
-"""Of Hopper: instructions of whole warpgroups, which neither older nor newer GPUs have."""
+"""Hopper: neither older nor newer GPUs have its warpgroup instructions."""
 
 
 def cannot_run() -> str | None:
-    """Why no Mosaic kernel runs here, or None."""
+    """Return why no Mosaic kernel runs here, or None."""
     if tuple(int(part) for part in jax.__version__.split(".")[:2]) < RELEASE:
         return f"needs jax {RELEASE[0]}.{RELEASE[1]} or newer; this is jax {jax.__version__}"
     if is_interpreted():
@@ -29,9 +29,9 @@ def cannot_run() -> str | None:
 
 
 def supports_mosaic(q: Any = None, k: Any = None, v: Any = None) -> str | None:
-    """Why the Mosaic kernel cannot take these arrays here, or None; without arrays, why it runs nowhere here.
+    """Return why the Mosaic kernel cannot take these arrays (without arrays: any arrays) here, or None.
 
-    The arrays are such that the portable kernels take them.
+    The arrays must be supported by the portable kernels.
     """
     reason = cannot_run()
     if reason is None and q is not None and q.shape[-1] != KEY_SIZE:
@@ -42,7 +42,7 @@ def supports_mosaic(q: Any = None, k: Any = None, v: Any = None) -> str | None:
 
 
 def fastest(q: Any, k: Any, v: Any) -> str:
-    """ "mosaic" where it was measured to be faster than the portable kernels, else "pallas"."""
+    """Return "mosaic" where it was measured to be faster than the portable kernels, else "pallas"."""
     if supports_mosaic(q, k, v) is not None:
         return "pallas"
     batch, length, heads, _ = q.shape

@@ -1,4 +1,4 @@
-"""Pass 3: outputs. Each program walks through its block of tokens with the state of all before it.
+"""Pass 3: outputs. Each program scans its block of tokens, starting from the state before it.
 
     x = q k^T,  p = causal (1 + x + x^2 / 2)
     y = (p v + phi(q) S) / (rowsum(p) + q . z + eps),  then  S += phi(k) v^T
@@ -26,14 +26,14 @@ def outputs(
     eps: float,
     return_state: bool,
 ) -> tuple[jax.Array, ...]:
-    """Outputs, reciprocal normalisers and, on request, the state after the last token.
+    """Return the outputs, reciprocal normalisers and, on request, the state after the last token.
 
     Args:
-        tables: of `specs.constant_tables`.
+        tables: from `specs.constant_tables`.
         arrays: q, k (B, N, H, K) and v (B, N, H, V).
         packing: see `specs.run`.
-        prefix: (B, H, blocks, size, V) and (B, H, blocks, K + 1, last), the states before each block; None:
-            empty ones.
+        prefix: (B, H, blocks, size, V) and (B, H, blocks, K + 1, last), the states before each block; None
+            for empty states.
     """
 
     def body(q_ref: Any, k_ref: Any, v_ref: Any, *refs: Any) -> None:
@@ -44,7 +44,7 @@ def outputs(
             x = chunk.queries(q_ref)
             visible, sees_state = visibility(chunk, here.packing)
             numerator, normaliser = _read_state(plan, here.query_features.at(c), state, x, sees_state)
-            # Loaded only now: registers are what this kernel has too few of.
+            # Load as late as possible: this kernel is short of registers.
             k, v = chunk.keys(k_ref), chunk.values(v_ref, here.tile)
             scores = scaled_scores(plan, x, k)
             p = jnp.where(visible, 1 + scores * (1 + scores * 0.5), 0.0)
@@ -72,14 +72,14 @@ def outputs(
 
 
 def scaled_scores(plan: Plan, a: jax.Array, b: jax.Array) -> jax.Array:
-    """(C, C) products of queries and keys, or of keys and queries, over sqrt(K)."""
+    """Return (C, C) products of queries and keys, or of keys and queries, over sqrt(K)."""
     scores, (_, behind) = plan.dot(a, b, (1, 1)), plan.scales
     return scores if behind == 1 else scores * behind
 
 
 def visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
-    """(C, C) which keys of the chunk a query sees, and (C,) which queries see the state (None: all)."""
-    token = jnp.arange(chunk.plan.chunk)  # within the chunk: the comparison is the same in every round
+    """Return (C, C), which keys of the chunk a query sees, and (C,), which queries see the state."""
+    token = jnp.arange(chunk.plan.chunk)  # within the chunk: the comparison is the same in every iteration
     visible = token[:, None] >= token[None, :]
     if packing is None:
         return visible, None
@@ -90,7 +90,7 @@ def visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
 def _read_state(
     plan: Plan, features: Features, state: State, x: jax.Array, sees_state: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """(C, V) phi(q) S and (C,) q . z, zero for the queries that do not see the state."""
+    """Return (C, V) phi(q) S and (C,) q . z, zero for the queries that do not see the state."""
     numerator: Any = None
     phi = x
     for tile in range(len(state.tiles)):

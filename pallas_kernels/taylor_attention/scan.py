@@ -1,8 +1,8 @@
-"""Pass 2: running sums of the blocks' states, so that every block knows what came before it.
+"""Pass 2: running sums of the blocks' contributions, which give the state before every block.
 
     out_0 = initial,   out_{b+1} = keep_b out_b + x_b         (reversed: the same from the other end)
 
-One read and one write of the states; a `cumsum` minus itself would lose the resets between segments.
+This reads and writes the states once; a difference of `cumsum`s would lose the resets between segments.
 """
 
 import math
@@ -17,7 +17,7 @@ from pallas_kernels import triton_launch
 from pallas_kernels.launch import launch, load, quotient, remainder, store
 
 ELEMENTS = 1024
-"""Of a state per program: 10 programs per row and head for K 16, V 64."""
+"""Elements of a state per program: 10 programs per row and head for K 16, V 64."""
 
 WARPS = 4
 
@@ -29,16 +29,16 @@ def scan_states(
     reverse: bool = False,
     backend: str = "pallas",
 ) -> jax.Array:
-    """Exclusive running sums of block states.
+    """Compute exclusive running sums of block states.
 
     Args:
         sums: (B, H, blocks - 1, ...) float32.
-        initial: (B, H, ...), what enters at the first end; None is nothing.
-        keep: (B, blocks - 1) float32, 0 where the sums start anew after that block, else 1; None: all 1.
+        initial: (B, H, ...), the first value; None for zeros.
+        keep: (B, blocks - 1) float32, 0 where the sums restart after that block, else 1; None for all 1.
         reverse: sum from the last block to the first; `sums` are then of blocks 1, 2, ...
 
     Returns:
-        (B, H, blocks, ...): what each block starts from.
+        (B, H, blocks, ...): the initial state of each block.
     """
     batch, heads, steps, *rest = sums.shape
     size = math.prod(rest)
@@ -54,7 +54,7 @@ def scan_states(
         return triton_launch.launch(kernel, *pointers, **constants)[0]
 
     def place(i: Any) -> tuple[Any, Any, Any]:
-        """Row, head and part of a state of program i: one axis, since CUDA limits the others."""
+        """Return row, head and part of a state of program i: one axis, since CUDA limits the others."""
         return quotient(i, heads * parts), remainder(quotient(i, parts), heads), remainder(i, parts)
 
     def body(sums_ref: Any, *refs: Any) -> None:

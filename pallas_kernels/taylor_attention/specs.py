@@ -1,8 +1,8 @@
 """Grid, blocks and launch of the kernels of Taylor attention: (rows x heads x value tiles, blocks of tokens).
 
-Arrays stay as the caller has them, (B, N, H, dim): a program reads its head's 32 to 128 bytes of each token,
-and its neighbours on the grid read the rest of the line. Nothing is transposed or padded in memory. Rows
-share the first axis of the grid, since CUDA limits the others to `MAX_BLOCKS` programs.
+Arrays keep the caller's layout (B, N, H, dim): a program reads its head's 32 to 128 bytes of each token, and
+its neighbours on the grid read the rest of the cache line. Nothing is transposed or padded in memory. Rows
+are on the first axis of the grid, since CUDA limits the others to `MAX_BLOCKS` programs.
 
 Axes of arrays are letters: b row, h head, n token, k key channel, v value channel, t value tile, j block, and
 of states f feature, m and l the axes of the moments.
@@ -22,20 +22,20 @@ from pallas_kernels.launch import launch, quotient, remainder, whole
 from pallas_kernels.taylor_attention.blocks import Chunk, Features, Packing, Plan, State, first_state
 
 MAX_BLOCKS = 65_535
-"""Blocks of tokens per row and head."""
+"""Maximum blocks of tokens per row and head."""
 
 STATE, BLOCK_STATES, PACKING = ("bhfv", "bhml"), ("bhjfv", "bhjml"), ("bn", "b")
 """Axes of a state, of one per block, and of `starts` and `counts`."""
 
 TABLES = 10
-"""How many operands `constant_tables` are."""
+"""Number of `constant_tables`."""
 
 MATRICES = 6
-"""The first of them, which the Pallas kernels take; they know the vectors by the number of a feature."""
+"""Number of the first tables, which Pallas kernels take; they compute the vectors from feature indices."""
 
 
 def place(plan: Plan, x: Any) -> tuple[Any, Any, Any]:
-    """Row, head and value tile of a program's first grid index."""
+    """Return row, head and value tile of a program's first grid index."""
     tile: Any = 0
     if plan.value_tiles > 1:
         x, tile = quotient(x, plan.value_tiles), remainder(x, plan.value_tiles)
@@ -43,7 +43,7 @@ def place(plan: Plan, x: Any) -> tuple[Any, Any, Any]:
 
 
 def spec(plan: Plan, axes: str) -> pl.BlockSpec:
-    """A program's block of an array with these axes; the kernel's ref has those of more than one element."""
+    """Return a program's block of an array with these axes; its ref drops axes of one element."""
     k = plan.layout.padded_key_size
     sizes = {"n": plan.blocks * plan.block, "k": k, "v": plan.value_tile}
     sizes |= {"f": plan.layout.size, "m": k + 1, "l": plan.layout.last}
@@ -57,7 +57,7 @@ def spec(plan: Plan, axes: str) -> pl.BlockSpec:
 
 
 def shape(plan: Plan, axes: str, dtype: Any = jnp.float32, blocks: int | None = None) -> jax.ShapeDtypeStruct:
-    """Of a whole array with these axes, by default with all blocks."""
+    """Return the shape of a whole array with these axes, by default with all blocks."""
     sizes = {"b": plan.batch, "h": plan.heads, "n": plan.length, "k": plan.layout.key_size}
     sizes |= {"v": plan.value_size, "t": plan.value_tiles, "j": plan.blocks if blocks is None else blocks}
     sizes |= {"f": plan.layout.size, "m": plan.layout.padded_key_size + 1, "l": plan.layout.last}
@@ -65,7 +65,7 @@ def shape(plan: Plan, axes: str, dtype: Any = jnp.float32, blocks: int | None = 
 
 
 def constant_tables(plan: Plan) -> list[np.ndarray]:
-    """The tables as operands: R, T, weighted T, their transposes, offsets r, t, linear features."""
+    """Return the tables as operands: R, T, weighted T, their transposes, offsets r, t, linear features."""
     tables = plan.layout.tables
     columns = (tables.one, tables.two, tables.weighted)
     matrices = [x.astype(plan.operand) for x in (*columns, *(x.T for x in columns))]
@@ -73,13 +73,13 @@ def constant_tables(plan: Plan) -> list[np.ndarray]:
 
 
 class Program(NamedTuple):
-    """What a running program works with, besides its kernel's own operands."""
+    """Data of a running program, besides its kernel's own operands."""
 
     plan: Plan
     packing: Packing | None
     states: tuple[Any, Any] | None
     query_features: Features
-    """of queries, with their weights"""
+    """features of queries, with their weights"""
     key_features: Features
     outputs: tuple[Any, ...]
     tile: Any
@@ -88,11 +88,11 @@ class Program(NamedTuple):
     """the first token"""
 
     def chunk(self, number: Any) -> Chunk:
-        """Its chunk of tokens of this number."""
+        """Return the program's chunk with this number."""
         return Chunk(self.plan, self.start + number * self.plan.chunk, self.packing)
 
     def walk(self, step: Any) -> State:
-        """Repeat ``step(i, state) -> state`` for each chunk, from the state that is given or an empty one."""
+        """Repeat ``step(i, state) -> state`` for each chunk, from the given state or an empty one."""
         state = first_state(self.plan, self.states, self.tile)
         return lax.fori_loop(0, self.plan.block // self.plan.chunk, step, state)
 
@@ -127,12 +127,12 @@ def run(
     """Launch a kernel on its own operands and, after them, the packing, states and tables.
 
     Args:
-        body: of the Pallas kernel; the Triton kernel is ``taylor_NAME`` of `triton_kernels`.
+        body: body of the Pallas kernel; the Triton kernel is ``taylor_NAME`` of `triton_kernels`.
         operands: arrays and their axes.
         packing: starts (B, N) and counts (B,), see `blocks.Packing`; empty unless packed.
         results: axes and dtypes.
-        states: one per block, from which a program starts; None for empty ones, () where a kernel takes none.
-        blocks: of the grid, and of states in the results; None: all.
+        states: initial state of each block; None for empty ones, () if the kernel takes none.
+        blocks: blocks of the grid, and of states in the results; None for all.
         uses: numbers of the tables that the Triton kernel takes.
         constants: further arguments of the Triton kernel.
     """

@@ -1,8 +1,8 @@
-"""Pass 1: the state that each block of tokens adds, all blocks at once.
+"""Pass 1: each block's contribution to the state, for all blocks in parallel.
 
 Forward of keys and values, S_b = sum phi(k) v^T; backward of queries and output gradients,
 T_b = sum phi(q) dn^T with the normaliser's gradients dd as weights of the moments. With segments, a block
-adds the keys that its last token sees, and the queries that see a token before the block.
+adds only keys visible to its last token, and queries that see a token before the block.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ RESULTS = [(axes, jnp.float32) for axes in specs.BLOCK_STATES]
 def key_sums(
     plan: Plan, tables: Any, arrays: Sequence[jax.Array], packing: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
-    """Sums over the keys of every block but the last.
+    """Return the sums over the keys of every block but the last.
 
     Args:
-        tables: of `specs.constant_tables`.
+        tables: from `specs.constant_tables`.
         arrays: k (B, N, H, K) and v (B, N, H, V).
         packing: see `specs.run`.
 
@@ -50,12 +50,12 @@ def key_sums(
 def query_sums(
     plan: Plan, tables: Any, arrays: Sequence[jax.Array], packing: Sequence[jax.Array], first: int
 ) -> tuple[jax.Array, ...]:
-    """Sums over the queries of each block from number `first` on, for the gradients of what is before it.
+    """Return the sums over the queries of each block from block `first` on, for gradients of earlier tokens.
 
     Args:
         arrays: q (B, N, H, K); do (B, N, H, V), gradient of the outputs; rden (B, H, N), reciprocal
             normalisers, 0 in padding; dd (B, H, N), gradient of the normalisers.
-        first: 1 for the gradients of keys and values, 0 for the initial state's too.
+        first: 1 for the gradients of keys and values, 0 to include the initial state's.
 
     Returns:
         (B, H, blocks - first, size, V) and (B, H, blocks - first, K + 1, last), float32.
@@ -81,6 +81,6 @@ def query_sums(
 
 
 def output_gradients(chunk: Chunk, do_ref: Any, rden_ref: Any, tile: Any) -> jax.Array:
-    """(C, V) dn = do / (normaliser + eps): the gradient of the numerators."""
+    """Return (C, V) dn = do / (normaliser + eps): the gradient of the numerators."""
     do = chunk.values(do_ref, tile).astype(jnp.float32)
     return (do * chunk.numbers(rden_ref)[:, None]).astype(chunk.plan.operand)

@@ -1,8 +1,7 @@
 """`blocks` once more as `triton.jit` functions; imported only where the `triton` package is.
 
-`plan` is the `blocks.Plan` of a call, a constant to the compiler. Letters, names and reasons are those of
-`blocks`. A state is the tuple (tiles, moments, count). `tables` of features are R, T and the vectors of
-`load_vectors`.
+`plan` is the `blocks.Plan` of a call, a compile-time constant. For letters, names and reasons see `blocks`. A
+state is the tuple (tiles, moments, count). `tables` of features are R, T and the vectors of `load_vectors`.
 """
 
 # ruff: noqa: RUF005  (the compiler knows sums of tuples, not unpacking into them)
@@ -14,7 +13,7 @@ import triton.language as tl
 
 
 class Program(NamedTuple):
-    """What a running program works on: its indices, and the packing of its row."""
+    """Indices of a running program, and the packing of its row."""
 
     row: Any
     head: Any
@@ -25,7 +24,7 @@ class Program(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """C tokens from `start` on; which are inside the arrays (stored), and which no padding either (real)."""
+    """C tokens from `start` on; masks of tokens inside the arrays (stored) and also not padding (real)."""
 
     start: Any
     index: Any
@@ -35,7 +34,7 @@ class Chunk(NamedTuple):
 
 @triton.jit
 def running(starts, counts, plan: tl.constexpr):
-    """The `Program` that asks."""
+    """Return the running `Program`."""
     x = tl.program_id(0)
     tile, head = x % plan.value_tiles, x // plan.value_tiles % plan.heads
     row = (x // (plan.value_tiles * plan.heads)).to(tl.int64)
@@ -47,7 +46,7 @@ def running(starts, counts, plan: tl.constexpr):
 
 @triton.jit
 def chunk_at(start, program, plan: tl.constexpr):
-    """The `Chunk` from token `start` on."""
+    """Return the `Chunk` from token `start` on."""
     index = start + tl.arange(0, plan.chunk)
     stored = index < plan.length if plan.ragged else tl.full((plan.chunk,), True, tl.int1)
     real = index < program.limit if plan.packed else stored
@@ -56,14 +55,14 @@ def chunk_at(start, program, plan: tl.constexpr):
 
 @triton.jit
 def operand(x, plan: tl.constexpr):
-    """`x` in the dtype of the operands of matmuls."""
+    """Cast `x` to the dtype of matmul operands."""
     return x.to(tl.bfloat16 if plan.operand.itemsize == 2 else tl.float32)
 
 
 @triton.jit
 def dot(a, b, into, plan: tl.constexpr):
-    """a b, accumulated in float32 onto `into` (None: nothing)."""
-    # Of float32 operands. "ieee" would do without tensor cores, in code that spills all registers.
+    """Return a b, accumulated in float32 onto `into`, if any."""
+    # For float32 operands. "ieee" would not use tensor cores, in code that spills all registers.
     precision: tl.constexpr = "tf32x3" if plan.precision == "highest" else "tf32"
     return tl.dot(operand(a, plan), operand(b, plan), into, input_precision=precision)
 
@@ -72,7 +71,7 @@ def dot(a, b, into, plan: tl.constexpr):
 def place(
     pointer, row, program, tile, chunk, valid, SIZE: tl.constexpr, PADDED: tl.constexpr, plan: tl.constexpr
 ):
-    """(C, PADDED) addresses of a chunk in (rows, N, H, SIZE), and which of them are valid and inside."""
+    """Return (C, PADDED) addresses of a chunk in (rows, N, H, SIZE), and which are valid and inside."""
     # Only the offsets within a chunk are sure to fit 32 bits.
     pointer += ((row * plan.length + chunk.start) * plan.heads + program.head) * SIZE
     column = tile * PADDED + tl.arange(0, PADDED)[None, :]
@@ -84,41 +83,41 @@ def place(
 
 @triton.jit
 def place_keys(pointer, row, program, chunk, valid, plan: tl.constexpr):
-    """`place` in (rows, N, H, K)."""
+    """Return `place` in (rows, N, H, K)."""
     K: tl.constexpr = plan.layout.key_size
     return place(pointer, row, program, 0, chunk, valid, K, plan.layout.padded_key_size, plan)
 
 
 @triton.jit
 def place_share(pointer, program, chunk, plan: tl.constexpr):
-    """`place` in (tiles, B, N, H, K): the program's value tile's share of a gradient."""
+    """Return `place` in (tiles, B, N, H, K): the program's value tile's share of a gradient."""
     return place_keys(pointer, program.tile * plan.batch + program.row, program, chunk, chunk.stored, plan)
 
 
 @triton.jit
 def place_values(pointer, program, chunk, valid, plan: tl.constexpr):
-    """`place` in the program's tile of (B, N, H, V)."""
+    """Return `place` in the program's tile of (B, N, H, V)."""
     V: tl.constexpr = plan.value_size
     return place(pointer, program.row, program, program.tile, chunk, valid, V, plan.value_tile, plan)
 
 
 @triton.jit
 def load_keys(pointer, program, chunk, plan: tl.constexpr):
-    """(C, K) operands, zeros in padding and beyond the real channels."""
+    """Return (C, K) operands, zeros in padding and beyond the real channels."""
     at, inside = place_keys(pointer, program.row, program, chunk, chunk.real, plan)
     return operand(tl.load(at, inside, 0.0), plan)
 
 
 @triton.jit
 def load_values(pointer, program, chunk, plan: tl.constexpr):
-    """(C, V) of the program's value tile, as `load_keys`."""
+    """Return (C, V) of the program's value tile, as `load_keys`."""
     at, inside = place_values(pointer, program, chunk, chunk.real, plan)
     return operand(tl.load(at, inside, 0.0), plan)
 
 
 @triton.jit
 def load_queries(pointer, program, chunk, plan: tl.constexpr):
-    """(C, K) as `load_keys`, times the first of the plan's `scales`."""
+    """Return (C, K) as `load_keys`, times the first of the plan's `scales`."""
     keys = load_keys(pointer, program, chunk, plan)
     if plan.scales[0] == 1:
         return keys
@@ -128,23 +127,23 @@ def load_queries(pointer, program, chunk, plan: tl.constexpr):
 
 @triton.jit
 def load_gradients(do, rden, program, chunk, plan: tl.constexpr):
-    """(C, V) dn = do / (normaliser + eps): the gradient of the numerators, as operands."""
+    """Return (C, V) dn = do / (normaliser + eps): the gradient of the numerators, as operands."""
     gradients = load_values(do, program, chunk, plan).to(tl.float32)
     return operand(gradients * load_numbers(rden, program, chunk, plan)[:, None], plan)
 
 
 @triton.jit
 def load_numbers(pointer, program, chunk, plan: tl.constexpr):
-    """(C,) of (B, H, N), 0 in padding."""
+    """Return (C,) of (B, H, N), 0 in padding."""
     pointer += (program.row * plan.heads + program.head) * plan.length
     return tl.load(pointer + chunk.index, chunk.real, 0.0)
 
 
 @triton.jit
 def load_tables(pointers, plan: tl.constexpr):
-    """(K, F) per tile of each (K, size) table; the pointers where the tables do not stay (`Plan.hoist`).
+    """Load (K, F) per tile of each (K, size) table; return the pointers unless tables are hoisted (`Plan`).
 
-    Before the loop: in it each use costs a copy and a barrier.
+    Call it before the loop: inside, each use costs a copy and a barrier.
     """
     if plan.hoist:
         TILES: tl.constexpr = plan.layout.pure + 1
@@ -169,7 +168,7 @@ def _load_table(pointer, i: tl.constexpr, plan: tl.constexpr):
 
 @triton.jit
 def at_round(tables, offset, c, plan: tl.constexpr):
-    """The tables for use in round c of a loop: see `blocks.Features.at`; `offset` points to a zero."""
+    """Return the tables for iteration c of a loop: see `blocks.Features.at`; `offset` points to a zero."""
     if plan.hoist:
         return tables
     else:
@@ -178,7 +177,7 @@ def at_round(tables, offset, c, plan: tl.constexpr):
 
 @triton.jit
 def table(tables, i: tl.constexpr, plan: tl.constexpr):
-    """(K, F) of tile i."""
+    """Return (K, F) of tile i."""
     if plan.hoist:
         return tables[i]
     else:
@@ -187,7 +186,7 @@ def table(tables, i: tl.constexpr, plan: tl.constexpr):
 
 @triton.jit
 def load_vectors(one_offset, two_offset, linear, half_linear, plan: tl.constexpr):
-    """(last,) each: r, t and which features of the last tile are linear, see `layout.Tables`."""
+    """Return (last,) each: r, t and which features of the last tile are linear, see `layout.Tables`."""
     last = tl.arange(0, plan.layout.last)
     offsets = tl.load(one_offset + last), tl.load(two_offset + last)
     return offsets + (tl.load(linear + last), tl.load(half_linear + last))
@@ -195,7 +194,7 @@ def load_vectors(one_offset, two_offset, linear, half_linear, plan: tl.constexpr
 
 @triton.jit
 def scaled(phi, vectors, i: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexpr):
-    """(C, F) features or their gradients times SCALE to the order of each."""
+    """Return (C, F) features or their gradients times SCALE to the order of each."""
     if SCALE == 1:
         return phi
     elif i < plan.layout.pure:
@@ -207,7 +206,7 @@ def scaled(phi, vectors, i: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexp
 
 @triton.jit
 def factors(x, tables, i: tl.constexpr, plan: tl.constexpr):
-    """(C, F) x R + r and x T + t of tile i, float32."""
+    """Return (C, F) x R + r and x T + t of tile i, float32."""
     one, two = dot(x, table(tables[0], i, plan), None, plan), dot(x, table(tables[1], i, plan), None, plan)
     if i == plan.layout.pure:
         one += tables[2][0][None, :]
@@ -217,14 +216,14 @@ def factors(x, tables, i: tl.constexpr, plan: tl.constexpr):
 
 @triton.jit
 def features(x, tables, i: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexpr):
-    """(C, F) phi(x) of tile i, float32."""
+    """Return (C, F) phi(x) of tile i, float32."""
     one, two = factors(x, tables, i, plan)
     return scaled(one * two, tables[2], i, SCALE, plan)
 
 
 @triton.jit
 def read_tile(state, i: tl.constexpr, phi, into, plan: tl.constexpr):
-    """(C, V) phi(x) S of tile i, added onto `into`."""
+    """Return (C, V) phi(x) S of tile i, added onto `into`."""
     if i == plan.layout.pure or plan.layout.tile < 64:
         return dot(phi, tl.trans(state[0][i]), into, plan)
     else:
@@ -233,7 +232,7 @@ def read_tile(state, i: tl.constexpr, phi, into, plan: tl.constexpr):
 
 @triton.jit
 def tile_gradient(state, i: tl.constexpr, u, plan: tl.constexpr):
-    """(C, F) u S^T of tile i."""
+    """Return (C, F) u S^T of tile i."""
     if i == plan.layout.pure or plan.layout.tile < 64:
         return dot(u, state[0][i], None, plan)
     else:
@@ -242,7 +241,7 @@ def tile_gradient(state, i: tl.constexpr, u, plan: tl.constexpr):
 
 @triton.jit
 def gradient_through_state(state, x, u, weight, tables, SCALE: tl.constexpr, plan: tl.constexpr):
-    """(C, K) gradient of x through the products u . (phi(x) S) and `weight` times the normaliser's."""
+    """Return (C, K) gradient of x through the products u . (phi(x) S) and `weight` times the normaliser's."""
     PURE: tl.constexpr = plan.layout.pure
     one, two = factors(x, tables, PURE, plan)
     phi = operand(scaled(one * two, tables[2], PURE, SCALE, plan), plan)
@@ -260,19 +259,19 @@ def gradient_through_state(state, x, u, weight, tables, SCALE: tl.constexpr, pla
 
 @triton.jit
 def scaled_scores(a, b, plan: tl.constexpr):
-    """(C, C) products of queries and keys, or of keys and queries, over sqrt(K)."""
+    """Return (C, C) products of queries and keys, or of keys and queries, over sqrt(K)."""
     return dot(a, tl.trans(b), None, plan) * plan.scales[1]
 
 
 @triton.jit
 def slope(scores, plan: tl.constexpr):
-    """(C, C) derivative of 1 + s + s^2 / 2 by the products that `scaled_scores` scales."""
+    """Return (C, C) derivative of 1 + s + s^2 / 2 by the products that `scaled_scores` scales."""
     return (1 + scores) * plan.scales[1]
 
 
 @triton.jit
 def empty_state(plan: tl.constexpr):
-    """No tokens yet. Tiles of less than 64 features are kept transposed, (V, F), and the last one always."""
+    """Return an empty state. Tiles of less than 64 features, and the last one, are transposed, (V, F)."""
     PURE: tl.constexpr = plan.layout.pure
     F: tl.constexpr = plan.layout.tile
     tiles = ()
@@ -288,7 +287,7 @@ def empty_state(plan: tl.constexpr):
 
 @triton.jit
 def state_place(kv, number, tile, i: tl.constexpr, plan: tl.constexpr):
-    """Addresses of tile i, in the order of the state's axes, and which are inside; `number` counts states."""
+    """Return addresses of tile i of state `number`, in the order of the state's axes, and which are valid."""
     FIRST: tl.constexpr = plan.layout.tiles[i][0]
     F: tl.constexpr = plan.layout.tiles[i][1]
     feature, column = FIRST + tl.arange(0, F), tile * plan.value_tile + tl.arange(0, plan.value_tile)
@@ -301,7 +300,7 @@ def state_place(kv, number, tile, i: tl.constexpr, plan: tl.constexpr):
 
 @triton.jit
 def moments_place(moments, number, plan: tl.constexpr):
-    """Addresses of the (K, last) moments, and of the row with the count after them."""
+    """Return addresses of the (K, last) moments, and of the row with the count after them."""
     K: tl.constexpr = plan.layout.padded_key_size
     LAST: tl.constexpr = plan.layout.last
     moments += number * ((K + 1) * LAST)
@@ -311,7 +310,7 @@ def moments_place(moments, number, plan: tl.constexpr):
 
 @triton.jit
 def state_before(kv, moments, program, given: tl.constexpr, plan: tl.constexpr):
-    """The state of the program's block if states are `given`, else an empty one."""
+    """Return the state of the program's block if states are `given`, else an empty one."""
     if given:
         number = (program.row * plan.heads + program.head) * plan.blocks + program.block
         TILES: tl.constexpr = plan.layout.pure + 1
@@ -327,7 +326,7 @@ def state_before(kv, moments, program, given: tl.constexpr, plan: tl.constexpr):
 
 @triton.jit
 def store_state(state, kv, moments, number, tile, plan: tl.constexpr):
-    """Into state number `number` of (..., size, V) and (..., K + 1, last)."""
+    """Store into state `number` of (..., size, V) and (..., K + 1, last)."""
     TILES: tl.constexpr = plan.layout.pure + 1
     for i in tl.static_range(TILES):
         at, inside = state_place(kv, number, tile, i, plan)
@@ -341,7 +340,7 @@ def store_state(state, kv, moments, number, tile, plan: tl.constexpr):
 def add_tokens(state, stays, x, u, weight, count, tables, SCALE: tl.constexpr, plan: tl.constexpr):
     """Add phi(x) u^T and the moments of x, weighted by `weight` (C,) or unweighted (None), to the state.
 
-    If the call is packed and not `stays`, to an empty state instead.
+    If the call is packed and `stays` is False, add to an empty state instead.
     """
     tiles, moments, total = state
     if plan.packed:
@@ -369,7 +368,7 @@ def add_tokens(state, stays, x, u, weight, count, tables, SCALE: tl.constexpr, p
 
 @triton.jit
 def enter(state, x, u, program, chunk, tables, plan: tl.constexpr):
-    """The state after a chunk of keys x (C, K) and values u (C, V): see `blocks.Chunk.entering`."""
+    """Return the state after a chunk of keys x (C, K) and values u (C, V): see `blocks.Chunk.entering`."""
     start, end = chunk.start, chunk.start + plan.chunk
     first, stays = start, True
     if plan.packed:
@@ -384,8 +383,8 @@ def enter(state, x, u, program, chunk, tables, plan: tl.constexpr):
 
 @triton.jit
 def leave(state, x, dn, dd, program, chunk, tables, plan: tl.constexpr):
-    """The sums over the queries from a chunk on, its x (C, K) with dn (C, V) and dd (C,) included."""
-    # As `blocks.Chunk.leaving`.
+    """Return the sums over the queries from a chunk on, its x (C, K) with dn (C, V) and dd (C,) included."""
+    # See `blocks.Chunk.leaving`.
     stays = True
     if plan.packed:
         sees = tl.load(program.starts + chunk.index, chunk.stored, 0) < chunk.start
@@ -396,5 +395,5 @@ def leave(state, x, dn, dd, program, chunk, tables, plan: tl.constexpr):
 
 @triton.jit
 def start_after(program, chunk, plan: tl.constexpr):
-    """Where the segment of the first token after a chunk began, the last token's beyond the end."""
+    """Return the start of the segment of the first token after a chunk (at the end: of the last token)."""
     return tl.load(program.starts + tl.minimum(chunk.start + plan.chunk, plan.length - 1))

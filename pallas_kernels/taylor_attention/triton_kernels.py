@@ -1,8 +1,8 @@
-"""The kernels once more in Triton's own language; imported only where the `triton` package is.
+"""The kernels in Triton's own language; imported only if the `triton` package is installed.
 
-Line by line `sums`, `scan`, `outputs`, `dq` and `dkv`. Two differences: this compiler fuses products and
-sums, XLA's does not; and it can transpose the tables, which come once. `starts`, `counts` and the states
-point nowhere meaningful where the call has none.
+They correspond line by line to `sums`, `scan`, `outputs`, `dq` and `dkv`, with two differences: this compiler
+fuses products and sums, XLA's does not; and it can transpose the tables, which are passed once. `starts`,
+`counts` and the states are meaningless pointers if the call has none.
 """
 
 # To pyright, tuples that `static_range` fills are empty.
@@ -20,7 +20,7 @@ def taylor_key_sums(
     kv, moments,
     plan: tl.constexpr,
 ):  # fmt: skip
-    """Sums over the keys of one block."""
+    """Compute the sums over the keys of one block."""
     program = blocks.running(starts, counts, plan)
     tables = blocks.load_tables((one, two), plan)
     vectors = blocks.load_vectors(one_offset, two_offset, linear, half_linear, plan)
@@ -40,7 +40,7 @@ def taylor_query_sums(
     kv, moments,
     plan: tl.constexpr, first: tl.constexpr,
 ):  # fmt: skip
-    """Sums over the queries of one block, counted from block `first`."""
+    """Compute the sums over the queries of one block, counted from block `first`."""
     STEPS: tl.constexpr = plan.block // plan.chunk
     program = blocks.running(starts, counts, plan)
     tables = blocks.load_tables((one, weighted), plan)
@@ -65,7 +65,7 @@ def taylor_outputs(
     y, rden, final_kv, final_moments,
     plan: tl.constexpr, has_states: tl.constexpr, eps: tl.constexpr, return_state: tl.constexpr,
 ):  # fmt: skip
-    """Outputs and reciprocal normalisers of one block, from the state before it."""
+    """Compute outputs and reciprocal normalisers of one block, from the state before it."""
     PURE: tl.constexpr = plan.layout.pure
     SCALE: tl.constexpr = plan.scales[1]
     program = blocks.running(starts, counts, plan)
@@ -89,7 +89,7 @@ def taylor_outputs(
             numerator = tl.where((began < chunk.start)[:, None], numerator, 0.0)
             normaliser = tl.where(began < chunk.start, normaliser, 0.0)
             visible = visible & (chunk.index[None, :] >= began[:, None])
-        # Loaded only now: registers are what this kernel has too few of.
+        # Load as late as possible: this kernel is short of registers.
         keys, values = blocks.load_keys(k, program, chunk, plan), blocks.load_values(v, program, chunk, plan)
         scores = blocks.scaled_scores(x, keys, plan)
         p = tl.where(visible, 1 + scores * (1 + scores * 0.5), 0.0)
@@ -114,7 +114,7 @@ def taylor_dq(
     dq,
     plan: tl.constexpr, has_states: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the queries of one block, from the state before it."""
+    """Compute the gradients of the queries of one block, from the state before it."""
     program = blocks.running(starts, counts, plan)
     tables = blocks.load_tables((one, two, weighted), plan)
     vectors = blocks.load_vectors(one_offset, two_offset, linear, half_linear, plan)
@@ -132,7 +132,7 @@ def taylor_dq(
             began = tl.load(program.starts + chunk.index, chunk.stored, 0)
             dx = tl.where((began < chunk.start)[:, None], dx, 0.0)
             visible = visible & (chunk.index[None, :] >= began[:, None])
-        # Loaded only now: registers are what this kernel has too few of.
+        # Load as late as possible: this kernel is short of registers.
         keys, values = blocks.load_keys(k, program, chunk, plan), blocks.load_values(v, program, chunk, plan)
         scores = blocks.scaled_scores(x, keys, plan)
         dscores = blocks.dot(dn, tl.trans(values), None, plan) + dden
@@ -150,7 +150,7 @@ def taylor_dk(
     dk,
     plan: tl.constexpr, has_states: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the keys of one block, from the sums over the queries after it."""
+    """Compute the gradients of the keys of one block, from the sums over the queries after it."""
     tables, vectors = (one, two, weighted), (one_offset, two_offset, linear, half_linear)
     packing, suffix = (starts, counts), (suffix_kv, suffix_moments)
     _walk_back((q, k, v, do, rden, dd), packing, suffix, tables, vectors, dk, False, has_states, plan)
@@ -163,7 +163,7 @@ def taylor_dv(
     dv,
     plan: tl.constexpr, has_states: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the values of one block, from the sums over the queries after it."""
+    """Compute the gradients of the values of one block, from the sums over the queries after it."""
     tables, vectors = (one, two, weighted), (one_offset, two_offset, linear, half_linear)
     packing, suffix = (starts, counts), (suffix_kv, suffix_moments)
     _walk_back((q, k, v, do, rden, dd), packing, suffix, tables, vectors, dv, True, has_states, plan)
@@ -196,7 +196,7 @@ def _walk_back(
         else:
             values = blocks.load_values(v, program, chunk, plan)
             gradient = blocks.gradient_through_state(state, keys, values, share, for_keys, 1.0, plan)
-        # Loaded late, and twice: registers are what this kernel has too few of.
+        # Load late, and twice: this kernel is short of registers.
         dn = blocks.load_gradients(do, rden, program, chunk, plan)
         x = blocks.load_queries(q, program, chunk, plan)
         if not of_values:
@@ -226,7 +226,7 @@ def _walk_back(
 
 @triton.jit
 def _share_of_normaliser(tile, plan: tl.constexpr):
-    """1 for the first value tile, 0 for the others: the normaliser is one for all, and counts once."""
+    """Return 1 for the first value tile, else 0: all tiles share the normaliser, which counts once."""
     if plan.value_tiles == 1:
         return 1.0
     else:
@@ -239,7 +239,7 @@ def taylor_scan(
     SIZE: tl.constexpr, STEPS: tl.constexpr, HEADS: tl.constexpr, ELEMENTS: tl.constexpr,
     has_initial: tl.constexpr, has_keep: tl.constexpr, reverse: tl.constexpr,
 ):  # fmt: skip
-    """out[0] = initial, out[b + 1] = keep[b] out[b] + sums[b] for ELEMENTS of one row's and head's states;
+    """Compute out[0] = initial, out[b + 1] = keep[b] out[b] + sums[b] for ELEMENTS of a head's states;
     reversed, the same from the other end."""
     parts: tl.constexpr = (SIZE + ELEMENTS - 1) // ELEMENTS
     number = (tl.program_id(0) // parts).to(tl.int64)

@@ -21,13 +21,13 @@ MAX_VALUE_SIZE = 256
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
-    """Why `taylor_step` cannot take q, k (B, H, K) and v (B, H, V) here, or None if it can."""
+    """Return why `taylor_step` cannot take q, k (B, H, K) and v (B, H, V) here, or None if it can."""
     largest = {"q": MAX_KEY_SIZE, "v": MAX_VALUE_SIZE}
     return cannot_run() or unsupported({"q": q, "k": k, "v": v}, 3, largest)
 
 
 def facts_of(q: Any, k: Any, v: Any, kv: Any) -> dict[str, Any]:
-    """What the tuning table is asked with."""
+    """Return the facts that select a row of the tuning table."""
     return {"key_size": q.shape[-1], "value_size": v.shape[-1], "state": jnp.dtype(kv.dtype).name}
 
 
@@ -45,15 +45,14 @@ def taylor_step(
     """Add a token to the state, then read it: S += phi(k) v^T, z += phi(k), y = phi(q) S / (phi(q) z + eps).
 
     phi is the symmetric second-order Taylor map, [1, x, x^2 / sqrt(2), x_m x_n for n < m] of x / K^(1/4),
-    F = 1 + K + K (K + 1) / 2 features. Arithmetic is float32. Under `jit`, with the state donated, the
-    state is overwritten. Works under `vmap`, with rows and heads sharded, and in reverse mode (the
-    gradient is that of the plain formula).
+    F = 1 + K + K (K + 1) / 2 features. Arithmetic is float32. Under `jit`, a donated state is overwritten.
+    Works under `vmap`, with rows and heads sharded, and in reverse mode (with the gradient of `formula`).
 
     Args:
         q, k: (B, H, K) projections, K <= 32; float32, bfloat16 or float16.
         v: (B, H, V), V <= 256.
-        kv: (B, H, F, V) state S; float32, bfloat16 or float16. The dtype is kept: anything but float32
-            rounds the sums at every token.
+        kv: (B, H, F, V) state S; float32, bfloat16 or float16. The new state has the same dtype: 16 bits
+            round the sums at every token.
         z: (B, H, F) normaliser.
         eps: added to the denominator.
         variant: block sizes; None takes them from the tuning table.
@@ -90,7 +89,7 @@ def taylor_step(
 
 
 def formula(q, k, v, kv, z, *, eps: float = 1e-12):
-    """What the kernel computes, in plain operations."""
+    """Compute the kernel's result in plain operations."""
     width, count = q.shape[-1], z.shape[-1]
     first, second, weight = kernel.features(width, count)
 

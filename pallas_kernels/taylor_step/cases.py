@@ -13,7 +13,7 @@ from pallas_kernels.tuning import choose
 BATCH, HEADS = 128, 16
 
 CARRIED = {3: 1, 4: 2}
-"""Arguments that a result replaces in the next call: the state."""
+"""Argument -> the result that replaces it in the next call: the state."""
 
 # K, V, dtype of q, k, v, dtype of the state; every row of the tuning table at least once.
 _SIZES = [
@@ -31,24 +31,24 @@ _SIZES = [
 
 
 def cases() -> list[Case]:
-    """One call per shape, each with the variant of the tuning table."""
+    """Return one call per shape, each with the variant of the tuning table."""
     return [_case(_arguments(*sizes)) for sizes in _SIZES]
 
 
 def candidates(case: Case) -> list[Case]:
-    """`case` with other block sizes, for tuning."""
+    """Return `case` with other block sizes, for tuning."""
     value_size = case.arguments[2].shape[-1]
     return [
         _case(case.arguments, Variant(rows=rows, warps=warps))
         for rows in (8, 16, 32, 64, 128)
         for warps in (1, 2, 4, 8)
-        # Fewer elements per thread do not fill its loads, and more do not fit its registers.
+        # Fewer elements per thread do not fill its loads; more do not fit its registers.
         if 8 <= rows * pl.next_power_of_2(value_size) // (32 * warps) <= 64
     ]
 
 
 def facts(case: Case) -> dict[str, int | str]:
-    """What the op asks its tuning table with for this shape."""
+    """Return the facts that select this shape's row of the tuning table."""
     return facts_of(*case.arguments[:4])
 
 

@@ -1,8 +1,8 @@
 """One token of Taylor linear attention: a single pass over each head's state, in place.
 
-The state's rows are the symmetric features of a key, times its value, summed over tokens. All features
-are products of two channels, or of a channel and 1, times a weight; so tables of two indices and a weight
-per row describe them, and the rows need no padding in memory: 153 of them for K = 16.
+The state's rows are the symmetric features of a key, times its value, summed over tokens. Each feature is a
+product of two channels, or of a channel and 1, times a weight, so tables of two indices and a weight per row
+describe them, and the rows need no padding in memory: 153 rows for K = 16.
 """
 
 import functools
@@ -22,7 +22,7 @@ from pallas_kernels.taylor_attention.layout import symmetric_size
 
 @dataclass(frozen=True)
 class Variant:
-    """How one program works through the state of a (row, head)."""
+    """Block sizes of one program, which processes the state of a (row, head)."""
 
     rows: int = 16
     """rows of the state per tile, a power of two"""
@@ -31,7 +31,7 @@ class Variant:
 
 
 class Features(NamedTuple):
-    """Row f is weight[f] * x1[first[f]] * x1[second[f]], where x1 is x with a 1 after it."""
+    """Tables of features: row f is weight[f] * x1[first[f]] * x1[second[f]], x1 being x with a 1 appended."""
 
     first: np.ndarray
     second: np.ndarray
@@ -40,7 +40,7 @@ class Features(NamedTuple):
 
 @functools.cache
 def features(width: int, rows: int) -> Features:
-    """The canonical order [1, x, x^2, x_m x_n for n < m (row-major)], padded to `rows` with weight 0.
+    """Return the tables of [1, x, x^2, x_m x_n for n < m (row-major)], padded to `rows` with weight 0.
 
     The weights hold K^(-1/4) per factor and the 1/sqrt(2) of the squares, so that phi(q) . phi(k) =
     1 + s + s^2 / 2 with s = q . k / sqrt(K).
@@ -59,7 +59,7 @@ def features(width: int, rows: int) -> Features:
 
 
 def constants(width: int, variant: Variant) -> Features:
-    """The tables that `step` takes, padded to whole tiles."""
+    """Return the tables that `step` takes, padded to whole tiles."""
     return features(width, math.ceil(symmetric_size(width) / variant.rows) * variant.rows)
 
 
@@ -86,7 +86,7 @@ def step(*arrays: jax.Array, eps: float, variant: Variant, backend: str) -> tupl
     def of_program(*block: int) -> pl.BlockSpec:
         return pl.BlockSpec((None, None, *block), lambda i: (i // heads, i % heads, *[0] * len(block)))
 
-    # Blocks may reach beyond the arrays' edges; masks keep every access inside.
+    # Blocks may extend beyond the arrays' ends; masks keep every access inside.
     key = of_program(channels)
     results = of_program(columns), of_program(padded, columns), of_program(padded)
     in_specs = [*map(whole, tables), key, key, *results]
@@ -98,16 +98,16 @@ def step(*arrays: jax.Array, eps: float, variant: Variant, backend: str) -> tupl
 def _body(
     first, second, weight, q, k, v, kv, z, y, new_kv, new_z, *, width, count, value_size, rows, eps
 ) -> None:
-    """S += phi(k) v^T, z += phi(k), y = phi(q) S / (phi(q) z + eps) for one row and head.
+    """Compute S += phi(k) v^T, z += phi(k), y = phi(q) S / (phi(q) z + eps) for one row and head.
 
-    The token's own share of y is taken from q . k instead of the features: what the sum of F signed
-    products of large queries and keys loses to cancellation is lost for older tokens only.
+    The token's own term of y is computed from q . k instead of the features: the sum of F signed products of
+    large queries and keys then loses digits to cancellation for older tokens only.
     """
     every = slice(None)
     columns = v.shape[0]
     column = None if columns == value_size else jnp.arange(columns) < value_size
     value = load(v, every, column).astype(jnp.float32)
-    # Sums are kept per row of a tile: one reduction over rows at the end instead of one per tile.
+    # Accumulate per row of a tile: one reduction over rows at the end instead of one per tile.
     numerator = jnp.zeros((rows, columns), jnp.float32)
     denominator = jnp.zeros((rows,), jnp.float32)
     for begin in range(0, count, rows):
@@ -131,12 +131,12 @@ def _body(
 
 
 def _at(ref: Any, index: jax.Array, width: int) -> jax.Array:
-    """Channels of q or k in float32; index `width` stands for the constant 1."""
+    """Return channels of q or k in float32; index `width` is the constant 1."""
     return load(ref, index, index < width, other=1).astype(jnp.float32)
 
 
 def _both(row: jax.Array | None, column: jax.Array | None) -> jax.Array | None:
-    """The mask of a tile from those of its rows and columns, where None is all."""
+    """Return the mask of a tile from those of its rows and columns, where None is all."""
     if row is None or column is None:
         return column if row is None else row[:, None]
     return row[:, None] & column[None, :]

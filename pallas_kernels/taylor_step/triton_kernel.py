@@ -1,4 +1,4 @@
-"""`kernel._body` once more in Triton's own language; imported only where the `triton` package is."""
+"""`kernel._body` in Triton's own language; imported only if the `triton` package is installed."""
 
 import triton
 import triton.language as tl
@@ -26,7 +26,7 @@ def taylor_step(
     SCALE: tl.constexpr,
     EPS: tl.constexpr,
 ):
-    """S += phi(k) v^T, z += phi(k), y = phi(q) S / (phi(q) z + eps) for one row and head.
+    """Compute S += phi(k) v^T, z += phi(k), y = phi(q) S / (phi(q) z + eps) for one row and head.
 
     WIDTH is K and CHANNELS the next power of two; COUNT is F, in tiles of ROWS; COLUMNS is V rounded up.
     """
@@ -43,7 +43,7 @@ def taylor_step(
     column = tl.arange(0, COLUMNS)
     in_columns = column < VALUE_SIZE
     value = tl.load(v + column, in_columns, 0.0).to(tl.float32)
-    # Sums are kept per row of a tile: one reduction over rows at the end instead of one per tile.
+    # Accumulate per row of a tile: one reduction over rows at the end instead of one per tile.
     numerator = tl.zeros((ROWS, COLUMNS), tl.float32)
     denominator = tl.zeros((ROWS,), tl.float32)
     for begin in range(0, COUNT, ROWS):
@@ -63,7 +63,7 @@ def taylor_step(
     channel = tl.arange(0, CHANNELS)
     query = tl.load(q + channel, channel < WIDTH, 0.0).to(tl.float32)
     key = tl.load(k + channel, channel < WIDTH, 0.0).to(tl.float32)
-    # The token's own share is taken from q . k: a sum of features would lose it to cancellation.
+    # Compute the token's own term from q . k: a sum of features would lose it to cancellation.
     similarity = tl.sum(query * key, 0) * SCALE
     own = 1 + similarity * (1 + 0.5 * similarity)
     total = tl.sum(numerator, 0) + own * value
@@ -72,5 +72,5 @@ def taylor_step(
 
 @triton.jit
 def _channel(pointer, index, WIDTH: tl.constexpr):
-    """Channels of q or k in float32; index WIDTH stands for the constant 1."""
+    """Return channels of q or k in float32; index WIDTH is the constant 1."""
     return tl.load(pointer + index, index < WIDTH, 1.0).to(tl.float32)

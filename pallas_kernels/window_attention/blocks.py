@@ -1,8 +1,8 @@
-"""What the kernels of window attention share: sizes, the grid, loading blocks of tokens, visibility.
+"""Shared code of the window attention kernels: sizes, grid, loading blocks of tokens, visibility.
 
-Arrays stay as the caller has them, (B, N, G, R, dim) with R query heads per key head: a program reads its
-head's channels of each token. Axes are letters: b row, h key head, r its query head, n token, k key channel,
-v value channel. Everything is on one axis of the grid, heads first: neighbours read neighbouring memory.
+Arrays keep the caller's layout (B, N, G, R, dim) with R query heads per key head: a program reads its head's
+channels of each token. Axes are letters: b row, h key head, r its query head, n token, k key channel, v value
+channel. The grid has one axis, heads first, so that neighbouring programs read neighbouring memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from pallas_kernels.launch import dot, launch, load, quotient, remainder, store
 f32 = jnp.float32
 
 LOWEST = float(jnp.finfo(f32).min)
-"""A score below all others. With -inf a query that sees nothing would subtract infinities."""
+"""A score below all others. With -inf a query without visible keys would subtract infinities."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Variant:
     """Block sizes of one kernel, powers of two from 16 on."""
 
     queries: int
-    """per block"""
+    """queries per block"""
     keys: int
-    """per block"""
+    """keys per block"""
     warps: int
     stages: int = 1
 
@@ -47,13 +47,13 @@ class Plan(Variant):
     left: int
     scale: float
     operand: Any
-    """dtype of the operands of products"""
+    """dtype of product operands"""
     packed: bool
     """whether segments or padding are given"""
 
     def spec(self, axes: str, block: int, by_key_head: bool) -> pl.BlockSpec:
-        """What a program sees of an array with these axes: all tokens of one row and its head or heads."""
-        # A block may reach beyond the array; masks keep every access inside.
+        """Return a program's block of an array with these axes: all tokens of one row, its head or heads."""
+        # A block may extend beyond the array; masks keep every access inside.
         step = max(self.queries, self.keys)
         sizes = {"n": -(-self.length // step) * step, "r": self.shared if by_key_head else None}
         sizes |= {"k": padded(self.key_size), "v": padded(self.value_size)}
@@ -66,7 +66,7 @@ class Plan(Variant):
         return pl.BlockSpec(tuple(map(sizes.get, axes)), index)
 
     def place(self, x: Any, block: int, by_key_head: bool) -> tuple[Any, Any, Any, Any]:
-        """Row, key head, its query head and block of tokens of a program."""
+        """Return row, key head, its query head and block of tokens of a program."""
         shared = 1 if by_key_head else self.shared
         heads, blocks = self.kv_heads * shared, -(-self.length // block)
         head = remainder(x, heads)
@@ -87,9 +87,9 @@ class Plan(Variant):
 
         Args:
             body: takes the first token of its block, the operands' refs, `Packing`, the results' refs.
-            block: tokens that a program has to itself.
+            block: tokens per program.
             operands, results: arrays and their axes, axes and dtypes.
-            packing: starts (B, N) and counts (B,), or nothing.
+            packing: starts (B, N) and counts (B,), or empty.
             by_key_head: whether one program takes all query heads of a key head.
         """
         size = {"b": self.batch, "n": self.length, "h": self.kv_heads, "r": self.shared}
@@ -120,7 +120,7 @@ class Plan(Variant):
         )
 
     def dot(self, a: jax.Array, b: jax.Array, contract: tuple[int, int], into: Any = None) -> jax.Array:
-        """Sum in float32; float32 operands keep their digits."""
+        """Return the product, summed in float32; float32 operands keep full precision."""
         return dot(a.astype(self.operand), b.astype(self.operand), contract, into, "highest")
 
 
@@ -148,23 +148,23 @@ class Block:
         self._packing = packing
 
     def load(self, ref: Any, width: int, *head: Any) -> jax.Array:
-        """(size, padded width) of a (N, ..., width) ref, zeros in padding."""
+        """Return (size, padded width) of a (N, ..., width) ref, zeros in padding."""
         return load(ref, (self.slice, *head, slice(None)), _valid(self.real, width))
 
     def store(self, ref: Any, value: jax.Array, width: int) -> None:
-        """Into a (N, width) ref."""
+        """Store into a (N, width) ref."""
         store(ref, (self.slice, slice(None)), value, _valid(self._stored, width))
 
     def numbers(self, ref: Any, *head: Any) -> jax.Array:
-        """(size,) of a (..., N) ref, 0 in padding."""
+        """Return (size,) of a (..., N) ref, 0 in padding."""
         return load(ref, (*head, self.slice), self.real)
 
     def put_numbers(self, ref: Any, value: jax.Array) -> None:
-        """Into a (N,) ref."""
+        """Store into a (N,) ref."""
         store(ref, (self.slice,), value, self._stored)
 
     def oldest(self) -> jax.Array:
-        """(size,) index of the oldest token that each query sees; those of padding see none."""
+        """Return (size,) index of the oldest token that each query sees; those of padding see none."""
         oldest = self.index - self.plan.left
         if self._packing is not None:
             oldest = jnp.maximum(oldest, load(self._packing.starts, (self.slice,), self._stored))
@@ -172,18 +172,18 @@ class Block:
 
 
 def visible(queries: Block, oldest: jax.Array, keys: Block) -> jax.Array:
-    """(queries, keys) whether a query sees a key."""
+    """Return (queries, keys) whether a query sees a key."""
     older = keys.index[None, :] <= queries.index[:, None]
     return older & (keys.index[None, :] >= oldest[:, None])
 
 
 def padded(size: int) -> int:
-    """Channels as a product takes them."""
+    """Return the number of channels padded for a product."""
     return max(16, pl.next_power_of_2(size))
 
 
 def _valid(rows: Any, width: int) -> Any:
-    """(rows, channels) mask, None if nothing is masked."""
+    """Return (rows, channels) mask, None if nothing is masked."""
     rows = None if rows is None else rows[:, None]
     if padded(width) == width:
         return rows

@@ -46,12 +46,12 @@ SHAPES = (
 
 
 def cases() -> list[Case]:
-    """Each kernel on each shape, with the variant of the tuning table."""
+    """Return each kernel on each shape, with the variant of the tuning table."""
     return [_case(kernel, shape) for shape in SHAPES for kernel in KERNELS]
 
 
 def candidates(case: Case) -> list[Case]:
-    """`case` with other block sizes, for tuning."""
+    """Return `case` with other block sizes, for tuning."""
     shape = _shape(case)
     sizes = (32, 64, 128) if shape.dtype != "float32" else (16, 32, 64)
     width = pl.next_power_of_2(shape.size)
@@ -61,13 +61,13 @@ def candidates(case: Case) -> list[Case]:
         for keys in sizes
         for warps in (2, 4, 8)
         for stages in (1, 2)
-        # Elements of the scores and of an accumulator per thread: few of them leave the tensor cores idle.
+        # Elements of the scores and of an accumulator per thread: too few leave the tensor cores idle.
         if 16 <= max(queries * keys, max(queries, keys) * width) // (32 * warps) <= 64
     ]
 
 
 def facts(case: Case) -> dict[str, int | str]:
-    """What the op asks its tuning table with for this shape."""
+    """Return the facts that select this shape's row of the tuning table."""
     shape = _shape(case)
     return facts_of(case.kernel, shape.size, shape.size, shape.dtype)
 

@@ -19,10 +19,10 @@ from pallas_kernels.window_attention.gradients import key_and_value_gradients, q
 from pallas_kernels.window_attention.outputs import outputs
 
 MAX_SIZE = 128
-"""of a key or value"""
+"""largest width of a key or value"""
 
 MAX_LEFT = 127
-"""past keys that a query sees; more of them are worth a kernel that skips fewer pairs of a block"""
+"""maximum of past keys; longer windows deserve a kernel that computes fewer invisible pairs"""
 
 INTEGERS = ("int32", "int64")
 INPUT_AXES = ("b n h r k", "b n h k", "b n h v")
@@ -31,7 +31,7 @@ OUTPUT, NUMBERS = "b n h r v", "b h r n"
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
-    """Why the kernels cannot take q (B, N, H, K), k (B, N, G, K), v (B, N, G, V) here, or None."""
+    """Return why the kernels cannot take q (B, N, H, K), k (B, N, G, K), v (B, N, G, V) here, or None."""
     reason = cannot_run() or unsupported({"q": q, "k": k, "v": v}, 4, {"q": MAX_SIZE, "v": MAX_SIZE})
     if reason is None and len({q.dtype, k.dtype, v.dtype}) > 1:
         return f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; the kernels take one for all"
@@ -39,7 +39,7 @@ def supports(q: Any, k: Any, v: Any) -> str | None:
 
 
 def _cannot_fit(q: Any, v: Any) -> str | None:
-    """Why this GPU's shared memory is too small, or None."""
+    """Return why this GPU's shared memory is too small, or None."""
     try:
         for kernel in ("outputs", "dq", "dkv"):
             variant_for(kernel, q.shape[-1], v.shape[-1], q.dtype.name)
@@ -49,19 +49,19 @@ def _cannot_fit(q: Any, v: Any) -> str | None:
 
 
 def variant_for(kernel: str, key_size: int, value_size: int, dtype: str) -> Variant:
-    """Block sizes from the tuning table."""
+    """Return block sizes from the tuning table."""
     return tuning.choose("window_attention", Variant, **facts_of(kernel, key_size, value_size, dtype))
 
 
 def facts_of(kernel: str, key_size: int, value_size: int, dtype: str) -> dict[str, Any]:
-    """What the tuning table is asked with."""
+    """Return the facts that select a row of the tuning table."""
     width = max(padded(key_size), padded(value_size))
     return {"kernel": kernel, "width": width, "bytes": jnp.dtype(dtype).itemsize}
 
 
 @dataclass(frozen=True)
 class Call:
-    """Everything about one call that is fixed when it is traced."""
+    """Static properties of one call."""
 
     left: int
     scale: float
@@ -69,7 +69,7 @@ class Call:
     variants: tuple[tuple[str, Variant], ...]
 
     def plan(self, kernel: str, q: Any, v: Any) -> Plan:
-        """Sizes for one of the kernels on one device's share of the rows and heads."""
+        """Return the plan of a kernel on one device's share of the rows and heads."""
         batch, length, kv_heads, shared, key_size = q.shape
         value_size = v.shape[-1]
         found = dict(self.variants).get(kernel) or variant_for(kernel, key_size, value_size, q.dtype.name)
@@ -102,20 +102,20 @@ def window_attention(
     counts: jax.Array | None = None,
     variants: dict[str, Variant] | None = None,
 ) -> jax.Array:
-    """Causal softmax attention in which query i sees the keys i - left ... i; differentiable in q, k and v.
+    """Compute causal softmax attention to keys i - left ... i of query i, differentiable in q, k and v.
 
-    Scores, softmax and sums are float32; products take operands in the inputs' dtype, float32 ones to
-    float32's digits. Works under `vmap` and with rows and key heads sharded. A NaN reaches the outputs and
-    gradients of a whole block at most: tokens that no query of a block sees are masked or not read.
+    Scores, softmax and sums are float32; products take operands in the inputs' dtype, float32 ones at full
+    precision. Works under `vmap` and with rows and key heads sharded. A NaN affects the outputs and gradients
+    of a whole block at most: tokens that no query of a block sees are masked or not read.
 
     Args:
         q: (B, N, H, K) queries, H a multiple of G, K <= 128; float32, bfloat16 or float16.
         k, v: (B, N, G, K) and (B, N, G, V), V <= 128, same dtype.
-        left: past keys that a query sees beside its own, 0 to 127.
+        left: past keys that a query sees besides its own, 0 to 127.
         scale: factor of the scores; default K^(-1/2).
-        starts: (B, N) integers, index of the first token of each token's segment, which it sees at most.
-        counts: (B,) integers, real tokens of each row; the others, after them, may hold anything, NaN too,
-            are not seen, and have outputs and gradients of 0.
+        starts: (B, N) integers, index of the first token of each token's segment, which bounds its keys.
+        counts: (B,) integers, number of real tokens of each row; the tokens after them may hold anything,
+            also NaN, are not visible, and have outputs and gradients of 0.
         variants: kernel ("outputs", "dq", "dkv") -> block sizes, instead of the tuning table's.
 
     Returns:

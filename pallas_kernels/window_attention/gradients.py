@@ -1,10 +1,10 @@
-"""Backward pass: weights are computed again from the log2-sums, once by query and once by key.
+"""Backward pass: weights are recomputed from the log2-sums, once by query and once by key.
 
     w = 2^(s - log2_sum),  d = rowsum(dy y),  ds = w (dy v^T - d)
     dq = scale ds k,  dk = scale ds^T q,  dv = w^T dy
 
-`dq` walks over keys as the forward pass does, and writes d. `dkv` has a program per block of keys that walks
-over the queries that see them, of all heads that share the key: nothing is added up between programs.
+`dq` scans keys as the forward pass does, and writes d. `dkv` has a program per block of keys that scans the
+queries that see them, of all heads that share the key, so there are no sums across programs.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from pallas_kernels.window_attention.outputs import LOG2_E, key_blocks
 def query_gradients(
     plan: Plan, arrays: Sequence[jax.Array], packing: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
-    """dq (B, N, G, R, K) and d (B, G, R, N).
+    """Return dq (B, N, G, R, K) and d (B, G, R, N).
 
     Args:
         arrays: q (B, N, G, R, K), k (B, N, G, K), v (B, N, G, V), y and dy (B, N, G, R, V), log2-sums.
@@ -63,7 +63,7 @@ def query_gradients(
 def key_and_value_gradients(
     plan: Plan, arrays: Sequence[jax.Array], packing: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
-    """dk (B, N, G, K) and dv (B, N, G, V).
+    """Return dk (B, N, G, K) and dv (B, N, G, V).
 
     Args:
         arrays: q (B, N, G, R, K), k (B, N, G, K), v (B, N, G, V), dy (B, N, G, R, V), log2-sums, d.
@@ -105,6 +105,6 @@ def key_and_value_gradients(
 
 
 def _seen_by(keys: Block, queries: Block, oldest: jax.Array) -> jax.Array:
-    """(keys, queries), the transpose of `visible`."""
+    """Return (keys, queries), the transpose of `visible`."""
     younger = keys.index[:, None] <= queries.index[None, :]
     return younger & (keys.index[:, None] >= oldest[None, :])

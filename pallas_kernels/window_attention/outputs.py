@@ -1,8 +1,8 @@
-"""Forward pass: each program walks over the keys that its block of queries sees, with an online softmax.
+"""Forward pass: each program scans the keys visible to its block of queries, with an online softmax.
 
     m' = max(m, max_j s_j),  w = 2^(s - m'),  l = 2^(m - m') l + sum w,  y = 2^(m - m') y + w v;  y / l
 
-Scores are to base 2, s = log2(e) scale q . k. Kept for the backward pass: log2-sums m + log2(l), float32.
+Scores are to base 2, s = log2(e) scale q . k. The backward pass uses the log2-sums m + log2(l), float32.
 """
 
 import math
@@ -28,7 +28,7 @@ LOG2_E = math.log2(math.e)
 
 
 def outputs(plan: Plan, arrays: Sequence[jax.Array], packing: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    """y (B, N, G, R, V) and log2-sums (B, G, R, N).
+    """Return y (B, N, G, R, V) and log2-sums (B, G, R, N).
 
     Args:
         arrays: q (B, N, G, R, K), k (B, N, G, K), v (B, N, G, V).
@@ -56,7 +56,7 @@ def outputs(plan: Plan, arrays: Sequence[jax.Array], packing: Sequence[jax.Array
         y = jnp.zeros((plan.queries, padded(plan.value_size)), f32)
         sums = lax.fori_loop(*key_blocks(plan, start), step, (largest, jnp.zeros_like(largest), y))
         largest, total, y = sums
-        total = jnp.where(total > 0, total, 1.0)  # of queries that see nothing: y stays 0
+        total = jnp.where(total > 0, total, 1.0)  # queries without visible keys: y stays 0
         queries.store(results[0], y / total[:, None], plan.value_size)
         queries.put_numbers(results[1], largest + jnp.log2(total))
 
@@ -66,7 +66,7 @@ def outputs(plan: Plan, arrays: Sequence[jax.Array], packing: Sequence[jax.Array
 
 
 def key_blocks(plan: Plan, start: Any) -> tuple[Any, Any]:
-    """First and last + 1 of the blocks of keys that queries from `start` on see."""
+    """Return first and last + 1 of the blocks of keys visible to queries from `start` on."""
     first = quotient(jnp.maximum(start - plan.left, 0), plan.keys)
     end = jnp.minimum(start + plan.queries, plan.length)
     return first, quotient(end + (plan.keys - 1), plan.keys)

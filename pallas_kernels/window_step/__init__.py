@@ -17,18 +17,18 @@ from pallas_kernels.window_step.kernel import Rotary, Variant
 __all__ = ["Rotary", "Variant", "supports", "window_step"]
 
 MAX_SIZE = 256
-"""of a key or value"""
+"""largest width of a key or value"""
 
 INTEGERS = ("int32", "int64")
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
-    """Why `window_step` cannot take q (B, H, K), k (B, G, K) and v (B, G, V) here, or None if it can."""
+    """Return why `window_step` cannot take q (B, H, K), k (B, G, K) and v (B, G, V) here, or None."""
     return cannot_run() or unsupported({"q": q, "k": k, "v": v}, 3, {"q": MAX_SIZE, "v": MAX_SIZE})
 
 
 def facts_of(q: Any, k: Any, v: Any, k_ring: Any) -> dict[str, Any]:
-    """What the tuning table is asked with."""
+    """Return the facts that select a row of the tuning table."""
     return {
         "width": max(q.shape[-1], v.shape[-1]),
         "window": k_ring.shape[1],
@@ -52,22 +52,22 @@ def window_step(
     variant: Variant | None = None,
     backend: str = "pallas",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Write one token's key and value into the ring, then attend to the last W tokens, it included.
+    """Write one token's key and value into the ring buffers, then attend to the last W tokens, it included.
 
-    The token with index p lives in slot p mod W, and the new one has index `length`. A query sees the slots
-    whose tokens have indices `start` ... `length`. Arithmetic is float32. Under `jit`, with the rings
-    donated, they are overwritten: one row each. Works under `vmap`, with rows and heads sharded, and in
-    reverse mode (the gradient is that of the plain formula).
+    The token with index p is in slot p mod W, and the new one has index `length`. A query sees the slots
+    whose tokens have indices `start` ... `length`. Arithmetic is float32. Under `jit`, one row of each
+    donated ring is overwritten. Works under `vmap`, with rows and heads sharded, and in reverse mode (with
+    the gradient of `formula`).
 
     Args:
         q: (B, H, K) queries, H a multiple of G, K <= 256; float32, bfloat16 or float16.
         k, v: (B, G, K) and (B, G, V), V <= 256.
         k_ring, v_ring: (B, W, G, K) and (B, W, G, V), any W. Slots without a token may hold anything.
-        length: (B,) integers, tokens that each row has seen before this one.
+        length: (B,) integers, number of tokens of each row before this one.
         start: (B,) integers, index of the first token of each row's segment; default 0.
         position: (B,) integers for the rotary embedding; default ``length - start``.
         scale: factor of the scores; default K^(-1/2).
-        rotary: turn q and k first, with float32 angles; the ring then holds turned keys.
+        rotary: rotate q and k first, with float32 angles; the ring then holds rotated keys.
         variant: block sizes; None takes them from the tuning table.
         backend: "pallas", or "triton" for the same kernel launched through jax-triton.
 
@@ -98,7 +98,7 @@ def window_step(
         if array is not None:
             expect_array(name, array, (batch,), INTEGERS)
     start = jnp.zeros((batch,), jnp.int32) if start is None else start
-    # Index at which positions are 0: with the default position no operation of its own.
+    # Index at which positions are 0: the default position needs no extra operation.
     origin = start if position is None else length - position
     if variant is None:
         variant = choose("window_step", Variant, **facts_of(q, k, v, k_ring))
@@ -121,7 +121,7 @@ def window_step(
 
 
 def formula(q, k, v, k_ring, v_ring, length, start, origin, *, scale: float, rotary: Rotary | None):
-    """What the kernel computes, in plain operations; q is (B, G, R, K).
+    """Compute the kernel's result in plain operations; q is (B, G, R, K).
 
     origin: (B,) index at which positions are 0.
     """
@@ -139,7 +139,7 @@ def formula(q, k, v, k_ring, v_ring, length, start, origin, *, scale: float, rot
     v_ring = v_ring.at[rows, slot].set(v.astype(v_ring.dtype))
     age = (slot[:, None] - jnp.arange(slots)) % slots
     visible = (length[:, None] - age >= jnp.maximum(start, 0)[:, None])[..., None, None]
-    # What nobody may see can be NaN, and 0 * NaN is NaN.
+    # Invisible slots may be NaN, and 0 * NaN is NaN.
     keys, values = (jnp.where(visible, ring.astype(f32), 0) for ring in (k_ring, v_ring))
     scores = jnp.einsum("bgrk,bwgk->bwgr", turned(q, angle[:, None]), keys) * scale
     weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=1)

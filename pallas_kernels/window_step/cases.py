@@ -13,7 +13,7 @@ from pallas_kernels.window_step import Rotary, Variant, facts_of, window_step
 BATCH = 128
 
 CARRIED = {3: 1, 4: 2}
-"""Arguments that a result replaces in the next call: the rings."""
+"""Argument -> the result that replaces it in the next call: the rings."""
 
 POSITION = 750
 """Tokens that every row has seen in a measurement: the windows are full."""
@@ -33,12 +33,12 @@ _SIZES = [
 
 
 def cases() -> list[Case]:
-    """One call per shape, each with the variant of the tuning table."""
+    """Return one call per shape, each with the variant of the tuning table."""
     return [_case(_arguments(*sizes[:-1]), sizes[-1]) for sizes in _SIZES]
 
 
 def candidates(case: Case) -> list[Case]:
-    """`case` with other block sizes, for tuning."""
+    """Return `case` with other block sizes, for tuning."""
     slots, kv_heads, size = case.arguments[3].shape[1:]
     heads = case.arguments[0].shape[1]
     rotary = inspect.signature(case.function).parameters["rotary"].default
@@ -55,7 +55,7 @@ def candidates(case: Case) -> list[Case]:
 
 
 def facts(case: Case) -> dict[str, int | str]:
-    """What the op asks its tuning table with for this shape."""
+    """Return the facts that select this shape's row of the tuning table."""
     return facts_of(*case.arguments[:4])
 
 

@@ -1,8 +1,8 @@
-"""One token of sliding-window attention: rotate, write into the ring, attend, in one pass over the ring.
+"""One token of sliding-window attention: rotate, write into the ring buffer, attend, in one pass over it.
 
-A program takes one row's keys and values of one head and some of the queries that share them. The softmax
-is online over tiles of slots and starts from the new token, which every query sees: its key and value come
-from registers, so nothing that a program writes is read by it or by another one.
+A program processes one row's keys and values of one head and some of the queries that share them. The softmax
+is online over tiles of slots and starts from the new token, which every query sees: its key and value are in
+registers, so no program reads what another one or itself has written.
 """
 
 import functools
@@ -21,12 +21,12 @@ from pallas_kernels.launch import launch, load, store, whole
 
 @dataclass(frozen=True)
 class Variant:
-    """How one program works through a ring."""
+    """Block sizes of one program."""
 
     slots: int = 64
     """slots per tile, a power of two"""
     queries: int = 4
-    """queries per program, at most: those of one key head are shared out evenly"""
+    """maximum queries per program: those of one key head are distributed evenly"""
     warps: int = 4
     stages: int = 1
 
@@ -36,16 +36,16 @@ class Rotary:
     """Rotary embedding of the first channels: pairs turn by position * base^(-2 i / dim)."""
 
     dim: int
-    """channels that take part; an odd number turns dim + 1 channels with the frequencies of dim"""
+    """channels to rotate; an odd number rotates dim + 1 channels with the frequencies of dim"""
     base: float = 10000.0
     interleaved: bool = False
     """pair channels (0, 1), (2, 3), ... instead of (0, r), (1, r + 1), ..."""
 
 
 def turns(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray]:
-    """Each of `width` channels' partner and signed frequency f: x cos(p f) + x[partner] sin(p f).
+    """Return each of `width` channels' partner and signed frequency f: x cos(p f) + x[partner] sin(p f).
 
-    The first of a pair turns by -f, which is the minus sign of its sine; f = 0 leaves a channel as it is.
+    The first of a pair has -f, for the minus sign of its sine; f = 0 leaves a channel unchanged.
     """
     partner, frequency = np.arange(width), np.zeros(width)
     if rotary is not None:
@@ -58,12 +58,12 @@ def turns(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def constants(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray]:
-    """The tables that `step` takes: `turns` of a power of two of channels."""
+    """Return the tables that `step` takes: `turns`, padded to a power of two of channels."""
     return turns(pl.next_power_of_2(width), rotary)
 
 
 def split(slots: int, shared: int, variant: Variant) -> tuple[int, int, int]:
-    """Queries per program, whole tiles of a ring, and a power of two that holds the slots after these."""
+    """Return queries per program, whole tiles of a ring, and a power of two >= the remaining slots."""
     queries = max(n for n in range(1, variant.queries + 1) if shared % n == 0)
     full, rest = divmod(slots, variant.slots)
     return queries, full, pl.next_power_of_2(rest) if rest else 0
@@ -94,7 +94,7 @@ def step(*arrays: jax.Array, scale: float, variant: Variant, backend: str) -> tu
         return triton_launch.launch(twin, *integers_and_tables, q, k, v, k_ring, v_ring, **options)
 
     def place(i: Any) -> tuple[Any, Any, Any]:
-        """Row, key head and part of its queries of program i."""
+        """Return row, key head and part of its queries of program i."""
         return i // (heads * parts), i // parts % heads, i % parts
 
     def of_queries(size: int) -> pl.BlockSpec:
@@ -107,7 +107,7 @@ def step(*arrays: jax.Array, scale: float, variant: Variant, backend: str) -> tu
         block = (None, full * variant.slots + tail, None, columns)
         return pl.BlockSpec(block, lambda i: (place(i)[0], 0, place(i)[1], 0))
 
-    # Blocks may reach beyond the arrays' edges; masks keep every access inside.
+    # Blocks may extend beyond the arrays' ends; masks keep every access inside.
     number = pl.BlockSpec((None,), lambda i: place(i)[:1])
     ring_specs = [ring(key_columns), ring(value_columns)]
     in_specs = [number, number, number, *map(whole, integers_and_tables[3:])]
@@ -124,7 +124,7 @@ def _body(
     length, start, origin, partner, frequency, q, k, v, k_ring, v_ring, y, new_k_ring, new_v_ring,
     *, slots, parts, queries, width, value_size, tile, full, tail, scale,
 ) -> None:  # fmt: skip
-    """Softmax attention of some queries of one row and head over its ring and the new token."""
+    """Attend with some queries of one row and head to its ring buffer and the new token."""
     every, f32 = slice(None), jnp.float32
     newest, oldest = length[...], jnp.maximum(start[...], 0)
     key_columns, value_columns = k.shape[0], v.shape[0]
@@ -143,16 +143,16 @@ def _body(
     is_first = pl.program_id(0) % parts == 0
     store(new_k_ring, (slot, every), key, _both(in_key, is_first))
     store(new_v_ring, (slot, every), value, _both(in_value, is_first))
-    # As later steps will read them.
+    # Round as later steps will read them.
     key = key.astype(k_ring.dtype).astype(f32)
     value = value.astype(v_ring.dtype).astype(f32)
     turned_queries = [turned(q, r * width) * scale for r in range(queries)]
 
     def attend(begin: Any, count: int, sums: tuple) -> tuple:
-        """The sums (largest score, sum of weights, weighted values) after `count` more slots."""
+        """Return the sums (largest score, sum of weights, weighted values) after `count` more slots."""
         at = begin + jnp.arange(count)
         age = jnp.where(at <= slot, slot - at, slot - at + slots)
-        # Slots not yet filled would hold negative tokens; the new token's slot is counted already.
+        # Empty slots would have negative indices; the new token's slot is already included.
         visible = (at < slots) & (at != slot) & (newest - age >= oldest)
         rows = pl.ds(begin, count)
         keys, values = (
@@ -180,5 +180,5 @@ def _body(
 
 
 def _both(maybe: jax.Array | None, mask: jax.Array) -> jax.Array:
-    """`mask` and `maybe`, where None is all."""
+    """Return `mask` and `maybe`; `maybe` may be None for all True."""
     return mask if maybe is None else maybe & mask

@@ -1,4 +1,4 @@
-"""`kernel._body` once more in Triton's own language; imported only where the `triton` package is."""
+"""`kernel._body` in Triton's own language; imported only if the `triton` package is installed."""
 
 # ruff: noqa: RUF005  (the compiler knows sums of tuples, not unpacking into them)
 # To pyright, tuples that `static_range` fills are empty.
@@ -16,7 +16,7 @@ def window_step(
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, VALUE_SIZE: tl.constexpr, COLUMNS: tl.constexpr,
     SCALE: tl.constexpr,
 ):  # fmt: skip
-    """Softmax attention of some queries of one row and head over its ring and the new token.
+    """Attend with some queries of one row and head to its ring buffer and the new token.
 
     WIDTH is K and CHANNELS the next power of two, VALUE_SIZE is V and COLUMNS the next one. A key head has
     PARTS programs of QUERIES queries; its ring is FULL tiles of TILE slots and one of TAIL, which may be 0.
@@ -47,7 +47,7 @@ def window_step(
     at = first + slot * HEADS
     tl.store(new_k_ring + at * WIDTH + channel, key, in_key & (part == 0))
     tl.store(new_v_ring + at * VALUE_SIZE + column, value, in_value & (part == 0))
-    # As later steps will read them.
+    # Round as later steps will read them.
     key, value = key.to(tl.float32), value.to(tl.float32)
 
     queries, largest, total, summed = (), (), (), ()
@@ -71,7 +71,7 @@ def window_step(
 
 @triton.jit
 def _turned(pointer, channel, pair, inside, cos, sin):
-    """A key or query in float32, turned by its position; `pair` is each channel's partner."""
+    """Return a key or query in float32, rotated by its position; `pair` is each channel's partner."""
     one = tl.load(pointer + channel, inside, 0.0).to(tl.float32)
     two = tl.load(pointer + pair, inside, 0.0).to(tl.float32)
     return one * cos + two * sin
@@ -83,11 +83,11 @@ def _attend(
     HEADS: tl.constexpr, QUERIES: tl.constexpr, SLOTS: tl.constexpr,
     WIDTH: tl.constexpr, VALUE_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """The sums (largest score, sum of weights, weighted values), per query, after some more slots."""
+    """Return the sums (largest score, sum of weights, weighted values), per query, after some more slots."""
     slot, newest, oldest = now
     k_ring, v_ring, channel, column, in_key, in_value = rings
     age = tl.where(slots <= slot, slot - slots, slot - slots + SLOTS)
-    # Slots not yet filled would hold negative tokens; the new token's slot is counted already.
+    # Empty slots would have negative indices; the new token's slot is already included.
     visible = (slots < SLOTS) & (slots != slot) & (newest - age >= oldest)
     at = slots[:, None] * HEADS
     keys = tl.load(k_ring + at * WIDTH + channel[None, :], visible[:, None] & in_key[None, :], 0.0)

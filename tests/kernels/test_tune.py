@@ -302,7 +302,7 @@ def test_the_command_measures_into_a_report_and_goes_on_with_it(on_a_gpu, tmp_pa
     assert report["machine"]["device"] == "cpu"
     assert "2 measured, 1 refused of 3" in capsys.readouterr().out
 
-    with pytest.raises(ValueError, match="--resume goes on with the one that is there"):
+    with pytest.raises(ValueError, match="--resume continues the existing one"):
         command(tmp_path)
     del report["rows"][1]
     (tmp_path / "tune.json").write_text(json.dumps(report))

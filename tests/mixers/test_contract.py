@@ -311,8 +311,15 @@ def test_every_option_is_explained(name):
 def test_inherited_options_come_last_and_are_explained_once():
     options = mixers.options("sliding_window")
     assert next(iter(options)) == "left"
-    assert options["qkv_bias"] == options["out_bias"] == (False, "biases of the projections.")
-    assert options["implementation"].meaning == "of `ops.softmax_attention`."
+    assert (
+        options["qkv_bias"]
+        == options["out_bias"]
+        == (
+            False,
+            "add biases in the input projections, and in the output projection.",
+        )
+    )
+    assert options["implementation"].meaning == "passed to `ops.softmax_attention`."
 
 
 @pytest.mark.parametrize(

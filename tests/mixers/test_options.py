@@ -108,7 +108,7 @@ def init(name, options, **context):
             "normalize = 'sum': expected 'count' or 'none'",
         ),
         ("linear_hyper_attention", {"normalize": "rms"}, "normalize = 'rms': expected one of"),
-        ("linear_hyper_attention", {"strict": True, "ordered": False}, "strict = True: expected False where"),
+        ("linear_hyper_attention", {"strict": True, "ordered": False}, "strict = True: expected False if"),
         (
             "linear_hyper_feature_attention",
             {"norm": "sum"},

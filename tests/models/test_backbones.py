@@ -124,7 +124,7 @@ def test_every_mixer_has_a_backbone(name):
         ({"mixer": "gla", "mlp": "glu"}, "mlp = 'glu': expected one of"),
         ({"mixer": "lstm"}, "mixer = 'lstm': expected one of 'attention'"),
         ({"mixer": "based", "options": {"depth": 1}}, "option of linear_attention = 'depth'"),
-        ({"mixer": None, "layers": ["gla"], "options": {"num_heads": 1}}, "none beside layers"),
+        ({"mixer": None, "layers": ["gla"], "options": {"num_heads": 1}}, "none with layers"),
     ],
 )
 def test_bad_backbones(arguments, message):

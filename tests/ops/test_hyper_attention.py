@@ -96,7 +96,7 @@ Y = ones((2, 3, 2, 5))
         ({"vs": (Y,)}, ValueError, "number of vs = 1: expected 2"),
         ({"ks": (ones((2, 3, 2, 4)), Y)}, ValueError, r"ks\[1\] has shape \(2, 3, 2, 5\)"),
         ({"vs": (Y, ones((2, 3, 2, 4)))}, ValueError, r"vs\[1\] has shape"),
-        ({"ordered": False, "strict": True}, ValueError, "strict = True: expected False where ordered"),
+        ({"ordered": False, "strict": True}, ValueError, "strict = True: expected False if ordered"),
         ({"left": -1}, ValueError, "left = -1"),
         ({"left": 1, "causal": False}, ValueError, "left = 1: expected None"),
         ({"return_state": True}, ValueError, "return_state = True"),

@@ -227,7 +227,7 @@ def _arguments(**changes):
         ({"q": ones((2, 3, 4))}, ValueError, "q has shape"),
         ({"ks": (ones((2, 3, 2, 4)),)}, ValueError, "number of vs = 2: expected 1"),
         ({"normalize": "rms"}, ValueError, "normalize = 'rms': expected one of 'none'"),
-        ({"ordered": False, "strict": True}, ValueError, "strict = True: expected False where ordered"),
+        ({"ordered": False, "strict": True}, ValueError, "strict = True: expected False if ordered"),
         ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
         (
             {"causal": False, "segment_ids": ones((2, 3), int)},

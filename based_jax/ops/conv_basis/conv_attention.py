@@ -2,15 +2,15 @@
 
     y_i = sum_{j <= i} softmax_j(scale q_{s + i - j} . k_s) v_j,     s the start of j's segment, s <= j
 
-A text's positions are cut into segments at `starts`. In a segment all columns of the score matrix are taken
-for the first one, its anchor, shifted down the diagonal: k segments need k columns of scores, and k
-convolutions (definition 3.11), by FFT in O(k N V log N) multiplications (algorithm 1, theorem 4.4).
-Where true scores differ from these by eps at most, outputs are off by 2 tanh(eps / 2) max|v| at most (sharper
+`starts` divide a text's positions into segments. In a segment all columns of the score matrix are
+approximated by the first one, its anchor, shifted down the diagonal: k segments need k columns of scores, and
+k convolutions (definition 3.11), by FFT in O(k N V log N) multiplications (algorithm 1, theorem 4.4).
+If scores differ from the true ones by at most eps, outputs differ by at most 2 tanh(eps / 2) max|v| (sharper
 than the paper's lemma D.4); with a start at every position they are those of softmax attention (corollary
-4.5). Scores of content rather than distance need nearly as many segments as tokens.
+4.5). Scores that depend on content rather than distance need nearly as many segments as tokens.
 
-Fixed starts are causal, to the rounding of an FFT. Starts that were found in a text have seen all of it.
-Decoding is ours: the paper has whole texts only, and neither segments of packed rows nor padding.
+Fixed starts are causal, up to the rounding of an FFT. Starts found in a text depend on all of it. Decoding is
+ours: the paper has whole texts only, without packed rows or padding.
 """
 
 from collections.abc import Callable
@@ -49,25 +49,25 @@ from based_jax.validate import expect, expect_array, expect_choice
 GRADIENTS = ("surrogate", "anchors")
 
 LAGS = 8
-"""Scores of a column that are compared with its neighbour's where starts are not given."""
+"""Scores of a column that are compared with its neighbour's if no starts are given."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ConvAttentionState:
-    """Values of the last W tokens, and kernels of each row's current document. No keys but the anchors."""
+    """Values of the last W tokens, and kernels of each row's current document; keys of anchors only."""
 
     v: Float[Array, "B W H V"]
-    """a ring"""
+    """a ring buffer"""
     anchors: Float[Array, "B A H K"]
-    """the keys at the starts that the document has reached"""
+    """the keys at the document's starts so far"""
     kernels: Float[Array, "B H A W"]
-    """scores by lag, as far as the document goes; float32 (float64 for float64 inputs)"""
+    """scores by lag, up to the document's length; float32 (float64 for float64 inputs)"""
     stream: Stream
 
     @property
     def slots(self) -> int:
-        """W, the number of tokens that fit."""
+        """W, the capacity in tokens."""
         return self.v.shape[1]
 
 
@@ -83,9 +83,9 @@ def init_conv_attention_state(
     """Return the state before the first token.
 
     Args:
-        slots: tokens that a row may have, or `left` + 1 for a window.
+        slots: maximum tokens of a row, or `left` + 1 for a window.
         segments: number of starts.
-        dtype: of values and anchors.
+        dtype: dtype of values and anchors.
     """
     dtype = jnp.dtype(dtype)
     scores = jnp.float64 if dtype == jnp.float64 else jnp.float32
@@ -135,34 +135,32 @@ def conv_attention(
     """Attend causally with one kernel of scores per segment, in float32 (float64 for float64 values).
 
     Returns y, (B, N, H, V); outputs at masked tokens are finite but meaningless. Without a window, all
-    outputs of a row that has outgrown its state are NaN: under `jit` no error can be raised. Shared
+    outputs of a row that exceeds its state's capacity are NaN: under `jit` no error can be raised. Shared
     arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
         q, k, v: queries, keys, values.
         num_bases: number of segments. Without `starts` they begin at 0 and where neighbouring columns differ
-            most, at their first lags: found in the whole text, later tokens included. Equal columns need no
-            threshold to be distinguished from others; `conv_recover` has the paper's search, with one.
+            most at their first lags, searched in the whole text, later tokens included. This search has no
+            threshold; `conv_recover` has the paper's, with a threshold.
         starts: positions in a document at which segments begin, ascending from 0; the last segment has no
-            end. Those of a tuple are for all rows and heads, and those after the text have no effect. An
-            array has its own for each row and head; an empty segment begins after the text.
-        scale: factor of the scores; None is K^(-1/2).
-        left: number of past keys that a query sees beside its own (a banded kernel); None is all of them.
-        gradient: of the scores, for q and k. "surrogate" is softmax attention's, taken at the weights that
-            were computed: dS_ij = w_ij (dy_i . v_j - dy_i . y_i) for all pairs of tokens (the paper's section
-            5), which is attention's own where the scores have this basis. "anchors" differentiates what is
-            computed: only keys at starts have a gradient. They are different even where the outputs are
+            end. A tuple applies to all rows and heads, and starts after the text have no effect. An array has
+            the starts of each row and head; an empty segment begins after the text.
+        scale: factor of the scores; None for K^(-1/2).
+        left: number of past keys that a query sees besides its own (a banded kernel); None for all.
+        gradient: gradient of the scores, for q and k. "surrogate" is that of softmax attention at the
+            computed weights: dS_ij = w_ij (dy_i . v_j - dy_i . y_i) for all pairs of tokens (the paper's
+            section 5), which is exact if the scores have this basis. "anchors" differentiates the actual
+            computation: only keys at starts have a gradient. The two differ even where the outputs equal
             those of attention. The gradient of v is the same.
-        initial_state: continue from here, with the same `starts`, as many as it was made for.
+        initial_state: continue from here, with the same `starts`, as many as the state was made for.
         return_state: needs `initial_state`.
-        segment_ids: documents of their own, whose positions count from 0. All N^2 scores of packed rows are
-            formed.
-        implementation: "reference" (all scores), "xla" (by FFT where that takes fewer operations than going
-            through all pairs in blocks of rows; after a state that is not empty always the latter), or None
-            for the best.
+        segment_ids: separate documents, whose positions count from 0. Packed rows compute all N^2 scores.
+        implementation: "reference" (all scores), "xla" (by FFT if that takes fewer operations than all pairs
+            in blocks of rows; always the latter after a non-empty state), or None for the best.
 
     Raises:
-        ValueError: a text longer than the state, where lengths are known; the surrogate gradient through a
+        ValueError: a text longer than the state, if lengths are known; the surrogate gradient through a
             state, which has no keys.
     """
     chosen = implementation_for("conv_attention", q, k, v, implementation=implementation)
@@ -177,9 +175,9 @@ def conv_attention(
         expect(num_bases in (None, count), "num_bases", num_bases, f"None or {count}, the number of starts")
     else:
         for name, value in (("initial_state", state), ("segment_ids", segment_ids)):
-            expect(value is None, "starts", starts, f"those of each document with {name}")
+            expect(value is None, "starts", starts, f"the starts of each document with {name}")
         is_possible = 1 <= count <= length
-        expect(is_possible, "num_bases", num_bases, f"1 to {length} segments, where no starts are given")
+        expect(is_possible, "num_bases", num_bases, f"1 to {length} segments, if no starts are given")
     if state is not None:
         _expect_state(state, (batch, heads, count, width, value_size), length, left, mask)
     reached = sum(start < length for start in starts) if isinstance(starts, tuple) else count
@@ -192,9 +190,9 @@ class _Resolved(NamedTuple):
     """Options of `conv_attention`, with defaults in place of None."""
 
     terms: int
-    """starts"""
+    """number of starts"""
     reached: int
-    """starts in a text of this length"""
+    """number of starts in a text of this length"""
     scale: float
     left: int | None
     gradient: str
@@ -213,7 +211,7 @@ def _attention(
     segment_ids: Int[Array, "B N"] | None,
     mask: Bool[Array, "B N"] | None,
 ) -> Any:
-    """Compute `conv_attention` once its arguments are checked; `at` are the starts, or None."""
+    """Compute `conv_attention` after its arguments are checked; `at` are the starts, or None."""
     batch, length = q.shape[:2]
     call = continue_from(state, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))
@@ -245,7 +243,7 @@ def _attention(
 
 
 def _expect_starts(starts: Starts, batch: int, heads: int) -> Int[Array, "rows heads A"]:
-    """Return the starts as an array, once they are checked: their values too, where they are known."""
+    """Check the starts, and their values if they are known; return them as an array."""
     if isinstance(starts, tuple):
         rises = all(isinstance(start, int) for start in starts) and np.all(np.diff(starts) > 0)
         expect(starts[:1] == (0,) and bool(rises), "starts", starts, "integers ascending from 0")
@@ -290,10 +288,10 @@ def _attend_pairs(
 def _pair_scores(
     q: Array, k: Array, at: Array, index: Int[Array, "rows N"], start: Int[Array, "rows N"], gradient: str
 ) -> Float[Array, "B H N N"]:
-    """Return the scores of the call's tokens, wherever their documents began in it.
+    """Return the scores of the call's tokens, for documents that begin anywhere.
 
     The score of (i, j) is the true one of (i - j + a, a), where a is the anchor of column j.
-    `index` is from 0, `start` of the documents, negative if before the call.
+    `index` counts from 0; `start` is that of the documents, negative if before the call.
     """
     length = q.shape[-1]
     true = jnp.einsum("bhkn,bhkm->bhnm", q, k)
@@ -317,12 +315,12 @@ def _continue(
     how: _Resolved,
     whole: Callable[[], Array] | None,
 ) -> tuple[Array, ConvAttentionState]:
-    """Attend to the state: by kernels in the document that goes on, by pairs in those that begin here.
+    """Attend with a state: by kernels in the continued document, by pairs in documents that begin here.
 
     Args:
-        cached: v as it comes into the state.
-        whole: attention without a state, for rows that are at their beginning, if the call is a long chunk of
-            one document; otherwise None. The long chunk goes through its rows in blocks.
+        cached: v as stored in the state.
+        whole: attention without a state, for rows at their beginning, if the call is a long chunk of one
+            document; otherwise None. Rows of a long chunk are processed in blocks.
     """
     batch, _, _, length = q.shape
     before, stream, left = state.stream, call.after, how.left
@@ -374,9 +372,9 @@ def _continue(
 def _extend(
     anchors: Array, kernels: Array, q: Array, k: Array, at: Array, position: Array, own: Array
 ) -> tuple[Array, Array]:
-    """Return anchors and kernels of one document per row, with those of the call's tokens that are its `own`.
+    """Return anchors and kernels of one document per row, updated by the call's tokens in it (`own`).
 
-    What is left there of an earlier document is at lags, and of starts, that no token has reached.
+    Remains of an earlier document are at lags and starts that no token has reached yet.
     position: (B, N) in the document.
     """
     batch, heads, _, length = q.shape
@@ -389,8 +387,8 @@ def _extend(
     scores = jnp.einsum("bahk,bhkn->bhan", anchors.astype(q.dtype), q)
     lag = position[:, None, None] - at[..., None]
     slots = kernels.shape[-1]
-    lag = jnp.where(own[:, None, None] & (lag >= 0), lag, slots)  # there is no such slot: dropped
-    # NumPy's grids take no symbolic number of rows, which exports for any batch have.
+    lag = jnp.where(own[:, None, None] & (lag >= 0), lag, slots)  # out of range: dropped
+    # NumPy's grids take no symbolic batch size, which exports for any batch have.
     b, h, a = (jnp.arange(size) for size in kernels.shape[:3])
     at_lags = kernels.at[b[:, None, None, None], h[:, None, None], a[:, None], lag]
     return anchors, at_lags.set(scores.astype(kernels.dtype), mode="drop")

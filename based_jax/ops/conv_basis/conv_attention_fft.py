@@ -1,18 +1,19 @@
-"""Conv-basis attention of whole texts by FFT, and the gradient of attention through it.
+"""Conv-basis attention of whole texts by FFT, and its surrogate gradient, that of softmax attention.
 
     A = sum_r conv(exp(c_r - top)) P_r,     D = diag(A 1),     y = D^-1 A v
 
 Gu et al., "Conv-Basis", algorithm 1 and section 5. c_r is the kernel of segment r, its scores by lag, and P_r
-keeps the columns of segment r. (The paper makes exp of the scores a conv basis of its own, lemma A.13, by
-differences of exponentials, which cancel. Grouped by segments nothing is subtracted.) The maximum of a row
-cannot be taken off a convolution, so `top` is one number per head.
+keeps the columns of segment r. (The paper decomposes exp of the scores into a conv basis, lemma A.13, with
+differences of exponentials, which cancel. Grouped by segments, nothing is subtracted.) A convolution cannot
+subtract the maximum of each row, so `top` is one number per head.
 
-A transform rounds by as much in every row. A row whose sum D_i is not well above that is drowned: its scores
-are far below `top`, or it is an early row of a long text, which has few of them. Drowned rows are known by
-their sums, and computed again from the kernels entry by entry, in blocks. Where all rows are, this is as slow
-as softmax attention; but no row is divided by noise. An inf or NaN spoils all rows of its head.
+A transform has the same rounding error in every row. A row whose sum D_i is not well above that error is
+"drowned": its scores are far below `top`, or it is an early row of a long text, with few scores. Drowned rows
+are found by their sums and recomputed from the kernels entry by entry, in blocks. If all rows are drowned,
+this is as slow as softmax attention; but no row is divided by noise. An inf or NaN affects all rows of its
+head.
 
-Arrays have tokens last here: (B, H, channels, N).
+Arrays in this file have tokens last: (B, H, channels, N).
 """
 
 from typing import Any, NamedTuple
@@ -27,24 +28,24 @@ from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradi
 from based_jax.typing import Array, Bool, Float, Int
 
 BLOCK = 128
-"""Rows that are computed at a time entry by entry: memory O(BLOCK N)."""
+"""Rows computed entry by entry at a time: memory O(BLOCK N)."""
 
 PRECISION = {"float32": 1e-5, "float64": 1e-12}
-"""Largest error of a row by FFT, relative to the largest value. Others are computed entry by entry."""
+"""Largest error of a row by FFT, relative to the largest value; worse rows go entry by entry."""
 
 PRODUCTS = 256
 """Channels that the gradient transforms at a time: memory O(PRODUCTS N)."""
 
 FFT_COST = 4.0
-"""Time of an operation in a transform, relative to one in a matrix product. On a CPU, where convolutions
-break even with exact attention (docs/conv_basis.md): 6.9 with 512 tokens, 3.4 with 1,024, 2.1 with 2,048."""
+"""Time of an operation in a transform, relative to one in a matrix product. Measured on a CPU at break-even
+with exact attention (docs/conv_basis.md): 6.9 for 512 tokens, 3.4 for 1,024, 2.1 for 2,048."""
 
 
 class Segments(NamedTuple):
-    """What takes the place of queries and keys: a kernel per segment, and the segment of every column."""
+    """The replacement for queries and keys: a kernel per segment, and the segment of every column."""
 
     kernels: Float[Array, "B H A N"]
-    """scores by lag; the least number at lags that no token has or may see"""
+    """scores by lag; the lowest finite number at lags without a visible token"""
     of_column: Int[Array, "rows heads N"]
     """rows is 1 or B, heads is 1 or H"""
 
@@ -58,8 +59,8 @@ def attend_by_fft(
     left: int | None,
     gradient: str,
 ) -> Float[Array, "B H V N"]:
-    """Attend in whole texts, each one document; arguments as of `conv_attention`, q scaled."""
-    starts = lax.optimization_barrier(starts)  # compilers transform constants for minutes
+    """Attend in whole texts, one document each; arguments as for `conv_attention`, with q scaled."""
+    starts = lax.optimization_barrier(starts)  # else compilers spend minutes folding constants
     if gradient == "surrogate":
         return _with_gradient_of_attention(q, k, v, starts, real, left)
     segments = _segments(q, k, starts, real, left)
@@ -74,7 +75,7 @@ def segment_at(starts: Int[Array, "*lead A"], position: Int[Array, "*rest N"]) -
 def scores_at(
     kernels: Float[Array, "B H A L"], of_column: Int[Array, "rows heads M"], lag: Int[Array, "some R M"]
 ) -> Float[Array, "B H R M"]:
-    """Return the kernel of each column's segment at these lags; something finite at lags it does not have."""
+    """Return the kernel of each column's segment at these lags; arbitrary but finite outside its lags."""
     batch, heads, _, lags = kernels.shape
     entry = of_column[:, :, None] * lags + jnp.clip(lag, 0, lags - 1)[:, None]
     entry = entry.reshape(*entry.shape[:2], -1)
@@ -83,7 +84,7 @@ def scores_at(
 
 
 def softmax_where(visible: Bool[Array, "..."], scores: Float[Array, "B H R M"]) -> Float[Array, "B H R M"]:
-    """Return the weights of visible keys; a row without any has none."""
+    """Return the softmax weights of visible keys; all 0 in a row without visible keys."""
     weights = jax.nn.softmax(jnp.where(visible, scores, finfo(scores.dtype).min), axis=-1)
     return jnp.where(visible, weights, 0)
 
@@ -104,7 +105,7 @@ def _segments(q: Array, k: Array, starts: Array, real: Array, left: int | None) 
 
 class _Rows(NamedTuple):
     factor: Float[Array, "B H N"]
-    """1 / D_i of rows by FFT, 0 of the others"""
+    """1 / D_i for rows by FFT, 0 for the others"""
     drowned: Bool[Array, "B H N"]
     """rows that are computed entry by entry"""
 
@@ -127,31 +128,31 @@ def _attend(segments: Segments, v: Array, real: Array, left: int | None) -> tupl
 
 
 def _transform(length: int) -> float:
-    """Operations of one real transform of twice the length, and of its products."""
+    """Return the operations of one real transform of twice the length, and of its products."""
     size = 2 * length
     return 2.5 * size * max(size.bit_length() - 1, 1) + 4 * size
 
 
 def _taps(kernels: Array) -> Array:
-    """exp(c_r - top), 0 where there is no score; `top` cancels, and has no gradient."""
+    """Return exp(c_r - top), 0 where there is no score; `top` cancels, and has no gradient."""
     top = lax.stop_gradient(jnp.max(kernels, axis=(2, 3), keepdims=True))
     return jnp.exp(kernels - top)
 
 
 def _noise(taps: Array, of_column: Array) -> Float[Array, "B H"]:
-    """Rounding of the sums by FFT: epsilon times both norms (up to 1.2 times as much was measured)."""
+    """Estimate the rounding of sums by FFT: epsilon times both norms (measured: up to 1.2 times that)."""
     own = of_column[:, :, None] == jnp.arange(taps.shape[2])[:, None]
     norms = jnp.sqrt(jnp.sum(taps**2, axis=-1) * jnp.sum(own, axis=-1))
     return finfo(taps.dtype).eps * lax.stop_gradient(jnp.sum(norms, axis=-1))
 
 
 def _size(length: int, left: int | None) -> int:
-    """Length of a transform in which nothing wraps around."""
+    """Return the length of a transform without wrap-around."""
     return fft_size(length + (length if left is None else min(length, left + 1)) - 1)
 
 
 def _convolve(taps: Array, of_column: Array, x: Array, left: int | None) -> Array:
-    """sum_r conv(taps_r) P_r x, x: (B, H, C, N). Summed as spectra: one inverse transform, memory O(C N)."""
+    """Return sum_r conv(taps_r) P_r x, x: (B, H, C, N); summed as spectra, with memory O(C N)."""
     length = x.shape[-1]
     size = _size(length, left)
 
@@ -188,7 +189,7 @@ def _by_segment(taps: Array) -> tuple[Array, Array]:
 
 
 def _entry_by_entry(segments: Segments, v: Array, wanted: Array, left: int | None) -> Array:
-    """Return the wanted rows of y, zeros in the others; blocks without a wanted row are passed by."""
+    """Return the wanted rows of y and zeros in the others; blocks without a wanted row are skipped."""
 
     @checkpoint
     def block(part: tuple[Array, Array]) -> Array:
@@ -205,7 +206,7 @@ def _entry_by_entry(segments: Segments, v: Array, wanted: Array, left: int | Non
 
 
 def _weights(segments: Segments, first: Array, wanted: Array, left: int | None) -> Float[Array, "B H R N"]:
-    """Return the wanted ones of the rows from `first`, of the matrix that multiplies v."""
+    """Return a block of rows from `first` of the matrix that multiplies v; 0 in unwanted rows."""
     index = jnp.arange(segments.of_column.shape[-1])
     lag = (first + jnp.arange(wanted.shape[-1]))[:, None] - index
     visible = lag >= 0 if left is None else (lag >= 0) & (lag <= left)
@@ -234,7 +235,7 @@ def _forward(q: Array, k: Array, v: Array, starts: Array, real: Array, left: int
 
 
 def _backward(left: int | None, kept: Any, dy: Array) -> tuple[Array, Array, Array, None, None]:
-    """With F for the softmax of the true scores: dS = F * (dy v^T - mean), a product of rank V + 1 with F."""
+    """Compute dS = F * (dy v^T - mean), F the softmax of the true scores; the other factor has rank V + 1."""
     q, k, v, starts, real, y, rows = kept
     segments = _segments(q, k, starts, real, left)
     mean = jnp.sum(dy * y, axis=2, keepdims=True)
@@ -265,7 +266,7 @@ def _gradients_by_fft(
 
     F * (a b^T) = diag(a) F diag(b): each pair of channels of (v, 1) and of k is transformed.
 
-    across: (B, H, V + 1, N), of rows: dy and -mean over D; down: the same of columns: v and 1.
+    across: (B, H, V + 1, N), of each row: dy and -mean, over D; down: the same of each column: v and 1.
     """
     taps = _taps(segments.kernels)
     dv = _convolve_back(taps, segments.of_column, across[:, :, :-1], left)
@@ -277,7 +278,7 @@ def _gradients_by_fft(
         return jnp.moveaxis(x.reshape(*x.shape[:2], -1, size, x.shape[-1]), 2, 0)
 
     def through(convolve: Any, x: Array, a: Array, b: Array) -> Array:
-        """sum_t diag(b_t) F diag(a_t) x^T, transposed; F^T for `_convolve_back`."""
+        """Return sum_t diag(b_t) F diag(a_t) x^T, transposed; with F^T if `convolve` is `_convolve_back`."""
         pairs = a[:, :, :, None] * x[:, :, None]
         mixed = convolve(taps, segments.of_column, pairs.reshape(*x.shape[:2], -1, x.shape[-1]), left)
         return jnp.einsum("bhtn,bhtkn->bhkn", b, mixed.reshape(pairs.shape))
@@ -302,7 +303,7 @@ def _add_gradients_of_rows(
     left: int | None,
     grads: tuple[Array, Array, Array],
 ) -> tuple[Array, Array, Array]:
-    """Add those of the wanted rows, entry by entry."""
+    """Add the gradients of the wanted rows, entry by entry."""
     dq, dk, dv = grads
 
     def block(total: Any, part: Any) -> tuple[Any, Array]:

@@ -1,8 +1,8 @@
-"""The conv basis of a matrix: lower triangles as sums of few convolution matrices, in NumPy float64.
+"""Conv basis of a matrix: a lower triangle as a sum of few convolution matrices, in NumPy float64.
 
 A lower-triangular matrix H is read by column and lag, H[j + l, j]. Neighbouring columns that are equal as
 functions of the lag l form a segment, and k segments make a k-conv basis (Gu et al. 2024, "Conv-Basis",
-section 3), written in two ways:
+section 3), written in two forms:
 
     H = sum_r conv(b_r, m_r),  N >= m_1 > ... > m_k >= 1        terms: kernels b_r and sizes m_r
     H[j + l, j] = c_r[l]  where  s_r <= j < s_{r+1}             segments: anchors c_r and starts s_r
@@ -23,14 +23,14 @@ Matrix = NDArray[Any]
 
 
 def conv_decompose(matrix: Any, tolerance: float = 0.0) -> tuple[Matrix, Matrix]:
-    """Return the conv basis of a matrix, peeled off column by column (lemma D.1).
+    """Return the conv basis of a matrix, found column by column (lemma D.1).
 
-    A term begins at each column that differs from what the terms so far make of it. For `tolerance` 0 no
-    basis has fewer terms: their number is that of the columns j with H[j:, j] != H[j-1:N-1, j-1].
+    A term begins at each column that differs from the prediction of the terms so far. With `tolerance` 0 no
+    basis has fewer terms: there is one per column j with H[j:, j] != H[j-1:N-1, j-1].
 
     Args:
         matrix: (N, N), lower-triangular and not 0.
-        tolerance: a column whose entries all differ by no more than this joins the segment before it.
+        tolerance: a column whose entries differ by at most this joins the segment before it.
 
     Returns:
         kernels (k, N) and sizes (k,), decreasing. No entry of ``conv_assemble(kernels, sizes)`` differs from
@@ -75,7 +75,7 @@ def conv_matrix(anchors: Any, starts: Any) -> Matrix:
     """Return the lower-triangular matrix H[j + l, j] = c_r[l] of these segments, (N, N); 0 before the first.
 
     Args:
-        anchors: (k, N); entries from lag N - s_r on are not looked at.
+        anchors: (k, N); entries from lag N - s_r on are ignored.
         starts: (k,) integers, increasing; segments that start at N (`conv_recover`) are empty.
     """
     anchors, starts = np.asarray(anchors, np.float64), np.asarray(starts)
@@ -94,13 +94,13 @@ def conv_separation(kernels: Any, sizes: Any, width: int) -> float:
     """Return the largest delta for which a basis is (T, delta)-non-degenerate, T = `width` (section 4).
 
     Over the first T lags, the anchor of each segment differs by at least delta, in the sum of magnitudes,
-    from the anchor of every earlier one, and from 0. Then the answers of a binary search for the next start
-    are monotone. Scores may be off by eps <= delta / (5 T), which makes them eps-close to the basis; a
-    threshold above 2 T eps, to delta - 2 T eps, such as delta / 2, then finds every start. At delta itself
-    rounding decides.
+    from the anchor of every earlier one, and from 0. The probes of a binary search for the next start are
+    then monotone. Scores may have errors of eps <= delta / (5 T), which makes them eps-close to the basis; a
+    threshold from 2 T eps to delta - 2 T eps, such as delta / 2, then finds every start. At delta itself the
+    result depends on rounding.
 
     Args:
-        kernels, sizes: terms, as of `conv_decompose`.
+        kernels, sizes: terms, as from `conv_decompose`.
         width: T, from 1 to the smallest size.
     """
     kernels, sizes = _expect_terms(kernels, sizes)
@@ -113,10 +113,10 @@ def conv_separation(kernels: Any, sizes: Any, width: int) -> float:
 def conv_exp(kernels: Any, sizes: Any) -> Matrix:
     """Return the terms of the lower triangle of exp(H), same sizes: exp(c_r) - exp(c_{r-1}) (lemma A.13).
 
-    The segments' form needs no difference, and has no negative kernels: the anchors of exp(H) are exp(c_r).
+    The segment form needs no differences and has no negative kernels: the anchors of exp(H) are exp(c_r).
 
     Args:
-        kernels, sizes: terms of H, as of `conv_decompose`. The first size must be N, since exp(0) = 1.
+        kernels, sizes: terms of H, as from `conv_decompose`. The first size must be N, since exp(0) = 1.
 
     Returns:
         kernels (k, N).

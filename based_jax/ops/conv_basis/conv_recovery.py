@@ -1,10 +1,10 @@
-"""Finding the conv basis of scores q k^T: where segments of equal columns start, and how well they fit.
+"""Find the conv basis of scores q k^T: the starts of segments of equal columns, and their fit.
 
 The lower triangle of the scores is read by column and lag, q[j + l] . k[j]. In a segment s_r <= j < s_{r+1}
-each column is taken to be the anchor c_r[l] = q[s_r + l] . k[s_r] (`conv_basis`), so that k columns of scores
+each column is approximated by the anchor c_r[l] = q[s_r + l] . k[s_r] (`conv_basis`), so k columns of scores
 and a search for the starts replace all N (Gu et al. 2024, "Conv-Basis", algorithms 2 and 3, theorem 4.4).
 
-Scores are q . k without a factor: scale q before. Arrays are (batch, length, heads, dim).
+Scores are q . k without a factor: scale q first. Arrays are (batch, length, heads, dim).
 """
 
 import functools
@@ -26,7 +26,7 @@ from based_jax.validate import expect, expect_array, expect_choice
 Threshold = float | Float[Array, ""]
 
 COLUMNS = 128
-"""Columns of scores at a time in `conv_score_error`: memory O(128 N) per row and head."""
+"""Columns of scores computed at a time in `conv_score_error`: memory O(128 N) per row and head."""
 
 
 @compiled
@@ -40,37 +40,37 @@ def conv_recover(
     search: str = "binary",
     mask: Bool[Array, "B N"] | None = None,
 ) -> tuple[Int[Array, "B H k"], Float[Array, "B H k N"]]:
-    """Return where the segments of the scores q k^T start, and their anchors.
+    """Return the starts of the segments of the scores q k^T, and their anchors.
 
     A column starts a segment if its scores at the first T lags differ from those of the segment's first
-    column by `threshold` or more, in the sum of magnitudes. The first start is 0 whatever its scores are
+    column by `threshold` or more, in the sum of magnitudes. The first start is always 0
     (`conv_basis.conv_exp`).
 
     "binary" is the paper's: a binary search for each start among the columns after the last one, with
     `binary_probes` probes of T scores. It finds the starts of scores that are eps-close to a (T,
-    delta)-non-degenerate basis (`conv_basis.conv_separation`); elsewhere it may jump over starts. The end of
-    its range, column N - T, is not probed: where there are fewer segments than `terms`, N - T, N - T + 1, ...
-    follow, whose anchors are exact and do no harm.
+    delta)-non-degenerate basis (`conv_basis.conv_separation`); for others it may miss starts. The end of its
+    range, column N - T, is not probed: with fewer segments than `terms`, the starts N - T, N - T + 1, ...
+    follow, which are harmless because their anchors are exact.
 
-    "scan" compares every column in turn, O(N T K) operations. It needs only neighbouring segments to differ,
-    and finds a start whatever comes later. The last T - 1 columns start no segment.
+    "scan" compares every column in turn, in O(N T K) operations. It requires only neighbouring segments to
+    differ, and finds a start regardless of later tokens. The last T - 1 columns start no segment.
 
-    "largest" needs no threshold: the `terms` - 1 columns that differ most from the column before, of those
-    that differ by `threshold`, which may be 0. It finds the starts of scores that are eps-close to a basis of
-    `terms` terms as the paper's search does; of exact scores with fewer terms it finds others besides, which
-    do no harm. It does not notice a drift of many small steps. In the last T - 1 columns fewer lags count.
+    "largest" needs no threshold: it takes the `terms` - 1 columns that differ most from the column before, by
+    at least `threshold`, which may be 0. Like the paper's search it finds the starts of scores that are
+    eps-close to a basis of `terms` terms; for exact scores with fewer terms it adds harmless extra starts. It
+    misses a drift of many small steps. The last T - 1 columns are compared at fewer lags.
 
-    All these look at tokens after a start, so that a model trained through them sees the future. "causal"
-    does not: s is a start if column s - T + 1, whose T scores are complete at token s, differs. So a segment
-    is noticed T - 1 tokens late, and is at least T tokens long. A prefix of a text has those starts of the
-    text that lie in it. With T = 1 it is "scan".
+    All of these read tokens after a start, so a model trained through them sees the future. "causal" does
+    not: s is a start if column s - T + 1, whose T scores are complete at token s, differs. A segment is thus
+    detected T - 1 tokens late, and is at least T tokens long. A prefix of a text has the same starts as the
+    text. With T = 1 it equals "scan".
 
     Args:
         q, k: queries, scaled as the scores should be, and keys.
-        terms: starts wanted, at least 1. If there are more, the first ones are found (by "largest" those of
-            the largest changes), and their segments go on until the next one found.
-        width: T, from 1 to N. A single lag is enough for exact scores, and the least robust.
-        threshold: half the separation is safe; 0 makes each column a segment (but see "largest").
+        terms: number of starts, at least 1. If there are more segments, the first ones are found (by
+            "largest" those of the largest changes), and each extends to the next start found.
+        width: T, from 1 to N. A single lag suffices for exact scores but is the least robust.
+        threshold: half the separation is safe; 0 makes each column a segment (except with "largest").
         search: "binary", "scan", "largest" or "causal".
         mask: (B, N) booleans, right padding: a row's text ends with its last real token, not at N.
 
@@ -118,13 +118,13 @@ def conv_score_error(
     columns: Int[Array, " S"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
 ) -> Float[Array, "B H"]:
-    """max |q_i . k_j - c_r[i - j]| over j <= i: how far off the scores are that segments at `starts` have.
+    """Return the largest error of the segments' scores, max |q_i . k_j - c_r[i - j]| over j <= i.
 
     Args:
         q, k: queries and keys.
-        starts: increasing, the first of them 0.
-        columns: the keys j that are looked at, which makes the result a lower bound in O(S N K). None is all
-            of them, in O(N^2 K) operations and the memory of `COLUMNS` columns.
+        starts: increasing, the first 0.
+        columns: check only these keys j, for a lower bound in O(S N K) operations. None checks all, in
+            O(N^2 K) operations with the memory of `COLUMNS` columns.
         mask: (B, N) booleans, right padding; scores of padding do not count.
 
     Returns:
@@ -152,28 +152,28 @@ def conv_score_error(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ConvFit:
-    """How well k segments describe the scores of given queries and keys, for each row and head."""
+    """Fit of k segments to the scores of given queries and keys, for each row and head."""
 
     starts: Int[Array, "B H k"]
-    """As of `conv_recover`"""
+    """See `conv_recover`"""
     terms: Int[Array, "B H"]
-    """Segments that are not empty"""
+    """Number of segments that are not empty"""
     score_error: Float[Array, "B H"]
-    """The largest error of a score, or a lower bound of it if only some columns were looked at"""
+    """The largest error of a score, or a lower bound of it if only some columns were checked"""
 
     @property
     def output_bound(self) -> Float[Array, "B H"]:
-        """No output of softmax attention is off by more than this times max |v|: 2 tanh(error / 2).
+        """Bound of the error of softmax attention's outputs over max |v|: 2 tanh(error / 2).
 
-        It holds if all scores were looked at. Softmaxes of scores that differ by at most e differ by at most
-        2 tanh(e / 2) in the sum of magnitudes; two keys reach it. The paper's theorem 4.4 has `paper_bound`,
-        with e = 2 eps.
+        It holds if all scores were checked. Softmaxes of scores that differ by at most e differ by at most
+        2 tanh(e / 2) in the sum of magnitudes; two keys attain it. The paper's theorem 4.4 uses
+        `paper_bound`, with e = 2 eps.
         """
         return 2 * jnp.tanh(self.score_error / 2)
 
     @property
     def paper_bound(self) -> Float[Array, "B H"]:
-        """The same by lemma D.4: 2 (exp(error) - 1)."""
+        """The same bound by lemma D.4: 2 (exp(error) - 1)."""
         return 2 * jnp.expm1(self.score_error)
 
 
@@ -189,11 +189,11 @@ def conv_fit(
     columns: Int[Array, " S"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
 ) -> ConvFit:
-    """Find segments, and how far off the scores are that they stand for.
+    """Find segments and the largest error of the scores that they approximate.
 
     Args:
         q, k, terms, width, threshold, search, mask: as for `conv_recover`.
-        columns: as for `conv_score_error`; None looks at all scores.
+        columns: as for `conv_score_error`; None checks all scores.
     """
     starts, _ = conv_recover(q, k, terms=terms, width=width, threshold=threshold, search=search, mask=mask)
     used = (starts < q.shape[1]).sum(axis=-1, dtype=jnp.int32)
@@ -201,12 +201,12 @@ def conv_fit(
 
 
 def binary_probes(length: int, width: int) -> int:
-    """Return columns that a binary search looks at for each start but the first: log2(N - T), rounded up."""
+    """Return the probes of a binary search per start except the first: log2(N - T), rounded up."""
     return max(length - width - 1, 0).bit_length()
 
 
 def _binary(q: Array, k: Array, count: Array, terms: int, width: int, threshold: Threshold) -> Array:
-    """Algorithms 2 and 3 for one head, q and k: (N, K), of which the first `count` tokens are real."""
+    """Run algorithms 2 and 3 for one head, q and k: (N, K), of which the first `count` tokens are real."""
     length = len(q)
 
     def window(j: Array) -> Array:
@@ -235,7 +235,7 @@ def _binary(q: Array, k: Array, count: Array, terms: int, width: int, threshold:
 def _scan(
     q: Array, k: Array, count: Array, terms: int, width: int, threshold: Threshold, delay: int = 0
 ) -> Array:
-    """Column after column for one head, q and k: (N, K). A start is `delay` tokens after its column."""
+    """Compare each column in turn for one head, q, k: (N, K). A start is `delay` tokens after its column."""
     length, windows = len(q), _windows(q, k, width)
 
     def compare(carry: Any, column: Any) -> tuple[Any, Array]:
@@ -276,7 +276,7 @@ SEARCHES: dict[str, Callable[..., Array]] = {
 
 
 def _windows(q: Array, k: Array, width: int) -> Float[Array, "N T"]:
-    """Return the scores of each column at its first T lags; something else after the end."""
+    """Return the scores of each column at its first T lags; arbitrary values after the end."""
 
     return map_rows(lambda lag: jnp.sum(jnp.roll(q, -lag, axis=0) * k, axis=-1), jnp.arange(width)).T
 
@@ -284,7 +284,7 @@ def _windows(q: Array, k: Array, width: int) -> Float[Array, "N T"]:
 def _columns(q: Array, k: Array, count: Array, columns: Array) -> Float[Array, "S N"]:
     """Return q[j + l] . k[j] for each j of `columns`, 0 from token `count` on; q and k: (N, K).
 
-    Full precision: on a GPU the default for float32 is TF32, whose rounding looks like a poor fit.
+    Full precision: on a GPU the default for float32 is TF32, whose rounding would appear as a poor fit.
     """
     length = len(q)
     scores = jnp.matmul(k[jnp.minimum(columns, length - 1)], q.T, precision=lax.Precision.HIGHEST)
@@ -293,7 +293,7 @@ def _columns(q: Array, k: Array, count: Array, columns: Array) -> Float[Array, "
 
 
 def _per_head(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Make a function of one head's (N, K) queries and keys, and of others' (H, ...), for (B, N, H, K)."""
+    """Vectorise a function of one head's (N, K) queries and keys, and other arrays, to (B, N, H, K)."""
 
     def batched(q: Array, k: Array, *others: Array) -> Array:
         return jax.vmap(jax.vmap(function))(heads_first(q), heads_first(k), *others)

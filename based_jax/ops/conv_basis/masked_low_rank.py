@@ -2,10 +2,10 @@
 
     y_i = sum_{j in S_i} u1_i . u2_j v_j / sum_{j in S_i} u1_i . u2_j        Y = D^-1 (W o U1 U2^T) V
 
-S_i is what row i sees (`structured_masks`). With factors U1 U2^T close to exp(Q K^T / K), such as
-`polynomial_map` gives, this is masked softmax attention: entries off by at most eps < 0.1 of themselves put
-the outputs off by at most 4 eps max|v| (Gu et al., "Conv-Basis", Theorem 6.5). Everything comes from sums of
-u2_j v_j over S_i (Lemma C.5), with a column of ones beside V for the normaliser (Lemma C.3):
+S_i is the set of columns visible to row i (`structured_masks`). With U1 U2^T close to exp(Q K^T / K), as from
+`polynomial_map`, this approximates masked softmax attention: entries with relative errors of at most
+eps < 0.1 give outputs with errors of at most 4 eps max|v| (Gu et al., "Conv-Basis", Theorem 6.5). All results
+are sums of u2_j v_j over S_i (Lemma C.5), with a column of ones appended to V for the normaliser (Lemma C.3):
 
 =====================  ==========================================================  =========================
 mask                   sums                                                        operations
@@ -17,11 +17,11 @@ mask                   sums                                                     
 `DistinctRowsMask`     of each kind of row (Lemma C.11)                            R N F V
 =====================  ==========================================================  =========================
 
-A column that is removed is subtracted, and what remains carries the rounding of all that was added. Of 4096
-tokens with 8 uniform features in float32, causal blocks of 256 by the paper's steps were off by 4e-5, by
-4e-7 where blocks restart (the default of `row_change_mask`) or as intervals; a band of 8 tokens by 2e-6 as
-changes, which cannot restart there, and by 2e-7 as intervals, which took about four times as long on a CPU
-(blocks, N 4096, F 35, V 16, two heads: 64 ms and 16).
+Removing a column subtracts it, so the remainder keeps the rounding error of everything added. For 4096 tokens
+with 8 uniform features in float32, causal blocks of 256 had an error of 4e-5 with the paper's steps, and of
+4e-7 with restarts (the default of `row_change_mask`) or as intervals. A band of 8 tokens had 2e-6 as changes,
+which cannot restart there, and 2e-7 as intervals. Intervals took about four times as long on a CPU (blocks,
+N 4096, F 35, V 16, two heads: 64 ms instead of 16).
 """
 
 import jax.numpy as jnp
@@ -58,16 +58,15 @@ def masked_low_rank(
     normalize: bool = True,
     implementation: str | None = None,
 ) -> Float[Array, "B N H V"]:
-    """Attention with the weights u1_i . u2_j of the columns j that row i sees.
+    """Attend with weights u1_i . u2_j to the columns j visible to row i.
 
     Args:
         u1, u2: features of queries and keys; rotary embeddings, if any, come before the map.
         v: values.
-        mask: who sees whom, the same for all rows of the batch and all heads. Its indices are checked unless
+        mask: visibility, the same for all rows of the batch and all heads. Its indices are checked unless
             they are traced.
-        normalize: divide by the sum of the weights. Rows that see nothing are 0 in any case; where the sum of
-            what is seen vanishes though something is, which positive weights cannot do, outputs are not
-            finite.
+        normalize: divide by the sum of the weights. Rows that see nothing are always 0. If the weights of a
+            row cancel, which positive weights cannot, its outputs are not finite.
         implementation: "reference" (quadratic, the mask as a matrix), "xla" or None for the best.
 
     Returns:
@@ -78,7 +77,7 @@ def masked_low_rank(
     if not isinstance(mask, StructuredMask):
         raise TypeError(f"mask = {mask!r}: expected a mask of based_jax.ops.conv_basis.structured_masks")
     mask.check(length)
-    with own_settings():  # masks are made with NumPy, and must reach the device
+    with own_settings():  # masks are NumPy arrays, which must be transferred to the device
         return _masked_low_rank(u1, u2, v, mask, normalize, chosen)
 
 
@@ -93,7 +92,7 @@ def _masked_low_rank(
     if normalize:
         columns = jnp.concatenate([columns, jnp.ones((*v.shape[:-1], 1), dtype)], axis=-1)
     y = compute(u1, u2, columns, mask)
-    # What is left of a row after subtractions may be rounding: whether it sees anything is counted.
+    # After subtractions an empty row may hold rounding errors: count its columns to find out.
     empty = (mask.counts(length) == 0)[:, None, None]
     if normalize:
         y = y[..., :-1] / jnp.where(empty, 1, y[..., -1:])
@@ -118,7 +117,7 @@ def _structured(u1: Array, u2: Array, v: Array, mask: StructuredMask) -> Array:
 
 
 def _by_changes(u1: Array, u2: Array, v: Array, mask: RowChangeMask) -> Array:
-    """Steps as a text of their own: a change is a signed key, a row's query stands at its last step."""
+    """Run linear attention over the steps: a change is a signed key, a row's query is at its last step."""
     batch, steps = u1.shape[0], len(mask.column)
     sign = jnp.asarray(mask.sign).astype(u2.dtype)[:, None, None]
     queries = jnp.zeros((batch, steps, *u1.shape[2:]), u1.dtype).at[:, mask.step].set(u1, unique_indices=True)
@@ -128,7 +127,7 @@ def _by_changes(u1: Array, u2: Array, v: Array, mask: RowChangeMask) -> Array:
 
 
 def _by_intervals(u1: Array, u2: Array, v: Array, mask: IntervalMask) -> Array:
-    """One column of v after the other, as in the paper: the tree of all would be V times as large."""
+    """Sum one column of v at a time, as in the paper: a tree for all would be V times as large."""
     first, last = jnp.asarray(mask.first), jnp.asarray(mask.last)
 
     @checkpoint
@@ -139,7 +138,7 @@ def _by_intervals(u1: Array, u2: Array, v: Array, mask: IntervalMask) -> Array:
 
 
 def _by_parts(u1: Array, u2: Array, v: Array, rows: Array, columns: Array) -> Array:
-    """Return the sum over rectangles of rows that see columns."""
+    """Return the sum over rectangles of rows and their visible columns."""
     u1, u2, v = map(heads_first, (u1, u2, v))
 
     @checkpoint

@@ -1,20 +1,20 @@
-"""Attention masks with a structure that `masked_low_rank` can use: who sees whom, without an N x N array.
+"""Structured attention masks for `masked_low_rank`: visibility without an N x N array.
 
 ===================  ==================================================================  ==================
 mask                 row i sees                                                          "Conv-Basis"
 ===================  ==================================================================  ==================
 CausalMask           columns up to i                                                     definition 3.2
-RowChangeMask        what the row before saw, with a few columns added and removed       definition 6.1
+RowChangeMask        the columns of the row before, with a few added and removed         definition 6.1
 IntervalMask         columns first_i .. last_i                                           definition 6.2
-DistinctColumnsMask  a column by its part: R kinds of columns                            definition 6.3
-DistinctRowsMask     by its own part: R kinds of rows                                    definition 6.4
+DistinctColumnsMask  the columns of some of R parts of the columns                       definition 6.3
+DistinctRowsMask     the same columns as all rows of its part, one of R                  definition 6.4
 ===================  ==================================================================  ==================
 
 (Gu et al., "Conv-Basis", section 6.) Masks are pytrees of index arrays: a jitted function takes them as
 arguments, and masks of equal shapes share a program. They are built on the host, from a dense mask by
 `row_change_mask`, `interval_mask`, `distinct_columns_mask` and `distinct_rows_mask`, or from lengths by
-`band_mask` and `block_mask`, the patterns of LongLoRA (Chen et al. 2023, shifted sparse attention: half of
-the heads with blocks, the other half with blocks shifted by half a block).
+`band_mask` and `block_mask`. Blocks are the pattern of LongLoRA (Chen et al. 2023, shifted sparse attention:
+half of the heads use blocks, the other half blocks shifted by half a block).
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,10 +37,10 @@ class CausalMask:
     """Row i sees the columns 0..i."""
 
     def check(self, length: int) -> None:
-        """Any length will do."""
+        """Accept any length."""
 
     def counts(self, length: int) -> Int[Array, " N"]:
-        """Return columns that each row sees."""
+        """Return the number of columns that each row sees."""
         return jnp.arange(1, length + 1)
 
     def dense(self, length: int) -> Bool[Array, "N N"]:
@@ -51,20 +51,20 @@ class CausalMask:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RowChangeMask:
-    """Each row by its changes from the row before (the first row: from nothing). Built by `row_change_mask`.
+    """Rows as changes from the row before (the first row: from no columns). Built by `row_change_mask`.
 
-    E steps, in order of rows: a column is added or removed, or nothing happens (sign 0). The paper's
-    algorithm 5 has a step for every change, sum_j B_j of them, and one for a row without any.
+    There are E steps, in order of rows: a column is added or removed, or nothing happens (sign 0). The
+    paper's algorithm 5 has a step for every change, sum_j B_j of them, and one for a row without changes.
     """
 
     column: Int[Array | np.ndarray, " E"]
-    """which column"""
+    """column that changes"""
     sign: Int[Array | np.ndarray, " E"]
-    """1 adds it, -1 removes it, 0 leaves all as it is"""
+    """1 adds it, -1 removes it, 0 changes nothing"""
     run: Int[Array | np.ndarray, " E"]
-    """a number that grows where everything before is forgotten instead of being removed one by one"""
+    """a number that increases where all columns are dropped at once instead of removed one by one"""
     step: Int[Array | np.ndarray, " N"]
-    """after which step each row is complete, increasing"""
+    """last step of each row, increasing"""
 
     def check(self, length: int) -> None:
         """Raise unless this is a mask for `length` tokens."""
@@ -79,7 +79,7 @@ class RowChangeMask:
             expect(bool(np.all(step[1:] > step[:-1])), "mask.step", step.tolist(), "increasing numbers")
 
     def counts(self, length: int) -> Int[Array, " N"]:
-        """Return columns that each row sees."""
+        """Return the number of columns that each row sees."""
         total, run = jnp.cumsum(jnp.asarray(self.sign)), jnp.asarray(self.run)
         before = jnp.where(run[1:] != run[:-1], total[:-1], 0)
         forgotten = jnp.pad(jax.lax.cummax(before), (1, 0))
@@ -96,9 +96,9 @@ class RowChangeMask:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class IntervalMask:
-    """Row i sees the columns first_i..last_i, both included; none where last_i < first_i.
+    """Row i sees the columns first_i..last_i, both included; none if last_i < first_i.
 
-    Columns outside of 0..N-1 are not there.
+    Columns outside 0..N-1 are ignored.
     """
 
     first: Int[Array | np.ndarray, " N"]
@@ -110,7 +110,7 @@ class IntervalMask:
         expect_array("mask.last", self.last, (length,), "integer")
 
     def counts(self, length: int) -> Int[Array, " N"]:
-        """Return columns that each row sees."""
+        """Return the number of columns that each row sees."""
         return jnp.maximum(jnp.minimum(self.last, length - 1) - jnp.maximum(self.first, 0) + 1, 0)
 
     def dense(self, length: int) -> Bool[Array, "N N"]:
@@ -120,14 +120,14 @@ class IntervalMask:
 
 
 class _Parts:
-    """A mask that is a union of R rectangles, which do not overlap."""
+    """A mask that is a union of R disjoint rectangles."""
 
     def factors(self) -> tuple[Bool[Array, "R N"], Bool[Array, "R N"]]:
         """Return the rows and the columns of each rectangle."""
         raise NotImplementedError
 
     def counts(self, length: int) -> Int[Array, " N"]:
-        """Return columns that each row sees."""
+        """Return the number of columns that each row sees."""
         rows, columns = self.factors()
         return columns.sum(axis=1) @ rows.astype(int)
 
@@ -143,9 +143,9 @@ class DistinctColumnsMask(_Parts):
     """R parts of the columns; row i sees all columns of part r or none of them."""
 
     part: Int[Array | np.ndarray, " N"]
-    """0..R-1, of each column"""
+    """part of each column, 0..R-1"""
     seen: Bool[Array | np.ndarray, "N R"]
-    """by each row, of each part"""
+    """whether each row sees each part"""
 
     def check(self, length: int) -> None:
         """Raise unless this is a mask for `length` tokens."""
@@ -164,9 +164,9 @@ class DistinctRowsMask(_Parts):
     """R parts of the rows; all rows of part r see the same columns."""
 
     part: Int[Array | np.ndarray, " N"]
-    """0..R-1, of each row"""
+    """part of each row, 0..R-1"""
     seen: Bool[Array | np.ndarray, "R N"]
-    """by each part, of the columns"""
+    """whether the rows of each part see each column"""
 
     def check(self, length: int) -> None:
         """Raise unless this is a mask for `length` tokens."""
@@ -184,7 +184,7 @@ StructuredMask = CausalMask | RowChangeMask | IntervalMask | DistinctColumnsMask
 
 
 def row_changes(mask: Shaped[np.ndarray, "N N"] | IntervalMask) -> Int[np.ndarray, " N"]:
-    """B_j: columns in which each row differs from the one before, the first from an empty one.
+    """Return B_j, the number of columns in which each row differs from the one before (the first: from none).
 
     Args:
         mask: a dense mask of zeros and ones, or intervals; as for `row_change_mask`.
@@ -195,16 +195,16 @@ def row_changes(mask: Shaped[np.ndarray, "N N"] | IntervalMask) -> Int[np.ndarra
 def row_change_mask(
     mask: Shaped[np.ndarray, "N N"] | IntervalMask, *, restart: bool = True, steps: int | None = None
 ) -> RowChangeMask:
-    """Any mask, as the changes from row to row.
+    """Convert any mask to the changes from row to row.
 
     Args:
         mask: a dense mask of zeros and ones, or intervals, which take O(N + sum_j B_j) instead of O(N^2).
-        restart: begin a row anew where it has fewer columns than changes: not the paper's algorithm, but
-            shorter (N steps for causal blocks), and nothing is subtracted there.
-        steps: pad to this many steps E, so that masks of one length fit one compiled program.
+        restart: restart a row with fewer columns than changes from no columns. Not in the paper's algorithm,
+            but shorter (N steps for causal blocks) and without subtraction.
+        steps: pad to this many steps E, so that masks of one length share one compiled program.
 
     Raises:
-        TypeError, ValueError: no such mask, or more changes than `steps`.
+        TypeError, ValueError: not such a mask, or more changes than `steps`.
     """
     entries: list[tuple[int, int, int]] = []
     step: list[int] = []
@@ -224,10 +224,10 @@ def row_change_mask(
 
 
 def interval_mask(mask: Shaped[np.ndarray, "N N"]) -> IntervalMask:
-    """Return a dense mask of zeros and ones whose rows are intervals.
+    """Convert a dense mask of zeros and ones whose rows are intervals.
 
     Raises:
-        TypeError, ValueError: no such mask; the row with a gap is named.
+        TypeError, ValueError: not such a mask; names the row with a gap.
     """
     dense = _expect_dense(mask)
     length = len(dense)
@@ -242,13 +242,13 @@ def interval_mask(mask: Shaped[np.ndarray, "N N"]) -> IntervalMask:
 
 
 def distinct_columns_mask(mask: Shaped[np.ndarray, "N N"]) -> DistinctColumnsMask:
-    """Any dense mask of zeros and ones, by its distinct columns: R of them, `seen.shape[1]`."""
+    """Convert a dense mask of zeros and ones to its R = `seen.shape[1]` distinct columns."""
     seen, part = np.unique(_expect_dense(mask), axis=1, return_inverse=True)
     return DistinctColumnsMask(part.reshape(-1).astype(np.int32), seen)
 
 
 def distinct_rows_mask(mask: Shaped[np.ndarray, "N N"]) -> DistinctRowsMask:
-    """Any dense mask of zeros and ones, by its distinct rows: R of them, `len(seen)`."""
+    """Convert a dense mask of zeros and ones to its R = `len(seen)` distinct rows."""
     seen, part = np.unique(_expect_dense(mask), axis=0, return_inverse=True)
     return DistinctRowsMask(part.reshape(-1).astype(np.int32), seen)
 
@@ -258,7 +258,7 @@ def band_mask(length: int, width: int) -> IntervalMask:
 
     Args:
         length: N tokens.
-        width: tokens, its own among them.
+        width: visible tokens, the row's own included.
     """
     expect(length >= 1, "length", length, "at least 1")
     expect(width >= 1, "width", width, "at least 1")
@@ -267,13 +267,13 @@ def band_mask(length: int, width: int) -> IntervalMask:
 
 
 def block_mask(length: int, size: int, shift: int = 0) -> IntervalMask:
-    """Causal blocks: row i sees the columns of its block up to i.
+    """Return causal blocks: row i sees the columns of its block up to i.
 
     Args:
         length: N tokens.
-        size: tokens of a block.
-        shift: tokens by which the blocks begin later, the first one shortened to them; LongLoRA has half of
-            its heads shifted by half a block.
+        size: tokens per block.
+        shift: length of a shortened first block, which shifts the others; LongLoRA shifts the blocks of half
+            of its heads by half a block.
     """
     expect(length >= 1, "length", length, "at least 1")
     expect(size >= 1, "size", size, "at least 1")
@@ -285,7 +285,7 @@ def block_mask(length: int, size: int, shift: int = 0) -> IntervalMask:
 def mask_gallery() -> dict[str, StructuredMask]:
     """Return an example of size 16 for each of the three panels of the paper's figure 3, and two more.
 
-    The figure's entries are nowhere printed: these have its structures, not its pixels. Its left panel is
+    The figure's entries are not printed: these masks have its structures, not its pixels. Its left panel is
     LongLoRA's pattern.
     """
     centre = np.array([0, 2, 1, 4, 5, 3, 7, 9, 8, 6, 11, 10, 13, 12, 15, 14], np.int32)
@@ -304,7 +304,7 @@ def mask_gallery() -> dict[str, StructuredMask]:
 def _changes(
     mask: Shaped[np.ndarray, "N N"] | IntervalMask,
 ) -> Iterator[tuple[Sequence[int], Sequence[int], Sequence[int]]]:
-    """For each row: columns added, columns removed, columns that are there."""
+    """Yield for each row the columns added, the columns removed, and its columns."""
     if isinstance(mask, IntervalMask):
         expect_array("mask.first", mask.first, ("N",), "integer")
         length = len(mask.first)
@@ -344,7 +344,7 @@ def _expect_dense(mask: Shaped[np.ndarray, "N N"]) -> Bool[np.ndarray, "N N"]:
 
 
 def _expect_range(name: str, values: Int[Array | np.ndarray, " _"], size: int) -> None:
-    """Check indices, unless they are known only when the program runs."""
+    """Check indices unless they are traced."""
     if not isinstance(values, Tracer):
         low, high = int(np.min(values)), int(np.max(values))
         expect(low >= 0 and high < size, name, (low, high), f"from 0 to {size - 1}")

@@ -6,13 +6,13 @@
     sub-convolution      conv(a, m)                   conv(a) with all but its last m columns set to 0
 
 The first, third and fourth are corners of a larger circulant (Gu et al. 2024, "Conv-Basis", claims 3.7 and
-3.10). An FFT mixes all tokens: zeros above the diagonal are zeros up to rounding only, and an inf or NaN
-spoils a whole product.
+3.10). An FFT mixes all tokens: zeros above the diagonal are zero only up to rounding, and an inf or NaN
+affects the whole product.
 
-Everywhere the last axis of a kernel and the last axis but one of x count the N rows and columns of the
-matrix; the C columns of x are multiplied by one matrix. Other leading axes broadcast. Products are in
-float32, or float64 if x or the kernel is, and come in the dtype of x. An argument of the wrong shape or dtype
-raises TypeError or ValueError, which name it.
+The last axis of a kernel and the last axis but one of x have the size N of the matrix; all C columns of x are
+multiplied by one matrix. Leading axes broadcast. Products are computed in float32, or float64 if x or the
+kernel is, and returned in the dtype of x. An argument of the wrong shape or dtype raises TypeError or
+ValueError, which name it.
 """
 
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ def circulant_multiply(
 ) -> Float[Array, "... N C"]:
     """Return C x, or C^T x, for the circulant matrix C of this first column.
 
-    The transform has length N, whatever its factors.
+    The transform has length N, even if N has large prime factors.
 
     Args:
         column: (..., N).
@@ -85,7 +85,7 @@ def sub_conv_multiply(
     x: Float[Array, "... N C"],
     transpose: bool = False,
 ) -> Float[Array, "... N C"]:
-    """Return conv(a, m) x, or conv(a, m)^T x: only the last m entries of x's columns enter (are written).
+    """Return conv(a, m) x, or conv(a, m)^T x: only the last m entries of x's columns are read (written).
 
     conv(a, m) is conv(a) after a projection, so `size` may be traced: no shape depends on it.
 
@@ -96,8 +96,8 @@ def sub_conv_multiply(
         transpose: multiply by the transpose.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong shape or dtype, or a `size` out of range where it is
-            known before compilation, named in the message.
+        TypeError, ValueError: names an argument of the wrong shape or dtype, or a `size` out of range if it
+            is known before compilation.
     """
     length = _expect("kernel", kernel, x)
     if isinstance(size, int):
@@ -121,7 +121,7 @@ def circular_convolution(
 
 
 def fft_size(size: int) -> int:
-    """Return the least 2^a, 3 2^a, 5 2^a, 9 2^a or 15 2^a >= size: transforms of other lengths are slow."""
+    """Return the smallest fast length >= size for an FFT: 2^a, 3 2^a, 5 2^a, 9 2^a or 15 2^a."""
     powers = (odd << max(-(-size // odd) - 1, 0).bit_length() for odd in (1, 3, 5, 9, 15))
     return min(powers)
 
@@ -134,7 +134,7 @@ def _multiply(column: Array, x: Array, size: int, transpose: bool) -> Array:
 
 
 def _expect(name: str, kernel: Array, x: Array) -> int:
-    """Return N, once both arrays are checked."""
+    """Check both arrays and return N."""
     leading = (None,) * (getattr(x, "ndim", 2) - 2)
     expect_array("x", x, (*leading, "N", "C"), "floating")
     leading = (None,) * (getattr(kernel, "ndim", 1) - 1)

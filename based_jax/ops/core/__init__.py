@@ -1,1 +1,1 @@
-"""What ops share: calls, chunks, caches, checks, and the choice of an implementation."""
+"""Shared code of ops: calls, chunks, caches, checks, and the choice of an implementation."""

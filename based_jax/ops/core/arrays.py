@@ -1,4 +1,4 @@
-"""What several ops do with arrays and with the arrays of a pytree, whose type stays known."""
+"""Helpers for arrays and pytrees of arrays that preserve their static types."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -17,17 +17,17 @@ def lift(x: Array, like: Array) -> Array:
 
 
 def map_arrays(function: Callable[[Array], Any], tree: T) -> T:
-    """`jax.tree.map` of one tree."""
+    """Apply `jax.tree.map` to one tree."""
     return jax.tree.map(function, tree)
 
 
 def map_pairs(function: Callable[[Array, Array], Array], first: Any, second: T) -> T:
-    """`jax.tree.map` of two trees."""
+    """Apply `jax.tree.map` to two trees."""
     return jax.tree.map(function, first, second)
 
 
 def append(earlier: Any, later: T) -> T:
-    """Return the arrays of two trees one after the other along axis 1, in the dtypes of the later ones."""
+    """Concatenate the arrays of two trees along axis 1, in the dtypes of the later tree."""
     return map_pairs(lambda x, y: jnp.concatenate([x.astype(y.dtype), y], axis=1), earlier, later)
 
 

@@ -1,8 +1,8 @@
-"""Dense softmax attention of a block of queries to some keys, with the products of a fused kernel.
+"""Dense softmax attention of a block of queries, with the matrix products and dtypes of a fused kernel.
 
-The gradient takes operands in the inputs' dtype and sums in float32, as the forward pass does. JAX's own
-would multiply bfloat16 inputs with float32 cotangents, which tensor cores take at a fraction of their rate.
-The weights are kept between the passes, rounded to the values' dtype.
+The gradient takes operands in the inputs' dtype and sums in float32, as the forward pass does. JAX's gradient
+would multiply bfloat16 inputs with float32 cotangents, which tensor cores do at a fraction of their rate.
+The weights are saved between the passes, rounded to the values' dtype.
 
     s = scale q k^T,  w = softmax(s),  y = w v
     ds = w (dy v^T - rowsum(dy y) + dlog_sum),  dq = scale ds k,  dk = scale ds^T q,  dv = w^T dy
@@ -37,7 +37,7 @@ def _backward(saved: Any, gradients: Any) -> tuple[Any, ...]:
     dtype, grouped = scale.dtype, _grouped(q, k)
     dy, dlog_sum, y = (_grouped(x, k) for x in (gradients[0], gradients[1][..., None], y))
     dweights = jnp.einsum("...ngrv,...mgv->...grnm", dy, v, preferred_element_type=dtype)
-    # rowsum(dy y) is rowsum(w dy v^T), of fewer numbers.
+    # rowsum(dy y) equals rowsum(w dy v^T), with fewer terms.
     mean = (dy.astype(dtype) * y.astype(dtype)).sum(axis=-1, keepdims=True) - dlog_sum
     dscores = (weights.astype(dtype) * (dweights - jnp.moveaxis(mean, -4, -2))).astype(q.dtype)
     dq = jnp.einsum("...grnm,...mgk->...ngrk", dscores, k, preferred_element_type=dtype)
@@ -49,7 +49,7 @@ def _backward(saved: Any, gradients: Any) -> tuple[Any, ...]:
 
 
 def _grouped(x: Float[Array, "... N H D"], k: Float[Array, "... M G K"]) -> Float[Array, "... N G R D"]:
-    """Split the heads of the queries by the key head that they share."""
+    """Group the query heads by the key head that they share."""
     *lead, heads, width = x.shape
     return x.reshape(*lead, k.shape[-2], heads // k.shape[-2], width)
 
@@ -61,7 +61,7 @@ def attend_block(
     visible: Bool[Array, "... N M"],
     scale: Any,
 ) -> tuple[Float[Array, "... N H V"], Float[Array, "... N H"]]:
-    """Return y, 0 for a query that sees nothing, and the logarithm of each query's sum of exponentials."""
+    """Return y (0 for a query without visible keys) and the logarithm of each query's sum of exponentials."""
     return _attend(q, k.astype(q.dtype), v, visible, jnp.asarray(scale, accumulation_dtype(v)))
 
 

@@ -1,4 +1,4 @@
-"""The border of an op or a module: what a caller's mesh and settings of JAX would change inside is undone."""
+"""Isolate an op or module from the caller's mesh and JAX settings."""
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -11,10 +11,10 @@ from based_jax.ops.core import explicit_mesh
 
 @contextlib.contextmanager
 def own_settings() -> Generator[None]:
-    """JAX's defaults for what a caller may have made an error.
+    """Restore JAX's defaults for settings that raise.
 
-    Arrays of different ranks broadcast whatever `jax_numpy_rank_promotion` says, and `jax.transfer_guard`
-    lets the numbers of the code pass, which outside `jit` reach the device one by one.
+    Arrays of different ranks broadcast regardless of `jax_numpy_rank_promotion`, and `jax.transfer_guard`
+    allows the code's constants, which outside `jit` are transferred to the device one by one.
     """
     with jax.numpy_rank_promotion("allow"), jax.transfer_guard("allow"):
         yield
@@ -23,6 +23,6 @@ def own_settings() -> Generator[None]:
 def run(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], like: Any = None
 ) -> Any:
-    """`explicit_mesh.run` with `own_settings`."""
+    """Run a function by `explicit_mesh.run` with `own_settings`."""
     with own_settings():
         return explicit_mesh.run(function, args, kwargs, like)

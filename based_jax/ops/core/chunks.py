@@ -1,7 +1,7 @@
-"""Scanning a sequence in chunks after a state: the frame of every op with a running sum.
+"""Scan a sequence in chunks from a state: the loop of every op with a running sum.
 
-Inside a chunk an op works on all pairs of its tokens; between chunks it carries a state of fixed size. Which
-tokens are visible where documents are packed or rows are padded is answered here for all ops.
+Inside a chunk an op works on all pairs of its tokens; between chunks it carries a state of fixed size. This
+module computes the visibility with packed documents or padding for all ops.
 """
 
 from collections.abc import Callable
@@ -31,15 +31,15 @@ def scan_chunks(
     start: Int[Array, "rows N"] | None,
     mask: Bool[Array, "B N"] | None,
 ) -> tuple[Any, Any]:
-    """Outputs and final state of `step` over chunks; the backward pass computes a chunk's insides again.
+    """Scan `step` over chunks; return outputs and final state. The backward pass recomputes each chunk.
 
     Args:
         step: see `Step`; its `start` is relative to the chunk's first token.
-        state: before the first token.
+        state: state before the first token.
         inputs: a pytree of (B, N, ...) arrays.
         chunk_size: C; a shorter sequence is one chunk of its own length.
-        start: as of `Continuation`; None when no token can lie in another segment than the first.
-        mask: True for real tokens; where the last chunk is not full, padding is masked too.
+        start: as in `Continuation`; None if all tokens are in the first token's segment.
+        mask: True for real tokens; the padding of the last chunk is masked too.
 
     Returns:
         A pytree of (B, N, ...) outputs, and the state.
@@ -71,7 +71,7 @@ def scan_chunks(
 
 
 def map_chunks(function: Callable[[Any], Y], inputs: Any, chunk_size: int) -> Y:
-    """Outputs of a function of some tokens' inputs; the backward pass computes a chunk's insides again."""
+    """Apply a function to chunks of the tokens' inputs; the backward pass recomputes each chunk."""
     if jax.tree.leaves(inputs)[0].shape[1] <= chunk_size:
         return function(inputs)
 
@@ -82,12 +82,12 @@ def map_chunks(function: Callable[[Any], Y], inputs: Any, chunk_size: int) -> Y:
 
 
 def pad_tokens(x: Array, after: int, before: int = 0, **how: Any) -> Array:
-    """Return x, (B, N, ...), with so many more tokens, by `jnp.pad`."""
+    """Pad x, (B, N, ...), by tokens at both ends, by `jnp.pad`."""
     return jnp.pad(x, [(0, 0), (before, after)] + [(0, 0)] * (x.ndim - 2), **how)
 
 
 def split_tokens(x: Array, size: int, **how: Any) -> Array:
-    """(B, N, ...) -> (chunks, B, C, ...), padded at the end."""
+    """Split (B, N, ...) into (chunks, B, C, ...), padded at the end."""
     chunks = -(-x.shape[1] // size)
     x = pad_tokens(x, -x.shape[1] % size, **how) if x.shape[1] % size else x
     return x.reshape(x.shape[0], chunks, size, *x.shape[2:]).swapaxes(0, 1)
@@ -106,16 +106,16 @@ def begins(start: Int[Array, "rows N"] | None, batch: int, length: int) -> Bool[
 
 
 class ChunkMask(NamedTuple):
-    """Visibility in a chunk and of the state before it. Batch first, an axis of size 1 per axis of heads."""
+    """Visibility within a chunk and of the state before it. Batch first, an axis of size 1 per head axis."""
 
     visible: Bool[Array, "... C C"]
     """key j to query i"""
     reads: Bool[Array, "... C"] | None
     """queries that see the state; None: all"""
     enters: Bool[Array, "... C"] | None
-    """keys that the state after the chunk contains; None: all"""
+    """keys that are part of the state after the chunk; None: all"""
     keeps: Bool[Array, "..."] | None
-    """rows whose state stays in the state after the chunk; None: all"""
+    """rows whose old state is part of the state after the chunk; None: all"""
 
     def kept(self, state: Float[Array, "... K V"]) -> Float[Array, "... K V"]:
         """Return the old state with zeros in the rows that forget it."""
@@ -126,7 +126,7 @@ class ChunkMask(NamedTuple):
         return x if self.enters is None else jnp.where(self.enters[..., None], x, 0)
 
     def reading(self, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
-        """Return what was read of the state, maybe infinite, with zeros at queries that do not see it."""
+        """Return reads of the state (maybe infinite), with zeros at queries that do not see it."""
         return x if self.reads is None else jnp.where(self.reads[..., None], x, 0)
 
 
@@ -160,12 +160,12 @@ def chunk_mask(
 
 
 def heads_first(x: Float[Array, "B N H D"]) -> Float[Array, "B H N D"]:
-    """(B, N, H, D) <-> (B, H, N, D); its own inverse."""
+    """Swap axes: (B, N, H, D) <-> (B, H, N, D)."""
     return x.swapaxes(1, 2)
 
 
 def scan_tokens(step: Callable[[S, Any], tuple[S, Array]], state: S, inputs: Any) -> tuple[Array, S]:
-    """Outputs and final state of a step on one token, of `inputs`, a pytree of (B, N, ...) arrays."""
+    """Scan `step` over the tokens of `inputs`, (B, N, ...) arrays; return outputs and final state."""
 
     state, y = lax.scan(step, state, map_arrays(lambda x: x.swapaxes(0, 1), inputs))
     return y.swapaxes(0, 1), state

@@ -1,23 +1,21 @@
-"""Sequences sharded over the mesh axis "context" (context parallelism): all that there is of it.
+"""Context parallelism: sequences sharded over the mesh axis "context".
 
-Ops take no mesh. Whoever traces a step declares where (B, N) arrays are, `with over(sharding):`. An op
-decorated with `shardable` then runs where its tokens are, if the mesh has an axis "context" of more than one
-device: each device computes its shard of every sequence, in the order of the devices, and asks here for what
-is before it.
+Ops take no mesh. Code that traces a step declares the sharding of (B, N) arrays by `with over(sharding):`. An
+op decorated with `shardable` then runs on the devices of its tokens, if the mesh has an axis "context" of
+more than one device: each device computes its shard of every sequence, in the order of the devices, and gets
+the data from before its shard by the functions of this module:
 
     a linear recurrence    the state after the shards before: an exclusive scan, log2(devices) rounds
     windows, short taps    a halo of the last tokens of the shards before
     softmax attention      the keys and values of all devices
     long convolutions      other channels: all tokens of 1 / devices of them
 
-A call that continues from an `initial_state`, or whose length the devices do not divide, is not sharded. One
-that is sharded and asked for a state (`return_state`) raises ValueError: no device has the state after a
-whole sequence.
+A call that continues from an `initial_state`, or whose length is not divisible by the devices, is not
+sharded. A sharded call with `return_state` raises ValueError: no device has the state after a whole sequence.
 
-Everything else (maps, norms, and mixers that look at whole rows) is left to the compiler, which may gather
-whole sequences. Models have one hook, `keep_tokens`: it tells the compiler to leave activations where their
-tokens are and to bring weights to them. Results and gradients are those of one device, but for the order of
-sums.
+Everything else (maps, norms, and mixers that read whole rows) is left to the compiler, which may gather whole
+sequences. Models have one hook, `keep_tokens`, which makes the compiler keep activations on the devices of
+their tokens and move the weights. Results and gradients are those of one device, up to the order of sums.
 """
 
 import contextlib
@@ -47,13 +45,13 @@ _SHARD: contextvars.ContextVar[Array | None] = contextvars.ContextVar("shard", d
 
 @contextlib.contextmanager
 def over(tokens: NamedSharding | None) -> Generator[None]:
-    """Declare, while tracing, where (B, N) arrays are; see the module."""
+    """Declare the sharding of (B, N) arrays while tracing; see the module."""
     with _set(_TOKENS, tokens):
         yield
 
 
 def keep_tokens(x: Array) -> Array:
-    """Return x, (B, N, ...), with its tokens where `over` says that they are."""
+    """Constrain x, (B, N, ...), to the sharding of `over`."""
     tokens = _TOKENS.get()
     return x if tokens is None or is_sharded() else lax.with_sharding_constraint(x, tokens)
 
@@ -73,10 +71,10 @@ def shardable(*names: str) -> Callable[[F], F]:
     """Decorate an op on (B, N, ...) arrays that can run on a shard of its tokens.
 
     Args:
-        names: of the arguments, pytrees, whose arrays have an axis of tokens. The axis may be 1.
+        names: arguments (pytrees) whose arrays have an axis of tokens. The axis may be 1.
 
     Raises:
-        ValueError: by the op, when a call that is sharded asks for a state.
+        ValueError: by the op, if a sharded call has `return_state`.
     """
 
     def decorate(op: F) -> F:
@@ -93,7 +91,7 @@ def shardable(*names: str) -> Callable[[F], F]:
             if given.get("initial_state") is not None or length % mesh.shape[AXIS]:
                 return op(**given)
             # No device has the state after a whole sequence.
-            expected = f"False where sequences are sharded over the mesh axis {AXIS!r}"
+            expected = f"False with sequences sharded over the mesh axis {AXIS!r}"
             expect(not given.pop("return_state", False), "return_state", True, expected)
             rows = {name: given.pop(name) for name in names if name in given}
             arrays = {name: value for name, value in given.items() if _is_array(value)}
@@ -105,7 +103,7 @@ def shardable(*names: str) -> Callable[[F], F]:
 
             along = PartitionSpec(None, AXIS)
             specs = map_arrays(lambda x: along if x.shape[1] == length else PartitionSpec(), rows)
-            # Over the other axes of the mesh the compiler goes on as outside.
+            # The compiler still partitions over the other axes of the mesh.
             where: dict[str, Any] = {"mesh": mesh, "axis_names": {AXIS}, "check_vma": False}
             where |= {"in_specs": (specs, PartitionSpec(), PartitionSpec(AXIS)), "out_specs": along}
             return jax.shard_map(run, **where)(rows, arrays, jnp.arange(mesh.shape[AXIS]))
@@ -134,25 +132,25 @@ def is_sharded() -> bool:
 
 
 def shards() -> int:
-    """Return the number of devices that have a shard of each sequence; 1 where it is whole."""
+    """Return the number of shards of each sequence; 1 if it is not sharded."""
     return lax.axis_size(AXIS) if is_sharded() else 1
 
 
 def shard() -> Array:
-    """Return this device's number, from 0.
+    """Return this device's index, from 0.
 
-    An input of the sharded program: XLA cannot compile `lax.axis_index` where other axes are left to it and
-    the op is recomputed (jax 0.10).
+    It is an input of the sharded program: XLA cannot compile `lax.axis_index` if it partitions the other axes
+    and the op is recomputed (jax 0.10).
     """
     number = _SHARD.get()
     if number is None:
-        raise RuntimeError("shard: expected to be called where sequences are sharded")
+        raise RuntimeError("shard: expected to be called inside a sharded op")
     return number
 
 
 @contextlib.contextmanager
 def whole_sequences() -> Generator[None]:
-    """Compute with whole sequences, for which the shards have been exchanged."""
+    """Compute with whole sequences, after the shards have been exchanged."""
     with _set(_SHARD, None), _set(_TOKENS, None):
         yield
 
@@ -162,9 +160,9 @@ def scan_before(combine: Callable[[T, T], T], own: T, first: T) -> T:
 
     Args:
         combine: associative, of an earlier and a later pytree of arrays.
-        own: what this device's shard amounts to.
-        first: what is before the first shard; an identity of `combine` from the left, or a value that needs
-            no more than to be combined once.
+        own: value of this device's shard.
+        first: value before the first shard: a left identity of `combine`, or a value that may be combined
+            only once.
     """
     size, index = shards(), shard()
 
@@ -183,10 +181,10 @@ def affine_before(run: Callable[[T], T], empty: T, operator: Any, apply: Callabl
     """Return the state before this device's shard, of a recurrence that is affine in its state.
 
     Args:
-        run: a state before the shard to the one after it.
+        run: maps a state before the shard to the state after it.
         empty: the state before the first token.
         operator: the shard's transition operator: the linear map of `run`, without its constant.
-        apply: an operator to a state, or to an earlier operator.
+        apply: applies an operator to a state, or to an earlier operator.
     """
 
     def combine(earlier: tuple[Any, T], later: tuple[Any, T]) -> tuple[Any, T]:
@@ -198,7 +196,7 @@ def affine_before(run: Callable[[T], T], empty: T, operator: Any, apply: Callabl
 
 
 def scale(factors: Any, state: T) -> T:
-    """Apply an operator that is a factor for each array of the state."""
+    """Multiply each array of the state by its factor."""
     return jax.tree.map(jnp.multiply, factors, state)
 
 
@@ -209,26 +207,26 @@ def halo(x: Array, count: int) -> Array:
     earlier = [_from_before(x, hop) for hop in range(hops, 0, -1)]
     if hops > 1:
         return jnp.concatenate(earlier, axis=1)[:, hops * length - count :]
-    # Only what is asked for travels.
+    # Send only the requested tokens.
     return _from_before(x[:, length - count :], 1) if hops else x[:, :0]
 
 
 def whole(tree: T) -> T:
-    """Return arrays (B, n, ...) of all devices as (B, N, ...), or as they are where they are no shards."""
+    """Gather arrays (B, n, ...) of all devices to (B, N, ...); unchanged if they are not shards."""
     if not is_sharded():
         return tree
     return map_arrays(lambda x: cast(Array, lax.all_gather(x, AXIS, axis=1, tiled=True)), tree)
 
 
 def to_channels(x: Array) -> Array:
-    """Exchange (B, n, E) for (B, N, E / devices); E is padded with zeros where it has to be."""
+    """Exchange (B, n, E) for (B, N, E / devices), with E padded with zeros if necessary."""
     channels = x.shape[-1]
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -channels % shards())])
     return lax.all_to_all(x, AXIS, split_axis=2, concat_axis=1, tiled=True)
 
 
 def own_channels(x: Array) -> Array:
-    """Return this device's share of the last axis, as `to_channels` deals it."""
+    """Return this device's share of the last axis, as distributed by `to_channels`."""
     width = -(-x.shape[-1] // shards())
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width * shards() - x.shape[-1])])
     return lax.dynamic_slice_in_dim(x, shard() * width, width, axis=-1)
@@ -240,6 +238,6 @@ def to_tokens(x: Array, channels: int) -> Array:
 
 
 def _from_before(x: Array, step: int) -> Array:
-    """Return x of the device `step` before this one; zeros on the first ones."""
+    """Return x of the device `step` positions before this one; zeros on the first `step` devices."""
     size = shards()
     return lax.ppermute(x, AXIS, [(source, source + step) for source in range(size - step)])

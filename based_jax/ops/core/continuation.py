@@ -1,4 +1,4 @@
-"""Where a call on sequences continues from: its tokens, the streams before and after, the state before.
+"""Continuation of sequences: a call's tokens, the streams before and after it, the state before it.
 
 The arguments that ops on sequences share are explained in `help(based_jax.ops)`.
 """
@@ -27,53 +27,53 @@ class Stateful(Protocol):
 
     @property
     def stream(self) -> Stream:
-        """How far each row has come."""
+        """Current position of each row."""
         ...
 
 
 class Padded(TypedDict, total=False):
-    """Which tokens belong together, and which are real."""
+    """Arguments for segments and padding."""
 
     segment_ids: Int[Array, "B N"] | None
     mask: Bool[Array, "B N"] | None
 
 
 class Continued(Padded, Generic[S], total=False):
-    """What the overloads of an op with the state S share."""
+    """Arguments shared by the overloads of an op with the state S."""
 
     initial_state: S | None
 
 
 class Chosen(Continued[S], total=False):
-    """`Continued`, of an op that has implementations."""
+    """`Continued`, for an op with several implementations."""
 
     implementation: str | None
 
 
 class Chunked(Chosen[S], total=False):
-    """`Chosen`, of an op that goes through its tokens in chunks."""
+    """`Chosen`, for an op that processes tokens in chunks."""
 
     chunk_size: int | None
 
 
 def outputs_and_state(results: Any, return_state: bool) -> tuple[Any, Any]:
-    """Return what a call returns apart: its outputs, and the state or None."""
+    """Split a call's results into its outputs and the state or None."""
     return results if return_state else (results, None)
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """A call: what it continues and what its tokens see of that. Made by `continue_from`."""
+    """A call and its visibility of the state that it continues. Made by `continue_from`."""
 
     tokens: TokenPositions
     before: Stream | None
     """None if no row has seen a token"""
     after: Stream
     start: Int[Array, "rows N"] | None
-    """where each token's segment began, relative to this call (negative: before it); None if in no other
-    segment than the first token's, see `chunks.scan_chunks`"""
+    """start of each token's segment, relative to this call (negative: before it); None if all tokens are in
+    the first token's segment, see `chunks.scan_chunks`"""
     follows_shards: bool
-    """whether the call is one of a shard of each sequence, without a state of its own"""
+    """whether the call computes a shard of each sequence, without an initial state"""
 
     @property
     def mask(self) -> Bool[Array, "B N"] | None:
@@ -108,10 +108,10 @@ class Continuation:
         """Return the state before the call, of a recurrence that is affine in its state.
 
         Args:
-            run: an initial state to outputs and the final state.
-            state: of the caller, or empty; in a shard what the shards before write is added to it.
+            run: maps an initial state to outputs and the final state.
+            state: the caller's, or empty; in a shard the writes of the shards before are added.
             operator: makes the linear map of `run` from initial to final states; called in shards only.
-            apply: an operator to a state, or to an earlier operator.
+            apply: applies an operator to a state, or to an earlier operator.
         """
         if not self.follows_shards:
             return state
@@ -125,7 +125,7 @@ def continue_from(
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
 ) -> Continuation:
-    """Place `length` tokens after those of a state, or without one after the shards before, or first of all.
+    """Continue with `length` tokens after a state, or without one after earlier shards or from the start.
 
     Raises:
         TypeError, ValueError: `segment_ids` is not (batch_size, length) integers, or `mask` not booleans.
@@ -157,7 +157,7 @@ def _stream_before_shard(
     _, own = advance(fresh, batch_size, length, segment_ids, mask)
 
     def combine(earlier: tuple[Stream, Array], later: tuple[Stream, Array]) -> tuple[Stream, Array]:
-        """Each with the segment of its first token; `start` is 0 if that is also the last one's."""
+        """Combine streams with their first tokens' segments; `start` is 0 if the last token has the same."""
         (a, first), (b, second) = earlier, later
         begins = jnp.where(a.segment == second, a.start, a.length)
         start = jnp.where(b.start > 0, a.length + b.start, begins)

@@ -1,11 +1,11 @@
-"""Products of gates between the tokens of a chunk: from logarithms, no division, no digits lost.
+"""Products of gates between the tokens of a chunk, from logarithms without division or cancellation.
 
     between(j, i) = exp(sum of g_s over j < s <= i)        inclusive: the step of the reader counts
     between(j, i) = exp(sum of g_s over j < s < i)         exclusive: it does not
 
-exp(G_i - G_j) of a running sum G would be shorter, but after gates that are nearly shut G is large: the
-difference lost 8e-4 in float32, and is NaN where a gate is exactly shut (-inf minus -inf). Dividing by a
-decayed product overflows. Here every exponent is a sum of terms <= 0.
+exp(G_i - G_j) of a running sum G would be shorter, but after nearly closed gates G is large: the difference
+lost 8e-4 in float32, and is NaN if a gate is exactly 0 (-inf minus -inf). Dividing by a decayed product
+overflows. Here every exponent is a sum of terms <= 0.
 
 Gates are (..., C, K), one per channel, or (..., C, 1), one per head; leading axes broadcast.
 """
@@ -17,36 +17,36 @@ from based_jax.typing import Array, Float
 from based_jax.validate import expect_array
 
 BLOCK = 16
-"""Tokens whose pairs are computed channel by channel; pairs further apart go through matmuls."""
+"""Tokens per block: pairs in a block are computed channel by channel, other pairs by matmuls."""
 
 
 def expect_log_decay(log_decay: Array, batch: int, length: int, rest: tuple[int, ...]) -> None:
     """Check log-gates of shape (B, N, *rest), whose first two axes may be 1.
 
     Raises:
-        TypeError, ValueError: another shape, or not floating.
+        TypeError, ValueError: wrong shape, or not floating.
     """
     sizes = [1 if size == 1 else full for size, full in zip(log_decay.shape, (batch, length), strict=False)]
     expect_array("log_decay", log_decay, (*sizes, *rest), "floating")
 
 
 def since_start(log_decay: Float[Array, "... C K"], inclusive: bool = True) -> Float[Array, "... C K"]:
-    """Return what remains at each token of what was there before the chunk."""
+    """Return the decay from the start of the chunk to each token."""
     return jnp.exp(_running(log_decay, -2, inclusive))
 
 
 def until_end(log_decay: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
-    """Return what remains after the chunk of what each token adds."""
+    """Return the decay from each token to the end of the chunk."""
     return jnp.exp(jnp.flip(_running(jnp.flip(log_decay, -2), -2, inclusive=False), -2))
 
 
 def across(log_decay: Float[Array, "... C K"]) -> Float[Array, "... K"]:
-    """Return what remains after the chunk of what was there before it."""
+    """Return the decay over the whole chunk."""
     return jnp.exp(jnp.sum(log_decay, axis=-2))
 
 
 def between(log_decay: Float[Array, "... C"], inclusive: bool = True) -> Float[Array, "... C C"]:
-    """Decay from key j (last axis) to query i of one gate per head; arbitrary above the diagonal."""
+    """Return the decay from key j (last axis) to query i; arbitrary above the diagonal."""
     return jnp.exp(_pair_sums(log_decay[..., None], inclusive)[..., 0])
 
 
@@ -56,7 +56,7 @@ def pair_products(
     log_decay: Float[Array, "... C channels"],
     inclusive: bool = True,
 ) -> Float[Array, "... C C"]:
-    """sum_k x_ik y_jk between_k(j, i); arbitrary (but finite) above the diagonal.
+    """Return sum_k x_ik y_jk between_k(j, i); arbitrary (but finite) above the diagonal.
 
     With a gate per channel, pairs within `BLOCK` tokens are summed channel by channel. Pairs of different
     blocks are a matmul: x decayed since the start of its block, y until the end of its block, and the whole
@@ -95,7 +95,7 @@ def _pair_sums(g: Float[Array, "... C K"], inclusive: bool) -> Float[Array, "...
 
 
 def _running(g: Array, axis: int, inclusive: bool) -> Array:
-    """Running sums, with or without the element itself."""
+    """Return running sums, with or without the element itself."""
     if inclusive:
         return jnp.cumsum(g, axis=axis)
     before = lax.slice_in_dim(g, 0, g.shape[axis] - 1, axis=axis)

@@ -1,8 +1,8 @@
-"""Which implementation of an op runs: a name means that one or an error, None means the best that works.
+"""Choose the implementation of an op: a named one runs or raises, None picks the best that works.
 
-"reference" is the specification and the arbiter in tests; it is never picked by itself. "xla" runs
-anywhere, and so does "tiled", which is made for CPUs. "pallas", "mosaic" and "triton" are the fused GPU
-kernels of `pallas_kernels`; "cudnn" is NVIDIA's attention.
+"reference" is the definition that tests compare with; None never picks it. "xla" runs anywhere, and so does
+"tiled", which is made for CPUs. "pallas", "mosaic" and "triton" are the fused GPU kernels of
+`pallas_kernels`; "cudnn" is NVIDIA's attention.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ KERNELS = ("pallas", "mosaic", "triton", "cudnn")
 
 
 class Declaration(NamedTuple):
-    """What an op declares of its own implementations; see `registration.implemented_by`."""
+    """An op's own implementations; see `registration.implemented_by`."""
 
     names: tuple[str, ...]
     """best first"""
@@ -35,27 +35,27 @@ DECLARED: dict[str, Declaration] = {}
 """by op"""
 
 Refusals = str | Mapping[str, str | None] | None
-"""why a call's other arguments keep all kernels from running it, or this by kernel, the preferred first"""
+"""reason why a call's other arguments exclude all kernels, or reasons by kernel, the preferred first"""
 
 
 _PLATFORM: Any = jax.make_user_context(None)
-"""part of the key under which `jit` keeps what it has traced"""
+"""part of the key of `jit`'s cache of traced programs"""
 
 
 @contextlib.contextmanager
 def on_platform(name: str) -> Generator[None]:
-    """Declare, while tracing, where the arrays are: tracers do not know it."""
+    """Declare the platform of the arrays while tracing: tracers do not know it."""
     with _PLATFORM(name):
         yield
 
 
 def declared_platform() -> str | None:
-    """Return what `on_platform` says, else the platform of the mesh of `jax.set_mesh`, else None."""
+    """Return the platform of `on_platform`, else of the mesh of `jax.set_mesh`, else None."""
     return _PLATFORM.value or _named(compat.platform_of_mesh())
 
 
 def is_for_tests() -> bool:
-    """Return whether the kernels are interpreted, or lowered for a GPU that is not there."""
+    """Return whether the kernels are interpreted, or lowered for an absent GPU."""
     return pallas_kernels.is_interpreted() or pallas_kernels.is_lowered_for_gpu()
 
 
@@ -78,10 +78,10 @@ def expect_implementation(op: str, name: str, available: Sequence[str]) -> None:
 def implementation_for(
     op: str, *arrays: Any, implementation: str | None = None, unsupported: Refusals = None
 ) -> str:
-    """Return what `registration.implementation_for` does where no other package has registered anything.
+    """Choose among the op's own implementations; see `registration.implementation_for`.
 
-    None picks "cudnn", or "pallas", or "mosaic" where it was measured to be faster. A jax without the Triton
-    backend of Pallas leaves "triton", where jax-triton is installed, then "mosaic". All are differentiable.
+    None picks "cudnn", or "pallas", or "mosaic" where it was measured to be faster. If jax has no Triton
+    backend of Pallas, it picks "triton" if jax-triton is installed, then "mosaic". All are differentiable.
     With `unsupported` by kernel it picks the first of those that runs.
     """
     available = implementations(op)
@@ -100,7 +100,7 @@ def implementation_for(
 
 
 def _kernel_for(op: str, arrays: Sequence[Any], unsupported: Refusals) -> str | None:
-    """Return the kernel that None picks, if any; arguments as of `implementation_for`."""
+    """Return the kernel that None picks, if any; arguments as for `implementation_for`."""
     available, declared = implementations(op), DECLARED[op]
     if isinstance(unsupported, Mapping):
         if declared.is_slow is not None and declared.is_slow(*arrays):
@@ -136,7 +136,7 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
 
 
 def _portable_kernel(arrays: Sequence[Any]) -> str:
-    """Return the kernels for all GPUs: Pallas', or their twins where this jax cannot compile those."""
+    """Return the kernels for all GPUs: "pallas", or "triton" if this jax cannot compile the former."""
     return "triton" if platform(arrays) == "gpu" and pallas_kernels.cannot_launch("pallas") else "pallas"
 
 
@@ -145,7 +145,7 @@ def _installed(module: str) -> bool:
 
 
 def platform(arrays: Sequence[Any]) -> str:
-    """Return where the call will run: the arrays' device if they have one, else the default one."""
+    """Return the platform of the call: that of the arrays' device if they have one, else the default."""
     if pallas_kernels.is_lowered_for_gpu():
         return "gpu"
     for array in arrays:

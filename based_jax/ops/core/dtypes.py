@@ -1,4 +1,4 @@
-"""Which dtype sums are kept in, and what dtypes hold."""
+"""Dtypes of accumulators, and their limits."""
 
 from typing import Any, cast
 
@@ -6,10 +6,10 @@ import jax.numpy as jnp
 
 
 def accumulation_dtype(x: Any) -> Any:
-    """float64 stays float64 (references); everything else accumulates in float32."""
+    """Return the dtype of sums over x: float64 for float64 (references), else float32."""
     return jnp.float64 if x.dtype == jnp.float64 else jnp.float32
 
 
 def finfo(dtype: Any) -> Any:
-    """`jnp.finfo`, whose type is partly unknown."""
+    """Return `jnp.finfo`, whose type is partly unknown."""
     return cast(Any, jnp.finfo(dtype))

@@ -1,9 +1,9 @@
 """Ops and mixers called outside `jit`: one compiled program per call instead of one per primitive.
 
-JAX compiles a `scan`, a `cond` or a custom gradient anew each time that Python meets its function, and ops
-define theirs inside: outside `jit` every call would compile. `compiled` jits an op once for all calls whose
-arguments have the same shapes, dtypes and options, under `grad` and `vmap` too. While `jit` (or anything else
-that records a program) traces, the op runs as it is written. Either way a mesh with Explicit axes is handled.
+JAX recompiles a `scan`, a `cond` or a custom gradient for each new Python function, and ops define such
+functions inside: outside `jit` every call would compile. `compiled` jits an op once for all calls whose
+arguments have the same shapes, dtypes and options, under `grad` and `vmap` too. While `jit` (or another
+transformation that records a program) traces, the op runs directly. Both handle a mesh with Explicit axes.
 """
 
 import contextlib
@@ -26,13 +26,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(op: F) -> F:
-    """Decorate an op on arrays that is a function of its arguments alone and returns a pytree of arrays.
+    """Decorate an op that is a function of its arguments alone and returns a pytree of arrays.
 
-    Arrays, wherever they are in the arguments, are traced; everything else is part of the program. So the op
-    must not look at the values of arrays, nor ask which of them are one object: a check that does belongs
-    before the call of a decorated function, or waits (`value_checks`). Functions and modules from outside
-    this package (feature maps of a user's own) may read what changes between calls: with one of them the op
-    is not compiled.
+    Arrays anywhere in the arguments are traced; everything else is part of the program. So the op must not
+    read values of arrays, nor compare their identities: put such a check before the call of a decorated
+    function, or defer it (`value_checks`). Functions and modules from outside this package (such as a user's
+    feature maps) may read mutable state: with one of them the op is not compiled.
     """
 
     def run(call: _Call, arrays: list[Any]) -> Any:
@@ -40,7 +39,7 @@ def compiled(op: F) -> F:
             return body(*call.arguments(arrays)), checks
 
     def body(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        with jax.named_scope(op.__name__.strip("_")):  # which profilers show
+        with jax.named_scope(op.__name__.strip("_")):  # shown by profilers
             return border.run(op, args, kwargs, like=(args, list(kwargs.values())))
 
     run.__name__ = run.__qualname__ = op.__name__
@@ -89,15 +88,15 @@ def _naming(op: Callable[..., Any], args: Sequence[Any]) -> Generator[None]:
 
 @dataclass(frozen=True)
 class _Call:
-    """What of a call is part of its program."""
+    """The static part of a call, which is part of its program."""
 
     tree: Any
     options: tuple[Any, ...]
-    """leaves that are no arrays, and `_ARRAY` in place of those that are"""
+    """leaves that are not arrays, and `_ARRAY` in place of arrays"""
     kinds: tuple[type, ...]
-    """because 1 == True == 1.0"""
+    """types of the options, because 1 == True == 1.0"""
     platform: str
-    """where the arrays are: under `jit` they would not say"""
+    """platform of the arrays, which is unknown under `jit`"""
 
     def arguments(self, arrays: Iterable[Any]) -> Any:
         """Return the positional and the named arguments."""
@@ -114,7 +113,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _expect_to_fit(array: Any) -> None:
-    """Raise ValueError for NumPy's integers that JAX would silently cut to 32 bits."""
+    """Raise ValueError for NumPy integers that JAX would silently truncate to 32 bits."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or not array.size:
         return
     narrow = jax.dtypes.canonicalize_dtype(array.dtype)
@@ -136,7 +135,7 @@ def _never_change(options: tuple[Any, ...]) -> bool:
 
 
 def _never_changes(option: Any) -> bool:
-    """Return whether this does the same in every call: no function of others, and no object with one."""
+    """Return whether an option behaves the same in every call: it holds no function from outside."""
     if isinstance(option, type) or not callable(option):
         return True
     if dataclasses.is_dataclass(option):  # a Flax module

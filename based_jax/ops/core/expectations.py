@@ -8,7 +8,7 @@ from based_jax.validate import expect, expect_array
 
 
 class Sizes(NamedTuple):
-    """Axes of queries, keys and values."""
+    """Sizes of the axes of queries, keys and values."""
 
     batch: int
     length: int
@@ -27,7 +27,7 @@ def expect_qkv(q: Array, k: Array, v: Array, names: Sequence[str] = "qkv", width
 
 
 def expect_chunk_size(chunk_size: int | None, default: int) -> int:
-    """Check an argument `chunk_size`; return it, or the default in place of None."""
+    """Check an argument `chunk_size`; return it, or the default if None."""
     expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
     return chunk_size or default
 
@@ -39,5 +39,5 @@ def expect_state(state: Any, **shapes: tuple[int | str, ...]) -> None:
 
 
 def expect_state_to_return(state: Any, return_state: bool) -> None:
-    """Check that an op whose state has a size of its own was given one to return another."""
+    """Check that an op whose state has a fixed capacity got a state if it is to return one."""
     expect(state is not None or not return_state, "return_state", return_state, "False without a state")

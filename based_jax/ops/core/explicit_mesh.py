@@ -1,10 +1,10 @@
-"""A mesh of JAX's own making: its axes are Explicit, and every array's type says how the array is sharded.
+"""Run ops on meshes with Explicit axes, as `jax.make_mesh` makes, where array types include the sharding.
 
-There each gather, reshape and matrix product must have one answer to how its result is sharded, or name it.
-Nothing in this package does: under `jax.set_mesh(mesh)`, or with arrays on such a mesh, `run` computes with
-the same axes as Auto, where the compiler decides, and types the results again. One place at the border of an
-op or a module stands for an `out_sharding` in every product inside, and programs without such a mesh stay as
-they are. (`jax.sharding.auto_axes` is the same, for results whose tree and ranks are known beforehand.)
+There the sharding of each gather, reshape and matrix product must be unambiguous or given. This package gives
+none: under `jax.set_mesh(mesh)`, or with arrays on such a mesh, `run` computes with the same axes as Auto,
+where the compiler decides, and then types the results. One call at the border of an op or a module replaces
+an `out_sharding` in every product inside, and programs without such a mesh do not change.
+(`jax.sharding.auto_axes` does the same for results whose tree and ranks are known in advance.)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +18,13 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 def run(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], like: Any = None
 ) -> Any:
-    """function(*args, **kwargs), on Auto axes where they are Explicit.
+    """Return function(*args, **kwargs), computed on Auto axes instead of Explicit ones.
 
     Args:
-        function: it must reach no array on the mesh but its arguments'.
+        function: must use no arrays on the mesh except its arguments.
         args, kwargs: pytrees of arrays and anything else.
-        like: a pytree; the first array in it whose rows are sharded, or else the first one, is what results
-            are sharded like: along as many of the leading axes as have its sizes. None replicates them.
+        like: a pytree; results are sharded like its first array with sharded rows, or else its first array,
+            along as many of the leading axes as have its sizes. None replicates results.
     """
     mesh = explicit_mesh((args, kwargs))
     if mesh is None:
@@ -39,7 +39,7 @@ def run(
 def explicit_mesh(arrays: Any) -> Mesh | AbstractMesh | None:
     """Return the mesh of the context or of the first of these arrays that has one, if it has Explicit axes.
 
-    Outside `jit` and without a context only an array itself says which devices they are.
+    Outside `jit` and without a context only the arrays themselves know their devices.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty:
@@ -52,7 +52,7 @@ def explicit_mesh(arrays: Any) -> Mesh | AbstractMesh | None:
 
 
 def placed(results: Any, mesh: Mesh | AbstractMesh | None, like: Any) -> Any:
-    """Return the arrays among the results, sharded as `run` says; without a mesh as they are."""
+    """Return the results with their arrays sharded as in `run`; unchanged without a mesh."""
     if mesh is None:
         return results
     shape, spec = _rows(like)
@@ -69,14 +69,14 @@ def placed(results: Any, mesh: Mesh | AbstractMesh | None, like: Any) -> Any:
 
 
 def _untyped(x: Any) -> Any:
-    """Return an array whose type names no mesh axis; where it is stays known to the compiler."""
+    """Remove the mesh axes from an array's type; the compiler still knows its sharding."""
     if not isinstance(x, jax.Array) or not jax.typeof(x).sharding.mesh.explicit_axes:
         return x
     return jax.sharding.reshard(x, PartitionSpec())
 
 
 def _rows(like: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """Shape and partition of the array that results follow; nothing for none."""
+    """Return shape and partition of the array that results are sharded like; empty if there is none."""
     arrays = [x for x in jax.tree.leaves(like) if isinstance(x, jax.Array)]
     types = [jax.typeof(x) for x in arrays]
     rows = [x for x in types if x.ndim and tuple(x.sharding.spec)[:1] not in ((), (None,))]

@@ -1,6 +1,6 @@
-"""Keys and values kept between calls: a ring of `left + 1` slots for a window, all of them otherwise.
+"""Key/value cache: a ring buffer of `left + 1` slots for a window, otherwise slots for all tokens.
 
-A window's cache stays as long as the window however long the text grows.
+The size of a window's cache does not depend on the length of the text.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ T = TypeVar("T")
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KVCache:
-    """Keys (after rotary) and values of the last W tokens of each row."""
+    """Keys (after rotary embedding) and values of the last W tokens of each row."""
 
     k: Float[Array, "B W G K"]
     v: Float[Array, "B W G V"]
@@ -31,7 +31,7 @@ class KVCache:
 
     @property
     def slots(self) -> int:
-        """W, the number of tokens that fit."""
+        """W, the capacity in tokens."""
         return self.k.shape[1]
 
 
@@ -51,23 +51,23 @@ class Cache(Stateful, Protocol):
 
     @property
     def slots(self) -> int:
-        """W, the number of tokens that fit."""
+        """W, the capacity in tokens."""
         ...
 
 
 def slot_index(length: Int[Array, " B"], slots: int) -> Int[Array, "B W"]:
-    """Return the index of each slot's token once a row has seen `length` tokens; negative where none."""
+    """Return the index of the token in each slot after `length` tokens; negative in empty slots."""
     newest = length[:, None] - 1
     return newest - (newest - jnp.arange(slots)) % slots
 
 
 def write(cache: KVCache, k: Array, v: Array, places: TokenPositions, stream: Stream) -> KVCache:
-    """Put the real tokens of one call into their slots; of more than W only the last W stay."""
+    """Write the real tokens of one call into their slots; of more than W only the last W stay."""
     return KVCache(put(cache.k, k, places, stream), put(cache.v, v, places, stream), stream)
 
 
 def recent(cache: KVCache, count: int) -> tuple[Array, Array, Int[Array, "B count"]]:
-    """Return the last `count` <= W keys and values in order, and their indices (negative: not there yet)."""
+    """Return the last `count` <= W keys and values in order, and their indices (negative: empty slots)."""
     k, index = latest(cache.k, cache.stream.length, count)
     return k, latest(cache.v, cache.stream.length, count)[0], index
 
@@ -81,15 +81,15 @@ def expect_cache(
     return_state: bool,
     mask: Bool[Array, "B N"] | None,
 ) -> None:
-    """Check a cache to continue from, and a window that needs one of its own size.
+    """Check a cache to continue from: its shapes and, for a window, its number of slots.
 
     Args:
         sizes: B, N, G, K, V of the call's keys and values.
         causal, left, return_state, mask: arguments of the op.
 
     Raises:
-        TypeError, ValueError: one that does not fit these keys and values; without a window also a text
-            longer than the cache, where lengths are known (under `jit` outputs are NaN instead).
+        TypeError, ValueError: a cache that does not fit these keys and values; without a window also a text
+            longer than the cache, if lengths are known (under `jit` outputs are NaN instead).
     """
     expect(left is None or left >= 0, "left", left, "None or at least 0")
     expect(causal or left is None, "left", left, "None when causal is False")
@@ -108,9 +108,9 @@ def expect_cache(
 
 
 def nan_where_outgrown(cache: Cache, y: T) -> T:
-    """Return a pytree of outputs, (B, ...), with NaN in rows longer than the cache written for them.
+    """Return a pytree of outputs, (B, ...), with NaN in rows that exceed the cache's capacity.
 
-    The newest tokens of such a row have replaced its oldest: none of its outputs is right any more.
+    The newest tokens of such a row have overwritten its oldest, so all its outputs are wrong.
     """
     fits = cache.stream.length <= cache.slots
 

@@ -1,16 +1,16 @@
-"""What an op computes with where the caller leaves it open: chosen when a program is lowered.
+"""Choose the implementation of an op when a program is lowered, unless the caller names one.
 
     jax.jit(f).trace(x).lower(lowering_platforms=("cuda",))      on a CPU: the GPU's kernels
     jax.export.export(jax.jit(f), platforms=("cpu", "cuda"))(x)  each platform has its own form
 
-`jit` traces before it knows the platform. So an op that is traced is one equation, `PRIMITIVE`, which holds
-the program for the platform of this process. Lowering for that platform inlines it: nothing is traced twice
-and the program is the same as without. Lowering for another one traces the op again, for that platform.
+`jit` traces before it knows the platform. So a traced op is one equation, `PRIMITIVE`, which holds the
+program for the platform of this process. Lowering for that platform inlines it: nothing is traced twice, and
+the program is the same as without the primitive. Lowering for another platform traces the op again for it.
 
-Two things are decided earlier. A derivative keeps the program of this process's platform: what its forward
-pass stores for the backward pass differs between implementations, and is part of the trace. And where the
-caller has declared a platform (`lowering_for`), or arrays or a mesh name their devices, that one is traced.
-Exported programs are free of kernels unless the platform was declared: `jax.export` refuses these calls.
+There are two exceptions. A derivative keeps the program of this process's platform: the residuals that its
+forward pass stores differ between implementations and are part of the trace. And if the caller has declared a
+platform (`lowering_for`), or arrays or a mesh have devices, the op is traced for that platform. Exported
+programs have no kernels unless the platform was declared: `jax.export` refuses these calls.
 """
 
 import contextlib
@@ -35,24 +35,24 @@ from based_jax.validate import expect, expect_choice
 F = TypeVar("F", bound=Callable[..., Any])
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-"""What JAX lowers for, by its names."""
+"""Platforms that JAX lowers for, by its names."""
 
 ANY_GPU = "NVIDIA A10"
-"""Stands for the GPU of a program that is lowered where there is none: of all that the kernels run on it has
-the least shared memory, and nothing that only Hopper has."""
+"""GPU assumed if a program is lowered on a machine without one: it has the least shared memory of those that
+run the kernels, and no Hopper-only features."""
 
 
 @contextlib.contextmanager
 def lowering_for(*platforms: str, device_kind: str | None = None) -> Generator[None]:
-    """Trace ops for these platforms, whatever this process runs on: training steps and exported kernels too.
+    """Trace ops for these platforms instead of this process's; also training steps and exported kernels.
 
-    Enter it around the tracing. Programs that `jit` has traced elsewhere are not reused inside. Other calls
-    than of `jax.jit(f).trace(...)` and `jax.export` would run here what is meant for somewhere else.
+    Use it around the tracing. Programs that `jit` has traced outside are not reused inside. Call only
+    `jax.jit(f).trace(...)` and `jax.export` inside: other calls would run programs for another platform here.
 
     Args:
         platforms: "cpu", "cuda", "rocm" or "tpu". For several, ops pick what runs on all of them.
-        device_kind: with "cuda" alone, the GPU to choose kernels and their block sizes for, as "NVIDIA H100";
-            None is this process's, or without one any that the kernels run on.
+        device_kind: with "cuda" alone, the GPU to choose kernels and block sizes for, such as "NVIDIA H100";
+            None for this process's GPU or, without one, any that the kernels support.
 
     Raises:
         ValueError: no platform or an unknown one; a `device_kind` for anything but "cuda".
@@ -61,14 +61,14 @@ def lowering_for(*platforms: str, device_kind: str | None = None) -> Generator[N
     for platform in platforms:
         expect_choice("platforms", platform, PLATFORMS)
     is_gpu = platforms == ("cuda",)
-    expect(is_gpu or device_kind is None, "device_kind", device_kind, "None but for ('cuda',)")
+    expect(is_gpu or device_kind is None, "device_kind", device_kind, "None unless platforms = ('cuda',)")
     with _tracing_for("gpu" if is_gpu else platforms[0] if len(platforms) == 1 else "any", device_kind):
         yield
 
 
 @contextlib.contextmanager
 def _tracing_for(platform: str, device_kind: str | None = None) -> Generator[None]:
-    """Declare the platform; a GPU that is not there needs a name."""
+    """Declare the platform; an absent GPU needs a name."""
     absent = platform == "gpu" and (device_kind is not None or dispatch.platform(()) != "gpu")
     gpu = pallas_kernels.lowering_for(device_kind or ANY_GPU) if absent else contextlib.nullcontext()
     with dispatch.on_platform(platform), gpu:
@@ -76,7 +76,7 @@ def _tracing_for(platform: str, device_kind: str | None = None) -> Generator[Non
 
 
 def by_platform(op: F) -> F:
-    """Decorate an op whose body asks `dispatch` where it runs; see the module."""
+    """Decorate an op whose body calls `dispatch` for its platform; see the module."""
 
     @functools.wraps(op)
     def call(*args: Any, **options: Any) -> Any:
@@ -106,7 +106,7 @@ def by_platform(op: F) -> F:
 
 
 def _is_open(arrays: Sequence[Any]) -> bool:
-    """Whether lowering will decide the platform of a call: it is traced, and nothing has declared one."""
+    """Return whether lowering decides the platform of a call: it is traced, and no platform is declared."""
     if not compat.is_recorded_as_is() or dispatch.is_for_tests() or context_parallel.is_active():
         return False
     known = dispatch.declared_platform() is not None or any(dispatch.is_placed(x) for x in arrays)
@@ -118,7 +118,7 @@ def _function_of(program: Any) -> Callable[..., list[Any]]:
 
 
 class _Elsewhere:
-    """A call's programs for other platforms than this process's, each traced when it is asked for."""
+    """A call's programs for platforms other than this process's, each traced on request."""
 
     def __init__(self, function: Callable[..., Any], arrays: Sequence[Any]) -> None:
         self.function, self.types = function, [jax.typeof(x) for x in arrays]
@@ -127,7 +127,7 @@ class _Elsewhere:
         self.programs: dict[str, Any] = {}
 
     def batched(self, axes: Any, arrays: Sequence[Any]) -> "_Elsewhere":
-        """Return those of the call under `vmap`, with all else as it was."""
+        """Return the programs of the same call under `vmap`."""
         other = copy.copy(self)
         other.function, other.types = jax.vmap(self.function, axes), [jax.typeof(x) for x in arrays]
         other.programs = {}

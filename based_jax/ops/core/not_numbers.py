@@ -1,9 +1,9 @@
-"""Tokens that are NaN or infinite reach no output but those that depend on them.
+"""Keep tokens that are NaN or infinite from reaching outputs that do not depend on them.
 
-Programs multiply what must not matter by 0: scores of other documents and of later tokens, decays across a
-border, the rest of a chunk. That is no answer for NaN, because 0 NaN = NaN. So a mixer computes with zeros in
-the place of what is no number, and the outputs that depend on it are NaN. A value whose third power
-overflows is none: what Mamba writes (step size, input and its map) and Taylor's features read would be inf.
+Programs multiply irrelevant values by 0: scores of other documents and of later tokens, decays across a
+segment's start, the rest of a chunk. This fails for NaN, because 0 NaN = NaN. So a mixer replaces such values
+with zeros, and sets the outputs that depend on them to NaN. A value whose third power overflows counts as not
+a number: Mamba's writes (step size, input and its map) and Taylor's features would be inf.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ from based_jax.typing import Array, Bool, Float
 
 
 def is_number(x: Float[Array, "*axes"]) -> Bool[Array, "*axes"]:
-    """Whether each value is finite and of a third power within float32 (float64): at most 2^42 (2^341)."""
+    """Return whether each value is finite and at most 2^42 (float64: 2^341), so that its cube is finite."""
     wide = finfo(jnp.promote_types(x.dtype, jnp.float32))
     return jnp.abs(x) <= 2.0 ** (wide.maxexp // 3)
 
 
 def numbers(x: Float[Array, "B N D"], mask: Bool[Array, "B N"] | None) -> Float[Array, "B N D"]:
-    """x with zeros for padding, and for what is no number."""
+    """Return x with zeros in padding and where it is not a number."""
     kept = is_number(x)
     return jnp.where(kept if mask is None else kept & mask[..., None], x, 0)
 
@@ -33,8 +33,8 @@ def numbers(x: Float[Array, "B N D"], mask: Bool[Array, "B N"] | None) -> Float[
 def nan_unless(good: Bool[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return y, and NaN where `good`, which broadcasts to y, is False.
 
-    NaN is computed, 0 / 0: under `jax.debug_nans` a constant would be reported in every call that is not
-    compiled as one program, and this one only where it reaches y.
+    NaN is computed as 0 / 0: `jax.debug_nans` would report a constant in every call that is not compiled as
+    one program, but reports this one only where it reaches y.
     """
     return jnp.where(good, y, 0 / good.astype(y.dtype))
 
@@ -42,20 +42,20 @@ def nan_unless(good: Bool[Array, "..."], y: Float[Array, "..."]) -> Float[Array,
 def broken_tokens(
     bad: Bool[Array, "B N"], places: TokenPositions, before: Stream | None, after: Stream, causal: bool
 ) -> tuple[Bool[Array, "B N"], Bool[Array, " B"]]:
-    """Return whether a token that is no number is before each token of its document, or is the token itself.
+    """Return which tokens are broken: NaN or infinite themselves, or after such a token of their document.
 
-    In a row whose mask is not right padding all tokens count as such: under `jit` no error can be raised.
+    If a row's mask is not right padding, all its tokens are broken: under `jit` no error can be raised.
 
     Args:
-        bad: tokens of a call that are no numbers.
+        bad: tokens of the call that are not numbers.
         places: positions of its tokens.
-        before, after: the streams before and after it.
-        causal: False where a token sees its whole document.
+        before, after: the streams before and after the call.
+        causal: False if a token sees its whole document.
 
     Returns:
-        For each token, and for the documents after the call.
+        Booleans for each token, and for the documents after the call.
     """
-    if places.mask is not None:  # one that is not right padding has no answer
+    if places.mask is not None:  # rows without right padding have no valid result
         bad = (bad | is_not_right_padded(places.mask)[:, None]) & places.mask
     index, start = places.index, places.start
     last = lax.cummax(jnp.where(bad, index, -1), axis=1)
@@ -68,7 +68,7 @@ def broken_tokens(
 
 
 def with_broken(state: Any, broken: Bool[Array, " B"]) -> Any:
-    """Return a state whose streams record which rows' documents are broken."""
+    """Return the state with the broken documents recorded in its streams."""
 
     def mark(node: Any) -> Any:
         return dataclasses.replace(node, broken=broken) if isinstance(node, Stream) else node

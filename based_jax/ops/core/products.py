@@ -19,14 +19,14 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "squared_relu": lambda x: jnp.square(jax.nn.relu(x)),
 }
-"""Of a gate or an MLP, by name; "gelu" is exact, "gelu_tanh" its approximation."""
+"""Activations of a gate or an MLP, by name; "gelu" is exact, "gelu_tanh" its approximation."""
 
 
 def product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Array, "... V"]:
-    """x @ weights; one row, as in decoding, is multiplied as two on a GPU if its numbers have 16 bits.
+    """Return x @ weights; on a GPU a single 16-bit row, as in decoding, is computed as two rows.
 
-    XLA writes a product with a vector as a sum of elementwise products. On a GPU it rounds these to 16 bits
-    before it adds them, and often stores them all, three times the traffic of the weights.
+    XLA compiles a product with a vector to a sum of elementwise products. On a GPU it rounds these to 16 bits
+    before adding them, and often stores them all, three times the memory traffic of the weights.
     """
     if x.ndim > 2 and _is_on_one_cpu(x):
         # With its rows in one axis XLA's CPU compiler multiplies in place; the gradient of the weights, a sum
@@ -39,7 +39,7 @@ def product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Arr
 
 
 def row_products(x: Float[Array, "... K"], *weights: Float[Array, "K V"]) -> tuple[Array, ...] | None:
-    """x @ each in one launch, or None where x is not one row of 16 bits on a GPU that has the kernel."""
+    """Return x @ each of `weights` in one launch, or None unless x is one 16-bit row on a supported GPU."""
     if not _takes_kernel(x, *weights):
         return None
     found = pallas_kernels.row_products(x.reshape(-1), *weights)
@@ -49,7 +49,7 @@ def row_products(x: Float[Array, "... K"], *weights: Float[Array, "K V"]) -> tup
 def gated_product(
     x: Float[Array, "... K"], weights: Float[Array, "K columns"], activation: str
 ) -> Float[Array, "... F"]:
-    """(x @ first half) * activation(x @ second half); one row of 16 bits on a GPU in one launch.
+    """Return (x @ first half) * activation(x @ second half), in one launch for one 16-bit row on a GPU.
 
     Args:
         weights: (K, 2 F): the columns of values, then those of the gate.
@@ -80,7 +80,7 @@ def _is_on_one_cpu(x: Array) -> bool:
 
 
 def is_row_on_gpu(x: Float[Array, "... K"]) -> bool:
-    """Whether x is one row, as in decoding one text, on a GPU."""
+    """Return whether x is one row, as in decoding one text, on a GPU."""
     return math.prod(x.shape[:-1]) == 1 and dispatch.platform([x]) == "gpu"
 
 

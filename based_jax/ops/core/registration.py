@@ -1,16 +1,16 @@
-"""Implementations of ops: an op declares its own beside itself, other packages register theirs.
+"""Implementations of ops: an op declares its own, other packages register theirs.
 
     bj.ops.register("delta_rule", "my_kernel", function, supports=can_run, priority=1)
 
-`implementation="my_kernel"` then means that function or an error, in the op and in every mixer and model that
-uses it; with a priority it is also a candidate where the caller names none. An installed package needs no
-import for this if it declares OP.NAME in its pyproject.toml, as a function without arguments that registers
-that implementation:
+`implementation="my_kernel"` then runs that function or raises, in the op and in every mixer and model that
+uses it; with a priority it is also a candidate if the caller names none. An installed package needs no import
+for this if its pyproject.toml declares OP.NAME as a function without arguments that registers that
+implementation:
 
     [project.entry-points."based_jax.ops"]
     "delta_rule.my_kernel" = "my_package.my_module:register"
 
-It is called once: when the name is asked for, or before the first call of the op that names none.
+It is called once: when the name is requested, or before the first call of the op that names none.
 """
 
 import functools
@@ -49,22 +49,22 @@ def register(
     supports: Callable[..., str | None] | None = None,
     priority: int | None = None,
 ) -> None:
-    """Add an implementation to an op. A name that was registered before is replaced.
+    """Add an implementation to an op; a name that is already registered is replaced.
 
-    Register before the first call: programs that are compiled already keep what they have.
+    Register before the first call: compiled programs keep their implementation.
 
     Args:
         op: name of a function of `based_jax.ops` that takes `implementation`.
-        name: what callers pass as `implementation`.
-        function: takes the op's arguments without `implementation` and returns what the op returns, the state
-            too with `return_state`. It is differentiated as it is.
+        name: name that callers pass as `implementation`.
+        function: takes the op's arguments without `implementation` and returns the op's results, including
+            the state with `return_state`. JAX differentiates it directly.
         supports: called with the same arguments; returns None, or a phrase with the reason why the function
             cannot run this call ("takes heads of at most 64 channels"). Default: it runs every call.
-        priority: where `implementation` is None, candidates with a priority are tried in descending order,
-            before the library's own; None is never picked without its name.
+        priority: if `implementation` is None, candidates with a priority are tried in descending order,
+            before the library's own; without a priority the function runs only by name.
 
     Raises:
-        ValueError: unknown op, or a name that the op has itself.
+        ValueError: unknown op, or a name of the op's own implementations.
     """
     own = dispatch.implementations(op)
     expect(name not in own, "name", name, f"a name other than {op}'s own: {', '.join(own)}")
@@ -73,7 +73,7 @@ def register(
 
 
 def implementations(op: str) -> tuple[str, ...]:
-    """Return the names that `op` accepts as `implementation`: those of others, then its own, best first.
+    """Return the names that `op` accepts as `implementation`: registered ones, then its own, best first.
 
     Raises:
         ValueError: unknown op.
@@ -84,7 +84,7 @@ def implementations(op: str) -> tuple[str, ...]:
 
 @functools.cache
 def _installed() -> dict[str, dict[str, metadata.EntryPoint]]:
-    """Return entry points by op and name; none is imported before it is needed."""
+    """Return the entry points by op and name, without importing them."""
     found: dict[str, dict[str, metadata.EntryPoint]] = {}
     for point in metadata.entry_points(group=ENTRY_POINTS):
         op, _, name = point.name.partition(".")
@@ -94,11 +94,11 @@ def _installed() -> dict[str, dict[str, metadata.EntryPoint]]:
 
 @functools.cache
 def _why_not_loaded(op: str, name: str) -> str | None:
-    """Let an installed package register an implementation; return what failed, or None."""
+    """Let an installed package register an implementation; return the reason of a failure, or None."""
     point = _installed()[op][name]
     try:
         point.load()()
-    except Exception as error:  # whatever a package does must not end calls that do without it
+    except Exception as error:  # errors of a package must not stop calls that do not need it
         return f"cannot load {point.value}: {error}"
     if name not in _REGISTERED.get(op, {}):
         return f"{point.value} has not registered it"
@@ -108,14 +108,14 @@ def _why_not_loaded(op: str, name: str) -> str | None:
 def implementation_for(
     op: str, *arrays: Any, implementation: str | None = None, unsupported: dispatch.Refusals = None
 ) -> str:
-    """Return the implementation that runs for these arguments; with None, the one that would be picked.
+    """Return the implementation that runs for these arguments.
 
     Args:
         op: name of a function of `based_jax.ops` that takes `implementation`.
         arrays: its first array arguments (q, k, v): their shapes, dtypes and devices decide.
-        implementation: the caller's request.
-        unsupported: why the call's other arguments keep the library's kernels from running it, if they do; or
-            this by kernel, for those that None may pick, the preferred first.
+        implementation: the caller's choice; None picks the best.
+        unsupported: reason why the call's other arguments exclude the library's kernels, or None; or reasons
+            by kernel, for those that None may pick, the preferred first.
 
     Raises:
         ValueError: unknown op, an implementation that it does not have, or one that cannot run this call.
@@ -132,18 +132,18 @@ def implemented_by(
     fastest: Callable[..., str] | None = None,
     on_cpu: Callable[..., str] | None = None,
 ) -> Callable[[F], F]:
-    """Decorate a public op: declare its own implementations, and open it to those of others.
+    """Decorate a public op: declare its own implementations, and let other packages register theirs.
 
-    A call that a registered implementation takes does not reach the op. Only the op's own kernels
-    (`dispatch.KERNELS`) need more than their names:
+    A call that runs a registered implementation does not reach the op. All arguments but `names` are about
+    the op's own kernels (`dispatch.KERNELS`):
 
     Args:
-        names: what the op accepts as `implementation`, best first; default "xla" and "reference".
-        supports: a kernel and the op's first arrays (shapes, dtypes), to the reason why the kernel cannot
+        names: values of `implementation` that the op accepts, best first; default "xla" and "reference".
+        supports: maps a kernel and the op's first arrays (shapes, dtypes) to the reason why the kernel cannot
             take these on this GPU, or None.
-        is_slow: the arrays, to whether a kernel takes them but should run only on request.
-        fastest: the arrays, to the kernel that was measured to be the fastest on them.
-        on_cpu: the arrays, to the name that None picks on a CPU; default "xla".
+        is_slow: maps the arrays to whether a kernel takes them but should run only on request.
+        fastest: maps the arrays to the kernel that was measured to be the fastest on them.
+        on_cpu: maps the arrays to the name that None picks on a CPU; default "xla".
     """
 
     def decorate(op: F) -> F:
@@ -172,7 +172,7 @@ def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: d
     """Return the registered implementation that runs a call, or None for the op's own.
 
     Raises:
-        ValueError: the one that was named cannot run this call.
+        ValueError: the named implementation cannot run this call.
     """
     others = _installed().get(op, {})
     if name is not None:
@@ -197,7 +197,7 @@ def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: d
 @functools.cache
 def _warn_if_not_loaded(op: str, name: str) -> None:
     if reason := _why_not_loaded(op, name):
-        warnings.warn(f"{op} goes without the implementation {name!r}: {reason}", stacklevel=4)
+        warnings.warn(f"{op} ignores the implementation {name!r}: {reason}", stacklevel=4)
 
 
 def _cannot_run(found: Implementation, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:

@@ -1,7 +1,7 @@
-"""A ring of slots per row: what a mixer keeps of its last W tokens, and how many tokens a state may meet.
+"""Ring buffers, one per row, of a mixer's last W tokens; and checks of a state's capacity.
 
-The token with index p (counted over calls, per row) lives in slot p mod W, so a step writes one slot, and
-rows of one batch may be at different lengths.
+The token with index p (counted over calls, per row) is in slot p mod W, so a step writes one slot, and rows
+of one batch may have different lengths.
 """
 
 from typing import Any
@@ -16,12 +16,12 @@ from based_jax.validate import expect, expect_array
 
 
 def put(ring: Array, values: Array, places: TokenPositions, stream: Stream) -> Array:
-    """Put the real tokens of one call into their slots; of more than W only the last W stay.
+    """Write the real tokens of one call into their slots; of more than W only the last W stay.
 
     Args:
         ring: (B, W, ...).
-        values: (B, N, ...) of the tokens at `places`.
-        stream: after this call.
+        values: (B, N, ...), of the tokens at `places`.
+        stream: the stream after this call.
     """
     batch, length = values.shape[:2]
     slots = ring.shape[1]
@@ -29,13 +29,13 @@ def put(ring: Array, values: Array, places: TokenPositions, stream: Stream) -> A
     stays = index >= (stream.length - slots)[:, None]
     if places.mask is not None:
         stays &= places.mask
-    slot = jnp.where(stays, index % slots, slots)  # slot W does not exist: those writes are dropped
+    slot = jnp.where(stays, index % slots, slots)  # slot W is out of range: those writes are dropped
     rows = jnp.arange(batch)[:, None]
     return ring.at[rows, slot].set(values.astype(ring.dtype), mode="drop", unique_indices=False)
 
 
 def latest(ring: Array, length: Int[Array, " B"], count: int) -> tuple[Array, Int[Array, "B count"]]:
-    """The last `count` <= W of each row's `length` tokens in order, and their indices (negative: none)."""
+    """Return the last `count` <= W tokens of each row in order, and their indices (negative: none)."""
     index = length[:, None] - count + jnp.arange(count)
     slot = (index % ring.shape[1]).reshape(*index.shape, *[1] * (ring.ndim - 2))
     return jnp.take_along_axis(ring, slot, axis=1), index
@@ -44,26 +44,26 @@ def latest(ring: Array, length: Int[Array, " B"], count: int) -> tuple[Array, In
 def expect_capacity(
     before: Stream | None, length: int, mask: Bool[Array, "B N"] | None, capacity: int, what: str
 ) -> None:
-    """Check that no row of a call has more than `capacity` tokens in all, as far as that can be known.
+    """Check that no row has more than `capacity` tokens after a call, as far as lengths are known.
 
     Args:
         before: the stream before the call; None if there is none.
         length: tokens of the call.
-        mask: padding, which needs no capacity.
-        capacity: tokens that a row may have; `what` describes it in the message.
+        mask: False for padding, which needs no capacity.
+        capacity: maximum tokens of a row; `what` describes it in the message.
 
     Raises:
-        TypeError, ValueError: a mask that is none; a row that is too long.
+        TypeError, ValueError: an invalid mask, or a row that is too long.
     """
     if mask is not None:
         expect_array("mask", mask, ("B", length), "bool")
     used = np.zeros(1, int) if before is None else before.length
     new = np.asarray(length) if mask is None else mask
-    if mask is None:  # whatever came before
+    if mask is None:  # regardless of earlier tokens
         expect(length <= capacity, "length", length, f"at most {what}")
     value_checks.expect_at_most(capacity, "length", f"at most {what}", _longest, used, new)
 
 
 def _longest(numpy: Any, used: Any, new: Any) -> Any:
-    """Tokens of the longest row; `new` is a number or a mask."""
+    """Return the length of the longest row; `new` is a number or a mask."""
     return numpy.max(used + (numpy.sum(new, axis=1) if new.ndim else new))

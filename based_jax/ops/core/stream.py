@@ -1,7 +1,7 @@
-"""How far each row of a batch has come: tokens so far, and where its current segment began.
+"""Streams: for each row of a batch, the number of tokens so far and the start of its current segment.
 
-Every mixer meets the same three questions: how many tokens came before this call, which of them belong
-to the document of the token at hand, and which tokens are padding. They are answered once, here.
+Every mixer needs to know how many tokens came before a call, which of them belong to the current token's
+document, and which tokens are padding. This module computes all three.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ T = TypeVar("T")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """How far each row has come. Part of every mixer's state."""
+    """Current position of each row; part of every mixer's state."""
 
     length: Int[Array, " B"]
     """tokens consumed (padding not counted)"""
@@ -39,9 +39,9 @@ class TokenPositions(NamedTuple):
     """Positions of a call's tokens. Key j is visible to query i if start[i] <= index[j] <= index[i]."""
 
     index: Int[Array, "rows N"]  # pyright: ignore[reportIncompatibleMethodOverride]: the tuple's method goes
-    """running number of each token in its row, counted over calls; rows is 1 or B"""
+    """index of each token in its row, counted over calls; rows is 1 or B"""
     start: Int[Array, "rows size"]
-    """index where each token's segment began; rows is 1 or B, size is 1 or N"""
+    """index of the first token of each token's segment; rows is 1 or B, size is 1 or N"""
     mask: Bool[Array, "B N"] | None
     """True for real tokens; None if all are"""
 
@@ -52,7 +52,7 @@ class TokenPositions(NamedTuple):
 
 
 def init_stream(batch_size: int) -> Stream:
-    """Return the stream of rows that have not seen a token."""
+    """Return the stream of rows without tokens."""
     length, start, segment = (jnp.zeros((batch_size,), jnp.int32) for _ in range(3))
     return Stream(length, start, segment, jnp.zeros((batch_size,), bool))
 
@@ -67,9 +67,8 @@ def advance(
 ) -> tuple[TokenPositions, Stream]:
     """Advance the stream by `length` tokens; return their positions and the new stream.
 
-    None is the stream of rows that have not seen a token. With right padding the masked tokens are not
-    consumed: the next call continues after the last real token of each row. Without `segment_ids` a continued
-    row stays in its segment.
+    None is the stream of rows without tokens. Masked tokens are not consumed: the next call continues after
+    the last real token of each row. Without `segment_ids` a continued row stays in its segment.
 
     Raises:
         TypeError, ValueError: `segment_ids` is not (batch_size, length) integers, or `mask` not booleans.
@@ -77,12 +76,12 @@ def advance(
     if segment_ids is not None:
         expect_array("segment_ids", segment_ids, (batch_size, length), "integer")
         if segment_ids.dtype.itemsize > 4:
-            what = "a number of 32 bits"
+            what = "a 32-bit integer"
             expect_at_most(2**31 - 1, "largest of segment_ids", what, _largest, segment_ids)
     if mask is not None:
         expect_array("mask", mask, (batch_size, length), "bool")
         what = "0: padding is on the right"
-        expect_at_most(0, "rows of mask with real tokens behind padding", what, _not_right_padded, mask)
+        expect_at_most(0, "rows of mask with real tokens after padding", what, _not_right_padded, mask)
     fresh = stream is None
     stream = init_stream(batch_size) if stream is None else stream
     expect_array("state length", stream.length, (batch_size,))
@@ -122,7 +121,7 @@ def advance(
 
 
 def is_not_right_padded(mask: Any) -> Any:
-    """Return which rows of a mask, (B, N), are not padded on the right: nothing here can compute those."""
+    """Return which rows of a mask, (B, N), are not padded on the right, which is not supported."""
     return (mask[:, 1:] & ~mask[:, :-1]).any(axis=1)
 
 
@@ -135,7 +134,7 @@ def _largest(numpy: Any, ids: Any) -> Any:
 
 
 def unpadded(mask: Bool[Array, "B N"] | None, arrays: T) -> T:
-    """A pytree of (B, N, ...) arrays with zeros at masked tokens: NaN there would survive a product with 0.
+    """Set masked tokens of (B, N, ...) arrays in a pytree to zero: NaN would survive a product with 0.
 
     Raises:
         TypeError, ValueError: `mask` is not (B, N) booleans.

@@ -1,4 +1,4 @@
-"""JAX's transformations and loops, with the types that its own annotations lose."""
+"""JAX's transformations and loops with precise types, which JAX's annotations lose."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -14,14 +14,14 @@ Y = TypeVar("Y")
 
 
 def checkpoint(function: F, *, prevent_cse: bool = True) -> F:
-    """`jax.checkpoint`."""
+    """Apply `jax.checkpoint`."""
     return cast(F, jax.checkpoint(function, prevent_cse=prevent_cse))
 
 
 def with_gradient(
     forward: Callable[..., Any], backward: Callable[..., Any], nondiff_argnums: tuple[int, ...] = ()
 ) -> Callable[[F], F]:
-    """Decorate a function with a gradient of its own: `jax.custom_vjp` and both of its rules."""
+    """Decorate a function with a custom gradient: `jax.custom_vjp` and both of its rules."""
 
     def decorate(function: F) -> F:
         differentiable = cast(Any, jax.custom_vjp(function, nondiff_argnums=nondiff_argnums))
@@ -32,15 +32,15 @@ def with_gradient(
 
 
 def map_rows(function: Callable[[X], Y], rows: X) -> Y:
-    """`lax.map`: one after the other along the first axis."""
+    """Apply `lax.map`: one row after another along the first axis."""
     return cast(Y, lax.map(function, rows))
 
 
 def cond(condition: Array, yes: Callable[[], Y], no: Callable[[], Y]) -> Y:
-    """`lax.cond`."""
+    """Apply `lax.cond`."""
     return cast(Y, lax.cond(condition, yes, no))
 
 
 def repeat(count: int, step: Callable[[Array, Y], Y], first: Y) -> Y:
-    """`lax.fori_loop` from 0."""
+    """Apply `lax.fori_loop` from 0."""
     return cast(Y, lax.fori_loop(0, count, step, first))

@@ -1,6 +1,6 @@
-"""Checks of values in a program that is compiled for a call outside `jit`: they wait until it has run.
+"""Deferred checks of values, for programs compiled for calls outside `jit`.
 
-What the program computes is unknown while it is traced. A check is then one result more, read after the run.
+Values are unknown while the program is traced. A check is then one more result, read after the run.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from based_jax.validate import expect
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AtMost:
-    """That a number is no larger than a limit known beforehand."""
+    """Check that a number is at most a limit known in advance."""
 
     value: Int[Array, ""]
     limit: int = field(metadata={"static": True})
@@ -30,7 +30,7 @@ class AtMost:
     expected: str = field(metadata={"static": True})
 
     def hold(self) -> None:
-        """Raise ValueError if it does not; under `vmap` a number is unknown even after the run."""
+        """Raise ValueError if the check fails; under `vmap` a number is unknown even after the run."""
         if not isinstance(self.value, Tracer):
             value = int(self.value)
             expect(value <= self.limit, self.argument, value, self.expected)
@@ -41,7 +41,7 @@ _WAITING: ContextVar[tuple[Any, list[AtMost]] | None] = ContextVar("waiting", de
 
 @contextlib.contextmanager
 def waiting() -> Generator[list[AtMost]]:
-    """While a program is traced: the checks that its results must carry."""
+    """Collect, while a program is traced, the checks that its results must carry."""
     checks: list[AtMost] = []
     token = _WAITING.set((compat.current_trace(), checks))
     try:
@@ -53,13 +53,13 @@ def waiting() -> Generator[list[AtMost]]:
 def expect_at_most(
     limit: int, argument: str, expected: str, number: Callable[..., Any], *arrays: Any
 ) -> None:
-    """Check a number that depends on arrays: now, or when the program has run that computes them, or never.
+    """Check a number that depends on arrays: now, after the program that computes them has run, or never.
 
     Args:
-        limit: the largest value that is right.
+        limit: the largest valid value.
         argument, expected: for the message, as for `validate.expect`.
-        number: of numpy or jax.numpy, and the arrays.
-        arrays: what it depends on.
+        number: function of a module, numpy or jax.numpy, and the arrays.
+        arrays: arrays that the number depends on.
 
     Raises:
         ValueError: the number is known and larger.
@@ -72,6 +72,6 @@ def expect_at_most(
 
 
 def _waiting_here() -> list[AtMost] | None:
-    """Where to add a check of what is traced now; None in other programs and in a part of one (`scan`)."""
+    """Return the checks of the program being traced; None in other programs and inside a `scan`."""
     trace, checks = _WAITING.get() or (None, None)
     return checks if trace is compat.current_trace() else None

@@ -26,6 +26,6 @@ def refuse() -> None:
     with context_parallel.over(NamedSharding(mesh, PartitionSpec(None, "context"))):
         for name, call in calls.items():
             assert jax.eval_shape(call).shape[:2] == (1, 4), name
-            expected = "return_state = True: expected False where sequences are sharded over the mesh axis"
+            expected = "return_state = True: expected False with sequences sharded over the mesh axis"
             with pytest.raises(ValueError, match=expected):
                 jax.eval_shape(lambda call=call: call(return_state=True))

@@ -222,6 +222,6 @@ def test_an_installed_package_that_fails_is_named(installed, point, reason):
     installed(f"delta_rule.theirs = {point}")
     with pytest.raises(ValueError, match=f"implementation = 'theirs': {reason}"):
         ops.delta_rule(*arguments(), implementation="theirs")
-    with pytest.warns(UserWarning, match=f"delta_rule goes without the implementation 'theirs': {reason}"):
+    with pytest.warns(UserWarning, match=f"delta_rule ignores the implementation 'theirs': {reason}"):
         y = ops.delta_rule(*arguments())
     assert_close(y, ops.delta_rule(*arguments(), implementation="xla"), 0)
