@@ -57,6 +57,4 @@ with jax.set_mesh(mesh), tempfile.TemporaryDirectory() as folder, ocp.StandardCh
     while made.shape[1] < 17:
         made = jnp.concatenate([made, logits[:, -1:].argmax(-1)], axis=1)
         logits, states = read(model, made[:, -1:], states)
-print(
-    "rows continued correctly:", (made == text).all(1).sum(), model.mixers[0].params["q"]["kernel"].sharding
-)
+print("correct rows:", (made == text).all(1).sum(), model.mixers[0].params["q"]["kernel"].sharding)
