@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(if $(DURATIONS)
 # this a quarter of its time is page faults. Other C libraries ignore it.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: help demo check test test-slow test-newest test-newest-with lint bench gpu-wheels format clean
+.PHONY: help demo check test test-slow test-newest test-newest-with lint bench docs docs-serve gpu-wheels format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,15 @@ test-newest-with: $(VENV)/.installed-test
 bench: $(VENV)/.installed-test ## time and memory of the ops on this machine, side by side
 	$(BIN)/python -m benchmarks ops
 
+# Without --quiet, which keeps warnings from being counted. The setting leaves out an announcement of other programs.
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+
+docs: $(VENV)/.installed-docs ## build the site in build/site; a warning is an error
+	$(BIN)/python -m mkdocs build
+
+docs-serve: $(VENV)/.installed-docs ## show the site on this machine, and build it anew after a change
+	$(BIN)/python -m mkdocs serve
+
 # For Python 3.12 on Linux, whatever runs here; pip matches each manylinux version by its exact name.
 GPU_PLATFORMS = $(foreach n,2_39 2_35 2_34 2_31 2_28 2_27 2_24 2_17,manylinux_$(n)_x86_64) manylinux2014_x86_64
 GPU_WHEELS_KB = 65536
@@ -67,4 +76,4 @@ format: $(VENV)/.installed-test ## format and sort the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 clean: ## remove what the commands above made
-	rm -rf .venv .venv-newest .cache runs .hypothesis .ruff_cache
+	rm -rf .venv .venv-newest .cache build/site runs .hypothesis .ruff_cache

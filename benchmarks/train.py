@@ -11,10 +11,11 @@ from rich.console import Console
 
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice
-from benchmarks import report, train_tables
+from benchmarks import report, train_profile, train_tables
 from benchmarks.beside_torch import make_report
 from benchmarks.candidates import Candidate, Program
 from benchmarks.flags import comma_list, expect_writable
+from benchmarks.machine import cores
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.study import Study, relative_error
 from benchmarks.torch_ops import missing as missing_torch
@@ -49,6 +50,8 @@ class Train(Sizes):
     """Timed calls per candidate; the table shows their median and quartile range."""
     seconds: float = 30.0
     """Time budget per candidate, in seconds: fewer samples where it would be exceeded."""
+    profile: bool = False
+    """Show where the time of a JAX step goes, by kind of operation and part of the model, instead."""
     json: Path | None = None
     """Write every number here, with the facts about the machine."""
     markdown: Path | None = None
@@ -61,6 +64,8 @@ class Train(Sizes):
             ValueError: a flag makes no sense, or JAX does not compute on one CPU.
         """
         self._check()
+        if self.profile:
+            return self._profile(command)
         limit = available_bytes() / 2
         settings = {
             "d_model": self.d_model,
@@ -90,6 +95,19 @@ class Train(Sizes):
             json=self.json,
             markdown=self.markdown,
         )
+
+    def _profile(self, command: str) -> int:
+        """Profile each model, show, write; 0."""
+        results = report.new_report("train_profile", command, {"steps": self.steps}, [], [])
+        if (load := results["machine"]["load_average"] or 0) > cores() / 4:
+            results["notes"].append(f"The machine was not idle: load {load:g}, from other programs.")
+        for model in self.models:
+            found = train_profile.profile(self, model)
+            results["rows"].append({"model": model, **found})
+        results["complete"] = True
+        self._save(results)
+        train_profile.show(results)
+        return 0
 
     def _measure(self, results: dict[str, Any], limit: float, progress: Console) -> bool:
         """One model after the other, the report up to date after each; False if Ctrl-C came first."""

@@ -94,7 +94,7 @@ class Workload:
         """A call makes `steps` steps of `based_jax.training.step`, as the training command compiles it."""
         programs = self._programs(variant)
         with _logits_at_a_time(self._logits // variant.logits if variant.logits else None):
-            program = compile_jitted(programs.train, [self._start(), self._batch(0)], carried=0, result=0)
+            program = compile_jitted(programs.train, list(self.first_arguments()), carried=0, result=0)
         calls = range(self.sizes.steps)
         return Program(
             call=lambda: [program.call() for _ in calls],
@@ -103,6 +103,14 @@ class Workload:
             temp_bytes=program.temp_bytes,
             needed_bytes=program.needed_bytes,
         )
+
+    def train_step(self, variant: Variant) -> Any:
+        """The training step, traced and lowered but not compiled."""
+        return self._programs(variant).train.lower(*self.first_arguments())
+
+    def first_arguments(self) -> tuple[TrainState, Batch]:
+        """State and batch of the first step, on the device: training takes the state's buffers."""
+        return self._start(), self._batch(0)
 
     @functools.cached_property
     def start(self) -> TrainState:
@@ -123,7 +131,6 @@ class Workload:
         return self.sizes.batch_size * self.sizes.length * self.architecture.padded_vocab_size
 
     def _start(self) -> TrainState:
-        """On the device: training takes the buffers."""
         return jax.tree.map(jax.numpy.array, self.start)
 
     def _batch(self, index: int) -> Batch:

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 
 import based_jax as bj
+from based_jax.command_list import console_commands
 from based_jax.convert.options.check import tables as options_of_theirs
 from based_jax.convert.options.option import Option
 from based_jax.mixers.contract import MixerSummary
@@ -17,6 +18,7 @@ from based_jax.published.parameters import PRINTED
 from based_jax.reports.measured import Results
 from based_jax.reports.page import page
 from based_jax.testing.transformations import NO_FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal
+from benchmarks.__main__ import COMMANDS as BENCHMARKS
 
 HERE = Path(__file__).parent
 
@@ -276,10 +278,34 @@ def results_page() -> str:
     return page(Results(HERE.parent / "results"))
 
 
+def commands_page() -> str:
+    """Every command, from the docstrings of their modules."""
+    found = console_commands(Path(bj.__file__).parent)
+    rows = [[f"`based-jax {name}`", f"`{_runnable(module)}`", text] for name, (module, text) in found.items()]
+    speed = [[f"`python -m benchmarks {name}`", command.purpose] for name, command in BENCHMARKS.items()]
+    return _page(
+        "Commands",
+        "Each explains its flags, units and defaults, with `--help`. A wrong flag, path or value ends in "
+        "one line on stderr and exit status 2. Long work shows its progress, and Ctrl-C saves what there is.",
+        "After an installation a command runs in its first form from any directory. The second form does the "
+        "same; `train` is found in a checkout only.",
+        _table(["command", "module", "what it does"], rows),
+        "## Benchmarks",
+        "They run in a checkout ([benchmarks](../benchmarks.md)).",
+        _table(["command", "what it measures"], speed),
+    )
+
+
+def _runnable(module: str) -> str:
+    module = module.removesuffix(".__main__").replace("based_jax.training.commands", "train")
+    return f"python -m {module}"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "mixers.md": mixers_page,
     "options.md": options_page,
     "presets.md": presets_page,
+    "reference/commands.md": commands_page,
     "results.md": results_page,
     "transformations.md": transformations_page,
 }

@@ -68,7 +68,7 @@ def complete(passage: str, question: str, answer: str, rewrite: str) -> dict[str
     Case, closing punctuation and quotation marks are disregarded. A space joins passage and statement: the
     papers do not say what does.
 
-    Example:
+    Examples:
         >>> row = complete("P.", "Who?", "Denver Broncos", "The champions were the Denver Broncos.")
         >>> row["text"], row["value"]
         ('P. The champions were the', 'Denver Broncos')

@@ -15,7 +15,7 @@ from based_jax.validate import expect
 class StopTexts:
     """Cuts a text that arrives in chunks before the first stop text, however the chunks fall.
 
-    Example:
+    Examples:
         >>> cut = StopTexts(["\\n\\n"])
         >>> [cut.feed(chunk) for chunk in ("one\\n", "two\\n", "\\nthree")], cut.found
         (['one', '\\ntwo', ''], True)

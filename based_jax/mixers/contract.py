@@ -25,7 +25,7 @@ from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.not_numbers import broken_tokens, is_number, nan_unless, numbers, with_broken
-from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
+from based_jax.ops.core.products import ACTIVATIONS, gated_product, over_rows, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
 
@@ -269,7 +269,7 @@ class Projection(nn.Module):
         y = product(rows, matrix).reshape(*lead, *self.features)
         if self.bias:
             bias = self.param("bias", zeros(*self.axes[inputs:]), self.features)
-            y = y + bias.astype(self.dtype)
+            y = y + over_rows(bias.astype(self.dtype), y)
         return y if self.gate is None else y[..., 0, :] * ACTIVATIONS[self.gate](y[..., 1, :])
 
 

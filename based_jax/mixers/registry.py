@@ -160,7 +160,7 @@ def info(name: str) -> MixerInfo:
 def options(name: str) -> dict[str, Option]:
     """The options that `make` takes beside d_model: default and meaning of each, inherited ones last.
 
-    Example:
+    Examples:
         >>> import based_jax as bj
         >>> bj.mixers.options("gated_conv")["kernel_size"]
         Option(default=3, meaning='taps of the convolution.')

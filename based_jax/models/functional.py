@@ -37,7 +37,7 @@ def functional(module: Module) -> Functional:
     Raises:
         TypeError: not a module of this library.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, based_jax as bj
         >>> init, apply = bj.functional(bj.mixers.make("linear_attention", d_model=32))
         >>> x = jnp.ones((1, 8, 32))

@@ -33,7 +33,7 @@ from based_jax.validate import expect, expect_array
 class LanguageModel(Module):
     """A language model described by a `ModelConfig`.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, based_jax as bj
         >>> model = bj.LanguageModel(bj.presets.get("based-tiny"))
         >>> tokens = jnp.zeros((1, 8), jnp.int32)

@@ -21,8 +21,13 @@ from based_jax.ops.softmax_attention import left_from_paper_window
 from based_jax.validate import expect_choice
 
 BYTE_VOCAB = 257
+"""Tokens of the byte tokenizer: 256 bytes and the separator of documents."""
+
 DNA_VOCAB = 6
+"""Tokens of the nucleotide tokenizer."""
+
 GPT2_VOCAB = 50257
+"""Tokens of GPT-2's tokenizer."""
 
 
 def _based(d_model: int, schedule: str) -> ModelConfig:

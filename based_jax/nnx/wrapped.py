@@ -93,7 +93,7 @@ def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: A
     Raises:
         TypeError: not a module of this library.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, based_jax as bj
         >>> from flax import nnx
         >>> layer = bj.nnx.wrap(bj.mixers.make("gla", d_model=64), nnx.Rngs(0), jnp.ones((1, 8, 64)))
@@ -117,7 +117,8 @@ def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: A
 
     def variable(box: Any, array: jax.Array, spec: Any = None) -> nnx.Param:
         axes = getattr(box, "names", None) if spec is None else tuple(spec)
-        return nnx.Param(array, eager_sharding=eager, **({} if axes is None else {"out_sharding": axes}))
+        names: dict[str, Any] = {} if axes is None else {"out_sharding": axes}
+        return nnx.Param(array, eager_sharding=eager, **names)
 
     is_box = lambda leaf: isinstance(leaf, nn.meta.AxisMetadata)  # noqa: E731
     trees = (boxed, arrays) if placed is None else (boxed, arrays, placed)

@@ -45,6 +45,7 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_choice
 
 PINVERSES = ("iterative", "shared", "svd")
+"""Ways to compute the pseudo-inverse, values of `pinverse`."""
 
 
 @jax.tree_util.register_dataclass

@@ -11,12 +11,14 @@ from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
 from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.products import over_rows
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import Stream, advance, init_stream
 from based_jax.typing import Array, Bool, Float, Int
@@ -86,19 +88,23 @@ def short_conv(
     elif call.follows_shards:
         history = context_parallel.halo(x, taps - 1)
     else:
-        history = jnp.zeros((batch, taps - 1, channels), x.dtype)
+        history = None
 
     kernel = kernel.astype(x.dtype)
-    padded = jnp.concatenate([history.astype(x.dtype), x], axis=1)
+    before = jnp.zeros((batch, taps - 1, channels), x.dtype) if history is None else history.astype(x.dtype)
+    padded = jnp.concatenate([before, x], axis=1)
     age = call.tokens.positions  # tokens of the same segment before this one
     # In a fresh call without segments the history before the first token is zeros: nothing to hide.
     bounded = call.before is not None or segment_ids is not None
-    y = jnp.zeros_like(x) if bias is None else jnp.broadcast_to(bias.astype(x.dtype), x.shape)
+    y = jnp.zeros_like(x) if bias is None else over_rows(bias.astype(x.dtype), x)
     for back in range(taps):
-        tap = padded[:, taps - 1 - back : taps - 1 - back + length]
+        if history is None:  # one loop with the sum, in both directions of differentiation
+            tap = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (back, -back, 0), (0, 0, 0)])
+        else:
+            tap = padded[:, taps - 1 - back : taps - 1 - back + length]
         if back and bounded:
             tap = jnp.where((age >= back)[..., None], tap, 0)
-        y = y + kernel[taps - 1 - back] * tap
+        y = y + over_rows(kernel[taps - 1 - back], x) * tap
     if not return_state:
         return y
 
@@ -107,7 +113,7 @@ def short_conv(
     else:
         after = mask.sum(axis=1, dtype=jnp.int32)[:, None] + jnp.arange(taps - 1)
         recent = jnp.take_along_axis(padded, after[..., None], axis=1)
-    return y, ShortConvState(recent.astype(history.dtype), call.after)
+    return y, ShortConvState(recent.astype(before.dtype if history is None else history.dtype), call.after)
 
 
 def _supports_step(kernel: str, inner: Array, taps: Array) -> str | None:

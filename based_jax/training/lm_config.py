@@ -23,6 +23,7 @@ from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
 
 DEFAULT_PRESET = "based-tiny"
+"""Preset of a run that names none."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,11 @@ from based_jax.models import LanguageModel, ModelConfig
 from based_jax.typing import Array, Params
 from based_jax.validate import expect
 
-CHANGES = "low_rank"  # the collection of A and B, beside "params"
-SCALE = 2.0  # alpha / r: the size of the change does not depend on the rank
+CHANGES = "low_rank"
+"""Collection of the factors A and B, beside "params"."""
+
+SCALE = 2.0
+"""alpha / r: the size of the change does not depend on the rank."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,13 @@ from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice, expect_ranges
 
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
+"""Schedules of the learning rate after the warm-up."""
+
 MOMENT_DTYPES = ("float32", "bfloat16")
-FILTER = "filter"  # what every long convolution calls its filter in the tree of parameters
+"""Dtypes in which AdamW may keep its first moment."""
+
+FILTER = "filter"
+"""Name of the filter of every long convolution in the tree of parameters."""
 
 
 @dataclasses.dataclass(frozen=True)

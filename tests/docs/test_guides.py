@@ -7,12 +7,22 @@ import pytest
 
 from based_jax.mixers import registry
 from based_jax.models import presets
+from based_jax.ops.core import registration
 from tests.marks import slow_but
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINKED = [
+    *PAGES,
+    *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md")),
+]
 SLOW = ("export", "generation", "kernels", "theory")
 """pages whose blocks compile many programs"""
+
+
+def name_of(page: Path) -> str:
+    """The page's path in the repository."""
+    return page.relative_to(ROOT).as_posix()
 
 
 @pytest.fixture
@@ -27,21 +37,24 @@ def shallow(monkeypatch, request):
 def registry_of_its_own(monkeypatch):
     """What a page registers is forgotten after it."""
     monkeypatch.setattr(registry, "_MIXERS", dict(registry._MIXERS))
+    monkeypatch.setattr(registration, "_REGISTERED", {})
 
 
 @pytest.mark.parametrize(
     "page",
-    slow_but([page.name for page in PAGES if page.stem not in SLOW], PAGES, lambda page: page.name),
-    ids=lambda page: page.name,
+    slow_but([page for page in PAGES if page.stem not in SLOW], PAGES),
+    ids=name_of,
 )
-def test_python_blocks_run(page, unchecked, shallow, registry_of_its_own):
+def test_python_blocks_run(page, unchecked, shallow, registry_of_its_own, monkeypatch):
+    monkeypatch.chdir(ROOT)
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):
         exec(compile(block, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
 def test_links_lead_somewhere(page):
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    text = re.sub(r"^(`{3,}).*?^\1", "", page.read_text(), flags=re.S | re.M)  # brackets in code are no links
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing

@@ -1,18 +1,13 @@
 """The generated pages are what the registry and the presets say, and what they say is so."""
 
-import importlib.util
-
 import pytest
 
 import based_jax as bj
 from based_jax.published.parameters import PRINTED
 from tests.conftest import ROOT
+from tests.docs.scripts import script
 
-spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
-assert spec is not None
-assert spec.loader is not None
-tables = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tables)
+tables = script("tables")
 
 
 def test_the_pages_are_up_to_date():

@@ -11,7 +11,8 @@ import numpy as np
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect
 
-IGNORE = -100  # label of a token that counts neither in the loss nor in the accuracy
+IGNORE = -100
+"""Label of a token that counts neither in the loss nor in the accuracy."""
 
 Inputs = Int[Array, "n N"] | Float[Array, "n N D"]
 Labels = Int[Array, "n N"]

@@ -35,7 +35,7 @@ def prefix_tree(sequences: Sequence[Sequence[int]], *, share: bool = True) -> li
         sequences: tokens; none is empty.
         share: False makes a root of every distinct sequence.
 
-    Example:
+    Examples:
         >>> long = tuple(range(20))
         >>> [root] = prefix_tree([(*long, 1), (*long, 2, 3)])
         >>> (root.start, root.stop), [(node.stop, node.members) for node in root.children]

@@ -18,10 +18,15 @@ from based_jax.validate import expect, expect_choice
 
 CONTEXT = 2048
 """tokens of prompt and answer together"""
+
 ANSWER_TOKENS = 48
+"""tokens of an answer"""
+
 CHUNK = 1920
 """tokens of a document in a prompt of FDA"""
+
 PROMPTS = ("stored", "rebuilt")
+"""texts of a prompt: as the data have it, or as `rebuild` makes it"""
 
 _SUMMARY = "Summary of information above..."
 _SEPARATOR = "<|endoftext|>"  # what the authors' decoding shows for the end of a document
@@ -65,7 +70,7 @@ def make_prompt(
 def rebuild(text: str, key: str) -> str:
     """SWDE's prompt in a later revision of the authors' task: without the summary of other keys' values.
 
-    Example:
+    Examples:
         >>> rebuild("A film.\\nSummary of information above...\\nyear: 1999\\ndirector:", "director")
         'A film.\\n Director:'
     """
@@ -116,7 +121,7 @@ def newline_tokens(tokenizer: Tokenizer) -> list[int]:
 def contains(answer: str, value: str) -> bool:
     """Whether `value` stands in `answer`, letter by letter but for the case.
 
-    Example:
+    Examples:
         >>> contains(" sacramento, California", "Sacramento"), contains(" 1,000", "1.000")
         (True, False)
     """

@@ -25,6 +25,7 @@ from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
 
 PADDINGS = ("correct", "authors")
+"""How prompts of a batch are padded: without effect on the answers, or as the authors' code does."""
 
 Generator: TypeAlias = Callable[[Sequence[np.ndarray]], np.ndarray]
 """Rows of tokens to their continuations, integers (rows, ANSWER_TOKENS); what comes after a newline may be

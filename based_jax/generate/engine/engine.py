@@ -56,7 +56,7 @@ class Engine:
     Single-threaded: call it from one thread. All work is done in `step`, which takes about as long as
     `decode_chunk` tokens and a chunk of up to 8 prompts.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, based_jax as bj
         >>> from based_jax.generate import Engine, Request
         >>> model = bj.LanguageModel(bj.presets.get("based-tiny"))

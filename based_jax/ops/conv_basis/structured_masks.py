@@ -180,6 +180,7 @@ class DistinctRowsMask(_Parts):
 
 
 StructuredMask = CausalMask | RowChangeMask | IntervalMask | DistinctColumnsMask | DistinctRowsMask
+"""Any of the masks with structure, as `masked_low_rank` takes them."""
 
 
 def row_changes(mask: Shaped[np.ndarray, "N N"] | IntervalMask) -> Int[np.ndarray, " N"]:

@@ -28,6 +28,10 @@ def product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Arr
     XLA writes a product with a vector as a sum of elementwise products. On a GPU it rounds these to 16 bits
     before it adds them, and often stores them all, three times the traffic of the weights.
     """
+    if x.ndim > 2 and _is_on_one_cpu(x):
+        # With its rows in one axis XLA's CPU compiler multiplies in place; the gradient of the weights, a sum
+        # over several axes, would have it transpose both factors first.
+        return (x.reshape(-1, x.shape[-1]) @ weights).reshape(*x.shape[:-1], -1)
     if x.dtype.itemsize != 2 or not is_row_on_gpu(x):
         return x @ weights
     two = jnp.broadcast_to(x.reshape(1, -1), (2, x.shape[-1])) @ weights
@@ -56,6 +60,23 @@ def gated_product(
         return y.reshape(*x.shape[:-1], -1)
     inner = product(x, weights).reshape(*x.shape[:-1], 2, -1)
     return inner[..., 0, :] * ACTIVATIONS[activation](inner[..., 1, :])
+
+
+def over_rows(parameters: Float[Array, "... D"], x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+    """Return parameters of x's last axes once for each row of x, in their own dtype.
+
+    On a CPU as a product with ones, which costs nothing: the gradient, the sum over rows, is then a product
+    too. XLA's own sum over long axes walks over windows there and takes 5 to 7 times as long.
+    """
+    rows = x.shape[: x.ndim - parameters.ndim]
+    if math.prod(rows) == 1 or not _is_on_one_cpu(x):
+        return jnp.broadcast_to(parameters, x.shape)
+    ones = jnp.ones((math.prod(rows), 1), parameters.dtype)
+    return (ones @ parameters.reshape(1, -1)).reshape(x.shape)
+
+
+def _is_on_one_cpu(x: Array) -> bool:
+    return dispatch.platform([x]) == "cpu" and not context_parallel.is_active()
 
 
 def is_row_on_gpu(x: Float[Array, "... K"]) -> bool:

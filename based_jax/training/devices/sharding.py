@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from based_jax.validate import expect
 
 MESH_AXES = ("data", "fsdp", "tensor", "context")
+"""Axes that a mesh may have; docs/scaling.md says what each cuts."""
 
 RULES = (
     ("embed", "fsdp"),
@@ -20,6 +21,7 @@ RULES = (
     ("mlp", "tensor"),
     ("head_dim", None),
 )
+"""Name of a parameter's axis -> the mesh axis over which it is cut."""
 
 BATCH_AXES = (("data", "fsdp"), ("context",))
 """Mesh axes over which the rows and the tokens of a batch are cut"""

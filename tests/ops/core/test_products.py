@@ -9,10 +9,10 @@ import pytest
 
 import pallas_kernels
 from based_jax.ops.core import dispatch
-from based_jax.ops.core.products import gated_product, product, row_products
+from based_jax.ops.core.products import gated_product, over_rows, product, row_products
 from benchmarks.static import cost, hlo
 from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
-from tests.tolerances import BFLOAT16, assert_close
+from tests.tolerances import BFLOAT16, FLOAT32_GRADIENT, assert_close
 
 
 def _drawn(*shape, dtype):
@@ -50,6 +50,23 @@ def test_a_row_of_16_bits_takes_the_kernels_where_they_run():
     assert_close(y, x @ first, BFLOAT16)
     assert (y.shape, gated.shape) == ((1, 1, 8), (1, 1, 16))
     assert_close(gated, plain, BFLOAT16)
+
+
+@pytest.mark.parametrize("rows", [(), (1,), (2, 7)], ids=str)
+@pytest.mark.parametrize("own", [(5,), (3, 4)], ids=str)
+def test_parameters_over_rows_are_broadcast(rows, own):
+    parameters, x = _drawn(*own, dtype="float32"), _drawn(*rows, *own, dtype="float32")
+    weights = np.asarray(x, np.float64)
+    y, pull = jax.vjp(lambda p: over_rows(p, x), parameters)
+    np.testing.assert_array_equal(y, jnp.broadcast_to(parameters, x.shape))
+    wanted = weights.reshape(-1, *own).sum(axis=0)
+    assert_close(pull(x)[0], wanted, FLOAT32_GRADIENT)
+
+
+def test_rows_of_a_cpu_are_multiplied_in_one_axis():
+    x, weights = _drawn(2, 3, 24, dtype="float32"), _drawn(24, 5, dtype="float32")
+    assert "[6,24]" in str(jax.make_jaxpr(product)(x, weights)).replace("f32", "")
+    np.testing.assert_allclose(product(x, weights), np.einsum("abk,kv->abv", x, weights), rtol=1e-5)
 
 
 @pytest.mark.skipif(not any(map(importlib.util.find_spec, PLUGINS)), reason="needs jax's CUDA plugin")
