@@ -12,7 +12,6 @@ from flax import linen as nn
 from flax import nnx
 
 from based_jax.mixers.module import Module
-from based_jax.mixers.named_axes import NamedAxes
 from based_jax.training.devices.sharding import shardings_of
 from based_jax.typing import Params, State
 from based_jax.validate import expect
@@ -23,7 +22,8 @@ class Wrapped(nnx.Module):
 
     Attributes:
         module: the mixer or model, without parameters.
-        params: nested dicts of `nnx.Param`, each with its logical axis names.
+        params: nested dicts of `nnx.Param`. Their `out_sharding` has the axes of the mesh in force when they
+            were made, or logical axis names where there was none.
     """
 
     def __init__(self, module: Module, params: Mapping[str, Any]) -> None:
@@ -112,14 +112,19 @@ def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: A
         return module.init(key, *example, **context)["params"]
 
     boxed = jax.eval_shape(init, key)
-    mesh = jax.sharding.get_mesh()
-    placed = None if mesh.empty else shardings_of(boxed, mesh)
+    # Not `get_mesh`, which raises within `nnx.eval_shape`, `nnx.jit` and `nnx.vmap` of a constructor.
+    mesh = jax.sharding.get_abstract_mesh()
+    placed = None if mesh.empty else jax.tree.map(lambda of: of.spec, shardings_of(boxed, mesh))
     arrays = jax.jit(lambda key: nn.meta.unbox(init(key)), out_shardings=placed)(key)
+    # On a mesh Flax places the variables and, because of that, the moments that an optimizer makes of them
+    # within `nnx.jit`. It raises where there is no mesh, and on a mesh with axes of several types.
+    eager = None if placed is not None and len(set(mesh.axis_types)) == 1 else False
 
-    def variable(box: Any, array: jax.Array) -> nnx.Param:
-        # The array is already sharded: a variable that shards itself raises an error without a mesh.
-        names: dict[str, Any] = {"out_sharding": box.names} if isinstance(box, NamedAxes) else {}
-        return nnx.Param(array, eager_sharding=False, **names)
+    def variable(box: Any, array: jax.Array, spec: Any = None) -> nnx.Param:
+        axes = getattr(box, "names", None) if spec is None else tuple(spec)
+        names: dict[str, Any] = {} if axes is None else {"out_sharding": axes}
+        return nnx.Param(array, eager_sharding=eager, **names)
 
     is_box = lambda leaf: isinstance(leaf, nn.meta.AxisMetadata)  # noqa: E731
-    return Wrapped(module, jax.tree.map(variable, boxed, arrays, is_leaf=is_box))
+    trees = (boxed, arrays) if placed is None else (boxed, arrays, placed)
+    return Wrapped(module, jax.tree.map(variable, *trees, is_leaf=is_box))

@@ -142,12 +142,45 @@ def sharded() -> None:
             model = bj.nnx.wrap(MODEL, nnx.Rngs(0), TOKENS)
             embedding = model.params["embedding"].get_value()
             assert embedding.sharding.spec == jax.sharding.PartitionSpec("tensor", "fsdp")
+
+            @nnx.jit
+            def create():
+                model = bj.nnx.wrap(MODEL, nnx.Rngs(0), TOKENS)
+                return model, nnx.Optimizer(model, optax.sgd(1e-2, momentum=0.9), wrt=nnx.Param)
+
+            for made in create():  # the model, and the optimizer with its moments
+                specs = [leaf.sharding.spec for leaf in jax.tree.leaves(nnx.state(made)) if leaf.ndim == 2]
+                assert embedding.sharding.spec in specs
+            _, abstract = nnx.get_abstract_model(lambda: bj.nnx.wrap(MODEL, nnx.Rngs(0), TOKENS), mesh)
+            assert abstract["params"]["embedding"].sharding == embedding.sharding
             np.testing.assert_allclose(nnx.jit(loss)(model, TOKENS), loss(alone, TOKENS), rtol=1e-5)
             optimizer = nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
             optimizer.update(model, nnx.jit(nnx.grad(loss))(model, TOKENS))
             assert model.params["embedding"].get_value().sharding.spec == embedding.sharding.spec
             assert loss(model, TOKENS) < loss(alone, TOKENS)
             assert bj.generate(MODEL, model.variables, TOKENS[:, :4], 2).shape == (2, 2)
+
+
+def test_a_constructor_runs_within_transformations(wrapped):
+    make = lambda rngs: bj.nnx.wrap(MODEL, rngs, TOKENS)  # noqa: E731
+    shapes = jax.tree.map(lambda leaf: leaf.shape, nnx.state(wrapped))
+    abstract = nnx.state(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
+    assert jax.tree.map(lambda leaf: leaf.shape, abstract) == shapes
+    np.testing.assert_array_equal(nnx.jit(make)(nnx.Rngs(0))(TOKENS)[0], wrapped(TOKENS)[0])
+    three = nnx.split_rngs(splits=3)(nnx.vmap(make))(nnx.Rngs(0))
+    stacked = jax.tree.map(lambda leaf: leaf.shape[1:], nnx.state(three))
+    assert stacked == shapes
+    assert len(np.unique(three.params["embedding"][:, 0, 0])) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+def test_a_pipeline_on_eight_devices(framework):
+    if framework == "equinox":
+        pytest.importorskip("equinox")
+    out = run_python(f"import tests.nnx.pipeline_{framework}", devices=8)
+    assert "correct rows: 8" in out
+    assert "P('fsdp'" in out
 
 
 def test_what_is_no_module_of_ours_is_refused():

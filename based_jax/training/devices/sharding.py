@@ -5,8 +5,8 @@ from typing import Any
 
 import jax
 from flax import linen as nn
-from flax.linen.spmd import logical_to_mesh_sharding
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from flax.linen.spmd import logical_to_mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from based_jax.validate import expect
 
@@ -54,18 +54,18 @@ def mesh_sizes(text: str | None) -> dict[str, int]:
     return sizes
 
 
-def shardings_of(boxed: Any, mesh: Mesh) -> Any:
+def shardings_of(boxed: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Return the shardings of an abstract tree whose leaves carry logical axis names.
 
     An array is replicated over a mesh axis that does not divide the corresponding array axis.
     """
     rules = [(name, _present(axes, mesh)) for name, axes in RULES]
-    wanted = logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
+    wanted = logical_to_mesh(nn.get_partition_spec(boxed), rules)
 
-    def fit(sharding: NamedSharding, leaf: Any) -> NamedSharding:
+    def fit(spec: PartitionSpec, leaf: Any) -> NamedSharding:
         axes = [
             axis if axis is not None and size % mesh.shape[axis] == 0 else None
-            for axis, size in zip(tuple(sharding.spec) + (None,) * leaf.ndim, leaf.shape, strict=False)
+            for axis, size in zip(tuple(spec) + (None,) * leaf.ndim, leaf.shape, strict=False)
         ]
         return NamedSharding(mesh, PartitionSpec(*axes))
 
@@ -77,7 +77,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*(_present(axes, mesh) for axes in BATCH_AXES)))
 
 
-def _present(axes: str | tuple[str, ...] | None, mesh: Mesh) -> Any:
+def _present(axes: str | tuple[str, ...] | None, mesh: Mesh | AbstractMesh) -> Any:
     if isinstance(axes, tuple):
         return tuple(axis for axis in axes if axis in mesh.shape)
     return axes if axes in mesh.shape else None
