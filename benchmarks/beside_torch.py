@@ -9,7 +9,6 @@ from rich.console import Console
 
 from benchmarks import report
 from benchmarks.candidates import Candidate
-from benchmarks.machine import cores
 from benchmarks.study import INTERRUPTED
 
 
@@ -39,8 +38,7 @@ def make_report(
     described = [{"name": c.name, "label": c.label, "framework": c.framework} for c in candidates]
     notes: list[str] = []
     results = report.new_report(name, command, settings, described, notes)
-    if (load := results["machine"]["load_average"] or 0) > cores() / 4:
-        notes.append(f"The machine was not idle: load {load:g} at the start, from other programs.")
+    report.note_load(results)
     progress = Console(stderr=True, highlight=False)
     results["complete"] = measure(results, progress)
     if not results["complete"]:

@@ -16,7 +16,6 @@ from based_jax.validate import expect
 from benchmarks import loader_tables, report
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.loader_run import tokens_per_second, train, write_random_shards
-from benchmarks.machine import cores
 
 GB = 10**9
 SHUFFLES = ("windows", "documents")
@@ -61,8 +60,7 @@ class Loader:
         names = ("length", "batch_size", "gigabytes", "steps", "samples", "seconds")
         settings = {name: getattr(self, name) for name in names}
         results = report.new_report("loader", command, settings, [], [])
-        if (load := results["machine"]["load_average"] or 0) > cores() / 4:
-            results["notes"].append(f"The machine was not idle: load {load:g} at the start.")
+        report.note_load(results)
         progress = Console(stderr=True, highlight=False)
         try:
             self._measure(results, progress)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from benchmarks.machine import facts
+from benchmarks.machine import cores, facts
 from pallas_kernels.journal import SCHEMA, save
 
-__all__ = ["SCHEMA", "new_report", "save"]
+__all__ = ["SCHEMA", "new_report", "note_load", "save"]
 
 
 def new_report(
@@ -33,3 +33,9 @@ def new_report(
         "summary": {},
         "notes": notes,
     }
+
+
+def note_load(report: dict[str, Any]) -> None:
+    """Add a note if other programs took more than a quarter of the cores when the report was begun."""
+    if (load := report["machine"]["load_average"] or 0) > cores() / 4:
+        report["notes"].append(f"The machine was not idle: load {load:g} at the start, from other programs.")

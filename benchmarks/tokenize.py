@@ -58,8 +58,7 @@ class Tokenize:
         names = ("gigabytes", "vocab_size", "every", "seconds")
         settings = {name: getattr(self, name) for name in names} | {"workers": workers}
         results = report.new_report("tokenize", command, settings, [], [])
-        if (load := results["machine"]["load_average"] or 0) > cores() / 4:
-            results["notes"].append(f"The machine was not idle: load {load:g} at the start.")
+        report.note_load(results)
         try:
             with tempfile.TemporaryDirectory(dir=self.scratch, prefix="tokenize-") as folder:
                 results["rows"].append(self._measure(Path(folder), workers))

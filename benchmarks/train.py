@@ -15,7 +15,6 @@ from benchmarks import report, train_profile, train_tables
 from benchmarks.beside_torch import make_report
 from benchmarks.candidates import Candidate, Program
 from benchmarks.flags import comma_list, expect_writable
-from benchmarks.machine import cores
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.study import Study, relative_error
 from benchmarks.torch_ops import missing as missing_torch
@@ -99,8 +98,7 @@ class Train(Sizes):
     def _profile(self, command: str) -> int:
         """Profile each model, print and write; return 0."""
         results = report.new_report("train_profile", command, {"steps": self.steps}, [], [])
-        if (load := results["machine"]["load_average"] or 0) > cores() / 4:
-            results["notes"].append(f"The machine was not idle: load {load:g}, from other programs.")
+        report.note_load(results)
         for model in self.models:
             found = train_profile.profile(self, model)
             results["rows"].append({"model": model, **found})
