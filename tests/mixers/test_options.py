@@ -183,7 +183,7 @@ def test_options_that_no_state_can_have_are_named(unchecked, name, options, mess
     ("name", "options", "context", "message"),
     [
         ("bigbird", {}, {"cells": np.zeros((2, 2))}, "cells has dtype"),
-        ("conv_basis", {"max_error": 0.1}, {"mask": MASK}, "expected None with max_error, which looks at"),
+        ("conv_basis", {"max_error": 0.1}, {"mask": MASK}, "expected None with max_error, which reads"),
         (
             "input_conv",
             {"filter": "autocorrelation"},

@@ -247,4 +247,4 @@ def test_help_explains_every_flag(capsys):
         "--learning-rate",
     ):
         assert flag in text
-    assert "passes over the training part" in text
+    assert "passes over the training split" in text

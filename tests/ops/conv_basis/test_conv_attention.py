@@ -315,7 +315,7 @@ STATE = blank(ops.init_conv_attention_state, 2, 5, 2, 2, 4, 4)
         ({"starts": np.zeros((2, 3), int)}, ValueError, "starts has shape"),
         ({"starts": np.zeros((2, 2, 1))}, TypeError, "starts has dtype"),
         ({"starts": np.ones((2, 2, 1), int)}, ValueError, "starts = .*: expected integers ascending from 0"),
-        ({"starts": None}, ValueError, "num_bases = None: expected 1 to 3 segments, where no starts"),
+        ({"starts": None}, ValueError, "num_bases = None: expected 1 to 3 segments, if no starts"),
         ({"starts": None, "num_bases": 4}, ValueError, "num_bases = 4: expected 1 to 3 segments"),
         ({"num_bases": 3}, ValueError, "num_bases = 3: expected None or 2, the number of starts"),
         ({"starts": None, "num_bases": 2, "segment_ids": np.ones((2, 3), int)}, ValueError, "starts = None"),
