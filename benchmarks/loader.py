@@ -13,7 +13,8 @@ from based_jax.data import PackedTokens, train_iterator
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.streams import TokenStream
 from based_jax.validate import expect
-from benchmarks import loader_tables, report
+from benchmarks import loader_tables
+from benchmarks.beside_torch import make_report
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.loader_run import tokens_per_second, train, write_random_shards
 
@@ -59,20 +60,15 @@ class Loader:
         self._check()
         names = ("length", "batch_size", "gigabytes", "steps", "samples", "seconds")
         settings = {name: getattr(self, name) for name in names}
-        results = report.new_report("loader", command, settings, [], [])
-        report.note_load(results)
-        progress = Console(stderr=True, highlight=False)
+        files = {"json": self.json, "markdown": self.markdown}
+        return make_report("loader", command, settings, [], self._measured, loader_tables, **files)
+
+    def _measured(self, results: dict[str, Any], progress: Console) -> bool:
         try:
             self._measure(results, progress)
-            results["complete"] = True
         except KeyboardInterrupt:
-            results["notes"].append("Interrupted: what was not reached is missing.")
-        if self.json:
-            report.save(results, self.json)
-        loader_tables.show(results)
-        if self.markdown:
-            self.markdown.write_text(loader_tables.insert(self.markdown.read_text(), results))
-        return 0 if results["complete"] else 130
+            return False
+        return True
 
     def _measure(self, results: dict[str, Any], progress: Console) -> None:
         with tempfile.TemporaryDirectory(dir=self.scratch, prefix="loader-") as folder:

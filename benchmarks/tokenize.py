@@ -10,7 +10,8 @@ from rich.console import Console
 
 from based_jax.data.shards.manifest import Manifest
 from based_jax.validate import expect
-from benchmarks import report, tokenize_tables
+from benchmarks import tokenize_tables
+from benchmarks.beside_torch import make_report
 from benchmarks.flags import expect_writable
 from benchmarks.machine import cores
 from benchmarks.tokenize_corpus import Corpus, batched
@@ -57,23 +58,18 @@ class Tokenize:
         workers = self.workers or cores()
         names = ("gigabytes", "vocab_size", "every", "seconds")
         settings = {name: getattr(self, name) for name in names} | {"workers": workers}
-        results = report.new_report("tokenize", command, settings, [], [])
-        report.note_load(results)
+        files = {"json": self.json, "markdown": self.markdown}
+        return make_report("tokenize", command, settings, [], self._measured, tokenize_tables, **files)
+
+    def _measured(self, results: dict[str, Any], progress: Console) -> bool:
         try:
             with tempfile.TemporaryDirectory(dir=self.scratch, prefix="tokenize-") as folder:
-                results["rows"].append(self._measure(Path(folder), workers))
-            results["complete"] = True
+                results["rows"].append(self._measure(Path(folder), results["settings"]["workers"], progress))
         except KeyboardInterrupt:
-            results["notes"].append("Interrupted: what was not reached is missing.")
-        if self.json:
-            report.save(results, self.json)
-        tokenize_tables.show(results)
-        if self.markdown and results["complete"]:
-            self.markdown.write_text(tokenize_tables.insert(self.markdown.read_text(), results))
-        return 0 if results["complete"] else 130
+            return False
+        return True
 
-    def _measure(self, folder: Path, workers: int) -> dict[str, Any]:
-        progress = Console(stderr=True, highlight=False)
+    def _measure(self, folder: Path, workers: int, progress: Console) -> dict[str, Any]:
         corpus = Corpus()
         progress.print("training the tokenizer")
         corpus.train_tokenizer(folder / "bpe.json", self.vocab_size)

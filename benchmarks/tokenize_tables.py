@@ -35,6 +35,8 @@ def insert(page: str, report: dict[str, Any] | None) -> str:
     """Insert the table of a report; with None only check for its comments (ValueError: there are none)."""
     if report is None:
         return pages.insert(page, "tokenize", None)
+    if not report["rows"]:
+        return page  # interrupted
     table = pages.table(_COLUMNS, map(_cells, report["rows"]), left=0)
     return pages.insert(
         page, "tokenize", "\n\n".join(["", f"{_facts(report)}:", table, *report["notes"], ""])
