@@ -83,7 +83,7 @@ class Tokenize:
         run = tokenize(arguments, library, self.every, self.seconds)
         splits = Manifest.read(out).splits.values()
         tokens = sum(split.tokens for split in splits)
-        low, median, high = (float(rate) for rate in np.percentile(run.library, (25, 50, 75)))
+        low, median, high = (float(rate) for rate in np.percentile(run.alone, (25, 50, 75)))
         return {
             "files": len(files),
             "file_bytes": sum(path.stat().st_size for path in files),
@@ -95,7 +95,7 @@ class Tokenize:
             "tokens_per_second": tokens / run.seconds,
             "library_tokens_per_second": median,
             "library_spread": (high - low) / median,
-            "library_stretches": len(run.library),
+            "library_stretches": len(run.alone),
             "peak_mib": run.peak_mib,
         }
 

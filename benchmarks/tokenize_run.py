@@ -44,7 +44,7 @@ class Run(NamedTuple):
     """from the start of the process to its end, without the pauses"""
     peak_mib: float | None
     """resident memory of all its processes, shared pages counted in each; None if it is not reported"""
-    library: list[float]
+    alone: list[float]
     """tokens per second of the library, before the run, in each pause, and after it"""
 
 

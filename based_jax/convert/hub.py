@@ -77,7 +77,7 @@ def fetch(
         ValueError: an invalid name; also whatever `check` raises.
     """
     repository, revision = parse_id(source, revision)
-    hub = library(repository)
+    hub = import_library(repository)
     if revision is not None and _COMMIT.fullmatch(revision):
         with contextlib.suppress(FileNotFoundError, CheckpointError):
             return _cached(hub, repository, revision, check)
@@ -95,7 +95,7 @@ def fetch(
     return _download(hub, repository, revision, sizes, check)
 
 
-def library(purpose: str) -> Any:
+def import_library(purpose: str) -> Any:
     """Import huggingface_hub. ImportError if it is not installed; `purpose` is the source that needs it."""
     try:
         return importlib.import_module("huggingface_hub")

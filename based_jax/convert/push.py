@@ -90,7 +90,7 @@ def upload(
     name, revision = hub.parse_id(repository, revision)
     config = read_config(folder)
     expect(config.get("format") == FORMAT, str(folder), "another form", "the native one, without pickles")
-    library = hub.library(name)
+    library = hub.import_library(name)
     api = library.HfApi(library_name="based_jax")
     files = ["config.json", SINGLE, INDEX, "model-*-of-*.safetensors", *hub.TOKENIZER_FILES]
     with hub.explained(name, revision, "pushed to"):

@@ -60,7 +60,7 @@ def test_a_run_is_paused_for_the_library_and_its_memory_is_watched(tmp_path, mon
     library = StubLibrary()
     run = tokenize_run.tokenize(["0"], library, 0.4, 0.1)
     assert run.seconds > 0.9
-    assert run.library == [float(i + 1) for i in range(library.count)]
+    assert run.alone == [float(i + 1) for i in range(library.count)]
     assert library.count > 2
     if sys.platform == "linux":
         assert run.peak_mib is not None
