@@ -19,6 +19,7 @@ from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.lowered import by_platform
 from based_jax.ops.core.not_numbers import nan_unless
+from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
@@ -99,7 +100,7 @@ def _forward(hidden: Array, embedding: Array, targets: Array, weights: Array) ->
         of_table += lax.dot_general(hidden, of_logits, _SUM_OVER_ROWS, preferred_element_type=wide)
         return (total + jnp.sum(losses * weights), of_table), ((of_logits @ table)[None], losses[None])
 
-    is_on_cpu = _is_on_one("cpu", hidden)
+    is_on_cpu = is_on_one("cpu", hidden)
     shape = table.shape[::-1] if is_on_cpu else table.shape
     start = (jnp.zeros((), wide), jnp.zeros(shape, wide))
     run = chunk_on_cpu if is_on_cpu else chunk
@@ -124,7 +125,7 @@ def _cross_entropy(hidden: Array, embedding: Array, targets: Array, weights: Arr
 
     def chunk(total: Array, tokens: Any) -> tuple[Array, None]:
         hidden, targets, weights = tokens
-        if _is_on_one("cpu", hidden):
+        if is_on_one("cpu", hidden):
             losses = _losses_on_cpu(hidden[0], table, targets[0])[-1][None]
         else:
             losses = _losses(hidden, table, targets, len(embedding))[-1]
@@ -136,7 +137,7 @@ def _cross_entropy(hidden: Array, embedding: Array, targets: Array, weights: Arr
 def _prepared(embedding: Array, hidden: Array) -> Array:
     """Return the embedding as every chunk multiplies with it; rows of zeros after its own are no tokens."""
     table, rows = embedding.astype(hidden.dtype), len(embedding)
-    return jnp.pad(table, [(0, -rows % ALIGNED), (0, 0)]) if _is_on_one("gpu", hidden) else table
+    return jnp.pad(table, [(0, -rows % ALIGNED), (0, 0)]) if is_on_one("gpu", hidden) else table
 
 
 def _losses(hidden: Array, table: Array, targets: Array, vocab: int) -> tuple[Array, Array, Array]:
@@ -148,7 +149,7 @@ def _losses(hidden: Array, table: Array, targets: Array, vocab: int) -> tuple[Ar
     if len(table) > vocab:
         logits = jnp.where(token < vocab, logits, _lowest(wide))
     is_target = token == targets[..., None]
-    log_sum = _log_sum_exp(logits) if _is_on_one("gpu", hidden) else jax.nn.logsumexp(logits, axis=-1)
+    log_sum = _log_sum_exp(logits) if is_on_one("gpu", hidden) else jax.nn.logsumexp(logits, axis=-1)
     losses = log_sum - jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
     return jnp.exp(logits - log_sum[..., None]), is_target, losses
 
@@ -170,11 +171,6 @@ def _losses_on_cpu(
     rows = jnp.where(is_row, targets, len(table))[:, None]
     of_target = jnp.take_along_axis(logits, rows, axis=1, mode="fill", fill_value=0)[:, 0]
     return p, total, top + jnp.log(total) - of_target
-
-
-def _is_on_one(platform: str, hidden: Array) -> bool:
-    """Return whether no mesh is known over which the vocabulary might be spread."""
-    return dispatch.platform([hidden]) == platform and not context_parallel.is_active()
 
 
 def _lowest(dtype: Any) -> Array:
@@ -203,7 +199,7 @@ def _scan(chunk: Any, start: Any, table: Array, tokens: Any) -> tuple[Any, Any]:
     Chunk i has the tokens i, i + chunks, ...: devices that hold neighbouring tokens all have a share of it.
     On one CPU it has neighbouring tokens of a single row, which are nowhere copied.
     """
-    shape, is_on_cpu = tokens[0].shape[:2], _is_on_one("cpu", tokens[0])
+    shape, is_on_cpu = tokens[0].shape[:2], is_on_one("cpu", tokens[0])
 
     def in_one_row(x: Array) -> Array:
         return x.reshape(1, -1, *x.shape[2:])

@@ -28,7 +28,7 @@ def product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Arr
     XLA compiles a product with a vector to a sum of elementwise products. On a GPU it rounds these to 16 bits
     before adding them, and often stores them all, three times the memory traffic of the weights.
     """
-    if x.ndim > 2 and _is_on_one_cpu(x):
+    if x.ndim > 2 and is_on_one("cpu", x):
         # With its rows in one axis XLA's CPU compiler multiplies in place; the gradient of the weights, a sum
         # over several axes, would have it transpose both factors first.
         return (x.reshape(-1, x.shape[-1]) @ weights).reshape(*x.shape[:-1], -1)
@@ -69,14 +69,15 @@ def over_rows(parameters: Float[Array, "... D"], x: Float[Array, "*rows D"]) -> 
     too. XLA's own sum over long axes walks over windows there and takes 5 to 7 times as long.
     """
     rows = x.shape[: x.ndim - parameters.ndim]
-    if math.prod(rows) == 1 or not _is_on_one_cpu(x):
+    if math.prod(rows) == 1 or not is_on_one("cpu", x):
         return jnp.broadcast_to(parameters, x.shape)
     ones = jnp.ones((math.prod(rows), 1), parameters.dtype)
     return (ones @ parameters.reshape(1, -1)).reshape(x.shape)
 
 
-def _is_on_one_cpu(x: Array) -> bool:
-    return dispatch.platform([x]) == "cpu" and not context_parallel.is_active()
+def is_on_one(platform: str, x: Array) -> bool:
+    """Return whether x is on this platform, and no mesh is known over which it might be sharded."""
+    return dispatch.platform([x]) == platform and not context_parallel.is_active()
 
 
 def is_row_on_gpu(x: Float[Array, "... K"]) -> bool:
