@@ -35,7 +35,7 @@ class Tokenize:
     vocab_size: int = 50_257
     """Tokens of the tokenizer."""
     workers: int | None = None
-    """Processes that encode; default: one for each core."""
+    """Documents to encode at the same time; default: one for each core."""
     every: float = 30.0
     """Pause the run after so many seconds."""
     seconds: float = 5.0

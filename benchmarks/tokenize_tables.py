@@ -58,5 +58,5 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _facts(report: dict[str, Any]) -> str:
     machine, settings = report["machine"], report["settings"]
-    processes = f"{settings['workers']} processes that encode"
-    return f"{machine['cpu']}, {machine['cores']} cores, {processes}, {machine['date'][:10]}"
+    workers = f"--workers {settings['workers']}"
+    return f"{machine['cpu']}, {machine['cores']} cores, {workers}, {machine['date'][:10]}"

@@ -154,7 +154,8 @@ class FileTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " N"]]:
         """Encode several texts, faster than one by one; texts must have no lone surrogates."""
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+        # Half of the time of `np.asarray`.
+        return [np.fromiter(ids := encoding.ids, np.int32, len(ids)) for encoding in encodings]
 
     def decode(self, ids: ArrayLike) -> str:
         """Decode `ids`; the separator, special tokens and ids outside the vocabulary are ignored."""

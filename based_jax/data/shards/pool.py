@@ -4,13 +4,14 @@ import contextlib
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -29,8 +30,17 @@ for name, path in zip(sys.argv[1:7:2], sys.argv[2:7:2]):
 from based_jax.data.shards.worker import main
 main()
 """
-_AHEAD = 2  # blocks per worker in flight: read, being encoded or not yet written
+_THREADS = 4  # of the library per process: Python's own lock is held for up to a tenth of a thread's time
+_AHEAD = 2  # blocks per channel in flight: read, being encoded or not yet written
 _MAX_BYTES = 64 * BLOCK  # limit of the text in flight; a single larger block is allowed
+
+
+class Channel(NamedTuple):
+    """A connection to one of the threads of a worker process that answer messages."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    file: BinaryIO  # of the connection
 
 
 class Workers:
@@ -38,9 +48,25 @@ class Workers:
 
     They are in a process group of their own, so that Ctrl-C does not reach them; they end with their input,
     which the system closes if this process is killed.
+
+    Args:
+        count: texts that are encoded at the same time, each by a process. Threads of the tokenizers library
+            are a sixth faster than its processes, so with `is_threaded` up to `_THREADS` share a process.
+        directory: what `load_tokenizer` reads.
+        names: documents to hold out.
+        dtype: of the tokens.
+        is_threaded: whether the tokenizer is a `FileTokenizer`.
     """
 
-    def __init__(self, count: int, directory: Path, names: Sequence[str], dtype: np.dtype) -> None:
+    def __init__(
+        self,
+        count: int,
+        directory: Path,
+        names: Sequence[str],
+        dtype: np.dtype,
+        *,
+        is_threaded: bool = False,
+    ) -> None:
         packages = [
             part for module in (based_jax, data, shards) for part in (module.__name__, module.__path__[0])
         ]
@@ -52,41 +78,56 @@ class Workers:
             str(directory.resolve()),
             json.dumps([*names]),
         ]
-        self._count, self._dtype = count, dtype
-        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        self._threads_of = [1] * count
+        if is_threaded:
+            processes = -(-count // _THREADS)
+            self._threads_of = [count // processes + (i < count % processes) for i in range(processes)]
+        self._dtype = dtype
+        self._idle: queue.SimpleQueue[Channel] = queue.SimpleQueue()
 
     def __enter__(self) -> "Workers":
-        # There is one process per core: the library's own threads would compete for them.
-        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
-        self._processes: list[subprocess.Popen[bytes]] = [
-            subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-                process_group=0,
-            )
-            for _ in range(self._count)
-        ]
-        for process in self._processes:
-            self._idle.put(process)
-        self._threads = ThreadPoolExecutor(self._count, thread_name_prefix="tokenize")
+        self._channels = [channel for threads in self._threads_of for channel in self._start(threads)]
+        for channel in self._channels:
+            self._idle.put(channel)
+        self._threads = ThreadPoolExecutor(len(self._channels), thread_name_prefix="tokenize")
         return self
 
+    def _start(self, threads: int) -> list[Channel]:
+        """Start a process; with a channel more than threads it receives a block while it encodes others."""
+        pairs = [socket.socketpair() for _ in range(threads + (threads > 1))]
+        theirs = [their.fileno() for _, their in pairs]
+        process = subprocess.Popen(
+            [*self._command, json.dumps(theirs)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={
+                **os.environ,
+                "TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false",
+                "RAYON_NUM_THREADS": str(threads),
+            },
+            pass_fds=theirs,
+            process_group=0,
+        )
+        channels = []
+        for own, their in pairs:
+            their.close()
+            channels.append(Channel(process, own, cast(BinaryIO, own.makefile("rwb"))))
+        return channels
+
     def __exit__(self, *error: object) -> None:
-        for process in self._processes:
-            process.kill()  # safe, as it has no side effects
+        for channel in self._channels:
+            channel.process.kill()  # safe, as it has no side effects
         self._threads.shutdown(cancel_futures=True)
-        for process in self._processes:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    cast(BinaryIO, pipe).close()
+        for channel in self._channels:
+            channel.process.wait()
+            with contextlib.suppress(OSError):
+                channel.file.close()
+            channel.connection.close()
 
     @property
     def pids(self) -> list[int]:
         """Return the process ids."""
-        return [process.pid for process in self._processes]
+        return [*dict.fromkeys(channel.process.pid for channel in self._channels)]
 
     def encode(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, Encoded]]:
         """Yield each block, without its text, and its encoding; few blocks are in memory at once.
@@ -98,7 +139,9 @@ class Workers:
         pending: deque[tuple[Block, int, Future[Encoded]]] = deque()
         in_flight = 0
         for block in blocks:
-            while pending and (len(pending) >= _AHEAD * self._count or in_flight + block.size > _MAX_BYTES):
+            while pending and (
+                len(pending) >= _AHEAD * len(self._channels) or in_flight + block.size > _MAX_BYTES
+            ):
                 first, size, future = pending.popleft()
                 in_flight -= size
                 yield first, future.result()
@@ -109,18 +152,17 @@ class Workers:
             yield first, future.result()
 
     def _encode(self, block: Block) -> Encoded:
-        process = self._idle.get()
-        source, target = cast(BinaryIO, process.stdin), cast(BinaryIO, process.stdout)
+        channel = self._idle.get()
         try:
             parts = [(part.kind, part.name, part.number, part.sizes) for part in block.parts]
-            send(source, {"parts": parts}, *(part.data for part in block.parts))
-            answer = receive(target)
+            send(channel.file, {"parts": parts}, *(part.data for part in block.parts))
+            answer = receive(channel.file)
         except OSError:
             answer = None
         finally:
-            self._idle.put(process)
+            self._idle.put(channel)
         if answer is None:
-            status = process.wait()
+            status = channel.process.wait()
             reason = "out of memory?" if status == -9 else "its error is above"
             raise OSError(f"a worker that encodes text has ended with status {status} ({reason})")
         header, content = answer

@@ -27,7 +27,7 @@ from based_jax.data.shards.pool import Workers
 from based_jax.data.shards.sides import COPY, HeldOut, positions
 from based_jax.data.shards.worker import Encoded
 from based_jax.data.shards.writer import ShardWriter
-from based_jax.data.tokenizers import Tokenizer
+from based_jax.data.tokenizers import FileTokenizer, Tokenizer
 from based_jax.directory_lock import sole_writer
 from based_jax.files import read_json
 from based_jax.validate import expect
@@ -98,7 +98,8 @@ def tokenize(
         state = _begin(out, settings, content)
         with _Run(out, sources, record, rule, shard_tokens, settings, state) as run:
             names = (rule.names or "").split(",") if rule.names else []
-            with Workers(workers, out, names, token_dtype(record.vocab_size)) as pool:
+            dtype, is_threaded = token_dtype(record.vocab_size), isinstance(tokenizer, FileTokenizer)
+            with Workers(workers, out, names, dtype, is_threaded=is_threaded) as pool:
                 for block, encoded in pool.encode(read_blocks(sources.units, run.position)):
                     run.take(encoded, [item.reason for item in block.skipped])
                     run.position = block.end

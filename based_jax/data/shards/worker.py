@@ -1,17 +1,20 @@
-"""Worker process that encodes blocks of documents: text from standard input, token ids to standard output.
+"""Worker process that encodes blocks of documents: it receives text and returns token ids.
 
 `based_jax.data.shards.pool` starts it; it imports neither JAX nor the packages that contain this file. The
-two exchange messages: the sizes of a header and of the bytes after it, the header as JSON, and the bytes. The
-process ends with its input.
+two exchange messages over sockets: the sizes of a header and of the bytes after it, the header as JSON, and
+the bytes. A thread answers each socket's messages in order; the process ends with its input.
 """
 
 import hashlib
 import json
 import os
+import socket
 import struct
 import sys
+import threading
+import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -48,15 +51,26 @@ def receive(file: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
 
 def main() -> None:
     """Answer each message with one; the arguments are those of `pool.Workers`."""
-    directory, names = sys.argv[-2], json.loads(sys.argv[-1])
+    directory, names, sockets = sys.argv[-3], json.loads(sys.argv[-2]), json.loads(sys.argv[-1])
     encoder = BlockEncoder(load_tokenizer(directory), names)
-    # With PYTHONUNBUFFERED `sys.stdout.buffer` is a raw file, whose `write` may be partial.
-    with open(sys.stdout.fileno(), "wb", closefd=False) as target:
+    threads = [threading.Thread(target=_serve, args=(encoder, each)) for each in sockets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _serve(encoder: "BlockEncoder", descriptor: int) -> None:
+    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as both:
+        file = cast(BinaryIO, both)
         try:
-            while message := receive(sys.stdin.buffer):
-                _answer(encoder, message, target)
-        except BrokenPipeError:  # the parent process was killed
+            while message := receive(file):
+                _answer(encoder, message, file)
+        except OSError:  # the parent process was killed
             os._exit(1)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # a thread alone would leave the parent waiting
 
 
 def _answer(encoder: "BlockEncoder", message: tuple[dict[str, Any], bytes], target: BinaryIO) -> None:

@@ -46,7 +46,7 @@ class TokenizeConfig:
     shard_tokens: int = SHARD_TOKENS
     """maximum tokens per shard"""
     workers: int | None = None
-    """encoding processes; default: one per core"""
+    """documents to encode at the same time; default: one per core"""
     save_every: float = SAVE_EVERY
     """seconds between saves of the progress, the most that a kill can lose; 0: after every block"""
 

@@ -24,7 +24,7 @@ from based_jax.data.splits import position
 class InProcess:
     """As `pool.Workers`, without the seconds in which processes start."""
 
-    def __init__(self, count: int, directory: Path, names: list[str], dtype: np.dtype) -> None:
+    def __init__(self, count: int, directory: Path, names: list[str], dtype: np.dtype, **more) -> None:
         self._count, self._encoder = count, BlockEncoder(load_tokenizer(directory), names)
 
     def __enter__(self) -> "InProcess":
