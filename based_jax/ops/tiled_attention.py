@@ -92,7 +92,10 @@ def attend_in_tiles(
 
 def _tiling(length: int, keys: int, shared: int, is_aligned: bool) -> Tiling:
     """Choose the tiles of a head; aligned tiles of queries begin at the start of a tile of keys."""
-    tiles = -(-length * shared // ROWS)
+    rows = ROWS
+    if not is_aligned:  # all of a tile's rows visit its last keys: with fewer rows, fewer of them in vain
+        rows = max(ROWS // 2, min(ROWS, length * shared // 4))
+    tiles = -(-length * shared // rows)
     size = -(-length // tiles)
     if tiles > 1 and is_aligned:
         size = -(-size // KEYS) * KEYS
