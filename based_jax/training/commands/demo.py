@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             steps=demo.steps,
             batch_size=8,
             optimizer=OptimizerConfig(learning_rate=4e-3, warmup=0.05),
-            eval_every=200,
+            eval_every=-(-demo.steps // 2),
             checkpoint_every=200,
             resume=True,
         )
