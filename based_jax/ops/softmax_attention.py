@@ -467,7 +467,7 @@ def attend_in_blocks(
     tokens_of_call = q, index, start
     if how.chosen == "xla" and _continues_long_cache(q, k):
         y, log_sum = attend_by_key_blocks(
-            lambda *keys: attend_to(tokens_of_call, *keys, True), k, v, key_index
+            lambda k, v, key_index: attend_to(tokens_of_call, k, v, key_index, True), k, v, key_index
         )
         y = y.astype(v.dtype)
         return (y, log_sum) if how.return_log_sum else y
