@@ -1,7 +1,6 @@
 """Links of all pages lead to files and headings that exist, images have a text, and named files exist.
 
-The site's build (`make docs`) checks the same links as the site has them. Nothing here needs a network: addresses
-of the web are not followed.
+The site's build (`make docs`) checks the same links as the site has them. Addresses of the web are not followed.
 """
 
 import re
