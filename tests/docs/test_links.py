@@ -1,6 +1,7 @@
 """Links of all pages lead to files and headings that exist, images have a text, and named files exist.
 
-The site's build (`make docs`) checks the same links as the site has them. Addresses of the web are not followed.
+The site's build (`make docs`) checks the same links as the site has them. Addresses of the web are not
+followed.
 """
 
 import re
