@@ -85,11 +85,9 @@ def _matrices(
     title: str, facts: str, made: Sequence[Mapping[str, np.ndarray]], path: Path, bar: str, **look: Any
 ) -> None:
     """Draw rows of matrices by title; by default red is positive and blue negative."""
-    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
-
     columns = max(len(row) for row in made)
-    height = (2.5 if bar else 2.9) * len(made) + 0.9
-    figure = Figure(figsize=(2.9 * columns, height), layout="constrained")
+    height = (2.8 if bar else 3.1) * len(made) + 1.1
+    figure = plot.empty(2.9 * columns, height)
     grid = figure.subplots(len(made), columns, squeeze=False)
     for row, matrices in zip(grid, made, strict=True):
         for ax, (name, matrix) in zip(row, matrices.items(), strict=True):
