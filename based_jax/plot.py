@@ -138,7 +138,8 @@ def draw(
     styles = _styles([family for panel in shown for family in _families(panel)])
     for panel, ax in zip(shown, grid.flat, strict=False):
         is_named = len(y_axes) > 1 or ax.get_subplotspec().is_first_col()
-        frame(ax, panel.title, panel.x_label, panel.y_label if is_named else "")
+        title, x_label = textwrap.fill(panel.title, 38), textwrap.fill(panel.x_label, 46)
+        frame(ax, title, x_label, panel.y_label if is_named else "")
         if isinstance(panel, Bars):
             colors = [styles[family][0] for family in panel.values]
             ax.barh(range(len(colors)), list(panel.values.values()), color=colors, height=0.7)
