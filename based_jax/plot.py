@@ -138,8 +138,8 @@ def draw(
     styles = _styles([family for panel in shown for family in _families(panel)])
     for panel, ax in zip(shown, grid.flat, strict=False):
         is_named = len(y_axes) > 1 or ax.get_subplotspec().is_first_col()
-        title, x_label = textwrap.fill(panel.title, 38), textwrap.fill(panel.x_label, 46)
-        frame(ax, title, x_label, panel.y_label if is_named else "")
+        name, x_label = _wrapped(panel.title, 38), _wrapped(panel.x_label, 46)
+        frame(ax, name, x_label, panel.y_label if is_named else "")
         if isinstance(panel, Bars):
             colors = [styles[family][0] for family in panel.values]
             ax.barh(range(len(colors)), list(panel.values.values()), color=colors, height=0.7)
@@ -169,7 +169,7 @@ def color(family: str) -> str:
 def heading(figure: Any, title: str, facts: str) -> None:
     """Put a title at the top left, and the facts below it in grey, both wrapped to the figure's width."""
     width, height = figure.get_size_inches()
-    titles = textwrap.wrap(title, int(7.5 * width))
+    titles = textwrap.wrap(title, int(7.5 * width), break_on_hyphens=False)
     lines = textwrap.wrap(facts, int(13.3 * width), break_on_hyphens=False)
     space = "\n" * -(-(2 * len(lines) + 1) // 3)  # two lines of the title are as high as three of the facts
     figure.suptitle("\n".join(titles) + space, fontsize=HEADING, fontweight="bold", x=0.01, ha="left")
@@ -240,6 +240,10 @@ def save(figure: Any, path: Path) -> None:
     # One step of k-means keeps white areas white.
     small = image.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
+
+
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text, width, break_on_hyphens=False)
 
 
 def _axis(panel: Panel | Bars, letter: str) -> Any:
