@@ -67,7 +67,7 @@ class Study:
     """seconds per case"""
     memory_limit: float
     """bytes per case"""
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     """receives a line of progress"""
     device: Any = None
     """device that computes; None is the CPU"""
@@ -107,12 +107,12 @@ class Study:
                 with self._guarded(case):
                     self._warm_up(case, program, firsts)
             if case.failed:
-                self.tell(f"N={length} {case.candidate.name} {case.direction}: FAILED, {case.failed}")
+                self.log(f"N={length} {case.candidate.name} {case.direction}: FAILED, {case.failed}")
             elif case.skipped:
-                self.tell(f"N={length} {case.candidate.name} {case.direction}: skipped, {case.skipped}")
+                self.log(f"N={length} {case.candidate.name} {case.direction}: skipped, {case.skipped}")
             elif program:
                 live.append((case.timing, program.call))
-        self.tell(f"N={length}: {len(live)} programs compiled and warm, now in turns")
+        self.log(f"N={length}: {len(live)} programs compiled and warm, now in turns")
         interleave(live, self.repeats)
 
     def rows(self) -> list[dict[str, Any]]:

@@ -93,4 +93,4 @@ def check_device(error: BaseException) -> None:
     except RuntimeError:  # what the XLA runtime raises
         raise DeviceLostError(one_line(error)) from error
     if answer != 10:
-        raise DeviceLostError(f"the device says 1 + 2 + 3 + 4 = {answer} after {one_line(error)}")
+        raise DeviceLostError(f"the device computes 1 + 2 + 3 + 4 = {answer} after {one_line(error)}")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import catalog, choices, contest, measuring, tune, tuning
+from pallas_kernels import catalog, choices, comparison, measuring, tune, tuning
 from pallas_kernels.case import Case
 from pallas_kernels.order import Order
 from pallas_kernels.tune import Tune
@@ -50,7 +50,7 @@ class Clock:
 
 
 def _measure(clock: Clock, contestants, seconds: float) -> list[float]:
-    return contest.measure(contestants, seconds, clock=clock, wait=lambda result: None)
+    return comparison.measure(contestants, seconds, clock=clock, wait=lambda result: None)
 
 
 def test_medians_do_not_count_the_compilation():
@@ -70,14 +70,14 @@ def test_contestants_take_turns_that_begin_elsewhere():
     _measure(clock, [clock.contestant(name, 0.5) for name in "abc"], 0.5)
     rounds = "".join(clock.log[3 * 4 :])  # after one call to warm up and three to choose the number of calls
     assert rounds == "abcbcacababcbca"[: len(rounds)]
-    assert len(rounds) == 3 * contest.ROUNDS
+    assert len(rounds) == 3 * comparison.ROUNDS
 
 
 def test_quick_calls_are_repeated_within_a_sample():
     clock = Clock()
     (seconds,) = _measure(clock, [clock.contestant("a", 1e-3)], 0.001)
     assert seconds == pytest.approx(1e-3)
-    assert len(clock.log) == 4 + 20 * contest.ROUNDS
+    assert len(clock.log) == 4 + 20 * comparison.ROUNDS
 
 
 def test_the_budget_is_for_each_contestant():
@@ -89,7 +89,7 @@ def test_the_budget_is_for_each_contestant():
 def test_carried_arguments_are_replaced_by_the_results():
     start = jnp.zeros(3)
     step = jax.jit(lambda x, y: (y, x + y), donate_argnums=0)
-    call = contest.repeatedly(step, [start, jnp.ones(3)], {0: 1})
+    call = comparison.repeatedly(step, [start, jnp.ones(3)], {0: 1})
     for expected in (1.0, 2.0, 3.0):
         np.testing.assert_array_equal(call()[1], np.full(3, expected))
     np.testing.assert_array_equal(start, np.zeros(3))
@@ -100,15 +100,15 @@ def test_carried_arguments_are_replaced_by_the_results():
     [([1.0, 2.0], 0.0), ([1.0, 2.5], 0.25), ([1.0, np.nan], np.inf), ([np.inf, 2.0], np.inf)],
 )
 def test_disagreement(results, expected):
-    assert contest.disagreement((jnp.array([1.0, 2.0]),), (jnp.array(results),)) == expected
+    assert comparison.disagreement((jnp.array([1.0, 2.0]),), (jnp.array(results),)) == expected
 
 
 def test_results_that_are_zero_agree_with_themselves():
-    assert contest.disagreement(jnp.zeros(2), jnp.zeros(2)) == 0
+    assert comparison.disagreement(jnp.zeros(2), jnp.zeros(2)) == 0
 
 
 def test_example_arguments():
-    x, n, flag = contest.example(
+    x, n, flag = comparison.example(
         [
             jax.ShapeDtypeStruct((64,), jnp.bfloat16),
             jax.ShapeDtypeStruct((2,), jnp.int32),
