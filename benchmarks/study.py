@@ -41,7 +41,7 @@ class Case:
         status = "failed" if self.failed else "skipped" if self.skipped else status
         program = self.program or Program(call=lambda: None, to_numpy=list)
         return {
-            "contestant": self.candidate.name,
+            "candidate": self.candidate.name,
             "pass": self.direction,
             "length": self.length,
             "status": status,
@@ -156,7 +156,7 @@ class Study:
             if first != name:
                 error = relative_error(wanted, arrays)
                 self.agreement.append(
-                    {"contestant": name, "other": first, "length": case.length, "relative_error": error}
+                    {"candidate": name, "other": first, "length": case.length, "relative_error": error}
                 )
         del result
         case.timing.second_call(program.call)

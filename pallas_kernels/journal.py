@@ -13,8 +13,8 @@ from typing import Any
 
 from pallas_kernels.flags import one_line
 
-SCHEMA = 1
-"""Version; increased if a key changes its meaning."""
+SCHEMA = 2
+"""Version; increased if a key changes its name or meaning."""
 
 DEVICE_LOST = 75
 """Exit status of a process whose device stopped answering; the supervisor starts another one."""
