@@ -284,6 +284,16 @@ def transformations_page() -> str:
         "This page lists which ops and mixers work under which of JAX's transformations and settings. "
         '"works" means that the numbers equal those without it. The tests check every cell, with `pallas` '
         "in its interpreter. Ops and functions of `bj.ops` that are not listed work under all of them.",
+        _block(
+            "import jax",
+            "import jax.numpy as jnp",
+            "import based_jax as bj",
+            "",
+            "x = jnp.ones((1, 4, 1, 2))  # (batch, length, heads, channels)",
+            'attend = lambda q: bj.ops.taylor_attention(q, x, x, implementation="reference")',
+            "y, slope = jax.jvp(attend, (x,), (x,))  # forward mode",
+            "assert slope.shape == y.shape",
+        ),
         "The only error is that of forward mode, if an op defines its own gradient. Inside `jit` it is "
         f"JAX's: `TypeError: {NO_FORWARD_MODE}`. Outside `jit` the error names the op. Reverse mode works, "
         "and so do second derivatives through it, `jax.hessian` included. To use forward mode:",

@@ -87,7 +87,7 @@ def _legend(found: Table) -> str:
     """Explain the columns that no other table has."""
     shared = shared_columns()
     own = [_meaning(name, about) for name, about in found.about.items() if shared.get(name) != about]
-    return f"Columns of its own: {'; '.join(own)}." if own else ""
+    return f"Columns of this table only: {'; '.join(own)}." if own else ""
 
 
 def _meaning(name: str, column: Column) -> str:
@@ -105,7 +105,7 @@ def _run(run: Run, directory: Path) -> list[str]:
         rows.append([row["family"], row["setting"], state, held, f"{row['accuracy']:.3f}"])
     where = run.path.relative_to(directory)
     return [
-        f"Here at another scale, `--scale {run.scale}` (`{where}`), so not comparable cell by cell. "
+        f"Our run has another scale, `--scale {run.scale}` (`{where}`), so its cells are not comparable. "
         f"{run.study.about[run.scale]}:",
         "\n".join(
             markdown.table(["model", "setting", "state_bytes", "held", "accuracy"], rows, words=(0, 1))
