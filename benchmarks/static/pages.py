@@ -155,6 +155,7 @@ def as_markdown(reports: Sequence[Report], spill: int = 0) -> str:
         *(f"- {heading}: {meaning}" for heading, meaning, _ in COLUMNS if heading in columns),
         "- spilled because: the cost of the spills in that loop, and the cost of the best variant without "
         "spills",
+        *["- an empty cell: that version's report lacks the kernel"] * (len(reports) > 1),
         "",
         *_table(reports, columns),
         "",
