@@ -320,13 +320,16 @@ def commands_page() -> str:
     speed = [[f"`python -m benchmarks {name}`", command.purpose] for name, command in BENCHMARKS.items()]
     return _page(
         "Commands",
-        "Each explains its flags, units and defaults, with `--help`. A wrong flag, path or value ends in "
-        "one line on stderr and exit status 2. Long work shows its progress, and Ctrl-C saves what there is.",
-        "After an installation a command runs in its first form from any directory. The second form does the "
-        "same; `train` is found in a checkout only.",
+        "This page lists every command of the library. `--help` explains "
+        "a command's flags, units and defaults:",
+        "```\nbased-jax generate --help\npython -m based_jax.generate --help    # the same command\n```",
+        "After installation the first form runs in any directory. The second form does the same; "
+        "`python -m train...` needs a checkout.",
+        "A wrong flag, path or value ends the command with one line on stderr and exit status 2. Long "
+        "commands show their progress, and Ctrl-C saves the work.",
         _table(["command", "module", "what it does"], rows),
         "## Benchmarks",
-        "They run in a checkout ([benchmarks](../benchmarks.md)).",
+        "Benchmarks run in a checkout ([benchmarks](../benchmarks.md)).",
         _table(["command", "what it measures"], speed),
     )
 

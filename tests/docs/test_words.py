@@ -34,7 +34,7 @@ ALLOWED = {
 """Pattern around a word -> its meaning, for which the word stays."""
 _ALLOWED = re.compile("|".join(ALLOWED))
 
-LEFT = {"based_jax": 227, "pallas_kernels": 98, "train": 0, "benchmarks": 0, "docs": 29, "README.md": 0}
+LEFT = {"based_jax": 227, "pallas_kernels": 98, "train": 0, "benchmarks": 0, "docs": 0, "README.md": 0}
 """Top-level directory -> upper bound of their number; lower it when you replace some, never raise it."""
 
 
