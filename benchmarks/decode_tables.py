@@ -203,8 +203,8 @@ def _papers(report: dict[str, Any]) -> Iterable[str]:
     if not columns:
         return
     yield (
-        "**Beside the paper** (Based, Table 1, on an H100), tokens per millisecond, and how many times that "
-        "of the others Based has:"
+        "**Compared with the paper** (Based, Table 1, on an H100): tokens per millisecond, and Based's as a "
+        "multiple of the others':"
     )
     shares = [
         [f"Based over {label}", *(_ratio(column, other) for column in columns.values())]

@@ -111,7 +111,7 @@ def test_only_a_cache_grows(result):
 def test_tables_on_the_page_and_the_figure(finished, result, capsys):
     decode_tables.show(result)
     text = capsys.readouterr().out
-    titles = ("Time per token", "Prefill", "Generation by batch", "Memory", "Beside the paper")
+    titles = ("Time per token", "Prefill", "Generation by batch", "Memory", "Compared with the paper")
     page = (finished[1] / "page.md").read_text()
     assert page.startswith("before\n<!-- decode -->\nBased of ")
     assert page.endswith("\n<!-- /decode -->\nafter\n")

@@ -25,12 +25,11 @@ ALLOWED = {
     r"\btells?\b[^.]*\bapart\b|\bcannot tell\b": "to distinguish",
     r"\.tell\b": "of a file",
     r"\"place\"": "a key of saved loader positions",
-    r"(?:proxy|limits) in front": "a proxy in front of a server",
 }
 """Pattern around a word -> its meaning, for which the word stays."""
 _ALLOWED = re.compile("|".join(ALLOWED))
 
-LEFT = {"based_jax": 227, "pallas_kernels": 0, "train": 0, "benchmarks": 0, "docs": 84, "README.md": 0}
+LEFT = {"based_jax": 227, "pallas_kernels": 0, "train": 0, "benchmarks": 0, "docs": 0, "README.md": 0}
 """Top-level directory -> upper bound of their number; lower it when you replace some, never raise it."""
 
 
