@@ -62,7 +62,7 @@ CALLS = {
     "interval_sums": (lambda x: ops.interval_sums(x, INTERVALS.first, INTERVALS.last), X),
     "iterative_pinv": (ops.iterative_pinv, array(np.array([[0.7, 0.3], [0.2, 0.8]], np.float32))),
     "l2_norm": (ops.l2_norm, X),
-    "landmark_attention": (lambda q: ops.landmark_attention(q, K, V, piece=2), Q),
+    "landmark_attention": (lambda q: ops.landmark_attention(q, K, V, tokens_per_landmark=2), Q),
     "layer_norm": (lambda x: ops.layer_norm(x, jnp.ones(CHANNELS)), X),
     "linear_attention": (
         lambda q: ops.linear_attention(q, K, V, feature_map=ops.performer_map(TAPS[:, :WIDTH]), **CHUNKS),

@@ -136,8 +136,9 @@ class Mixer(Module):
         context = Context.of_call(x, state, segment_ids, positions, mask, tokens)
         before = find_stream(state)
         are_numbers = is_number(x).all(axis=-1) if are_numbers is None else are_numbers
-        places, stream = context.token_positions, context.stream
-        broken, still_broken = broken_tokens(~are_numbers, places, before, stream, self.causal)
+        broken, still_broken = broken_tokens(
+            ~are_numbers, context.token_positions, before, context.stream, self.causal
+        )
         y, after = self.mix(numbers(x, context.mask), state, context, **options)
         y = nan_unless(~broken[..., None], y)
         return y, None if state is None else with_broken(after, still_broken)

@@ -21,7 +21,7 @@ TOLERANCE = 2e-6
 """float32 sums in another order, relative to the largest magnitude; measured 1e-7 to 6e-7"""
 
 MAX_LENGTH = 48
-"""tokens that a state has room for"""
+"""capacity of a state in tokens"""
 
 ROWS, LENGTH = 2, 13
 """Every call has one of three forms, since compiling a mixer takes most of a law's time: whole rows without a
@@ -70,7 +70,7 @@ def packed(run: Runner, x: np.ndarray, **context: Any) -> np.ndarray:
 
 
 def continued(run: Runner, x: np.ndarray, state: Any, **context: Any) -> tuple[np.ndarray, Any]:
-    """Outputs and state of rows that go on behind a state."""
+    """Outputs and state of rows that continue from a state."""
     return run(x, state, **everything(x, context))
 
 
@@ -88,19 +88,19 @@ def stepped(run: Runner, x: np.ndarray, state: Any = None, **context: Any) -> tu
     return np.concatenate(outputs, axis=1), state
 
 
-def in_pieces(
+def in_chunks(
     run: Runner, x: np.ndarray, sizes: list[int], state: Any = None, **context: Any
 ) -> tuple[np.ndarray, Any]:
     """Outputs and state of as many calls as there are sizes, each of all tokens, the later ones masked."""
-    state, pieces, begin = run.fresh(len(x)) if state is None else state, [x[:, :0]], 0
+    state, chunks, begin = run.fresh(len(x)) if state is None else state, [x[:, :0]], 0
     index = np.arange(x.shape[1])
     for size in sizes:
         rolled = {name: np.roll(a, -begin, axis=1) for name, a in {**everything(x, context), "x": x}.items()}
         rolled["mask"] = rolled["mask"] & (index < size)
         y, state = run(rolled.pop("x"), state, **rolled)
-        pieces.append(y[:, :size])
+        chunks.append(y[:, :size])
         begin += size
-    return np.concatenate(pieces, axis=1), state
+    return np.concatenate(chunks, axis=1), state
 
 
 NO_NUMBERS = np.resize(np.array([np.nan, np.inf, 1e30, -np.inf, -1e30], np.float32), LENGTH)
@@ -110,7 +110,7 @@ NO_NUMBERS = np.resize(np.array([np.nan, np.inf, 1e30, -np.inf, -1e30], np.float
 def split_law(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> None:
     """Cutting a sequence anywhere changes nothing, inside a document, between two and in padding."""
     whole, real = packed(run, x, **context), everything(x, context)["mask"][..., None]
-    parts, _ = in_pieces(run, x, sizes, **context)
+    parts, _ = in_chunks(run, x, sizes, **context)
     assert_close(np.where(real, parts, 0), np.where(real, whole, 0), run.tolerance)
 
 
@@ -132,7 +132,7 @@ def containment(run: Runner, x: np.ndarray, cut: int) -> None:
     bad = np.where(broken[..., None], NO_NUMBERS[:, None], x)
     clean = packed(run, x, segment_ids=ids)
     expect_broken(packed(run, bad, segment_ids=ids), clean, broken, run.tolerance)
-    parts, _ = in_pieces(run, bad, [cut, x.shape[1] - cut], segment_ids=ids)
+    parts, _ = in_chunks(run, bad, [cut, x.shape[1] - cut], segment_ids=ids)
     expect_broken(parts, clean, broken, run.tolerance)
 
 
@@ -146,18 +146,18 @@ def expect_broken(
 
 
 def padding_law(run: Runner, x: np.ndarray, lengths: list[int], more: np.ndarray) -> None:
-    """Padding changes no real output, and continuing behind it is continuing behind the last real token."""
+    """Padding changes no real output, and continuing after it equals continuing after the last real token."""
     mask = np.arange(x.shape[1]) < np.array(lengths)[:, None]
     garbage = np.where(mask[..., None], x, NO_NUMBERS[: x.shape[1], None])
     padded, state = continued(run, garbage, run.fresh(len(x)), mask=mask)
     stateless = packed(run, garbage, mask=mask)
     after, _ = continued(run, more, state)
     for row, length in enumerate(lengths):
-        expected, behind = stepped(run, x[:, :length])
+        expected, last = stepped(run, x[:, :length])
         if length:
             assert_close(padded[row, :length], expected[row], run.tolerance)
             assert_close(stateless[row, :length], expected[row], run.tolerance)
-        assert_close(after[row], continued(run, more, behind)[0][row], run.tolerance)
+        assert_close(after[row], continued(run, more, last)[0][row], run.tolerance)
 
 
 def causality(run: Runner, x: np.ndarray, t: int, tolerance: float = 0.0) -> None:

@@ -26,7 +26,9 @@ ALLOWED = {
     r"\.tell\b|\btell: Callable|\btell[,)]|\bdef tell\b|^ *tell\(": "of a file, or prints progress",
     r"['\"]contestants?['\"]|--contestants|\bcontestants: |\.contestants\b": "keys and flags of reports",
     r"\bcontest\.|import contest\b|kernels\.contest\b": "the module",
-    r"['\"]lanes['\"]|--lanes|\.lanes\b|\blanes: |\"place\"": "keys and flags of reports",
+    r"['\"]lanes['\"]|--lanes|\.lanes\b|\blanes: ": "keys and flags of reports",
+    r"['\"]place['\"]": "a key of saved progress, in checkpoints and unfinished bigram counts",
+    r"\bpiece: KVCache|\bpiece=init_kv_cache|state\.piece\b": "a leaf of LandmarkState, a key in snapshots",
     r"['\"]behind['\"]|\.behind\b|\bbehind: int|--behind": "a flag of `benchmarks static`",
     r"(?:[Ww]arp|32|128) lanes|\blanes? of (?:a|the) warp": "the GPU's term",
     r"(?:proxy|limits) in front": "a proxy in front of a server",
@@ -34,7 +36,7 @@ ALLOWED = {
 """Pattern around a word -> its meaning, for which the word stays."""
 _ALLOWED = re.compile("|".join(ALLOWED))
 
-LEFT = {"based_jax": 227, "pallas_kernels": 98, "train": 0, "benchmarks": 0, "docs": 86, "README.md": 0}
+LEFT = {"based_jax": 0, "pallas_kernels": 98, "train": 0, "benchmarks": 0, "docs": 86, "README.md": 0}
 """Top-level directory -> upper bound of their number; lower it when you replace some, never raise it."""
 
 

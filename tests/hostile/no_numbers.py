@@ -46,7 +46,7 @@ def _check(
     clean, _ = run(np.where(is_bad[..., None], 0, x), segment_ids=ids, mask=mask)
     whole, _ = run(bad, segment_ids=ids, mask=mask)
     sizes = [cut, x.shape[1] - cut]
-    for y in (whole, laws.in_pieces(run, bad, sizes, mask=mask, segment_ids=ids)[0]):
+    for y in (whole, laws.in_chunks(run, bad, sizes, mask=mask, segment_ids=ids)[0]):
         laws.expect_broken(
             np.where(mask[..., None], y, 0), np.where(mask[..., None], clean, 0), broken & mask
         )

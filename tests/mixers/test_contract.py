@@ -155,7 +155,7 @@ def test_split_law_inside_packed_documents(run, sizes):
 def test_a_continued_row_stays_in_its_segment_without_ids(run):
     x, ids = drawn(3), np.array([[0] * 3 + [1] * 10] * laws.ROWS)
     whole = laws.packed(run, x, segment_ids=ids)
-    first, state = laws.in_pieces(run, x, [6], segment_ids=ids)
+    first, state = laws.in_chunks(run, x, [6], segment_ids=ids)
     second, _ = laws.stepped(run, x[:, 6:], state)
     laws.assert_close(np.concatenate([first, second], axis=1), whole, laws.TOLERANCE)
 

@@ -49,7 +49,7 @@ def numbers(grid: Grid, runs: Sequence[int]) -> list[np.ndarray]:
     arrays = VmappedRuns(np.array(rates, np.float32), np.array(seeds, np.uint32), np.array(seeds, np.int32))
     generator = np.random.default_rng(0)
     drawn = [generator.integers(0, high, (2, 3, 4, size)) for high, size in ((16, 8), (8, 2), (16, 2))]
-    batches = grid.place(Batches(*(array.astype(np.int32) for array in drawn)))
+    batches = grid.replicate(Batches(*(array.astype(np.int32) for array in drawn)))
     state, losses = grid.train(grid.init(arrays), arrays, 1.0, batches, 0, 3)
     expect_spread(grid, state, 8)
     expect_spread(grid, grid.select(state, lanes[2:6]), 4)

@@ -98,18 +98,21 @@ def test_the_order_stays_what_it_is():
     """Another one would give runs that are resumed other data."""
     assert make_key(1, 2, 3) == KEY
     assert permuted(np.arange(12), 12, 5).tolist() == PERMUTED
-    places = Order(np.arange(1, 41), seed=3).places(np.arange(815, 825))
-    assert [array.tolist() for array in places] == PLACES
+    positions = Order(np.arange(1, 41), seed=3).positions(np.arange(815, 825))
+    assert [array.tolist() for array in positions] == PLACES
 
 
 @given(counts=st.lists(st.integers(0, 20), min_size=1, max_size=60).filter(any), seed=st.integers(0, 2**32))
 def test_an_epoch_has_every_window_once(counts, seed):
     order = Order(np.array(counts), seed)
-    places = order.places(np.arange(3 * order.windows))
+    positions = order.positions(np.arange(3 * order.windows))
     expected = sorted((shard, window) for shard, count in enumerate(counts) for window in range(count))
     for epoch in range(3):
-        mine = places.epoch == epoch
-        assert sorted(zip(places.shard[mine].tolist(), places.window[mine].tolist(), strict=True)) == expected
+        mine = positions.epoch == epoch
+        assert (
+            sorted(zip(positions.shard[mine].tolist(), positions.window[mine].tolist(), strict=True))
+            == expected
+        )
 
 
 @given(
@@ -117,27 +120,27 @@ def test_an_epoch_has_every_window_once(counts, seed):
     rows=st.lists(st.integers(0, 10**12), min_size=1, max_size=9),
 )
 def test_any_rows_are_where_they_are_alone(counts, rows):
-    places = Order(np.array(counts), 1).places(np.array(rows))
+    positions = Order(np.array(counts), 1).positions(np.array(rows))
     for number, row in enumerate(rows):
-        alone = Order(np.array(counts), 1).places(np.array([row]))
-        assert all(array[number] == single[0] for array, single in zip(places, alone, strict=True))
+        alone = Order(np.array(counts), 1).positions(np.array([row]))
+        assert all(array[number] == single[0] for array, single in zip(positions, alone, strict=True))
 
 
 def test_a_group_is_done_before_the_next_one_begins():
     order = Order(np.full(3 * GROUP, 10), 0)
-    shards = order.places(np.arange(order.windows)).shard.reshape(3, 10 * GROUP)
+    shards = order.positions(np.arange(order.windows)).shard.reshape(3, 10 * GROUP)
     groups = [set(row.tolist()) for row in shards]
     assert [len(group) for group in groups] == [GROUP] * 3
     assert len(set.union(*groups)) == 3 * GROUP
     assert all(len(set(row[:40].tolist())) > 10 for row in shards), "a batch is of many shards"
-    later = Order(np.full(3 * GROUP, 10), 0).places(order.windows + np.arange(10 * GROUP)).shard
+    later = Order(np.full(3 * GROUP, 10), 0).positions(order.windows + np.arange(10 * GROUP)).shard
     assert set(later.tolist()) not in groups, "another epoch has other groups"
 
 
 def test_the_shards_of_the_next_group_are_checked_ahead():
     order = Order(np.full(2 * GROUP + 3, 10), 0)
     shards = [
-        sorted(set(order.places(np.arange(order.windows) + start).shard[:30].tolist()))
+        sorted(set(order.positions(np.arange(order.windows) + start).shard[:30].tolist()))
         for start in (320, order.windows)
     ]
     assert sorted(order.group_after(319)) == shards[0]

@@ -39,7 +39,12 @@ CALLS = {
         K,
         V,
     ),
-    "landmark_attention": (lambda q, k, v: ops.landmark_attention(q, k, v, piece=2, mask=MASK), Q, K, V),
+    "landmark_attention": (
+        lambda q, k, v: ops.landmark_attention(q, k, v, tokens_per_landmark=2, mask=MASK),
+        Q,
+        K,
+        V,
+    ),
     "linear_attention": (
         lambda q, k, v, g: ops.linear_attention(q, k, v, log_decay=g, **CONTEXT),
         Q,
