@@ -1,10 +1,16 @@
-"""The one contract of every sequence mixer, and the linear map that mixers are made of.
+"""What a sequence mixer is: the base class of all mixers, and the linear map that they are made of.
+
+A mixer is the layer of a language model that passes information between tokens, such as attention, a recurrence
+or a convolution. (The MLPs and norms around it treat each token alone.) It maps one vector per token to one
+vector per token, x (batch, length, d_model) to y of the same shape:
 
     y, state = mixer(x, state=None, *, segment_ids=None, positions=None, mask=None, tokens=None)
     state = mixer.init_state(batch_size, max_length=None, dtype=None)
 
-That one call is training (state None), prefill, chunked prefill and decoding (length 1). A subclass writes
-`mix`, which sees checked inputs, and one `Context` for everything else that is known of them.
+The state is what a later call needs to know about earlier tokens: running sums, or a cache of keys and values.
+The same call serves training (state None), reading a prompt, at once or in chunks, and decoding (one token per
+call). A subclass writes `mix(x, state, context)`: its inputs are checked, and `context` holds the other
+arguments. `based_jax.testing.check_mixer` tests the laws that follow, such as that chunks change nothing.
 """
 
 import dataclasses
