@@ -1,16 +1,17 @@
 """What a sequence mixer is: the base class of all mixers, and the linear map that they are made of.
 
-A mixer is the layer of a language model that passes information between tokens, such as attention, a recurrence
-or a convolution. (The MLPs and norms around it treat each token alone.) It maps one vector per token to one
-vector per token, x (batch, length, d_model) to y of the same shape:
+A mixer is the layer of a language model that passes information between tokens, such as attention, a
+recurrence or a convolution. (The MLPs and norms around it treat each token alone.) It maps one vector per
+token to one vector per token, x of shape (batch, length, d_model) to y of the same shape:
 
     y, state = mixer(x, state=None, *, segment_ids=None, positions=None, mask=None, tokens=None)
     state = mixer.init_state(batch_size, max_length=None, dtype=None)
 
-The state is what a later call needs to know about earlier tokens: running sums, or a cache of keys and values.
-The same call serves training (state None), reading a prompt, at once or in chunks, and decoding (one token per
-call). A subclass writes `mix(x, state, context)`: its inputs are checked, and `context` holds the other
-arguments. `based_jax.testing.check_mixer` tests the laws that follow, such as that chunks change nothing.
+The state is what a later call needs to know about earlier tokens: running sums, or a cache of keys and
+values. The same call serves training (state None), reading a prompt, at once or in chunks, and decoding (one
+token per call). A subclass writes `mix(x, state, context)`: its inputs are checked, and `context` holds the
+other arguments. `based_jax.testing.check_mixer` tests what every mixer guarantees, such as that cutting a
+sequence into calls changes no output.
 """
 
 import dataclasses
