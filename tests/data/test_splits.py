@@ -57,8 +57,8 @@ def test_no_held_out_text_is_a_training_text(texts, fraction, max_bytes):
     assert len(held_out) == len(set(held_out))
     assert max_bytes is None or sum(len(text.encode()) for text in held_out) <= max_bytes
     # Nothing is invented: every piece is a document, its beginning or its end.
-    assert all(any(text.startswith(piece) for text in texts) for piece in train)
-    assert all(any(piece in text for text in texts) for piece in held_out)
+    assert all(any(text.startswith(part) for text in texts) for part in train)
+    assert all(any(part in text for text in texts) for part in held_out)
 
 
 @given(text=st.text(min_size=2), fraction=FRACTIONS)

@@ -175,10 +175,10 @@ def test_law_of_the_vocabulary_majority():
         ends = [row]
         if len(tied) > 1:
             ends = [
-                (*row[:place], most, *row[place + 1 :])
+                (*row[:position], most, *row[position + 1 :])
                 for most in tied
-                for place in range(4)
-                if row[place] != most
+                for position in range(4)
+                if row[position] != most
             ]
         for end in ends:
             chances[end] += 1 / 81 / len(ends)

@@ -70,12 +70,12 @@ def in_pieces(model, apply):
     """The logits of calls that hand the state on, and the last state."""
 
     def run(tokens, sizes):
-        state, pieces, begin = model.init_state(batch_size=2, max_length=LENGTH), [], 0
+        state, chunks, begin = model.init_state(batch_size=2, max_length=LENGTH), [], 0
         for size in sizes:
             logits, state = apply(tokens[:, begin : begin + size], state)
-            pieces.append(logits)
+            chunks.append(logits)
             begin += size
-        return np.concatenate(pieces, axis=1), state
+        return np.concatenate(chunks, axis=1), state
 
     return run
 

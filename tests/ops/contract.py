@@ -101,10 +101,10 @@ class Contract(Declared):
         def law(drawn):
             (arrays, at, weights), outputs = drawn[:3], []
             for part in (slice(cut), slice(cut, None)):
-                piece = {name: drawn.arrays[name][:, part] for name in self.moving(drawn.arrays, bare)}
+                chunk = {name: drawn.arrays[name][:, part] for name in self.moving(drawn.arrays, bare)}
                 here = at._replace(segment_ids=at.segment_ids[:, part], mask=at.mask[:, part])
                 weigh = weights | {"y": weights["y"][:, part]}
-                result = self.run(arrays | piece, here, weigh, bare, last, gradients=False)
+                result = self.run(arrays | chunk, here, weigh, bare, last, gradients=False)
                 outputs.append(result.y)
                 arrays, at = arrays | result.state, at._replace(**result.stream)
             self.check(result._replace(y=np.concatenate(outputs, axis=1)), drawn, last)

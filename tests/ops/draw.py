@@ -28,7 +28,7 @@ def counts(batch: int, length: int) -> st.SearchStrategy[np.ndarray]:
 
 
 @st.composite
-def pieces(draw_, length: int) -> list[int]:
+def chunks(draw_, length: int) -> list[int]:
     """Lengths of the pieces of a text of `length` tokens, cut anywhere, two pieces or more: few lengths."""
     sizes: list[int] = []
     while left := length - sum(sizes):

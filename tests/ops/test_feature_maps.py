@@ -207,11 +207,11 @@ def test_features_are_the_formulas(name):
             features, (gx, gp) = value_and_slope(x, projections, weights, name=name)
         assert_close(features, expected, FLOAT64)
         step = 1e-5
-        ahead, behind = (
+        ahead, after = (
             (weights * FORMULAS[name](x + s * dx, projections + s * dp)).sum() for s in (step, -step)
         )
         slope = np.vdot(gx, dx) + np.vdot(gp, dp)
-        assert_close(slope, (ahead - behind) / (2 * step), FINITE_DIFFERENCE, magnitude=np.abs(weights).sum())
+        assert_close(slope, (ahead - after) / (2 * step), FINITE_DIFFERENCE, magnitude=np.abs(weights).sum())
 
         single = (np.asarray(array, np.float32) for array in (x, projections, weights))
         features32, (gx32, _) = value_and_slope(*single, name=name)

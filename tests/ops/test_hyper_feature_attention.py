@@ -49,7 +49,7 @@ BIDIRECTIONAL = [
 
 
 def factors(arrays, name):
-    return tuple(arrays[f"{name}{place}"] for place in range(4) if f"{name}{place}" in arrays)
+    return tuple(arrays[f"{name}{slot}"] for slot in range(4) if f"{name}{slot}" in arrays)
 
 
 class TestHyperFeatureAttention(Contract):
@@ -57,7 +57,7 @@ class TestHyperFeatureAttention(Contract):
 
     cases = release_but(CASES[:2], CASES)
     bare = release_but([], CASES[:2])
-    tokens = ("v", *(f"{name}{place}" for name in "qk" for place in range(4)))
+    tokens = ("v", *(f"{name}{slot}" for name in "qk" for slot in range(4)))
     implementations = ("xla",)
     zero_padding = False
     test_the_reference = test_split = test_shorter_calls = test_bfloat16 = None
@@ -66,9 +66,9 @@ class TestHyperFeatureAttention(Contract):
         batch, length, heads, value_size = case.sizes
         arrays = {"v": rng.normal(size=(batch, length, heads, value_size))}
         for name in "qk":
-            for place, width in enumerate(case.widths):
+            for slot, width in enumerate(case.widths):
                 x = rng.normal(size=(batch, length, heads, width))
-                arrays[f"{name}{place}"] = np.abs(x) if "normalized" in case.options else x
+                arrays[f"{name}{slot}"] = np.abs(x) if "normalized" in case.options else x
         return arrays
 
     def call(self, arrays, at, case, implementation, **state):

@@ -118,9 +118,9 @@ class Crowd:
             if stream:
                 *events, done = answer.decode().split("\n\n")[:-1]
                 assert done == "data: [DONE]"
-                pieces = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
-                text = "".join(piece["text"] for piece in pieces)
-                assert (text, pieces[-1]["finish_reason"]) == (
+                chunks = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
+                text = "".join(chunk["text"] for chunk in chunks)
+                assert (text, chunks[-1]["finish_reason"]) == (
                     expected[0]["text"],
                     expected[0]["finish_reason"],
                 )

@@ -63,8 +63,8 @@ def test_answers_that_take_too_long(hasty):
     assert hasty.error(ENDLESS, 504)["code"] == "timeout"
     response = hasty.send("POST", "/v1/completions", {**ENDLESS, "stream": True})
     assert response.status == 200
-    *pieces, last, end = response.all.decode().split("\n\n")
-    assert len(pieces) > 1
+    *chunks, last, end = response.all.decode().split("\n\n")
+    assert len(chunks) > 1
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
     assert end == ""
     hasty.wait_until_empty()

@@ -17,10 +17,10 @@ from tests.serve.conftest import LIMITS
 class Scripted:
     """An engine that does what it is told to: a round per entry of `rounds`."""
 
-    def __init__(self, rounds=(), room=2, needs=1):
+    def __init__(self, rounds=(), capacity=2, needs=1):
         self.rounds = list(rounds)
         self.needs = needs  # requests before the first round
-        self.room = room
+        self.capacity = capacity
         self.held: list[int] = []
         self.cancelled: list[int] = []
         self.given = 0
@@ -30,7 +30,7 @@ class Scripted:
         return not self.rounds or len(self.held) < self.needs
 
     def submit(self, request):
-        if len(self.held) == self.room:
+        if len(self.held) == self.capacity:
             raise Full("no room")
         self.given += 1
         self.held.append(self.given)

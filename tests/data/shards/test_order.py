@@ -25,7 +25,7 @@ LENGTH = 7
 # What the first versions gave.
 KEY = 5809300636878265108
 PERMUTED = [6, 5, 2, 1, 7, 10, 4, 3, 9, 11, 8, 0]
-PLACES = [
+POSITIONS = [
     [0, 0, 0, 0, 0, 1, 1, 1, 1, 1],
     [19, 31, 23, 1, 31, 35, 19, 18, 19, 29],
     [7, 6, 7, 1, 24, 13, 8, 14, 13, 13],
@@ -99,7 +99,7 @@ def test_the_order_stays_what_it_is():
     assert make_key(1, 2, 3) == KEY
     assert permuted(np.arange(12), 12, 5).tolist() == PERMUTED
     positions = Order(np.arange(1, 41), seed=3).positions(np.arange(815, 825))
-    assert [array.tolist() for array in positions] == PLACES
+    assert [array.tolist() for array in positions] == POSITIONS
 
 
 @given(counts=st.lists(st.integers(0, 20), min_size=1, max_size=60).filter(any), seed=st.integers(0, 2**32))

@@ -66,10 +66,10 @@ def alone(tiny):
         with jax.enable_x64(True):
             logits = wide.forward(wide.params, np.array([text + [0] * (LENGTH - len(text))]))[0]
             log_p = np.asarray(jax.nn.log_softmax(logits))
-        places = range(len(request.context) - 1, len(text) - 1)
-        best = [int(log_p[place, :50].argmax()) for place in places]
+        positions = range(len(request.context) - 1, len(text) - 1)
+        best = [int(log_p[position, :50].argmax()) for position in positions]
         return (
-            sum(log_p[place, text[place + 1]] for place in places),
+            sum(log_p[position, text[position + 1]] for position in positions),
             best == list(request.continuation),
             best,
         )

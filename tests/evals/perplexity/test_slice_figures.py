@@ -64,9 +64,9 @@ def test_bigrams_with_a_stop_token_are_no_repeats():
     found = distances.histogram(packed, 20, left_out=left_out)
     stream = packed.tokens.tolist()
     repeats = 0
-    for place in range(len(stream) - 1):
-        pair = stream[place : place + 2]
-        seen = any(stream[i : i + 2] == pair for i in range(place // 20 * 20, place))
+    for position in range(len(stream) - 1):
+        pair = stream[position : position + 2]
+        seen = any(stream[i : i + 2] == pair for i in range(position // 20 * 20, position))
         repeats += seen and not any(token < 256 and chr(token) in "aAtT,.!" for token in pair)
     every = distances.histogram(packed, 20)
     assert 0 < repeats == found["repeats_per_sequence"] * found["sequences"]

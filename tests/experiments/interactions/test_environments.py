@@ -110,8 +110,8 @@ def test_patterns(seed, height, width):
     offsets = [(0, 0), (-1, 2), (3, 0), (1, -1)]
     found = worlds.black_at(image, offsets)
     for n, i, j in np.ndindex(image.shape):
-        places = [(i + down, j + right) for down, right in offsets]
-        inside = [(a, b) for a, b in places if 0 <= a < height and 0 <= b < width]
+        positions = [(i + down, j + right) for down, right in offsets]
+        inside = [(a, b) for a, b in positions if 0 <= a < height and 0 <= b < width]
         assert found[n, i, j] == sum(image[n, a, b] for a, b in inside)
         assert worlds.pixels(image)[n, i * width + j] == image[n, i, j] * height * width + i * width + j
 

@@ -297,8 +297,8 @@ def test_prompts_go_on_behind_what_the_prefix_cache_knows(wide, x64):
 def test_prompts_go_on_behind_snapshots(wide, x64):
     text, fresh = list(range(10, 31)), pools.empty(wide.model, wide.params, LENGTH).state
     padded = np.array([text[:8]], np.int32)
-    behind = {n: pools.read(wide.model, wide.params, fresh, padded, np.int32(n)) for n in (7, 5)}
-    prefixes = [Snapshot(np.array(text[:count]), *read) for count, read in behind.items()]
+    after = {n: pools.read(wide.model, wide.params, fresh, padded, np.int32(n)) for n in (7, 5)}
+    prefixes = [Snapshot(np.array(text[:count]), *read) for count, read in after.items()]
     engine = Engine(wide.model, wide.params, **ENGINE, prefixes=prefixes)
     requests = [Request(text, 5), Request(text[:7], 5), Request([*text[:6], 3], 5), Request([4, *text], 5)]
     check(wide, requests, engine.run(requests))

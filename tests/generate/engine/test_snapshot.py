@@ -65,8 +65,8 @@ def test_the_text_goes_on_behind_a_snapshot(hybrid, made, saved):
 
 def test_pieces_of_any_size_are_one_text(hybrid, made, monkeypatch):
     monkeypatch.setattr(sys.modules["based_jax.generate.prompt"], "CHUNKS", (4, 16))
-    pieces = snapshot(hybrid.model, hybrid.params, TOKENS, max_length=48)
-    assert_close(pieces, made)
+    chunks = snapshot(hybrid.model, hybrid.params, TOKENS, max_length=48)
+    assert_close(chunks, made)
 
 
 def test_a_file_gives_back_what_was_saved(hybrid, made, saved):

@@ -243,15 +243,17 @@ def test_any_scores_are_exact_with_as_many_terms_as_tokens(search, length):
 @settings(max_examples=5)
 def test_only_one_search_is_causal(cases, seed):
     """Other tokens from some place on leave earlier starts where they are; a binary search moves them."""
-    place = 1 + seed % (LENGTH - 1)
+    position = 1 + seed % (LENGTH - 1)
     rng = np.random.default_rng(seed)
     q, k = stacked(cases, np.float32)
-    later = [np.concatenate([x[:, :place], rng.normal(size=x[:, place:].shape)], axis=1) for x in (q, k)]
+    later = [
+        np.concatenate([x[:, :position], rng.normal(size=x[:, position:].shape)], axis=1) for x in (q, k)
+    ]
     later = [x.astype(np.float32) for x in later]
     thresholds = np.full(ROWS, 5.0, np.float32)
     before, after = (np.asarray(recover(*x, thresholds, WHOLE, search="causal")[0]) for x in ((q, k), later))
     for row in range(ROWS):
-        assert before[row][before[row] < place].tolist() == after[row][after[row] < place].tolist()
+        assert before[row][before[row] < position].tolist() == after[row][after[row] < position].tolist()
 
 
 @pytest.mark.parametrize(

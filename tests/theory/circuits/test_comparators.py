@@ -42,8 +42,8 @@ def test_long_numbers_differ_in_one_bit(bits, seed):
     rng = np.random.default_rng(seed)
     x = rng.integers(2, size=bits).tolist()
     y = list(x)
-    place = rng.integers(bits)
-    y[place] = 1 - x[place]
+    position = rng.integers(bits)
+    y[position] = 1 - x[position]
     assert compare(x, y) == (int(x < y), 0)
     assert compare(x, x) == (0, 1)
 
