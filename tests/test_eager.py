@@ -82,10 +82,10 @@ CALLS = {
     "orthogonal_features": (lambda key: ops.orthogonal_features(key, (4, 2)), jax.random.key(0)),
     "repeated": (ops.repeated, TOKENS),
     "repeated_in": (
-        lambda seen: ops.repeated_in(seen, TOKENS, POSITIONS, STREAM),
+        lambda history: ops.repeated_in(history, TOKENS, POSITIONS, STREAM),
         jnp.zeros((BATCH, 9), int),
     ),
-    "repeated_lags": (lambda seen: ops.repeated_lags(seen, seen, POSITIONS), TOKENS),
+    "repeated_lags": (lambda history: ops.repeated_lags(history, history, POSITIONS), TOKENS),
     "rms_norm": (lambda x: ops.rms_norm(x, jnp.ones(CHANNELS)), X),
     "rotary": (lambda v: ops.rotary(v, POSITIONS.positions), V),
     "running_log_sum": (lambda x: ops.running_log_sum(x, jnp.zeros(BATCH), POSITIONS), X[..., 0]),
@@ -237,7 +237,7 @@ def test_a_compiled_mixer_still_names_what_depends_on_values():
     for call in (loss, jax.grad(loss), lambda w: MIXER.apply(w, X, state, mask=TOKENS < 3)):
         with pytest.raises(ValueError, match=message):
             call(PARAMETERS)
-    MIXER.apply(PARAMETERS, X, state, mask=IDS == 2)  # masked tokens take no room
+    MIXER.apply(PARAMETERS, X, state, mask=IDS == 2)  # masked tokens take no capacity
 
 
 def test_who_watches_the_methods_of_a_mixer_sees_every_call():
@@ -252,22 +252,22 @@ def test_who_watches_the_methods_of_a_mixer_sees_every_call():
         with nn.intercept_methods(watch):
             MIXER.apply(PARAMETERS, X)
     assert calls.count(("Attention", "__call__")) == 2
-    _, seen = MIXER.apply(PARAMETERS, X, capture_intermediates=True)
-    assert "intermediates" in seen
+    _, captured = MIXER.apply(PARAMETERS, X, capture_intermediates=True)
+    assert "intermediates" in captured
 
 
 def test_mixers_of_others_run_as_they_are_written():
-    seen = []
+    values = []
 
     class Theirs(mixers.Mixer):
         def mix(self, x, state, context):
-            seen.append(float(x[0, 0, 0]))
+            values.append(float(x[0, 0, 0]))
             return x, state
 
     theirs = Theirs(CHANNELS)
     for x in (X, X + 1):
         theirs.apply({}, x)
-    assert seen == [X[0, 0, 0], X[0, 0, 0] + 1]
+    assert values == [X[0, 0, 0], X[0, 0, 0] + 1]
 
 
 @pytest.mark.parametrize("real", [[0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 0, 0]], ids=["left", "hole"])

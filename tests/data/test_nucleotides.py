@@ -59,7 +59,7 @@ def test_ids_without_a_letter_are_left_out():
         ("AC\ud800", 2, r"\\ud800"),
     ],
 )
-def test_what_is_no_nucleotide_is_named_with_its_place(text, position, character):
+def test_what_is_no_nucleotide_is_named_with_its_position(text, position, character):
     with pytest.raises(
         ValueError, match=f"character {position} of a sequence = '{character}': expected a nucl"
     ):

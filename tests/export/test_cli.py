@@ -105,7 +105,7 @@ def test_the_runner_reads_tokenizers_without_a_package(tokenizer, tmp_path, monk
 
 
 @pytest.mark.release
-def test_dtype_and_place(run, checkpoint, tiny, tmp_path):
+def test_dtype_and_directory(run, checkpoint, tiny, tmp_path):
     """Weights are stored in the narrower dtype, but for those that the model reads in float32."""
     out = tmp_path / "elsewhere"
     assert run("--checkpoint", checkpoint, "--out", out, "--dtype", "bfloat16", *SMALL)[0] == 0

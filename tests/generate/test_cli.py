@@ -36,7 +36,7 @@ def directory(model, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(model) -> str:
-    """What 20 greedy tokens behind "def" say."""
+    """What 20 greedy tokens after "def" say."""
     prompt = [[256, *b"def"]]
     tokens = np.asarray(generate(*model, prompt, 20, stop_tokens=[256]))[0]
     tokens = tokens[: tokens.tolist().index(256)] if 256 in tokens else tokens

@@ -153,7 +153,7 @@ def test_the_loop_ends_when_every_row_has_stopped(simple):
     ],
     ids=str,
 )
-def test_stream_is_generate_in_pieces(simple, options):
+def test_stream_is_generate_in_chunks(simple, options):
     options = {"max_new_tokens": STEPS, "rng": jax.random.key(3), **options}
     chunk = options.pop("chunk")
     outputs = list(stream(simple.model, simple.params, PROMPTS, chunk=chunk, **options))
@@ -231,7 +231,7 @@ def test_penalties_follow_the_text(simple, name):
 
 
 def prefix_of(case, tokens, max_length):
-    """A prefix that was read before, in a state with so much room."""
+    """A prefix that was read before, in a state of this capacity."""
 
     def read(params):
         return case.model.apply(
@@ -242,7 +242,7 @@ def prefix_of(case, tokens, max_length):
     return types.SimpleNamespace(tokens=np.array(tokens), state=state, hidden=hidden[:, -1])
 
 
-def test_a_prefix_stands_in_front_of_every_row(hybrid):
+def test_a_prefix_comes_before_every_row(hybrid):
     before = list(range(10, 26))
     rests = [[], [7], [3, 1], [], PROMPTS[2]]
     whole = generate(hybrid.model, hybrid.params, [before + rest for rest in rests], STEPS)
@@ -315,7 +315,7 @@ def test_prompts_of_any_length_compile_a_handful_of_programs(simple):
     assert len(TRACES) - len(reading) <= 2  # the decoding loop, whose body JAX may trace twice
 
 
-def test_pieces_of_a_prompt():
+def test_chunks_of_a_prompt():
     small, middle, large = CHUNKS
     assert chunk_sizes(0) == []
     assert chunk_sizes(1) == chunk_sizes(small) == [small]
@@ -328,7 +328,7 @@ def test_pieces_of_a_prompt():
         assert length <= sum(chunk_sizes(length)) <= max(4 * length, CHUNKS[0])
 
 
-def test_only_states_that_grow_have_room(tiny):
+def test_only_states_that_grow_have_a_capacity(tiny):
     assert capacity_for(tiny("CLS").model, 10**6) is None
     capacities = [capacity_for(tiny("CA").model, tokens) for tokens in range(1, 3000)]
     assert set(capacities) == {2**power for power in range(6, 13)}

@@ -161,7 +161,7 @@ def test_a_row_depends_on_its_own_key_and_settings_only(simple, stranger, expect
 
 
 def test_check_makes_the_targets_distribution():
-    """Every acceptance threshold and the distribution behind it, against the definition: sums, no samples."""
+    """Every acceptance threshold and the distribution after it, against the definition: sums, no samples."""
     generator = np.random.default_rng(0)
     vocab, proposed = 6, 3
     target = generator.dirichlet(np.ones(vocab), size=proposed + 1)
@@ -173,7 +173,7 @@ def test_check_makes_the_targets_distribution():
     checked = jax.jit(jax.vmap(check, (None, None, 0, None, 0)))
     rows = target[None], draft[None]
     for position in range(proposed):
-        # Drafts in front of `place` are accepted, the one at `place` is any token at any u.
+        # Drafts before `position` are accepted, the one at `position` is any token at any u.
         front = target[:position].argmax(axis=1)
         drafts = [[[*front, token, *[0] * (proposed - position - 1)]] for token in range(vocab) for _ in grid]
         uniform = np.zeros((len(drafts), 1, proposed))
@@ -239,9 +239,9 @@ def test_samples_have_the_targets_distribution(options):
     # Texts of few expected counts go together: the statistic's distribution needs about 5 per class.
     common = expected >= 5
     classes = [(counts[common], expected[common]), (counts[~common].sum(), expected[~common].sum())]
-    seen, hoped = (np.append(*side) for side in zip(*classes, strict=True))
-    seen, hoped = seen[hoped > 0], hoped[hoped > 0]
-    statistic = ((seen - hoped) ** 2 / hoped).sum()
+    observed, hoped = (np.append(*side) for side in zip(*classes, strict=True))
+    observed, hoped = observed[hoped > 0], hoped[hoped > 0]
+    statistic = ((observed - hoped) ** 2 / hoped).sum()
     assert len(hoped) > 10, "the case is too easy"
     assert statistic < stats.chi2.ppf(1 - 1e-6, len(hoped) - 1)
     accepted = int(found.accepted.sum()) / int((found.accepted + found.rounds).sum())

@@ -1,4 +1,4 @@
-"""Text in pieces: stop texts, separators, characters of several bytes."""
+"""Text in chunks: stop texts, separators, characters of several bytes."""
 
 from itertools import pairwise
 
@@ -32,7 +32,7 @@ class Vocabulary(ByteTokenizer):
     cuts=st.lists(st.integers(0, 30), max_size=8),
 )
 @settings(max_examples=300)
-def test_stop_texts_do_not_depend_on_the_pieces(text_, stops, cuts):
+def test_stop_texts_do_not_depend_on_the_chunks(text_, stops, cuts):
     edges = sorted({0, len(text_), *(cut for cut in cuts if cut < len(text_))})
     cut = StopTexts(stops)
     found = "".join(cut.feed(text_[a:b]) for a, b in pairwise(edges)) + cut.flush()

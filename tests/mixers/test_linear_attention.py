@@ -34,7 +34,7 @@ def make(name, **options):
     slow_but(["all_poly", "performer", "exp_sum"], [name for name in FEATURE_MAPS if name not in IN_CASES]),
 )
 def test_the_four_laws(name):
-    """Packed and padded rows, whole and in pieces, are their documents alone; and the past stays the past."""
+    """Packed and padded rows, whole and in chunks, are their documents alone; and the past stays the past."""
     options = {"num_features": 5} if name == "performer" else {}
     run = laws.Runner(make(name, num_heads=2, feature_dim=3, **options))
     x = laws.inputs(2, 13, WIDTH, 1)

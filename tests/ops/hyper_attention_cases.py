@@ -74,7 +74,7 @@ class HyperContract(Contract):
 
 
 def slotted(case: Case, arrays: dict[str, Any]) -> tuple[Any, tuple, tuple]:
-    """q, ks and vs with an array in each place."""
+    """q, ks and vs with an array in each slot."""
     slots = case.order - 1
     return arrays["q"], *(
         tuple(arrays.get(f"{name}{slot}", arrays[f"{name}0"]) for slot in range(slots)) for name in "kv"

@@ -24,7 +24,7 @@ from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """JAX's own attention in the place of cuDNN's, which then takes float32, too."""
+    """JAX's own attention instead of cuDNN's, which then takes float32, too."""
     monkeypatch.setattr(cudnn_attention, "IMPLEMENTATION", "xla")
     monkeypatch.setattr(dispatch, "_cannot_run", lambda *arguments: None)
 

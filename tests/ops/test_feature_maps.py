@@ -110,7 +110,7 @@ def _positive_part(x):
 
 
 def _exp_sum(x, p):
-    """Both places of a channel side by side."""
+    """Both features of a channel side by side."""
     sides = np.stack([x >= 0, x < 0], axis=-1) * _positive_part(x)[..., None]
     return np.maximum(sides.reshape(*x.shape[:-1], -1), 1e-12)
 
@@ -249,7 +249,7 @@ def attention(arrays, placement, weights, *, name, implementation):
 
 @pytest.mark.parametrize("name", slow_but(["performer"], ["performer", "all_poly", "exp_dim"], core=[]))
 def test_attention_with_a_map(name):
-    """Both implementations against the recurrence, behind a state, with segments and padding."""
+    """Both implementations against the recurrence, after a state, with segments and padding."""
 
     @given(draw.seeds, draw.segment_ids(2, LENGTH), draw.counts(2, LENGTH))
     def law(seed, ids, counts):

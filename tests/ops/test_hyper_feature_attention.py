@@ -1,4 +1,4 @@
-"""Products of scores: loops in NumPy, both forms, their states, and the identity behind the linear state."""
+"""Products of scores: loops in NumPy, both forms, their states, and the linear state's identity."""
 
 import functools
 from itertools import pairwise
@@ -118,7 +118,7 @@ CUTS = [0, 5, 6, 11]
 
 
 @pytest.mark.parametrize("kind", release_but(["linear"], ["softmax", "linear"]))
-def test_pieces_continue_each_other(kind):
+def test_chunks_continue_each_other(kind):
     """Calls after a state, a single token among them, equal the loops over all pairs, in float64."""
     laws, case = TestHyperFeatureAttention(), Case((2, LENGTH, 1, 2), (2, 3), kind)
 
@@ -160,7 +160,7 @@ def test_one_factor_is_softmax_attention():
 
 @pytest.mark.parametrize("widths", [(3,), (2, 1, 4), (3, 3)])
 def test_tensor_products_multiply_scores(widths):
-    """The identity behind the linear state; the channels are in the order of `np.kron`."""
+    """The identity that the linear state uses; the channels are in the order of `np.kron`."""
     qs, ks = ([np.asarray(numbers(width, seed=seed)) for width in widths] for seed in (0, 1))
     phi = ops.tensor_product_map(widths)
     features = jax.jit(phi.features)

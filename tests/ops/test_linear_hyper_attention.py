@@ -1,4 +1,4 @@
-"""Linear HyperAttention: the chunked sums against all tuples at once, and the identities behind them."""
+"""Linear HyperAttention: the chunked sums against all tuples at once, and the identities that they use."""
 
 import sys
 from typing import Any
@@ -69,7 +69,7 @@ def chunk(arrays, at, state):
     return laws.call(arrays, at, CHUNKS, "xla", initial_state=state, return_state=True)[0]
 
 
-def test_pieces_are_the_parallel_form():
+def test_chunks_are_the_parallel_form():
     """float64, cut anywhere, token by token too."""
     laws = TestLinearHyperAttention()
 

@@ -27,7 +27,7 @@ class Report:
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     """good answers, refusals as they had to be, and whatever else"""
     seconds: list[float] = dataclasses.field(default_factory=list)
-    """of good requests, from connecting to the last byte, without those that were told to come again"""
+    """of good requests, from connecting to the last byte, without those that were asked to come again"""
     wrong: list[str] = dataclasses.field(default_factory=list)
     elapsed: float = 0.0
     rss: list[int] = dataclasses.field(default_factory=list)

@@ -8,7 +8,7 @@ from based_jax.serve.answers import Answer, Echo, chat_logprobs_object, logprobs
 
 
 def play(text: str, size: int, finish: str, stop: tuple[str, ...] = (), prompt: str = ""):
-    """The pieces of an answer whose tokens come `size` at a time."""
+    """The chunks of an answer whose tokens come `size` at a time."""
     tokens = list(text.encode())
     answer = Answer(ByteTokenizer(), stop, Echo(prompt, [256, *prompt.encode()]))
     chunks = []
@@ -46,7 +46,7 @@ def test_stop_texts(size, stop):
     shown = "".join(chunk.text for chunk in chunks)
     assert shown == text[:cut]
     assert answer.finish == ("stop" if stop in text else "length")
-    # The tokens that are reported are those of the text that is shown, whatever the pieces.
+    # The tokens that are reported are those of the text that is shown, whatever the chunks.
     reported = [item for chunk in chunks for item in chunk.logprobs]
     assert bytes(item.token for _, item in reported) == shown.encode()
     assert [shown[begin] for begin, _ in reported] == [
@@ -54,12 +54,12 @@ def test_stop_texts(size, stop):
     ]
 
 
-def test_the_tokens_of_an_answer_do_not_depend_on_the_pieces():
+def test_the_tokens_of_an_answer_do_not_depend_on_the_chunks():
     counts = {play("one two three", size, "length", ("two",))[0].tokens for size in (1, 2, 5, 50)}
     assert counts == {len("one two")}
 
 
-def test_what_comes_behind_the_end_is_nothing():
+def test_what_comes_after_the_end_is_nothing():
     answer, _ = play("one two", 50, "length", ("e",))
     assert answer.feed(Event(1, (97,), (), "length")) == ("", [], "stop")
     assert answer.tokens == 3

@@ -32,7 +32,7 @@ def test_the_text_is_the_librarys(client, model, prompt):
     assert client.text(prompt=prompt, max_tokens=40) == library(model, prompt)
 
 
-def test_a_stream_is_the_answer_in_pieces(client):
+def test_a_stream_is_the_answer_in_chunks(client):
     asked = {"prompt": ["a", "b"], "n": 2, "max_tokens": 40, "logprobs": 0, "stop": "\x05"}
     whole = client.complete(**asked)
     events = client.stream(**asked, stream_options={"include_usage": True})

@@ -135,7 +135,7 @@ def test_draining(make_engine):
             thread.start()
         client.wait_for("engine_running", 2)
         client.service.draining = True
-        # Refused while the two are answered, or not even connected to behind them.
+        # Refused while the two are answered, or not even connected to after them.
         with contextlib.suppress(OSError):
             assert client.send("POST", "/v1/completions", asked).status == 503
         for thread in threads:

@@ -15,7 +15,7 @@ from tests.serve.conftest import LIMITS
 
 
 class Scripted:
-    """An engine that does what it is told to: a round per entry of `rounds`."""
+    """An engine with scripted rounds: a round per entry of `rounds`."""
 
     def __init__(self, rounds=(), capacity=2, needs=1):
         self.rounds = list(rounds)
@@ -31,7 +31,7 @@ class Scripted:
 
     def submit(self, request):
         if len(self.held) == self.capacity:
-            raise Full("no room")
+            raise Full("no capacity")
         self.given += 1
         self.held.append(self.given)
         return self.given
@@ -152,7 +152,7 @@ def test_an_answer_that_cannot_go_on(stream):
 
 
 def test_a_failure_ends_the_server(caplog):
-    """Those who wait are told, whether they have seen the beginning of an answer or not."""
+    """Waiting clients get an event, whether or not they got the beginning of an answer."""
     engine = Scripted([[Event(1, (97,)), Event(2, (97,))], RuntimeError("device lost")], needs=2)
     answers = {}
 

@@ -1,4 +1,4 @@
-"""The order of training from shards: each window once an epoch, at any place without what was before."""
+"""The order of training from shards: each window once an epoch, from any position without the ones before."""
 
 import functools
 import itertools
@@ -246,7 +246,7 @@ def test_processes_share_one_order_and_resume_anywhere(shuffle, cross_documents)
             drawn = rows_of(iterator, 23)
             state = json.loads(json.dumps(iterator.get_state()))
             other = train_iterator(stream, **given_, **own)
-            next(other)  # a place of its own, which must not matter
+            next(other)  # a position of its own, which must not matter
             other.set_state(state)
             assert other.get_state() == state
             rest = rows_of(other, 17)

@@ -24,7 +24,7 @@ def some(count):
 
 
 def make_requests():
-    """Questions behind a common header, of several lengths, with choices of 1, 4 and 7 tokens."""
+    """Questions after a common header, of several lengths, with choices of 1, 4 and 7 tokens."""
     requests = [
         Request(context, some(1 + 3 * choice))
         for length in (17, 17, 4)
@@ -115,14 +115,14 @@ def test_sharing_changes_nothing(mixed, data):
 @pytest.fixture
 def calls(monkeypatch):
     """Tokens of the rows of each call of the model."""
-    seen, read = [], continuations._read
+    sizes, read = [], continuations._read
 
     def record(model, params, tokens, mask, state):
-        seen.append(mask.sum(axis=1).tolist())
+        sizes.append(mask.sum(axis=1).tolist())
         return read(model, params, tokens, mask, state)
 
     monkeypatch.setattr(continuations, "_read", record)
-    return seen
+    return sizes
 
 
 def test_what_is_shared_is_read_once(mixed, calls):

@@ -21,7 +21,7 @@ from tests.tolerances import FLOAT64, assert_close
 
 @given(draw.seeds, st.integers(1, 5), st.integers(1, 4), st.integers(2, 4))
 def test_entries_are_forms_of_the_vectors(seed, size, width, axes):
-    """T[a, b, ..., k] = C[x_a, x_b, ...] W[x_b, ...]_k, spelled out at one place."""
+    """T[a, b, ..., k] = C[x_a, x_b, ...] W[x_b, ...]_k, spelled out at one index."""
     rng = np.random.default_rng(seed)
     table = rng.normal(size=(size, width))
     c, w = rng.normal(size=(width,) * axes), rng.normal(size=(width,) * (axes - 1) + (2,))

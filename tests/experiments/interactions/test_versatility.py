@@ -122,7 +122,7 @@ def test_random_data_lack_ranks_exponentially_rarely():
 
 
 def test_fractions_and_their_bound():
-    """Two symbols, two places: counts are (2, 0), (1, 1), (0, 2) with probabilities 1/4, 1/2, 1/4.
+    """Two symbols, two positions: counts are (2, 0), (1, 1), (0, 2) with probabilities 1/4, 1/2, 1/4.
 
     The rank is 1 if all are the same; of those that hold the first symbol, if (2, 0) or (1, 1) is missing.
     """

@@ -19,7 +19,7 @@ def slots(wide, x64):
 
 
 def put(slots: Slots[str], case: Tiny, name: str, **options) -> None:
-    """Give `name` a row behind its prompt."""
+    """Give `name` a row after its prompt."""
     prompt = PROMPTS[name]
     tokens = np.array([prompt + [0] * (8 - len(prompt))], np.int32)
     fresh = empty(case.model, case.params, LENGTH).state
@@ -91,7 +91,7 @@ def test_rows_move_in_larger_pools(x64):
     assert come_and_go(slots, case, "abcdeBADbCE") == [1, 2, 4, 4, 5, 4, 4, 2, 4, 2, 1]
 
 
-@pytest.mark.parametrize("more", slow_but([0], [0, 10]))  # than the pool has places for: another program
+@pytest.mark.parametrize("more", slow_but([0], [0, 10]))  # than the pool has slots for: another program
 def test_a_row_ends_at_its_limit_or_stop(wide, slots, more):
     expected = wide.greedy(PROMPTS["a"], 9)
     number = next(i for i in range(2, 9) if expected[i] not in expected[:i])
@@ -105,7 +105,7 @@ def test_a_row_ends_at_its_limit_or_stop(wide, slots, more):
 
 
 def test_whatever_becomes_of_free_rows(wide, slots):
-    """They are decoded as the others are, beyond their room too; NaN is the worst that they can hold."""
+    """They are decoded as the others are, beyond their capacity too; NaN is the worst that they can hold."""
     put(slots, wide, "a", max_new_tokens=30)
     put(slots, wide, "b", max_new_tokens=30)
     tokens = made_by(slots)["a"]

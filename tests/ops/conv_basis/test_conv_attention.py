@@ -32,7 +32,7 @@ def attend_at(*arrays, **how):
 
 LENGTH = 21
 STARTS = (0, 1, 5, 12, 40)
-"""one behind the text"""
+"""one after the text"""
 
 
 def numbers(seed, length=LENGTH, rows=2, dtype=np.float64):
@@ -179,7 +179,7 @@ def state_for(starts, left, dtype=jnp.float64):
 
 @pytest.mark.parametrize("left", release_but([3], [None, 3]))
 def test_decoding_is_exact(left):
-    """Token by token and in pieces, packed or not, in float64 against the definition."""
+    """Token by token and in chunks, packed or not, in float64 against the definition."""
 
     @given(draw.seeds, draw.segment_ids(2, LENGTH))
     @settings(max_examples=3)
@@ -214,8 +214,8 @@ def test_decoding_is_exact(left):
 
 
 @pytest.mark.release
-def test_a_long_piece_behind_an_empty_state_goes_by_fft(monkeypatch, by_fft):
-    """To the last bit as without a state; behind other tokens in blocks of rows."""
+def test_a_long_chunk_after_an_empty_state_goes_by_fft(monkeypatch, by_fft):
+    """To the last bit as without a state; after other tokens in blocks of rows."""
     monkeypatch.setattr(conv_attention, "BLOCK", 8)
     q, k, v = numbers(6, dtype=np.float32)
     whole = attend(q, k, v, starts=STARTS)

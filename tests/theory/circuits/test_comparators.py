@@ -62,7 +62,7 @@ def test_counts(bits):
     assert comparator.depth <= 9 + 2 * levels
 
 
-def test_bits_behind_the_key_move_along():
+def test_bits_after_the_key_move_along():
     assert exchange([1, 0, 1], [0, 1, 0], keys=1) == ([0, 1, 0], [1, 0, 1])
     assert exchange([1, 0, 1], [1, 1, 0], keys=1) == ([1, 0, 1], [1, 1, 0])  # equal: x first
     assert select(1, [1, 0], [0, 1]) == [1, 0]
