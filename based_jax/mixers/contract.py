@@ -156,7 +156,7 @@ class Mixer(Module):
         Args:
             x: inputs in `dtype`, with zeros for padding and for tokens that are NaN or infinite.
             state: None in a plain parallel pass, where the returned state is ignored.
-            context: of this call; `context.run` calls an op with its segments, mask and state.
+            context: of this call; `context.run` calls an op on its tokens.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define mix")
 
@@ -216,14 +216,14 @@ class Mixer(Module):
 
     @nn.nowrap
     def norm_params(self, shape: tuple[int, ...], *axes: str | None) -> tuple[Array, Array]:
-        """Return the parameters of a norm: its scale, initialised to ones, and its bias, to zeros."""
+        """Return the parameters of a norm, of this shape: its scale, at first 1, and its bias, at first 0."""
         return self.param("norm_scale", ones(*axes), shape), self.param("norm_bias", zeros(*axes), shape)
 
     @nn.nowrap
     def conv_params(
         self, size: int, channels: int, axis: str, bias: bool = True, prefix: str = "conv_"
     ) -> tuple[Array, Array | None]:
-        """Return the kernel (size, channels) of a depthwise convolution, and its bias (channels,) or None."""
+        """Return the taps (size, channels) of a depthwise convolution and its bias (channels,), or None."""
         init = uniform(size**-0.5)
         kernel = self.param(f"{prefix}kernel", named(init, None, axis), (size, channels))
         return kernel, self.param(f"{prefix}bias", named(init, axis), (channels,)) if bias else None

@@ -130,14 +130,14 @@ def _walk(visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: 
         index, start, key_index = positions
         tiles = key_index.reshape(-1, size)
         oldest = jnp.where(tiles < 0, jnp.iinfo(tiles.dtype).max, tiles).min(axis=1)
-        is_visible = (tiles.max(axis=1) >= jnp.maximum(start.min(), 0)) & (oldest <= index.max())
-        first, last = jnp.argmax(is_visible), len(is_visible) - jnp.argmax(is_visible[::-1])
+        is_seen = (tiles.max(axis=1) >= jnp.maximum(start.min(), 0)) & (oldest <= index.max())
+        first, last = jnp.argmax(is_seen), len(is_seen) - jnp.argmax(is_seen[::-1])
 
         def visible(j: Array) -> Array:
             there = tiles[j]
             return (there >= jnp.maximum(start, 0)[:, None]) & (there <= index[:, None])
 
-        return visits(first, jnp.where(is_visible.any(), last, first), visible)
+        return visits(first, jnp.where(is_seen.any(), last, first), visible)
 
     if tiling.queries % size == 0:  # else this is the only tile
         rows, keys = visits(0, i * (tiling.queries // size), lambda j: None)
