@@ -157,6 +157,9 @@ class Mixer(Module):
             x: inputs in `dtype`, with zeros for padding and for tokens that are NaN or infinite.
             state: None in a plain parallel pass, where the returned state is ignored.
             context: of this call; `context.run` calls an op on its tokens.
+
+        Returns:
+            y: (B, N, D) in `dtype`, and the state after the last real token.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define mix")
 
@@ -265,6 +268,7 @@ class Projection(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Map the last axes of x, (..., *contracted), to new ones: return (..., *features)."""
         inputs = len(self.axes) - len(self.features)
         lead, contracted = x.shape[:-inputs], x.shape[-inputs:]
         shape = (*contracted, *self.features)
