@@ -135,8 +135,8 @@ def softmax_attention(
         return_state: also return the cache with k, v written into it; needs `initial_state`.
         allowed: a sparser pattern: positions of queries and of keys within their segment (integers that
             broadcast) to booleans; a key must be allowed too. Needs `causal`.
-        return_log_sum: return (y, the logarithm of each query's sum of exponentials, (B, N, H) in float32) in
-            the place of y, so that attention to several sets of keys can be merged.
+        return_log_sum: return (y, the logarithm of each query's sum of exponentials, (B, N, H) in float32)
+            instead of y, so that attention to several sets of keys can be merged.
         implementation: "reference" (dense), "xla" (windows block by block, full attention by blocks of
             queries), "tiled" (full causal attention by tiles of queries and keys, without `allowed`; no
             `jax.jvp`), "pallas" (fused, windows of up to 127 past keys on NVIDIA GPUs), "cudnn" (float16 and
