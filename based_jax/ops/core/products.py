@@ -117,7 +117,7 @@ def stored(x: Float[Array, "... D"]) -> Float[Array, "... D"]:
     of a broadcast, but products never. It ignores `lax.optimization_barrier` there.
     """
     rows = x.reshape(-1, x.shape[-1])
-    return (rows @ jnp.eye(x.shape[-1], dtype=x.dtype)).reshape(x.shape)
+    return jnp.matmul(rows, jnp.eye(x.shape[-1], dtype=x.dtype), precision="highest").reshape(x.shape)
 
 
 def is_on_one(platform: str, x: Array) -> bool:
