@@ -51,7 +51,7 @@ def cross_entropy(
     targets: Int[Array, "B N"],
     weights: Float[Array, "B N"],
 ) -> Float[Array, ""]:
-    """The weighted sum of the targets' losses in nats, in float32 (float64 for float64 hidden vectors).
+    """Return the weighted sum of the targets' losses in nats, in float32 (float64 if `hidden` is).
 
     Args:
         hidden: output of the final norm; products are taken in its dtype, sums in float32.
