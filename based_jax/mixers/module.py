@@ -1,4 +1,4 @@
-"""Flax modules that take arrays on any mesh and draw their parameters fast: mixers, models and classifiers."""
+"""Flax modules that take arrays on any mesh, and draw their parameters fast: mixers, models, classifiers."""
 
 import contextvars
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The generator of initial parameters: Philox 4x32-10, faster than JAX's threefry on a CPU, to compile and to run.
+"""The generator of initial parameters: Philox 4x32-10, which on a CPU is faster than JAX's threefry.
 
 Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), section 3.3. A key has
 four words: Philox's own key, which comes from the user's, and a path into which `fold_in` and `split` mix
