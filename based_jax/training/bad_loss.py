@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from based_jax.training.global_norm import global_norm
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_choice
 
@@ -70,7 +69,7 @@ def guard(
         return GuardState(optimizer.init(params), jnp.full(WINDOW, jnp.nan, jnp.float32), zero, zero, zero)
 
     def update(updates: Any, state: Any, params: Any = None, value: Any = None, **_: Any) -> Any:
-        bad = ~(jnp.isfinite(value) & jnp.isfinite(global_norm(updates)))
+        bad = ~(jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(updates)))
         if config.spike_factor is not None:
             bad |= (state.good >= ENOUGH) & (value > config.spike_factor * jnp.nanmedian(state.recent))
         new, inner = optimizer.update(updates, state.inner, params)

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import optax
 
-from based_jax.training.global_norm import clip_by_global_norm
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice, expect_ranges
 
@@ -128,7 +127,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
     mask = functools.partial(decay_mask, decay_norms=config.decay_norms)
     decay: Any = {"weight_decay": config.weight_decay, "mask": mask}
     adamw = optax.adamw(learning_rate_schedule(config, steps), **moments, **decay)
-    parts = [clip_by_global_norm(config.clip), adamw]
+    parts = [optax.clip_by_global_norm(config.clip), adamw]
     if config.filter_learning_rate_share != 1:
         scale = optax.scale(config.filter_learning_rate_share)
         parts.append(optax.masked(scale, filter_mask))

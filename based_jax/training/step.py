@@ -20,7 +20,6 @@ from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.training.bad_loss import guard_metrics, updates_made
 from based_jax.training.devices import hosts
 from based_jax.training.devices.sharding import batch_sharding, shardings_of
-from based_jax.training.global_norm import global_norm
 from based_jax.typing import Array, Float, Int, Params
 
 Batch = Mapping[str, Any]
@@ -129,7 +128,7 @@ def make_train_step(
                 grads, state.opt_state, state.params, value=losses["loss"]
             )
             params = optax.apply_updates(state.params, updates)
-            norm = global_norm(grads)
+            norm = optax.tree.norm(grads)
         metrics = {
             **losses,
             "grad_norm": norm,
