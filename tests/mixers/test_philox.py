@@ -11,19 +11,21 @@ ONES = 0xFFFFFFFF
 
 
 @pytest.mark.parametrize(
-    ("counter", "key", "expected"),
+    ("rounds", "counter", "key", "expected"),
     [
-        ((0,) * 4, (0,) * 2, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
-        ((ONES,) * 4, (ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (7, (0,) * 4, (0,) * 2, (0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48)),
+        (10, (0,) * 4, (0,) * 2, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        (10, (ONES,) * 4, (ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
         (
+            10,
             (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
             (0xA4093822, 0x299F31D0),
             (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
         ),
     ],
 )
-def test_the_known_answers_of_random123(counter, key, expected):
-    words = philox_4x32(tuple(map(jnp.uint32, counter)), tuple(map(jnp.uint32, key)))
+def test_the_known_answers_of_random123(rounds, counter, key, expected):
+    words = philox_4x32(tuple(map(jnp.uint32, counter)), tuple(map(jnp.uint32, key)), rounds)
     assert tuple(map(int, words)) == expected
 
 
