@@ -21,8 +21,8 @@ CASES = (
     "step based-tiny",
     "hyper_feature_attention",
 )
-"""Import based_jax after jax; call `jax.jit(model.init)` of a preset; take its first training step; compile the
-training step of three layers of HyperFeatureAttention."""
+"""Import based_jax after jax; call `jax.jit(model.init)` of a preset; take its first training step; compile
+the training step of three layers of HyperFeatureAttention."""
 
 
 @dataclass(frozen=True)
