@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 
 def series(rows: Iterable[Row], candidate: str, direction: str, key: str = "seconds") -> dict[int, float]:
     """Return length -> value of `key` for one candidate, in order of length."""
-    chosen = (row for row in rows if (row["contestant"], row["pass"]) == (candidate, direction))
+    chosen = (row for row in rows if (row["candidate"], row["pass"]) == (candidate, direction))
     return {row["length"]: row[key] for row in sorted(chosen, key=_length) if row.get(key)}
 
 
@@ -76,7 +76,7 @@ def summarize(
             times, theirs = series(rows, ours, direction), series(rows, name, direction)
             against.append(
                 {
-                    "contestant": ours,
+                    "candidate": ours,
                     "other": name,
                     "pass": direction,
                     "crossover_length": crossover(times, theirs),
@@ -96,7 +96,7 @@ def growth(
             times = series(rows, name, direction)
             entries.append(
                 {
-                    "contestant": name,
+                    "candidate": name,
                     "pass": direction,
                     "time_exponent": growth_exponent(times, start),
                     "memory_exponent": growth_exponent(series(rows, name, direction, "temp_bytes"), start),

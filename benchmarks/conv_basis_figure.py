@@ -47,7 +47,7 @@ def product_operations(name: str, length: int) -> float:
 def _attention(axes: Any, report: dict[str, Any], direction: str) -> None:
     log_axes(axes, report["settings"]["lengths"], f"attention, {TITLES[direction]}")
     colors = dict(zip(report["settings"]["terms"], COLORS, strict=False))
-    for candidate in report["contestants"]:
+    for candidate in report["candidates"]:
         name, terms = candidate["name"], candidate["terms"]
         if name != EXACT and terms is None:
             continue

@@ -49,7 +49,7 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def _times(report: dict[str, Any], direction: str) -> Iterable[list[str]]:
-    for candidate in report["contestants"]:
+    for candidate in report["candidates"]:
         if candidate["name"] in (DENSE, FFT):
             continue
         kind, _, terms = candidate["name"].partition("_")
@@ -110,7 +110,7 @@ def _products(report: dict[str, Any]) -> Iterable[list[str]]:
 
 def _row(report: dict[str, Any], name: str, direction: str, unit: float) -> list[str]:
     times = series(report["rows"], name, direction)
-    growth = {(e["contestant"], e["pass"]): e["time_exponent"] for e in report["summary"]["growth"]}
+    growth = {(e["candidate"], e["pass"]): e["time_exponent"] for e in report["summary"]["growth"]}
     power = growth[name, direction]
     return [
         *(significant(unit * times[n]) if n in times else MISSING for n in report["settings"]["lengths"]),
@@ -121,6 +121,6 @@ def _row(report: dict[str, Any], name: str, direction: str, unit: float) -> list
 def _missing(report: dict[str, Any]) -> list[str]:
     """List each case without a time, except cases that another one covers or that do not exist."""
     return pages.not_measured(
-        (row for row in report["rows"] if has_pass(row["contestant"], row["pass"])),
-        lambda row: f"{row['contestant']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens",
+        (row for row in report["rows"] if has_pass(row["candidate"], row["pass"])),
+        lambda row: f"{row['candidate']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens",
     )

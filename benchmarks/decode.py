@@ -306,12 +306,12 @@ def _say(line: str) -> None:
 
 def summary(rows: Sequence[Row], start: int) -> dict[str, Any]:
     """Fit exponents of token time, prefill time and state from `start` tokens up; find crossovers."""
-    models = list(dict.fromkeys(row["contestant"] for row in rows))
+    models = list(dict.fromkeys(row["candidate"] for row in rows))
     swept = {part: [row for row in rows if row["part"] == part] for part in (CONTEXTS, PREFILL)}
     growth = [
         {
             "part": part,
-            "contestant": name,
+            "candidate": name,
             "pass": direction,
             "time_exponent": growth_exponent(series(of_part, name, direction), start),
             "state_exponent": growth_exponent(series(of_part, name, direction, "state_bytes"), start),
@@ -324,7 +324,7 @@ def summary(rows: Sequence[Row], start: int) -> dict[str, Any]:
         {
             "part": part,
             "pass": direction,
-            "contestant": BASED,
+            "candidate": BASED,
             "other": other,
             "length": crossover(series(of_part, BASED, direction), series(of_part, other, direction)),
         }

@@ -61,7 +61,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
             figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     on_cpu = settings["device"] == "cpu"
     where = f"{machine['cpu']}, {machine['cores']} cores" if on_cpu else settings["device_kind"]
-    counts = ", ".join(f"{c['label']} {c['parameters'] / 1e6:.3g} M" for c in report["contestants"])
+    counts = ", ".join(f"{c['label']} {c['parameters'] / 1e6:.3g} M" for c in report["candidates"])
     facts = (
         f"{counts} parameters, random weights, {settings['dtype']}, {where}. A line ends where a case would "
         f"take more than {settings['seconds_budget']:g} s or {settings['memory_limit_gib']:.2g} GiB."
@@ -76,7 +76,7 @@ def _draw_panel(axes: Any, report: dict[str, Any], panel: Panel) -> None:
     last = max(
         (row["length"] for row in rows if row["pass"] == panel.direction and row.get(panel.key)), default=0
     )
-    for name in (candidate["name"] for candidate in report["contestants"]):
+    for name in (candidate["name"] for candidate in report["candidates"]):
         color, marker, line = STYLES[name]
         found = series(rows, name, panel.direction, panel.key)
         axes.plot(
@@ -92,7 +92,7 @@ def _draw_panel(axes: Any, report: dict[str, Any], panel: Panel) -> None:
         missed = [
             row
             for row in rows
-            if (row["contestant"], row["pass"]) == (name, panel.direction)
+            if (row["candidate"], row["pass"]) == (name, panel.direction)
             and row["status"] == "skipped"
             and row["length"] <= last
         ]

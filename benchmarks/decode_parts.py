@@ -45,7 +45,7 @@ class Part(NamedTuple):
     def row(self, decoders: Mapping[str, Decoder], row: dict[str, Any]) -> dict[str, Any]:
         """Add the quantities of decoding to a case of the study; `length` is the swept value."""
         work, seconds = self.work(row["length"], row["pass"]), row["seconds"]
-        config = decoders[row["contestant"]].config
+        config = decoders[row["candidate"]].config
         return {
             "part": self.name,
             **row,

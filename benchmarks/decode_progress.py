@@ -81,7 +81,7 @@ class Progress:
         found: dict[tuple[str, str], list[tuple[int, float]]] = {}
         for row in self.rows(part):
             if row["seconds"]:
-                found.setdefault((row["contestant"], row["pass"]), []).append((row["length"], row["seconds"]))
+                found.setdefault((row["candidate"], row["pass"]), []).append((row["length"], row["seconds"]))
         return found
 
 

@@ -24,7 +24,7 @@ def show(report: dict[str, Any]) -> None:
 
 def _labels(report: dict[str, Any]) -> dict[str, str]:
     """Return model -> its name in the tables."""
-    return {candidate["name"]: candidate["label"] for candidate in report["contestants"]}
+    return {candidate["name"]: candidate["label"] for candidate in report["candidates"]}
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:
@@ -55,7 +55,7 @@ def _facts(report: dict[str, Any]) -> str:
     models = "; ".join(
         f"{c['label']} of {c['parameters'] / 1e6:.4g} M parameters, {len(c['schedule'])} layers of width "
         f"{c['d_model']}"
-        for c in report["contestants"]
+        for c in report["candidates"]
     )
     on_cpu = settings["device"] == "cpu"
     where = f"{machine['cpu']}, {machine['cores']} cores" if on_cpu else settings["device_kind"]
@@ -89,7 +89,7 @@ def _growing(
     lengths = sorted({row["length"] for row in rows})
     fitted = "state_exponent" if key == "state_bytes" else "time_exponent"
     powers = {
-        entry["contestant"]: entry[fitted]
+        entry["candidate"]: entry[fitted]
         for entry in report["summary"]["growth"]
         if (entry["part"], entry["pass"]) == (part, direction)
     }
@@ -147,7 +147,7 @@ def _batches(report: dict[str, Any]) -> Iterable[str]:
     if not rows:
         return
     batches = sorted({row["length"] for row in rows})
-    states = {row["contestant"]: row["state_bytes"] for row in rows}
+    states = {row["candidate"]: row["state_bytes"] for row in rows}
     yield (
         f"**Generation by batch**: {settings['tokens']:,} new tokens per row after a prompt of "
         f"{settings['prompt']:,}:"
@@ -203,8 +203,8 @@ def _papers(report: dict[str, Any]) -> Iterable[str]:
     if not columns:
         return
     yield (
-        "**Beside the paper** (Based, Table 1, on an H100), tokens per millisecond, and how many times that "
-        "of the others Based has:"
+        "**Compared with the paper** (Based, Table 1, on an H100): tokens per millisecond, and Based's as a "
+        "multiple of the others':"
     )
     shares = [
         [f"Based over {label}", *(_ratio(column, other) for column in columns.values())]
@@ -227,7 +227,7 @@ def _missing(report: dict[str, Any]) -> Iterable[str]:
     labels = _labels(report)
     lines = pages.not_measured(
         report["rows"],
-        lambda row: f"{labels[row['contestant']]}, {row['part']}, {row['pass']} at {row['length']:,}",
+        lambda row: f"{labels[row['candidate']]}, {row['part']}, {row['pass']} at {row['length']:,}",
     )
     if lines:
         yield "; ".join(lines) + "."

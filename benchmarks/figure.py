@@ -65,7 +65,7 @@ def _panel(axes: Any, report: dict[str, Any], direction: str) -> None:
     from matplotlib.patheffects import withStroke
 
     log_axes(axes, report["settings"]["lengths"], TITLES[direction])
-    for candidate in report["contestants"]:
+    for candidate in report["candidates"]:
         style = STYLES[candidate["name"]]
         times = series(report["rows"], candidate["name"], direction)
         if times:
@@ -82,7 +82,7 @@ def _panel(axes: Any, report: dict[str, Any], direction: str) -> None:
             )
     for entry in report["summary"]["growth"]:
         exponent = entry["time_exponent"]
-        if (entry["contestant"], entry["pass"]) != ("taylor_xla", direction) or exponent is None:
+        if (entry["candidate"], entry["pass"]) != ("taylor_xla", direction) or exponent is None:
             continue
         times = series(report["rows"], "taylor_xla", direction)
         axes.annotate(

@@ -72,7 +72,7 @@ class Gpu:
     until: float | None = None
     """Set by the process that watches this one: time at which it ends, in seconds since 1970."""
     stuck: float = 180.0
-    """Seconds without news from the measuring process after which it is replaced."""
+    """Seconds without an update of the report after which the measuring process is replaced."""
 
     def run(self, command: str) -> int:
         """Measure; return 0, or 1 if numbers are wrong or something of ours failed, 130 after Ctrl-C.
@@ -117,7 +117,7 @@ class Gpu:
             flags = [f"--json={path}", f"--minutes={self.minutes}", f"--sections={','.join(self.sections)}"]
             flags += [f"--samples={self.samples}", *(["--quick"] if self.quick else [])]
             command = [sys.executable, "-m", "benchmarks", "gpu", *flags]
-            return supervisor.watch(command, path, self.stuck, tell, self.resume, 60 * self.minutes)
+            return supervisor.watch(command, path, self.stuck, log, self.resume, 60 * self.minutes)
 
     def _measure(self, command: str) -> int:
         if self.interpret:
@@ -139,7 +139,7 @@ class Gpu:
         results = resume(self.path, fresh) if self.resume and self.path else fresh
         sizing = Sizing(self.quick, self.interpret, 1 if self.quick else self.samples)
         minutes = self.minutes if self.until is None else max(0.0, self.until - time.time()) / 60
-        session = Session(results, self.path, minutes, sizing, tell)
+        session = Session(results, self.path, minutes, sizing, log)
         try:
             with launching(self.interpret):
                 run_sections(session, self.sections)
@@ -199,6 +199,6 @@ def say_result(session: Any) -> int:
     return int(bool(ours) or not any(row["status"] in ("measured", "passed") for row in rows))
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
     """Print a line of progress on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -102,7 +102,7 @@ class Loader:
                     rates = [tokens_per_second(batches, self.seconds) for _ in range(self.samples)]
                     batches.close()
                     low, median, high = (float(rate) for rate in np.percentile(rates, (25, 50, 75)))
-                    row = {"kind": "loader", "place": source, **how, "tokens_per_second": median}
+                    row = {"kind": "loader", "source": source, **how, "tokens_per_second": median}
                     results["rows"].append({**row, "spread": (high - low) / median})
                     progress.print(f"{source}, {shuffle}: {median / 1e6:.3g} million tokens/s")
 

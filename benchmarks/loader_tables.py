@@ -61,7 +61,7 @@ def _tables(report: dict[str, Any]) -> list[tuple[tuple[str, ...], list[list[str
 def _loader_cells(row: dict[str, Any]) -> list[str]:
     segments = "no" if row["cross_documents"] else "yes"
     rate = significant(row["tokens_per_second"] / 1e6)
-    return [row["place"], row["shuffle"], segments, rate, f"{row['spread']:.0%}"]
+    return [row["source"], row["shuffle"], segments, rate, f"{row['spread']:.0%}"]
 
 
 def _run_cells(row: dict[str, Any], least: int) -> list[str]:

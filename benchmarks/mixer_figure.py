@@ -99,13 +99,13 @@ def draw(report: dict[str, Any], path: Path) -> None:
     axes = figure.subplots()
     log_axes(axes, settings["lengths"], y_label="time per call, forward + backward")
     lines, groups = [], set()
-    for candidate in report["contestants"]:
+    for candidate in report["candidates"]:
         name = candidate["name"]
         times = series(report["rows"], name, FORWARD_BACKWARD)
         if not times:
             continue
         family = family_of(name)
-        group = group_of([row for row in report["rows"] if row["contestant"] == name])
+        group = group_of([row for row in report["rows"] if row["candidate"] == name])
         width = 2.8 if family == BASED else 1.3
         axes.plot(
             list(times),

@@ -22,7 +22,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
     console = console or wide_console()
     console.print(f"\n[bold]Sequence mixers on CPU[/], {_facts(report)}", highlight=False)
     console.print(_table(report))
-    for candidate in report["contestants"]:
+    for candidate in report["candidates"]:
         options = ", ".join(f"{key} = {value}" for key, value in candidate["options"].items())
         if options:
             console.print(f"  {candidate['name']}: {options}", highlight=False)
@@ -33,7 +33,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
 def _missing(report: dict[str, Any]) -> list[str]:
     return pages.not_measured(
         report["rows"],
-        lambda row: f"{row['contestant']} {TITLES[row['pass']]} at {row['length']:,} tokens",
+        lambda row: f"{row['candidate']} {TITLES[row['pass']]} at {row['length']:,} tokens",
     )
 
 
@@ -62,8 +62,8 @@ def _table(report: dict[str, Any]) -> Table:
         left=["mixer"],
         right=["tokens", *passes, "state KiB", "floats"],
     )
-    cases = {(row["contestant"], row["length"], row["pass"]): row for row in report["rows"]}
-    for candidate in report["contestants"]:
+    cases = {(row["candidate"], row["length"], row["pass"]): row for row in report["rows"]}
+    for candidate in report["candidates"]:
         name = candidate["name"]
         for position, length in enumerate(sorted({row["length"] for row in report["rows"]})):
             rows = [cases.get((name, length, direction)) for direction in PASSES]
@@ -94,7 +94,7 @@ def _count(value: float) -> str:
 
 def _powers(report: dict[str, Any], name: str) -> list[str]:
     """Format how the time of each pass grows."""
-    growth = {(entry["contestant"], entry["pass"]): entry for entry in report["summary"]["growth"]}
+    growth = {(entry["candidate"], entry["pass"]): entry for entry in report["summary"]["growth"]}
     fitted = [growth[name, direction]["time_exponent"] for direction in PASSES]
     return [exponent(p) if p is None else f"N^{exponent(p)}" for p in fitted]
 
@@ -115,12 +115,12 @@ def markdown(report: dict[str, Any]) -> str:
     powers_and_steps = "fwd+bwd ~", "forward ~", "forward, tokens/s", "step, ms", "step ~"
     columns = ["mixer", *(f"{n:,}" for n in lengths), *powers_and_steps, "state, KiB", "floats"]
     rows, body = report["rows"], []
-    for candidate in report["contestants"]:
+    for candidate in report["candidates"]:
         name = candidate["name"]
         times = {direction: series(rows, name, direction) for direction in PASSES}
         forward, both, step = _powers(report, name)
         speed = series(rows, name, FORWARD, "tokens_per_second").get(longest)
-        last = next((r for r in rows if (r["contestant"], r["length"]) == (name, longest)), None)
+        last = next((r for r in rows if (r["candidate"], r["length"]) == (name, longest)), None)
         both_by_length = (_milliseconds(times[FORWARD_BACKWARD].get(n)) for n in lengths)
         of_forward = both, forward, _count(speed) if speed else MISSING
         of_step = _milliseconds(times[DECODE].get(longest)), step

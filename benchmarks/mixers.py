@@ -87,7 +87,7 @@ class Mixers(StudyFlags):
         """Update the report and write it, so that a killed run keeps its numbers."""
         names = [candidate.name for candidate in study.candidates]
         rows = [
-            row | {"tokens_per_second": _throughput(row)} | states[row["contestant"], row["length"]]
+            row | {"tokens_per_second": _throughput(row)} | states[row["candidate"], row["length"]]
             for row in study.rows()
         ]
         results |= {"rows": rows, "summary": growth(rows, names, PASSES, self.fit_from)}

@@ -49,7 +49,7 @@ class Mqar(Recipe):
 
     mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ("attention", "based")
     """Mixers of the second layer; only these two have torch rows."""
-    lanes: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1, 2, 4)
+    vmapped_runs: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1, 2, 4)
     """Numbers of learning rates trained at once; 1 is one by one."""
     samples: int = 7
     """Timed calls per candidate; the table shows their median and quartile range."""
@@ -79,7 +79,7 @@ class Mqar(Recipe):
             "dropout": self.dropout,
             "dtype": "float32",
             "mixers": self.mixers,
-            "lanes": sorted(self.lanes),
+            "vmapped_runs": sorted(self.vmapped_runs),
             "steps": self.steps,
             "samples": self.samples,
             "seconds_budget": self.seconds,
@@ -130,7 +130,7 @@ class Mqar(Recipe):
 
     def _compare(self, workload: Workload, mixer: str, study: Study) -> list[dict[str, Any]]:
         """Compare the losses of the torch rows that ran with JAX's."""
-        measured = [row["contestant"] for row in study.rows() if row["seconds"] is not None]
+        measured = [row["candidate"] for row in study.rows() if row["seconds"] is not None]
         if not (names := [name for name in TORCH if name in measured]):
             return []
         from benchmarks import mqar_torch
@@ -142,7 +142,7 @@ class Mqar(Recipe):
 
     def _row(self, mixer: str, row: dict[str, Any]) -> dict[str, Any]:
         """Add the quantities of training to a case of the study: a call is `steps` steps."""
-        models = 1 if row["contestant"] in TORCH else int(row["contestant"].removeprefix("jax_"))
+        models = 1 if row["candidate"] in TORCH else int(row["candidate"].removeprefix("jax_"))
         step = None if row["seconds"] is None else row["seconds"] / self.steps
         each = None if step is None else self.batch_size / step
         return {
@@ -157,7 +157,7 @@ class Mqar(Recipe):
     def _candidates(self, mixer: str) -> list[Candidate]:
         """List JAX with each number of vmapped runs, then torch."""
         rows = []
-        for count in sorted(self.lanes):
+        for count in sorted(self.vmapped_runs):
             label = f"based_jax, {count} learning rates at once" if count > 1 else "based_jax, one by one"
 
             def prepare(workload: Workload, _: str, count: int = count) -> Program:
@@ -185,14 +185,14 @@ class Mqar(Recipe):
     def _check(self) -> None:
         """Check every flag before anything is compiled."""
         counts = [(name, getattr(self, name)) for name in ("d_model", "batch_size", "steps", "samples")]
-        for name, value in [*counts, *(("lanes", count) for count in self.lanes)]:
+        for name, value in [*counts, *(("vmapped_runs", count) for count in self.vmapped_runs)]:
             expect(value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
         expect(0 <= self.dropout < 1, "--dropout", self.dropout, "from 0 to below 1")
         expect(0 <= self.weight_decay < math.inf, "--weight-decay", self.weight_decay, "at least 0")
         expect(0 < self.seconds < math.inf, "--seconds", self.seconds, "more than 0 seconds")
         for name in self.mixers:
             expect_choice("--mixers", name, (*ALIASES, *mixers.names()))
-        for flag, values in (("--mixers", self.mixers), ("--lanes", self.lanes)):
+        for flag, values in (("--mixers", self.mixers), ("--vmapped-runs", self.vmapped_runs)):
             shown = ",".join(map(str, values))
             expect(0 < len(set(values)) == len(values), flag, shown, "one or more, each once")
         _ = self.task
@@ -210,7 +210,7 @@ def _agreement(mixer: str, candidate: str, ours: list[float], theirs: list[float
     error = relative_error([np.array(ours)], [np.array(theirs)])
     return {
         "mixer": mixer,
-        "contestant": candidate,
+        "candidate": candidate,
         "other": "jax_1",
         "losses": theirs,
         "other_losses": ours,

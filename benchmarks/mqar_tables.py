@@ -18,9 +18,9 @@ BASES = {"jax_1": "one by one", "torch_labels": "torch, labels", "torch_all": "t
 
 def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return each candidate's examples per second, all models together, over those of each of `BASES`."""
-    speeds = {(row["mixer"], row["contestant"]): row["examples_per_second"] for row in rows}
+    speeds = {(row["mixer"], row["candidate"]): row["examples_per_second"] for row in rows}
     return [
-        {"mixer": mixer, "contestant": name, "other": base, "ratio": speed / other}
+        {"mixer": mixer, "candidate": name, "other": base, "ratio": speed / other}
         for (mixer, name), speed in speeds.items()
         for base in BASES
         if base != name and speed and (other := speeds.get((mixer, base)))
@@ -32,7 +32,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
     console = console or wide_console()
     console.print(f"\n[bold]Training on MQAR, CPU[/], {_facts(report)}", highlight=False)
     console.print(_table(report))
-    for candidate in report["contestants"]:
+    for candidate in report["candidates"]:
         console.print(f"  {candidate['name']:<12} {candidate['label']}", highlight=False)
     for line in (*_missing(report), *_agreement(report), *report["notes"]):
         console.print(line, highlight=False)
@@ -69,7 +69,7 @@ def _table(report: dict[str, Any]) -> Table:
         if previous not in (None, row["mixer"]):
             table.add_section()
         mixer = "" if previous == row["mixer"] else row["mixer"]
-        table.add_row(mixer, row["contestant"], str(row["models"]), *_cells(row, report))
+        table.add_row(mixer, row["candidate"], str(row["models"]), *_cells(row, report))
         previous = row["mixer"]
     return table
 
@@ -97,13 +97,13 @@ def _against(row: dict[str, Any], report: dict[str, Any], none: str) -> Iterable
     found = {
         entry["other"]: f"{entry['ratio']:.2f}"
         for entry in report["summary"]["ratios"]
-        if (entry["mixer"], entry["contestant"]) == (row["mixer"], row["contestant"])
+        if (entry["mixer"], entry["candidate"]) == (row["mixer"], row["candidate"])
     }
-    return (found.get(base, "1" if base == row["contestant"] else none) for base in BASES)
+    return (found.get(base, "1" if base == row["candidate"] else none) for base in BASES)
 
 
 def _missing(report: dict[str, Any]) -> list[str]:
-    return pages.not_measured(report["rows"], lambda row: f"{row['mixer']} {row['contestant']}")
+    return pages.not_measured(report["rows"], lambda row: f"{row['mixer']} {row['candidate']}")
 
 
 def _agreement(report: dict[str, Any]) -> Iterable[str]:
@@ -111,7 +111,7 @@ def _agreement(report: dict[str, Any]) -> Iterable[str]:
     for entry in report["agreement"]:
         error = "not finite" if entry["relative_error"] is None else f"{entry['relative_error']:.0e}"
         yield (
-            f"{entry['mixer']}: {entry['contestant']} "
+            f"{entry['mixer']}: {entry['candidate']} "
             f"{'agrees' if entry['agrees'] else 'DISAGREES'} with {entry['other']}: losses "
             f"without dropout differ by at most {error} of the largest (steps: {len(entry['losses'])})"
         )
@@ -135,7 +135,7 @@ def _markdown(report: dict[str, Any]) -> str:
         "examples/s",
         *(f"x {title}" for title in BASES.values()),
     )
-    labels = {candidate["name"]: candidate["label"] for candidate in report["contestants"]}
+    labels = {candidate["name"]: candidate["label"] for candidate in report["candidates"]}
     rows = []
     for row in report["rows"]:
         if row["seconds"] is None:
@@ -144,7 +144,7 @@ def _markdown(report: dict[str, Any]) -> str:
             compile_cells = [cell or MISSING for cell in _compile(row)]
             step = significant(1000 * row["step_seconds"])
             cells = [*compile_cells, step, *_speeds(row), *_against(row, report, MISSING)]
-        rows.append([row["mixer"], labels[row["contestant"]], *cells])
+        rows.append([row["mixer"], labels[row["candidate"]], *cells])
     lines = [f"{_facts(report)}.", "", pages.table(["mixer", "candidate", *columns], rows, left=2)]
     for sentences in (_missing(report), list(_agreement(report))):
         if sentences:

@@ -37,7 +37,7 @@ class Ops(StudyFlags):
     """Rows, instead of the shape's."""
     heads: int | None = None
     """Heads, instead of the shape's."""
-    contestants: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
+    candidates: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
     """Rows to measure: taylor_xla, taylor_reference, dot_product_attention, softmax_xla, softmax_tiled,
     torch_taylor, torch_sdpa; by default all that can run here."""
     repeats: int = 7
@@ -116,15 +116,15 @@ class Ops(StudyFlags):
     def _candidates(self) -> tuple[list[Candidate], list[str]]:
         """Return the requested candidates, in the table's order, and notes about the others."""
         known = (*(candidate.name for candidate in JAX_CANDIDATES), *TORCH_NAMES)
-        for name in self.contestants:
-            expect_choice("--contestants", name, known)
-        wanted = self.contestants or known
+        for name in self.candidates:
+            expect_choice("--candidates", name, known)
+        wanted = self.candidates or known
         chosen = [candidate for candidate in JAX_CANDIDATES if candidate.name in wanted]
         if not set(wanted) & set(TORCH_NAMES):
             return chosen, []
         reason = missing_torch()
-        if reason and self.contestants:
-            raise ValueError(f"--contestants {','.join(self.contestants)}: {reason}")
+        if reason and self.candidates:
+            raise ValueError(f"--candidates {','.join(self.candidates)}: {reason}")
         if reason:
             return chosen, [f"Torch rows ({', '.join(TORCH_NAMES)}) are left out: {reason}."]
         return [*chosen, *(candidate for candidate in torch_candidates() if candidate.name in wanted)], []

@@ -27,7 +27,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
         highlight=False,
     )
     console.print(_timings(report))
-    for candidate in report["contestants"]:
+    for candidate in report["candidates"]:
         console.print(
             f"  {candidate['name']:<22} {candidate['label']}; q and k have "
             f"{candidate['query_key_channels']}, v {candidate['value_channels']} channels per head",
@@ -55,12 +55,12 @@ def _timings(report: dict[str, Any]) -> Table:
         right=titles,
     )
     table.columns[0].justify = "right"
-    cases = {(row["length"], row["contestant"], row["pass"]): row for row in report["rows"]}
+    cases = {(row["length"], row["candidate"], row["pass"]): row for row in report["rows"]}
     for length in sorted({row["length"] for row in report["rows"]}):
-        for position, candidate in enumerate(report["contestants"]):
+        for position, candidate in enumerate(report["candidates"]):
             name = candidate["name"]
             rows = [cases.get((length, name, direction)) for direction in PASS_TITLES]
-            last = position == len(report["contestants"]) - 1
+            last = position == len(report["candidates"]) - 1
             cells = [cell for row in rows for cell in _cells(row, settings["repeats"])]
             table.add_row("" if position else str(length), name, *cells, end_section=last)
     return table
@@ -88,8 +88,8 @@ def _growth(report: dict[str, Any]) -> Iterable[Table]:
             f"{title} {column}" for title in PASS_TITLES.values() for column in ("time", "scratch", "lengths")
         ],
     )
-    growth = {(entry["contestant"], entry["pass"]): entry for entry in report["summary"]["growth"]}
-    for candidate in report["contestants"]:
+    growth = {(entry["candidate"], entry["pass"]): entry for entry in report["summary"]["growth"]}
+    for candidate in report["candidates"]:
         cells = []
         for direction in PASS_TITLES:
             entry = growth[candidate["name"], direction]
@@ -104,7 +104,7 @@ def _comparison(report: dict[str, Any]) -> Iterable[Table]:
     entries = report["summary"]["against"]
     if not entries:
         return
-    ours = entries[0]["contestant"]
+    ours = entries[0]["candidate"]
     lengths = sorted({point["length"] for entry in entries for point in entry["ratios"]})
     table = grid(
         f"How many times faster {ours} is than the others, by tokens",
@@ -126,8 +126,8 @@ def _headline(report: dict[str, Any]) -> Iterable[str]:
     for entry in summary["against"]:
         if entry["other"] != "dot_product_attention":
             continue
-        ours, direction, title = entry["contestant"], entry["pass"], PASS_TITLES[entry["pass"]]
-        (growth,) = (g for g in summary["growth"] if (g["contestant"], g["pass"]) == (ours, direction))
+        ours, direction, title = entry["candidate"], entry["pass"], PASS_TITLES[entry["pass"]]
+        (growth,) = (g for g in summary["growth"] if (g["candidate"], g["pass"]) == (ours, direction))
         start = entry["crossover_length"]
         crossing = f"from {start} tokens up" if start else "at no measured length to the end"
         fitted = ""
@@ -144,7 +144,7 @@ def _agreement(report: dict[str, Any]) -> Iterable[str]:
     pairs: dict[tuple[str, str], list[float]] = {}
     for entry in report["agreement"]:
         error = math.nan if entry["relative_error"] is None else entry["relative_error"]
-        pairs.setdefault((entry["contestant"], entry["other"]), []).append(error)
+        pairs.setdefault((entry["candidate"], entry["other"]), []).append(error)
     for (name, other), errors in pairs.items():
         good = all(error <= AGREEMENT for error in errors)
         yield (

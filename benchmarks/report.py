@@ -27,7 +27,7 @@ def new_report(
         "command": command,
         "machine": facts(),
         "settings": settings,
-        "contestants": candidates,
+        "candidates": candidates,
         "rows": [],
         "agreement": [],
         "summary": {},

@@ -41,7 +41,7 @@ class Case:
         status = "failed" if self.failed else "skipped" if self.skipped else status
         program = self.program or Program(call=lambda: None, to_numpy=list)
         return {
-            "contestant": self.candidate.name,
+            "candidate": self.candidate.name,
             "pass": self.direction,
             "length": self.length,
             "status": status,
@@ -67,7 +67,7 @@ class Study:
     """seconds per case"""
     memory_limit: float
     """bytes per case"""
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     """receives a line of progress"""
     device: Any = None
     """device that computes; None is the CPU"""
@@ -107,12 +107,12 @@ class Study:
                 with self._guarded(case):
                     self._warm_up(case, program, firsts)
             if case.failed:
-                self.tell(f"N={length} {case.candidate.name} {case.direction}: FAILED, {case.failed}")
+                self.log(f"N={length} {case.candidate.name} {case.direction}: FAILED, {case.failed}")
             elif case.skipped:
-                self.tell(f"N={length} {case.candidate.name} {case.direction}: skipped, {case.skipped}")
+                self.log(f"N={length} {case.candidate.name} {case.direction}: skipped, {case.skipped}")
             elif program:
                 live.append((case.timing, program.call))
-        self.tell(f"N={length}: {len(live)} programs compiled and warm, now in turns")
+        self.log(f"N={length}: {len(live)} programs compiled and warm, now in turns")
         interleave(live, self.repeats)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -156,7 +156,7 @@ class Study:
             if first != name:
                 error = relative_error(wanted, arrays)
                 self.agreement.append(
-                    {"contestant": name, "other": first, "length": case.length, "relative_error": error}
+                    {"candidate": name, "other": first, "length": case.length, "relative_error": error}
                 )
         del result
         case.timing.second_call(program.call)

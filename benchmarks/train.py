@@ -208,7 +208,7 @@ def _agreement(model: str, workload: Workload) -> list[dict[str, Any]]:
     return [
         {
             "model": model,
-            "contestant": "torch",
+            "candidate": "torch",
             "other": "jax",
             "losses": theirs,
             "other_losses": ours,

@@ -34,11 +34,11 @@ EXPLAINED = (
 
 def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return tokens per second of each candidate over those of each of `BASES`, and the relative spread."""
-    found = {(row["model"], row["contestant"]): row for row in rows if row["seconds"]}
+    found = {(row["model"], row["candidate"]): row for row in rows if row["seconds"]}
     return [
         {
             "model": model,
-            "contestant": name,
+            "candidate": name,
             "other": base,
             "ratio": row["tokens_per_second"] / other["tokens_per_second"],
             "spread": math.hypot(row["spread"], other["spread"]),
@@ -60,9 +60,9 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
     )
     table = grid(None, EXPLAINED + limits, left=["model", "candidate"], right=COLUMNS)
     for row in report["rows"]:
-        table.add_row(row["model"], row["contestant"], *_cells(row, report))
+        table.add_row(row["model"], row["candidate"], *_cells(row, report))
     console.print(table)
-    for candidate in report["contestants"]:
+    for candidate in report["candidates"]:
         console.print(f"  {candidate['name']:<16} {candidate['label']}", highlight=False)
     for line in (*_missing(report), *_agreement(report), *report["notes"]):
         console.print(line, highlight=False)
@@ -104,13 +104,13 @@ def _against(row: dict[str, Any], report: dict[str, Any]) -> Iterable[str]:
     found = {
         entry["other"]: f"{entry['ratio']:.2f} ± {entry['ratio'] * entry['spread']:.2f}"
         for entry in report["summary"]["ratios"]
-        if (entry["model"], entry["contestant"]) == (row["model"], row["contestant"])
+        if (entry["model"], entry["candidate"]) == (row["model"], row["candidate"])
     }
-    return (found.get(base, "1" if base == row["contestant"] else MISSING) for base in BASES)
+    return (found.get(base, "1" if base == row["candidate"] else MISSING) for base in BASES)
 
 
 def _missing(report: dict[str, Any]) -> list[str]:
-    return pages.not_measured(report["rows"], lambda row: f"{row['model']} {row['contestant']}")
+    return pages.not_measured(report["rows"], lambda row: f"{row['model']} {row['candidate']}")
 
 
 def _agreement(report: dict[str, Any]) -> list[str]:
@@ -119,7 +119,7 @@ def _agreement(report: dict[str, Any]) -> list[str]:
     for entry in report["agreement"]:
         error = "not finite" if entry["relative_error"] is None else f"{entry['relative_error']:.0e}"
         lines.append(
-            f"{entry['model']}: {entry['contestant']} {'agrees' if entry['agrees'] else 'DISAGREES'} with "
+            f"{entry['model']}: {entry['candidate']} {'agrees' if entry['agrees'] else 'DISAGREES'} with "
             f"{entry['other']}: losses from the same parameters differ by at most {error} of the largest "
             f"(steps: {len(entry['losses'])})"
         )
@@ -136,8 +136,8 @@ def insert(page: str, report: dict[str, Any] | None) -> str:
 
 
 def _markdown(report: dict[str, Any]) -> str:
-    labels = {candidate["name"]: candidate["label"] for candidate in report["contestants"]}
-    rows = [[row["model"], labels[row["contestant"]], *_cells(row, report)] for row in report["rows"]]
+    labels = {candidate["name"]: candidate["label"] for candidate in report["candidates"]}
+    rows = [[row["model"], labels[row["candidate"]], *_cells(row, report)] for row in report["rows"]]
     lines = [
         f"{_facts(report)}.",
         "",

@@ -128,9 +128,9 @@ def _defined(module: str) -> dict[str, tuple[str, str]]:
 
 def _find(public: str, module: str, name: str, imports: dict[str, tuple[str, str, bool]]) -> Public:
     """Follow imports to where a name is defined."""
-    seen = set()
-    while name not in _defined(module) and name in imports and (module, name) not in seen:
-        seen.add((module, name))
+    visited = set()
+    while name not in _defined(module) and name in imports and (module, name) not in visited:
+        visited.add((module, name))
         module, name, _ = imports[name]
         try:
             module_file(module)

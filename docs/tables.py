@@ -87,28 +87,43 @@ def mixers_page() -> str:
         rows.append([f"`{name}`", equation, training, state, *sizes, decoding, *answers, parity, row.source])
     return _page(
         "Mixers",
-        "Every mixer can be a layer of every model: `bj.mixers.make(NAME, d_model=...)`, or a letter of a "
-        "config's schedule. They share one contract ([guide](guide.md)): training, prefill and decoding are "
-        "the same call, and packed documents and right padding are honoured by all of them. The forms of "
-        "NystromFormer, ScatterBrain and the selections that are not causal (`causal=False`, `hard=True`: "
-        "the authors') take whole rows, and say so.",
+        "This page lists every mixer with its equation, its costs and its source. Every mixer can be a layer "
+        "of every model: a letter of a config's schedule names it ([guide](guide.md)). A mixer also works "
+        "alone:",
+        _block(
+            "import jax",
+            "import jax.numpy as jnp",
+            "import based_jax as bj",
+            "",
+            'mixer = bj.mixers.make("gla", d_model=64)',
+            "x = jnp.ones((2, 16, 64))  # (batch, length, d_model)",
+            "y, _ = mixer.apply(mixer.init(jax.random.key(0), x), x)",
+            "assert y.shape == x.shape",
+            'assert "num_heads" in bj.mixers.options("gla")  # name -> default and meaning',
+        ),
+        "All mixers share one contract ([one contract](concepts/contract.md)): training, prefill and "
+        "decoding are the same call, and all of them support packed documents and right padding. Forms of "
+        "NystromFormer, ScatterBrain and the selections that are not causal, as the authors' are "
+        "(`causal=False`, `hard=True`), take whole rows only and raise an error otherwise.",
         _paragraph(MixerSummary.__doc__),
-        "Bytes are of one row of "
-        f"{STATE_LENGTH:,} tokens in float32, d_model = {STATE_WIDTH} and the other options at their "
-        "defaults: four for each float that `state_size` counts by the papers' formulas, and what "
-        "`init_state` holds, with caches, positions and counters.",
+        "The bytes are those of one row of "
+        f"{STATE_LENGTH:,} tokens in float32, with d_model = {STATE_WIDTH} and the other options at their "
+        'defaults. "Counted" is four bytes for each float that `state_size` counts by the papers\' '
+        'formulas. "Held" is what `init_state` allocates, with caches, positions and counters.',
         _table(head, rows, right=(4, 5)),
-        "What states of other sizes allocate is in [benchmarks](benchmarks.md); the papers' counts for their "
-        "synthetic models, beside ours, in [results](results.md#zoology-the-authors-repository).",
+        "[Benchmarks](benchmarks.md#every-mixer) has times and states of other sizes. "
+        "[Results](results.md#zoology-the-authors-repository) compares the papers' counts for their "
+        "synthetic models with ours.",
         "## Initial values",
         "Projections start normal with a standard deviation of `init_std`, the output's of "
         "`out_init_std`; both are 0.02 by default. Zoology's models draw the same for every linear map "
-        "outside Mamba's blocks, after the mixers' classes have drawn their own. They shrink the mixers' "
-        "maps called `out_proj` only, language models here every output map, by 1 / sqrt(2 layers), "
-        "unless a mixer's options set `out_init_std`; the synthetic models of `mqar_backbone` set it as "
-        "their code has it. Where a class or a trainer of the authors has projections of its own:",
+        "outside Mamba's blocks, and overwrite what the mixers' classes have drawn. They scale only the "
+        "mixers' maps called `out_proj` by 1 / sqrt(2 layers). Language models here scale every output map "
+        "so, unless a mixer's options set `out_init_std`; the synthetic models of `mqar_backbone` set it as "
+        "Zoology's code does. This table has the classes and trainers of the authors that initialise "
+        "projections in another way:",
         _table(["mixer", "there", "here"], [[f"`{name}`", *cells] for name, *cells in INITS]),
-        "The presets of RWKV and RetNet take the default.",
+        "The presets of RWKV and RetNet use the default.",
         "## Mixers of Zoology's code that are not here",
         _table(["class", "reason"], [[f"`{name}`", reason] for name, reason in NOT_HERE.items()]),
         'Mega\'s moving averages, the `ema` kernel of its H3, are an option of `h3`: `kernel="ema"`.',
@@ -160,13 +175,13 @@ INITS = (
 
 NOT_HERE = {
     "zoology.mixers.deepseek_nsa.SparseAttention": "NSA, native sparse attention: its sliding branch is "
-    "built without a causal mask, so that later tokens are seen, and rows must be whole blocks. A causal one "
-    "would be another mixer than the one that was measured.",
+    "built without a causal mask, so outputs depend on later tokens, and rows must be whole blocks. A causal "
+    "one would be another mixer than the one that Zoology measured.",
     "zoology.mixers.ttt": "TTT, test-time training: the state is the weights of an inner model, updated once "
-    "for each mini-batch of 16 or 32 tokens, so that outputs depend on where mini-batches begin. Rows cut "
-    "anywhere, packed or padded, would not give the same numbers.",
-    "zoology.mixers.mra": "MRA-2: not causal, a CUDA kernel alone computes it, and the class fails in the "
-    "repository as it stands.",
+    "for each mini-batch of 16 or 32 tokens, so outputs depend on where mini-batches begin. Rows that are "
+    "cut, packed or padded would not give the same numbers.",
+    "zoology.mixers.mra": "MRA-2: not causal, only a CUDA kernel computes it, and the class fails in the "
+    "repository.",
     "zoology.mixers.scatterbrain_new.ScatterBrain": "reads a name that nothing defines; `scatterbrain` "
     "is the class that works.",
 }
@@ -191,8 +206,16 @@ def presets_page() -> str:
     head = ["preset", "layers", "d_model", "parameters", "printed", "difference", "source", "why", "settings"]
     return _page(
         "Presets",
-        "`bj.presets.get(NAME)`. Counts are of `bj.param_count`, a tied embedding counted once; printed ones "
-        "are the papers', or the released checkpoint's where there is one. The last column has the printed "
+        "A preset is a named model configuration, most of them a model of the papers. This page compares "
+        "their sizes with the printed ones.",
+        _block(
+            "import based_jax as bj",
+            "",
+            'config = bj.presets.get("based-360m")',
+            "assert bj.param_count(config) == 362_620_928",
+        ),
+        '"Parameters" is `bj.param_count`, which counts a tied embedding once. "Printed" is the paper\'s '
+        "count, or that of the released checkpoint if there is one. The last column has the printed "
         "hyperparameters that a preset does not have, with the reason; all others are as printed.",
         _table(head, rows, right=(2, 3, 4, 5)),
     )
@@ -207,16 +230,16 @@ def options_page() -> str:
     found = options_of_theirs()
     counts = Counter(option.status for options in found.values() for option in options.values())
     parts = [
-        "Checkpoints and modules of the authors' code are read by [`load_pretrained`](checkpoints.md) and "
-        "`convert.from_torch`, and checkpoints of fla's models by the former. This page lists every argument "
-        "of their constructors and every entry of their configs, in their order: its default there, what it "
-        "is called here, and what becomes of it. `bj.mixers.options(NAME)` and `help(bj.ModelConfig)` "
-        "explain our names.",
-        "- same, renamed: equal numbers, under this name.\n"
-        "- ignored: it changes no number there either.\n"
-        "- refused: another value than the default raises an error with the reason that is given here.",
-        "An entry of a config that no table has is ignored there too, and is logged as such; where their "
-        "code refuses it (Mamba's configs), so do we. "
+        "This page says how the converters treat each option of the authors' code. "
+        "[`load_pretrained`](checkpoints.md) reads checkpoints of that code and of fla's models, and "
+        "`convert.from_torch` reads modules of the authors' code. The tables list every argument of the "
+        "constructors and every entry of the configs, in their order: the default there, the name here, and "
+        "the status. `bj.mixers.options(NAME)` and `help(bj.ModelConfig)` explain our names.",
+        "- same, renamed: the option exists here under the name given, with equal numbers.\n"
+        "- ignored: the option has no effect here, and changes no number there either.\n"
+        "- refused: a value other than the default raises an error with the reason in the note.",
+        "An entry of a config that is in no table has no effect in the authors' code either, so the "
+        "converter logs and ignores it. Mamba's code refuses such entries, and so does the converter. "
         f"Of {sum(counts.values())} options, {counts['same']} are the same, {counts['renamed']} renamed, "
         f"{counts['ignored']} ignored and {counts['refused']} refused.",
     ]
@@ -258,17 +281,29 @@ def transformations_page() -> str:
     plain = ", ".join(f"`{name.removeprefix('mixers.')}`" for name in forward)
     return _page(
         "Transformations",
-        'What works under which of JAX\'s transformations and settings. "works" means the numbers that the '
-        "function gives without it; the tests check every cell, with `pallas` in its interpreter. Ops and "
-        "functions of `bj.ops` that are not listed work under all of them.",
-        "There is one error, of forward mode where the gradient is our own. Inside `jit` it is JAX's: "
-        f"`TypeError: {NO_FORWARD_MODE}`. Outside it names the op. Reverse mode works, and so do second "
-        'derivatives through it, `jax.hessian` included. `implementation="reference"` has forward mode '
-        f"wherever an op takes it, and so have the mixers {plain} with that option. `softmax_attention` by "
-        "`xla` has it without a window (`left`). `cross_entropy` has no other form: take the logits and "
-        "`optax`'s.",
-        "`jax_debug_nans` finds no NaN where there is none: outputs that have no answer are computed as "
-        "0 / 0, so that with `jax_disable_jit` too the first operation reported is the one to look at.",
+        "This page lists which ops and mixers work under which of JAX's transformations and settings. "
+        '"works" means that the numbers equal those without it. The tests check every cell, with `pallas` '
+        "in its interpreter. Ops and functions of `bj.ops` that are not listed work under all of them.",
+        _block(
+            "import jax",
+            "import jax.numpy as jnp",
+            "import based_jax as bj",
+            "",
+            "x = jnp.ones((1, 4, 1, 2))  # (batch, length, heads, channels)",
+            'attend = lambda q: bj.ops.taylor_attention(q, x, x, implementation="reference")',
+            "y, slope = jax.jvp(attend, (x,), (x,))  # forward mode",
+            "assert slope.shape == y.shape",
+        ),
+        "The only error is that of forward mode, if an op defines its own gradient. Inside `jit` it is "
+        f"JAX's: `TypeError: {NO_FORWARD_MODE}`. Outside `jit` the error names the op. Reverse mode works, "
+        "and so do second derivatives through it, `jax.hessian` included. To use forward mode:",
+        '- Pass `implementation="reference"` to an op that takes it, or to one of the mixers '
+        f"{plain}.\n"
+        "- `softmax_attention` by `xla` has forward mode without a window (`left`).\n"
+        "- `cross_entropy` has no other form. Compute the logits and use `optax`'s.",
+        "`jax_debug_nans` reports no NaN of a valid computation. Outputs that are NaN on purpose are "
+        "computed as 0 / 0, so the first operation that it reports, with `jax_disable_jit` too, is the "
+        "cause.",
         _table(["", *TRANSFORMATIONS.values()], cells),
     )
 
@@ -285,13 +320,16 @@ def commands_page() -> str:
     speed = [[f"`python -m benchmarks {name}`", command.purpose] for name, command in BENCHMARKS.items()]
     return _page(
         "Commands",
-        "Each explains its flags, units and defaults, with `--help`. A wrong flag, path or value ends in "
-        "one line on stderr and exit status 2. Long work shows its progress, and Ctrl-C saves what there is.",
-        "After an installation a command runs in its first form from any directory. The second form does the "
-        "same; `train` is found in a checkout only.",
+        "This page lists every command of the library. `--help` explains "
+        "a command's flags, units and defaults:",
+        "```\nbased-jax generate --help\npython -m based_jax.generate --help    # the same command\n```",
+        "After installation the first form runs in any directory. The second form does the same; "
+        "`python -m train...` needs a checkout.",
+        "A wrong flag, path or value ends the command with one line on stderr and exit status 2. Long "
+        "commands show their progress, and Ctrl-C saves the work.",
         _table(["command", "module", "what it does"], rows),
         "## Benchmarks",
-        "They run in a checkout ([benchmarks](../benchmarks.md)).",
+        "Benchmarks run in a checkout ([benchmarks](../benchmarks.md)).",
         _table(["command", "what it measures"], speed),
     )
 
@@ -334,8 +372,13 @@ def _page(title: str, *parts: str) -> str:
 
 
 def _paragraph(doc: str | None) -> str:
-    """A docstring behind its first sentence, as one paragraph."""
+    """Return a docstring after its first sentence, as one paragraph."""
     return " ".join((doc or "").split()).partition(". ")[2]
+
+
+def _block(*lines: str) -> str:
+    """Return lines of Python as a block of Markdown."""
+    return "\n".join(["```python", *lines, "```"])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:

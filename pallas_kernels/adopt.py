@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises:
         ValueError: a file in the directory is not a report of a GPU, two reports have one name, or one is
-            incomplete; nothing has been written then.
+            incomplete; then nothing is written.
         OSError: a file cannot be read or written.
     """
     words = list(sys.argv[1:] if argv is None else argv)

@@ -98,8 +98,8 @@ def one_line(error: BaseException) -> str:
     if message := str(error).strip().splitlines():
         return f"{type(error).__name__}: {message[0]}"
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return type(error).__name__ + place
+    location = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return type(error).__name__ + location
 
 
 def _message(report: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 from pallas_kernels.flags import one_line
 
-SCHEMA = 1
-"""Version; increased if a key changes its meaning."""
+SCHEMA = 2
+"""Version; increased if a key changes its name or meaning."""
 
 DEVICE_LOST = 75
 """Exit status of a process whose device stopped answering; the supervisor starts another one."""
@@ -93,4 +93,4 @@ def check_device(error: BaseException) -> None:
     except RuntimeError:  # what the XLA runtime raises
         raise DeviceLostError(one_line(error)) from error
     if answer != 10:
-        raise DeviceLostError(f"the device says 1 + 2 + 3 + 4 = {answer} after {one_line(error)}")
+        raise DeviceLostError(f"the device computes 1 + 2 + 3 + 4 = {answer} after {one_line(error)}")

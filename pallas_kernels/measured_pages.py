@@ -12,7 +12,7 @@ from pallas_kernels import markdown
 TABLES = {"targets": "wanted", "expected": "expected"}
 """Name of a table -> the heading of its second column."""
 
-NOTHING = "Not measured yet: no GPU was at hand."
+NOTHING = "Not measured yet: no GPU was available."
 
 
 def updated(page: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: str) -> str:

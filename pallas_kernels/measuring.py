@@ -41,7 +41,7 @@ class MeasuringFlags:
     interpret: bool = False
     """Run the kernels in the interpreter, on a machine without a GPU; only with --quick."""
     stuck: float = 120.0
-    """Seconds without news from the measuring process after which it is replaced."""
+    """Seconds without an update of the report after which the measuring process is replaced."""
     until: float | None = None
     """Set by the supervising process: when the measuring process ends, in seconds since 1970."""
 
@@ -83,7 +83,7 @@ def run(
         return _work(name, flags, shlex.join(["python", "-m", module, *argv]), cases, cannot_run, path)
     command = [sys.executable, "-m", module, *argv]
     stuck = math.inf if flags.interpret else flags.stuck
-    return supervisor.watch(command, path, stuck, tell, flags.resume, 60 * flags.minutes)
+    return supervisor.watch(command, path, stuck, log, flags.resume, 60 * flags.minutes)
 
 
 def _work(name: str, flags: MeasuringFlags, command: str, cases: Any, cannot_run: Any, path: Path) -> int:
@@ -93,25 +93,25 @@ def _work(name: str, flags: MeasuringFlags, command: str, cases: Any, cannot_run
         report, listed = _report(name, flags, command, path), cases()
         order = Order([[trial.variant for trial in trials] for trials in listed])
         count = sum(map(len, listed))
-        tell(f"{count} candidates of {len(listed)} cases, first {order.first} present choices and neighbours")
+        log(f"{count} candidates of {len(listed)} cases, first {order.first} current choices and neighbours")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         # One core launches the kernels that are measured, the others compile.
         threads = max(1, min(8, cores - 1))
         limits = {"stuck": math.inf if flags.interpret else HANG_SECONDS, "threads": threads}
         ends = flags.until or math.inf
-        trials = Trials(listed, order, report, path, ends, flags.seconds, tell, **limits)
+        trials = Trials(listed, order, report, path, ends, flags.seconds, log, **limits)
         try:
             report["complete"] = trials.run()
         except KeyboardInterrupt:
             return 130
         except DeviceLostError as error:
-            tell(f"the device is lost: {error}")
-            os._exit(DEVICE_LOST)  # an orderly end may wait for the device
+            log(f"the device is lost: {error}")
+            os._exit(DEVICE_LOST)  # a normal exit may wait for the device
     journal.save(report, path)
     statuses = [row["status"] for row in report["rows"]]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))
-    tell(f"{counts or 'nothing measured'} of {count}; wrote {path}")
-    tell(f"in a checkout of the source, `python -m pallas_kernels.adopt {flags.out}` puts it into the tables")
+    log(f"{counts or 'nothing measured'} of {count}; wrote {path}")
+    log(f"in a checkout of the source, `python -m pallas_kernels.adopt {flags.out}` adds it to the tables")
     return 0 if MEASURED in statuses else 1
 
 
@@ -157,6 +157,6 @@ def no_gpu() -> str | None:
     return f"needs a GPU, and jax found only {found}"
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
     """Print a line of progress."""
     print(text, flush=True)

@@ -30,7 +30,7 @@ class Order:
                     self._first.append((case, i))
                 else:
                     self._rest[case].append(i)
-        self._seen: list[dict[int, float]] = [{} for _ in cases]
+        self._measured: list[dict[int, float]] = [{} for _ in cases]
         self._predicted: dict[int, np.ndarray] = {}
 
     @property
@@ -51,14 +51,14 @@ class Order:
 
     def learn(self, case: int, candidate: int, ratio: float | None) -> None:
         """Record a time over the current choice's; None if the candidate does not run."""
-        self._seen[case][candidate] = REFUSED if ratio is None else float(np.log(ratio))
+        self._measured[case][candidate] = REFUSED if ratio is None else float(np.log(ratio))
         self._predicted.pop(case, None)
 
     def _prediction(self, case: int) -> np.ndarray:
         """Predict the logarithm of each candidate's time over the current choice's."""
         if case not in self._predicted:
-            x, seen = self._features[case], self._seen[case]
-            rows, y = x[list(seen)], np.array(list(seen.values()))
+            x, measured = self._features[case], self._measured[case]
+            rows, y = x[list(measured)], np.array(list(measured.values()))
             worth = np.linalg.solve(rows.T @ rows + RIDGE * np.eye(x.shape[1]), rows.T @ y)
             self._predicted[case] = x @ worth
         return self._predicted[case]

@@ -28,15 +28,15 @@ def watch(
     command: Sequence[str],
     path: Path,
     stuck: float,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     resume: bool = False,
     seconds: float = math.inf,
 ) -> int:
     """Run `command`, restart it with ``--resume`` if it ends early, and return the last exit status.
 
     Args:
-        command: writes `path` whenever it has news.
-        stuck: kill the process after this many seconds without news.
+        command: writes `path` whenever it has new results.
+        stuck: kill the process after this many seconds without an update of `path`.
         resume: whether the first process resumes an earlier run.
         seconds: time for all processes together; then the running one is killed. They get ``--until=T``
             (seconds since 1970), a little earlier, to end by themselves.
@@ -50,7 +50,7 @@ def watch(
         begun = _modified(path) != before
         process = subprocess.Popen([*command, *(["--resume"] if resume or begun else [])])
         try:
-            status = _wait(process, path, stuck, ends, tell)
+            status = _wait(process, path, stuck, ends, log)
         except BaseException:
             # Ctrl-C also reaches the process: give it time to write its report.
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -65,24 +65,24 @@ def watch(
         # never started measuring.
         if status in FINAL and (status != 1 or not begun or _complete(path)):
             return status
-        tell(f"the measuring process ended with status {status}; a new one goes on without what ended it")
-    tell(f"gave up after {MAX_WORKERS} processes")
+        log(f"the measuring process ended with status {status}; another one continues")
+    log(f"gave up after {MAX_WORKERS} processes")
     return status
 
 
 def _wait(
-    process: "subprocess.Popen[bytes]", path: Path, stuck: float, ends: float, tell: Callable[[str], None]
+    process: "subprocess.Popen[bytes]", path: Path, stuck: float, ends: float, log: Callable[[str], None]
 ) -> int:
-    news, heard = _modified(path), time.monotonic()
+    written, updated = _modified(path), time.monotonic()
     while (status := process.poll()) is None:
         time.sleep(POLL_SECONDS)
-        if (now := _modified(path)) != news:
-            news, heard = now, time.monotonic()
-        elif time.monotonic() - heard > stuck:
-            tell(f"no news for {stuck:.0f} s")
+        if (now := _modified(path)) != written:
+            written, updated = now, time.monotonic()
+        elif time.monotonic() - updated > stuck:
+            log(f"no update of the report for {stuck:.0f} s")
             process.kill()
         if time.monotonic() > ends:
-            tell("the time is over")
+            log("the time limit is reached")
             process.kill()
             process.wait()
             return TIME_OVER

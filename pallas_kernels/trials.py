@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import contest, journal
+from pallas_kernels import comparison, journal
 from pallas_kernels.flags import one_line
 from pallas_kernels.journal import BROKE, DEVICE_LOST, DeviceLostError
 from pallas_kernels.order import Order
@@ -33,7 +33,7 @@ KEPT_CASES = 4
 COMPILE_SECONDS = 60.0
 """Time limit to compile a candidate that was in flight when a process ended; kernels take seconds."""
 
-NEWS_SECONDS = 20.0
+UPDATE_SECONDS = 20.0
 """Interval at which the report is written if nothing else happens, for the supervisor."""
 
 STATE = {"running": [], "suspects": [], "alone": None}
@@ -71,7 +71,7 @@ class Trials:
     """time by `clock` after which no trial begins"""
     seconds: float
     """time for each candidate, besides compiling"""
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     stuck: float = math.inf
     """seconds after which a running candidate is given up and the process ended"""
     threads: int = 4
@@ -157,7 +157,7 @@ class Trials:
         row = self._rows.get(self._key(case, 0))
         if i == 0 or row is None or row["status"] == MEASURED:
             return False
-        self._keep(case, i, status=REFUSED, reason="nothing to compare with: the present choice does not run")
+        self._keep(case, i, status=REFUSED, reason="nothing to compare with: the current choice does not run")
         return True
 
     def _compile(self, case: int, i: int) -> "Future[Any]":
@@ -189,8 +189,10 @@ class Trials:
                     self._ahead.remove(each)
                     return each
                 waiting |= unfinished
-            if not wait(waiting, min(left, NEWS_SECONDS), FIRST_COMPLETED).done:
-                journal.save(self.report, self.path)  # news for the supervisor: some compile for long
+            if not wait(waiting, min(left, UPDATE_SECONDS), FIRST_COMPLETED).done:
+                journal.save(
+                    self.report, self.path
+                )  # an update for the supervisor: some take long to compile
         return None
 
     def _try(self, case: int, i: int, future: "Future[Any]") -> None:
@@ -210,7 +212,7 @@ class Trials:
                 raise
             self._keep(case, i, status=REFUSED, reason=one_line(error)[:500])
             return
-        if difference > contest.AGREEMENT:
+        if difference > comparison.AGREEMENT:
             reason = f"results differ by {difference:.2g} of the largest"
             self._keep(case, i, status=REFUSED, reason=reason)
         else:
@@ -223,17 +225,17 @@ class Trials:
         if case in self._ready:
             self._ready.move_to_end(case)
         else:
-            arrays = contest.example(trial.arguments, trial.fill)
+            arrays = comparison.example(trial.arguments, trial.fill)
             self._ready[case] = arrays, _once(reference, arrays, trial.carried)
             if len(self._ready) > KEPT_CASES:
                 self._ready.popitem(last=False)
         arrays, expected = self._ready[case]
-        difference = contest.disagreement(expected, _once(compiled, arrays, trial.carried))
-        if difference > contest.AGREEMENT:
+        difference = comparison.disagreement(expected, _once(compiled, arrays, trial.carried))
+        if difference > comparison.AGREEMENT:
             return difference, math.nan, math.nan
         functions = [reference] if compiled is reference else [reference, compiled]
-        calls = [contest.repeatedly(function, arrays, trial.carried) for function in functions]
-        times = contest.measure(calls, self.seconds)
+        calls = [comparison.repeatedly(function, arrays, trial.carried) for function in functions]
+        times = comparison.measure(calls, self.seconds)
         return difference, times[0], times[-1]
 
     def _keep(self, case: int, i: int, **found: Any) -> None:
@@ -248,7 +250,7 @@ class Trials:
         what = found.get("reason")
         if row["status"] == MEASURED:
             what = f"{found['seconds'] * 1e6:.1f} us, {_ratio(row):.2f}x"
-        self.tell(f"[{self.clock() - self._begun:6.1f} s] {trial.case}: {what}  {trial.candidate}")
+        self.log(f"[{self.clock() - self._begun:6.1f} s] {trial.case}: {what}  {trial.candidate}")
 
     @contextmanager
     def _watchdog(self, case: int, i: int) -> Iterator[None]:

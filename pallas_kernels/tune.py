@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def trials(flags: Tune) -> list[list[Trial]]:
-    """Return the candidates of each case, the present choice first; the most important cases first."""
+    """Return the candidates of each case, the current choice first; the most important cases first."""
     cases = catalog.cases(flags.match) if not flags.quick else quick(flags.match)
     wanted = [case for case in cases if case.default and flags.op in (None, case.op)]
     listed = [candidates(case, flags.quick) for case in sorted(wanted, key=rank)]

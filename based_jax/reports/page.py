@@ -87,7 +87,7 @@ def _legend(found: Table) -> str:
     """Explain the columns that no other table has."""
     shared = shared_columns()
     own = [_meaning(name, about) for name, about in found.about.items() if shared.get(name) != about]
-    return f"Columns of its own: {'; '.join(own)}." if own else ""
+    return f"Columns of this table only: {'; '.join(own)}." if own else ""
 
 
 def _meaning(name: str, column: Column) -> str:
@@ -105,7 +105,7 @@ def _run(run: Run, directory: Path) -> list[str]:
         rows.append([row["family"], row["setting"], state, held, f"{row['accuracy']:.3f}"])
     where = run.path.relative_to(directory)
     return [
-        f"Here at another scale, `--scale {run.scale}` (`{where}`), so not comparable cell by cell. "
+        f"Our run has another scale, `--scale {run.scale}` (`{where}`), so its cells are not comparable. "
         f"{run.study.about[run.scale]}:",
         "\n".join(
             markdown.table(["model", "setting", "state_bytes", "held", "accuracy"], rows, words=(0, 1))
@@ -127,20 +127,9 @@ def _join_lists(parts: Sequence[str]) -> list[str]:
 _HEAD = """\
 # Published results
 
-Written by `python -m based_jax.reports`. Every table of results in the papers, from the data files in
-`based_jax/published/data`, with our values beside the published ones.
-
-- A column "ours" stands after each column that we have a value for; "-" is a cell that was not run. A table
-  without such a column has no value of ours yet: most need a GPU, or data and checkpoints from the network.
-- `size`, `parameters`: `bj.param_count` of the preset ([presets](presets.md)). `tflops`: the papers' formulas
-  on the preset. `state_bytes`: `state_size` of our mixers, four bytes for each float of the
-  papers' formulas; `held`: the bytes of `init_state`. They are computed when the page is written.
-- All other values come from files. An evaluation's `--json results/evals/NAME.json` fills the cells of the
-  checkpoint that it was given, by the last part of its hub id or directory; a study below `results` fills its
-  figure's if it ran at `--scale paper`. `python -m based_jax.reports` then writes this page again.
-- The commands below a table measure one of its rows; the others differ in the checkpoint, preset or task.
-  [Evaluation](evaluation.md) says what they need. Columns that several tables have are explained at the
-  [end](#columns), arrows say what is better.
+Written by `python -m based_jax.reports`. This page has every table of results in the papers, and compares our
+values with the published ones. The published values come from the data files in `based_jax/published/data`.
+In Python:
 
 ```python
 from based_jax.published import table
@@ -148,4 +137,18 @@ from based_jax.published import table
 found = table("based", 2)
 assert found.row(model="Based", size="363m/10b")["piqa"] == 64.42
 assert found.about["lambada_ppl"].better == "lower"
-```"""
+```
+
+- A column "ours" follows each column for which we have a value; "-" is a cell that was not run. A table
+  without such a column has no value of ours yet: most need a GPU, or data and checkpoints from the network.
+- These values are computed when the page is written. `size`, `parameters`: `bj.param_count` of the preset
+  ([presets](presets.md)). `tflops`: the papers' formulas on the preset. `state_bytes`: `state_size` of our
+  mixers, four bytes for each float of the papers' formulas. `held`: the bytes that `init_state` allocates.
+- All other values come from files. An evaluation's `--json results/evals/NAME.json` fills the cells of its
+  checkpoint, which the last component of the hub id or directory identifies. A study below `results` fills
+  the cells of its figure if it ran at `--scale paper`. `python -m based_jax.reports` then writes this page
+  again.
+- The commands below a table measure one of its rows. The commands for the other rows differ in the
+  checkpoint, preset or task. [Evaluation](evaluation.md) explains what they need.
+- The [end](#columns) of the page explains columns that several tables have. Arrows show which direction is
+  better."""

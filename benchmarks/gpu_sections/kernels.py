@@ -16,7 +16,7 @@ from benchmarks.gpu_sections.session import Session, Step
 from benchmarks.gpu_sections.stopwatch import Candidate, compare, jitted
 from benchmarks.io_model import Sizes
 from pallas_kernels.case import Case
-from pallas_kernels.contest import example
+from pallas_kernels.comparison import example
 from pallas_kernels.taylor_attention import cases
 
 BLOCK = 4096

@@ -19,7 +19,7 @@ from pallas_kernels import journal
 from pallas_kernels.flags import one_line
 from pallas_kernels.journal import BROKE, DeviceLostError, check_device, finite
 
-NEWS_SECONDS = 20.0
+UPDATE_SECONDS = 20.0
 """While only compilers work, the report is written this often."""
 
 COMPILE_SECONDS = 300.0
@@ -50,7 +50,7 @@ class Session:
     path: Path | None
     minutes: float
     sizing: Sizing
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     begun: float = field(init=False)
     spent: float = field(init=False)
@@ -72,7 +72,7 @@ class Session:
 
     def say(self, text: str) -> None:
         """Print a line of progress with the seconds since the start."""
-        self.tell(f"[{self.elapsed:6.1f} s] {self.section}: {text}" if self.section else text)
+        self.log(f"[{self.elapsed:6.1f} s] {self.section}: {text}" if self.section else text)
 
     def save(self) -> None:
         """Write the current report."""
@@ -123,7 +123,7 @@ class Session:
     def wait(self, futures: Iterable[Future[Any]]) -> None:
         """Wait for compilations, signalling progress: a model may compile longer than a kernel may run."""
         ends, futures = self.clock() + COMPILE_SECONDS, list(futures)
-        while wait(futures, NEWS_SECONDS).not_done:
+        while wait(futures, UPDATE_SECONDS).not_done:
             if self.clock() < ends:
                 self.save()
 

@@ -54,7 +54,7 @@ class Static:
     """Tokens per row of a training step and of a prompt."""
     decode_batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 128)
     """Rows of decoding steps."""
-    behind: int = 1024
+    after: int = 1024
     """Tokens per row before a decoding step."""
     dtype: str = "bfloat16"
     """Dtype in which the models compute."""
@@ -109,7 +109,7 @@ class Static:
 
     def _programs(self) -> list[tuple[str, int, int]]:
         """Return (program, rows, tokens)."""
-        decode = [("decode", batch, self.behind) for batch in self.decode_batches]
+        decode = [("decode", batch, self.after) for batch in self.decode_batches]
         return [
             case
             for name in self.programs
@@ -152,7 +152,7 @@ class Static:
             expect_choice("--presets", name, presets.names())
         for name in self.programs:
             expect_choice("--programs", name, tuple(PROGRAMS))
-        counts = {"batch": (self.batch,), "length": (self.length,), "behind": (self.behind,)}
+        counts = {"batch": (self.batch,), "length": (self.length,), "after": (self.after,)}
         for flag, values in (counts | {"decode-batches": self.decode_batches}).items():
             for value in values:
                 expect(value >= 1, f"--{flag}", value, "at least 1")

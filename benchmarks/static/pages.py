@@ -15,7 +15,7 @@ Report = dict[str, Any]
 
 COLUMNS = (
     ("registers", "per thread, at most 255", "{registers}"),
-    ("stack B", "bytes of local memory per thread, for registers that did not suffice", "{stack}"),
+    ("stack B", "bytes of local memory per thread, for values that did not fit into registers", "{stack}"),
     ("spill B", "bytes stored / loaded there, each instruction counted once", "{spill_stores}/{spill_loads}"),
     ("shared kB", "shared memory per program, of 227", "{shared_kb:.1f}"),
     ("per SM", "programs that fit on a multiprocessor at a time", "{blocks_per_sm}"),
@@ -142,14 +142,20 @@ def as_markdown(reports: Sequence[Report], spill: int = 0) -> str:
     """Return one page: the toolchains, the columns' meaning, and a row per kernel that calls get."""
     columns = COMPARED if len(reports) > 1 else [heading for heading, _, _ in COLUMNS]
     lines = [
-        "# What the kernels take of an H200",
+        "# Resources of the kernels on an H200",
         "",
-        "Written by `python -m benchmarks inspect --markdown`. Compiled, not run: no GPU was used.",
+        "This page lists the registers, the shared memory and the instructions of each kernel, as compiled "
+        "for an H200.",
+        "",
+        "Written by `python -m benchmarks inspect --markdown`. The kernels were compiled, not run: no GPU "
+        "was used.",
         "",
         *(f"- Compiled with {', '.join(map(' '.join, x['toolchain'].items()))}." for x in reports),
         "",
         *(f"- {heading}: {meaning}" for heading, meaning, _ in COLUMNS if heading in columns),
-        "- spilled because: what spills cost in that loop, and what the best variant without any would cost",
+        "- spilled because: the cost of the spills in that loop, and the cost of the best variant without "
+        "spills",
+        *["- an empty cell: that version's report lacks the kernel"] * (len(reports) > 1),
         "",
         *_table(reports, columns),
         "",
@@ -159,8 +165,8 @@ def as_markdown(reports: Sequence[Report], spill: int = 0) -> str:
         spilling = sum(stack(case) > spill for case in picked)
         found = problems(report, spill)
         lines += [
-            f"jax {version(report)}: of the {len(picked)} variants that calls get {spilling or 'none'} spill."
-            f" Problems without a reason: {len(found) or 'none'}.",
+            f"jax {version(report)}: {spilling or 'none'} of the {len(picked)} variants that calls get spill "
+            f"registers. Problems without a reason: {len(found) or 'none'}.",
             "",
         ]
         lines += [*(f"- {line}" for line in found), ""] if found else []
@@ -171,7 +177,7 @@ def as_markdown(reports: Sequence[Report], spill: int = 0) -> str:
         if case["default"] and case["on_request"] and (text := problem(case, spill))
     ]
     if asked:
-        lines += ["On request only (calls that name no implementation run something else there):", "", *asked]
+        lines += ["Only calls that name the implementation run these:", "", *asked]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -12,7 +12,7 @@ CARRIED = {1: 1}
 """Argument -> the result that replaces it in the next call: the history."""
 
 AGE = 750
-"""Tokens that every row has seen in a measurement."""
+"""Number of earlier tokens of every row in a measurement."""
 
 # B, E, T, bias, gated, dtype.
 _SIZES = [

@@ -308,19 +308,19 @@ class Features:
         return gradient if self.scale == 1 else gradient * self.scale
 
 
-def turned(plan: Plan, tile: int) -> bool:
+def is_transposed(plan: Plan, tile: int) -> bool:
     """Return whether a tile is stored as (V, F): tensor cores need 64 rows in a matmul's result."""
     return tile == plan.layout.pure or plan.layout.tile < 64
 
 
 def read_tile(plan: Plan, state: State, tile: int, x: jax.Array, into: Any) -> jax.Array:
     """Return (C, V) x S of phi(x) (C, F)."""
-    return plan.dot(x, state.tiles[tile], (1, 1 if turned(plan, tile) else 0), into)
+    return plan.dot(x, state.tiles[tile], (1, 1 if is_transposed(plan, tile) else 0), into)
 
 
 def tile_gradient(plan: Plan, state: State, tile: int, u: jax.Array) -> jax.Array:
     """Return (C, F) u S^T of u (C, V)."""
-    return plan.dot(u, state.tiles[tile], (1, 0 if turned(plan, tile) else 1))
+    return plan.dot(u, state.tiles[tile], (1, 0 if is_transposed(plan, tile) else 1))
 
 
 def first_state(plan: Plan, refs: Any, tile: Any = 0) -> State:
@@ -330,10 +330,10 @@ def first_state(plan: Plan, refs: Any, tile: Any = 0) -> State:
         kv_ref, moments_ref = refs
         valid = _valid(None, plan.value_size, plan.value_tile, tile)
         tiles = [load(kv_ref, (pl.ds(first, size), slice(None)), valid) for first, size in plan.layout.tiles]
-        tiles = [part.T if turned(plan, i) else part for i, part in enumerate(tiles)]
+        tiles = [part.T if is_transposed(plan, i) else part for i, part in enumerate(tiles)]
         return State(tuple(tiles), moments_ref[pl.ds(0, k), :], moments_ref[k, 0])
     tiles = [
-        jnp.zeros((plan.value_tile, size) if turned(plan, i) else (size, plan.value_tile), f32)
+        jnp.zeros((plan.value_tile, size) if is_transposed(plan, i) else (size, plan.value_tile), f32)
         for i, (_, size) in enumerate(plan.layout.tiles)
     ]
     return State(tuple(tiles), jnp.zeros((k, plan.layout.last), f32), jnp.zeros((), f32))
@@ -344,7 +344,7 @@ def store_state(plan: Plan, state: State, refs: Any, tile: Any) -> None:
     kv_ref, moments_ref = refs
     valid = _valid(None, plan.value_size, plan.value_tile, tile)
     for i, ((first, size), part) in enumerate(zip(plan.layout.tiles, state.tiles, strict=True)):
-        part = part.T if turned(plan, i) else part
+        part = part.T if is_transposed(plan, i) else part
         store(kv_ref, (pl.ds(first, size), slice(None)), part, valid)
     k = plan.layout.padded_key_size
     moments_ref[pl.ds(0, k), :] = state.moments
@@ -361,7 +361,7 @@ def add_tokens(
     """
     tiles, state = [], only_if(stays, state)
     for i, into in enumerate(state.tiles[:-1]):
-        if turned(plan, i):
+        if is_transposed(plan, i):
             tiles.append(plan.dot(u, features.by_token(x, i), (0, 0), into))  # (V, C) (C, F)
         else:
             tiles.append(plan.dot(features.by_feature(x, i), u, (1, 0), into))  # (F, C) (C, V)
@@ -381,6 +381,6 @@ def only_if(condition: Any, state: State) -> State:
     gpu = devices.current()
     if gpu is not None and (gpu.capability or "").startswith("10."):
         # Blackwell's Triton fails to compile a matmul onto a selection ("'arith.xori' op requires the same
-        # type", jax 0.11 and 0.12). The price: a segment that overflowed passes NaN to the next one.
+        # type", jax 0.11 and 0.12). The cost: a segment that overflowed passes NaN to the next one.
         return jax.tree.map(lambda x: x * condition.astype(f32), state)
     return jax.tree.map(lambda x: jnp.where(condition, x, 0.0), state)

@@ -44,14 +44,14 @@ class Chunk:
     """128 tokens of a running program."""
 
     def __init__(self, program: Any, number: Any, zero: Any):
-        self.program, self.plan, self.places = program, program.plan, program.places
+        self.program, self.plan, self.scratch = program, program.plan, program.scratch
         self.zero = zero
         self.stage = lax.rem(number, STAGES)
         self.start = program.block * self.plan.block + number * CHUNK
         """the index of its first token in the row"""
         self.first = self.start + program.group * PART
         """index of the warpgroup's first token"""
-        plgpu.barrier_wait(self.places["arrived"].at[self.stage])
+        plgpu.barrier_wait(self.scratch["arrived"].at[self.stage])
         if self.plan.packed:
             self.count = program.tokens.counts[program.row]
             self._clear_padding()
@@ -62,15 +62,15 @@ class Chunk:
         @pl.when(self.count < self.start + CHUNK)
         def _clear() -> None:
             for name in ("k", "plain_k", "v"):
-                place = self.places[name].at[self.stage, self.program.rows]
-                real = self.first + iota(place.shape, 0) < self.count
-                place[...] = jnp.where(real, load(place), jnp.zeros((), bf16))
-            self.program.meet(WRITTEN)
+                tokens = self.scratch[name].at[self.stage, self.program.rows]
+                real = self.first + iota(tokens.shape, 0) < self.count
+                tokens[...] = jnp.where(real, load(tokens), jnp.zeros((), bf16))
+            self.program.synchronise(WRITTEN)
 
     def read(self, state: State, y: Any, rden: Any) -> None:
         """Store the outputs of this warpgroup's queries, and their reciprocal normalisers."""
         program, at = self.program, (self.stage, self.program.rows)
-        q = load(self.places["plain_q"].at[at])
+        q = load(self.scratch["plain_q"].at[at])
         starts = None
         if self.plan.packed:
             starts = load(program.tokens.starts.at[program.row, pl.ds(self.first, PART)], ROW)
@@ -87,10 +87,10 @@ class Chunk:
         def accumulate(accumulator: Any) -> jax.Array:
             staging = self._staging()
             for keys, (p, _) in zip(parts, scores, strict=True):
-                multiply(accumulator, p, self.places["v"].at[self.stage, keys.rows], staging)
+                multiply(accumulator, p, self.scratch["v"].at[self.stage, keys.rows], staging)
             scaled = features.weighted(q, iota((PART, KEY_SIZE), 1))
-            phi = self._features(scaled, self.places["plain_q"], sees)
-            multiply(accumulator, phi, self.places["kv"].at[self.zero].T, staging)
+            phi = self._features(scaled, self.scratch["plain_q"], sees)
+            multiply(accumulator, phi, self.scratch["kv"].at[self.zero].T, staging)
             return accumulator[...]
 
         numerator = pl.run_scoped(accumulate, plgpu.ACC((PART, PART), f32))
@@ -100,11 +100,11 @@ class Chunk:
             result = jnp.where(along_rows(real, PART), result, 0.0)
             reciprocal = jnp.where(real, reciprocal, 0.0)
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        self.places["y"].at[program.group][...] = result.astype(bf16)
+        self.scratch["y"].at[program.group][...] = result.astype(bf16)
         plgpu.commit_smem()
         tokens = pl.ds(self.first, PART)
         plgpu.copy_smem_to_gmem(
-            self.places["y"].at[program.group], y.at[program.row, tokens, program.head, program.values]
+            self.scratch["y"].at[program.group], y.at[program.row, tokens, program.head, program.values]
         )
 
         @pl.when(program.part == 0)
@@ -120,11 +120,11 @@ class Chunk:
         ]
 
     def _staging(self) -> Any:
-        return self.places["staging"].at[self.program.group] if is_interpreted() else None
+        return self.scratch["staging"].at[self.program.group] if is_interpreted() else None
 
     def _scores(self, q: jax.Array, keys: Keys, starts: Any) -> tuple[jax.Array, jax.Array]:
         """Return weights p of 64 of the chunk's keys, (64, 64) bfloat16, and their sums before rounding."""
-        x = product(q, self.places["k"].at[self.stage, keys.rows].T, PART, self._staging())
+        x = product(q, self.scratch["k"].at[self.stage, keys.rows].T, PART, self._staging())
         key, visible = iota((PART, PART), 1), keys.visible()
         if starts is not None:
             visible = visible & (key >= along_rows(starts - keys.first, PART))
@@ -133,7 +133,10 @@ class Chunk:
 
     def _state_normaliser(self, q: jax.Array, count: Any) -> jax.Array:
         """Return (64,) q . z."""
-        squares, sums = self.places["rounded"].at[features.SQUARES], self.places["moments"].at[features.SUMS]
+        squares, sums = (
+            self.scratch["rounded"].at[features.SQUARES],
+            self.scratch["moments"].at[features.SUMS],
+        )
         second = product(q, squares, KEY_SIZE, self._staging()) * (1 / 32)
         first = lax.broadcast_in_dim(load(sums, COLUMN), (PART, KEY_SIZE), (1,)) * (1 / 4)
         return jnp.sum(q.astype(f32) * (second + first), axis=1) + count
@@ -153,20 +156,20 @@ class Chunk:
 
     def add(self, state: State) -> State:
         """Return the state after the chunk."""
-        program, phi = self.program, self.places["phi"].at[self.zero]
-        k = load(self.places["k"].at[self.stage, program.rows])
+        program, phi = self.program, self.scratch["phi"].at[self.zero]
+        k = load(self.scratch["k"].at[self.stage, program.rows])
         kept, stays = self._entering()
-        keys = self._features(features.Scaled(k, k, k), self.places["plain_k"], kept)
+        keys = self._features(features.Scaled(k, k, k), self.scratch["plain_k"], kept)
         phi.at[program.rows][...] = keys
-        program.meet(WRITTEN)
+        program.synchronise(WRITTEN)
 
         before = state.kv if stays is None else jnp.where(stays, state.kv, 0.0)
-        kv = add_product(before, self.places["v"].at[self.stage].T, phi.at[:, program.share])
+        kv = add_product(before, self.scratch["v"].at[self.stage].T, phi.at[:, program.share])
         pl.when(program.group == 0)(lambda: self._add_moments(phi, stays))
-        return program.moved(State(kv, self._count(state.count, stays), state.rounds + 1))
+        return program.published(State(kv, self._count(state.count, stays), state.rounds + 1))
 
     def _add_moments(self, phi: Any, stays: Any) -> None:
-        before = load(self.places["moments"])
+        before = load(self.scratch["moments"])
         if stays is not None:
             before = jnp.where(stays, before, 0.0)
         last = phi.at[:, pl.ds(COLUMNS - features.ROWS, features.ROWS)]

@@ -97,14 +97,14 @@ def from_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Arr
 
 def to_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Invert `from_portable`; unused numbers of the moments are zeros."""
-    _, places, layout = _tables()
+    _, indices, layout = _tables()
     theirs = jnp.zeros((*moments.shape[:-2], KEY_SIZE + 1, layout.last), moments.dtype)
     theirs = theirs.at[..., :KEY_SIZE, layout.linear_columns].set(moments[..., SQUARES, :])
     theirs = theirs.at[..., :KEY_SIZE, layout.constant_column].set(moments[..., SUMS, :])
     theirs = theirs.at[..., KEY_SIZE, 0].set(moments[..., COUNT, 0])
-    return _take(kv, places, -1).swapaxes(-1, -2), theirs
+    return _take(kv, indices, -1).swapaxes(-1, -2), theirs
 
 
-def _take(x: jax.Array, places: np.ndarray, axis: int) -> jax.Array:
+def _take(x: jax.Array, indices: np.ndarray, axis: int) -> jax.Array:
     """Take `x` at positions along an axis; the position one past the end gives zeros."""
-    return jnp.take(x, places, axis=axis, mode="fill", fill_value=0)
+    return jnp.take(x, indices, axis=axis, mode="fill", fill_value=0)

@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention import mosaic_launch
-from pallas_kernels.taylor_attention.mosaic_plan import PART, Plan, Tokens, scratch
+from pallas_kernels.taylor_attention.mosaic_plan import PART, Plan, Tokens, scratch_types
 from pallas_kernels.taylor_attention.mosaic_program import Program
 
 
@@ -22,13 +22,13 @@ def key_sums(plan: Plan, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array
         packing: starts (B, N) and counts (B,) int32 of packed plans; else empty.
     """
 
-    def body(*refs: Any, **places: Any) -> None:
+    def body(*refs: Any, **scratch: Any) -> None:
         *operands, kv, moments = refs
-        program = Program(plan, Tokens(None, *operands), places)
+        program = Program(plan, Tokens(None, *operands), scratch)
         program.store(program.walk((), ()), kv, moments, program.block)
 
-    blocks, places = plan.blocks - 1, scratch(False, False)
-    options = {"grid": plan.grid(blocks), "out_type": state_shapes(plan, blocks), "scratch": places}
+    blocks, scratch = plan.blocks - 1, scratch_types(False, False)
+    options = {"grid": plan.grid(blocks), "out_type": state_shapes(plan, blocks), "scratch": scratch}
     return mosaic_launch.run(body, k, v, *packing, name="taylor_key_sums_mosaic", **options)
 
 
@@ -48,9 +48,9 @@ def outputs(
         prefix: initial state of each block, in the form of `key_sums` for all blocks; or empty.
     """
 
-    def body(*refs: Any, **places: Any) -> None:
+    def body(*refs: Any, **scratch: Any) -> None:
         given = 3 + len(packing)
-        program, results = Program(plan, Tokens(*refs[:given]), places), refs[given + len(prefix) :]
+        program, results = Program(plan, Tokens(*refs[:given]), scratch), refs[given + len(prefix) :]
         state = program.walk(refs[given : given + len(prefix)], results[:2])
         if return_state:
             last = program.block == plan.blocks - 1
@@ -61,8 +61,8 @@ def outputs(
         jax.ShapeDtypeStruct((plan.batch, plan.heads, plan.length), jnp.float32),
         *(state_shapes(plan, 1) if return_state else []),
     ]
-    places = scratch(True, v.shape[-1] % PART == 0)
-    options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": places}
+    scratch = scratch_types(True, v.shape[-1] % PART == 0)
+    options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": scratch}
     return mosaic_launch.run(body, q, k, v, *packing, *prefix, name="taylor_outputs_mosaic", **options)
 
 

@@ -101,10 +101,10 @@ def multiply(accumulator: Any, a: jax.Array, b: Any, staging: Any) -> None:
     if not is_interpreted():
         plgpu.wgmma(accumulator, a, b)
         return
-    place = staging.at[:, : a.shape[1]]
-    place[...] = a
+    operand = staging.at[:, : a.shape[1]]
+    operand[...] = a
     plgpu.commit_smem()
-    plgpu.wgmma(accumulator, place, b)
+    plgpu.wgmma(accumulator, operand, b)
     plgpu.wgmma_wait(0)
 
 

@@ -73,13 +73,13 @@ class Tokens(NamedTuple):
     counts: Any = None
 
 
-def scratch(queries: bool, whole: bool) -> dict[str, Any]:
+def scratch_types(queries: bool, whole: bool) -> dict[str, Any]:
     """Return the shared memory of a program, 165 kB with queries; `whole` if values fill all parts."""
 
     def smem(*shape: int, transforms: Any = (), dtype: Any = bf16) -> Any:
         return plgpu.SMEM(shape, dtype, transforms=transforms)
 
-    places = {
+    refs = {
         "k": smem(STAGES, CHUNK, KEY_SIZE, transforms=TILE),
         "plain_k": smem(STAGES, CHUNK, KEY_SIZE),  # again, for loads of columns
         "v": smem(STAGES, CHUNK, PART, transforms=TILE),
@@ -89,11 +89,11 @@ def scratch(queries: bool, whole: bool) -> dict[str, Any]:
         "together": plgpu.Barrier(num_arrivals=THREADS, num_barriers=2),
     }
     if queries:
-        places |= {
+        refs |= {
             "plain_q": smem(STAGES, CHUNK, KEY_SIZE),
             "kv": smem(1, PART, COLUMNS, transforms=TILE),
             "rounded": smem(features.ROWS, KEY_SIZE, transforms=TILE),
             "y": smem(THREADS, PART, PART, transforms=WIDE_TILE if whole else TILE),
             "staging": smem(THREADS, PART, COLUMNS) if is_interpreted() else smem(8),
         }
-    return places
+    return refs

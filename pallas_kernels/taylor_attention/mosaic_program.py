@@ -37,8 +37,8 @@ from pallas_kernels.taylor_attention.mosaic_plan import (
 class Program:
     """One running program, from the view of one of its warpgroups."""
 
-    def __init__(self, plan: Plan, tokens: Tokens, places: dict[str, Any]):
-        self.plan, self.tokens, self.places = plan, tokens, places
+    def __init__(self, plan: Plan, tokens: Tokens, scratch: dict[str, Any]):
+        self.plan, self.tokens, self.scratch = plan, tokens, scratch
         head = lax.axis_index("head")
         self.head, self.part = head, 0
         if plan.parts > 1:
@@ -54,7 +54,7 @@ class Program:
         """Scan the block's chunks from the state in `prefix`, if any; `results` are the refs y and rden."""
         chunks = self.plan.block // CHUNK
         state = self._start(prefix)
-        self.meet(PUBLISHED)
+        self.synchronise(PUBLISHED)
 
         @pl.when(self.group == 0)
         def _fill() -> None:
@@ -87,7 +87,7 @@ class Program:
 
         @pl.when((self.group == 0) & (self.part == 0))
         def _moments() -> None:
-            sums = load(self.places["moments"])
+            sums = load(self.scratch["moments"])
             count = iota((features.ROWS, KEY_SIZE), 0) == features.COUNT
             store(moments.at[at], jnp.where(count, state.count, sums))
 
@@ -105,26 +105,26 @@ class Program:
 
     def _publish(self, kv: jax.Array) -> None:
         """Write this warpgroup's part of the state, rounded, to shared memory for the other one."""
-        if "kv" in self.places:
-            self.places["kv"][0, :, self.share] = kv.astype(bf16)
+        if "kv" in self.scratch:
+            self.scratch["kv"][0, :, self.share] = kv.astype(bf16)
 
     def keep_moments(self, sums: jax.Array) -> None:
         """Store the moments in shared memory, and rounded for products with queries."""
-        self.places["moments"][...] = sums
-        if "rounded" in self.places:
-            self.places["rounded"][...] = sums.astype(bf16)
+        self.scratch["moments"][...] = sums
+        if "rounded" in self.scratch:
+            self.scratch["rounded"][...] = sums.astype(bf16)
 
-    def moved(self, state: State) -> State:
+    def published(self, state: State) -> State:
         """Publish `state` to both warpgroups and synchronise them."""
         self._publish(state.kv)
-        self.meet(PUBLISHED)
+        self.synchronise(PUBLISHED)
         return state
 
-    def meet(self, barrier: int) -> None:
+    def synchronise(self, barrier: int) -> None:
         """Synchronise both warpgroups, so that each sees the other's writes to shared memory."""
         plgpu.commit_smem()
-        plgpu.barrier_arrive(self.places["together"].at[barrier])
-        plgpu.barrier_wait(self.places["together"].at[barrier])
+        plgpu.barrier_arrive(self.scratch["together"].at[barrier])
+        plgpu.barrier_wait(self.scratch["together"].at[barrier])
 
     def _fetch(self, number: Any, stage: Any) -> None:
         """Start copies of a chunk's tokens."""
@@ -136,6 +136,6 @@ class Program:
             channels = self.values if name == "v" else slice(None)
             plgpu.copy_gmem_to_smem(
                 source.at[self.row, tokens, self.head, channels],
-                self.places[name].at[stage],
-                self.places["arrived"].at[stage],
+                self.scratch[name].at[stage],
+                self.scratch["arrived"].at[stage],
             )

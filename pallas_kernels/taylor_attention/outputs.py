@@ -73,8 +73,8 @@ def outputs(
 
 def scaled_scores(plan: Plan, a: jax.Array, b: jax.Array) -> jax.Array:
     """Return (C, C) products of queries and keys, or of keys and queries, over sqrt(K)."""
-    scores, (_, behind) = plan.dot(a, b, (1, 1)), plan.scales
-    return scores if behind == 1 else scores * behind
+    scores, factor = plan.dot(a, b, (1, 1)), plan.scales[1]
+    return scores if factor == 1 else scores * factor
 
 
 def visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:

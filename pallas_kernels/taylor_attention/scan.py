@@ -53,14 +53,14 @@ def scan_states(
         constants |= {"out_shape": [shape], "name": "taylor_scan_triton"}
         return triton_launch.launch(kernel, *pointers, **constants)[0]
 
-    def place(i: Any) -> tuple[Any, Any, Any]:
+    def program_indices(i: Any) -> tuple[Any, Any, Any]:
         """Return row, head and part of a state of program i: one axis, since CUDA limits the others."""
         return quotient(i, heads * parts), remainder(quotient(i, parts), heads), remainder(i, parts)
 
     def body(sums_ref: Any, *refs: Any) -> None:
         *optional, out_ref = refs
         keep_ref = optional.pop() if keep is not None else None
-        index = place(pl.program_id(0))[2] * ELEMENTS + jnp.arange(ELEMENTS)
+        index = program_indices(pl.program_id(0))[2] * ELEMENTS + jnp.arange(ELEMENTS)
         valid = index < size if size % ELEMENTS else None
         start = load(optional[0], (slice(None),), valid) if optional else jnp.zeros((ELEMENTS,), jnp.float32)
 
@@ -76,15 +76,19 @@ def scan_states(
         store(out_ref, (end, slice(None)), total, valid)
 
     def blocks(count: int) -> pl.BlockSpec:
-        return pl.BlockSpec((None, None, count, ELEMENTS), lambda i: (*place(i)[:2], 0, place(i)[2]))
+        def index(i: Any) -> tuple[Any, ...]:
+            row, head, part = program_indices(i)
+            return row, head, 0, part
+
+        return pl.BlockSpec((None, None, count, ELEMENTS), index)
 
     operands, in_specs = [sums.reshape(batch, heads, steps, size)], [blocks(steps)]
     if initial is not None:
         operands.append(initial.reshape(batch, heads, size))
-        in_specs.append(pl.BlockSpec((None, None, ELEMENTS), place))
+        in_specs.append(pl.BlockSpec((None, None, ELEMENTS), program_indices))
     if keep is not None:
         operands.append(keep)
-        in_specs.append(pl.BlockSpec((None, steps), lambda i: (place(i)[0], 0)))
+        in_specs.append(pl.BlockSpec((None, steps), lambda i: (program_indices(i)[0], 0)))
     shape = jax.ShapeDtypeStruct((batch, heads, steps + 1, size), jnp.float32)
     options |= {"in_specs": in_specs, "out_specs": blocks(steps + 1), "out_shape": shape}
     return launch(body, *operands, name="taylor_scan", **options).reshape(batch, heads, steps + 1, *rest)

@@ -34,7 +34,7 @@ MATRICES = 6
 """Number of the first tables, which Pallas kernels take; they compute the vectors from feature indices."""
 
 
-def place(plan: Plan, x: Any) -> tuple[Any, Any, Any]:
+def program_indices(plan: Plan, x: Any) -> tuple[Any, Any, Any]:
     """Return row, head and value tile of a program's first grid index."""
     tile: Any = 0
     if plan.value_tiles > 1:
@@ -49,7 +49,7 @@ def spec(plan: Plan, axes: str) -> pl.BlockSpec:
     sizes |= {"f": plan.layout.size, "m": k + 1, "l": plan.layout.last}
 
     def index(x: Any, j: Any) -> tuple[Any, ...]:
-        row, head, tile = place(plan, x)
+        row, head, tile = program_indices(plan, x)
         indices = {"b": row, "h": head, "t": tile, "v": tile, "j": j}
         return tuple(indices.get(axis, 0) for axis in axes)
 
@@ -105,7 +105,7 @@ def running(plan: Plan, refs: Sequence[Any], has_states: bool = False, first: in
     one, two, weighted, one_rows, two_rows, weighted_rows = rest[:MATRICES]
     query_features = Features(plan, (one, weighted), (one_rows, weighted_rows), plan.scales[1])
     key_features = Features(plan, (one, two), (one_rows, two_rows))
-    tile = place(plan, pl.program_id(0))[2]
+    tile = program_indices(plan, pl.program_id(0))[2]
     start = (pl.program_id(1) + first) * plan.block
     return Program(plan, packing, states, query_features, key_features, tuple(rest[MATRICES:]), tile, start)
 
@@ -146,10 +146,10 @@ def run(
     }
     if plan.backend == "triton":
         kernel = getattr(triton_launch.kernels("taylor_attention.triton_kernels"), f"taylor_{name}")
-        nowhere = arrays[0], arrays[0]
-        arrays += packing or nowhere
+        unused = arrays[0], arrays[0]
+        arrays += packing or unused
         if states != ():
-            arrays += states or nowhere
+            arrays += states or unused
             constants["has_states"] = states is not None
         arrays += [*(tables[i] for i in uses), *tables[MATRICES:]]
         options |= {"name": f"taylor_{name}_triton", "plan": plan}

@@ -1,4 +1,4 @@
-"""`blocks` once more as `triton.jit` functions; imported only where the `triton` package is.
+"""The functions of `blocks` as `triton.jit` functions; imported only if `triton` is installed.
 
 `plan` is the `blocks.Plan` of a call, a compile-time constant. For letters, names and reasons see `blocks`. A
 state is the tuple (tiles, moments, count). `tables` of features are R, T and the vectors of `load_vectors`.
@@ -68,11 +68,11 @@ def dot(a, b, into, plan: tl.constexpr):
 
 
 @triton.jit
-def place(
+def addresses(
     pointer, row, program, tile, chunk, valid, SIZE: tl.constexpr, PADDED: tl.constexpr, plan: tl.constexpr
 ):
     """Return (C, PADDED) addresses of a chunk in (rows, N, H, SIZE), and which are valid and inside."""
-    # Only the offsets within a chunk are sure to fit 32 bits.
+    # Only offsets within a chunk are guaranteed to fit into 32 bits.
     pointer += ((row * plan.length + chunk.start) * plan.heads + program.head) * SIZE
     column = tile * PADDED + tl.arange(0, PADDED)[None, :]
     inside = valid[:, None]
@@ -82,36 +82,36 @@ def place(
 
 
 @triton.jit
-def place_keys(pointer, row, program, chunk, valid, plan: tl.constexpr):
-    """Return `place` in (rows, N, H, K)."""
+def key_addresses(pointer, row, program, chunk, valid, plan: tl.constexpr):
+    """Return `addresses` in (rows, N, H, K)."""
     K: tl.constexpr = plan.layout.key_size
-    return place(pointer, row, program, 0, chunk, valid, K, plan.layout.padded_key_size, plan)
+    return addresses(pointer, row, program, 0, chunk, valid, K, plan.layout.padded_key_size, plan)
 
 
 @triton.jit
-def place_share(pointer, program, chunk, plan: tl.constexpr):
-    """Return `place` in (tiles, B, N, H, K): the program's value tile's share of a gradient."""
-    return place_keys(pointer, program.tile * plan.batch + program.row, program, chunk, chunk.stored, plan)
+def share_addresses(pointer, program, chunk, plan: tl.constexpr):
+    """Return `addresses` in (tiles, B, N, H, K): the program's value tile's share of a gradient."""
+    return key_addresses(pointer, program.tile * plan.batch + program.row, program, chunk, chunk.stored, plan)
 
 
 @triton.jit
-def place_values(pointer, program, chunk, valid, plan: tl.constexpr):
-    """Return `place` in the program's tile of (B, N, H, V)."""
+def value_addresses(pointer, program, chunk, valid, plan: tl.constexpr):
+    """Return `addresses` in the program's tile of (B, N, H, V)."""
     V: tl.constexpr = plan.value_size
-    return place(pointer, program.row, program, program.tile, chunk, valid, V, plan.value_tile, plan)
+    return addresses(pointer, program.row, program, program.tile, chunk, valid, V, plan.value_tile, plan)
 
 
 @triton.jit
 def load_keys(pointer, program, chunk, plan: tl.constexpr):
     """Return (C, K) operands, zeros in padding and beyond the real channels."""
-    at, inside = place_keys(pointer, program.row, program, chunk, chunk.real, plan)
+    at, inside = key_addresses(pointer, program.row, program, chunk, chunk.real, plan)
     return operand(tl.load(at, inside, 0.0), plan)
 
 
 @triton.jit
 def load_values(pointer, program, chunk, plan: tl.constexpr):
     """Return (C, V) of the program's value tile, as `load_keys`."""
-    at, inside = place_values(pointer, program, chunk, chunk.real, plan)
+    at, inside = value_addresses(pointer, program, chunk, chunk.real, plan)
     return operand(tl.load(at, inside, 0.0), plan)
 
 
@@ -286,7 +286,7 @@ def empty_state(plan: tl.constexpr):
 
 
 @triton.jit
-def state_place(kv, number, tile, i: tl.constexpr, plan: tl.constexpr):
+def state_addresses(kv, number, tile, i: tl.constexpr, plan: tl.constexpr):
     """Return addresses of tile i of state `number`, in the order of the state's axes, and which are valid."""
     FIRST: tl.constexpr = plan.layout.tiles[i][0]
     F: tl.constexpr = plan.layout.tiles[i][1]
@@ -299,7 +299,7 @@ def state_place(kv, number, tile, i: tl.constexpr, plan: tl.constexpr):
 
 
 @triton.jit
-def moments_place(moments, number, plan: tl.constexpr):
+def moments_addresses(moments, number, plan: tl.constexpr):
     """Return addresses of the (K, last) moments, and of the row with the count after them."""
     K: tl.constexpr = plan.layout.padded_key_size
     LAST: tl.constexpr = plan.layout.last
@@ -316,9 +316,9 @@ def state_before(kv, moments, program, given: tl.constexpr, plan: tl.constexpr):
         TILES: tl.constexpr = plan.layout.pure + 1
         tiles = ()
         for i in tl.static_range(TILES):
-            at, inside = state_place(kv, number, program.tile, i, plan)
+            at, inside = state_addresses(kv, number, program.tile, i, plan)
             tiles = tiles + (tl.load(at, inside, 0.0),)
-        at, counts = moments_place(moments, number, plan)
+        at, counts = moments_addresses(moments, number, plan)
         return tiles, tl.load(at), tl.max(tl.load(counts), 0)
     else:
         return empty_state(plan)
@@ -329,9 +329,9 @@ def store_state(state, kv, moments, number, tile, plan: tl.constexpr):
     """Store into state `number` of (..., size, V) and (..., K + 1, last)."""
     TILES: tl.constexpr = plan.layout.pure + 1
     for i in tl.static_range(TILES):
-        at, inside = state_place(kv, number, tile, i, plan)
+        at, inside = state_addresses(kv, number, tile, i, plan)
         tl.store(at, state[0][i], inside)
-    at, counts = moments_place(moments, number, plan)
+    at, counts = moments_addresses(moments, number, plan)
     tl.store(at, state[1])
     tl.store(counts, tl.full((plan.layout.last,), 0.0, tl.float32) + state[2])
 

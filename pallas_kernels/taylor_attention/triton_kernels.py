@@ -98,7 +98,7 @@ def taylor_outputs(
         reciprocal = 1 / normaliser
         if plan.packed:
             reciprocal = tl.where(chunk.real, reciprocal, 0.0)
-        at, inside = blocks.place_values(y, program, chunk, chunk.stored, plan)
+        at, inside = blocks.value_addresses(y, program, chunk, chunk.stored, plan)
         tl.store(at, numerator * reciprocal[:, None], inside)
         tl.store(rden + number * plan.length + chunk.index, reciprocal, chunk.stored & (program.tile == 0))
         state = blocks.enter(state, keys, values, program, chunk, (ones, twos, vectors), plan)
@@ -138,7 +138,7 @@ def taylor_dq(
         dscores = blocks.dot(dn, tl.trans(values), None, plan) + dden
         dscores = tl.where(visible, dscores * blocks.slope(scores, plan), 0.0)
         dx = blocks.dot(dscores, keys, dx, plan)
-        at, inside = blocks.place_share(dq, program, chunk, plan)
+        at, inside = blocks.share_addresses(dq, program, chunk, plan)
         tl.store(at, dx * plan.scales[0], inside)
         state = blocks.enter(state, keys, values, program, chunk, (ones, twos, vectors), plan)
 
@@ -203,20 +203,20 @@ def _walk_back(
             dden = blocks.load_numbers(dd, program, chunk, plan)
         visible = chunk.index[:, None] <= chunk.index[None, :]
         if plan.packed:
-            is_seen = chunk.index >= blocks.start_after(program, chunk, plan)
-            gradient = tl.where(is_seen[:, None], gradient, 0.0)
+            is_visible_later = chunk.index >= blocks.start_after(program, chunk, plan)
+            gradient = tl.where(is_visible_later[:, None], gradient, 0.0)
             began = tl.load(program.starts + chunk.index, chunk.stored, 0)
             visible = visible & (chunk.index[:, None] >= began[None, :])
         scores = blocks.scaled_scores(keys, x, plan)
         if of_values:
             p = tl.where(visible, 1 + scores * (1 + scores * 0.5), 0.0)
             gradient = blocks.dot(p, dn, gradient, plan)
-            at, inside = blocks.place_values(out, program, chunk, chunk.stored, plan)
+            at, inside = blocks.value_addresses(out, program, chunk, chunk.stored, plan)
         else:
             dscores = blocks.dot(values, tl.trans(dn), None, plan) + (dden * share)[None, :]
             dscores = tl.where(visible, dscores * blocks.slope(scores, plan), 0.0)
             gradient = blocks.dot(dscores, x, gradient, plan)
-            at, inside = blocks.place_share(out, program, chunk, plan)
+            at, inside = blocks.share_addresses(out, program, chunk, plan)
         tl.store(at, gradient, inside)
         x = blocks.load_queries(q, program, chunk, plan)
         dn = blocks.load_gradients(do, rden, program, chunk, plan)

@@ -59,13 +59,13 @@ class Plan(Variant):
         sizes |= {"k": padded(self.key_size), "v": padded(self.value_size)}
 
         def index(x: Any) -> tuple[Any, ...]:
-            row, head, shared, _ = self.place(x, block, by_key_head)
+            row, head, shared, _ = self.program_indices(x, block, by_key_head)
             at = {"b": row, "h": head, "r": shared}
             return tuple(at.get(axis, 0) for axis in axes)
 
         return pl.BlockSpec(tuple(map(sizes.get, axes)), index)
 
-    def place(self, x: Any, block: int, by_key_head: bool) -> tuple[Any, Any, Any, Any]:
+    def program_indices(self, x: Any, block: int, by_key_head: bool) -> tuple[Any, Any, Any, Any]:
         """Return row, key head, its query head and block of tokens of a program."""
         shared = 1 if by_key_head else self.shared
         heads, blocks = self.kv_heads * shared, -(-self.length // block)
@@ -97,7 +97,7 @@ class Plan(Variant):
         inputs = [*operands, *zip(packing, ("bn", "b"), strict=False)]
 
         def program(*refs: Any) -> None:
-            start = self.place(pl.program_id(0), block, by_key_head)[3] * block
+            start = self.program_indices(pl.program_id(0), block, by_key_head)[3] * block
             count = len(operands)
             rest = refs[count:]
             given = Packing(*rest[:2]) if self.packed else None

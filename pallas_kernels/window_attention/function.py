@@ -22,7 +22,7 @@ MAX_SIZE = 128
 """largest width of a key or value"""
 
 MAX_LEFT = 127
-"""maximum of past keys; longer windows deserve a kernel that computes fewer invisible pairs"""
+"""maximum of past keys; longer windows need a kernel that computes fewer masked pairs"""
 
 INTEGERS = ("int32", "int64")
 INPUT_AXES = ("b n h r k", "b n h k", "b n h v")

@@ -45,8 +45,8 @@ def query_gradients(
             keys = Block(plan, i * plan.keys, plan.keys, packing)
             k, v = keys.load(k_ref, plan.key_size), keys.load(v_ref, plan.value_size)
             scores = plan.dot(q, k, (1, 1)) * (plan.scale * LOG2_E)
-            seen = visible(queries, oldest, keys)
-            weights = jnp.where(seen, jnp.exp2(scores - log_sum[:, None]), 0.0)
+            mask = visible(queries, oldest, keys)
+            weights = jnp.where(mask, jnp.exp2(scores - log_sum[:, None]), 0.0)
             dscores = weights * (plan.dot(dy, v, (1, 1)) - d[:, None])
             return plan.dot(dscores, k, (1, 0), dq)
 
@@ -80,9 +80,9 @@ def key_and_value_gradients(
             queries = Block(plan, i * plan.queries, plan.queries, packing)
             q, dy = queries.load(q_ref, plan.key_size, r), queries.load(dy_ref, plan.value_size, r)
             log_sum, d = queries.numbers(log_sum_ref, r), queries.numbers(d_ref, r)
-            seen = _seen_by(keys, queries, queries.oldest())
+            mask = _visible_by_key(keys, queries, queries.oldest())
             scores = plan.dot(k, q, (1, 1)) * (plan.scale * LOG2_E)  # (keys, queries)
-            weights = jnp.where(seen, jnp.exp2(scores - log_sum[None, :]), 0.0)
+            weights = jnp.where(mask, jnp.exp2(scores - log_sum[None, :]), 0.0)
             dv = plan.dot(weights, dy, (1, 0), dv)
             dscores = weights * (plan.dot(v, dy, (1, 1)) - d[None, :])
             return plan.dot(dscores, q, (1, 0), dk), dv
@@ -104,7 +104,7 @@ def key_and_value_gradients(
     return plan.run(body, "dkv", plan.keys, operands, packing, results, by_key_head=True)
 
 
-def _seen_by(keys: Block, queries: Block, oldest: jax.Array) -> jax.Array:
+def _visible_by_key(keys: Block, queries: Block, oldest: jax.Array) -> jax.Array:
     """Return (keys, queries), the transpose of `visible`."""
     younger = keys.index[:, None] <= queries.index[None, :]
     return younger & (keys.index[:, None] >= oldest[None, :])

@@ -44,10 +44,10 @@ def outputs(plan: Plan, arrays: Sequence[jax.Array], packing: Sequence[jax.Array
             largest, total, y = sums
             keys = Block(plan, i * plan.keys, plan.keys, packing)
             k, v = keys.load(k_ref, plan.key_size), keys.load(v_ref, plan.value_size)
-            seen = visible(queries, oldest, keys)
-            scores = jnp.where(seen, plan.dot(q, k, (1, 1)) * (plan.scale * LOG2_E), LOWEST)
+            mask = visible(queries, oldest, keys)
+            scores = jnp.where(mask, plan.dot(q, k, (1, 1)) * (plan.scale * LOG2_E), LOWEST)
             larger = jnp.maximum(largest, jnp.max(scores, axis=1))
-            weights = jnp.where(seen, jnp.exp2(scores - larger[:, None]), 0.0)
+            weights = jnp.where(mask, jnp.exp2(scores - larger[:, None]), 0.0)
             shrink = jnp.exp2(largest - larger)
             y = plan.dot(weights, v, (1, 0), y * shrink[:, None])
             return larger, total * shrink + jnp.sum(weights, axis=1), y

@@ -93,7 +93,7 @@ def window_step(
     expect_array("v_ring", v_ring, (batch, slots, kv_heads, value_size))
     if rotary is not None:
         fits = 0 < rotary.dim <= width - rotary.dim % 2
-        expect(fits, "rotary.dim", rotary.dim, f"1 to the head width {width} (an odd dim turns dim + 1)")
+        expect(fits, "rotary.dim", rotary.dim, f"1 to the head width {width} (an odd dim rotates dim + 1)")
     for name, array in (("length", length), ("start", start), ("position", position)):
         if array is not None:
             expect_array(name, array, (batch,), INTEGERS)
@@ -126,21 +126,21 @@ def formula(q, k, v, k_ring, v_ring, length, start, origin, *, scale: float, rot
     origin: (B,) index at which positions are 0.
     """
     f32, slots = jnp.float32, k_ring.shape[1]
-    partner, frequency = kernel.turns(q.shape[-1], rotary)
+    partner, frequency = kernel.rotation_tables(q.shape[-1], rotary)
     angle = (length - origin)[:, None, None].astype(f32) * frequency
 
-    def turned(x, angle):
+    def rotated(x, angle):
         x = x.astype(f32)
         return x * jnp.cos(angle) + x[..., partner] * jnp.sin(angle)
 
     rows = jnp.arange(q.shape[0])
     slot = length % slots
-    k_ring = k_ring.at[rows, slot].set(turned(k, angle).astype(k_ring.dtype))
+    k_ring = k_ring.at[rows, slot].set(rotated(k, angle).astype(k_ring.dtype))
     v_ring = v_ring.at[rows, slot].set(v.astype(v_ring.dtype))
     age = (slot[:, None] - jnp.arange(slots)) % slots
     visible = (length[:, None] - age >= jnp.maximum(start, 0)[:, None])[..., None, None]
     # Invisible slots may be NaN, and 0 * NaN is NaN.
     keys, values = (jnp.where(visible, ring.astype(f32), 0) for ring in (k_ring, v_ring))
-    scores = jnp.einsum("bgrk,bwgk->bwgr", turned(q, angle[:, None]), keys) * scale
+    scores = jnp.einsum("bgrk,bwgk->bwgr", rotated(q, angle[:, None]), keys) * scale
     weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=1)
     return jnp.einsum("bwgr,bwgv->bgrv", weights, values).astype(v.dtype), k_ring, v_ring

@@ -16,7 +16,7 @@ CARRIED = {3: 1, 4: 2}
 """Argument -> the result that replaces it in the next call: the rings."""
 
 POSITION = 750
-"""Tokens that every row has seen in a measurement: the windows are full."""
+"""Number of earlier tokens of every row in a measurement: the windows are full."""
 
 # W, H, G, K = V, dtype, rotary; every row of the tuning table at least once.
 _SIZES = [
@@ -73,8 +73,8 @@ def _case(
     q, k, _, k_ring, _, _ = arguments
     default = choose("window_step", Variant, **facts_of(*arguments[:4]))
     variant = default if variant is None else variant
-    turned = f"rotary {rotary.dim}" if rotary else "no rotary"
-    shape = f"W{k_ring.shape[1]} H{q.shape[1]} G{k.shape[1]} K{q.shape[-1]} {q.dtype} {turned}"
+    rotation = f"rotary {rotary.dim}" if rotary else "no rotary"
+    shape = f"W{k_ring.shape[1]} H{q.shape[1]} G{k.shape[1]} K{q.shape[-1]} {q.dtype} {rotation}"
     function = functools.partial(window_step, rotary=rotary, variant=variant)
     given = shape, variant, function, arguments, variant == default
     return Case("window_step", "step", *given, fill={5: POSITION})

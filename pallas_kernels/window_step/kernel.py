@@ -33,7 +33,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary embedding of the first channels: pairs turn by position * base^(-2 i / dim)."""
+    """Rotary embedding of the first channels: pair i rotates by position * base^(-2 i / dim)."""
 
     dim: int
     """channels to rotate; an odd number rotates dim + 1 channels with the frequencies of dim"""
@@ -42,7 +42,7 @@ class Rotary:
     """pair channels (0, 1), (2, 3), ... instead of (0, r), (1, r + 1), ..."""
 
 
-def turns(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray]:
+def rotation_tables(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray]:
     """Return each of `width` channels' partner and signed frequency f: x cos(p f) + x[partner] sin(p f).
 
     The first of a pair has -f, for the minus sign of its sine; f = 0 leaves a channel unchanged.
@@ -58,8 +58,8 @@ def turns(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def constants(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tables that `step` takes: `turns`, padded to a power of two of channels."""
-    return turns(pl.next_power_of_2(width), rotary)
+    """Return the tables that `step` takes: `rotation_tables`, padded to a power of two of channels."""
+    return rotation_tables(pl.next_power_of_2(width), rotary)
 
 
 def split(slots: int, shared: int, variant: Variant) -> tuple[int, int, int]:
@@ -93,22 +93,22 @@ def step(*arrays: jax.Array, scale: float, variant: Variant, backend: str) -> tu
         options |= {"out_shape": [y, *rings], "name": "window_step_triton", **constants}
         return triton_launch.launch(twin, *integers_and_tables, q, k, v, k_ring, v_ring, **options)
 
-    def place(i: Any) -> tuple[Any, Any, Any]:
+    def program_indices(i: Any) -> tuple[Any, Any, Any]:
         """Return row, key head and part of its queries of program i."""
         return i // (heads * parts), i // parts % heads, i % parts
 
     def of_queries(size: int) -> pl.BlockSpec:
-        return pl.BlockSpec((None, None, queries * size), place)
+        return pl.BlockSpec((None, None, queries * size), program_indices)
 
     def of_head(columns: int) -> pl.BlockSpec:
-        return pl.BlockSpec((None, None, columns), lambda i: (*place(i)[:2], 0))
+        return pl.BlockSpec((None, None, columns), lambda i: (*program_indices(i)[:2], 0))
 
     def ring(columns: int) -> pl.BlockSpec:
         block = (None, full * variant.slots + tail, None, columns)
-        return pl.BlockSpec(block, lambda i: (place(i)[0], 0, place(i)[1], 0))
+        return pl.BlockSpec(block, lambda i: (program_indices(i)[0], 0, program_indices(i)[1], 0))
 
     # Blocks may extend beyond the arrays' ends; masks keep every access inside.
-    number = pl.BlockSpec((None,), lambda i: place(i)[:1])
+    number = pl.BlockSpec((None,), lambda i: program_indices(i)[:1])
     ring_specs = [ring(key_columns), ring(value_columns)]
     in_specs = [number, number, number, *map(whole, integers_and_tables[3:])]
     in_specs += [of_queries(width), of_head(key_columns), of_head(value_columns), *ring_specs]
@@ -134,11 +134,11 @@ def _body(
     angle = (newest - origin[...]).astype(f32) * frequency[...]
     cos, sin = jnp.cos(angle), jnp.sin(angle)
 
-    def turned(ref: Any, begin: int = 0) -> jax.Array:
+    def rotated(ref: Any, begin: int = 0) -> jax.Array:
         one, two = (load(ref, begin + channel, in_key).astype(f32) for channel in (channels, partners))
         return one * cos + two * sin
 
-    key, value = turned(k), load(v, every, in_value)
+    key, value = rotated(k), load(v, every, in_value)
     slot = newest % slots
     is_first = pl.program_id(0) % parts == 0
     store(new_k_ring, (slot, every), key, _both(in_key, is_first))
@@ -146,7 +146,7 @@ def _body(
     # Round as later steps will read them.
     key = key.astype(k_ring.dtype).astype(f32)
     value = value.astype(v_ring.dtype).astype(f32)
-    turned_queries = [turned(q, r * width) * scale for r in range(queries)]
+    rotated_queries = [rotated(q, r * width) * scale for r in range(queries)]
 
     def attend(begin: Any, count: int, sums: tuple) -> tuple:
         """Return the sums (largest score, sum of weights, weighted values) after `count` more slots."""
@@ -161,7 +161,7 @@ def _body(
         )
         keys, values = keys.astype(f32), values.astype(f32)
         after = []
-        for query, (largest, total, summed) in zip(turned_queries, sums, strict=True):
+        for query, (largest, total, summed) in zip(rotated_queries, sums, strict=True):
             scores = jnp.sum(keys * query[None, :], axis=1)
             larger = jnp.maximum(largest, jnp.max(jnp.where(visible, scores, -jnp.inf)))
             weights = jnp.where(visible, jnp.exp(scores - larger), 0.0)
@@ -170,7 +170,7 @@ def _body(
             after.append((larger, shrink * total + jnp.sum(weights), summed))
         return tuple(after)
 
-    sums = tuple((jnp.sum(key * query), f32(1), value) for query in turned_queries)
+    sums = tuple((jnp.sum(key * query), f32(1), value) for query in rotated_queries)
     if full:
         sums = lax.fori_loop(0, full, lambda i, sums: attend(i * tile, tile, sums), sums)
     if tail:

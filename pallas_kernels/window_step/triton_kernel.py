@@ -41,7 +41,7 @@ def window_step(
     angle = (newest - tl.load(origin + row)).to(tl.float32) * tl.load(frequency + channel)
     cos, sin = tl.cos(angle), tl.sin(angle)
 
-    key = _turned(k, channel, pair, in_key, cos, sin).to(k_ring.dtype.element_ty)
+    key = _rotated(k, channel, pair, in_key, cos, sin).to(k_ring.dtype.element_ty)
     value = tl.load(v + column, in_value, 0.0).to(v_ring.dtype.element_ty)
     slot = newest % SLOTS
     at = first + slot * HEADS
@@ -52,7 +52,7 @@ def window_step(
 
     queries, largest, total, summed = (), (), (), ()
     for r in tl.static_range(QUERIES):
-        query = _turned(q + r * WIDTH, channel, pair, in_key, cos, sin) * SCALE
+        query = _rotated(q + r * WIDTH, channel, pair, in_key, cos, sin) * SCALE
         queries = queries + (query,)
         largest = largest + (tl.sum(key * query, 0),)
         total = total + (tl.full((), 1.0, tl.float32),)
@@ -70,7 +70,7 @@ def window_step(
 
 
 @triton.jit
-def _turned(pointer, channel, pair, inside, cos, sin):
+def _rotated(pointer, channel, pair, inside, cos, sin):
     """Return a key or query in float32, rotated by its position; `pair` is each channel's partner."""
     one = tl.load(pointer + channel, inside, 0.0).to(tl.float32)
     two = tl.load(pointer + pair, inside, 0.0).to(tl.float32)

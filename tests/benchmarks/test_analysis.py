@@ -8,7 +8,7 @@ LENGTHS = (512, 1024, 2048, 4096)
 
 
 def row(candidate, length, seconds, direction="forward", temp_bytes=None):
-    case = {"contestant": candidate, "pass": direction, "length": length}
+    case = {"candidate": candidate, "pass": direction, "length": length}
     return case | {"seconds": seconds, "temp_bytes": temp_bytes}
 
 

@@ -42,18 +42,18 @@ def test_every_case_has_its_row(finished, result):
     assert finished[0] == 0
     assert (result["benchmark"], result["complete"]) == ("conv_basis", True)
     assert [result["settings"][key] for key in ("terms", "lengths", "repeats")] == [[1, 4], LENGTHS, 2]
-    cases = [(row["length"], row["contestant"], row["pass"]) for row in result["rows"]]
+    cases = [(row["length"], row["candidate"], row["pass"]) for row in result["rows"]]
     assert cases == [(n, name, direction) for n in LENGTHS for name in NAMES for direction in PASSES]
     for row in result["rows"]:
         only = {"product": FORWARD, "anchors": FORWARD_BACKWARD}
-        kinds = row["contestant"].split("_")
+        kinds = row["candidate"].split("_")
         timed = all(only.get(kind, row["pass"]) == row["pass"] for kind in kinds)
         assert row["status"] == ("measured" if timed else "skipped")
 
 
 @pytest.mark.slow
 def test_the_break_even_is_that_of_the_rows(result):
-    times = {(row["contestant"], row["pass"], row["length"]): row["seconds"] for row in result["rows"]}
+    times = {(row["candidate"], row["pass"], row["length"]): row["seconds"] for row in result["rows"]}
     assert len(result["summary"]["break_even"]) == (len(PASSES) + 1) * len(LENGTHS)
     for entry in result["summary"]["break_even"]:
         at = entry["pass"], entry["length"]

@@ -57,7 +57,7 @@ def result(finished):
 @pytest.mark.slow
 def test_the_envelope(finished, result):
     assert finished[0] == 0
-    assert (result["benchmark"], result["schema"], result["complete"]) == ("decode", 1, True)
+    assert (result["benchmark"], result["schema"], result["complete"]) == ("decode", 2, True)
     settings = result["settings"]
     assert (settings["device"], settings["dtype"], settings["size"]) == ("cpu", "float32", "tiny")
     assert {key: settings[key] for key in ("steps", "tokens", "prompt")} == {
@@ -65,13 +65,13 @@ def test_the_envelope(finished, result):
         "tokens": 2,
         "prompt": 4,
     }
-    assert [candidate["name"] for candidate in result["contestants"]] == list(MODELS)
-    assert result["contestants"][0]["parameters"] == param_count(tiny(BASED))
+    assert [candidate["name"] for candidate in result["candidates"]] == list(MODELS)
+    assert result["candidates"][0]["parameters"] == param_count(tiny(BASED))
 
 
 @pytest.mark.slow
 def test_every_case_has_its_row(result):
-    cases = [(row["part"], row["length"], row["contestant"], row["pass"]) for row in result["rows"]]
+    cases = [(row["part"], row["length"], row["candidate"], row["pass"]) for row in result["rows"]]
     assert cases == [
         *(("contexts", n, name, "batch 1") for n in QUICK["contexts"] for name in MODELS),
         *(("prefill", n, name, "prefill") for n in QUICK["lengths"] for name in MODELS),
@@ -91,7 +91,7 @@ def test_every_case_has_its_row(result):
 @pytest.mark.slow
 def test_only_a_cache_grows(result):
     exponents = {
-        entry["contestant"]: entry["state_exponent"]
+        entry["candidate"]: entry["state_exponent"]
         for entry in result["summary"]["growth"]
         if entry["part"] == "contexts"
     }
@@ -100,7 +100,7 @@ def test_only_a_cache_grows(result):
     sizes = {
         row["length"]: row["state_bytes"]
         for row in result["rows"]
-        if row["contestant"] == ATTENTION and row["part"] == "contexts"
+        if row["candidate"] == ATTENTION and row["part"] == "contexts"
     }
     assert sizes[32] - sizes[16] == 16 * 2 * 8 * 4  # keys and values of 8 channels in float32
     rows = {(row["model"], row["context"]): row for row in result["memory"]}
@@ -111,7 +111,7 @@ def test_only_a_cache_grows(result):
 def test_tables_on_the_page_and_the_figure(finished, result, capsys):
     decode_tables.show(result)
     text = capsys.readouterr().out
-    titles = ("Time per token", "Prefill", "Generation by batch", "Memory", "Beside the paper")
+    titles = ("Time per token", "Prefill", "Generation by batch", "Memory", "Compared with the paper")
     page = (finished[1] / "page.md").read_text()
     assert page.startswith("before\n<!-- decode -->\nBased of ")
     assert page.endswith("\n<!-- /decode -->\nafter\n")
@@ -160,7 +160,7 @@ def test_a_killed_run_goes_on(tmp_path, tiny_models, monkeypatch, capsys):
     assert measured[2:] == [("contexts", 32), ("prefill", 8), ("prefill", 8)]
     result = json.loads((tmp_path / "run" / "decode.json").read_text())
     assert (result["complete"], result["notes"]) == (True, [])
-    cases = {(row["part"], row["length"], row["contestant"]): row for row in result["rows"]}
+    cases = {(row["part"], row["length"], row["candidate"]): row for row in result["rows"]}
     assert len(cases) == len(result["rows"]) == 6
     assert {cases[case]["status"] for case in cases if case[2] == BASED} == {"measured", "skipped"}
     assert cases["contexts", 32, BASED]["reason"] == BROKE
@@ -186,7 +186,7 @@ def test_only_finished_values_are_taken_up(tmp_path):
     path = tmp_path / "decode.json"
     assert resumed(path, fresh) is fresh
     progress = Progress(resumed(path, fresh), [path])
-    row = {"part": "prefill", "contestant": BASED, "pass": "prefill", "seconds": 1.0}
+    row = {"part": "prefill", "candidate": BASED, "pass": "prefill", "seconds": 1.0}
     for length, status in ((8, "measured"), (16, "interrupted")):
         progress.start("prefill", length)
         progress.finish([row | {"length": length, "status": status}])
@@ -210,7 +210,7 @@ def test_a_model_that_fails_does_not_end_the_others():
     bad = Candidate("bad", "bad", "jax", None, prepare)
     study = Study(lambda n: n, [bad, good], ("compile", "run"), 1, 1.0, 1e9, lambda line: None, goes_on=True)
     assert study.measure([8], lambda: None)
-    rows = {(row["contestant"], row["pass"]): (row["status"], row["reason"]) for row in study.rows()}
+    rows = {(row["candidate"], row["pass"]): (row["status"], row["reason"]) for row in study.rows()}
     assert rows["good", "run"] == rows["good", "compile"] == ("measured", None)
     assert rows["bad", "compile"] == ("failed", "RuntimeError: no such kernel")
     assert rows["bad", "run"] == ("failed", "RuntimeError: no launch")
@@ -231,7 +231,7 @@ def rows_of(part, direction, seconds, state=lambda n: 64):
     return [
         {
             "part": part,
-            "contestant": name,
+            "candidate": name,
             "pass": direction,
             "length": length,
             "seconds": time(length),
@@ -245,7 +245,7 @@ def rows_of(part, direction, seconds, state=lambda n: 64):
 def test_exponents_and_crossover_of_synthetic_times():
     seconds = {BASED: lambda n: 3.0, ATTENTION: lambda n: n / 1024, MAMBA: lambda n: (n / 1024) ** 2}
     found = summary(rows_of("contexts", "batch 1", seconds, lambda n: n**2), 2048)
-    growth = {entry["contestant"]: entry for entry in found["growth"]}
+    growth = {entry["candidate"]: entry for entry in found["growth"]}
     assert [growth[name]["time_exponent"] for name in MODELS] == pytest.approx([0, 1, 2])
     assert all(growth[name]["state_exponent"] == pytest.approx(2) for name in MODELS)
     assert {entry["other"]: entry["length"] for entry in found["crossover"]} == {ATTENTION: 4096, MAMBA: 2048}
@@ -353,7 +353,7 @@ def test_the_paper_beside_ours():
     rows = [
         {
             "part": "batches",
-            "contestant": name,
+            "candidate": name,
             "pass": "generate",
             "length": batch,
             "tokens_per_second": speed * batch,
@@ -403,5 +403,5 @@ def test_quick_measures_the_papers_models(tmp_path):
     path = tmp_path / "decode.json"
     assert main(["decode", "--quick", "--json", str(path)]) == 0
     result = json.loads(path.read_text())
-    assert {candidate["schedule"] for candidate in result["contestants"]} == {"CLS", "A", "M"}
+    assert {candidate["schedule"] for candidate in result["candidates"]} == {"CLS", "A", "M"}
     assert all(row["status"] == "measured" for row in result["rows"])

@@ -184,7 +184,7 @@ def dying(prepared: Prepared) -> Prepared:
 
 
 def test_a_long_compilation_is_news_until_it_counts_as_hanging(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.gpu_sections.session.NEWS_SECONDS", 0.01)
+    monkeypatch.setattr("benchmarks.gpu_sections.session.UPDATE_SECONDS", 0.01)
     clock, path, future, seen = Clock(), tmp_path / "gpu.json", Future(), []
     s = session(path, clock=clock)
 
@@ -421,7 +421,7 @@ def test_the_supervisor_ends_what_still_runs_when_the_time_is_over(tmp_path):
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     lines: list[str] = []
     status = supervisor.watch(command, tmp_path / "gpu.json", 600.0, lines.append, seconds=0.5)
-    assert (status, lines) == (supervisor.TIME_OVER, ["the time is over"])
+    assert (status, lines) == (supervisor.TIME_OVER, ["the time limit is reached"])
 
 
 # The targets.

@@ -187,7 +187,7 @@ def test_kernels_that_run_on_request_only_may_spill_but_are_named():
     report = _report("0.11.2", _entry(replace(toy.case(), on_request=True), stack=40), _entry())
     assert pages.problems(report) == []
     page = pages.as_markdown([report])
-    assert "of the 1 variants that calls get none spill. Problems without a reason: none." in page
+    assert "none of the 1 variants that calls get spill registers. Problems without a reason: none." in page
     assert page.endswith("- toy/gram N512, jax 0.11.2: spills 40 bytes per thread\n")
 
 

@@ -34,7 +34,7 @@ def test_rates_and_runs_are_reported(tmp_path, monkeypatch, capsys):
     result = json.loads((tmp_path / "loader.json").read_text())
     assert result["complete"]
     *rates, run = result["rows"]
-    ways = {(row["place"], row["shuffle"], row["cross_documents"]) for row in rates}
+    ways = {(row["source"], row["shuffle"], row["cross_documents"]) for row in rates}
     assert len(ways) == len(rates) == 8
     assert all(row["tokens_per_second"] > 0 for row in rates)
     assert run == {"kind": "run", "gigabytes": 0.0001, **RUN, "anonymous_mib": 693}

@@ -40,16 +40,16 @@ def result(finished):
 @pytest.mark.slow
 def test_the_envelope(finished, result):
     assert finished[0] == 0
-    assert (result["benchmark"], result["schema"], result["complete"]) == ("mixers", 1, True)
+    assert (result["benchmark"], result["schema"], result["complete"]) == ("mixers", 2, True)
     assert result["settings"]["lengths"] == LENGTHS
     assert [result["settings"][key] for key in ("d_model", "batch", "samples")] == [8, 1, 2]
-    options = {candidate["name"]: candidate["options"] for candidate in result["contestants"]}
+    options = {candidate["name"]: candidate["options"] for candidate in result["candidates"]}
     assert options == {"short_conv": {}, "long_conv": {"l_max": 32}}
 
 
 @pytest.mark.slow
 def test_every_case_has_its_row(result):
-    cases = [(row["length"], row["contestant"], row["pass"]) for row in result["rows"]]
+    cases = [(row["length"], row["candidate"], row["pass"]) for row in result["rows"]]
     assert cases == [(n, name, direction) for n in LENGTHS for name in NAMES for direction in PASSES]
     for row in result["rows"]:
         assert (row["status"], row["samples"]) == ("measured", 2)
@@ -60,7 +60,7 @@ def test_every_case_has_its_row(result):
 @pytest.mark.slow
 def test_states_are_those_that_are_allocated(result):
     for row in result["rows"]:
-        mixer = entry(row["contestant"], 8, 32).mixer
+        mixer = entry(row["candidate"], 8, 32).mixer
         leaves = jax.tree.leaves(mixer.init_state(1, row["length"]))
         assert row["state_bytes"] == sum(leaf.nbytes for leaf in leaves)
         assert row["state_floats"] == mixer.state_size(row["length"])
@@ -69,7 +69,7 @@ def test_states_are_those_that_are_allocated(result):
 @pytest.mark.slow
 def test_growth_is_fitted_for_every_pass(result):
     growth = result["summary"]["growth"]
-    assert [(g["contestant"], g["pass"]) for g in growth] == [(n, p) for n in NAMES for p in PASSES]
+    assert [(g["candidate"], g["pass"]) for g in growth] == [(n, p) for n in NAMES for p in PASSES]
     assert all(g["lengths"] == LENGTHS and g["time_exponent"] is not None for g in growth)
 
 

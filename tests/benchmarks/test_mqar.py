@@ -27,7 +27,7 @@ def finished(tmp_path_factory):
     """One complete run: its exit status and folder."""
     folder = tmp_path_factory.mktemp("mqar")
     (folder / "page.md").write_text(PAGE)
-    flags = ["--mixers", "attention", "--lanes", "2", "--samples", "2"]
+    flags = ["--mixers", "attention", "--vmapped-runs", "2", "--samples", "2"]
     outputs = ["--json", str(folder / "mqar.json"), "--markdown", str(folder / "page.md")]
     return main(["mqar", *SIZES, *flags, *outputs]), folder
 
@@ -40,18 +40,18 @@ def result(finished):
 @pytest.mark.slow
 def test_the_envelope(finished, result):
     assert finished[0] == 0
-    assert (result["benchmark"], result["schema"], result["complete"]) == ("mqar", 1, True)
+    assert (result["benchmark"], result["schema"], result["complete"]) == ("mqar", 2, True)
     assert {name: result["settings"][name] for name in RECIPE} == RECIPE
-    assert result["settings"]["lanes"] == [2]
-    assert [candidate["name"] for candidate in result["contestants"]] == NAMES
+    assert result["settings"]["vmapped_runs"] == [2]
+    assert [candidate["name"] for candidate in result["candidates"]] == NAMES
 
 
 @pytest.mark.slow
 def test_every_candidate_has_its_row(result):
-    assert [row["contestant"] for row in result["rows"]] == NAMES
+    assert [row["candidate"] for row in result["rows"]] == NAMES
     assert [row["models"] for row in result["rows"]] == [2, 1, 1]
     for row in result["rows"]:
-        if row["contestant"] in TORCH and not HAS_TORCH:
+        if row["candidate"] in TORCH and not HAS_TORCH:
             assert (row["status"], row["reason"]) == ("skipped", "torch is not installed")
             assert row["examples_per_second"] is None
             continue
@@ -59,15 +59,15 @@ def test_every_candidate_has_its_row(result):
         assert row["step_seconds"] == pytest.approx(row["seconds"] / 2)
         assert row["examples_per_second_per_model"] == pytest.approx(4 / row["step_seconds"])
         assert row["examples_per_second"] == row["models"] * row["examples_per_second_per_model"]
-        assert (row["compile_seconds"] is None) == (row["contestant"] in TORCH)
+        assert (row["compile_seconds"] is None) == (row["candidate"] in TORCH)
 
 
 def test_ratios_are_of_all_models_together():
     speeds = {"jax_1": 100.0, "jax_4": 150.0, "torch_labels": 50.0, "torch_all": None}
     rows = [
-        {"mixer": "based", "contestant": name, "examples_per_second": speed} for name, speed in speeds.items()
+        {"mixer": "based", "candidate": name, "examples_per_second": speed} for name, speed in speeds.items()
     ]
-    found = {(entry["contestant"], entry["other"]): entry["ratio"] for entry in mqar_tables.ratios(rows)}
+    found = {(entry["candidate"], entry["other"]): entry["ratio"] for entry in mqar_tables.ratios(rows)}
     assert found == {
         ("jax_1", "torch_labels"): 2.0,
         ("jax_4", "jax_1"): 1.5,
@@ -155,9 +155,9 @@ def test_one_cpu_is_asked_for(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--lanes", "0"], "--lanes = 0: expected at least 1"),
-        (["--lanes", "2,2"], "--lanes = '2,2': expected one or more, each once"),
-        (["--lanes", "1,x"], "expected N,N,..."),
+        (["--vmapped-runs", "0"], "--vmapped-runs = 0: expected at least 1"),
+        (["--vmapped-runs", "2,2"], "--vmapped-runs = '2,2': expected one or more, each once"),
+        (["--vmapped-runs", "1,x"], "expected N,N,..."),
         (["--mixers", ""], "--mixers = '': expected one or more"),
         (["--mixers", "mamba9"], "--mixers = 'mamba9': expected one of 'based', 'attention'"),
         (["--steps", "0"], "--steps = 0: expected at least 1"),

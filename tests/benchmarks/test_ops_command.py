@@ -23,7 +23,7 @@ ROW_KEYS = (
     NUMBERS
     | BYTES
     | {
-        "contestant",
+        "candidate",
         "pass",
         "length",
         "status",
@@ -42,7 +42,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ops")
     flags = ["--lengths", "128,64,128", "--fit-from", "64", "--repeats", "2", "--heads", "2"]
     outputs = ["--json", str(folder / "ops.json"), "--plot", str(folder / "ops.png")]
-    return main(["ops", *flags, *outputs, "--contestants", ",".join(NAMES)]), folder
+    return main(["ops", *flags, *outputs, "--candidates", ",".join(NAMES)]), folder
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +59,13 @@ def test_the_envelope(finished, result):
         "command",
         "machine",
         "settings",
-        "contestants",
+        "candidates",
         "rows",
         "agreement",
         "summary",
         "notes",
     }
-    assert (result["benchmark"], result["schema"], result["complete"]) == ("ops", 1, True)
+    assert (result["benchmark"], result["schema"], result["complete"]) == ("ops", 2, True)
     assert result["command"].startswith("python -m benchmarks ops --lengths 128,64,128")
     assert {"cpu", "cores", "jax", "python", "date"} <= set(result["machine"])
     assert result["settings"]["lengths"] == [64, 128]  # sorted, once each
@@ -73,12 +73,12 @@ def test_the_envelope(finished, result):
 
 
 def test_candidates_say_their_channels(result):
-    widths = {candidate["name"]: candidate["query_key_channels"] for candidate in result["contestants"]}
+    widths = {candidate["name"]: candidate["query_key_channels"] for candidate in result["candidates"]}
     assert widths == {"taylor_xla": 16, "dot_product_attention": 64, "softmax_tiled": 64}
 
 
 def test_every_case_has_its_row(result):
-    cases = [(row["length"], row["contestant"], row["pass"]) for row in result["rows"]]
+    cases = [(row["length"], row["candidate"], row["pass"]) for row in result["rows"]]
     assert cases == [(n, name, direction) for n in (64, 128) for name in NAMES for direction in PASSES]
     for row in result["rows"]:
         assert set(row) == ROW_KEYS
@@ -88,11 +88,11 @@ def test_every_case_has_its_row(result):
 
 
 def test_summary_and_agreement(result):
-    assert [entry["contestant"] for entry in result["summary"]["growth"][::2]] == NAMES
+    assert [entry["candidate"] for entry in result["summary"]["growth"][::2]] == NAMES
     assert all(entry["lengths"] == [64, 128] for entry in result["summary"]["growth"])
     assert {entry["other"] for entry in result["summary"]["against"]} == set(NAMES) - {"taylor_xla"}
     assert all(entry["relative_error"] < 1e-4 for entry in result["agreement"])
-    pairs = {(entry["contestant"], entry["other"]) for entry in result["agreement"]}
+    pairs = {(entry["candidate"], entry["other"]) for entry in result["agreement"]}
     assert pairs == {("softmax_tiled", "dot_product_attention")}
 
 
@@ -115,7 +115,7 @@ def test_the_figure_is_a_png(finished):
 def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys):
     path = tmp_path / "ops.json"
     flags = ["--lengths", "64,512", "--heads", "1", "--repeats", "1", "--memory-limit", "0.0015"]
-    assert main(["ops", *flags, "--contestants", "dot_product_attention", "--json", str(path)]) == 0
+    assert main(["ops", *flags, "--candidates", "dot_product_attention", "--json", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]
     assert [row["status"] for row in rows] == ["measured"] * 2 + ["skipped"] * 2
     assert rows[-1]["reason"].startswith("needs 0.00")
@@ -133,7 +133,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path, capsys, monkeypatch):
     measure = Study.measure_length
     monkeypatch.setattr(Study, "measure_length", interrupted)
     path = tmp_path / "ops.json"
-    flags = ["--lengths", "64,128", "--repeats", "1", "--contestants", "dot_product_attention"]
+    flags = ["--lengths", "64,128", "--repeats", "1", "--candidates", "dot_product_attention"]
     assert main(["ops", *flags, "--json", str(path)]) == 130
     result = json.loads(path.read_text())
     assert not result["complete"]
@@ -180,7 +180,7 @@ def test_relative_error():
         (["--seconds", "nan"], "--seconds = nan: expected more than 0 seconds"),
         (["--memory-limit", "0"], "more than 0 GiB"),
         (["--shape", "7b"], "expected one of 'cpu', '360m'"),
-        (["--contestants", "flash"], "--contestants = 'flash': expected one of 'taylor_xla'"),
+        (["--candidates", "flash"], "--candidates = 'flash': expected one of 'taylor_xla'"),
         (["--json", "/no/such/folder/ops.json"], "cannot be written"),
         (["--plot", "ops.txt"], "ends in .png"),
         (["--unknown", "1"], "--unknown"),

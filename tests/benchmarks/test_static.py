@@ -335,7 +335,7 @@ def test_compiled_programs_that_are_known_by_hand():
 @needs_plugin
 def test_the_command_compiles_a_small_model(tmp_path, capsys):
     flags = ["--presets", "based-tiny", "--schedule", "LS", "--batch", "2", "--length", "128"]
-    flags += ["--decode-batches", "1", "--behind", "64", "--programs", "train,prefill,decode"]
+    flags += ["--decode-batches", "1", "--after", "64", "--programs", "train,prefill,decode"]
     assert main(["static", *flags, "--json", str(tmp_path / "report.json")]) == 0
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["complete"]

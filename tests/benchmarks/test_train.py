@@ -43,11 +43,11 @@ def test_the_report(finished, result):
     assert (result["benchmark"], result["complete"], result["agreement"]) == ("train", True, [])
     assert {name: result["settings"][name] for name in SIZES} == SIZES
     ours, *others = result["rows"]
-    assert (ours["model"], ours["contestant"], ours["status"]) == ("transformer", "jax", "measured")
+    assert (ours["model"], ours["candidate"], ours["status"]) == ("transformer", "jax", "measured")
     assert ours["step_seconds"] == pytest.approx(ours["seconds"] / 2)
     assert ours["tokens_per_second"] == pytest.approx(128 / ours["step_seconds"])
     assert ours["temp_bytes"] > 0
-    assert [row["contestant"] for row in others] == list(TORCH)
+    assert [row["candidate"] for row in others] == list(TORCH)
     assert all(row["reason"] == "torch is not installed" for row in others)
 
 
@@ -62,11 +62,11 @@ def test_the_page(finished):
 
 def test_ratios_carry_the_spread_of_both():
     rows = [
-        {"model": "based", "contestant": name, "seconds": 1.0, "tokens_per_second": speed, "spread": spread}
+        {"model": "based", "candidate": name, "seconds": 1.0, "tokens_per_second": speed, "spread": spread}
         for name, speed, spread in (("jax", 30.0, 0.03), ("torch", 10.0, 0.04))
     ]
     first, second = train_tables.ratios(rows)
-    assert (first["contestant"], first["other"], first["ratio"]) == ("jax", "torch", 3.0)
+    assert (first["candidate"], first["other"], first["ratio"]) == ("jax", "torch", 3.0)
     assert first["spread"] == second["spread"] == pytest.approx(0.05)
 
 

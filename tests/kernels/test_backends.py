@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pallas_kernels import backends, choices, contest, tuning
+from pallas_kernels import backends, choices, comparison, tuning
 from pallas_kernels.backends import HOPPER, LENGTHS, PORTABLE, ROWS_AND_HEADS, Backends, Size
 from pallas_kernels.taylor_attention import mosaic_support
 from tests.commands import run_here
@@ -108,8 +108,8 @@ def command(path, *flags: str) -> int:
 
 
 def test_the_command_measures_into_a_report(on_hopper, monkeypatch, tmp_path):
-    monkeypatch.setattr(contest, "disagreement", lambda *_: 0.0)
-    monkeypatch.setattr(contest, "measure", lambda calls, seconds: [2.0, 1.0][: len(calls)])
+    monkeypatch.setattr(comparison, "disagreement", lambda *_: 0.0)
+    monkeypatch.setattr(comparison, "measure", lambda calls, seconds: [2.0, 1.0][: len(calls)])
     assert command(tmp_path) == 0
     rows = json.loads((tmp_path / "backends.json").read_text())["rows"]
     table = choices.with_backends([], rows, H200)

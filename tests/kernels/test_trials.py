@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import contest, journal, trials
+from pallas_kernels import comparison, journal, trials
 from pallas_kernels.journal import BROKE, DEVICE_LOST, DeviceLostError
 from pallas_kernels.order import Order
 from pallas_kernels.trials import BROKEN, MEASURED, REFUSED, STATE, Trial, Trials
@@ -69,7 +69,7 @@ def measured(monkeypatch):
         calls.append(len(candidates))
         return [1.0, 0.5][: len(candidates)]
 
-    monkeypatch.setattr(contest, "measure", measure)
+    monkeypatch.setattr(comparison, "measure", measure)
     return calls
 
 
@@ -101,7 +101,7 @@ def test_without_a_reference_nothing_is_measured(reference, tmp_path, measured):
         ("N4", "b"): REFUSED,
         ("N8", "a"): MEASURED,
     }
-    assert "the present choice does not run" in found.report["rows"][-2]["reason"]
+    assert "the current choice does not run" in found.report["rows"][-2]["reason"]
 
 
 def test_each_result_is_on_disk_before_the_next_begins(tmp_path, monkeypatch):
@@ -111,7 +111,7 @@ def test_each_result_is_on_disk_before_the_next_begins(tmp_path, monkeypatch):
         sizes.append(len(json.loads(path.read_text())["rows"]))
         return [1.0] * len(candidates)
 
-    monkeypatch.setattr(contest, "measure", measure)
+    monkeypatch.setattr(comparison, "measure", measure)
     found, _ = toys(path, {"N4": ["a", "b"], "N8": ["a", "b"]})
     assert found.run()
     assert sizes == [0, 1, 2, 3]
@@ -124,7 +124,7 @@ def test_the_time_ends_a_run_and_another_one_goes_on(tmp_path, monkeypatch):
         clock.now += 10
         return [1.0] * len(candidates)
 
-    monkeypatch.setattr(contest, "measure", measure)
+    monkeypatch.setattr(comparison, "measure", measure)
     cases = {"N4": ["a", "b"], "N8": ["a", "b"]}
     first, _ = toys(path, cases, ends=25, clock=clock)
     assert not first.run()
@@ -146,8 +146,8 @@ def test_what_compiles_long_holds_nobody_up(tmp_path, monkeypatch):
         return [1.0] * len(candidates)
 
     done: list[int] = []
-    monkeypatch.setattr(contest, "measure", measure)
-    monkeypatch.setattr(contest, "repeatedly", lambda compiled, *_: compiled)
+    monkeypatch.setattr(comparison, "measure", measure)
+    monkeypatch.setattr(comparison, "repeatedly", lambda compiled, *_: compiled)
     found, _ = toys(tmp_path / "r.json", {"N4": ["a", "b"], "N8": ["a", "b"]})
     compile_it = found._compile
     monkeypatch.setattr(found, "_compile", lambda *which: slow if which == (0, 1) else compile_it(*which))
@@ -184,7 +184,7 @@ def test_a_lost_device_names_what_lost_it(tmp_path, monkeypatch):
     def lost(error):
         raise DeviceLostError(str(error))
 
-    monkeypatch.setattr(contest, "measure", measure)
+    monkeypatch.setattr(comparison, "measure", measure)
     monkeypatch.setattr(journal, "check_device", lost)
     found, _ = toys(tmp_path / "r.json", {"N4": ["a", "b"]})
     with pytest.raises(DeviceLostError):
@@ -207,7 +207,7 @@ def test_arguments_updated_in_place_are_given_away_as_copies(tmp_path):
 CRASHING = """
 import json, os, pathlib, signal, sys, time
 import jax, jax.numpy as jnp
-from pallas_kernels import contest
+from pallas_kernels import comparison
 from pallas_kernels.order import Order
 from pallas_kernels.trials import STATE, Trial, Trials
 
@@ -236,7 +236,7 @@ def measure(candidates, seconds):
         time.sleep(600)
     return [1.0] * len(candidates)
 
-contest.measure = measure
+comparison.measure = measure
 x = jax.ShapeDtypeStruct((4,), jnp.float32)
 functions = (present, innocent, crashes, hangs, last)
 listed = [[Trial("N4", f.__name__, f, (x,), {"name": f.__name__}, {}) for f in functions]]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import catalog, choices, contest, measuring, tune, tuning
+from pallas_kernels import catalog, choices, comparison, measuring, tune, tuning
 from pallas_kernels.case import Case
 from pallas_kernels.order import Order
 from pallas_kernels.tune import Tune
@@ -38,7 +38,7 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def contestant(self, name: str, *seconds: float):
+    def candidate(self, name: str, *seconds: float):
         """Calls take `seconds` in turn, the last of them from then on."""
         remaining = list(seconds)
 
@@ -49,47 +49,47 @@ class Clock:
         return call
 
 
-def _measure(clock: Clock, contestants, seconds: float) -> list[float]:
-    return contest.measure(contestants, seconds, clock=clock, wait=lambda result: None)
+def _measure(clock: Clock, candidates, seconds: float) -> list[float]:
+    return comparison.measure(candidates, seconds, clock=clock, wait=lambda result: None)
 
 
 def test_medians_do_not_count_the_compilation():
     clock = Clock()
-    contestants = [clock.contestant("a", 5.0, 0.25), clock.contestant("b", 9.0, 0.5)]
-    assert _measure(clock, contestants, 1.0) == [0.25, 0.5]
+    candidates = [clock.candidate("a", 5.0, 0.25), clock.candidate("b", 9.0, 0.5)]
+    assert _measure(clock, candidates, 1.0) == [0.25, 0.5]
 
 
 def test_one_slow_sample_does_not_matter():
     clock = Clock()
-    slow_once = clock.contestant("a", *[0.1] * 6, 3.0, 0.1)
+    slow_once = clock.candidate("a", *[0.1] * 6, 3.0, 0.1)
     assert _measure(clock, [slow_once], 0.1) == [pytest.approx(0.1)]
 
 
-def test_contestants_take_turns_that_begin_elsewhere():
+def test_candidates_take_turns_that_begin_elsewhere():
     clock = Clock()
-    _measure(clock, [clock.contestant(name, 0.5) for name in "abc"], 0.5)
+    _measure(clock, [clock.candidate(name, 0.5) for name in "abc"], 0.5)
     rounds = "".join(clock.log[3 * 4 :])  # after one call to warm up and three to choose the number of calls
     assert rounds == "abcbcacababcbca"[: len(rounds)]
-    assert len(rounds) == 3 * contest.ROUNDS
+    assert len(rounds) == 3 * comparison.ROUNDS
 
 
 def test_quick_calls_are_repeated_within_a_sample():
     clock = Clock()
-    (seconds,) = _measure(clock, [clock.contestant("a", 1e-3)], 0.001)
+    (seconds,) = _measure(clock, [clock.candidate("a", 1e-3)], 0.001)
     assert seconds == pytest.approx(1e-3)
-    assert len(clock.log) == 4 + 20 * contest.ROUNDS
+    assert len(clock.log) == 4 + 20 * comparison.ROUNDS
 
 
-def test_the_budget_is_for_each_contestant():
+def test_the_budget_is_for_each_candidate():
     clock = Clock()
-    _measure(clock, [clock.contestant(name, 0.25) for name in "ab"], 3.0)
+    _measure(clock, [clock.candidate(name, 0.25) for name in "ab"], 3.0)
     assert clock.now == pytest.approx(2 * (4 * 0.25 + 3.0))
 
 
 def test_carried_arguments_are_replaced_by_the_results():
     start = jnp.zeros(3)
     step = jax.jit(lambda x, y: (y, x + y), donate_argnums=0)
-    call = contest.repeatedly(step, [start, jnp.ones(3)], {0: 1})
+    call = comparison.repeatedly(step, [start, jnp.ones(3)], {0: 1})
     for expected in (1.0, 2.0, 3.0):
         np.testing.assert_array_equal(call()[1], np.full(3, expected))
     np.testing.assert_array_equal(start, np.zeros(3))
@@ -100,15 +100,15 @@ def test_carried_arguments_are_replaced_by_the_results():
     [([1.0, 2.0], 0.0), ([1.0, 2.5], 0.25), ([1.0, np.nan], np.inf), ([np.inf, 2.0], np.inf)],
 )
 def test_disagreement(results, expected):
-    assert contest.disagreement((jnp.array([1.0, 2.0]),), (jnp.array(results),)) == expected
+    assert comparison.disagreement((jnp.array([1.0, 2.0]),), (jnp.array(results),)) == expected
 
 
 def test_results_that_are_zero_agree_with_themselves():
-    assert contest.disagreement(jnp.zeros(2), jnp.zeros(2)) == 0
+    assert comparison.disagreement(jnp.zeros(2), jnp.zeros(2)) == 0
 
 
 def test_example_arguments():
-    x, n, flag = contest.example(
+    x, n, flag = comparison.example(
         [
             jax.ShapeDtypeStruct((64,), jnp.bfloat16),
             jax.ShapeDtypeStruct((2,), jnp.int32),

@@ -106,7 +106,7 @@ def test_only_studies_at_the_papers_scale_fill_cells(tmp_path):
     assert table("based_figure_2").rows[6]["accuracy"] == 0.912
     assert measured(table("based_figure_2"), Results(tmp_path / "cpu")) == {}
     written = page(Results(tmp_path))
-    assert "`--scale cpu` (`cpu`), so not comparable" in written
+    assert "`--scale cpu` (`cpu`), so its cells are not comparable" in written
     assert "| 40,548 | - | 0.912 |" in written  # what older results hold is not known
 
 

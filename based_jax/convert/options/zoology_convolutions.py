@@ -64,7 +64,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         _L_MAX,
         same("filter_order", "64"),
         refused("num_heads", "1", f"{FAILS}; ours has the heads of Zoology's appendix"),
-        refused("num_blocks", "1", "filters wrap around within blocks, so that later tokens are seen"),
+        refused("num_blocks", "1", "filters wrap around within blocks, so outputs depend on later tokens"),
         ignored("outer_mixing", "False", "never read"),
         dropout(),
         ignored("filter_dropout", "0.0", "never read"),

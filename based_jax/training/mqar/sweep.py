@@ -181,7 +181,7 @@ class _Loop:
             self.state = self.grid.init(self._arrays())
         else:
             position = self.checkpoints.position(self.step)
-            self.vmapped, seconds = position["lanes"], position["seconds"]
+            self.vmapped, seconds = position["vmapped_runs"], position["seconds"]
             fits = set(pending) <= set(self.vmapped) and self.vmapped == self.grid.filled(self.vmapped)
             expected = f"a checkpoint of {len(pending)} pending runs"
             expect(fits, "workdir", str(self.checkpoints.directory), expected)
@@ -286,7 +286,7 @@ class _Loop:
         if 0 < len(live := self.grid.filled(self.live)) <= len(self.vmapped) // 2:
             self.state = self.grid.select(self.state, [self.vmapped.index(number) for number in live])
             self.vmapped = live
-        position = {"lanes": self.vmapped, "seconds": time.perf_counter() - self.began}
+        position = {"vmapped_runs": self.vmapped, "seconds": time.perf_counter() - self.began}
         self.checkpoints.save(self.step, self.state, position)
 
     def _arrays(self) -> VmappedRuns:

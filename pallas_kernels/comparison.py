@@ -72,7 +72,7 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     wait: Callable[[Any], Any] = jax.block_until_ready,
 ) -> list[float]:
-    """Return median seconds per call of each candidate; they take turns, `seconds` for each in all.
+    """Return median seconds per call of each candidate; they take turns, `seconds` for each in total.
 
     Taking turns spreads clock changes and load of the machine evenly over the candidates.
     """
