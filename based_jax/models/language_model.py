@@ -165,9 +165,9 @@ class LanguageModel(Module):
     def _draw_layers(self, h: Float[Array, "B N D"], context: dict[str, Any]) -> None:
         """Set the initial variables of all layers."""
         drawn = draw_layers(self.layers, layer_kinds(self.config), self.make_rng("params"), h, **context)
-        for layer, variables in zip(self.layers, drawn, strict=True):
+        for number, variables in enumerate(drawn):
             for collection, values in variables.items():
-                self.put_variable(collection, layer.name, values)
+                self.put_variable(collection, f"layers_{number}", values)
 
     def position_table(self) -> Float[Array, "positions D"]:
         """Return the position embedding, learned or not."""
