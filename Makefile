@@ -36,10 +36,13 @@ lint: $(VENV)/.installed-test ## style and types
 check: lint ## five minutes: lint, types and the core tests
 	$(PYTEST) --core $(TESTS)
 
-test: lint ## ten minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
+# The site is part of what must hold, unless TESTS picks some tests.
+SITE = $(if $(TESTS),,docs)
+
+test: lint $(SITE) ## ten minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
 	$(PYTEST) $(TESTS)
 
-test-slow: lint ## hours: every test there is
+test-slow: lint $(SITE) ## hours: every test there is
 	$(PYTEST) --run-slow $(TESTS)
 
 test-newest: ## the suite on Python >= 3.12 with the newest jax, where such a Python exists

@@ -1,6 +1,7 @@
-"""Figures in one style: tick labels, headings, axes and files; panels of lines with one legend.
+"""The style of every figure: fonts, colours, tick labels, headings, axes, legends and files.
 
-Our points are filled, with solid lines; the papers' are hollow, with dashed lines.
+The text is large enough to be read at half the width of a page. Our points are filled, with solid lines; the
+papers' are hollow, with dashed lines.
 """
 
 import importlib.util
@@ -34,6 +35,12 @@ _LOOKS = {
 """Colour and marker of each family, the same in every figure."""
 
 FAMILIES = tuple(_LOOKS)
+
+HEADING, TITLE, LABEL, SMALL = 15, 12, 11, 10
+"""Points of a figure's heading, a panel's title, labels of axes and the legend, ticks and notes."""
+
+GREY = "#555555"
+"""Colour of notes, and of what belongs to no family."""
 
 _DASHES = (0, (3, 2))
 
@@ -122,18 +129,17 @@ def draw(
     title: str, facts: str, panels: Sequence[Panel | Bars], path: Path, columns: int | None = None
 ) -> None:
     """Draw the panels that have points into `path`, `columns` side by side (default all)."""
-    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
-
     shown = [panel for panel in panels if _families(panel)]
     columns = min(columns or len(shown), len(shown)) or 1
     height = -(-len(shown) // columns) or 1
-    figure = Figure(figsize=(0.6 + 4.3 * columns, 1.5 + 3.4 * height), layout="constrained")
+    figure = empty(0.6 + 4 * columns, 1.7 + 3.4 * height)
     x_axes, y_axes = ({_axis(panel, letter) for panel in shown} for letter in "xy")
     grid = figure.subplots(height, columns, squeeze=False, sharex=len(x_axes) == 1, sharey=len(y_axes) == 1)
     styles = _styles([family for panel in shown for family in _families(panel)])
     for panel, ax in zip(shown, grid.flat, strict=False):
         is_named = len(y_axes) > 1 or ax.get_subplotspec().is_first_col()
-        frame(ax, panel.title, panel.x_label, panel.y_label if is_named else "")
+        name, x_label = _wrapped(panel.title, 38), _wrapped(panel.x_label, 46)
+        frame(ax, name, x_label, panel.y_label if is_named else "")
         if isinstance(panel, Bars):
             colors = [styles[family][0] for family in panel.values]
             ax.barh(range(len(colors)), list(panel.values.values()), color=colors, height=0.7)
@@ -143,27 +149,46 @@ def draw(
             _panel(ax, panel, styles)
     for ax in list(grid.flat)[len(shown) :]:
         ax.set_axis_off()
-    _legend(figure, shown, styles, ncols=round(2.5 * columns))
+    _legend(figure, shown, styles, ncols=max(2, round(1.8 * columns)))
     heading(figure, title, facts)
     save(figure, path)
 
 
+def empty(width: float, height: float) -> Any:
+    """Make a figure without panels, of a size in inches."""
+    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def color(family: str) -> str:
+    """Return the colour of a family, the same in every figure."""
+    return _LOOKS[family][0]
+
+
 def heading(figure: Any, title: str, facts: str) -> None:
-    """Put a title at the top left, and the facts below it in grey, wrapped to the figure's width."""
+    """Put a title at the top left, and the facts below it in grey, both wrapped to the figure's width."""
     width, height = figure.get_size_inches()
-    lines = textwrap.wrap(facts, int(16.5 * width), break_on_hyphens=False)
+    titles = textwrap.wrap(title, int(7.5 * width), break_on_hyphens=False)
+    lines = textwrap.wrap(facts, int(13.3 * width), break_on_hyphens=False)
     space = "\n" * -(-(2 * len(lines) + 1) // 3)  # two lines of the title are as high as three of the facts
-    figure.suptitle(title + space, fontsize=13, fontweight="bold", x=0.01, ha="left")
-    look = {"fontsize": 8.5, "color": "#555555", "va": "top"}
-    figure.text(0.01, 1 - 0.34 / height, "\n".join(lines), **look)
+    figure.suptitle("\n".join(titles) + space, fontsize=HEADING, fontweight="bold", x=0.01, ha="left")
+    below = (0.14 + 0.25 * len(titles)) / height
+    figure.text(0.01, 1 - below, "\n".join(lines), fontsize=SMALL, color=GREY, va="top")
+
+
+def legend(figure: Any, *entries: Any, **options: Any) -> None:
+    """Draw the one legend of a figure below its panels; `entries` as of matplotlib's `legend`."""
+    look = {"loc": "outside lower center", "frameon": False, "fontsize": LABEL}
+    figure.legend(*entries, **(look | options))
 
 
 def frame(ax: Any, title: str, x_label: str, y_label: str = "") -> None:
     """Name a panel and its axes, with a light grid and without the box."""
-    ax.set_title(title, fontsize=10.5, loc="left")
-    ax.set_xlabel(x_label, fontsize=9.5)
-    ax.set_ylabel(y_label, fontsize=9.5)
-    ax.tick_params(labelsize=8.5, labelbottom=True)
+    ax.set_title(title, fontsize=TITLE, loc="left")
+    ax.set_xlabel(x_label, fontsize=LABEL)
+    ax.set_ylabel(y_label, fontsize=LABEL)
+    ax.tick_params(labelsize=SMALL, labelbottom=True)
     ax.grid(True, which="major", color="#DDDDDD", linewidth=0.7)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -188,18 +213,18 @@ def matrix(
     from matplotlib.ticker import MaxNLocator
 
     image = ax.imshow(values, interpolation="nearest", **look)
-    ax.set_title(title, fontsize=9)
-    ax.set_xlabel(axes[0], fontsize=8)
-    ax.set_ylabel(axes[1], fontsize=8)
-    ax.tick_params(labelsize=7)
+    ax.set_title(title, fontsize=TITLE)
+    ax.set_xlabel(axes[0], fontsize=LABEL)
+    ax.set_ylabel(axes[1], fontsize=LABEL)
+    ax.tick_params(labelsize=SMALL)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     if bar:
         drawn = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03)
         if bar_ticks is not None:
             drawn.set_ticks(bar_ticks, labels=[f"{value:.2g}" for value in bar_ticks])
-        drawn.set_label(bar, fontsize=8)
-        drawn.ax.tick_params(labelsize=7)
+        drawn.set_label(bar, fontsize=LABEL)
+        drawn.ax.tick_params(labelsize=SMALL)
 
 
 def save(figure: Any, path: Path) -> None:
@@ -215,6 +240,10 @@ def save(figure: Any, path: Path) -> None:
     # One step of k-means keeps white areas white.
     small = image.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
+
+
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text, width, break_on_hyphens=False)
 
 
 def _axis(panel: Panel | Bars, letter: str) -> Any:
@@ -263,7 +292,7 @@ def _legend(
         handles.append(Line2D([], [], label=label, linestyle=dashes, **look))
     if handles:
         columns = -(-len(handles) // -(-len(handles) // ncols))
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+        legend(figure, handles=handles, ncols=columns)
 
 
 def _panel(ax: Any, panel: Panel, styles: dict[str, tuple[str, str]]) -> None:
@@ -297,8 +326,8 @@ def _counts(ax: Any, panel: Panel) -> None:
     right.set_yscale("log")
     right.set_ylim(0.5, max(2, *values) * 4)
     right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    right.set_ylabel(panel.counts_label, fontsize=8.5, color="#777777")
-    right.tick_params(labelsize=7.5, colors="#777777")
+    right.set_ylabel(panel.counts_label, fontsize=LABEL, color="#777777")
+    right.tick_params(labelsize=SMALL, colors="#777777")
     right.spines[["top"]].set_visible(False)
     ax.set_zorder(right.get_zorder() + 1)
     ax.patch.set_visible(False)

@@ -17,13 +17,14 @@ EXACT_COLOR = "#D55E00"
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Draw the report's timings into `path`; also works on a report read from JSON."""
-    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
-
     settings = report["settings"]
-    figure = Figure(figsize=(10.4, 8.6), layout="constrained")
+    figure = plot.empty(9.6, 9.2)
     panels = figure.subplots(2, 2)
     for axes, direction in zip(panels[0], TITLES, strict=True):
         _attention(axes, report, direction)
+    plot.legend(
+        figure, *panels[0][1].get_legend_handles_labels(), ncols=3
+    )  # both directions have these lines
     _per_token(panels[1][0], report)
     _operations(panels[1][1], settings["lengths"])
     heads = f"{settings['heads']} head{'s' * (settings['heads'] > 1)} of {settings['head_dim']} channels"
@@ -64,7 +65,6 @@ def _attention(axes: Any, report: dict[str, Any], direction: str) -> None:
                 linestyle="--" if name == EXACT else ":" if through_anchors else "-",
                 label=label,
             )
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize=8)
 
 
 def _per_token(axes: Any, report: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ def _per_token(axes: Any, report: dict[str, Any]) -> None:
         if times:
             axes.plot(list(times), [t / n for n, t in times.items()], color=color, marker="o", label=label)
     axes.yaxis.set_minor_formatter(lambda seconds, _: "")
-    axes.legend(frameon=False, fontsize=9)
+    plot.legend(axes, loc="best")
 
 
 def _operations(axes: Any, lengths: list[int]) -> None:
@@ -85,4 +85,4 @@ def _operations(axes: Any, lengths: list[int]) -> None:
             lengths, [product_operations(name, n) / n for n in lengths], color=color, marker="o", label=label
         )
     axes.yaxis.set_major_formatter(lambda operations, _: f"{operations:,g}")
-    axes.legend(frameon=False, fontsize=9)
+    plot.legend(axes, loc="best")

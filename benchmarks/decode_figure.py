@@ -11,12 +11,12 @@ from benchmarks.figure import log_axes
 from benchmarks.memory import MIB
 
 STYLES = {
-    BASED: ("#D55E00", "s", "-"),
-    ATTENTION: ("#222222", "o", "--"),
+    BASED: (plot.color("Based"), "s", "-"),
+    ATTENTION: (plot.color("Attention"), "o", "--"),
     CUDNN: ("#0072B2", "v", "--"),
-    MAMBA: ("#009E73", "D", "-."),
+    MAMBA: (plot.color("Mamba"), "D", "-."),
 }
-"""Colour, marker and line of each model; the colours are those of `based_jax.plot`."""
+"""Colour, marker and line of each model."""
 
 
 class Panel(NamedTuple):
@@ -48,17 +48,15 @@ def panels(report: dict[str, Any]) -> list[Panel]:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Draw the report into `path`; also works on a report read from JSON."""
-    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
-
     settings, machine = report["settings"], report["machine"]
     drawn = panels(report)
-    figure = Figure(figsize=(4.2 * max(2, len(drawn)), 4.8), layout="constrained")
+    figure = plot.empty(3.5 * max(2, len(drawn)), 4.9)
     for number, panel in enumerate(drawn):
         axes = figure.add_subplot(1, len(drawn), number + 1)
         _draw_panel(axes, report, panel)
         if number == 0:
             handles, labels = axes.get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+            plot.legend(figure, handles, labels, ncols=4)
     on_cpu = settings["device"] == "cpu"
     where = f"{machine['cpu']}, {machine['cores']} cores" if on_cpu else settings["device_kind"]
     counts = ", ".join(f"{c['label']} {c['parameters'] / 1e6:.3g} M" for c in report["candidates"])
@@ -106,7 +104,7 @@ def _draw_panel(axes: Any, report: dict[str, Any], panel: Panel) -> None:
                 textcoords="offset points",
                 va="center",
                 color=color,
-                fontsize=8,
+                fontsize=plot.SMALL,
             )
     if panel.key != "seconds_per_token":
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")

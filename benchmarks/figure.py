@@ -33,16 +33,14 @@ TITLES = {"forward": "forward", "forward_backward": "forward + backward"}
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Draw the report's timings into `path`; also works on a report read from JSON."""
-    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
-
     settings = report["settings"]
-    figure = Figure(figsize=(10.4, 5.2), layout="constrained")
+    figure = plot.empty(9, 5.9)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for axes, direction in zip(panels, TITLES, strict=True):
         _panel(axes, report, direction)
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+        plot.legend(figure, handles, labels, ncols=2)
     work = f"{settings['heads']} heads of {settings['value_size']} channels"
     plot.heading(figure, "Causal attention on a CPU: time against length", facts(report, work))
     plot.save(figure, path)
@@ -88,12 +86,12 @@ def _panel(axes: Any, report: dict[str, Any], direction: str) -> None:
         axes.annotate(
             f"grows as $N^{{{exponent:.2f}}}$",
             (max(times), times[max(times)]),
-            xytext=(0, -34),
+            xytext=(0, -54),
             textcoords="offset points",
             ha="right",
             va="top",
             color=STYLES["taylor_xla"].color,
-            fontsize=9.5,
+            fontsize=plot.LABEL,
             path_effects=[withStroke(linewidth=3, foreground="white")],
             zorder=9,
         )

@@ -92,10 +92,8 @@ def family_of(name: str) -> Family:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Draw the report's timings into `path`; also works on a report read from JSON."""
-    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
-
     settings = report["settings"]
-    figure = Figure(figsize=(9.6, 8.4), layout="constrained")
+    figure = plot.empty(9, 9)
     axes = figure.subplots()
     log_axes(axes, settings["lengths"], y_label="time per call, forward + backward")
     lines, groups = [], set()
@@ -140,7 +138,7 @@ def _legend(figure: Any, families: set[Family], groups: set[Group]) -> None:
         if group in groups
     ]
     if entries:
-        figure.legend(handles=entries, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+        plot.legend(figure, handles=entries, ncols=3)
 
 
 def _label(axes: Any, lines: list[tuple[str, dict[int, float], Family]]) -> None:
@@ -159,7 +157,7 @@ def _label(axes: Any, lines: list[tuple[str, dict[int, float], Family]]) -> None
             xytext=(1.03, height),
             textcoords="axes fraction",
             color=family.color,
-            fontsize=9,
+            fontsize=plot.SMALL,
             fontweight="bold" if family == BASED else "normal",
             va="center",
             annotation_clip=False,
@@ -168,5 +166,10 @@ def _label(axes: Any, lines: list[tuple[str, dict[int, float], Family]]) -> None
     for name, times, family in lines:
         if max(times) < last:
             end = max(times), times[max(times)]
-            look = {"textcoords": "offset points", "color": family.color, "fontsize": 9, "ha": "right"}
+            look = {
+                "textcoords": "offset points",
+                "color": family.color,
+                "fontsize": plot.SMALL,
+                "ha": "right",
+            }
             axes.annotate(name, end, xytext=(-12, 24), arrowprops={**leader, "color": family.color}, **look)

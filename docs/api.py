@@ -65,6 +65,17 @@ class Public(NamedTuple):
     """empty where there is none"""
 
 
+class Member(NamedTuple):
+    """A public function or class, or a method, property or field of such a class."""
+
+    name: str
+    """where it is defined, such as ``based_jax.mixers.gla.GLA.mix``"""
+    node: "_Definition | ast.AnnAssign"
+    """its definition"""
+    docstring: str
+    """its own, or else that of the method that it overrides; empty where there is none"""
+
+
 def module_file(module: str) -> Path:
     """Return the file of a module of this repository.
 
@@ -86,7 +97,7 @@ def tree_of(module: str) -> ast.Module:
 
 def public_names(module: str) -> list[Public]:
     """Return the public names of a module: `__all__`, its imports ``as`` themselves, or what it defines."""
-    imports = dict(_imports(tree_of(module)))
+    imports = _imports(module)
     names = _listed(module) or [name for name, (_, _, is_public) in imports.items() if is_public]
     names = names or [name for name in _defined(module) if not name.startswith("_")]
     return [_find(f"{module}.{name}", module, name, imports) for name in sorted(names, key=str.lower)]
@@ -100,13 +111,15 @@ def _listed(module: str) -> list[str]:
     return []
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[str, tuple[str, str, bool]]]:
+@functools.cache
+def _imports(module: str) -> dict[str, tuple[str, str, bool]]:
     """Name -> (module, its name there, whether it is imported ``as`` itself), also under TYPE_CHECKING."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                name = alias.asname or alias.name
-                yield name, (node.module, alias.name, alias.asname == alias.name)
+    return {
+        alias.asname or alias.name: (node.module, alias.name, alias.asname == alias.name)
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+        for alias in node.names
+    }
 
 
 def _defined(module: str) -> dict[str, tuple[str, str]]:
@@ -136,11 +149,66 @@ def _find(public: str, module: str, name: str, imports: dict[str, tuple[str, str
             module_file(module)
         except FileNotFoundError:
             return Public(public, f"{module}.{name}", "value", "")
-        imports = dict(_imports(tree_of(module)))
+        imports = _imports(module)
     if name in _defined(module):
         return Public(public, f"{module}.{name}", *_defined(module)[name])
     docstring = ast.get_docstring(tree_of(f"{module}.{name}")) or ""
     return Public(public, f"{module}.{name}", "module", docstring)
+
+
+def members(source: str) -> Iterator[Member]:
+    """Yield what a name defined in this repository documents: itself and, of a class, its public members."""
+    node = _definition(source)
+    if node is None:  # a value or a module
+        return
+    yield Member(source, node, ast.get_docstring(node) or "")
+    if isinstance(node, ast.ClassDef):
+        for child, docstring in _children(node):
+            name = _name_of(child)
+            if not name.startswith("_") or name == "__call__":
+                yield Member(f"{source}.{name}", child, docstring or _inherited(source, name))
+
+
+def _definition(source: str) -> _Definition | None:
+    """Return where a name is defined; of overloads the last, which has the body."""
+    module, _, name = source.rpartition(".")
+    try:
+        body = tree_of(module).body
+    except FileNotFoundError:
+        return None
+    found = [node for node in body if isinstance(node, _Definition) and node.name == name]
+    return found[-1] if found else None
+
+
+def _children(node: ast.ClassDef) -> Iterator[tuple[ast.FunctionDef | ast.AnnAssign, str]]:
+    """Yield the methods, properties and annotated fields of a class, with their docstrings."""
+    for child, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(child, ast.FunctionDef):
+            yield child, ast.get_docstring(child) or ""
+        elif isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
+            text = after.value if isinstance(after, ast.Expr) else None
+            yield child, str(text.value) if isinstance(text, ast.Constant) else ""
+
+
+def _name_of(child: ast.FunctionDef | ast.AnnAssign) -> str:
+    return child.name if isinstance(child, ast.FunctionDef) else ast.unparse(child.target)
+
+
+def _inherited(source: str, name: str) -> str:
+    """Return the docstring that a member inherits from a base class of this repository."""
+    node, module = _definition(source), source.rpartition(".")[0]
+    imports = _imports(module)
+    for base in node.bases if isinstance(node, ast.ClassDef) else ():
+        word = ast.unparse(base).partition("[")[0]
+        if word in imports or word in _defined(module):
+            parent = _find(word, module, word, imports).source
+            above = _definition(parent)
+            own = _children(above) if isinstance(above, ast.ClassDef) else ()
+            found = [text for child, text in own if _name_of(child) == name and text]
+            docstring = found[0] if found else _inherited(parent, name) if above else ""
+            if docstring:
+                return docstring
+    return ""
 
 
 def everything() -> dict[str, list[Public]]:

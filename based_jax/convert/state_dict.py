@@ -54,7 +54,8 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             and `pytorch_model.bin.index.json` is read.
 
     Returns:
-        Name -> array. Arrays may be read-only, and tied ones may share memory.
+        Name -> array, of the shape and dtype in the file. Arrays may be read-only, and tied ones may share
+        memory.
 
     Raises:
         CheckpointError: no such file, no weights in the directory, a damaged file or index, a shard outside
@@ -108,7 +109,7 @@ def write_safetensors(
 
     Args:
         path: the file to create or replace; its directory must exist.
-        tensors: name -> array (NumPy or JAX, any strides); bfloat16 is `ml_dtypes.bfloat16`.
+        tensors: name -> array (NumPy or JAX, any shape and strides); bfloat16 is `ml_dtypes.bfloat16`.
         metadata: text entries for the header.
 
     Raises:

@@ -13,7 +13,8 @@ _SUFFIXES_SHOWN = 6
 class Document:
     """One text, unchanged from its source, newlines included."""
 
-    name: str  # source (a path, a path and line, a data set and row), human-readable; not unique
+    name: str
+    """source (a path, a path and line, a data set and row), human-readable; not unique"""
     text: str
 
 
@@ -30,10 +31,13 @@ class Corpus:
     """What `load_documents` found in `spec`."""
 
     spec: str
-    documents: tuple[Document, ...]  # at least one, in a deterministic order
+    documents: tuple[Document, ...]
+    """at least one, in a deterministic order"""
     skipped: tuple[Skipped, ...] = ()
-    num_files: int = 0  # files that were read; 0 if the documents do not come from files
-    left_out: Mapping[str, int] = field(default_factory=dict)  # files not read, by suffix ("" for none)
+    num_files: int = 0
+    """files that were read; 0 if the documents do not come from files"""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """files not read, by suffix ("" for none)"""
 
     @cached_property
     def num_bytes(self) -> int:

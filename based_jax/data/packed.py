@@ -25,9 +25,12 @@ from based_jax.validate import expect
 class PackedTokens:
     """A stream of T >= 2 tokens; its `len` is T."""
 
-    tokens: UInt[np.ndarray, " T"]  # uint8, uint16 or uint32, the whole stream
-    starts: Int64[np.ndarray, " n"]  # increasing positions of the documents' EOTs, without the final EOT
-    num_bytes: int  # UTF-8 bytes of the documents' text, to convert nats per token to bits per byte
+    tokens: UInt[np.ndarray, " T"]
+    """uint8, uint16 or uint32, the whole stream"""
+    starts: Int64[np.ndarray, " n"]
+    """increasing positions of the documents' EOTs, without the final EOT"""
+    num_bytes: int
+    """UTF-8 bytes of the documents' text, to convert nats per token to bits per byte"""
 
     @classmethod
     def from_documents(cls, documents: Iterable[Document], tokenizer: Tokenizer) -> "PackedTokens":

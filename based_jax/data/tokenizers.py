@@ -37,9 +37,12 @@ _MAX_INCOMPLETE = 3  # bytes of a UTF-8 character before its last one
 class Tokenizer(Protocol):
     """The interface of a tokenizer that the data pipeline, training and generation use."""
 
-    name: str  # short, for logs and configurations
-    vocab_size: int  # every id is below it
-    eot: int  # id of the document separator, which also starts a text
+    name: str
+    """short, for logs and configurations"""
+    vocab_size: int
+    """number of ids; every id is below it"""
+    eot: int
+    """id of the document separator, which also starts a text"""
 
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
         """Encode `text` as int32 (N,), without separators; a separator's name inside `text` is plain text."""
@@ -76,7 +79,7 @@ class ByteTokenizer(_BuiltIn):
         return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int32)
 
     def decode(self, ids: ArrayLike) -> str:
-        """Decode the bytes among `ids`; larger ids (separator, padding of a vocabulary) are ignored."""
+        """Decode the bytes among `ids`, integers (N,); ignore larger ids (separator, padding)."""
         array = _as_ids(ids)
         return array[array < 256].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
@@ -93,7 +96,7 @@ class NucleotideTokenizer(_BuiltIn):
         return encode_nucleotides(text).astype(np.int32)
 
     def decode(self, ids: ArrayLike) -> str:
-        """Decode `ids` to upper-case letters; larger ids (separator, padding of a vocabulary) are ignored."""
+        """Decode `ids`, integers (N,), to upper-case letters; ignore larger ids (separator, padding)."""
         return decode_nucleotides(_as_ids(ids))
 
 
@@ -158,7 +161,7 @@ class FileTokenizer:
         return [np.fromiter(ids := encoding.ids, np.int32, len(ids)) for encoding in encodings]
 
     def decode(self, ids: ArrayLike) -> str:
-        """Decode `ids`; the separator, special tokens and ids outside the vocabulary are ignored."""
+        """Decode `ids`, integers (N,); ignore the separator, special tokens and unknown ids."""
         array = _as_ids(ids)
         # Not every file marks its separator as special.
         return self._tokenizer.decode(array[array != self.eot].tolist(), skip_special_tokens=True)

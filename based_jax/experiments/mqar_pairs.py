@@ -66,7 +66,7 @@ STUDY = Study(
         "smoke": "Not a result, a check that everything runs: 256 tokens, 2 and 4 pairs in 32 tokens",
     },
     panels=_panels,
-    columns=3,
+    columns=2,
     notes=(
         "The paper draws RetNet with chunks of 8 and of 32 tokens; here chunks change the speed and not the "
         "result, so it is one line. It prints no numbers for these figures: with more pairs RetNet and Hyena "

@@ -98,7 +98,7 @@ STUDY = Study(
         "smoke": "Not a result, a check that everything runs: 256 tokens, 4 pairs in 32 tokens",
     },
     panels=_panels,
-    columns=4,
+    columns=2,
     notes=(
         "Gaps are filled with token 0. Attention has two layers and learned positions, the others four "
         "layers, as in the code that drew the figure; the paper says two, and two to four. The lower half is "

@@ -39,11 +39,16 @@ _MOST_INSIDE = 1 << 31  # largest size in bytes of a flatbuffer, the format of s
 class Programs(NamedTuple):
     """The programs, and their arguments and results."""
 
-    exported: dict[str, export.Exported]  # by name, in the order of the module's docstring
-    signatures: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]  # names of arguments, of results
-    values: dict[str, Any]  # name of an argument or result -> shape and dtype, or a dict of them by name
-    params: dict[str, Array]  # the weights by name; empty if they are inside
-    limit: int | None  # most tokens of a row, prompt included; None for no limit
+    exported: dict[str, export.Exported]
+    """by name, in the order of the module's docstring"""
+    signatures: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    """names of arguments, of results"""
+    values: dict[str, Any]
+    """name of an argument or result -> shape and dtype, or a dict of them by name"""
+    params: dict[str, Array]
+    """the weights by name, each of its shape in the model; empty if they are inside"""
+    limit: int | None
+    """most tokens of a row, prompt included; None for no limit"""
 
 
 def export_programs(model: LanguageModel, params: Params, plan: Plan | None = None) -> Programs:

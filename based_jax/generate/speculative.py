@@ -116,6 +116,10 @@ def speculate(
             `generate`; they change both models' distributions.
         stop_tokens: a row that emits one of these emits `pad_token` from then on.
 
+    Returns:
+        The new tokens, int32 (B, max_new_tokens), and for each row, int32 (B,), the number of tokens that the
+        draft proposed and the number of calls of the target (Leviathan et al. 2023, appendix A.1).
+
     Raises:
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
     """

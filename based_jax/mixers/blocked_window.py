@@ -47,6 +47,7 @@ class BlockedWindow(SoftmaxHeads):
 
     @property
     def reach(self) -> int:
+        """Return how many keys before its own a query may see: those of its block, `width` - 1."""
         return self.width - 1
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:

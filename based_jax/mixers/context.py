@@ -40,7 +40,7 @@ class Context:
         mask: Mask | None,
         tokens: Int[Array, "B N"] | None,
     ) -> "Context":
-        """Make the context of a mixer's arguments.
+        """Make the context of a mixer's arguments, for inputs x of shape (B, N, D).
 
         Raises:
             TypeError, ValueError: `segment_ids` or `mask` of another shape or dtype.

@@ -149,6 +149,9 @@ class Mixer(Module):
             x: inputs in `dtype`, with zeros for padding and for tokens that are NaN or infinite.
             state: None in a plain parallel pass, where the returned state is not looked at.
             context: of this call; `context.run` calls an op on its tokens.
+
+        Returns:
+            y: (B, N, D) in `dtype`, and the state after the last real token.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define mix")
 
@@ -208,14 +211,14 @@ class Mixer(Module):
 
     @nn.nowrap
     def norm_params(self, shape: tuple[int, ...], *axes: str | None) -> tuple[Array, Array]:
-        """Parameters of a norm: its scale, ones at first, and its bias, zeros at first."""
+        """Return the parameters of a norm, of this shape: its scale, at first 1, and its bias, at first 0."""
         return self.param("norm_scale", ones(*axes), shape), self.param("norm_bias", zeros(*axes), shape)
 
     @nn.nowrap
     def conv_params(
         self, size: int, channels: int, axis: str, bias: bool = True, prefix: str = "conv_"
     ) -> tuple[Array, Array | None]:
-        """Parameters (size, channels) of a depthwise convolution, and its bias."""
+        """Return the taps (size, channels) of a depthwise convolution and its bias (channels,), or None."""
         init = uniform(size**-0.5)
         kernel = self.param(f"{prefix}kernel", named(init, None, axis), (size, channels))
         return kernel, self.param(f"{prefix}bias", named(init, axis), (channels,)) if bias else None
@@ -257,6 +260,7 @@ class Projection(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Map the last axes of x, (..., *contracted), to new ones: return (..., *features)."""
         inputs = len(self.axes) - len(self.features)
         lead, contracted = x.shape[:-inputs], x.shape[-inputs:]
         shape = (*contracted, *self.features)

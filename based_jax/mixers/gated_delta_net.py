@@ -44,9 +44,21 @@ class GatedDeltaNet(DeltaHeads):
     use_gate: bool = True
 
     def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:
+        """Apply SiLU and scale each query and key to unit length.
+
+        Args:
+            q, k: (B, N, H, K), after the convolutions.
+
+        Returns:
+            q, k: of the same shape.
+        """
         return ops.l2_norm(jax.nn.silu(q)), ops.l2_norm(jax.nn.silu(k))
 
     def gates(self, x: Array) -> tuple[Array, Array]:
+        """Return beta and the logarithm g of the decay, both (B, N, H), for inputs x of shape (B, N, D).
+
+        See the equations of Yang et al. 2024b, section 3, at the top of this file.
+        """
         heads = (self.v_heads,)
         A_log = self.param("A_log", named(_init_A_log, "heads"), heads)
         dt_bias = self.param("dt_bias", named(log_uniform_steps(), "heads"), heads)

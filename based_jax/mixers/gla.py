@@ -59,6 +59,7 @@ class GLA(GatedHeads):
     kernel_size: Repeats | None = None
 
     def most_heads(self) -> int:
+        """Return the default number of heads, 4."""
         return 4
 
     @nn.compact

@@ -58,6 +58,7 @@ class RetNet(GatedHeads):
     num_layers: Size | None = None
 
     def most_heads(self) -> int:
+        """Return the default number of heads, one per 256 channels of the input."""
         return max(self.d_model // 256, 1)
 
     @nn.compact

@@ -43,9 +43,11 @@ class SigmoidLookups(Lookups):
         self.selecting = self.scores()
 
     def weigh(self, x: Float[Array, "B N D"]) -> Float[Array, "B N"]:
+        """Return each token's weight s = sigmoid(x w), between 0 and 1."""
         return jax.nn.sigmoid(self.selecting(x)[..., 0])
 
     def count(self, lengths: Int[Array, "B N"]) -> Int[Array, "B N"]:
+        """Return how many tokens `hard` selects: `lookups`, or ceil(sqrt(N)) in segments of N tokens."""
         return super().count(lengths) if self.lookups is None else jnp.full_like(lengths, self.lookups)
 
     def loss(

@@ -43,4 +43,5 @@ class SMA(Lookups):
         self.temperature = self.param("temperature", named(start, None), (1,))
 
     def weigh(self, x: Float[Array, "B N D"]) -> Float[Array, "B N"]:
+        """Return each token's weight s, the second entry of softmax((x W + b) / T)."""
         return jax.nn.softmax(self.selecting(x) / self.temperature, axis=-1)[..., 1]

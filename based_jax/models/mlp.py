@@ -43,6 +43,11 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        """Apply the MLP to the last axis; the output has `d_out` channels.
+
+        Raises:
+            ValueError: another name in `activation`.
+        """
         expect_choice("activation", self.activation, tuple(ACTIVATIONS))
         options: dict[str, Any] = {"bias": self.bias, "dtype": self.dtype}
         # Value and gate have a separate axis, so that `mlp` can be sharded.
@@ -71,6 +76,7 @@ class IdentityMLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        """Return x."""
         return x
 
 

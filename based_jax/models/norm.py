@@ -18,6 +18,7 @@ class RMSNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        """Normalise the last axis and multiply by the scale; the shape stays."""
         scale = self.param("scale", ones("embed"), x.shape[-1:])
         return ops.rms_norm(x, scale, self.eps).astype(self.dtype)
 
@@ -30,6 +31,7 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        """Normalise the last axis, multiply by the scale and add the bias; the shape stays."""
         scale = self.param("scale", ones("embed"), x.shape[-1:])
         bias = self.param("bias", zeros("embed"), x.shape[-1:])
         return ops.layer_norm(x, scale, bias, self.eps).astype(self.dtype)

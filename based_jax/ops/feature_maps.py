@@ -255,6 +255,11 @@ def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.flo
     """Draw directions for `performer_map`: orthonormal blocks of K rows, over sqrt(F / K) as in Zoology.
 
     (FAVOR+ itself draws rows of length about sqrt(K); Zoology keeps length 1 and scales by blocks.)
+
+    Args:
+        key: `jax.random.key(seed)`.
+        shape: (F, K), number of directions and width of queries and keys.
+        dtype: of the result, floating.
     """
     size, width = shape
     keys = jax.random.split(key, -(-size // width))

@@ -81,7 +81,16 @@ def init_scatterbrain_state(
 
 @compiled
 def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "R K"]:
-    """Draw FAVOR+'s random directions: orthogonal in blocks of K, with the lengths of Gaussian vectors."""
+    """Draw FAVOR+'s random directions: orthogonal in blocks of K, with the lengths of Gaussian vectors.
+
+    Args:
+        key: `jax.random.key(seed)`.
+        shape: (R, K), number of directions and width of queries and keys.
+        dtype: of the result, floating.
+
+    Returns:
+        (R, K).
+    """
 
     def norm(x: Array) -> Array:
         return cast(Array, jnp.linalg.norm(x, axis=-1, keepdims=True))

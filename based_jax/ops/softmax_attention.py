@@ -380,7 +380,15 @@ def keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> t
 
 @compiled
 def merge_attention(*parts: tuple[Array, Array]) -> Array:
-    """Merge attention to several disjoint sets of keys, from the (y, log_sum) of each."""
+    """Merge attention to several disjoint sets of keys.
+
+    Args:
+        parts: the outputs y, (..., H, V), and log_sum, (..., H), of `softmax_attention` to each set, with
+            `return_log_sum`.
+
+    Returns:
+        The outputs of attention to all keys, (..., H, V) in the dtype of y.
+    """
     weights = jax.nn.softmax(jnp.stack([log_sum for _, log_sum in parts]), axis=0)
     values = jnp.stack([y for y, _ in parts])
     return jnp.einsum("p...h,p...hv->...hv", weights, values.astype(weights.dtype)).astype(values.dtype)

@@ -49,6 +49,9 @@ def tensor_product_map(widths: Sequence[int]) -> FeatureMap:
 
     Args:
         widths: d_a of each factor; their sum is the width of the map's input.
+
+    Returns:
+        The map, from (..., sum of the widths) to (..., product of the widths).
     """
     size = Partial(fixed_size, math.prod(widths))
     return FeatureMap(Partial(_all_products, tuple(widths)), similarity=None, size=size)
@@ -72,6 +75,9 @@ def sketched_product_map(key: jax.Array, widths: Sequence[int], size: int) -> Fe
         key: random key of the signs; queries and keys need the same signs, so use one map for a whole text.
         widths: d_a of each factor; the factors are concatenated in the channels.
         size: M, the number of features.
+
+    Returns:
+        The map, from (..., sum of the widths) to (..., M); signs are drawn once, here (Kar and Karnick 2012).
 
     Raises:
         ValueError: `size` is below 1.

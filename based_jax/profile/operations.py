@@ -33,14 +33,18 @@ _REDUCTIONS = ("reduce_", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp
 class Operations:
     """Floating-point operations by kind; a multiplication and an addition are two."""
 
-    products: float = 0.0  # matrix products and convolutions
+    products: float = 0.0
+    """matrix products and convolutions"""
     transforms: float = 0.0
     """fast Fourier transforms: 5 n log2 n for n complex numbers, half of it for real ones"""
-    rest: float = 0.0  # elementwise operations and reductions, one per number
-    unknown_loops: int = 0  # loops whose length is only known at run time; their body counts once
+    rest: float = 0.0
+    """elementwise operations and reductions, one per number"""
+    unknown_loops: int = 0
+    """loops whose length is only known at run time; their body counts once"""
 
     @property
     def total(self) -> float:
+        """Return the operations of all kinds."""
         return self.products + self.transforms + self.rest
 
     def __add__(self, other: "Operations") -> "Operations":

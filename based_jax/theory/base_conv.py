@@ -28,11 +28,16 @@ Shape = tuple[int, int]
 class Layer:
     """One layer, (N, D) to (N, D)."""
 
-    weights: Matrix  # W, (D, D)
-    bias_1: Matrix  # b1, of the projection, (N, D)
-    filters: Matrix  # h, one per column, (N, D)
-    bias_2: Matrix  # b2, of the convolution, (N, D)
-    circular: bool = False  # whether the convolution wraps around
+    weights: Matrix
+    """W, (D, D)"""
+    bias_1: Matrix
+    """b1, of the projection, (N, D)"""
+    filters: Matrix
+    """h, one per column, (N, D)"""
+    bias_2: Matrix
+    """b2, of the convolution, (N, D)"""
+    circular: bool = False
+    """whether the convolution wraps around"""
 
     def __post_init__(self) -> None:
         length, width = np.shape(self.filters)
@@ -41,6 +46,7 @@ class Layer:
             expect_array(name, getattr(self, name), (length, width))
 
     def __call__(self, u: Matrix) -> Matrix:
+        """Apply the layer to u, (N, D); return (N, D)."""
         expect_array("u", u, self.filters.shape)
         conv = convolve(self.filters, u, self.circular)
         return (u @ self.weights + self.bias_1) * (conv + self.bias_2)
@@ -62,8 +68,10 @@ class Account:
     """The cost of a stack."""
 
     layers: int
-    length: int  # rows of the inner matrix, N~
-    width: int  # its columns, D~
+    length: int
+    """rows of the inner matrix, N~"""
+    width: int
+    """its columns, D~"""
     parameters: int
     nonzeros: int
 
@@ -75,15 +83,17 @@ class Stack:
     The input is placed in the top left corner of a matrix of zeros, and the output is read from there.
     """
 
-    shape: Shape  # (N~, D~) of the inner matrix
-    layers: tuple[Layer, ...] = ()  # each of that shape; no layer is the identity
+    shape: Shape
+    """(N~, D~) of the inner matrix"""
+    layers: tuple[Layer, ...] = ()
+    """each of that shape; no layer is the identity"""
 
     def __post_init__(self) -> None:
         for layer in self.layers:
             expect_array("filters of a layer", layer.filters, self.shape)
 
     def __call__(self, u: Matrix, shape: Shape | None = None) -> Matrix:
-        """Return the top left corner of the output, of `shape` (default: that of `u`)."""
+        """Apply the layers to u, (N, D); return the top left corner, of `shape` (default: that of u)."""
         expect_array("u", u, (None, None))
         rows, columns = shape or u.shape
         for name, size in (("u.shape", u.shape), ("shape", (rows, columns))):

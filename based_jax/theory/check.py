@@ -15,15 +15,24 @@ EXACT = 1e-10
 class Check:
     """A checked statement of a paper."""
 
-    statement: str  # in our words, one line
-    source: str  # the paper and the section, such as "Zoology, lemma H.7"
-    checked: str  # the comparison, one line
-    sizes: str  # of the instances, as "N = 16, d = 8, 5 random inputs"
-    error: float  # the largest difference from the direct computation, or by how much a bound was missed
-    tolerance: float = EXACT  # the largest error with which the statement holds
-    layers: int | None = None  # None if the statement is not about layers
-    layer_bound: str = ""  # what the paper allows, evaluated, as "3" or "<= 4 log2 w = 20"
-    parameters: int | None = None  # None if the statement is not about parameters
+    statement: str
+    """in our words, one line"""
+    source: str
+    """the paper and the section, such as "Zoology, lemma H.7\""""
+    checked: str
+    """the comparison, one line"""
+    sizes: str
+    """of the instances, as "N = 16, d = 8, 5 random inputs\""""
+    error: float
+    """the largest difference from the direct computation, or by how much a bound was missed"""
+    tolerance: float = EXACT
+    """the largest error with which the statement holds"""
+    layers: int | None = None
+    """None if the statement is not about layers"""
+    layer_bound: str = ""
+    """what the paper allows, evaluated, as "3" or "<= 4 log2 w = 20\""""
+    parameters: int | None = None
+    """None if the statement is not about parameters"""
     parameter_bound: str = ""
 
     @property

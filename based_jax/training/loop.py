@@ -42,8 +42,10 @@ class Outcome:
 
     state: TrainState
     step: int
-    stopped_by: signal.Signals | None  # None if all steps were completed
-    held_out: dict[str, float]  # metrics of the evaluation after the last step; empty if there was none
+    stopped_by: signal.Signals | None
+    """None if all steps were completed"""
+    held_out: dict[str, float]
+    """metrics of the evaluation after the last step; empty if there was none"""
 
 
 def fit(

@@ -42,10 +42,11 @@ class LowRank:
 
     @property
     def config(self) -> ModelConfig:
+        """Return the configuration of the model."""
         return self.model.config
 
     def init(self, key: Array, tokens: Array) -> Params:
-        """Return the model's variables with A drawn from a normal of variance 1 / in, and B = 0.
+        """Return the variables for tokens (B, N), with A drawn from a normal of variance 1 / in, and B = 0.
 
         Raises:
             ValueError: no weight matrix has a larger rank.
@@ -76,6 +77,7 @@ class LowRank:
         return self.model.apply(self.merged(params), *arguments, **options)
 
     def output_embedding(self, params: Params) -> Array:
+        """Return the output embedding of the merged model, (vocab, D)."""
         return self.model.output_embedding(self.merged(params))
 
     def train_only(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -38,12 +38,13 @@ class TrainState:
     """Everything that a step changes."""
 
     step: Int[Array, ""]
-    params: Params  # float32 master weights
+    params: Params
+    """float32 master weights"""
     opt_state: Any
 
 
 def noises(key: Array) -> dict[str, Array]:
-    """Return the `rngs` of a model in training; without them its output is deterministic."""
+    """Return the `rngs` of a model in training: name -> key, a scalar. Without them it is deterministic."""
     return dict(zip(NOISES, jax.random.split(key, len(NOISES)), strict=True))
 
 
@@ -62,7 +63,11 @@ def counted(batch: Batch) -> Any:
 def next_token_losses(
     model: LanguageModel, params: Params, batch: Batch, **options: Any
 ) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
-    """Compute a language model's `Losses`: cross-entropies over the padded vocabulary."""
+    """Compute a language model's `Losses`: cross-entropies over the padded vocabulary.
+
+    Returns:
+        (sum of the losses in nats, number of targets), float32 scalars; and the mixers' own losses.
+    """
     options |= {"segment_ids": batch.get("segment_ids"), "mask": batch.get("mask"), "mutable": [LOSSES]}
     (hidden, _), collected = model.apply(params, batch["inputs"], method="hidden", **options)
     weights = counted(batch).astype(accumulation_dtype(hidden))
@@ -145,11 +150,17 @@ class Programs:
     """The compiled functions of a run and the shardings of their arrays."""
 
     init: Callable[[Array], TrainState]
+    """key, a scalar -> state before the first step"""
     train: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
+    """(state, batch) -> (next state, metrics by name, scalars)"""
     evaluate: Callable[[Params, Batch], tuple[Array, Array]]
-    abstract_state: TrainState  # shapes, dtypes and shardings, for restoring a checkpoint
+    """(params, batch) -> (sum of the losses in nats, number of targets), scalars"""
+    abstract_state: TrainState
+    """shapes, dtypes and shardings, for restoring a checkpoint"""
     place_batch: Callable[[Batch], Batch]
-    rows: Sharding  # of (B, N) arrays
+    """put a batch of this process on its devices, its rows sharded"""
+    rows: Sharding
+    """sharding of (B, N) arrays"""
 
 
 def build_programs(

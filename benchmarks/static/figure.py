@@ -41,10 +41,8 @@ def kind_of(part: str) -> str:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Draw the report into `path`; also works on a report read from JSON."""
-    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
-
     bars = stacks(report)
-    figure = Figure(figsize=(9.6, 1.6 + 0.5 * len(bars)), layout="constrained")
+    figure = plot.empty(9.6, 2.2 + 0.5 * len(bars))
     axes = figure.subplots()
     for at, bar in enumerate(reversed(bars.values())):
         total, left = sum(bar.values()), 0.0
@@ -52,12 +50,12 @@ def draw(report: dict[str, Any], path: Path) -> None:
             share = bar.get(kind, 0.0) / total
             axes.barh(at, share, left=left, color=color, label=None if at else kind)
             left += share
-        axes.text(1.01, at, plot.duration(float(f"{total:.3g}")), va="center", fontsize=9)
+        axes.text(1.01, at, plot.duration(float(f"{total:.3g}")), va="center", fontsize=plot.SMALL)
     axes.set_yticks(range(len(bars)), list(reversed(bars)))
     axes.set_xlim(0, 1)
-    axes.set_xlabel("share of the least time that the datasheet allows")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    plot.frame(axes, "", "share of the least time that the datasheet allows", "program")
+    axes.grid(False, axis="y")
+    plot.legend(figure, ncols=2)
     gpu = report["settings"]["gpu"]
     plot.heading(
         figure,

@@ -13,6 +13,7 @@ COMMANDS = {
     "decode": ["redraw", "--json", KEPT / "decode.json"],
     "mixers": ["redraw", "--json", KEPT / "mixers.json"],
     "ops": ["redraw", "--json", KEPT / "ops.json"],
+    "static": ["redraw", "--json", KEPT.parent / "static" / "h200.json"],
     "overview": ["overview", "--json", KEPT / "ops.json", "--study", ROOT / "results" / "mqar" / "tradeoff"],
 }
 
@@ -29,7 +30,7 @@ def test_kept_results_are_drawn_with_names(name, tmp_path, monkeypatch):
         assert ax.get_title(loc="left") or len(panels) == 1
         assert ax.get_xlabel()
         assert any(other.get_ylabel() for other in ax.get_shared_y_axes().get_siblings(ax))
-        assert ax.lines
+        assert ax.lines or ax.patches
         ticks = [tick.get_text() for tick in ax.get_xticklabels()]
         assert "16384" not in ticks
         assert max(map(len, ticks)) <= len("128 KB")
@@ -37,7 +38,7 @@ def test_kept_results_are_drawn_with_names(name, tmp_path, monkeypatch):
 
 def test_a_report_of_another_kind_is_refused(tmp_path, capsys):
     flags = ["--json", str(KEPT / "train.json"), "--plot", str(tmp_path / "f.png")]
-    expect_one_line("redraw", flags, "expected a report of conv_basis, decode, mixers, ops", capsys)
+    expect_one_line("redraw", flags, "expected a report of conv_basis, decode, mixers, ops, static", capsys)
 
 
 @pytest.mark.parametrize(

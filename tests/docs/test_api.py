@@ -1,7 +1,10 @@
-"""The API reference: every public name is on a page and has a docstring."""
+"""The API reference: every public name is on a page and has a docstring, with the shapes of its arrays."""
 
+import ast
 import importlib
+import re
 import types
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +16,22 @@ api = script("api")
 OTHERS = {"Array", "Bool", "Float", "Int"}
 """Public names of based_jax.typing that are jaxtyping's own, which documents them."""
 
+HOOKS = {"setup": "Flax calls it; what it defines is documented by the class"}
+"""Public methods that need no docstring, and why."""
+
+SHAPELESS = {"key", "rng", "rngs"}
+"""Arguments that are random keys, which have no axes."""
+
+ARRAYS = {"Array", "jax.Array", "np.ndarray", "ArrayLike"}
+"""Annotations without a shape."""
+
+SHAPED = re.compile(r"^(?:Bool|Float|Int|Key|Shaped|UInt)\d*$")
+"""jaxtyping's annotations, whose text is the shape."""
+
+_AXIS = r"\*?[\w.']+(?: [-+*/] \w+)*"
+SHAPE = re.compile(rf"\((?:{_AXIS},\s*)+(?:{_AXIS})?\)|\bscalars?\b|\bshapes?\b")
+"""What states a shape in a docstring: (B, N, D), (N,), "scalar", or the word itself."""
+
 MODULES = sorted({module for modules in (api.PAGES | api.COMMAND_PACKAGES).values() for module in modules})
 
 
@@ -22,6 +41,103 @@ def test_every_public_name_has_a_docstring(module):
     assert names, module
     missing = [name.name for name in names if not name.docstring.strip()]
     assert {name for name in missing if name.removeprefix("based_jax.typing.") not in OTHERS} == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_method_and_property_has_a_docstring(module):
+    callables = [member for member in members(module) if not isinstance(member.node, ast.AnnAssign)]
+    missing = [member.name for member in callables if not member.docstring.strip()]
+    assert [name for name in missing if name.rpartition(".")[2] not in HOOKS] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_array_has_a_shape(module):
+    """In the signature, as jaxtyping writes it, or in the docstring."""
+    missing = [
+        f"{member.name}: {', '.join(arrays)}"
+        for member in members(module)
+        if (arrays := list(without_shape(member.node))) and not SHAPE.search(member.docstring)
+    ]
+    assert missing == []
+
+
+def members(module: str) -> Iterator[api.Member]:
+    """Yield everything that the reference documents of a module."""
+    for name in api.public_names(module):
+        yield from api.members(name.source)
+
+
+def without_shape(node: ast.AST) -> Iterator[str]:
+    """Yield the arguments, results and fields of a definition that are arrays of an unknown shape."""
+    if isinstance(node, ast.AnnAssign):
+        arguments = {"field": node.annotation}
+    elif isinstance(node, ast.FunctionDef):
+        a = node.args
+        listed = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
+        arguments = {x.arg: x.annotation for x in listed if x.annotation} | {"result": node.returns}
+    else:  # a class, whose members come on their own
+        arguments = {}
+    for name, annotation in arguments.items():
+        if name not in SHAPELESS and has_bare_array(annotation):
+            yield name
+
+
+def has_bare_array(annotation: ast.AST | None) -> bool:
+    """Whether an annotation names an array outside of jaxtyping's brackets."""
+    if annotation is None or isinstance(annotation, ast.Name | ast.Attribute):
+        return annotation is not None and ast.unparse(annotation) in ARRAYS
+    if isinstance(annotation, ast.Subscript) and SHAPED.match(ast.unparse(annotation.value)):
+        return False
+    return any(map(has_bare_array, ast.iter_child_nodes(annotation)))
+
+
+@pytest.mark.parametrize(
+    ("definition", "expected"),
+    [
+        ('def f(x: Float[Array, "B N"]) -> Int32[np.ndarray, " N"]: ...', []),
+        ("def f(x: Array, key: Array, n: int) -> tuple[jax.Array, int]: ...", ["x", "result"]),
+        ("def f(*parts: tuple[Array, Array], x: Array | None): ...", ["x", "parts"]),
+        ("x: dict[str, np.ndarray]", ["field"]),
+        ('x: Literal["a b"] = "a b"', []),
+        ("class Some: ...", []),
+    ],
+)
+def test_arrays_without_a_shape_are_noticed(definition, expected):
+    assert list(without_shape(ast.parse(definition).body[0])) == expected
+
+
+@pytest.mark.parametrize("text", ["y, (B, N, H, V)", "q: (K,)", "(..., T - 1)", "a scalar"])
+def test_shapes_in_docstrings_are_read(text):
+    assert SHAPE.search(text)
+    assert not SHAPE.search("Return y (bfloat16, one `precision`); called with f(x).")
+
+
+OVERRIDES = '''
+class A:
+    def f(self):
+        """Do it."""
+
+    def __call__(self): ...
+
+    def _g(self): ...
+
+
+class B(A, Protocol[int]):
+    x: int = 1
+    """Number of all."""
+
+    def f(self): ...
+'''
+
+
+def test_methods_inherit_docstrings(monkeypatch, tmp_path):
+    (tmp_path / "other.py").write_text(OVERRIDES)
+    monkeypatch.setattr(api, "ROOT", tmp_path)
+    found = {member.name: member.docstring for name in ("A", "B") for member in api.members(f"other.{name}")}
+    assert found == {
+        **{"other.A": "", "other.A.f": "Do it.", "other.A.__call__": ""},
+        **{"other.B": "", "other.B.x": "Number of all.", "other.B.f": "Do it."},
+    }
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if not module.endswith(".lm_eval.model")])

@@ -41,6 +41,7 @@ class Parity(_Circuit):
     """Parity of N - 1 bits: their sum modulo 2 is the label at END."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw bits, END, and the parity as the label of END; see `Task.draw`."""
         bits = self.bits(rng, self.length - 1)
         return _ended(bits, END, jnp.sum(bits, axis=1, dtype=jnp.int32) % 2)
 
@@ -49,6 +50,7 @@ class Majority(_Circuit):
     """Majority of N - 1 bits: the label at END is 1 if more than half of them are 1; a tie is 0."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw bits, END, and the majority as the label of END; see `Task.draw`."""
         bits = self.bits(rng, self.length - 1)
         return _ended(bits, END, 2 * jnp.sum(bits, axis=1, dtype=jnp.int32) > self.length - 1)
 
@@ -57,6 +59,7 @@ class CumulativeParity(_Circuit):
     """Parity of N bits at every position: each label is the sum modulo 2 so far."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw bits and the parity so far as the label of each; see `Task.draw`."""
         bits = self.bits(rng, self.length)
         return bits, jnp.cumsum(bits, axis=1, dtype=jnp.int32) % 2
 
@@ -65,6 +68,7 @@ class CumulativeMajority(_Circuit):
     """Majority of N bits at every position: each label is 1 if at least half of the bits so far are 1."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw bits and the majority so far as the label of each; see `Task.draw`."""
         bits = self.bits(rng, self.length)
         balance = jnp.cumsum(2 * bits - 1, axis=1, dtype=jnp.int32)
         return bits, (balance >= 0).astype(jnp.int32)
@@ -93,6 +97,7 @@ class VocabMajority(Task):
         expect(self.length >= 2, "length", self.length, "at least 2, a symbol and END")
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw symbols, END, and the most frequent symbol as the label of END; see `Task.draw`."""
         of_symbols, of_ties, of_positions = jax.random.split(rng, 3)
         symbols = 1 + uniform(of_symbols, self.num_examples, self.length - 1, self.vocab_size - 1)
         positions = jnp.arange(self.length - 1, dtype=jnp.int32)

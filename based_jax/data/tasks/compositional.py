@@ -45,6 +45,7 @@ class Compositional(Task):
         expect_rows(self, 6 * self.num_pairs, "6 * num_pairs")
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw contexts of (first, second, value) triples and queries of two tokens; see `Task.draw`."""
         of_components, of_samples, of_filler = jax.random.split(rng, 3)
         n, pairs, side = self.num_examples, self.num_pairs, math.isqrt(self.num_pairs)
         third, two_thirds = self.vocab_size // 3, 2 * self.vocab_size // 3

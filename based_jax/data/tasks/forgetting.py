@@ -46,6 +46,7 @@ class Forgetting(Task):
         expect_rows(self, needed, "4 * num_pairs + 2 * num_updates")
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw pairs, updates of some of them, and queries for the last values; see `Task.draw`."""
         of_samples, of_updates, of_filler = jax.random.split(rng, 3)
         n, pairs, half = self.num_examples, self.num_pairs, self.vocab_size // 2
         for_keys, for_old, for_slots = words(of_samples, 3, pairs, n)

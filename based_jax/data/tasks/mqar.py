@@ -49,6 +49,7 @@ class MQAR(Task):
         expect_rows(self, factor * self.num_pairs, f"{factor} * num_pairs")
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw pairs, and queries for their values; see `Task.draw`."""
         of_samples, of_filler, of_context = jax.random.split(rng, 3)
         n, half = self.num_examples, self.vocab_size // 2
         for_keys, for_values, for_slots = words(of_samples, 3, self.num_pairs, n)

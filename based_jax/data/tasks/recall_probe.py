@@ -43,6 +43,7 @@ class RecallProbe(Task):
         expect(inside, "filler", self.filler, f"an id below vocab_size = {self.vocab_size}")
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw pairs, and queries for their values between filler tokens; see `Task.draw`."""
         n, pairs = self.num_examples, self.num_pairs
         for_keys, for_values, for_slots = words(rng, 3, pairs, n)
         ids = np.arange(self.vocab_size)

@@ -30,6 +30,7 @@ class RepeatedContext(MQAR):
     sliced_by = ("num_pairs", "length", "num_passes")
 
     def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
+        """Return the context: the pairs in all passes, each in its own order if `shuffled`."""
         if not self.shuffled:
             return super().context(rng, keys, values)
         rows, pairs = keys.shape

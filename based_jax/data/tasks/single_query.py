@@ -45,6 +45,7 @@ class SingleQuery(Task):
         expect(self.num_pairs <= keys, "num_pairs", self.num_pairs, f"at most (vocab_size - 1) // 2 = {keys}")
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw pairs, COPY, and the key whose value is the only label; see `Task.draw`."""
         of_dictionary, of_bigrams, of_query = jax.random.split(rng, 3)
         n, half = self.num_examples, (self.vocab_size - 1) // 2
         bigrams = (self.length - 2) // 2

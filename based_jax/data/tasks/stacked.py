@@ -74,6 +74,7 @@ class StackedMQAR(Task):
         return jax.random.key(np.uint32(self.table_seed), impl="threefry2x32")
 
     def draw(self, rng: Array) -> tuple[Float[Array, "n N D"], Labels]:
+        """Draw the vectors of pairs, and of queries for their values; see `Task.draw`."""
         of_pairs, of_order = jax.random.split(rng)
         n, pairs, half = self.num_examples, self.num_pairs, self.vocab_size // 2
         for_keys, for_values = words(of_pairs, 2, pairs, n)

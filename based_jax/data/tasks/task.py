@@ -23,9 +23,12 @@ Labels = Int[Array, "n N"]
 class Segment:
     """Examples of one task with one setting; a pytree of the two arrays."""
 
-    inputs: Inputs  # int32 (n, N) token ids; float32 (n, N, D) for a task on embeddings
-    labels: Labels  # int32 (n, N), the answer at the position whose output must be it, else `IGNORE`
-    slices: dict[str, int | float]  # properties to group results by, the same for every example
+    inputs: Inputs
+    """int32 (n, N) token ids; float32 (n, N, D) for a task on embeddings"""
+    labels: Labels
+    """int32 (n, N), the answer at the position whose output must be it, else `IGNORE`"""
+    slices: dict[str, int | float]
+    """properties to group results by, the same for every example"""
 
     def tree_flatten_with_keys(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         """Return the arrays, and the slices in hashable form: a segment can then be an argument of `jit`."""
@@ -34,6 +37,7 @@ class Segment:
 
     @classmethod
     def tree_unflatten(cls, slices: tuple[Any, ...], arrays: tuple[Any, Any]) -> "Segment":
+        """Invert `tree_flatten_with_keys`."""
         return cls(*arrays, dict(slices))
 
 
@@ -53,7 +57,8 @@ class Task(abc.ABC):
         ValueError: a setting out of range.
     """
 
-    sliced_by: ClassVar[tuple[str, ...]] = ("num_pairs", "length")  # settings to group results by
+    sliced_by: ClassVar[tuple[str, ...]] = ("num_pairs", "length")
+    """settings to group results by"""
 
     @property
     def slices(self) -> dict[str, int | float]:

@@ -41,7 +41,16 @@ class Scores(NamedTuple):
         return cls(nan, np.zeros(size, np.int32), nan.copy())
 
     def put(self, positions: Any, scores: Any, mask: np.ndarray) -> None:
-        """Copy the entries of a batch where `mask` is True."""
+        """Copy the entries of a batch where `mask` is True.
+
+        Args:
+            positions: index or slice of the targets to set, as many as there are True entries.
+            scores: one array per field, of the shape of the mask, (B, N).
+            mask: (B, N) booleans.
+
+        Raises:
+            ValueError: NaN or infinity among the scores to copy.
+        """
         for own, new in zip(self, scores, strict=True):
             values = np.asarray(new)[mask]
             wanted = "finite losses from the checkpoint"

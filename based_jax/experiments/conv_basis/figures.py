@@ -33,7 +33,7 @@ def draw_sum(path: Path) -> None:
     facts = (
         "conv(b, m): a causal convolution by b of the last m rows and columns. The sum has a 3-conv basis."
     )
-    _matrices("A sum of three sub-convolution matrices", facts, [shown], path, "entry", **look)
+    _matrices("A sum of three sub-convolution matrices", facts, _rows(shown, 2), path, "entry", **look)
 
 
 def draw_masks(path: Path) -> None:
@@ -50,7 +50,7 @@ def draw_masks(path: Path) -> None:
     colors = ListedColormap(["#F4E04D", "#2E8B57"])
     look = {"cmap": colors, "vmin": 0, "vmax": 1}
     facts = "Green: the query may read the key; yellow: it may not."
-    _matrices("Masks that low-rank attention is fast for", facts, [shown], path, "", **look)
+    _matrices("Masks that low-rank attention is fast for", facts, _rows(shown, 3), path, "", **look)
 
 
 def draw_heads(scores: Mapping[str, Float[np.ndarray, "N N"]], path: Path) -> None:
@@ -78,21 +78,27 @@ def draw_curves(rows: Rows, title: str, facts: str, path: Path) -> None:
         drawn = [Line(line, found) for line, found in points.items()]
         look: dict[str, Any] = {"y_label": "relative error of the outputs", "y_limits": (0, 1.25)}
         panels.append(Panel(name, "number of segments k", drawn, **look))
-    plot.draw(title, facts, panels, path, columns=2 if len(panels) == 4 else 3)
+    plot.draw(title, facts, panels, path, columns=2)
+
+
+def _rows(made: Mapping[str, np.ndarray], columns: int) -> list[dict[str, np.ndarray]]:
+    """Split matrices into rows of at most `columns`."""
+    items = list(made.items())
+    return [dict(items[at : at + columns]) for at in range(0, len(items), columns)]
 
 
 def _matrices(
     title: str, facts: str, made: Sequence[Mapping[str, np.ndarray]], path: Path, bar: str, **look: Any
 ) -> None:
     """Draw rows of matrices by title; by default red is positive and blue negative."""
-    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
-
     columns = max(len(row) for row in made)
-    height = (2.5 if bar else 2.9) * len(made) + 0.9
-    figure = Figure(figsize=(2.9 * columns, height), layout="constrained")
+    height = (2.8 if bar else 3.1) * len(made) + 1.1
+    figure = plot.empty(2.9 * columns, height)
     grid = figure.subplots(len(made), columns, squeeze=False)
     for row, matrices in zip(grid, made, strict=True):
-        for ax, (name, matrix) in zip(row, matrices.items(), strict=True):
+        for ax in row[len(matrices) :]:
+            ax.set_axis_off()
+        for ax, (name, matrix) in zip(row, matrices.items(), strict=False):
             most = float(np.nanmax(np.abs(matrix)))
             how = look or {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
             plot.matrix(ax, matrix, name, ("key position", "query position"), bar, **how)

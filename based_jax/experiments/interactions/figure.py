@@ -21,10 +21,8 @@ def draw(setting: Setting, runs: Sequence[Run], weights: Sequence[Weights], rows
 
     The rows are those of results.jsonl, one for each run.
     """
-    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
-
     heights = 2.2 * len(runs), 3.2
-    figure = Figure(figsize=(10.6, sum(heights) + 0.7), layout="constrained")
+    figure = plot.empty(10.6, sum(heights) + 0.9)
     above, below = np.asarray(figure.subfigures(2, 1, height_ratios=heights))
     axes = np.asarray(above.subplots(len(runs), 4, squeeze=False))
     for number, (run, learned) in enumerate(zip(runs, weights, strict=True)):
@@ -39,7 +37,7 @@ def draw(setting: Setting, runs: Sequence[Run], weights: Sequence[Weights], rows
         bounds = [h["bound"] for h in history]
         training.plot([h["time"] for h in history], bounds, linestyle=":", color=color)
     errors.axvline(setting.length, color="#AAAAAA", linewidth=0.8)
-    look = {"transform": errors.get_xaxis_transform(), "fontsize": 8, "va": "top"}
+    look = {"transform": errors.get_xaxis_transform(), "fontsize": plot.SMALL, "va": "top"}
     errors.text(setting.length, 0.98, " trained length", **look)
     title, label = "test error by length (one-hot and sinusoidal coincide)", "mean squared error"
     plot.frame(errors, title, "length L (agents)", label)
@@ -48,7 +46,7 @@ def draw(setting: Setting, runs: Sequence[Run], weights: Sequence[Weights], rows
     for ax in (errors, training):
         ax.set_yscale("log")
     handles, labels = errors.get_legend_handles_labels()
-    below.legend(handles, labels, loc="outside lower center", ncols=len(runs), frameon=False, fontsize=9)
+    plot.legend(below, handles, labels, ncols=len(runs))
     facts = (
         f"{setting.sequences:,} sequences of L = {setting.length} agents on a circle of N = {setting.size} "
         f"cells; those within the radius R = {setting.radius} act on each other. Above, a row per run: the "
@@ -82,4 +80,4 @@ def _matrices(axes: Sequence[Any], run: Run, setting: Setting, learned: Weights)
             look = {"norm": SymLogNorm(most / 1000, vmin=-most, vmax=most)}
             ticks, bar = (-most, -most / 30, 0, most / 30, most), "entry (log scale)"
         plot.matrix(ax, matrix, name, names, bar, ticks, cmap="RdBu_r", **look)
-    axes[0].set_ylabel(f"{run.title}\n\n{weights[1]}", fontsize=8)
+    axes[0].set_ylabel(f"{run.title}\n\n{weights[1]}", fontsize=plot.LABEL)

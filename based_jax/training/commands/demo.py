@@ -11,7 +11,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from based_jax import command
+from based_jax import command, plot
 from based_jax.data import PackedTokens
 from based_jax.generate.text import TextStream
 from based_jax.training.commands.lm import LMConfig, Run, train
@@ -54,25 +54,22 @@ def continuation(run: Run, prompt: str, length: int, temperature: float = 0.6) -
 
 def plot_losses(workdir: Path, mark: float) -> Path:
     """Plot training and held-out bits per byte over the steps, as a PNG in `workdir`."""
-    from matplotlib.figure import Figure  # not pyplot: no windows, no global state
-
     lines = read_metrics(workdir / "metrics.jsonl")
     evaluated = [line for line in lines if "eval_bits_per_byte" in line]
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = plot.empty(7, 4)
     axes = figure.subplots()
 
     def line(lines: list[dict[str, Any]], metric: str, style: str, **options: Any) -> None:
         axes.plot([x["step"] for x in lines], [x[metric] for x in lines], style, **options)
 
-    line(lines, "bits_per_byte", "-", color="#9bb8d3", label="training")
-    line(evaluated, "eval_bits_per_byte", "o-", color="#1f4e79", label="held out")
-    axes.axhline(mark, color="#b5541c", linestyle="--", label="gzip -9, held out")
-    axes.set_title("based-tiny on Python's standard library")
-    axes.set(xlabel="step", ylabel="bits per byte", ylim=(1, 6))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    line(lines, "bits_per_byte", "-", color="#E69F00", label="training")
+    line(evaluated, "eval_bits_per_byte", "o-", color=plot.color("Based"), label="held out")
+    axes.axhline(mark, color=plot.GREY, linestyle="--", label="gzip -9, held out")
+    plot.frame(axes, "based-tiny on Python's standard library", "step", "bits per byte")
+    axes.set_ylim(1, 6)
+    plot.legend(figure, ncols=3)
     path = workdir / "loss.png"
-    figure.savefig(path, dpi=150)
+    plot.save(figure, path)
     return path
 
 
@@ -97,10 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if run.outcome.stopped_by is not None:
         return 128 + run.outcome.stopped_by
     mark = gzip_bits_per_byte(cast(PackedTokens, run.held_out))  # text in memory
-    plot = plot_losses(demo.workdir, mark)
+    curve = plot_losses(demo.workdir, mark)
     print(f"\nheld out, {run.held_out.num_bytes:,} bytes of Python source the model has not seen:")
     print(f"  based-tiny  {run.metrics['eval_bits_per_byte']:.3f} bits per byte")
     print(f"  gzip -9     {mark:.3f} bits per byte")
     print(f"\na sample (temperature 0.6):\n\n{continuation(run, PROMPT, demo.sample)}\n")
-    print(f"loss curve: {plot}\ncheckpoints: {demo.workdir / 'checkpoints'}\nmodel: {demo.workdir / 'model'}")
+    print(
+        f"loss curve: {curve}\ncheckpoints: {demo.workdir / 'checkpoints'}\nmodel: {demo.workdir / 'model'}"
+    )
     return 0
