@@ -18,10 +18,12 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-# One stamp per set of extras: the same venv serves the demo and the tests.
+# One stamp per set of extras: the same venv serves the demo and the tests. Python compiles what it imports; pip
+# would compile all there is, most of which nothing imports.
 $(VENV)/.installed-%: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	@echo 'installing based-jax[$*] into $(VENV), usually a minute'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[$*]'
 	@touch $@
 
 demo: $(VENV)/.installed-plot ## train based-tiny on Python's own source, sample from it, plot the loss

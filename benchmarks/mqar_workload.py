@@ -58,7 +58,7 @@ class Workload:
     def program(self, models: int) -> Program:
         """Return the sweep's training program with `models` learning rates; a call makes `steps` steps."""
         grid = self._grid(self.architecture)
-        batches = grid.place(self.part.batches)
+        batches = grid.replicate(self.part.batches)
         arguments = [self._copies(grid, models), _lanes(models), 1.0, batches, 0, self.recipe.steps]
         return compile_jitted(grid.train, arguments, carried=0, result=0)
 
@@ -77,7 +77,7 @@ class Workload:
     def losses(self) -> list[float]:
         """Return the losses (nats per label) of one model's first `steps` steps, trained without dropout."""
         grid = self._grid(self.architecture.replace(embed_dropout=0.0))
-        state, batches, losses = self._copies(grid, 1), grid.place(self.part.batches), []
+        state, batches, losses = self._copies(grid, 1), grid.replicate(self.part.batches), []
         for step in range(self.recipe.steps):
             state, loss = grid.train(state, _lanes(1), 1.0, batches, step, step + 1)
             losses.append(float(loss[0]))

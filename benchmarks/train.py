@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from based_jax.models import param_count
+from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.validate import expect, expect_choice
 from benchmarks import report, train_profile, train_tables
 from benchmarks.beside_torch import make_report
@@ -62,6 +63,7 @@ class Train(Sizes):
         Raises:
             ValueError: a flag has a wrong value, or JAX does not compute on one CPU.
         """
+        keep_freed_memory()
         self._check()
         if self.profile:
             return self._profile(command)

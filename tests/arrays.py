@@ -23,7 +23,7 @@ def zeros(shape: Any, dtype: Any = np.float32) -> jax.Array:
 
 
 def blank(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Zeros in the place of every array that `make` returns: most initial states, without its programs."""
+    """Return zeros instead of every array that `make` returns: most initial states, without its programs."""
     shapes = jax.eval_shape(lambda: make(*arguments, **options))
     return jax.tree.map(lambda leaf: array(np.zeros(leaf.shape, leaf.dtype)), shapes)
 

@@ -84,7 +84,7 @@ FAULTS = (
         LINEAR,
     ),
     Fault(
-        "a state lives on behind a document that begins with its chunk", "based_jax/ops/core/chunks.py",
+        "a state lives on after a document that begins with its chunk", "based_jax/ops/core/chunks.py",
         "lift(last[:, 0] < 0)", "lift(last[:, 0] <= 0)", LINEAR,
     ),
     Fault(
@@ -148,7 +148,7 @@ FAULTS = (
         "jnp.where((age >= back)[..., None], tap, 0)", "jnp.where((age > back)[..., None], tap, 0)", CONV,
     ),
     Fault(
-        "a convolution's state ends one token behind the text", "based_jax/ops/short_conv.py",
+        "a convolution's state ends one token after the text", "based_jax/ops/short_conv.py",
         "after = mask.sum(axis=1, dtype=jnp.int32)[:, None] +",
         "after = 1 + mask.sum(axis=1, dtype=jnp.int32)[:, None] +", CONV,
     ),
@@ -269,7 +269,7 @@ FAULTS = (
         "mask = offset + jnp.arange(size)[None] <= lengths[:, None]", LOOP,
     ),
     Fault(
-        "generation continues behind the token before the last", "based_jax/generate/loop.py",
+        "generation continues after the token before the last", "based_jax/generate/loop.py",
         "last = lengths - 1 - offset", "last = jnp.maximum(lengths - 2, 0) - offset", LOOP,
     ),
     Fault(
@@ -322,7 +322,7 @@ FAULTS = (
         "jnp.log(column.min_p)", "column.min_p - 1", SAMPLING,
     ),
     Fault(
-        "drafts are accepted behind a refused one", "based_jax/generate/speculative.py",
+        "drafts are accepted after a refused one", "based_jax/generate/speculative.py",
         "jnp.cumprod(good, axis=1).sum(axis=1, dtype=jnp.int32)", "good.sum(axis=1, dtype=jnp.int32)",
         SPECULATIVE,
     ),

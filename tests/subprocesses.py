@@ -1,4 +1,4 @@
-"""Running pieces of the project in a process of their own."""
+"""Running parts of the project in a process of their own."""
 
 import os
 import subprocess

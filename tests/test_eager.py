@@ -32,7 +32,7 @@ STEP = {"k": K[:, 0], "v": V[:, 0]}
 IDS = array(np.repeat([[0, 1]], [4, 3], axis=1).repeat(BATCH, axis=0))
 TOKENS = array(GENERATOR.integers(0, 3, (BATCH, LENGTH)))
 STARTS = array(np.broadcast_to(np.array([0, 3]), (BATCH, HEADS, 2)))
-PLACES, STREAM = ops.advance(None, BATCH, LENGTH)
+POSITIONS, STREAM = ops.advance(None, BATCH, LENGTH)
 INTERVALS = ops.band_mask(LENGTH, 2)
 CHUNKS = {"chunk_size": 3}
 
@@ -46,7 +46,7 @@ CALLS = {
     "conv_multiply": (ops.conv_multiply, drawn(LENGTH), X),
     "conv_recover": (lambda q: ops.conv_recover(q, K, terms=2, width=1, threshold=0.1), Q),
     "conv_score_error": (lambda q: ops.conv_score_error(q, K, STARTS), Q),
-    "cosformer_features": (lambda q: ops.cosformer_features(q, PLACES.positions, LENGTH), Q),
+    "cosformer_features": (lambda q: ops.cosformer_features(q, POSITIONS.positions, LENGTH), Q),
     "cross_entropy": (lambda x: ops.cross_entropy(x, TAPS[:3], TOKENS, X[..., 0]), X),
     "delta_rule": (lambda q: ops.delta_rule(q, K, V, BELOW_0, **CHUNKS), Q),
     "diagonal_scan": (lambda x: ops.diagonal_scan(x, Partial(_pair), Partial(jnp.multiply), **CHUNKS), X),
@@ -56,13 +56,13 @@ CALLS = {
     "discretize_hold": (lambda a: ops.discretize_hold(a, MODES, MODES, jnp.ones(HEADS)), MODES),
     "gaussian_features": (lambda key: ops.gaussian_features(key, (4, 2)), jax.random.key(0)),
     "generalized_delta_rule": (lambda q: ops.generalized_delta_rule(q, K, V, K, K, **CHUNKS), Q),
-    "highest": (lambda x: ops.highest(x, TOKENS, PLACES), X[..., 0]),
+    "highest": (lambda x: ops.highest(x, TOKENS, POSITIONS), X[..., 0]),
     "hyper_attention": (lambda q: ops.hyper_attention(q, (K, K), (V, V)), Q),
     "hyper_feature_attention": (lambda q: ops.hyper_feature_attention((q, Q), (K, K), V, **CHUNKS), Q),
     "interval_sums": (lambda x: ops.interval_sums(x, INTERVALS.first, INTERVALS.last), X),
     "iterative_pinv": (ops.iterative_pinv, array(np.array([[0.7, 0.3], [0.2, 0.8]], np.float32))),
     "l2_norm": (ops.l2_norm, X),
-    "landmark_attention": (lambda q: ops.landmark_attention(q, K, V, piece=2), Q),
+    "landmark_attention": (lambda q: ops.landmark_attention(q, K, V, tokens_per_landmark=2), Q),
     "layer_norm": (lambda x: ops.layer_norm(x, jnp.ones(CHANNELS)), X),
     "linear_attention": (
         lambda q: ops.linear_attention(q, K, V, feature_map=ops.performer_map(TAPS[:, :WIDTH]), **CHUNKS),
@@ -81,15 +81,21 @@ CALLS = {
     "nystrom_attention": (lambda q: ops.nystrom_attention(q, K, V, num_landmarks=3), Q),
     "orthogonal_features": (lambda key: ops.orthogonal_features(key, (4, 2)), jax.random.key(0)),
     "repeated": (ops.repeated, TOKENS),
-    "repeated_in": (lambda seen: ops.repeated_in(seen, TOKENS, PLACES, STREAM), jnp.zeros((BATCH, 9), int)),
-    "repeated_lags": (lambda seen: ops.repeated_lags(seen, seen, PLACES), TOKENS),
+    "repeated_in": (
+        lambda history: ops.repeated_in(history, TOKENS, POSITIONS, STREAM),
+        jnp.zeros((BATCH, 9), int),
+    ),
+    "repeated_lags": (lambda history: ops.repeated_lags(history, history, POSITIONS), TOKENS),
     "rms_norm": (lambda x: ops.rms_norm(x, jnp.ones(CHANNELS)), X),
-    "rotary": (lambda v: ops.rotary(v, PLACES.positions), V),
-    "running_log_sum": (lambda x: ops.running_log_sum(x, jnp.zeros(BATCH), PLACES), X[..., 0]),
+    "rotary": (lambda v: ops.rotary(v, POSITIONS.positions), V),
+    "running_log_sum": (lambda x: ops.running_log_sum(x, jnp.zeros(BATCH), POSITIONS), X[..., 0]),
     "scatterbrain_attention": (lambda q: ops.scatterbrain_attention(q, K, V, Q[0, :2, 0], left=2), Q),
-    "segment_lengths": (lambda start: ops.segment_lengths(PLACES._replace(start=start), BATCH), PLACES.start),
-    "segment_softmax": (lambda x: ops.segment_softmax(x, PLACES), X[..., 0]),
-    "segment_sum": (lambda x: ops.segment_sum(x, PLACES), X[..., 0]),
+    "segment_lengths": (
+        lambda start: ops.segment_lengths(POSITIONS._replace(start=start), BATCH),
+        POSITIONS.start,
+    ),
+    "segment_softmax": (lambda x: ops.segment_softmax(x, POSITIONS), X[..., 0]),
+    "segment_sum": (lambda x: ops.segment_sum(x, POSITIONS), X[..., 0]),
     "selective_scan": (lambda x: ops.selective_scan(x, jnp.exp(X), -jnp.abs(TAPS[:4]), X, X, **CHUNKS), X),
     "shifted_sum": (lambda x: ops.shifted_sum(x, jnp.ones((BATCH, 2), int), X[:, :2, 0]), X),
     "short_conv": (lambda x: ops.short_conv(x, TAPS[:3], segment_ids=IDS), X),
@@ -231,7 +237,7 @@ def test_a_compiled_mixer_still_names_what_depends_on_values():
     for call in (loss, jax.grad(loss), lambda w: MIXER.apply(w, X, state, mask=TOKENS < 3)):
         with pytest.raises(ValueError, match=message):
             call(PARAMETERS)
-    MIXER.apply(PARAMETERS, X, state, mask=IDS == 2)  # masked tokens take no room
+    MIXER.apply(PARAMETERS, X, state, mask=IDS == 2)  # masked tokens take no capacity
 
 
 def test_who_watches_the_methods_of_a_mixer_sees_every_call():
@@ -246,22 +252,22 @@ def test_who_watches_the_methods_of_a_mixer_sees_every_call():
         with nn.intercept_methods(watch):
             MIXER.apply(PARAMETERS, X)
     assert calls.count(("Attention", "__call__")) == 2
-    _, seen = MIXER.apply(PARAMETERS, X, capture_intermediates=True)
-    assert "intermediates" in seen
+    _, captured = MIXER.apply(PARAMETERS, X, capture_intermediates=True)
+    assert "intermediates" in captured
 
 
 def test_mixers_of_others_run_as_they_are_written():
-    seen = []
+    values = []
 
     class Theirs(mixers.Mixer):
         def mix(self, x, state, context):
-            seen.append(float(x[0, 0, 0]))
+            values.append(float(x[0, 0, 0]))
             return x, state
 
     theirs = Theirs(CHANNELS)
     for x in (X, X + 1):
         theirs.apply({}, x)
-    assert seen == [X[0, 0, 0], X[0, 0, 0] + 1]
+    assert values == [X[0, 0, 0], X[0, 0, 0] + 1]
 
 
 @pytest.mark.parametrize("real", [[0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 0, 0]], ids=["left", "hole"])

@@ -193,8 +193,8 @@ def more_of_the_model(types: str, context: bool) -> None:
 
     def write(params: Any, tokens: Any) -> Any:
         rules = {"temperature": 0.7, "rng": jax.random.key(1), "repetition_penalty": 1.2}
-        pieces = bj.stream(model, params, tokens, 5, chunk=2)
-        return bj.generate(model, params, tokens, 5, **rules), np.concatenate(list(pieces), axis=1)
+        chunks = bj.stream(model, params, tokens, 5, chunk=2)
+        return bj.generate(model, params, tokens, 5, **rules), np.concatenate(list(chunks), axis=1)
 
     calls = [jax.jit(jax.value_and_grad(cross_entropy)), jax.jit(read), write, model.apply]
     expected = [call(params, jnp.asarray(TOKENS)) for call in calls]

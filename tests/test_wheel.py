@@ -40,7 +40,7 @@ def commands(wheel, tmp_path_factory) -> Path:
     site = sysconfig.get_path("purelib", vars={"base": str(root)})
     outside = built(OUTSIDE, tmp_path_factory.mktemp("outside"))
     pip("--python", root, "install", "--no-deps", "--no-index", wheel, outside)
-    # Packages of a directory in a .pth file count, its own .pth files do not: no editable install is seen.
+    # Packages of a directory in a .pth file count, its own .pth files do not: editable installs do not count.
     (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     return root / "bin"
 

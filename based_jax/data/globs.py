@@ -23,13 +23,13 @@ def match_files(pattern: str) -> Iterator[str]:
     parts = [part for part in pattern.split(os.sep) if part]
     if parts and parts[-1] == RECURSIVE:
         parts.append("*")
-    seen: set[tuple[str, int]] = set()
+    visited: set[tuple[str, int]] = set()
     pending = [(root, 0)]
     while pending:
         directory, index = pending.pop()
-        if (state := (identity(directory), index)) in seen:
+        if (state := (identity(directory), index)) in visited:
             continue
-        seen.add(state)
+        visited.add(state)
         part, is_last = parts[index], index == len(parts) - 1
         if part == RECURSIVE:
             pending.append((directory, index + 1))

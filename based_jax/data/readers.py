@@ -133,7 +133,7 @@ def read_chunks(
     *,
     offset: int = 0,
     binary: bool = False,
-    seen: Callable[[int], None] = lambda position: None,
+    report: Callable[[int], None] = lambda position: None,
 ) -> Iterator[bytes]:
     """Yield a file's decompressed text in chunks of bytes.
 
@@ -141,7 +141,7 @@ def read_chunks(
         max_bytes: limit of the text; None for no limit except `MAX_RATIO`.
         offset: bytes of text to skip at the beginning.
         binary: whether zero bytes are allowed.
-        seen: called before each chunk with the number of the file's own bytes read so far.
+        report: called before each chunk with the number of the file's own bytes read so far.
 
     Raises:
         Unusable: the file is unreadable, damaged or, unless `binary`, not text.
@@ -150,7 +150,7 @@ def read_chunks(
     """
     compression = kind_of(path)[1]
     skip = offset if compression else 0
-    chunks = _read(path, compression, name, 0 if compression else offset, binary, seen)
+    chunks = _read(path, compression, name, 0 if compression else offset, binary, report)
     for chunk in _limited(chunks, path, bool(compression), max_bytes):
         if skip < len(chunk):
             yield chunk[skip:]
@@ -236,7 +236,7 @@ def text_of(record: Any, expected: str) -> str:
 
 
 def _read(
-    path: Path, compression: str, name: str, offset: int, binary: bool, seen: Callable[[int], None]
+    path: Path, compression: str, name: str, offset: int, binary: bool, report: Callable[[int], None]
 ) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
@@ -245,7 +245,7 @@ def _read(
             for chunk in decompress(file, name):
                 if not binary and b"\0" in chunk:
                     raise Unusable("binary")
-                seen(file.tell())
+                report(file.tell())
                 yield chunk
     except (EOFError, zlib.error) as error:
         raise Unusable("damaged") from error

@@ -1,10 +1,17 @@
-"""The one contract of every sequence mixer, and the linear map that mixers are made of.
+"""What a sequence mixer is: the base class of all mixers, and the linear map that they are made of.
+
+A mixer is the layer of a language model that passes information between tokens, such as attention, a
+recurrence or a convolution. (The MLPs and norms around it treat each token alone.) It maps one vector per
+token to one vector per token, x of shape (batch, length, d_model) to y of the same shape:
 
     y, state = mixer(x, state=None, *, segment_ids=None, positions=None, mask=None, tokens=None)
     state = mixer.init_state(batch_size, max_length=None, dtype=None)
 
-That one call is training (state None), prefill, chunked prefill and decoding (length 1). A subclass writes
-`mix`, which sees checked inputs, and one `Context` for everything else that is known of them.
+The state is what a later call needs to know about earlier tokens: running sums, or a cache of keys and
+values. The same call serves training (state None), reading a prompt, at once or in chunks, and decoding (one
+token per call). A subclass writes `mix(x, state, context)`: its inputs are checked, and `context` holds the
+other arguments. `based_jax.testing.check_mixer` tests what every mixer guarantees, such as that cutting a
+sequence into calls changes no output.
 """
 
 import dataclasses
@@ -69,11 +76,11 @@ class Mixer(Module):
     out_init_std: AtLeastZero | None = None
 
     causal: ClassVar[bool] = True
-    """outputs do not depend on later inputs; where a mixer has an option of this name, its default"""
+    """outputs do not depend on later inputs; the default, if a mixer has an option of this name"""
     stateful: ClassVar[bool] = True
     """can continue from a state"""
     packing: ClassVar[bool] = True
-    """honours segment_ids"""
+    """supports segment_ids: documents packed into one row"""
     is_pure: ClassVar[bool] = True
     """a function of parameters and inputs alone: no noise in training, no loss of its own"""
     wants_tokens: ClassVar[bool] = False
@@ -86,7 +93,7 @@ class Mixer(Module):
             raise TypeError(f"{cls.__name__} defines __call__: expected mix(self, x, state, context)")
         for name, method in cls.__dict__.items():
             if hasattr(getattr(super(cls, cls), name, None), "nowrap"):
-                nn.nowrap(method)  # so that an override need not say it again
+                nn.nowrap(method)  # so that overrides do not have to be decorated again
         super().__init_subclass__(**options)
         cls.__doc__ = with_inherited(cls)  # for help()
 
@@ -115,7 +122,7 @@ class Mixer(Module):
         Args:
             x: inputs.
             state: None for a plain parallel pass; else continue from it.
-            segment_ids: documents packed into one row; tokens see their own document only.
+            segment_ids: documents packed into one row; tokens depend on their own document only.
             positions: for rotary embeddings; default: counted from the start of each segment.
             mask: True for real tokens, right padding only. Padding changes neither the outputs of real
                 tokens nor the state.
@@ -136,8 +143,9 @@ class Mixer(Module):
         context = Context.of_call(x, state, segment_ids, positions, mask, tokens)
         before = find_stream(state)
         are_numbers = is_number(x).all(axis=-1) if are_numbers is None else are_numbers
-        places, stream = context.token_positions, context.stream
-        broken, still_broken = broken_tokens(~are_numbers, places, before, stream, self.causal)
+        broken, still_broken = broken_tokens(
+            ~are_numbers, context.token_positions, before, context.stream, self.causal
+        )
         y, after = self.mix(numbers(x, context.mask), state, context, **options)
         y = nan_unless(~broken[..., None], y)
         return y, None if state is None else with_broken(after, still_broken)
@@ -147,7 +155,7 @@ class Mixer(Module):
 
         Args:
             x: inputs in `dtype`, with zeros for padding and for tokens that are NaN or infinite.
-            state: None in a plain parallel pass, where the returned state is not looked at.
+            state: None in a plain parallel pass, where the returned state is ignored.
             context: of this call; `context.run` calls an op on its tokens.
 
         Returns:
@@ -157,13 +165,13 @@ class Mixer(Module):
 
     @nn.nowrap
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        """One compiled program outside `jit`; what asks for methods or sees their calls has none."""
+        """Run as one compiled program outside `jit`, unless a caller selects or intercepts methods."""
         is_plain = "method" in kwargs or "capture_intermediates" in kwargs or compat.is_intercepted()
         return super()._apply(*args, **kwargs) if is_plain else _apply(self, *args, **kwargs)
 
     @nn.nowrap
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        """The state before the first token; needs no parameters.
+        """Return the state before the first token; needs no parameters.
 
         Args:
             batch_size: rows.
@@ -174,12 +182,12 @@ class Mixer(Module):
 
     @nn.nowrap
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        """`init_state` of a subclass, with the dtype resolved."""
+        """Return the state of `init_state`, given the resolved dtype; defined by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} does not define empty_state")
 
     @nn.nowrap
     def state_size(self, length: int) -> int:
-        """Floats kept per sequence between steps after `length` tokens, by the papers' formulas."""
+        """Return the number of floats kept per sequence after `length` tokens, by the papers' formulas."""
         raise NotImplementedError(f"{type(self).__name__} does not define state_size")
 
     @property
@@ -194,19 +202,19 @@ class Mixer(Module):
 
     @nn.nowrap
     def linear(self, features: int | tuple[int, ...], *axes: str | None, **options: Any) -> "Projection":
-        """A linear map with this mixer's dtype and initial values; see `Projection`."""
+        """Return a linear map with this mixer's dtype and initial values; see `Projection`."""
         features = features if isinstance(features, tuple) else (features,)
         options = {"dtype": self.dtype, "init_std": self.init_std, **options}
         return Projection(features, axes, **options)
 
     @nn.nowrap
     def to_heads(self, heads: int, width: int, **options: Any) -> "Projection":
-        """A linear map from the input into heads."""
+        """Return a linear map from the input into heads."""
         return self.linear((heads, width), "embed", "heads", "head_dim", **options)
 
     @nn.nowrap
     def to_output(self, *axes: str, **options: Any) -> "Projection":
-        """The output projection, from axes of these names."""
+        """Return the output projection, from axes of these names."""
         return self.linear(self.d_model, *axes, "embed", **{"init_std": self.out_std, **options})
 
     @nn.nowrap
@@ -226,7 +234,7 @@ class Mixer(Module):
 
 @functools.cache
 def option_names(mixer: type[Mixer]) -> tuple[str, ...]:
-    """The fields of a mixer, without those of every Flax module."""
+    """Return the names of a mixer's options: its fields, without those of every Flax module."""
     return tuple(field.name for field in dataclasses.fields(mixer) if field.name not in ("parent", "name"))
 
 
@@ -278,7 +286,7 @@ class Projection(nn.Module):
 
 
 def project(x: Float[Array, "B N D"], *maps: Projection) -> tuple[Array, ...]:
-    """Return what bound linear maps make of the same inputs: of one row on a GPU in one launch."""
+    """Apply bound linear maps to the same inputs; to a single row on a GPU in one kernel launch."""
     found, is_row = None, math.prod(x.shape[:-1]) == 1
     if is_row and not any(each.bias or each.is_initializing() for each in maps):
         kernels = [nn.meta.unbox(each.get_variable("params", "kernel")) for each in maps]
@@ -290,17 +298,17 @@ def project(x: Float[Array, "B N D"], *maps: Projection) -> tuple[Array, ...]:
 
 
 def ones(*axes: str | None) -> Initializer:
-    """An initializer of ones with logical axis names."""
+    """Return an initializer of ones with logical axis names."""
     return named(nn.initializers.ones_init(), *axes)
 
 
 def zeros(*axes: str | None) -> Initializer:
-    """An initializer of zeros with logical axis names."""
+    """Return an initializer of zeros with logical axis names."""
     return named(nn.initializers.zeros_init(), *axes)
 
 
 def default_heads(d_model: int) -> int:
-    """Heads of about 64 channels: the largest number up to d_model / 64 that divides d_model."""
+    """Return a number of heads of about 64 channels: the largest up to d_model / 64 that divides d_model."""
     return next(heads for heads in range(max(d_model // 64, 1), 0, -1) if d_model % heads == 0)
 
 
@@ -314,7 +322,7 @@ def head_layout(d_model: int, num_heads: int | None, num_kv_heads: int | None = 
 
 
 def uniform(bound: float) -> Initializer:
-    """U(-bound, bound), torch's default for convolutions with bound = fan_in^(-1/2)."""
+    """Return the initializer U(-bound, bound); torch's default for convolutions has bound = fan_in^(-1/2)."""
 
     def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
         return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -323,7 +331,7 @@ def uniform(bound: float) -> Initializer:
 
 
 def log_uniform_steps(low: float = 1e-3, high: float = 0.1, floor: float = 1e-4) -> Initializer:
-    """Biases with a log-uniform softplus from `low` to `high`, at least `floor`: Mamba's step sizes."""
+    """Return an initializer of biases with a log-uniform softplus, at least `floor`: Mamba's step sizes."""
 
     def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
         steps = jnp.exp(jax.random.uniform(key, shape, dtype, math.log(low), math.log(high)))

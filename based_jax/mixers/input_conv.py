@@ -81,15 +81,15 @@ class InputConv(Mixer):
         expect_array("tokens", tokens, x.shape[:2], "integer")
         if context.has_state:
             held = ((state.inputs, x), (state.tokens, tokens))
-            inputs, seen = (put(cache, new, positions, stream) for cache, new in held)
+            inputs, history = (put(cache, new, positions, stream) for cache, new in held)
             last = state.last
         else:
-            inputs, seen, last = x, tokens, jnp.full(x.shape[:2], -1, jnp.int32)
-        matrix, last = ops.repeated_lags(seen, last, positions)
+            inputs, history, last = x, tokens, jnp.full(x.shape[:2], -1, jnp.int32)
+        matrix, last = ops.repeated_lags(history, last, positions)
         y = self.projection(x) * jnp.einsum("bnw,bwd->bnd", matrix.astype(x.dtype), inputs.astype(x.dtype))
         if context.has_state:  # the newest tokens of a longer row have replaced its oldest
-            y = nan_unless((stream.length <= seen.shape[1])[:, None, None], y)
-        return y, InputConvState(inputs, seen, last, stream)
+            y = nan_unless((stream.length <= history.shape[1])[:, None, None], y)
+        return y, InputConvState(inputs, history, last, stream)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         expect(self.filter == "programmatic", "filter", self.filter, "'programmatic' for a state")

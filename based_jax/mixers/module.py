@@ -1,12 +1,10 @@
-"""Flax modules that take arrays on any mesh, and draw their parameters fast: mixers, models, classifiers."""
+"""Flax modules that take arrays on any mesh: mixers, language models and classifiers."""
 
 import contextvars
-from collections.abc import Mapping
 from typing import Any, cast
 
 from flax import linen as nn
 
-from based_jax.mixers.philox import philox_key
 from based_jax.ops.core import border
 
 _wants_output = contextvars.ContextVar("wants_output", default=True)
@@ -18,8 +16,6 @@ class Module(nn.Module):
     Outputs are sharded over the batch like the first array of the call whose rows are sharded; new variables
     are replicated. An outer module of another library does not call these methods: wrap its `apply` in
     `jax.sharding.auto_axes`.
-
-    Parameters are drawn by `based_jax.mixers.philox` from the words of the given key.
     """
 
     @nn.nowrap
@@ -45,10 +41,6 @@ class Module(nn.Module):
     @nn.nowrap
     def init_with_output(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
         """Initialise the variables, see `nn.Module.init_with_output`."""
-        if not isinstance(rngs, Mapping):
-            rngs = philox_key(rngs)
-        elif "params" in rngs:
-            rngs = {**rngs, "params": philox_key(rngs["params"])}
         return border.run(cast(Any, super().init_with_output), (rngs, *args), kwargs)
 
 

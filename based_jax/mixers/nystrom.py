@@ -54,7 +54,7 @@ class Nystrom(SoftmaxHeads):
     conv_kernel_size: Repeats | None = None
 
     @property
-    def piece(self) -> int:
+    def tokens_per_landmark(self) -> int:
         """Tokens per landmark of the causal form."""
         return -(-self.l_max // self.num_landmarks)
 
@@ -81,15 +81,20 @@ class Nystrom(SoftmaxHeads):
             how: dict[str, Any] = {"iterations": self.iterations, "pinverse": self.pinverse}
             y = ops.nystrom_attention(q, k, v, num_landmarks=self.num_landmarks, **how)
             return self.out(y if self.conv_kernel_size is None else y + self._around(v)), None
-        options: dict[str, Any] = {"piece": self.piece, "implementation": self.implementation}
+        options: dict[str, Any] = {
+            "tokens_per_landmark": self.tokens_per_landmark,
+            "implementation": self.implementation,
+        }
         y, state = context.run(ops.landmark_attention, q, k, v, initial_state=state, **options)
         return self.out(y), state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         self.expect_causal()
         heads, _, width = head_layout(self.d_model, self.num_heads)
-        slots = -(-expect_max_length(max_length) // self.piece)
-        return ops.init_landmark_state(batch_size, slots, self.piece, heads, width, width, dtype)
+        slots = -(-expect_max_length(max_length) // self.tokens_per_landmark)
+        return ops.init_landmark_state(
+            batch_size, slots, self.tokens_per_landmark, heads, width, width, dtype
+        )
 
     def state_size(self, length: int) -> int:
         """Return 2 d m, Zoology's count of the landmarks; the tokens of the last chunk are stored, too."""

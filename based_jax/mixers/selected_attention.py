@@ -28,7 +28,7 @@ from based_jax.typing import Array, Bool, Float, Int, State
 from based_jax.validate import expect, expect_array, expect_choice
 
 
-class SeenTokens(NamedTuple):
+class CacheWithTokens(NamedTuple):
     """Keys and values, and all token ids for the programmatic selection."""
 
     cache: ops.KVCache
@@ -83,7 +83,7 @@ class SelectedAttention(SelectionHeads):
         if not self.causal:
             expect_whole_rows("causal = False", state=state)
         positions = context.token_positions
-        seen: Any = None
+        history: Any = None
         redraws = not context.has_state and self.has_rng("selection")
         if self.selection == "learned":
             scores = self.selecting(x)[..., 0]
@@ -110,15 +110,17 @@ class SelectedAttention(SelectionHeads):
             expect(tokens is not None, "tokens", None, "ids (B, N) with selection = 'programmatic'")
             expect_array("tokens", tokens, x.shape[:2], "integer")
             if context.has_state:
-                weights, seen = ops.repeated_in(state.tokens, tokens, positions, context.stream, self.order)
+                weights, history = ops.repeated_in(
+                    state.tokens, tokens, positions, context.stream, self.order
+                )
             else:
                 inside = {"segment_ids": context.segment_ids, "mask": context.mask}
                 weights = ops.repeated(tokens, self.order, **inside)
         else:
             weights = jnp.ones((1, 1))
-        cache: Any = state.cache if isinstance(state, SeenTokens) else state
+        cache: Any = state.cache if isinstance(state, CacheWithTokens) else state
         y, cache = self.attend(x, cache, context)
-        state = SeenTokens(cache, seen) if isinstance(state, SeenTokens) else cache
+        state = CacheWithTokens(cache, history) if isinstance(state, CacheWithTokens) else cache
         return (weights[..., None] * y).astype(y.dtype), state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
@@ -126,7 +128,7 @@ class SelectedAttention(SelectionHeads):
         cache = super().empty_state(batch_size, max_length, dtype)
         if self.selection != "programmatic":
             return cache
-        return SeenTokens(cache, jnp.zeros((batch_size, cache.slots), jnp.int32))
+        return CacheWithTokens(cache, jnp.zeros((batch_size, cache.slots), jnp.int32))
 
     def _counts(self, longest: int) -> np.ndarray:
         """Return k for segments of 0 to `longest` tokens: share N rounded up, ignoring rounding errors."""

@@ -53,7 +53,7 @@ def run_repeats(
     turn = [block.unbind()[0] for block in blocks[:period]]
     params = [block.variables["params"] for block in blocks]
     stacked = [
-        jax.tree.map(lambda *leaves: jnp.stack(leaves), *params[place::period]) for place in range(period)
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *params[index::period]) for index in range(period)
     ]
 
     def body(carry: tuple[Any, Any], params: list[Any]) -> tuple[tuple[Any, Any], None]:

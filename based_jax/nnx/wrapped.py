@@ -116,7 +116,7 @@ def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: A
     mesh = jax.sharding.get_abstract_mesh()
     placed = None if mesh.empty else jax.tree.map(lambda of: of.spec, shardings_of(boxed, mesh))
     arrays = jax.jit(lambda key: nn.meta.unbox(init(key)), out_shardings=placed)(key)
-    # On a mesh Flax places the variables and, because of that, the moments that an optimizer makes of them
+    # On a mesh Flax shards the variables and, because of that, the moments that an optimizer makes of them
     # within `nnx.jit`. It raises where there is no mesh, and on a mesh with axes of several types.
     eager = None if placed is not None and len(set(mesh.axis_types)) == 1 else False
 

@@ -51,7 +51,7 @@ def cross_entropy(
     targets: Int[Array, "B N"],
     weights: Float[Array, "B N"],
 ) -> Float[Array, ""]:
-    """The weighted sum of the targets' losses in nats, in float32 (float64 for float64 hidden vectors).
+    """Return the weighted sum of the targets' losses in nats, in float32 (float64 if `hidden` is).
 
     Args:
         hidden: output of the final norm; products are taken in its dtype, sums in float32.
@@ -79,6 +79,7 @@ def _forward(hidden: Array, embedding: Array, targets: Array, weights: Array) ->
     """Compute the gradients too, while the logits are there: all that lacks is the factor from above."""
     vocab, wide = len(embedding), weights.dtype
     table = _prepared(embedding, hidden)
+    columns = table.T if is_on_one("cpu", hidden) else table
 
     def chunk(sums: Any, tokens: Any) -> tuple[Any, Any]:
         total, of_table = sums
@@ -92,7 +93,7 @@ def _forward(hidden: Array, embedding: Array, targets: Array, weights: Array) ->
     def chunk_on_cpu(sums: Any, tokens: Any) -> tuple[Any, Any]:
         total, of_table = sums
         hidden, targets, weights = (x[0] for x in tokens)
-        p, sums_of_p, losses = _losses_on_cpu(hidden, table, targets)
+        p, sums_of_p, losses = _losses_on_cpu(hidden, columns, targets)
         is_target = jnp.arange(vocab) == targets[:, None]
         of_logits = p * (weights / sums_of_p)[:, None] - jnp.where(is_target, weights[:, None], 0)
         of_logits = of_logits.astype(hidden.dtype)
@@ -122,11 +123,12 @@ def _backward(residuals: Any, g: Array) -> tuple[Array, Array, None, Array]:
 @with_gradient(_forward, _backward)
 def _cross_entropy(hidden: Array, embedding: Array, targets: Array, weights: Array) -> Array:
     table = _prepared(embedding, hidden)
+    columns = table.T if is_on_one("cpu", hidden) else table
 
     def chunk(total: Array, tokens: Any) -> tuple[Array, None]:
         hidden, targets, weights = tokens
         if is_on_one("cpu", hidden):
-            losses = _losses_on_cpu(hidden[0], table, targets[0])[-1][None]
+            losses = _losses_on_cpu(hidden[0], columns, targets[0])[-1][None]
         else:
             losses = _losses(hidden, table, targets, len(embedding))[-1]
         return total + jnp.sum(losses * weights), None
@@ -155,20 +157,21 @@ def _losses(hidden: Array, table: Array, targets: Array, vocab: int) -> tuple[Ar
 
 
 def _losses_on_cpu(
-    hidden: Float[Array, "rows D"], table: Array, targets: Array
+    hidden: Float[Array, "rows D"], columns: Float[Array, "D V"], targets: Array
 ) -> tuple[Float[Array, "rows V"], Float[Array, " rows"], Float[Array, " rows"]]:
     """Return exp(logits - largest), their sums, and the losses.
 
     Each logit's exponential is taken once, and the sums are products: XLA's own sum of so many numbers walks
-    over windows.
+    over windows. The embedding is transposed once for all chunks: its product takes a fifth less time then.
     """
     wide = accumulation_dtype(hidden)
-    logits = lax.dot_general(hidden, table, (((1,), (1,)), ((), ())), preferred_element_type=wide)
+    vocab = columns.shape[1]
+    logits = jnp.matmul(hidden, columns, preferred_element_type=wide)
     top = logits.max(axis=-1)
     p = jnp.exp(logits - top[:, None])
-    total = p @ jnp.ones(len(table), wide)
-    is_row = (targets >= 0) & (targets < len(table))
-    rows = jnp.where(is_row, targets, len(table))[:, None]
+    total = p @ jnp.ones(vocab, wide)
+    is_row = (targets >= 0) & (targets < vocab)
+    rows = jnp.where(is_row, targets, vocab)[:, None]
     of_target = jnp.take_along_axis(logits, rows, axis=1, mode="fill", fill_value=0)[:, 0]
     return p, total, top + jnp.log(total) - of_target
 

@@ -18,7 +18,7 @@ exp_max       exp(max([z, -z], e)), z = x - max(x)                              
 exp_max_half  exp(x - max(x))                                                                       K
 softmax_dim   max([softmax(x), softmax(-x)], e)                                                     2 K
 softmax_half  max(softmax(x), e)                                                                    K
-exp_sum       softmax(|x|), each entry in its place for x >= 0 or the one for x < 0, and e in both  2 K
+exp_sum       [s where x >= 0 else e, s where x < 0 else e] of each channel, s = softmax(|x|)       2 K
 exp_sum_half  softmax(|x|) where x >= 0, else e                                                     K
 cosformer     [r sin a, r cos a], r = relu(x), a = pi t / (2 M) for token t = 1..M                  2 K
 performer     exp(W x' - |x'|^2 / 2) / sqrt(F), x' = x / K^(1/4), W random and orthogonal           any

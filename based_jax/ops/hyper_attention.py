@@ -290,10 +290,10 @@ def _in_blocks(
         keys = _Keys(k, v, pad_tokens(keys.index, -length % size, constant_values=-1), None)
 
     def one(tokens: tuple[Array, ...]) -> Array:
-        q, index, start, place = tokens
+        q, index, start, offset = tokens
         near = keys
         if left is not None:
-            near = map_arrays(lambda x: lax.dynamic_slice_in_dim(x, place[0, 0], span, axis=1), keys)
+            near = map_arrays(lambda x: lax.dynamic_slice_in_dim(x, offset[0, 0], span, axis=1), keys)
         return block(q, index, start, near)
 
     return map_chunks(one, (q, index, start, jnp.arange(length)[None]), size)

@@ -19,30 +19,32 @@ from based_jax.validate import expect, expect_array
 
 @compiled
 def repeated_lags(
-    seen: Int[Array, "B W"], last: Int[Array, "B W"], places: TokenPositions
+    history: Int[Array, "B W"], last: Int[Array, "B W"], positions: TokenPositions
 ) -> tuple[Bool[Array, "B N W"], Int[Array, "B W"]]:
     """Return programmatic filters: at [i, j], if x_t = x_{t-s} for s = i - j and any t <= i in i's segment.
 
     Args:
-        seen: token ids of each row, index p in slot p, this call's included.
+        history: token ids of each row, index p in slot p, this call's included.
         last: the last t for each lag s before this call, -1 if there was none.
-        places: positions of this call's tokens.
+        positions: of this call's tokens.
 
     Returns:
         (B, N, W) booleans, a matrix to multiply by the row, False for j >= i; and `last` after this call.
     """
-    batch, capacity = seen.shape
-    length = places.index.shape[1]
-    index, start = (jnp.broadcast_to(x, (batch, length))[..., None] for x in (places.index, places.start))
+    batch, capacity = history.shape
+    length = positions.index.shape[1]
+    index, start = (
+        jnp.broadcast_to(x, (batch, length))[..., None] for x in (positions.index, positions.start)
+    )
     slots = jnp.arange(capacity)
     back = index - slots  # the token that is `slots` before t, and also the lag to the token in a slot
     inside = (back >= start) & (slots >= 1)
     at = jnp.clip(back, 0, capacity - 1)
 
-    here, there = (jax.vmap(operator.getitem)(seen, i) for i in (jnp.minimum(index, capacity - 1), at))
+    here, there = (jax.vmap(operator.getitem)(history, i) for i in (jnp.minimum(index, capacity - 1), at))
     equal = (here == there) & inside
-    if places.mask is not None:
-        equal &= places.mask[..., None]
+    if positions.mask is not None:
+        equal &= positions.mask[..., None]
     times = jnp.maximum(lax.cummax(jnp.where(equal, index, -1), axis=1), last[:, None, :])
     matrix = jnp.take_along_axis(times >= start, at, axis=2) & (back >= 1) & (slots >= start)
     return matrix, times[:, -1]

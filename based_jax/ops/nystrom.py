@@ -9,9 +9,9 @@ with the pseudo-inverse by six steps of Z <- Z (13 - KZ (15 - KZ (7 - KZ))) / 4.
 factor to entries whose column is at most the row, as if landmark j were token j. A query thus sees means of
 later tokens, so this form is not causal.
 
-The causal form masks by time. Chunks are c tokens long (`piece`), whatever the length of the text; a landmark
-sees its own chunk, so F2 is the identity; a query sees the landmarks of the chunks before its own, each
-weighted as c tokens, and the tokens of its own chunk:
+The causal form masks by time. Chunks are c tokens long (`tokens_per_landmark`), whatever the length of the
+text. A landmark sees its own chunk, so F2 is the identity. A query sees the landmarks of the chunks before
+its own, each weighted as c tokens, and the tokens of its own chunk:
 
     y_i = (sum_{a before i's} c exp(q_i.k~_a) u_a + sum_{j<=i in i's} exp(q_i.k_j) v_j) / normaliser
     u_a = sum_{j in a} softmax_j(q~_a.k_j) v_j
@@ -67,12 +67,18 @@ class LandmarkState:
 
 
 def init_landmark_state(
-    batch_size: int, slots: int, piece: int, heads: int, width: int, value_size: int, dtype: Any = jnp.float32
+    batch_size: int,
+    slots: int,
+    tokens_per_landmark: int,
+    heads: int,
+    width: int,
+    value_size: int,
+    dtype: Any = jnp.float32,
 ) -> LandmarkState:
     """Return the state before the first token of rows of at most `slots` landmarks."""
     return LandmarkState(
-        means=init_short_conv_state(batch_size, 2 * heads * width, piece, dtype),
-        piece=init_kv_cache(batch_size, piece, heads, width, value_size, dtype),
+        means=init_short_conv_state(batch_size, 2 * heads * width, tokens_per_landmark, dtype),
+        piece=init_kv_cache(batch_size, tokens_per_landmark, heads, width, value_size, dtype),
         keys=jnp.zeros((batch_size, slots, heads, width), dtype),
         values=jnp.zeros((batch_size, slots, heads, value_size), dtype),
         index=jnp.full((batch_size, slots), -1, jnp.int32),
@@ -110,7 +116,7 @@ def nystrom_attention(
         return softmax_attention(q, k, v)
     dtype = accumulation_dtype(v)
     q, k, values = (x.astype(dtype).swapaxes(1, 2) for x in (q * q.shape[-1] ** -0.5, k, v))
-    q_mean, k_mean = _piece_means(q, num_landmarks), _piece_means(k, num_landmarks)
+    q_mean, k_mean = _chunk_means(q, num_landmarks), _chunk_means(k, num_landmarks)
     readout = _lower_softmax(q_mean, k) @ values
     matrix = _lower_softmax(q_mean, k_mean)
     if pinverse == "svd":
@@ -146,11 +152,11 @@ _How = Chosen[LandmarkState]
 
 @overload
 def landmark_attention(
-    q: Array, k: Array, v: Array, *, piece: int, return_state: No = ..., **how: Unpack[_How]
+    q: Array, k: Array, v: Array, *, tokens_per_landmark: int, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def landmark_attention(
-    q: Array, k: Array, v: Array, *, piece: int, return_state: Yes, **how: Unpack[_How]
+    q: Array, k: Array, v: Array, *, tokens_per_landmark: int, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, LandmarkState]: ...
 @compiled
 def landmark_attention(
@@ -158,7 +164,7 @@ def landmark_attention(
     k: Float[Array, "B N H K"],
     v: Float[Array, "B N H V"],
     *,
-    piece: int,
+    tokens_per_landmark: int,
     initial_state: LandmarkState | None = None,
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
@@ -172,17 +178,17 @@ def landmark_attention(
 
     Args:
         q, k, v: queries, keys, values.
-        piece: c, tokens per landmark; chunks are counted from the start of each segment.
+        tokens_per_landmark: c, tokens per landmark; chunks are counted from the start of each segment.
     """
     batch, length, heads, width, _ = expect_qkv(q, k, v)
-    expect(piece >= 1, "piece", piece, "at least 1 token")
-    state = initial_state
+    expect(tokens_per_landmark >= 1, "tokens_per_landmark", tokens_per_landmark, "at least 1 token")
+    size, state = tokens_per_landmark, initial_state
     call = continue_from(state, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))
 
     # Means and readouts of the last c tokens, at every token: those at the end of a chunk are the landmarks.
     both = jnp.concatenate([q, k], axis=2).reshape(batch, length, -1)
-    taps = jnp.full((piece, both.shape[-1]), 1 / piece, both.dtype)
+    taps = jnp.full((size, both.shape[-1]), 1 / size, both.dtype)
     last = None if state is None else state.means
     context: Padded = {"segment_ids": segment_ids, "mask": mask}
     results = short_conv(both, taps, initial_state=last, return_state=return_state, **context)
@@ -190,27 +196,27 @@ def landmark_attention(
     q_mean, k_mean = jnp.split(means.reshape(batch, length, 2 * heads, width), 2, axis=2)
     how: Chosen[KVCache] = {"initial_state": None if state is None else state.piece}
     how |= {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
-    readout = softmax_attention(q_mean, k, v, left=piece - 1, **how)
+    readout = softmax_attention(q_mean, k, v, left=size - 1, **how)
 
     def same(i: Array, j: Array) -> Array:
-        return i // piece == j // piece
+        return i // size == j // size
 
     def earlier(i: Array, j: Array) -> Array:
-        return j // piece < i // piece
+        return j // size < i // size
 
     results = softmax_attention(
-        q, k, v, left=piece - 1, allowed=same, return_log_sum=True, return_state=return_state, **how
+        q, k, v, left=size - 1, allowed=same, return_log_sum=True, return_state=return_state, **how
     )
     near, ring = outputs_and_state(results, return_state)
 
-    keys, values, index, fits = _landmarks(k_mean, readout, call.tokens, piece, state)
+    keys, values, index, fits = _landmarks(k_mean, readout, call.tokens, size, state)
     if keys.shape[1] == 0:  # rows shorter than a chunk
         return near[0]
     chosen = "reference" if implementation == "reference" else "xla"
     options = AttentionOptions(True, None, width**-0.5, earlier, return_log_sum=True, chosen=chosen)
     far_keys, far_values = keys.astype(k.dtype), values.astype(v.dtype)
     far = attend_in_blocks(q, far_keys, far_values, call.tokens, index, options)
-    y = merge_attention(near, (far[0], far[1] + math.log(piece)))
+    y = merge_attention(near, (far[0], far[1] + math.log(size)))
     if not return_state:
         return y
     y = nan_unless(fits[:, None, None, None], y)
@@ -220,25 +226,25 @@ def landmark_attention(
 def _landmarks(
     means: Float[Array, "B N H K"],
     readouts: Float[Array, "B N H V"],
-    places: TokenPositions,
-    piece: int,
+    positions: TokenPositions,
+    size: int,
     state: LandmarkState | None,
 ) -> tuple[Array, Array, Array, Array]:
     """Return keys, values and indices of all landmarks, the state's first, and the rows that fit."""
     batch, length = means.shape[:2]
     if state is None:
-        slots = length // piece
+        slots = length // size
         keys, values = (jnp.zeros((batch, slots, *x.shape[2:]), x.dtype) for x in (means, readouts))
         index = jnp.full((batch, slots), -1, jnp.int32)
     else:
         keys, values, index = state.keys, state.values, state.index
-    ends = jnp.broadcast_to(places.positions % piece == piece - 1, (batch, length))
-    if places.mask is not None:
-        ends &= places.mask
+    ends = jnp.broadcast_to(positions.positions % size == size - 1, (batch, length))
+    if positions.mask is not None:
+        ends &= positions.mask
     slot = jnp.sum(index >= 0, axis=1, keepdims=True) + jnp.cumsum(ends, axis=1)
     fits = slot[:, -1] <= index.shape[1]
     at = jnp.arange(batch)[:, None], jnp.where(ends, slot - 1, index.shape[1])  # out of range: dropped
-    now = jnp.broadcast_to(places.index, (batch, length))
+    now = jnp.broadcast_to(positions.index, (batch, length))
     keys, values, index = (
         old.at[at].set(new.astype(old.dtype), mode="drop")
         for old, new in ((keys, means), (values, readouts), (index, now))
@@ -246,7 +252,7 @@ def _landmarks(
     return keys, values, index, fits
 
 
-def _piece_means(x: Float[Array, "B H N K"], count: int) -> Float[Array, "B H M K"]:
+def _chunk_means(x: Float[Array, "B H N K"], count: int) -> Float[Array, "B H M K"]:
     """Return the means of `count` chunks of about equal length, the shorter ones first."""
     length = x.shape[2]
     size, longer = divmod(length, count)

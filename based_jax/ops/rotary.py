@@ -7,10 +7,13 @@ import numpy as np
 from jax import lax
 
 from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.lowered import by_platform
+from based_jax.ops.core.products import is_on_one, stored
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
 
+@by_platform
 @compiled
 def rotary(
     x: Float[Array, "B N H D"],
@@ -44,7 +47,10 @@ def rotary(
     expected = f"1 to the head width {width} (an odd dim takes dim + 1)"
     expect(dim > 0 and 2 * pairs <= width, "dim", dim, expected)
     angles = _angles(positions, base ** (-np.arange(0, dim, 2) / dim))
-    cos, sin = (f(angles)[:, :, None, :].astype(x.dtype) for f in (jnp.cos, jnp.sin))
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    if length > 1 and is_on_one("cpu", x):
+        cos, sin = stored(cos), stored(sin)  # else computed again for each row and head
+    cos, sin = (y[:, :, None, :].astype(x.dtype) for y in (cos, sin))
     rotated, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
     if interleaved:
         one, two = rotated[..., ::2], rotated[..., 1::2]

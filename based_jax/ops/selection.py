@@ -1,6 +1,6 @@
 """Select the tokens that attend: those that occurred before, or those with the highest scores.
 
-Zoology, section 5 and appendix C.2. Selection is per segment; `places` are the positions of a call's tokens
+Zoology, section 5 and appendix C.2. Selection is per segment; `positions` are those of a call's tokens
 (`ops.advance`). Functions without a state expect whole segments.
 """
 
@@ -44,9 +44,9 @@ def repeated(
     expect_array("tokens", tokens, ("B", "N"), "integer")
     expect(order >= 1, "order", order, "at least 1 token")
     batch, length = tokens.shape
-    places, _ = advance(None, batch, length, segment_ids, mask)
+    positions, _ = advance(None, batch, length, segment_ids, mask)
     start, index, age = (
-        jnp.broadcast_to(x, tokens.shape) for x in (places.start, places.index, places.positions)
+        jnp.broadcast_to(x, tokens.shape) for x in (positions.start, positions.index, positions.positions)
     )
     # Of equal n-grams in one segment all but the first in time are repetitions. Tokens before the segment are
     # -1, so that incomplete n-grams equal no other.
@@ -60,84 +60,88 @@ def repeated(
 
 @compiled
 def repeated_in(
-    seen: Int[Array, "B W"], tokens: Int[Array, "B N"], places: TokenPositions, stream: Stream, order: int = 1
+    history: Int[Array, "B W"],
+    tokens: Int[Array, "B N"],
+    positions: TokenPositions,
+    stream: Stream,
+    order: int = 1,
 ) -> tuple[Bool[Array, "B N"], Int[Array, "B W"]]:
     """Compute `repeated` for tokens that continue a row, in O(N W); return it and the row's tokens so far.
 
     Args:
-        seen: all tokens of each row before this call, index p in slot p, with free slots for these.
-        tokens: ids at `places`.
-        places, stream: results of `ops.advance` for this call.
+        history: all tokens of each row before this call, index p in slot p, with free slots for these.
+        tokens: ids at `positions`.
+        positions, stream: results of `ops.advance` for this call.
         order: tokens compared.
     """
-    seen = put(seen, tokens, places, stream)
-    index, start = (jnp.broadcast_to(x, tokens.shape)[:, :, None] for x in (places.index, places.start))
-    slots = jnp.arange(seen.shape[1])
+    history = put(history, tokens, positions, stream)
+    index, start = (jnp.broadcast_to(x, tokens.shape)[:, :, None] for x in (positions.index, positions.start))
+    slots = jnp.arange(history.shape[1])
     same = (slots < index) & (slots - (order - 1) >= start)
     for back in range(order):
-        last = jnp.take_along_axis(seen, jnp.maximum(index[..., 0] - back, 0), axis=1)
-        same &= jnp.roll(seen, back, axis=1)[:, None, :] == last[:, :, None]
-    return same.any(axis=-1), seen
+        last = jnp.take_along_axis(history, jnp.maximum(index[..., 0] - back, 0), axis=1)
+        same &= jnp.roll(history, back, axis=1)[:, None, :] == last[:, :, None]
+    return same.any(axis=-1), history
 
 
 @compiled
-def segment_lengths(places: TokenPositions, batch_size: int) -> Int[Array, "B N"]:
+def segment_lengths(positions: TokenPositions, batch_size: int) -> Int[Array, "B N"]:
     """Return the number of real tokens in each token's segment."""
-    return segment_sum(jnp.ones((batch_size, places.index.shape[1]), jnp.int32), places)
+    return segment_sum(jnp.ones((batch_size, positions.index.shape[1]), jnp.int32), positions)
 
 
 @compiled
-def segment_sum(values: Shaped[Array, "B N"], places: TokenPositions) -> Shaped[Array, "B N"]:
+def segment_sum(values: Shaped[Array, "B N"], positions: TokenPositions) -> Shaped[Array, "B N"]:
     """Return the sum over the real tokens of each token's segment. NOT causal."""
-    start, rows = _starts(places, values.shape[0])
-    if places.mask is not None:
-        values = jnp.where(places.mask, values, 0)
+    start, rows = _starts(positions, values.shape[0])
+    if positions.mask is not None:
+        values = jnp.where(positions.mask, values, 0)
     return jnp.zeros_like(values).at[rows, start].add(values)[rows, start]
 
 
 @compiled
 def highest(
-    scores: Float[Array, "B N"], count: Int[Array, "B N"], places: TokenPositions
+    scores: Float[Array, "B N"], count: Int[Array, "B N"], positions: TokenPositions
 ) -> Bool[Array, "B N"]:
     """Mark the tokens with the `count` highest scores of their segment. NOT causal: ranks whole segments."""
     batch, length = scores.shape
-    start, rows = _starts(places, batch)
-    if places.mask is not None:
-        scores = jnp.where(places.mask, scores, -jnp.inf)
+    start, rows = _starts(positions, batch)
+    if positions.mask is not None:
+        scores = jnp.where(positions.mask, scores, -jnp.inf)
     index = jnp.broadcast_to(jnp.arange(length), scores.shape)
     # Sort by segment, then by score: the rank is the index in this order minus the segment's start.
     order = lax.sort((start, -scores, index), dimension=1, num_keys=2)[2]
     rank = jnp.zeros_like(index).at[rows, order].set(index) - start
-    return rank < count if places.mask is None else (rank < count) & places.mask
+    return rank < count if positions.mask is None else (rank < count) & positions.mask
 
 
 @compiled
-def segment_softmax(scores: Float[Array, "B N"], places: TokenPositions) -> Float[Array, "B N"]:
+def segment_softmax(scores: Float[Array, "B N"], positions: TokenPositions) -> Float[Array, "B N"]:
     """Return the softmax over the tokens of each segment, 0 for padding. NOT causal."""
-    start, rows = _starts(places, scores.shape[0])
-    if places.mask is not None:
-        scores = jnp.where(places.mask, scores, NOTHING)
+    start, rows = _starts(positions, scores.shape[0])
+    if positions.mask is not None:
+        scores = jnp.where(positions.mask, scores, NOTHING)
     top = jnp.full_like(scores, NOTHING).at[rows, start].max(lax.stop_gradient(scores))[rows, start]
     weights = jnp.exp(scores - top)
-    if places.mask is not None:
-        weights = jnp.where(places.mask, weights, 0)
-    total = segment_sum(weights, places)
+    if positions.mask is not None:
+        weights = jnp.where(positions.mask, weights, 0)
+    total = segment_sum(weights, positions)
     return weights / jnp.where(total > 0, total, 1)
 
 
 @compiled
 def running_log_sum(
-    scores: Float[Array, "B N"], before: Float[Array, " B"], places: TokenPositions
+    scores: Float[Array, "B N"], before: Float[Array, " B"], positions: TokenPositions
 ) -> tuple[Float[Array, "B N"], Float[Array, " B"]]:
     """Return log sum_{j <= i} exp(score_j) over the segment of each token i, and its last value to continue.
 
     Args:
-        scores: scores of the tokens at `places`.
+        scores: scores of the tokens at `positions`.
         before: the value at each row's last token before this call; `NOTHING` if there was none.
     """
-    if places.mask is not None:
-        scores = jnp.where(places.mask, scores, NOTHING)
-    begins = jnp.broadcast_to(places.positions == 0, scores.shape)
+    if positions.mask is not None:
+        scores = jnp.where(positions.mask, scores, NOTHING)
+    begins = jnp.broadcast_to(positions.positions == 0, scores.shape)
 
     def join(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
         total = jnp.where(right[0], right[1], jnp.logaddexp(left[1], right[1]))
@@ -181,7 +185,7 @@ def attention_of_some(
     return jnp.zeros((*q.shape[:3], v.shape[-1]), some.dtype).at[rows, index].set(some)
 
 
-def _starts(places: TokenPositions, batch_size: int) -> tuple[Int[Array, "B N"], Int[Array, "B 1"]]:
+def _starts(positions: TokenPositions, batch_size: int) -> tuple[Int[Array, "B N"], Int[Array, "B 1"]]:
     """Return the start of each token's segment in its row, and the indices of the rows."""
-    start = jnp.broadcast_to(places.start, (batch_size, places.index.shape[1]))
+    start = jnp.broadcast_to(positions.start, (batch_size, positions.index.shape[1]))
     return start, jnp.arange(batch_size)[:, None]

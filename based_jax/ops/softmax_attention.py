@@ -23,7 +23,9 @@ from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, conti
 from based_jax.ops.core.dispatch import KERNELS, implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.key_blocks import BLOCK, attend_by_key_blocks, merge
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
+from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import TokenPositions, advance
 from based_jax.ops.core.transforms import cond
@@ -133,8 +135,8 @@ def softmax_attention(
         return_state: also return the cache with k, v written into it; needs `initial_state`.
         allowed: a sparser pattern: positions of queries and of keys within their segment (integers that
             broadcast) to booleans; a key must be allowed too. Needs `causal`.
-        return_log_sum: return (y, the logarithm of each query's sum of exponentials, (B, N, H) in float32) in
-            the place of y, so that attention to several sets of keys can be merged.
+        return_log_sum: return (y, the logarithm of each query's sum of exponentials, (B, N, H) in float32)
+            instead of y, so that attention to several sets of keys can be merged.
         implementation: "reference" (dense), "xla" (windows block by block, full attention by blocks of
             queries), "tiled" (full causal attention by tiles of queries and keys, without `allowed`; no
             `jax.jvp`), "pallas" (fused, windows of up to 127 past keys on NVIDIA GPUs), "cudnn" (float16 and
@@ -389,9 +391,7 @@ def merge_attention(*parts: tuple[Array, Array]) -> Array:
     Returns:
         The outputs of attention to all keys, (..., H, V) in the dtype of y.
     """
-    weights = jax.nn.softmax(jnp.stack([log_sum for _, log_sum in parts]), axis=0)
-    values = jnp.stack([y for y, _ in parts])
-    return jnp.einsum("p...h,p...hv->...hv", weights, values.astype(weights.dtype)).astype(values.dtype)
+    return merge(jnp.stack([y for y, _ in parts]), jnp.stack([log_sum for _, log_sum in parts]))
 
 
 def _same_segment(start: Array, key_start: Any, mask: Array | None) -> Bool[Array, "rows N M"]:
@@ -465,12 +465,30 @@ def attend_in_blocks(
         y = y.astype(v.dtype)
         return (y, log_sum) if how.return_log_sum else y
 
-    def block(tokens: tuple[Array, Array, Array]) -> Any:
+    def attend_to(
+        tokens: tuple[Array, Array, Array], k: Array, v: Array, key_index: Array, sums: bool
+    ) -> Any:
         q, index, start = tokens
         visible = visible_keys(index, start, key_index, how.left, how.allowed)
-        return attend(q, k, v, visible, how.scale, how.return_log_sum)
+        return attend(q, k, v, visible, how.scale, sums)
 
-    return map_chunks(block, (q, index, start), length if how.chosen == "reference" else QUERY_BLOCK)
+    tokens_of_call = q, index, start
+    if how.chosen == "xla" and _continues_long_cache(q, k):
+        y, log_sum = attend_by_key_blocks(
+            lambda k, v, key_index: attend_to(tokens_of_call, k, v, key_index, True), k, v, key_index
+        )
+        y = y.astype(v.dtype)
+        return (y, log_sum) if how.return_log_sum else y
+    return map_chunks(
+        lambda tokens: attend_to(tokens, k, v, key_index, how.return_log_sum),
+        tokens_of_call,
+        length if how.chosen == "reference" else QUERY_BLOCK,
+    )
+
+
+def _continues_long_cache(q: Array, k: Array) -> bool:
+    """Return whether few queries attend to many keys on a CPU, as in decoding."""
+    return q.shape[1] < min(k.shape[1], MIN_TILED_LENGTH) and k.shape[1] > BLOCK and is_on_one("cpu", q)
 
 
 def _windowed(

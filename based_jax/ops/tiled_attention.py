@@ -92,7 +92,10 @@ def attend_in_tiles(
 
 def _tiling(length: int, keys: int, shared: int, is_aligned: bool) -> Tiling:
     """Choose the tiles of a head; aligned tiles of queries begin at the start of a tile of keys."""
-    tiles = -(-length * shared // ROWS)
+    rows = ROWS
+    if not is_aligned:  # all of a tile's rows visit its last keys: with fewer rows, fewer of them in vain
+        rows = max(ROWS // 2, min(ROWS, length * shared // 4))
+    tiles = -(-length * shared // rows)
     size = -(-length // tiles)
     if tiles > 1 and is_aligned:
         size = -(-size // KEYS) * KEYS
@@ -128,16 +131,23 @@ def _walk(visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: 
 
     if positions is not None:
         index, start, key_index = positions
-        tiles = key_index.reshape(-1, size)
+        tiles, start = key_index.reshape(-1, size), jnp.maximum(start, 0)
         oldest = jnp.where(tiles < 0, jnp.iinfo(tiles.dtype).max, tiles).min(axis=1)
-        is_seen = (tiles.max(axis=1) >= jnp.maximum(start.min(), 0)) & (oldest <= index.max())
+        is_seen = (tiles.max(axis=1) >= start.min()) & (oldest <= index.max())
         first, last = jnp.argmax(is_seen), len(is_seen) - jnp.argmax(is_seen[::-1])
+        last = jnp.where(is_seen.any(), last, first)
+        # Tiles of which every token sees all keys need no mask; padding of the queries (-1) is not a token.
+        tokens = jnp.where(index < 0, jnp.iinfo(index.dtype).max, index)
+        is_whole = (tiles.min(axis=1) >= start.max()) & (tiles.max(axis=1) <= tokens.min())
+        is_masked = jnp.append(~is_whole, True) & (jnp.arange(len(tiles) + 1) >= first)
 
         def visible(j: Array) -> Array:
             there = tiles[j]
-            return (there >= jnp.maximum(start, 0)[:, None]) & (there <= index[:, None])
+            return (there >= start[:, None]) & (there <= index[:, None])
 
-        return visits(first, jnp.where(is_seen.any(), last, first), visible)
+        masked = jnp.minimum(jnp.argmax(is_masked), last)
+        rows, keys = visits(first, masked, lambda j: None)
+        return visits(masked, last, visible)
 
     if tiling.queries % size == 0:  # else this is the only tile
         rows, keys = visits(0, i * (tiling.queries // size), lambda j: None)

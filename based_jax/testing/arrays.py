@@ -8,12 +8,12 @@ import numpy as np
 
 
 def array(x: Any, dtype: Any = None) -> jax.Array:
-    """`x` as `jnp.asarray` makes it, which compiles a copy for every shape and dtype that it has not seen."""
+    """Return `jnp.asarray(x)` without compiling a copy for every new shape and dtype."""
     return jax.device_put(np.asarray(x, dtype))
 
 
 def normals(init: Callable[..., Any], *inputs: Any, scale: float = 0.3, dtype: Any = None) -> Any:
-    """What a module's `init` returns, with normal numbers in the place of its own.
+    """Return the tree of a module's `init`, with values drawn from a normal distribution.
 
     Compiling `init` takes seconds, most of them for its random numbers; this takes none.
 

@@ -1,10 +1,10 @@
-"""The laws that every mixer obeys, as functions that raise AssertionError where one does not.
+"""The laws that every mixer obeys, as functions that raise an AssertionError if one does not.
 
 split       mixer(concat(a, b)) == concat(mixer(a, s0), mixer(b, s1))
 segments    packed documents == each document alone
 padding     right-padded rows with a mask == each row alone, states included
 causality   y[:, :t] does not change when x[:, t:] changes
-containment what is no number stays in its document, and padding and the past never see it
+containment NaN and infinity stay in their document, and never reach earlier tokens or padding
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ TOLERANCE = 2e-6
 """float32 sums in another order, relative to the largest magnitude; measured 1e-7 to 6e-7"""
 
 MAX_LENGTH = 48
-"""tokens that a state has room for"""
+"""capacity of a state in tokens"""
 
 ROWS, LENGTH = 2, 13
 """Every call has one of three forms, since compiling a mixer takes most of a law's time: whole rows without a
@@ -30,7 +30,7 @@ state (`packed`), rows that continue (`continued`), both with masks and segment 
 
 
 PACKED = np.repeat([[3, 1, 3, 0]], [4, 3, 1, 5], axis=1).repeat(ROWS, axis=0)
-"""segment ids of rows with four documents, of which one's id comes back"""
+"""segment ids of rows with four documents, the first and the third with the same id"""
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Options for the compiler: these programs run a few times, optimizing takes most of the time"""
@@ -63,24 +63,24 @@ class Runner:
 
 
 def packed(run: Runner, x: np.ndarray, **context: Any) -> np.ndarray:
-    """Outputs of whole rows, as in training: one document without padding if `context` does not say more."""
+    """Return the outputs of whole rows, as in training; by default one document without padding."""
     y, nothing = run(x, **everything(x, context))
-    assert nothing is None  # a state is returned to those who give one
+    assert nothing is None  # a state is returned only if one was given
     return y
 
 
 def continued(run: Runner, x: np.ndarray, state: Any, **context: Any) -> tuple[np.ndarray, Any]:
-    """Outputs and state of rows that go on behind a state."""
+    """Return outputs and state of rows that continue from a state."""
     return run(x, state, **everything(x, context))
 
 
 def everything(x: np.ndarray, context: dict[str, Any]) -> dict[str, Any]:
-    """Packing and padding are data, so that rows with and without them share a program."""
+    """Add a mask and segment ids where missing, so that rows with and without them share a program."""
     return {"mask": np.ones(x.shape[:2], bool), "segment_ids": np.zeros(x.shape[:2], int)} | context
 
 
 def stepped(run: Runner, x: np.ndarray, state: Any = None, **context: Any) -> tuple[np.ndarray, Any]:
-    """Outputs and state of one call for each token: what a row alone is."""
+    """Return outputs and state of one call per token: the reference for a row alone."""
     state, outputs = run.fresh(len(x)) if state is None else state, [x[:, :0]]
     for t in range(x.shape[1]):
         y, state = run(x[:, t : t + 1], state, **{name: a[:, t : t + 1] for name, a in context.items()})
@@ -88,34 +88,34 @@ def stepped(run: Runner, x: np.ndarray, state: Any = None, **context: Any) -> tu
     return np.concatenate(outputs, axis=1), state
 
 
-def in_pieces(
+def in_chunks(
     run: Runner, x: np.ndarray, sizes: list[int], state: Any = None, **context: Any
 ) -> tuple[np.ndarray, Any]:
-    """Outputs and state of as many calls as there are sizes, each of all tokens, the later ones masked."""
-    state, pieces, begin = run.fresh(len(x)) if state is None else state, [x[:, :0]], 0
+    """Return outputs and state of one call per chunk; each call has all tokens, the later ones masked."""
+    state, chunks, begin = run.fresh(len(x)) if state is None else state, [x[:, :0]], 0
     index = np.arange(x.shape[1])
     for size in sizes:
         rolled = {name: np.roll(a, -begin, axis=1) for name, a in {**everything(x, context), "x": x}.items()}
         rolled["mask"] = rolled["mask"] & (index < size)
         y, state = run(rolled.pop("x"), state, **rolled)
-        pieces.append(y[:, :size])
+        chunks.append(y[:, :size])
         begin += size
-    return np.concatenate(pieces, axis=1), state
+    return np.concatenate(chunks, axis=1), state
 
 
 NO_NUMBERS = np.resize(np.array([np.nan, np.inf, 1e30, -np.inf, -1e30], np.float32), LENGTH)
-"""What padding, other documents and later tokens may be; the last two are of a third power beyond float32."""
+"""Values that padding, other documents and later tokens may have; the cubes of +-1e30 overflow float32."""
 
 
 def split_law(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> None:
-    """Cutting a sequence anywhere changes nothing, inside a document, between two and in padding."""
+    """Check that cutting a sequence changes nothing: inside a document, between two, or in padding."""
     whole, real = packed(run, x, **context), everything(x, context)["mask"][..., None]
-    parts, _ = in_pieces(run, x, sizes, **context)
+    parts, _ = in_chunks(run, x, sizes, **context)
     assert_close(np.where(real, parts, 0), np.where(real, whole, 0), run.tolerance)
 
 
 def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:
-    """Documents packed into a row do not see each other, even when an id comes back later."""
+    """Check that documents packed into a row are independent, even if a segment id occurs again later."""
     ids = np.concatenate([np.full(length, number % 2) for number, length in enumerate(lengths)])
     together, begin = packed(run, x, segment_ids=np.broadcast_to(ids, x.shape[:2])), 0
     for length in lengths:
@@ -125,43 +125,43 @@ def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:
 
 
 def containment(run: Runner, x: np.ndarray, cut: int) -> None:
-    """Tokens that are no numbers reach the later ones of their document, over calls too, and no others."""
+    """Check that NaN and infinity reach later tokens of their document, over calls too, and no others."""
     index = np.arange(x.shape[1])
     ids = np.broadcast_to(np.repeat([0, 1, 2], [4, 5, 4]), x.shape[:2])
     broken = (ids == 1) & (index >= 6)
     bad = np.where(broken[..., None], NO_NUMBERS[:, None], x)
     clean = packed(run, x, segment_ids=ids)
     expect_broken(packed(run, bad, segment_ids=ids), clean, broken, run.tolerance)
-    parts, _ = in_pieces(run, bad, [cut, x.shape[1] - cut], segment_ids=ids)
+    parts, _ = in_chunks(run, bad, [cut, x.shape[1] - cut], segment_ids=ids)
     expect_broken(parts, clean, broken, run.tolerance)
 
 
 def expect_broken(
     y: np.ndarray, expected: np.ndarray, broken: np.ndarray, tolerance: float = TOLERANCE
 ) -> None:
-    """NaN where it must be, and the expected outputs elsewhere."""
+    """Check that y is NaN at broken tokens, and as expected elsewhere."""
     assert np.all(np.isnan(y[broken]))
     y, expected = (np.where(broken[..., None], 0, array) for array in (y, expected))
     assert_close(y, expected, tolerance)
 
 
 def padding_law(run: Runner, x: np.ndarray, lengths: list[int], more: np.ndarray) -> None:
-    """Padding changes no real output, and continuing behind it is continuing behind the last real token."""
+    """Check that padding changes no real output, and that calls continue after the last real token."""
     mask = np.arange(x.shape[1]) < np.array(lengths)[:, None]
     garbage = np.where(mask[..., None], x, NO_NUMBERS[: x.shape[1], None])
     padded, state = continued(run, garbage, run.fresh(len(x)), mask=mask)
     stateless = packed(run, garbage, mask=mask)
     after, _ = continued(run, more, state)
     for row, length in enumerate(lengths):
-        expected, behind = stepped(run, x[:, :length])
+        expected, last = stepped(run, x[:, :length])
         if length:
             assert_close(padded[row, :length], expected[row], run.tolerance)
             assert_close(stateless[row, :length], expected[row], run.tolerance)
-        assert_close(after[row], continued(run, more, behind)[0][row], run.tolerance)
+        assert_close(after[row], continued(run, more, last)[0][row], run.tolerance)
 
 
 def causality(run: Runner, x: np.ndarray, t: int, tolerance: float = 0.0) -> None:
-    """The past does not know the future, by default to the last bit; and the present does see itself."""
+    """Check that outputs depend on their own token and, by default to the last bit, on no later ones."""
     other = x.copy()
     other[:, t:] += 1.0
     before, after = packed(run, x), packed(run, other)

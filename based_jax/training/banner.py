@@ -60,12 +60,12 @@ def describe_run(
 ) -> dict[str, str]:
     """Describe tokens, steps, model, device and directory; `taken` lists arrays loaded from a checkpoint."""
     per_step = config.batch_size * model.max_length
-    seen = config.steps * per_step
+    consumed = config.steps * per_step
     if isinstance(training, Mixture):
         parts = zip(training.names, training.parts, training.shares, strict=True)
-        epochs = ", ".join(f"{seen * share / len(part):.3g} of {name}" for name, part, share in parts)
+        epochs = ", ".join(f"{consumed * share / len(part):.3g} of {name}" for name, part, share in parts)
     else:
-        epochs = f"{seen / len(training):.3g}"
+        epochs = f"{consumed / len(training):.3g}"
     held = f"{len(held_out):,} held out ({held_out.num_bytes:,} bytes)"
     device = jax.devices()[0]
     spread = " ".join(f"{axis}={size}" for axis, size in mesh.items()) if mesh else "no mesh"
@@ -74,7 +74,7 @@ def describe_run(
     rows = {
         "tokens": f"{len(training):,} to train on, {held}; vocabulary {model.vocab_size:,}",
         "steps": f"{config.steps:,} of {config.batch_size} x {model.max_length} tokens: "
-        f"{short(seen)} tokens, {epochs} epochs",
+        f"{short(consumed)} tokens, {epochs} epochs",
         "model": f"{name}{mixer}: {param_count(model):,} parameters in {_count(model.num_layers, 'layer')}",
     }
     if taken is not None:

@@ -126,7 +126,7 @@ def test_taken(original, file, change):
 
 
 def test_shards_are_taken(original, file):
-    """Also behind links, as the hub's cache keeps its files."""
+    """Also through links, as the hub's cache keeps its files."""
     first, second = halves(TAKEN["prefixed keys"](METRICS | original.tensors))
     shard(file, {f"a{file.suffix}": first, f"b{file.suffix}": second})
     blob = file.with_name("blob")
@@ -213,9 +213,9 @@ def test_indexes_that_lead_elsewhere(original, file, change):
     write(file, second)
     file.rename(file.parent / part)  # where "../" leads
     index = shard(file.parent / "checkpoint" / file.name, {f"a{file.suffix}": first, part: second})
-    place, message = SPOILED_INDEXES[change]
+    moved, message = SPOILED_INDEXES[change]
     content = json.loads(index.read_text())
-    content["weight_map"] = {n: place(p) if p == part else p for n, p in content["weight_map"].items()}
+    content["weight_map"] = {n: moved(p) if p == part else p for n, p in content["weight_map"].items()}
     index.write_text(json.dumps(content))
     assert_refused(index.parent, message, kind=CheckpointError)
 
@@ -269,10 +269,10 @@ def reconfigured(original: Original, **changes: Any) -> dict[str, Any]:
     config = copy.deepcopy(original.config)
     for name, value in changes.items():
         *outer, last = name.split("__")
-        place = config
+        node = config
         for key in outer:
-            place = place[key]
-        place[last] = value
+            node = node[key]
+        node[last] = value
     return config
 
 
@@ -353,9 +353,9 @@ JUNK = (None, -1, 0, 2.5, 10**12, "", "x", [], [-1], {}, True)
 
 @given(st.data())
 def test_any_value_in_a_config_is_understood_or_refused(original, data):
-    places = list(entries(original.config))
-    place = data.draw(st.sampled_from(places))
-    changes = {"__".join(place): data.draw(st.sampled_from(JUNK))}
+    paths = list(entries(original.config))
+    path = data.draw(st.sampled_from(paths))
+    changes = {"__".join(path): data.draw(st.sampled_from(JUNK))}
     shapes = {name: tensor.shape for name, tensor in original.tensors.items()}
     try:
         language_model_shapes(parse_config(reconfigured(original, **changes), shapes, Path("here")))

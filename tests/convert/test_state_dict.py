@@ -234,8 +234,8 @@ class TestShards:
     def test_shards_stay_in_the_directory(self, tmp_path, shard):
         inner = tmp_path / "checkpoint"
         (inner / "sub").mkdir(parents=True)
-        for place in (tmp_path / "outside.safetensors", inner / "sub" / "inside.safetensors"):
-            save_file({"w": ONE}, place)
+        for target in (tmp_path / "outside.safetensors", inner / "sub" / "inside.safetensors"):
+            save_file({"w": ONE}, target)
         shard = shard.format(absolute=tmp_path / "outside.safetensors")
         with pytest.raises(
             CheckpointError, match=r"index\.json: w is in .*, expected a file of this directory"

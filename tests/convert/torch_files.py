@@ -105,7 +105,7 @@ def refused(path: Path, *texts: str) -> None:
 
 
 class Runs:
-    """Pickles into a call that leaves a file behind."""
+    """Pickles into a call that creates a file."""
 
     def __init__(self, canary: Path):
         self.canary = canary

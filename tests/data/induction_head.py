@@ -5,7 +5,7 @@
     s_ij = c <h_i, p_j> - j,  j <= i              attention; of several matches the first wins
     y_i = argmax of sum_j softmax(s_i)_j h_j      read-out
 
-With random filler a key of the context can come back there by chance, with nothing to say behind it; the
+With random filler a key of the context can come back there by chance, without a value after it; the
 first match is always the context's. `latest` prefers the last match instead (keys with updates), and `order`
 counts how many tokens in a row must match (keys of two tokens).
 """

@@ -74,18 +74,18 @@ def test_neither_chunks_nor_line_ends_matter(records, chunk):
     assert texts(content, chunk) == texts(content)
     for number, parts in enumerate(records):
         sequence = "".join(part for part in parts if part[0] in "AcNn")
-        pieces = {name: text for name, text in texts(content).items() if name.startswith(f"f:r{number}")}
-        for name, text in pieces.items():
+        sequences = {name: text for name, text in texts(content).items() if name.startswith(f"f:r{number}")}
+        for name, text in sequences.items():
             if name != f"f:r{number}":
                 start, end = map(int, name.rpartition(":")[2].split("-"))
                 assert sequence[start - 1 : end] == text
-        # What is not in a piece are the runs of N.
-        kept = sum(map(len, pieces.values()))
+        # What is in none of them are the runs of N.
+        kept = sum(map(len, sequences.values()))
         assert sum(letter in "Acg" for letter in sequence) == sum(
-            letter in "Acg" for text in pieces.values() for letter in text
+            letter in "Acg" for text in sequences.values() for letter in text
         )
         assert kept == len(sequence) or "N" * GAP in sequence.upper()
-        assert not any("N" * GAP in text.upper() for text in pieces.values())
+        assert not any("N" * GAP in text.upper() for text in sequences.values())
 
 
 def test_a_file_that_is_not_fasta_is_an_error(tmp_path):

@@ -36,10 +36,8 @@ def write_jsonl(root, parts):
 
 
 def texts(part: LabelledSequences) -> list[tuple[str, str]]:
-    pieces = [part.tokens[start:end] for start, end in zip(part.starts, part.starts[1:], strict=False)]
-    return [
-        (DNA.decode(piece), part.classes[label]) for piece, label in zip(pieces, part.labels, strict=True)
-    ]
+    documents = [part.tokens[start:end] for start, end in zip(part.starts, part.starts[1:], strict=False)]
+    return [(DNA.decode(ids), part.classes[label]) for ids, label in zip(documents, part.labels, strict=True)]
 
 
 @pytest.mark.parametrize("write", [write_folders, write_csv, write_jsonl])
@@ -94,7 +92,7 @@ def test_a_random_share_is_held_out():
     part = sequences(range(1, 41))
     train, validation = part.split(0.25, seed=1)
     assert (len(train), len(validation)) == (30, 10)
-    firsts = [int(piece) for side in (train, validation) for piece in np.diff(side.starts)]
+    firsts = [int(size) for side in (train, validation) for size in np.diff(side.starts)]
     assert sorted(firsts) == list(range(1, 41)), "every sequence is on one side"
     assert part.split(0.25, seed=1)[1].checksum == validation.checksum != part.split(0.25, seed=2)[1].checksum
     with pytest.raises(ValueError, match=r"share = 0\.001: expected one that leaves both parts some of 40"):

@@ -48,7 +48,7 @@ def test_ids_without_a_letter_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "character"),
+    ("text", "position", "character"),
     [
         ("ACGX", 3, "X"),
         ("AC-GT", 2, "-"),
@@ -59,8 +59,10 @@ def test_ids_without_a_letter_are_left_out():
         ("AC\ud800", 2, r"\\ud800"),
     ],
 )
-def test_what_is_no_nucleotide_is_named_with_its_place(text, place, character):
-    with pytest.raises(ValueError, match=f"character {place} of a sequence = '{character}': expected a nucl"):
+def test_what_is_no_nucleotide_is_named_with_its_position(text, position, character):
+    with pytest.raises(
+        ValueError, match=f"character {position} of a sequence = '{character}': expected a nucl"
+    ):
         DNA.encode(text)
 
 

@@ -126,7 +126,7 @@ def test_a_window_does_not_share_memory_with_the_stream():
     assert packed.window(0, 3)["inputs"].tolist() == [EOT, 97, 98]
 
 
-def test_the_checksum_tells_streams_apart():
+def test_the_checksum_distinguishes_streams():
     assert _pack(["abc", "d"]).checksum == _pack(["abc", "d"]).checksum
     assert len({_pack(texts).checksum for texts in (["abc", "d"], ["abd", "d"], ["ab", "cd"])}) == 3
 

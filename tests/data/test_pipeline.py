@@ -84,7 +84,7 @@ def test_every_epoch_has_every_full_window_once_in_a_new_order(extra):
 def test_shuffling_is_global():
     packed = _packed(1000)
     numbers = np.asarray(_window_numbers(packed, _take(_iterator(packed, batch_size=10), 100)))
-    # Of independent places 10 % stay in their own tenth of the stream, and neighbours are 1000 / 3 apart.
+    # Of independent positions 10 % stay in their own tenth of the stream, and neighbours are 1000 / 3 apart.
     assert np.mean(numbers // 100 == np.arange(1000) // 100) < 0.2
     assert np.abs(np.diff(numbers)).mean() > 200
 
@@ -127,7 +127,7 @@ def test_resuming_is_exact_from_every_position(windows, batch_size):
     for drawn in range(total):
         state = json.loads(json.dumps(iterator.get_state()))
         other = _iterator(packed, batch_size=batch_size)
-        _take(other, 2)  # a place of its own, which must not matter
+        _take(other, 2)  # a position of its own, which must not matter
         other.set_state(state)
         assert other.get_state() == state
         _assert_same(_take(other, total - drawn), expected[drawn:])
@@ -256,7 +256,7 @@ def test_a_negative_seed_is_an_error():
         _iterator(_packed(3), seed=-1)
 
 
-def test_no_thread_is_left_behind():
+def test_no_thread_is_left_running():
     before = set(threading.enumerate())
     iterator = _iterator(_packed(12))
     _take(iterator, 5)

@@ -61,7 +61,7 @@ def test_compressed_files_may_have_several_parts(tmp_path):
 
 
 def test_a_large_gzip_file_is_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("based_jax.data.readers._CHUNK", 5)  # a member's text comes in many pieces
+    monkeypatch.setattr("based_jax.data.readers._CHUNK", 5)  # a member's text comes in many chunks
     texts = ["a" * 100, "", "b" * 10, "c"]
     packed = b"".join(gzip.compress(text.encode()) for text in texts)
     _write(tmp_path / "a.txt.gz", packed + bytes(20))

@@ -27,7 +27,7 @@ def _cut(text: str, fraction: float) -> tuple[str, str]:
     return (text[:-tail], text[-tail:]) if tail < len(text) else (text[:1], text[1:])
 
 
-def _pieces(text: str, max_bytes: int | None) -> set[str]:
+def _parts(text: str, max_bytes: int | None) -> set[str]:
     """What may be held out of a text: all of it where that fits, else its beginnings."""
     fits = {text[:end] for end in range(1, len(text) + 1) if len(text[:end].encode()) <= (max_bytes or 10**9)}
     return {text} if text in fits else fits
@@ -38,15 +38,15 @@ MANY = [f"document number {number}, {'x' * (number % 50)}" for number in range(1
 
 @given(texts=TEXTS, fraction=FRACTIONS, max_bytes=st.none() | st.integers(4, 20))
 def test_no_held_out_text_is_a_training_text(texts, fraction, max_bytes):
-    """Short texts over four characters: copies, and pieces that equal other documents, are common."""
+    """Short texts over four characters: copies, and parts that equal other documents, are common."""
     try:
         train, held_out = _split(texts, fraction=fraction, max_bytes=max_bytes)
     except ValueError:
         # Only when every tail is a training text too, or every beginning of a text that had to be cut.
         halves = [_cut(text, fraction) for text in texts if text]
         heads = {head for head, _ in halves}
-        assert all(_pieces(tail, max_bytes) <= heads for _, tail in halves if tail) or any(
-            _pieces(text, max_bytes) <= set(texts) - {text} for text in texts if text
+        assert all(_parts(tail, max_bytes) <= heads for _, tail in halves if tail) or any(
+            _parts(text, max_bytes) <= set(texts) - {text} for text in texts if text
         )
         return
     assert train
@@ -56,9 +56,9 @@ def test_no_held_out_text_is_a_training_text(texts, fraction, max_bytes):
     assert not set(train) & set(held_out)
     assert len(held_out) == len(set(held_out))
     assert max_bytes is None or sum(len(text.encode()) for text in held_out) <= max_bytes
-    # Nothing is invented: every piece is a document, its beginning or its end.
-    assert all(any(text.startswith(piece) for text in texts) for piece in train)
-    assert all(any(piece in text for text in texts) for piece in held_out)
+    # Nothing is invented: every part is a document, its beginning or its end.
+    assert all(any(text.startswith(part) for text in texts) for part in train)
+    assert all(any(part in text for text in texts) for part in held_out)
 
 
 @given(text=st.text(min_size=2), fraction=FRACTIONS)

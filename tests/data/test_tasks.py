@@ -167,7 +167,7 @@ def test_vocabulary_majority():
 
 
 def test_law_of_the_vocabulary_majority():
-    """Every row of three symbols in four places, with the chance that the rule gives it."""
+    """Every row of three symbols at four positions, with the chance that the rule gives it."""
     chances = defaultdict(float)
     for row in itertools.product((1, 2, 3), repeat=4):
         counts = Counter(row)
@@ -175,19 +175,19 @@ def test_law_of_the_vocabulary_majority():
         ends = [row]
         if len(tied) > 1:
             ends = [
-                (*row[:place], most, *row[place + 1 :])
+                (*row[:position], most, *row[position + 1 :])
                 for most in tied
-                for place in range(4)
-                if row[place] != most
+                for position in range(4)
+                if row[position] != most
             ]
         for end in ends:
             chances[end] += 1 / 81 / len(ends)
     rows = 20_000
     inputs, _ = arrays(VocabMajority(4, rows, 5))
-    seen = Counter(map(tuple, inputs[:, :4].tolist()))
-    assert seen.keys() == chances.keys()
+    observed = Counter(map(tuple, inputs[:, :4].tolist()))
+    assert observed.keys() == chances.keys()
     expected = [rows * chances[row] for row in sorted(chances)]
-    assert stats.chisquare([seen[row] for row in sorted(chances)], expected).pvalue > 1e-4
+    assert stats.chisquare([observed[row] for row in sorted(chances)], expected).pvalue > 1e-4
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ def test_ordered_samples_have_the_law_of_successive_sampling(weights):
             chance *= Fraction(weights[item], left)
             left -= weights[item]
         expected.append(float(chance * rows))
-    places = {sample: index for index, sample in enumerate(samples)}
-    observed = np.bincount([places[tuple(row)] for row in drawn.tolist()], minlength=len(samples))
-    likely = np.array(expected) > 5  # the rest is too rare for a chi-square, and then hardly seen
+    positions = {sample: index for index, sample in enumerate(samples)}
+    observed = np.bincount([positions[tuple(row)] for row in drawn.tolist()], minlength=len(samples))
+    likely = np.array(expected) > 5  # the rest is too rare for a chi-square, and then hardly drawn
     assert observed[~likely].sum() <= 5
     rare = max(sum(expected) - np.array(expected)[likely].sum(), 1e-9)
     chance = stats.chisquare(

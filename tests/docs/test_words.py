@@ -21,15 +21,15 @@ WORDS = re.compile(
 
 ALLOWED = {
     r"(?:in|into|takes?(?: the| its| their)?|took|decimal) places?\b": "in place, takes place",
-    r"\.place\(": "puts an array on devices",
     r"\btells?\b[^.]*\bapart\b|\bcannot tell\b": "to distinguish",
     r"\.tell\b": "of a file",
-    r"\"place\"": "a key of saved loader positions",
+    r"\"place\"": "a key of saved progress: of the loader, and of an unfinished count of bigrams",
+    r"\bpiece: KVCache|\bpiece=init_kv_cache|state\.piece\b": "a leaf of LandmarkState, a key in snapshots",
 }
 """Pattern around a word -> its meaning, for which the word stays."""
 _ALLOWED = re.compile("|".join(ALLOWED))
 
-LEFT = {"based_jax": 227, "pallas_kernels": 0, "train": 0, "benchmarks": 0, "docs": 0, "README.md": 0}
+LEFT = {"based_jax": 0, "pallas_kernels": 0, "train": 0, "benchmarks": 0, "docs": 0, "README.md": 0}
 """Top-level directory -> upper bound of their number; lower it when you replace some, never raise it."""
 
 

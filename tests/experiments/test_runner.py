@@ -40,12 +40,12 @@ FINE, DIES, WAITS = (Job("Family", name, name, {"d_model": 8}) for name in ("fin
 def runner(tmp_path):
     script = tmp_path / "trainer.py"
     script.write_text(TRAINER)
-    places = [Slot("0", {"PLACE": "first"}), Slot("1", {"PLACE": "second"})]
+    two = [Slot("0", {"PLACE": "first"}), Slot("1", {"PLACE": "second"})]
 
     def make(ended=lambda job, rows: None):
         out = tmp_path / "out"
         results = Results(out / "results.jsonl")
-        return Runner(out, results, places, ended, trainer=[sys.executable, str(script)])
+        return Runner(out, results, two, ended, trainer=[sys.executable, str(script)])
 
     (tmp_path / "out").mkdir()
     return make
@@ -56,10 +56,10 @@ def starts(runner: Runner, job: Job) -> list[str]:
 
 
 def test_jobs_are_trained_once_and_failures_recorded(runner):
-    seen = []
-    first = runner(lambda job, rows: seen.append((job.setting, len(rows))))
+    calls = []
+    first = runner(lambda job, rows: calls.append((job.setting, len(rows))))
     assert first.run([FINE, DIES])
-    assert sorted(seen) == [("dies", 1), ("fine", 2)]
+    assert sorted(calls) == [("dies", 1), ("fine", 2)]
     (row,) = first.results.of(DIES)
     assert (row["status"], row["exit_status"], row["error"]) == ("failed", 1, "no memory left")
     assert not (first.out / "runs" / FINE.name / "checkpoints").exists()
@@ -76,7 +76,7 @@ def test_jobs_are_trained_once_and_failures_recorded(runner):
     assert len(starts(again, FINE)) == 1
 
 
-def test_a_trainer_that_was_left_behind_is_not_joined(runner):
+def test_a_trainer_that_was_left_running_is_not_joined(runner):
     """It would be recorded as a failure, and its checkpoints removed."""
     first = runner()
     workdir = first.out / "runs" / FINE.name

@@ -105,7 +105,7 @@ def test_the_runner_reads_tokenizers_without_a_package(tokenizer, tmp_path, monk
 
 
 @pytest.mark.release
-def test_dtype_and_place(run, checkpoint, tiny, tmp_path):
+def test_dtype_and_directory(run, checkpoint, tiny, tmp_path):
     """Weights are stored in the narrower dtype, but for those that the model reads in float32."""
     out = tmp_path / "elsewhere"
     assert run("--checkpoint", checkpoint, "--out", out, "--dtype", "bfloat16", *SMALL)[0] == 0
@@ -139,8 +139,8 @@ def test_dtype_and_place(run, checkpoint, tiny, tmp_path):
 )
 def test_errors_are_one_line(run, checkpoint, tmp_path, flags, message):
     (tmp_path / "empty").mkdir()
-    places = {"GOOD": checkpoint, "EMPTY": tmp_path / "empty"}
-    status, out, err = run(*(places.get(flag, flag) for flag in flags))
+    paths = {"GOOD": checkpoint, "EMPTY": tmp_path / "empty"}
+    status, out, err = run(*(paths.get(flag, flag) for flag in flags))
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1

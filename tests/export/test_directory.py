@@ -178,7 +178,7 @@ def test_weights_of_another_model(copy):
 
 
 def test_an_export_from_elsewhere_needs_trust(copy, records, monkeypatch):
-    """Not so one that was made here, or one whose sha256 was told by another way."""
+    """Not so one that was made here, or one whose sha256 was given by another way."""
     digest = json.loads((copy / "manifest.json").read_text())["sha256"]
     assert (records / digest).is_file()
     Exported.load(copy)
@@ -206,8 +206,8 @@ def test_an_interrupted_export_is_refused(small, tmp_path, monkeypatch):
     directory = shutil.copytree(small.directory, tmp_path / "copy")
     nothing = Programs(exported={}, signatures={}, values={}, params={}, limit=None)
     monkeypatch.setattr(directory_module, "export_programs", lambda *_: nothing)
-    monkeypatch.setattr(directory_module, "RUNNER", "no/such/place")
-    with pytest.raises(OSError, match="no/such/place"):
+    monkeypatch.setattr(directory_module, "RUNNER", "no/such/file")
+    with pytest.raises(OSError, match="no/such/file"):
         export_model(directory, small.tiny.model, small.tiny.params, small.plan)
     with pytest.raises(FileNotFoundError, match=r"manifest.json"):
         Exported.load(directory)

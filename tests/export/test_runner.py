@@ -18,7 +18,7 @@ from tests.subprocesses import run_python
 from tests.tolerances import FLOAT32, assert_close
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6], [43]]
-"""shorter and longer than a piece of 8, than the window and than the kernels"""
+"""shorter and longer than a chunk of 8, than the window and than the kernels"""
 NEW = 12
 
 
@@ -97,15 +97,15 @@ def test_stop_tokens_end_a_row(mixed, greedy):
 
 @pytest.mark.release
 def test_calls_are_the_model(mixed):
-    """Prefill in two pieces, then a step of some rows: logits and states, those of the others untouched."""
+    """Prefill in two chunks, then a step of some rows: logits and states, those of the others untouched."""
     exported = mixed.exported
     tokens = np.arange(48, dtype=np.int32).reshape(3, 16) % 50
     mask = np.arange(16) < np.array([[16], [3], [11]])
     first, state = exported.prefill(exported.init(3), tokens[:, :8], mask[:, :8])
     second, state = exported.prefill(state, tokens[:, 8:], mask[:, 8:])
     right = forward(mixed, [*tokens[0].tolist(), 7])
-    assert_close(first[0], right[7], FLOAT32, "first piece")
-    assert_close(second[0], right[15], FLOAT32, "second piece")
+    assert_close(first[0], right[7], FLOAT32, "first chunk")
+    assert_close(second[0], right[15], FLOAT32, "second chunk")
 
     kept = {name: np.asarray(leaf) for name, leaf in state.items()}
     logits, after = exported.decode(state, np.array([7, 8, 9], np.int32), np.array([True, False, True]))
@@ -189,7 +189,7 @@ def test_wrong_arguments(plain, options, message):
 
 @pytest.mark.parametrize("case", release_but(["plain"], ["plain", "mixed"]))
 def test_the_whole_length_can_be_used(case, request):
-    """The last padded piece reaches beyond the caches' end; real tokens fill them."""
+    """The last padded chunk reaches beyond the caches' end; real tokens fill them."""
     case = request.getfixturevalue(case)
     prompts = [PROMPTS[1] * 2, PROMPTS[0], PROMPTS[2]]
     count = LENGTH - len(prompts[0])

@@ -72,10 +72,10 @@ def _check_prompts(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Co
         own, items = logprobs[row], answers[row].prompt_logprobs
         prompt, top = requests[row].prompt, requests[row].logprobs
         assert [item.token for item in items] == list(prompt[1:])
-        for place, item in enumerate(items):
-            np.testing.assert_allclose(item.logprob, own[place, item.token], rtol=1e-5, atol=1e-6)
-            assert [token for token, _ in item.top] == np.argsort(-own[place])[:top].tolist()
-            expected = -np.sort(-own[place])[:top]
+        for position, item in enumerate(items):
+            np.testing.assert_allclose(item.logprob, own[position, item.token], rtol=1e-5, atol=1e-6)
+            assert [token for token, _ in item.top] == np.argsort(-own[position])[:top].tolist()
+            expected = -np.sort(-own[position])[:top]
             np.testing.assert_allclose([v for _, v in item.top], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -84,15 +84,15 @@ def _choices(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Completi
     vocab_size = tiny.model.config.vocab_size
     texts = np.zeros((ROWS, LENGTH), np.int32)
     prompts, outputs = np.zeros((2, ROWS, STEPS, vocab_size), np.int32)
-    places = np.zeros((ROWS, STEPS), np.int32)
+    positions = np.zeros((ROWS, STEPS), np.int32)
     for row, (request, answer) in enumerate(zip(requests, answers, strict=True)):
         text = [*request.prompt, *answer.tokens]
         texts[row, : len(text)] = text
-        places[row] = np.minimum(len(request.prompt) - 1 + np.arange(STEPS), LENGTH - 1)
+        positions[row] = np.minimum(len(request.prompt) - 1 + np.arange(STEPS), LENGTH - 1)
         prompts[row] = np.bincount(request.prompt, minlength=vocab_size)
         made = np.eye(vocab_size, dtype=np.int32)[list(answer.tokens)].reshape(-1, vocab_size)
         outputs[row, 1 : 1 + len(made)] = np.cumsum(made, axis=0)
-    logits = np.take_along_axis(np.asarray(tiny.forward(tiny.params, texts)), places[..., None], axis=1)
+    logits = np.take_along_axis(np.asarray(tiny.forward(tiny.params, texts)), positions[..., None], axis=1)
     samplers = [request.sampler for request in requests]
     keys = jax.vmap(jax.random.key)(np.array([request.seed for request in requests], np.uint32))
     rows = np.minimum(np.arange(ROWS), len(requests) - 1).repeat(STEPS)

@@ -36,7 +36,7 @@ def directory(model, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(model) -> str:
-    """What 20 greedy tokens behind "def" say."""
+    """What 20 greedy tokens after "def" say."""
     prompt = [[256, *b"def"]]
     tokens = np.asarray(generate(*model, prompt, 20, stop_tokens=[256]))[0]
     tokens = tokens[: tokens.tolist().index(256)] if 256 in tokens else tokens
@@ -118,9 +118,9 @@ def test_interrupt_ends_the_text(capsys):
         tokens = 0
 
         def __iter__(self):
-            for piece in ("one ", "two"):
+            for text in ("one ", "two"):
                 self.tokens += 3
-                yield piece
+                yield text
             raise KeyboardInterrupt
 
     assert cli.show("zero ", Pieces(), True) == 130
@@ -155,8 +155,8 @@ def test_interrupt_ends_the_text(capsys):
 )
 def test_errors_are_one_line(run, directory, tmp_path, flags, message):
     (tmp_path / "checkpoints").mkdir()
-    places = {"GOOD": directory, "UNFINISHED": tmp_path}
-    status, out, err = run(*(places.get(flag, flag) for flag in flags))
+    paths = {"GOOD": directory, "UNFINISHED": tmp_path}
+    status, out, err = run(*(paths.get(flag, flag) for flag in flags))
     assert status == 2
     assert out == ""
     assert message in err

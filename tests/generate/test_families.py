@@ -56,7 +56,7 @@ def test_greedy_is_the_full_forward_at_every_step(x64, names):
     texts = np.zeros((len(PROMPTS), LENGTH), int)
     for text, prompt, answer in zip(texts, PROMPTS, made, strict=True):
         text[: len(prompt) + STEPS] = [*prompt, *answer]
-    # By induction: what comes behind a token does not change it.
+    # By induction: what comes after a token does not change it.
     logits = np.asarray(case.forward(case.params, texts))[:, :, : case.model.config.vocab_size]
     for prompt, answer, row in zip(PROMPTS, made, logits.argmax(axis=-1), strict=True):
         assert row[len(prompt) - 1 :][:STEPS].tolist() == answer.tolist()

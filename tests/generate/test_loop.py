@@ -138,8 +138,8 @@ def test_the_loop_ends_when_every_row_has_stopped(simple):
     assert (logprobs[:, 1:] == 0).all()
     assert (tokens[:, 0] >= 0).all()
     assert (tokens[:, 1:] == -1).all()
-    pieces = list(stream(simple.model, simple.params, PROMPTS, 10_000, **options))
-    assert [piece.shape for piece in pieces] == [(len(PROMPTS), 1)]
+    outputs = list(stream(simple.model, simple.params, PROMPTS, 10_000, **options))
+    assert [output.shape for output in outputs] == [(len(PROMPTS), 1)]
 
 
 @pytest.mark.parametrize(
@@ -153,26 +153,26 @@ def test_the_loop_ends_when_every_row_has_stopped(simple):
     ],
     ids=str,
 )
-def test_stream_is_generate_in_pieces(simple, options):
+def test_stream_is_generate_in_chunks(simple, options):
     options = {"max_new_tokens": STEPS, "rng": jax.random.key(3), **options}
     chunk = options.pop("chunk")
-    pieces = list(stream(simple.model, simple.params, PROMPTS, chunk=chunk, **options))
-    assert all(isinstance(piece, np.ndarray) and piece.dtype == np.int32 for piece in pieces)
-    sizes = [piece.shape[1] for piece in pieces]
+    outputs = list(stream(simple.model, simple.params, PROMPTS, chunk=chunk, **options))
+    assert all(isinstance(output, np.ndarray) and output.dtype == np.int32 for output in outputs)
+    sizes = [output.shape[1] for output in outputs]
     assert sizes[0] == 1
     assert all(size == chunk for size in sizes[1:-1])
     tokens = generate(simple.model, simple.params, PROMPTS, **options)
-    assert np.concatenate(pieces, axis=1).tolist() == tokens.tolist()
+    assert np.concatenate(outputs, axis=1).tolist() == tokens.tolist()
 
 
 def test_stream_stops_like_generate(simple):
     free = generate(simple.model, simple.params, PROMPTS, STEPS)
     stops = {row[index] for row, index in zip(free.tolist(), (0, 2, 5, 1, 6), strict=True)}
     expected = generate(simple.model, simple.params, PROMPTS, STEPS, stop_tokens=[*stops], pad_token=-1)
-    pieces = list(
+    outputs = list(
         stream(simple.model, simple.params, PROMPTS, STEPS, stop_tokens=[*stops], pad_token=-1, chunk=4)
     )
-    joined = np.concatenate(pieces, axis=1)
+    joined = np.concatenate(outputs, axis=1)
     assert joined.tolist() == expected[:, : joined.shape[1]].tolist()
     assert (expected[:, joined.shape[1] :] == -1).all()
 
@@ -188,8 +188,8 @@ def test_log_probabilities_are_the_models_own(simple):
         expected = jax.nn.log_softmax(simple.forward(simple.params, padded)[0, :, :50])
         made = np.arange(len(prompt), len(text))
         np.testing.assert_allclose(found, expected[made - 1, np.array(row)], atol=1e-4)
-    pieces = list(stream(simple.model, simple.params, PROMPTS, STEPS, chunk=4, **options))
-    streamed, their = (np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True))
+    outputs = list(stream(simple.model, simple.params, PROMPTS, STEPS, chunk=4, **options))
+    streamed, their = (np.concatenate(parts, axis=1) for parts in zip(*outputs, strict=True))
     assert streamed.tolist() == tokens.tolist()
     np.testing.assert_allclose(their, logprobs, atol=1e-6)
 
@@ -230,22 +230,24 @@ def test_penalties_follow_the_text(simple, name):
     assert bool(set(made) & set(PENALISED)) == (name != "repetition_penalty")
 
 
-def prefix_of(case, tokens, room):
-    """A prefix that was read before, in a state with so much room."""
+def prefix_of(case, tokens, max_length):
+    """A prefix that was read before, in a state of this capacity."""
 
     def read(params):
-        return case.model.apply(params, jnp.array([tokens]), case.model.init_state(1, room), method="hidden")
+        return case.model.apply(
+            params, jnp.array([tokens]), case.model.init_state(1, max_length), method="hidden"
+        )
 
     hidden, state = jax.jit(read)(case.params)
     return types.SimpleNamespace(tokens=np.array(tokens), state=state, hidden=hidden[:, -1])
 
 
-def test_a_prefix_stands_in_front_of_every_row(hybrid):
+def test_a_prefix_comes_before_every_row(hybrid):
     before = list(range(10, 26))
     rests = [[], [7], [3, 1], [], PROMPTS[2]]
     whole = generate(hybrid.model, hybrid.params, [before + rest for rest in rests], STEPS)
-    for room in (len(before), 200):  # less, and more, than the calls need
-        prefix = prefix_of(hybrid, before, room)
+    for max_length in (len(before), 200):  # less, and more, than the calls need
+        prefix = prefix_of(hybrid, before, max_length)
         for _ in range(2):  # it can be used again
             tokens = generate(hybrid.model, hybrid.params, rests, STEPS, prefix=prefix)
             assert tokens.tolist() == whole.tolist()
@@ -313,7 +315,7 @@ def test_prompts_of_any_length_compile_a_handful_of_programs(simple):
     assert len(TRACES) - len(reading) <= 2  # the decoding loop, whose body JAX may trace twice
 
 
-def test_pieces_of_a_prompt():
+def test_chunks_of_a_prompt():
     small, middle, large = CHUNKS
     assert chunk_sizes(0) == []
     assert chunk_sizes(1) == chunk_sizes(small) == [small]
@@ -326,11 +328,13 @@ def test_pieces_of_a_prompt():
         assert length <= sum(chunk_sizes(length)) <= max(4 * length, CHUNKS[0])
 
 
-def test_only_states_that_grow_have_room(tiny):
+def test_only_states_that_grow_have_a_capacity(tiny):
     assert capacity_for(tiny("CLS").model, 10**6) is None
-    rooms = [capacity_for(tiny("CA").model, tokens) for tokens in range(1, 3000)]
-    assert set(rooms) == {2**power for power in range(6, 13)}
-    assert all(max(tokens, 64) <= room < max(2 * tokens, 65) for tokens, room in enumerate(rooms, 1))
+    capacities = [capacity_for(tiny("CA").model, tokens) for tokens in range(1, 3000)]
+    assert set(capacities) == {2**power for power in range(6, 13)}
+    assert all(
+        max(tokens, 64) <= max_length < max(2 * tokens, 65) for tokens, max_length in enumerate(capacities, 1)
+    )
 
 
 @pytest.mark.release

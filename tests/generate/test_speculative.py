@@ -161,7 +161,7 @@ def test_a_row_depends_on_its_own_key_and_settings_only(simple, stranger, expect
 
 
 def test_check_makes_the_targets_distribution():
-    """Every acceptance threshold and the distribution behind it, against the definition: sums, no samples."""
+    """Every acceptance threshold and the distribution after it, against the definition: sums, no samples."""
     generator = np.random.default_rng(0)
     vocab, proposed = 6, 3
     target = generator.dirichlet(np.ones(vocab), size=proposed + 1)
@@ -172,22 +172,22 @@ def test_check_makes_the_targets_distribution():
 
     checked = jax.jit(jax.vmap(check, (None, None, 0, None, 0)))
     rows = target[None], draft[None]
-    for place in range(proposed):
-        # Drafts in front of `place` are accepted, the one at `place` is any token at any u.
-        front = target[:place].argmax(axis=1)
-        drafts = [[[*front, token, *[0] * (proposed - place - 1)]] for token in range(vocab) for _ in grid]
+    for position in range(proposed):
+        # Drafts before `position` are accepted, the one at `position` is any token at any u.
+        front = target[:position].argmax(axis=1)
+        drafts = [[[*front, token, *[0] * (proposed - position - 1)]] for token in range(vocab) for _ in grid]
         uniform = np.zeros((len(drafts), 1, proposed))
-        uniform[:, 0, place:] = np.tile(grid, vocab)[:, None]
-        accepted, rest = checked(*rows, np.array(drafts), np.array([place + 1]), uniform)
-        taken = (np.asarray(accepted) > place).reshape(vocab, -1).mean(axis=1)
+        uniform[:, 0, position:] = np.tile(grid, vocab)[:, None]
+        accepted, rest = checked(*rows, np.array(drafts), np.array([position + 1]), uniform)
+        taken = (np.asarray(accepted) > position).reshape(vocab, -1).mean(axis=1)
         np.testing.assert_allclose(
-            taken, np.minimum(1, target[place] / np.maximum(draft[place], 1e-9)), atol=1 / 1000
+            taken, np.minimum(1, target[position] / np.maximum(draft[position], 1e-9)), atol=1 / 1000
         )
-        refused = np.asarray(rest)[np.asarray(accepted)[:, 0] == place][0, 0]
-        made = draft[place] * taken + (draft[place] * (1 - taken)).sum() * refused / refused.sum()
-        np.testing.assert_allclose(made, target[place], atol=2 / 1000)  # the grid's spacing, twice
-        behind = np.asarray(rest)[np.asarray(accepted)[:, 0] == place + 1][0, 0]
-        np.testing.assert_allclose(behind, target[place + 1], rtol=1e-6)
+        refused = np.asarray(rest)[np.asarray(accepted)[:, 0] == position][0, 0]
+        made = draft[position] * taken + (draft[position] * (1 - taken)).sum() * refused / refused.sum()
+        np.testing.assert_allclose(made, target[position], atol=2 / 1000)  # the grid's spacing, twice
+        after = np.asarray(rest)[np.asarray(accepted)[:, 0] == position + 1][0, 0]
+        np.testing.assert_allclose(after, target[position + 1], rtol=1e-6)
 
 
 def test_check_allows_no_more_than_it_may():
@@ -239,9 +239,9 @@ def test_samples_have_the_targets_distribution(options):
     # Texts of few expected counts go together: the statistic's distribution needs about 5 per class.
     common = expected >= 5
     classes = [(counts[common], expected[common]), (counts[~common].sum(), expected[~common].sum())]
-    seen, hoped = (np.append(*side) for side in zip(*classes, strict=True))
-    seen, hoped = seen[hoped > 0], hoped[hoped > 0]
-    statistic = ((seen - hoped) ** 2 / hoped).sum()
+    observed, hoped = (np.append(*side) for side in zip(*classes, strict=True))
+    observed, hoped = observed[hoped > 0], hoped[hoped > 0]
+    statistic = ((observed - hoped) ** 2 / hoped).sum()
     assert len(hoped) > 10, "the case is too easy"
     assert statistic < stats.chi2.ppf(1 - 1e-6, len(hoped) - 1)
     accepted = int(found.accepted.sum()) / int((found.accepted + found.rounds).sum())
@@ -255,10 +255,10 @@ def penalised(logits, prompt, texts, options) -> np.ndarray:
         scores[..., token] += bias
     repetition = options.get("repetition_penalty", 1)
     for row, text in enumerate(texts):
-        for place in range(len(text)):
-            made = np.bincount(text[:place], minlength=logits.shape[-1])
+        for position in range(len(text)):
+            made = np.bincount(text[:position], minlength=logits.shape[-1])
             known = made + np.bincount(prompt[row], minlength=logits.shape[-1]) > 0
-            own = scores[row, place]
+            own = scores[row, position]
             own[known] = np.where(own > 0, own / repetition, own * repetition)[known]
             own -= options.get("frequency_penalty", 0) * made
     return scores

@@ -1,4 +1,4 @@
-"""Text in pieces: stop texts, separators, characters of several bytes."""
+"""Text in chunks: stop texts, separators, characters of several bytes."""
 
 from itertools import pairwise
 
@@ -32,7 +32,7 @@ class Vocabulary(ByteTokenizer):
     cuts=st.lists(st.integers(0, 30), max_size=8),
 )
 @settings(max_examples=300)
-def test_stop_texts_do_not_depend_on_the_pieces(text_, stops, cuts):
+def test_stop_texts_do_not_depend_on_the_chunks(text_, stops, cuts):
     edges = sorted({0, len(text_), *(cut for cut in cuts if cut < len(text_))})
     cut = StopTexts(stops)
     found = "".join(cut.feed(text_[a:b]) for a, b in pairwise(edges)) + cut.flush()
@@ -61,11 +61,11 @@ def test_text_is_the_decoded_tokens(tiny, stop):
     if stop:
         stop = (expected[7:9],)
         expected = expected[: expected.find(stop[0])]
-    pieces = TextStream(case.model, case.params, vocabulary, "hello", stop=stop, **options)
-    shown = list(pieces)
+    chunks = TextStream(case.model, case.params, vocabulary, "hello", stop=stop, **options)
+    shown = list(chunks)
     assert "".join(shown) == expected
     assert all(shown)
-    assert 0 < pieces.tokens <= 30
+    assert 0 < chunks.tokens <= 30
 
 
 def test_separator_ends_and_characters_stay_whole(tiny, monkeypatch):
@@ -79,9 +79,9 @@ def test_separator_ends_and_characters_stay_whole(tiny, monkeypatch):
     monkeypatch.setattr(text, "stream", script)
     case = tiny("C")
     monkeypatch.setattr(ByteTokenizer, "vocab_size", 50)
-    pieces = TextStream(case.model, case.params, ByteTokenizer(), "ab", max_new_tokens=9)
-    assert list(pieces) == ["n", "é", "€"]
-    assert pieces.tokens == len("né€".encode()) + 1
+    chunks = TextStream(case.model, case.params, ByteTokenizer(), "ab", max_new_tokens=9)
+    assert list(chunks) == ["n", "é", "€"]
+    assert chunks.tokens == len("né€".encode()) + 1
     assert asked == {"prompt": [[256, 97, 98]], "stop_tokens": (256,), "max_new_tokens": 9}
 
 

@@ -26,7 +26,7 @@ def model_of(name, **changes):
 
 
 def outputs(model, params):
-    """Of a prompt, a step behind it, and all of it without a state."""
+    """Of a prompt, a step after it, and all of it without a state."""
     tokens = jnp.arange(18).reshape(2, 9) % 50
     mask = jnp.arange(8) < jnp.array([[8], [5]])
 

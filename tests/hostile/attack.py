@@ -40,7 +40,7 @@ def outcome(attack: Attack) -> tuple[str, str]:
 
 
 def serve(name: str, seed: int, count: int, skip: int, results: Connection) -> None:
-    """Run a class from attack `skip` on; sends (number, what) before each and (outcome, why, MiB) behind."""
+    """Run a class from attack `skip` on; sends (number, what) before each and (outcome, why, MiB) after."""
     module = importlib.import_module(f"tests.hostile.{name}")
     for number, attack in enumerate(module.attacks(np.random.default_rng(seed), count)):
         if number < skip:

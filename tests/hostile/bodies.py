@@ -144,14 +144,14 @@ def _json(rng: np.random.Generator) -> bytes:
     fill = _pick(
         rng, (b"[", b"{", b'{"a":', b'"a",', b"[1],", b"[],", b"1,", b"\\", b'"', b"\\u", b" ", b"\0", b'""')
     )
-    place = int(rng.integers(len(text) + 1))
+    position = int(rng.integers(len(text) + 1))
     return _request(
         _pick(
             rng,
             (
                 _mutated(rng, text),
-                text[:place],
-                text[:place] + fill * many + text[place:],
+                text[:position],
+                text[:position] + fill * many + text[position:],
                 b'{"prompt": [' + (fill * many).rstrip(b",") + b"]}",
                 b"\xef\xbb\xbf" + text,
                 text.decode().encode("utf-16"),
@@ -189,8 +189,8 @@ def _bytes(rng: np.random.Generator) -> bytes:
 def _mutated(rng: np.random.Generator, data: bytes) -> bytes:
     made = bytearray(data)
     for _ in range(rng.integers(1, 6)):
-        place, length = int(rng.integers(len(made) + 1)), int(rng.integers(1, 9))
-        made[place : place + _pick(rng, (0, 1, length))] = _pick(
+        position, length = int(rng.integers(len(made) + 1)), int(rng.integers(1, 9))
+        made[position : position + _pick(rng, (0, 1, length))] = _pick(
             rng, (rng.bytes(length), b"", bytes(made[:length]))
         )
     return bytes(made)

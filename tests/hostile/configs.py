@@ -79,27 +79,27 @@ def _changed(text: str, rng: np.random.Generator) -> tuple[str, str, None]:
     config = json.loads(text)
     changes = []
     for _ in range(rng.integers(1, 4)):
-        place, path = config, ""
+        node, path = config, ""
         while True:
-            keys = list(place)
+            keys = list(node)
             key = keys[int(rng.integers(len(keys)))] if keys else "new"
             path += f".{key}"
-            if not (isinstance(place.get(key), dict) and place[key] and rng.random() < 0.85):
+            if not (isinstance(node.get(key), dict) and node[key] and rng.random() < 0.85):
                 break
-            place = place[key]
+            node = node[key]
         chance = rng.random()
         if chance < 0.1:
-            place.pop(key, None)
+            node.pop(key, None)
         elif chance < 0.2:
-            place[f"x{key}"] = _value(rng)
+            node[f"x{key}"] = _value(rng)
         elif key == "options":
             mixer = _MIXERS[int(rng.integers(len(_MIXERS)))]
             known = bj.mixers.info(mixer).options
-            place["mixer"] = mixer
-            place[key] = {known[int(i)]: _value(rng) for i in rng.integers(len(known), size=2)}
+            node["mixer"] = mixer
+            node[key] = {known[int(i)]: _value(rng) for i in rng.integers(len(known), size=2)}
         else:
-            place[key] = _value(rng)
-        changes.append(f"{path} {place.get(key)!r:.60}")
+            node[key] = _value(rng)
+        changes.append(f"{path} {node.get(key)!r:.60}")
     return "; ".join(changes), json.dumps(config), None
 
 

@@ -42,26 +42,26 @@ def attacks(rng: Rng, count: int) -> Iterator[Attack]:
         name = str(rng.choice(names))
         kind = str(rng.choice(["bytes", "kind", "manifest", "signed", "entry", "swapped"]))
         trust = bool(kind in ("signed", "entry") and rng.random() < 0.5)
-        told = name
+        description = name
         if kind == "bytes":
-            told, changed = damaged_bytes(rng, (target / name).read_bytes())
+            description, changed = damaged_bytes(rng, (target / name).read_bytes())
             (target / name).write_bytes(changed)
-            told = f"{name}, {told}"
+            description = f"{name}, {description}"
         elif kind == "kind":
-            told = f"{name}, {other_kind(rng, target / name)}"
+            description = f"{name}, {other_kind(rng, target / name)}"
         elif kind == "swapped":
-            told = str(rng.choice(names))
-            shutil.copy(folder / "original" / told, target / name)
-            told = f"{told} as {name}"
+            description = str(rng.choice(names))
+            shutil.copy(folder / "original" / description, target / name)
+            description = f"{description} as {name}"
         else:
-            told, manifest = mutated_json(rng, json.loads(whole))
+            description, manifest = mutated_json(rng, json.loads(whole))
             if kind == "entry":
-                manifest, told = _other_content(rng, json.loads(whole), target)
+                manifest, description = _other_content(rng, json.loads(whole), target)
             if kind != "manifest" and isinstance(manifest, dict):
                 manifest["sha256"] = runner.digest(manifest)
             write_json(target / "manifest.json", manifest)
         digest = json.loads(whole)["sha256"] if rng.random() < 0.2 else None
-        what = f"{kind} {number}, trust {trust}, sha256 {digest is not None}: {told}"
+        what = f"{kind} {number}, trust {trust}, sha256 {digest is not None}: {description}"
         yield Attack(what, lambda trust=trust, digest=digest: run(trust, digest))
 
 
@@ -70,7 +70,7 @@ def _other_content(rng: Rng, manifest: dict[str, Any], target: Path) -> tuple[di
     entries = [*manifest["programs"].values(), manifest["weights"]]
     entry = entries[int(rng.integers(len(entries)))]
     path = target / entry["file"]
-    told, changed = damaged_bytes(rng, path.read_bytes())
+    description, changed = damaged_bytes(rng, path.read_bytes())
     path.write_bytes(changed)
     entry["sha256"] = hashlib.sha256(changed).hexdigest()
-    return manifest, f"{path.name}, {told}"
+    return manifest, f"{path.name}, {description}"

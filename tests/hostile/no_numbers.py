@@ -16,7 +16,7 @@ BAD = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e30, 1e20, 1e13], np.floa
 
 
 def attacks(rng: np.random.Generator, count: int) -> Iterator[Attack]:
-    """Yield random places of random bad numbers in rows of random documents, mixer after mixer."""
+    """Yield random positions of random bad numbers in rows of random documents, mixer after mixer."""
     names = sorted(CASES)
     for number in range(count):
         name = names[number * len(names) // count]
@@ -40,13 +40,13 @@ def _check(
     run: laws.Runner, x: np.ndarray, bad: np.ndarray, ids: np.ndarray, mask: np.ndarray, is_bad: np.ndarray,
     cut: int,
 ) -> None:  # fmt: skip
-    """Clean outputs where nothing bad came before in the document, NaN behind it; in one call and in two."""
+    """Clean outputs where nothing bad came before in the document, NaN after it; in one call and in two."""
     same = ids[:, :, None] == ids[:, None]
     broken = (np.tri(x.shape[1], dtype=bool) & same & (is_bad & mask)[:, None]).any(axis=2)
     clean, _ = run(np.where(is_bad[..., None], 0, x), segment_ids=ids, mask=mask)
     whole, _ = run(bad, segment_ids=ids, mask=mask)
     sizes = [cut, x.shape[1] - cut]
-    for y in (whole, laws.in_pieces(run, bad, sizes, mask=mask, segment_ids=ids)[0]):
+    for y in (whole, laws.in_chunks(run, bad, sizes, mask=mask, segment_ids=ids)[0]):
         laws.expect_broken(
             np.where(mask[..., None], y, 0), np.where(mask[..., None], clean, 0), broken & mask
         )

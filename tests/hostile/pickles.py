@@ -60,11 +60,11 @@ def _load(make: Callable[[Path], object]) -> None:
 
 
 def _random(rng: np.random.Generator) -> tuple[str, Callable[[Path], object]]:
-    pieces = [
+    parts = [
         (_OPCODES, _PARTS)[int(rng.integers(2))][int(rng.integers(8))] if rng.random() < 0.9 else rng.bytes(3)
         for _ in range(rng.integers(1, 30))
     ]
-    code = b"".join(pieces)
+    code = b"".join(parts)
     content = {"w": tensor(), "x": code} if rng.random() < 0.5 else code
     return f"random program {code[:60].hex()}", lambda file: save(file, content)
 

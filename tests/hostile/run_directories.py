@@ -48,23 +48,23 @@ def attacks(rng: Rng, count: int) -> Iterator[Attack]:
         kind = str(rng.choice(["bytes", "kind", "config", "metrics", "more", "copy"]))
         name = files[int(rng.integers(len(files)))]
         if kind == "bytes":
-            told, changed = damaged_bytes(rng, (target / name).read_bytes())
+            damage, changed = damaged_bytes(rng, (target / name).read_bytes())
             (target / name).write_bytes(changed)
         elif kind == "kind":
-            told = other_kind(rng, target / name, pipes=name.parts[0] != "checkpoints")  # Orbax would wait
+            damage = other_kind(rng, target / name, pipes=name.parts[0] != "checkpoints")  # Orbax would wait
         elif kind == "config":
             name = Path("config.json")
-            told, changed = mutated_json(rng, config)
+            damage, changed = mutated_json(rng, config)
             write_json(target / name, changed)
         elif kind == "metrics":
             name = Path("metrics.jsonl")
-            told = _damage_metrics(rng, target / name)
+            damage = _damage_metrics(rng, target / name)
         else:
             name = Path("checkpoints") / str(rng.choice(NAMES))
-            told = _add(rng, kind, target / name)
+            damage = _add(rng, kind, target / name)
         has_substitute = name.parts[:2] == ("checkpoints", "10") or kind in ("metrics", "more", "copy")
         yield Attack(
-            f"{kind} {number}: {name}, {told}",
+            f"{kind} {number}: {name}, {damage}",
             lambda has_substitute=has_substitute: _resume(target, lines, has_substitute),
         )
 
@@ -85,7 +85,7 @@ def _state(step: int) -> dict[str, jax.Array]:
 
 
 def _damage_metrics(rng: Rng, path: Path) -> str:
-    """Another line at any place."""
+    """Another line at any position."""
     lines = path.read_bytes().splitlines(keepends=True)
     at = int(rng.integers(len(lines) + 1))
     added = LINES[int(rng.integers(len(LINES)))]

@@ -46,22 +46,22 @@ def attacks(rng: Rng, count: int) -> Iterator[Attack]:
         if path.is_symlink() or not path.is_file():
             _remove(path)
         kind = str(rng.choice(KINDS))
-        changed, told = content, ""
+        changed, description = content, ""
         if kind == "bytes":
-            told, changed = damaged_bytes(rng, content)
+            description, changed = damaged_bytes(rng, content)
         elif kind == "header":
-            told, header = damaged_bytes(rng, content[8 : 8 + size])
+            description, header = damaged_bytes(rng, content[8 : 8 + size])
             changed = struct.pack("<Q", len(header)) + header + content[8 + size :]
         elif kind != "kind":
-            told, changed = _rewritten(rng, kind, tensors, notes, path)
+            description, changed = _rewritten(rng, kind, tensors, notes, path)
         path.write_bytes(changed)
         if kind == "kind":
-            told = other_kind(rng, path)
-        yield Attack(f"{kind} {number}: {told}", lambda is_forged=kind == "forged": run(is_forged))
+            description = other_kind(rng, path)
+        yield Attack(f"{kind} {number}: {description}", lambda is_forged=kind == "forged": run(is_forged))
 
 
 def _remove(path: Path) -> None:
-    """Make room for the next file."""
+    """Remove the file for the next one."""
     if path.is_dir() and not path.is_symlink():
         path.rmdir()
     else:
@@ -74,12 +74,12 @@ def _rewritten(
     """A whole file with one number of one array, or one note, changed; what, and its bytes."""
     tensors, notes = {name: tensor.copy() for name, tensor in tensors.items()}, dict(notes)
     if kind == "notes":
-        told = str(rng.choice(list(notes)))
-        notes[told] = str(rng.choice(["", "1", "0" * 64, notes[told][::-1]]))
+        description = str(rng.choice(list(notes)))
+        notes[description] = str(rng.choice(["", "1", "0" * 64, notes[description][::-1]]))
     else:
         names = [name for name in tensors if kind == "arrays" or _bounded(tensors[name], name)]
-        told = str(rng.choice(names))
-        flat: Any = tensors[told].reshape(-1)
+        description = str(rng.choice(names))
+        flat: Any = tensors[description].reshape(-1)
         at = int(rng.integers(len(flat)))
         if flat.dtype.kind == "b":
             flat[at] = not flat[at]
@@ -90,7 +90,7 @@ def _rewritten(
     if kind == "forged":
         notes["sha256"] = module._digest(tensors)
     save_file(tensors, path, notes)
-    return told, path.read_bytes()
+    return description, path.read_bytes()
 
 
 def _bounded(tensor: np.ndarray, name: str) -> bool:

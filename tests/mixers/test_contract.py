@@ -147,7 +147,7 @@ def test_split_law(run, sizes):
 
 @pytest.mark.parametrize("sizes", [[6, 7], [7, 6], [8, 5], [1] * 13], ids=str)
 def test_split_law_inside_packed_documents(run, sizes):
-    """Cuts inside a document, at its border, and just behind it; the second row ends in its last one."""
+    """Cuts inside a document, at its border, and just after it; the second row ends in its last one."""
     mask = np.arange(laws.LENGTH) < np.array([[laws.LENGTH], [11]])
     laws.split_law(run, drawn(2), sizes, mask=mask, segment_ids=laws.PACKED)
 
@@ -155,7 +155,7 @@ def test_split_law_inside_packed_documents(run, sizes):
 def test_a_continued_row_stays_in_its_segment_without_ids(run):
     x, ids = drawn(3), np.array([[0] * 3 + [1] * 10] * laws.ROWS)
     whole = laws.packed(run, x, segment_ids=ids)
-    first, state = laws.in_pieces(run, x, [6], segment_ids=ids)
+    first, state = laws.in_chunks(run, x, [6], segment_ids=ids)
     second, _ = laws.stepped(run, x[:, 6:], state)
     laws.assert_close(np.concatenate([first, second], axis=1), whole, laws.TOLERANCE)
 
@@ -191,7 +191,7 @@ def test_causality(run, t, request):
 
 @pytest.mark.parametrize("cut", [5, 7, 9])
 def test_containment(run, cut):
-    """The document breaks at its third token: cut in front of that, behind it, and at its end."""
+    """The document breaks at its third token: cut before that, after it, and at its end."""
     laws.containment(run, drawn(9), cut)
 
 

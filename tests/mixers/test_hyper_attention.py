@@ -14,7 +14,7 @@ from tests.tolerances import assert_close
 
 
 def test_token_by_token_is_the_parallel_form(x64):
-    """float64, a map per slot; without a tuple outputs are 0, and NaN behind the end of the state."""
+    """float64, a map per slot; without a tuple outputs are 0, and NaN beyond the end of the state."""
     options = {"shared": False, "strict": True, "num_heads": 2, "dtype": jnp.float64}
     mixer = mixers.make("hyper_attention", d_model=6, **options)
     x = np.random.default_rng(0).normal(size=(2, 7, 6))

@@ -34,7 +34,7 @@ def make(name, **options):
     slow_but(["all_poly", "performer", "exp_sum"], [name for name in FEATURE_MAPS if name not in IN_CASES]),
 )
 def test_the_four_laws(name):
-    """Packed and padded rows, whole and in pieces, are their documents alone; and the past stays the past."""
+    """Packed and padded rows, whole and in chunks, are their documents alone; and the past stays the past."""
     options = {"num_features": 5} if name == "performer" else {}
     run = laws.Runner(make(name, num_heads=2, feature_dim=3, **options))
     x = laws.inputs(2, 13, WIDTH, 1)
@@ -57,18 +57,18 @@ def test_the_four_laws(name):
         first, state = apply(padded[:, :5], run.fresh(2), segment_ids=ids[:, :5], mask=mask[:, :5])
         tokens = (part[:, 5:].swapaxes(0, 1) for part in (padded, ids, mask))
         state, rest = lax.scan(one, state, tuple(tokens))
-        pieces = jnp.concatenate([first, rest.swapaxes(0, 1)], axis=1)
+        chunks = jnp.concatenate([first, rest.swapaxes(0, 1)], axis=1)
         alone = apply(x.reshape(6, 4, WIDTH))[0].reshape(x.shape)
         # The second row ends inside its second document, and goes on there.
-        behind = apply(more, state)[0][1, 0]
+        after = apply(more, state)[0][1, 0]
         expected = apply(jnp.concatenate([x[:, 4:6], more], axis=1))[0][1, 2]
-        return {"packed": packed, "pieces": pieces, "alone": alone}, (behind, expected)
+        return {"packed": packed, "chunks": chunks, "alone": alone}, (after, expected)
 
-    got, (behind, expected) = everything(x[:, :-1], x[:, -1:], IDS, MASK)
-    packed, pieces, alone = (np.where(MASK[..., None], got[key], 0) for key in ("packed", "pieces", "alone"))
+    got, (after, expected) = everything(x[:, :-1], x[:, -1:], IDS, MASK)
+    packed, chunks, alone = (np.where(MASK[..., None], got[key], 0) for key in ("packed", "chunks", "alone"))
     laws.assert_close(packed, alone, laws.TOLERANCE)
-    laws.assert_close(pieces, alone, laws.TOLERANCE)
-    laws.assert_close(behind, expected, laws.TOLERANCE)
+    laws.assert_close(chunks, alone, laws.TOLERANCE)
+    laws.assert_close(after, expected, laws.TOLERANCE)
 
     x[:, 9:] += 1
     other = everything(x[:, :-1], x[:, -1:], IDS, MASK)[0]["packed"]

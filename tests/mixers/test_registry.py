@@ -106,8 +106,8 @@ def test_commands_train_sample_and_export_a_mixer_of_an_installed_package(
     assert "outside" in json.dumps(saved)
     asked = ["--checkpoint", tmp_path / "run", "--prompt", "to be", "--max-new-tokens", 4]
     assert run_here("generate", generate.main, asked, capsys).out.startswith("to be")
-    places = ["--checkpoint", tmp_path / "run", "--out", tmp_path / "exported", "--platforms", "cpu"]
-    assert run_here("export", export.main, places, capsys).status == 0
+    flags = ["--checkpoint", tmp_path / "run", "--out", tmp_path / "exported", "--platforms", "cpu"]
+    assert run_here("export", export.main, flags, capsys).status == 0
     assert (tmp_path / "exported" / "decode.jaxexport").exists()
 
 

@@ -75,17 +75,17 @@ def test_a_model_passes_the_token_ids_and_its_state_remembers_them(order):
         return model.apply(params, tokens, segment_ids=ids, mask=mask)[0]
 
     @jax.jit
-    def pieces(params):
+    def chunks(params):
         state, parts = model.init_state(2, 20), []
-        for piece in (slice(0, 3), slice(3, 4), slice(4, 13)):
+        for chunk in (slice(0, 3), slice(3, 4), slice(4, 13)):
             logits, state = model.apply(
-                params, tokens[:, piece], state, segment_ids=ids[:, piece], mask=mask[:, piece]
+                params, tokens[:, chunk], state, segment_ids=ids[:, chunk], mask=mask[:, chunk]
             )
             parts.append(logits)
         return jnp.concatenate(parts, axis=1)
 
     real = MASK[..., None]
-    assert_close(np.where(real, pieces(params), 0), np.where(real, whole(params), 0), FLOAT32)
+    assert_close(np.where(real, chunks(params), 0), np.where(real, whole(params), 0), FLOAT32)
 
 
 def test_random_selection_is_fixed_by_position_or_drawn_anew():

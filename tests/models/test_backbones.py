@@ -56,7 +56,7 @@ def test_the_normed_copy_is_an_option():
 
 
 def test_each_layer_adds_a_normed_copy_of_the_stream():
-    """The identity in the MLP's place: r <- r + mixer(LN1(r)), then r <- r + LN2(r)."""
+    """The identity instead of the MLP: r <- r + mixer(LN1(r)), then r <- r + LN2(r)."""
     config = mqar_backbone(None, 8, vocab_size=11, layers=["short_conv", "short_conv"])
     model, tokens = bj.LanguageModel(config), np.random.default_rng(0).integers(0, 11, (2, 6))
     params = jax.tree.map(lambda leaf: leaf * 3, initialised(model))

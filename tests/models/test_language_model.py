@@ -66,16 +66,16 @@ def whole(apply, tokens) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def in_pieces(model, apply):
+def in_chunks(model, apply):
     """The logits of calls that hand the state on, and the last state."""
 
     def run(tokens, sizes):
-        state, pieces, begin = model.init_state(batch_size=2, max_length=LENGTH), [], 0
+        state, chunks, begin = model.init_state(batch_size=2, max_length=LENGTH), [], 0
         for size in sizes:
             logits, state = apply(tokens[:, begin : begin + size], state)
-            pieces.append(logits)
+            chunks.append(logits)
             begin += size
-        return np.concatenate(pieces, axis=1), state
+        return np.concatenate(chunks, axis=1), state
 
     return run
 
@@ -148,24 +148,24 @@ def test_logits_are_float32_over_the_padded_vocabulary(whole):
 
 
 @pytest.mark.parametrize("sizes", [[1, 7, 7, 7], [7, 1, 7, 7], [7, 7, 7, 1], [1] * LENGTH], ids=str)
-def test_prefill_and_decoding_equal_the_full_pass(in_pieces, tokens, whole, sizes):
-    assert_close(in_pieces(tokens, sizes)[0], whole, 3e-6)  # float32, four layers
+def test_prefill_and_decoding_equal_the_full_pass(in_chunks, tokens, whole, sizes):
+    assert_close(in_chunks(tokens, sizes)[0], whole, 3e-6)  # float32, four layers
 
 
-def test_packed_documents_are_independent(apply, in_pieces, tokens):
+def test_packed_documents_are_independent(apply, in_chunks, tokens):
     lengths = [5, 10, 7]
     ids = np.repeat([0, 1, 0], lengths)[None].repeat(2, axis=0)
     packed, _ = apply(tokens, segment_ids=ids)
     for begin, length in zip(np.cumsum([0, *lengths]), lengths, strict=False):
         sizes = [PIECE] * (length // PIECE) + [1] * (length % PIECE)
-        alone, _ = in_pieces(tokens[:, begin:], sizes)
+        alone, _ = in_chunks(tokens[:, begin:], sizes)
         assert_close(packed[:, begin : begin + length], alone, 3e-6)
 
 
-def test_padding_changes_nothing(model, apply, in_pieces, tokens):
+def test_padding_changes_nothing(model, apply, in_chunks, tokens):
     mask = np.arange(LENGTH - 1) < np.array([[LENGTH - 1], [4]])
     padded, state = apply(tokens[:, :-1], model.init_state(2, LENGTH), mask=mask)
-    alone, alone_state = in_pieces(tokens, [1] * 4)
+    alone, alone_state = in_chunks(tokens, [1] * 4)
     assert_close(padded[1, :4], alone[1], 3e-6)
     step = np.array([[3], [3]])
     assert_close(apply(step, state)[0][1], apply(step, alone_state)[0][1], 3e-6)

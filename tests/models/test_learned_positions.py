@@ -40,7 +40,7 @@ def test_positions_matter(model):
     assert np.abs(logits[0, 0] - logits[0, 2]).max() > 0.1
 
 
-def test_continues_behind_a_state(model):
+def test_continues_after_a_state(model):
     module, params, apply = model
     given = tokens(2, MAX)
     whole, _ = apply(params, given)

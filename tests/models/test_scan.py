@@ -74,7 +74,7 @@ def start(config: bj.ModelConfig):
     [("PRPRC", "block"), pytest.param("CLSLSLS", "none", marks=pytest.mark.slow)],
 )
 def test_outputs_and_gradients_stay(schedule, remat, x64):
-    """With layers before and behind, and with RWKV's, which start differently at each depth."""
+    """With layers before and after, and with RWKV's, which start differently at each depth."""
     config = CONFIG.replace(schedule=schedule, remat=remat, mlp="none")
     params = start(config)
     context = {

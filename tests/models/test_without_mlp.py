@@ -22,7 +22,7 @@ CONFIG = bj.ModelConfig(
 
 
 def test_the_stream_is_the_sum_of_all_mixers():
-    """An RWKV block: time mixing and channel mixing, each behind a norm and added to the stream."""
+    """An RWKV block: time mixing and channel mixing, each after a norm and added to the stream."""
     model = bj.LanguageModel(CONFIG)
     tokens = np.random.default_rng(0).integers(0, 11, (2, 6))
     params = nn.meta.unbox(normals(model.init, tokens))

@@ -19,7 +19,7 @@ An op's test file subclasses `Contract` and has its cases, its oracle and what i
             ...  # a loop over rows and tokens in float64 NumPy: y and {"sum": ...}
 
 Segment ids, padding and the initial state are always there and are data: where a law needs none of them, it
-passes ids of 0, a mask of True and the state of rows that have seen nothing. So a row is cut, and a document
+passes ids of 0, a mask of True and the state of rows without tokens. So a row is cut, and a document
 taken out of its pack, by rolling tokens to the front and masking the rest. `test_without_a_placement` passes
 None instead. An op that does not have or promise something sets its test to None: `test_split = None`.
 """
@@ -101,10 +101,10 @@ class Contract(Declared):
         def law(drawn):
             (arrays, at, weights), outputs = drawn[:3], []
             for part in (slice(cut), slice(cut, None)):
-                piece = {name: drawn.arrays[name][:, part] for name in self.moving(drawn.arrays, bare)}
+                chunk = {name: drawn.arrays[name][:, part] for name in self.moving(drawn.arrays, bare)}
                 here = at._replace(segment_ids=at.segment_ids[:, part], mask=at.mask[:, part])
                 weigh = weights | {"y": weights["y"][:, part]}
-                result = self.run(arrays | piece, here, weigh, bare, last, gradients=False)
+                result = self.run(arrays | chunk, here, weigh, bare, last, gradients=False)
                 outputs.append(result.y)
                 arrays, at = arrays | result.state, at._replace(**result.stream)
             self.check(result._replace(y=np.concatenate(outputs, axis=1)), drawn, last)

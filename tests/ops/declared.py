@@ -21,7 +21,7 @@ from tests.tolerances import (
 )
 
 PREFIX = 5
-"""The most tokens that a drawn initial state has seen."""
+"""The most tokens that a drawn initial state may have consumed."""
 
 STEP = 1e-5
 """of central differences"""
@@ -67,22 +67,22 @@ def program(
 
 @st.composite
 def examples(draw_, contract: "Declared", case: Any, *, fresh: bool = False, full: bool = False) -> Drawn:
-    """Inputs of a case; `fresh`: no row has seen anything; `full`: nothing is padded."""
+    """Inputs of a case; `fresh`: no row has tokens yet; `full`: nothing is padded."""
     batch, length = case.sizes[:2]
     rng = np.random.default_rng(draw_(draw.seeds))
     arrays = contract.arrays(rng, case)
     ids = draw_(draw.segment_ids(batch, length)) * contract.segments
     counts = np.full(batch, length) if full else draw_(draw.counts(batch, length))
-    seen = np.zeros(batch, np.int32) if fresh else draw_(draw.counts(batch, PREFIX))
-    start = rng.integers(0, np.maximum(seen, 1)).astype(np.int32)
-    segment = np.where(seen > 0, rng.integers(0, 3, size=batch), 0).astype(np.int32) * contract.segments
-    at = Placement(ids, draw.mask(counts, length), seen, start, segment)
+    lengths = np.zeros(batch, np.int32) if fresh else draw_(draw.counts(batch, PREFIX))
+    start = rng.integers(0, np.maximum(lengths, 1)).astype(np.int32)
+    segment = np.where(lengths > 0, rng.integers(0, 3, size=batch), 0).astype(np.int32) * contract.segments
+    at = Placement(ids, draw.mask(counts, length), lengths, start, segment)
     for name, nothing in contract.empty(arrays, case).items():
-        arrays[name] = where(seen > 0, arrays[name], nothing)
+        arrays[name] = where(lengths > 0, arrays[name], nothing)
     y, state = contract.oracle(arrays, at, case)
     weights = {name: rng.normal(size=x.shape) for name, x in {"y": y, **state}.items()}
     weights["y"] = where(at.mask, weights["y"], 0)
-    for name in state:  # rows that have still seen nothing
+    for name in state:  # rows that still have no tokens
         weights[name] = where(at.moved()["length"] > 0, weights[name], 0)
     return Drawn(arrays, at, weights, y, state)
 
@@ -143,7 +143,7 @@ class Declared:
         return [x for x in self.tokens if x in arrays and arrays[x].shape[:2] == tuple(case.sizes[:2])]
 
     def empty(self, arrays: Arrays, case: Any) -> Arrays:
-        """The state of rows that have seen nothing."""
+        """The state of rows without tokens."""
         return {name: np.zeros_like(arrays[name]) for name in self.state}
 
     def law(
@@ -168,7 +168,7 @@ class Declared:
         kept = (*self.state, *self.wide)
         arrays = {name: np.asarray(x, wide if name in kept else dtype) for name, x in arrays.items()}
         weights = {name: np.asarray(x, wide) for name, x in weights.items()}
-        with jax.enable_x64(dtype != "bfloat16"):  # a float32 that becomes float64 is seen
+        with jax.enable_x64(dtype != "bfloat16"):  # a float32 that becomes float64 is noticed
             compiled = program(type(self), case, implementation, gradients)
             (_, (y, state, stream)), slopes = jax.tree.map(np.asarray, compiled(arrays, at, weights))
         stream = {name: getattr(stream, name) for name in nowhere(0)} if stream is not None else {}
@@ -203,11 +203,11 @@ class Declared:
             direction = rng.normal(size=x.shape)
             if name in self.state:
                 direction = where(drawn.at.length > 0, direction, 0)
-            ahead, behind = (loss(drawn.arrays | {name: x + step * direction}) for step in (STEP, -STEP))
+            above, below = (loss(drawn.arrays | {name: x + step * direction}) for step in (STEP, -STEP))
             products = result.gradients[name] * direction
             # Relative to what the sum would be without cancellation.
             scale = max(np.abs(products).sum(), abs(loss(drawn.arrays)), 1)
-            error = abs(products.sum() - (ahead - behind) / (2 * STEP))
+            error = abs(products.sum() - (above - below) / (2 * STEP))
             assert error < tolerance * scale, f"{what}: gradient of {name}, {error:.2e} of {scale:.3g}"
 
     def check_all(self, drawn: Drawn, case: Any, name: str, dtype: str) -> Result:

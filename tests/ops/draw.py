@@ -28,8 +28,8 @@ def counts(batch: int, length: int) -> st.SearchStrategy[np.ndarray]:
 
 
 @st.composite
-def pieces(draw_, length: int) -> list[int]:
-    """Lengths of the pieces of a text of `length` tokens, cut anywhere, two pieces or more: few lengths."""
+def chunks(draw_, length: int) -> list[int]:
+    """Lengths of the chunks of a text of `length` tokens, cut anywhere, two chunks or more: few lengths."""
     sizes: list[int] = []
     while left := length - sum(sizes):
         sizes.append(draw_(st.sampled_from([size for size in (1, 2, 5) if size <= left and size < length])))

@@ -40,16 +40,16 @@ class Case(NamedTuple):
 class HyperContract(Contract):
     """Of the ops over tuples, which have one implementation; their states are tested apart."""
 
-    tokens = ("q", *(f"{name}{place}" for name in "kv" for place in range(3)))
+    tokens = ("q", *(f"{name}{slot}" for name in "kv" for slot in range(3)))
     implementations = ("xla",)
     test_the_reference = test_split = test_shorter_calls = None
 
     def arrays(self, rng, case):
         batch, length, heads, width, value_size = case.sizes
         arrays = {"q": rng.normal(size=(batch, length, heads, width))}
-        for place in range(1 if "shared" in case.options else case.order - 1):
-            arrays[f"k{place}"] = rng.normal(size=(batch, length, heads, width))
-            arrays[f"v{place}"] = rng.normal(size=(batch, length, heads, value_size))
+        for slot in range(1 if "shared" in case.options else case.order - 1):
+            arrays[f"k{slot}"] = rng.normal(size=(batch, length, heads, width))
+            arrays[f"v{slot}"] = rng.normal(size=(batch, length, heads, value_size))
         return arrays
 
     def oracle(self, arrays, at, case, scale=0.7):
@@ -74,10 +74,10 @@ class HyperContract(Contract):
 
 
 def slotted(case: Case, arrays: dict[str, Any]) -> tuple[Any, tuple, tuple]:
-    """q, ks and vs with an array in each place."""
+    """q, ks and vs with an array in each slot."""
     slots = case.order - 1
     return arrays["q"], *(
-        tuple(arrays.get(f"{name}{place}", arrays[f"{name}0"]) for place in range(slots)) for name in "kv"
+        tuple(arrays.get(f"{name}{slot}", arrays[f"{name}0"]) for slot in range(slots)) for name in "kv"
     )
 
 

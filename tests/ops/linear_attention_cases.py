@@ -1,4 +1,4 @@
-"""What the laws of linear attention are checked on, for the ops and for the kernels behind them."""
+"""What the laws of linear attention are checked on, for the ops and for the kernels that implement them."""
 
 import functools
 from typing import Any, NamedTuple
@@ -78,8 +78,8 @@ def inputs(draw_, case: Case) -> Inputs:
     placement: dict[str, Any] = {}
     state = None
     if "state" in case.options:  # of rows that have come differently far, some nowhere
-        ids, seen = draw_(draw.segment_ids(batch, 4)), draw_(draw.counts(batch, 4))
-        _, state = recurrence(case, tokens(rng, case, 4), ids, seen)
+        ids, lengths = draw_(draw.segment_ids(batch, 4)), draw_(draw.counts(batch, 4))
+        _, state = recurrence(case, tokens(rng, case, 4), ids, lengths)
         arrays |= {"kv": state.kv, "k_sum": state.k}
         placement["stream"] = tuple(state[2:])
     if "segments" in case.options:

@@ -51,23 +51,23 @@ def linear_attention(
     batch, length, heads, features = phi_q.shape
     state = empty_sums(batch, heads, features, v.shape[-1]) if state is None else state
     fresh = state.length == 0
-    kv, z, seen, start, segment = (np.array(x) for x in state)
+    kv, z, lengths, start, segment = (np.array(x) for x in state)
     y = np.zeros(v.shape)
     for row in range(batch):
         for t in range(length if counts is None else counts[row]):
             if segment_ids is not None:
                 if segment_ids[row, t] != segment[row] and not (fresh[row] and t == 0):
-                    kv[row], z[row], start[row] = 0, 0, seen[row]
+                    kv[row], z[row], start[row] = 0, 0, lengths[row]
                 segment[row] = segment_ids[row, t]
             if log_decay is not None:
                 kv[row] *= np.exp(np.broadcast_to(log_decay, (batch, length, heads))[row, t])[:, None, None]
             kv[row] += phi_k[row, t][:, :, None] * v[row, t][:, None, :]
             z[row] += phi_k[row, t]
-            seen[row] += 1
+            lengths[row] += 1
             y[row, t] = np.einsum("hf,hfv->hv", phi_q[row, t], kv[row])
             if eps is not None:
                 y[row, t] /= (np.einsum("hf,hf->h", phi_q[row, t], z[row]) + eps)[:, None]
-    return y, Sums(kv, z, seen, start, segment)
+    return y, Sums(kv, z, lengths, start, segment)
 
 
 def segment_starts(ids) -> list[int]:

@@ -54,12 +54,12 @@ class Placement(NamedTuple):
 
 
 def nowhere(batch: int) -> Arrays:
-    """The stream of rows that have seen nothing."""
+    """The stream of rows without tokens."""
     return dict.fromkeys(("length", "start", "segment"), np.zeros(batch, np.int32))
 
 
 def roll(x: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Row b with its token `by[b]` in front."""
+    """Row b with its token `by[b]` first."""
     return np.stack([np.roll(row, -shift, axis=0) for row, shift in zip(x, by, strict=True)])
 
 

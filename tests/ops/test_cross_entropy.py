@@ -1,4 +1,4 @@
-"""The loss from hidden vectors: values and gradients of the logits' own, in one piece and in many."""
+"""The loss from hidden vectors: values and gradients of the logits' own, in one chunk and in many."""
 
 import importlib
 import inspect
@@ -49,7 +49,7 @@ def definition(hidden, embedding, targets, weights):
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
-@pytest.mark.parametrize("logits", [1 << 25, ROWS * 4 * VOCAB, 1], ids=["whole", "4 pieces", "tokens"])
+@pytest.mark.parametrize("logits", [1 << 25, ROWS * 4 * VOCAB, 1], ids=["whole", "4 chunks", "tokens"])
 def test_value_and_gradients_are_those_of_the_logits(monkeypatch, logits, platform):
     """The form for GPUs runs anywhere: the vocabulary padded, the sum of exponentials in one pass."""
     monkeypatch.setattr(MODULE, "LOGITS", {platform: logits})

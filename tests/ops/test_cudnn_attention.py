@@ -24,7 +24,7 @@ from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """JAX's own attention in the place of cuDNN's, which then takes float32, too."""
+    """JAX's own attention instead of cuDNN's, which then takes float32, too."""
     monkeypatch.setattr(cudnn_attention, "IMPLEMENTATION", "xla")
     monkeypatch.setattr(dispatch, "_cannot_run", lambda *arguments: None)
 
@@ -100,9 +100,9 @@ def test_a_cache_from_the_first_prompt_to_single_tokens(left, stand_in):
     """Prompts of different lengths into an empty cache, a further chunk, then tokens, one of them of another
     text than those before it: outputs and caches are those of the reference."""
     case = Case(heads=2, kv_heads=1, left=left)
-    pieces = [draw(case, length, seed)[:3] for seed, length in enumerate((5, 3, 1, 1, 1))]
+    chunks = [draw(case, length, seed)[:3] for seed, length in enumerate((5, 3, 1, 1, 1))]
     counts = [np.array([[5], [2], [0]]), np.array([[3], [3], [2]])]
-    context = [{"mask": np.arange(len(p[0][0])) < n} for p, n in zip(pieces, counts, strict=False)]
+    context = [{"mask": np.arange(len(p[0][0])) < n} for p, n in zip(chunks, counts, strict=False)]
     context += [{}, {"segment_ids": np.full((BATCH, 1), 7, np.int32)}, {}]
 
     @functools.partial(jax.jit, static_argnames="name")
@@ -115,7 +115,7 @@ def test_a_cache_from_the_first_prompt_to_single_tokens(left, stand_in):
     for name in ("cudnn", "reference"):
         cache = blank(ops.init_kv_cache, BATCH, 12 if left is None else left + 1, 1, WIDTH, WIDTH)
         outputs[name] = []
-        for arrays, given in zip(pieces, context, strict=True):
+        for arrays, given in zip(chunks, context, strict=True):
             # A text's first token has a segment, which cuDNN does not take; those after it have none.
             taken = "reference" if "segment_ids" in given else name
             y, cache = step(arrays, cache, given, taken)

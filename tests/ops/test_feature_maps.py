@@ -110,7 +110,7 @@ def _positive_part(x):
 
 
 def _exp_sum(x, p):
-    """Both places of a channel side by side."""
+    """Both features of a channel side by side."""
     sides = np.stack([x >= 0, x < 0], axis=-1) * _positive_part(x)[..., None]
     return np.maximum(sides.reshape(*x.shape[:-1], -1), 1e-12)
 
@@ -207,11 +207,11 @@ def test_features_are_the_formulas(name):
             features, (gx, gp) = value_and_slope(x, projections, weights, name=name)
         assert_close(features, expected, FLOAT64)
         step = 1e-5
-        ahead, behind = (
+        ahead, after = (
             (weights * FORMULAS[name](x + s * dx, projections + s * dp)).sum() for s in (step, -step)
         )
         slope = np.vdot(gx, dx) + np.vdot(gp, dp)
-        assert_close(slope, (ahead - behind) / (2 * step), FINITE_DIFFERENCE, magnitude=np.abs(weights).sum())
+        assert_close(slope, (ahead - after) / (2 * step), FINITE_DIFFERENCE, magnitude=np.abs(weights).sum())
 
         single = (np.asarray(array, np.float32) for array in (x, projections, weights))
         features32, (gx32, _) = value_and_slope(*single, name=name)
@@ -249,7 +249,7 @@ def attention(arrays, placement, weights, *, name, implementation):
 
 @pytest.mark.parametrize("name", slow_but(["performer"], ["performer", "all_poly", "exp_dim"], core=[]))
 def test_attention_with_a_map(name):
-    """Both implementations against the recurrence, behind a state, with segments and padding."""
+    """Both implementations against the recurrence, after a state, with segments and padding."""
 
     @given(draw.seeds, draw.segment_ids(2, LENGTH), draw.counts(2, LENGTH))
     def law(seed, ids, counts):

@@ -1,4 +1,4 @@
-"""Products of scores: loops in NumPy, both forms, their states, and the identity behind the linear state."""
+"""Products of scores: loops in NumPy, both forms, their states, and the linear state's identity."""
 
 import functools
 from itertools import pairwise
@@ -49,7 +49,7 @@ BIDIRECTIONAL = [
 
 
 def factors(arrays, name):
-    return tuple(arrays[f"{name}{place}"] for place in range(4) if f"{name}{place}" in arrays)
+    return tuple(arrays[f"{name}{slot}"] for slot in range(4) if f"{name}{slot}" in arrays)
 
 
 class TestHyperFeatureAttention(Contract):
@@ -57,7 +57,7 @@ class TestHyperFeatureAttention(Contract):
 
     cases = release_but(CASES[:2], CASES)
     bare = release_but([], CASES[:2])
-    tokens = ("v", *(f"{name}{place}" for name in "qk" for place in range(4)))
+    tokens = ("v", *(f"{name}{slot}" for name in "qk" for slot in range(4)))
     implementations = ("xla",)
     zero_padding = False
     test_the_reference = test_split = test_shorter_calls = test_bfloat16 = None
@@ -66,9 +66,9 @@ class TestHyperFeatureAttention(Contract):
         batch, length, heads, value_size = case.sizes
         arrays = {"v": rng.normal(size=(batch, length, heads, value_size))}
         for name in "qk":
-            for place, width in enumerate(case.widths):
+            for slot, width in enumerate(case.widths):
                 x = rng.normal(size=(batch, length, heads, width))
-                arrays[f"{name}{place}"] = np.abs(x) if "normalized" in case.options else x
+                arrays[f"{name}{slot}"] = np.abs(x) if "normalized" in case.options else x
         return arrays
 
     def call(self, arrays, at, case, implementation, **state):
@@ -118,7 +118,7 @@ CUTS = [0, 5, 6, 11]
 
 
 @pytest.mark.parametrize("kind", release_but(["linear"], ["softmax", "linear"]))
-def test_pieces_continue_each_other(kind):
+def test_chunks_continue_each_other(kind):
     """Calls after a state, a single token among them, equal the loops over all pairs, in float64."""
     laws, case = TestHyperFeatureAttention(), Case((2, LENGTH, 1, 2), (2, 3), kind)
 
@@ -160,7 +160,7 @@ def test_one_factor_is_softmax_attention():
 
 @pytest.mark.parametrize("widths", [(3,), (2, 1, 4), (3, 3)])
 def test_tensor_products_multiply_scores(widths):
-    """The identity behind the linear state; the channels are in the order of `np.kron`."""
+    """The identity that the linear state uses; the channels are in the order of `np.kron`."""
     qs, ks = ([np.asarray(numbers(width, seed=seed)) for width in widths] for seed in (0, 1))
     phi = ops.tensor_product_map(widths)
     features = jax.jit(phi.features)

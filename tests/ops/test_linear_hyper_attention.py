@@ -1,4 +1,4 @@
-"""Linear HyperAttention: the chunked sums against all tuples at once, and the identities behind them."""
+"""Linear HyperAttention: the chunked sums against all tuples at once, and the identities that they use."""
 
 import sys
 from typing import Any
@@ -60,16 +60,16 @@ class TestBidirectional(TestLinearHyperAttention):
     test_segments = test_causality = test_bfloat16 = test_without_a_placement = None
 
 
-PIECES = CASES[1]
+CHUNKS = CASES[1]
 
 
 @jax.jit
-def piece(arrays, at, state):
+def chunk(arrays, at, state):
     laws = TestLinearHyperAttention()
-    return laws.call(arrays, at, PIECES, "xla", initial_state=state, return_state=True)[0]
+    return laws.call(arrays, at, CHUNKS, "xla", initial_state=state, return_state=True)[0]
 
 
-def test_pieces_are_the_parallel_form():
+def test_chunks_are_the_parallel_form():
     """float64, cut anywhere, token by token too."""
     laws = TestLinearHyperAttention()
 
@@ -80,12 +80,12 @@ def test_pieces_are_the_parallel_form():
             for size in sizes:
                 part = {name: x[:, begin : begin + size] for name, x in drawn.arrays.items()}
                 at = Placement(*(x[:, begin : begin + size] for x in drawn.at[:2]))
-                y, state = piece(part, at, state)
+                y, state = chunk(part, at, state)
                 outputs.append(y)
                 begin += size
         assert_close(np.concatenate(outputs, axis=1), drawn.y, 1e-12)
 
-    laws.law(PIECES, law, st.sampled_from([[1] * 6, [1, 4, 1], [4, 1, 1]]), fresh=True)
+    laws.law(CHUNKS, law, st.sampled_from([[1] * 6, [1, 4, 1], [4, 1, 1]]), fresh=True)
 
 
 def sums_of(arrays: Any, strict: bool) -> list[np.ndarray]:
@@ -97,8 +97,8 @@ def sums_of(arrays: Any, strict: bool) -> list[np.ndarray]:
         for t in range(kv.shape[1]):
             old = sums.copy()
             for s in range(e, -1, -1):
-                behind = 1 if s == e else (old if strict else sums)[s + 1]
-                sums[s] += kv[s, t] * behind
+                after = 1 if s == e else (old if strict else sums)[s + 1]
+                sums[s] += kv[s, t] * after
         result.append(sums[None, None])
     return result
 

@@ -71,15 +71,15 @@ class TestLongConv(Contract):
         x, state = arrays["x"], {name: arrays[name].copy() for name in self.state}
         y = np.zeros(x.shape)
         for row, count in enumerate(at.counts):
-            seen = at.length[row] if self.state else 0
-            text, index = x[row, :count], np.arange(seen)
-            if seen:  # what has left the ring is out of reach of all taps
+            past = at.length[row] if self.state else 0
+            text, index = x[row, :count], np.arange(past)
+            if past:  # what has left the ring is out of reach of all taps
                 text = np.concatenate([arrays["inputs"][row, index % case.slots], text])
             ids = np.concatenate([np.where(index < at.start[row], -1, at.segment[row]), at.segment_ids[row]])
             whole = oracles.short_conv(text[None], arrays["kernel"][::-1], segment_ids=ids[None, : len(text)])
-            y[row, :count] = whole[0, seen:] + arrays["skip"] * x[row, :count]
+            y[row, :count] = whole[0, past:] + arrays["skip"] * x[row, :count]
             for t in range(count if self.state else 0):
-                state["inputs"][row, (seen + t) % case.slots] = x[row, t]
+                state["inputs"][row, (past + t) % case.slots] = x[row, t]
         return y, state
 
 

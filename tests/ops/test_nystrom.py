@@ -23,20 +23,20 @@ def softmax(scores):
     return weights / weights.sum()
 
 
-def landmarks_by_hand(q, k, v, piece, ids):
+def landmarks_by_hand(q, k, v, size, ids):
     """The causal form, query by query."""
     y = np.zeros(v.shape)
     for row in range(len(q)):
         starts = oracles.segment_starts(ids[row])
         for head in range(q.shape[2]):
             for i in range(q.shape[1]):
-                own = i - (i - starts[i]) % piece
+                own = i - (i - starts[i]) % size
                 scores, values = [], []
-                for begin in range(starts[i], own, piece):
-                    part = slice(begin, begin + piece)
+                for begin in range(starts[i], own, size):
+                    part = slice(begin, begin + size)
                     query, keys = q[row, part, head].mean(0), k[row, part, head]
                     readout = softmax(keys @ query / np.sqrt(3)) @ v[row, part, head]
-                    scores.append(q[row, i, head] @ keys.mean(0) / np.sqrt(3) + np.log(piece))
+                    scores.append(q[row, i, head] @ keys.mean(0) / np.sqrt(3) + np.log(size))
                     values.append(readout)
                 for j in range(own, i + 1):
                     scores.append(q[row, i, head] @ k[row, j, head] / np.sqrt(3))
@@ -56,28 +56,35 @@ def landmarks_by_hand(q, k, v, piece, ids):
     ],
 )
 def test_the_causal_form_is_its_equation(implementation, dtype, ids, x64):
-    arrays, piece = [np.asarray(x) for x in drawn()], 3
-    run = jax.jit(ops.landmark_attention, static_argnames=("piece", "implementation"))
-    y = run(*(x.astype(dtype) for x in arrays), piece=piece, implementation=implementation, segment_ids=ids)
-    expected = landmarks_by_hand(*arrays, piece, np.zeros((2, 13), int) if ids is None else ids)
+    arrays, size = [np.asarray(x) for x in drawn()], 3
+    run = jax.jit(ops.landmark_attention, static_argnames=("tokens_per_landmark", "implementation"))
+    y = run(
+        *(x.astype(dtype) for x in arrays),
+        tokens_per_landmark=size,
+        implementation=implementation,
+        segment_ids=ids,
+    )
+    expected = landmarks_by_hand(*arrays, size, np.zeros((2, 13), int) if ids is None else ids)
     assert_close(y, expected, FLOAT64 if dtype == np.float64 else FLOAT32)
 
 
 @pytest.mark.release
-def test_pieces_of_one_token_or_of_equal_keys_are_exact(x64):
+def test_chunks_of_one_token_or_of_equal_keys_are_exact(x64):
     q, k, v = (np.asarray(x) for x in drawn(length=12))
     exact = jax.jit(ops.softmax_attention)
-    landmarks = jax.jit(ops.landmark_attention, static_argnames="piece")
-    assert_close(landmarks(q, k, v, piece=1), exact(q, k, v), FLOAT64)
+    landmarks = jax.jit(ops.landmark_attention, static_argnames="tokens_per_landmark")
+    assert_close(landmarks(q, k, v, tokens_per_landmark=1), exact(q, k, v), FLOAT64)
     k = np.repeat(k[:, ::4], 4, axis=1)
-    assert_close(landmarks(q, k, v, piece=4), exact(q, k, v), FLOAT64)
+    assert_close(landmarks(q, k, v, tokens_per_landmark=4), exact(q, k, v), FLOAT64)
 
 
 @pytest.mark.release
 def test_large_scores_stay_finite():
     q, k, v = drawn(jnp.bfloat16, scale=300.0)
     run = jax.jit(
-        jax.value_and_grad(lambda q, k, v: jnp.sum(ops.landmark_attention(q, k, v, piece=4)), (0, 1, 2))
+        jax.value_and_grad(
+            lambda q, k, v: jnp.sum(ops.landmark_attention(q, k, v, tokens_per_landmark=4)), (0, 1, 2)
+        )
     )
     assert all(np.all(np.isfinite(np.asarray(leaf, np.float32))) for leaf in jax.tree.leaves(run(q, k, v)))
 
@@ -104,8 +111,14 @@ def test_zoologys_form_is_attention_when_landmarks_suffice_and_leaks_else():
     [
         (lambda q, k, v: ops.nystrom_attention(q, k, v, num_landmarks=0), "num_landmarks = 0"),
         (lambda q, k, v: ops.nystrom_attention(q, k, v, num_landmarks=2, iterations=0), "iterations = 0"),
-        (lambda q, k, v: ops.landmark_attention(q, k, v, piece=0), "piece = 0: expected at least 1 token"),
-        (lambda q, k, v: ops.landmark_attention(q, k[:, 1:], v, piece=2), r"k has shape \(2, 12, 2, 3\)"),
+        (
+            lambda q, k, v: ops.landmark_attention(q, k, v, tokens_per_landmark=0),
+            "tokens_per_landmark = 0: expected at least 1 token",
+        ),
+        (
+            lambda q, k, v: ops.landmark_attention(q, k[:, 1:], v, tokens_per_landmark=2),
+            r"k has shape \(2, 12, 2, 3\)",
+        ),
     ],
 )
 def test_bad_arguments_are_named(call, message, unchecked):

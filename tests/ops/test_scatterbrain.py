@@ -21,7 +21,7 @@ def drawn(dtype=np.float64, scale=1.0):
 
 
 def by_hand(q, k, v, directions, left, ids):
-    """Weights query by query: exact ones in the window, estimated ones behind it, one normaliser."""
+    """Weights query by query: exact ones in the window, estimated ones before it, one normaliser."""
 
     def phi(x):
         x = x / 3**0.25

@@ -23,15 +23,15 @@ def segments(ids, count):
 
 @jax.jit
 def compute(tokens, scores, budget, ids, mask, before):
-    places, _ = ops.advance(None, ROWS, LENGTH, ids, mask)
-    lengths = ops.segment_lengths(places, ROWS)
+    positions, _ = ops.advance(None, ROWS, LENGTH, ids, mask)
+    lengths = ops.segment_lengths(positions, ROWS)
     return {
         "token": ops.repeated(tokens, segment_ids=ids, mask=mask),
         "bigram": ops.repeated(tokens, 2, segment_ids=ids, mask=mask),
         "lengths": lengths,
-        "highest": ops.highest(scores, jnp.minimum(budget, lengths), places),
-        "softmax": ops.segment_softmax(scores, places),
-        "running": jnp.exp(scores - ops.running_log_sum(scores, before, places)[0]),
+        "highest": ops.highest(scores, jnp.minimum(budget, lengths), positions),
+        "softmax": ops.segment_softmax(scores, positions),
+        "running": jnp.exp(scores - ops.running_log_sum(scores, before, positions)[0]),
     }
 
 
@@ -48,14 +48,14 @@ def test_every_segment_is_looked_at_by_itself(data, seed):
     for row in range(ROWS):
         for segment in segments(ids[row], counts[row]):
             weights = np.exp(scores[row, segment].astype(np.float64))
-            for place, t in enumerate(segment):
-                bigrams = [tuple(tokens[row, [s, s + 1]]) for s in segment[: max(place - 1, 0)]]
-                expected["token"][row, t] = tokens[row, t] in tokens[row, segment[:place]]
-                expected["bigram"][row, t] = place > 0 and tuple(tokens[row, [t - 1, t]]) in bigrams
+            for position, t in enumerate(segment):
+                bigrams = [tuple(tokens[row, [s, s + 1]]) for s in segment[: max(position - 1, 0)]]
+                expected["token"][row, t] = tokens[row, t] in tokens[row, segment[:position]]
+                expected["bigram"][row, t] = position > 0 and tuple(tokens[row, [t - 1, t]]) in bigrams
                 expected["lengths"][row, t] = len(segment)
                 expected["highest"][row, t] = np.sum(scores[row, segment] > scores[row, t]) < 2
-                expected["softmax"][row, t] = weights[place] / weights.sum()
-                expected["running"][row, t] = weights[place] / weights[: place + 1].sum()
+                expected["softmax"][row, t] = weights[position] / weights.sum()
+                expected["running"][row, t] = weights[position] / weights[: position + 1].sum()
     real = {name: np.where(mask, value, 0) for name, value in got.items()}
     assert_close(real, expected, FLOAT32)
 
@@ -68,9 +68,9 @@ def test_a_running_sum_continues(x64):
 
     def continued(scores, before):
         stream, parts = None, []
-        for piece in (slice(0, 3), slice(3, 4), slice(4, 8)):
-            places, stream = ops.advance(stream, 2, piece.stop - piece.start, ids[:, piece])
-            sums, before = ops.running_log_sum(scores[:, piece], before, places)
+        for chunk in (slice(0, 3), slice(3, 4), slice(4, 8)):
+            positions, stream = ops.advance(stream, 2, chunk.stop - chunk.start, ids[:, chunk])
+            sums, before = ops.running_log_sum(scores[:, chunk], before, positions)
             parts.append(sums)
         return jnp.concatenate(parts, axis=1)
 

@@ -110,15 +110,15 @@ class TestSoftmaxAttention(Contract):
         batch, length, heads, _, width, value_size = case.sizes
         y, state = np.zeros((batch, length, heads, value_size)), {x: arrays[x].copy() for x in self.state}
         for row, count in enumerate(at.counts):
-            seen = at.length[row] if self.state else 0
+            past = at.length[row] if self.state else 0
             # Tokens that have left the ring are out of every window: any number will do.
-            slots = np.arange(seen) % case.slots
-            before = {"q": np.zeros((seen, heads, width))}
+            slots = np.arange(past) % case.slots
+            before = {"q": np.zeros((past, heads, width))}
             before |= {x: arrays[name][row, slots] for x, name in zip("kv", self.state, strict=False)}
             text = {x: arrays[x][row, :count] for x in "qkv"}
-            if seen:
+            if past:
                 text = {x: np.concatenate([before[x], text[x]]) for x in "qkv"}
-            ids = np.where(np.arange(seen) < at.start[row], -1, at.segment[row])
+            ids = np.where(np.arange(past) < at.start[row], -1, at.segment[row])
             whole = oracles.softmax_attention(
                 *(text[x][None] for x in "qkv"),
                 left=case.left,
@@ -126,10 +126,10 @@ class TestSoftmaxAttention(Contract):
                 scale=case.scale,
                 segment_ids=np.concatenate([ids, at.segment_ids[row, :count]])[None],
             )
-            y[row, :count] = whole[0, seen:]
+            y[row, :count] = whole[0, past:]
             for x, name in zip("kv", self.state, strict=False):
                 for t in range(count):
-                    state[name][row, (seen + t) % case.slots] = arrays[x][row, t]
+                    state[name][row, (past + t) % case.slots] = arrays[x][row, t]
         return y, state
 
     def test_reach(self, case):

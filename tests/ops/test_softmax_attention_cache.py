@@ -1,4 +1,4 @@
-"""Softmax attention behind a cache: rings that wrap, caches that are full, padding, precision."""
+"""Softmax attention after a cache: rings that wrap, caches that are full, padding, precision."""
 
 import functools
 

@@ -66,15 +66,15 @@ def test_a_pattern_counts_positions_in_the_segment(implementation, left, x64):
     def continued(q, k, v):
         state = ops.init_kv_cache(2, 11 if left is None else left + 1, 2, 3, 3, jnp.float64)
         parts = []
-        for piece in (slice(0, 5), slice(5, 6), slice(6, 11)):
+        for chunk in (slice(0, 5), slice(5, 6), slice(6, 11)):
             y, state = ops.softmax_attention(
-                q[:, piece],
-                k[:, piece],
-                v[:, piece],
+                q[:, chunk],
+                k[:, chunk],
+                v[:, chunk],
                 initial_state=state,
                 return_state=True,
-                segment_ids=IDS[:, piece],
-                mask=MASK[:, piece],
+                segment_ids=IDS[:, chunk],
+                mask=MASK[:, chunk],
                 **how,
             )
             parts.append(y)

@@ -14,7 +14,7 @@ from tests.ops import draw
 @given(draw.seeds, draw.segment_ids(2, 7), draw.counts(2, 7))
 @settings(max_examples=10)
 def test_definition_in_two_calls(seed, ids, counts):
-    """Segments, padding of the first call's rows, and a second call behind it."""
+    """Segments, padding of the first call's rows, and a second call after it."""
     x = np.random.default_rng(seed).normal(size=(2, 9, 3)).astype(np.float32)
     mask = draw.mask(counts, 7)
     first, state = shift(x[:, :7], None, array(ids), array(mask))

@@ -19,7 +19,7 @@ ROTARY = {"rotary_dim": 5, "rotary_base": 100.0, "rotary_interleaved": True}
 
 
 def cache_of(rng: np.random.Generator) -> ops.KVCache:
-    """Rows that have seen 2, 5 and 40 tokens, the last one in a segment that began at 38."""
+    """Rows of 2, 5 and 40 tokens, the last one in a segment that began at 38."""
     k, v = (array(rng.normal(size=(3, 6, 2, size)), jnp.float32) for size in (8, 3))
     length, start, segment = (array(x, jnp.int32) for x in ([2, 5, 40], [0, 0, 38], [0, 0, 1]))
     return ops.KVCache(k, v, stream_at(length, start, segment))

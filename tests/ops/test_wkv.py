@@ -83,7 +83,7 @@ class TestWKV(Contract):
 
 
 def average(held):
-    """One weight in the place of all: its value, 1, and its exponent."""
+    """One weight instead of all: its value, 1, and its exponent."""
     tops, bottoms, exponents = (np.array(x) for x in zip(*held, strict=True))
     largest = exponents.max(axis=0)
     weights = np.exp(exponents - largest)

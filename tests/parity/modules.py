@@ -68,7 +68,7 @@ def output(module: Any, params: Any, inputs: dict[str, Any], fixture: Fixture) -
 
 
 def continued(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
-    """Prefill and decoding one token at a time, with the states behind both."""
+    """Prefill and decoding one token at a time, with the states after both."""
     apply = jax.jit(module.apply)
     for prefix in ("", "short_"):
         if f"out:{prefix}prefill_y" not in fixture.arrays:
@@ -175,7 +175,7 @@ def sum_with_residual(module, params, inputs, fixture: Fixture) -> Iterator[Comp
 
 
 def final_state(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
-    """The state behind the last token, of an op that has one."""
+    """The state after the last token, of an op that has one."""
     result = jax.jit(module.apply)(params, *inputs.values())
     if isinstance(result, tuple):
         yield "final_state", result[1], None

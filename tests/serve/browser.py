@@ -76,8 +76,10 @@ class Page:
     def click(self, element: str) -> None:
         """With the mouse, in the middle of what has this id."""
         box = f"document.getElementById('{element}')"
-        place = self.run(f"{box}.scrollIntoView({{block: 'center'}}), {box}.getBoundingClientRect().toJSON()")
-        at = {"x": place["x"] + place["width"] / 2, "y": place["y"] + place["height"] / 2}
+        rectangle = self.run(
+            f"{box}.scrollIntoView({{block: 'center'}}), {box}.getBoundingClientRect().toJSON()"
+        )
+        at = {"x": rectangle["x"] + rectangle["width"] / 2, "y": rectangle["y"] + rectangle["height"] / 2}
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
 

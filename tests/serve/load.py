@@ -27,7 +27,7 @@ class Report:
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     """good answers, refusals as they had to be, and whatever else"""
     seconds: list[float] = dataclasses.field(default_factory=list)
-    """of good requests, from connecting to the last byte, without those that were told to come again"""
+    """of good requests, from connecting to the last byte, without those that were asked to come again"""
     wrong: list[str] = dataclasses.field(default_factory=list)
     elapsed: float = 0.0
     rss: list[int] = dataclasses.field(default_factory=list)
@@ -118,9 +118,9 @@ class Crowd:
             if stream:
                 *events, done = answer.decode().split("\n\n")[:-1]
                 assert done == "data: [DONE]"
-                pieces = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
-                text = "".join(piece["text"] for piece in pieces)
-                assert (text, pieces[-1]["finish_reason"]) == (
+                chunks = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
+                text = "".join(chunk["text"] for chunk in chunks)
+                assert (text, chunks[-1]["finish_reason"]) == (
                     expected[0]["text"],
                     expected[0]["finish_reason"],
                 )

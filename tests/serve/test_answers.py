@@ -8,27 +8,27 @@ from based_jax.serve.answers import Answer, Echo, chat_logprobs_object, logprobs
 
 
 def play(text: str, size: int, finish: str, stop: tuple[str, ...] = (), prompt: str = ""):
-    """The pieces of an answer whose tokens come `size` at a time."""
+    """The chunks of an answer whose tokens come `size` at a time."""
     tokens = list(text.encode())
     answer = Answer(ByteTokenizer(), stop, Echo(prompt, [256, *prompt.encode()]))
-    pieces = []
+    chunks = []
     for begin in range(0, len(tokens), size):
         part = tuple(tokens[begin : begin + size])
         last = begin + size >= len(tokens)
         logprobs = tuple(TokenLogprob(token, -token / 100, ()) for token in part)
-        pieces.append(answer.feed(Event(1, part, logprobs, finish if last else None)))
+        chunks.append(answer.feed(Event(1, part, logprobs, finish if last else None)))
         if answer.finish:
             break
-    return answer, pieces
+    return answer, chunks
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
 def test_characters_stay_whole(size):
-    answer, pieces = play("né€ 🙂!", size, "length")
-    assert "".join(piece.text for piece in pieces) == "né€ 🙂!"
-    assert all("\ufffd" not in piece.text for piece in pieces)
+    answer, chunks = play("né€ 🙂!", size, "length")
+    assert "".join(chunk.text for chunk in chunks) == "né€ 🙂!"
+    assert all("\ufffd" not in chunk.text for chunk in chunks)
     assert answer.tokens == 12
-    assert answer.finish == pieces[-1].finish == "length"
+    assert answer.finish == chunks[-1].finish == "length"
 
 
 def test_an_incomplete_character_shows_at_the_end():
@@ -41,48 +41,48 @@ def test_an_incomplete_character_shows_at_the_end():
 @pytest.mark.parametrize("stop", ["three", "o three", "€ th", "\ufffd"])
 def test_stop_texts(size, stop):
     text = "one two€ three"
-    answer, pieces = play(text, size, "length", (stop, "never"))
+    answer, chunks = play(text, size, "length", (stop, "never"))
     cut = text.find(stop) if stop in text else len(text)
-    shown = "".join(piece.text for piece in pieces)
+    shown = "".join(chunk.text for chunk in chunks)
     assert shown == text[:cut]
     assert answer.finish == ("stop" if stop in text else "length")
-    # The tokens that are reported are those of the text that is shown, whatever the pieces.
-    reported = [item for piece in pieces for item in piece.logprobs]
+    # The tokens that are reported are those of the text that is shown, whatever the chunks.
+    reported = [item for chunk in chunks for item in chunk.logprobs]
     assert bytes(item.token for _, item in reported) == shown.encode()
     assert [shown[begin] for begin, _ in reported] == [
         character for character in shown for _ in character.encode()
     ]
 
 
-def test_the_tokens_of_an_answer_do_not_depend_on_the_pieces():
+def test_the_tokens_of_an_answer_do_not_depend_on_the_chunks():
     counts = {play("one two three", size, "length", ("two",))[0].tokens for size in (1, 2, 5, 50)}
     assert counts == {len("one two")}
 
 
-def test_what_comes_behind_the_end_is_nothing():
+def test_what_comes_after_the_end_is_nothing():
     answer, _ = play("one two", 50, "length", ("e",))
     assert answer.feed(Event(1, (97,), (), "length")) == ("", [], "stop")
     assert answer.tokens == 3
 
 
 def test_the_prompt_comes_first():
-    _, pieces = play("bc", 1, "stop", (), "é")
-    assert [piece.text for piece in pieces] == ["éb", "c"]
-    assert [begin for piece in pieces for begin, _ in piece.logprobs] == [1, 2]
+    _, chunks = play("bc", 1, "stop", (), "é")
+    assert [chunk.text for chunk in chunks] == ["éb", "c"]
+    assert [begin for chunk in chunks for begin, _ in chunk.logprobs] == [1, 2]
 
 
 def test_the_tokens_of_a_prompt_and_of_the_end_are_reported():
     answer = Answer(ByteTokenizer(), ("x",), Echo("é!", [256, *"é!".encode()]))
     prompt = [TokenLogprob(token, -1.0, ()) for token in "é!".encode()]
     made = TokenLogprob(98, -2.0, ()), TokenLogprob(256, -4.0, ())
-    pieces = [
+    chunks = [
         answer.feed(Event(1, (), (), None, tuple(prompt))),
         answer.feed(Event(1, (98,), made[:1], "stop", end=made[1])),
     ]
-    assert [piece.text for piece in pieces] == ["é!", "b"]
+    assert [chunk.text for chunk in chunks] == ["é!", "b"]
     assert answer.tokens == 1
     assert answer.mean_logprob == -3
-    shown = [item for piece in pieces for item in piece.logprobs]
+    shown = [item for chunk in chunks for item in chunk.logprobs]
     assert logprobs_object(shown, ByteTokenizer()) == {
         "tokens": ["token_id:256", "token_id:195", "token_id:169", "!", "b", "token_id:256"],
         "token_logprobs": [None, -1, -1, -1, -2, -4],

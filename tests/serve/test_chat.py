@@ -93,10 +93,10 @@ def test_a_stream_is_the_message_in_deltas(client):
         ]
         assert first["delta"] == {"role": "assistant", "content": ""}
         assert (end["delta"], end["finish_reason"]) == ({}, "length")
-        assert {piece["finish_reason"] for piece in (first, *middle)} == {None}
-        assert all(set(piece["delta"]) == {"content"} for piece in middle)
-        assert "".join(piece["delta"]["content"] for piece in middle) == choice["message"]["content"]
-        shown = [item for piece in middle for item in piece["logprobs"]["content"]]
+        assert {chunk["finish_reason"] for chunk in (first, *middle)} == {None}
+        assert all(set(chunk["delta"]) == {"content"} for chunk in middle)
+        assert "".join(chunk["delta"]["content"] for chunk in middle) == choice["message"]["content"]
+        shown = [item for chunk in middle for item in chunk["logprobs"]["content"]]
         assert shown == choice["logprobs"]["content"]
         assert len(shown) == 20
         assert all(len(item["top_logprobs"]) == 2 for item in shown)

@@ -65,7 +65,7 @@ def serve(server, directory, monkeypatch) -> Callable[[Callable[[Client], None]]
 
 
 @pytest.mark.release
-def test_serves_until_it_is_told_to_stop(serve, client, capsys):
+def test_serves_until_it_gets_a_signal(serve, client, capsys):
     """The answer that is being made when the signal comes is finished; the status is 0."""
     texts: list[str] = []
     before = signal.getsignal(signal.SIGTERM)

@@ -32,7 +32,7 @@ def test_the_text_is_the_librarys(client, model, prompt):
     assert client.text(prompt=prompt, max_tokens=40) == library(model, prompt)
 
 
-def test_a_stream_is_the_answer_in_pieces(client):
+def test_a_stream_is_the_answer_in_chunks(client):
     asked = {"prompt": ["a", "b"], "n": 2, "max_tokens": 40, "logprobs": 0, "stop": "\x05"}
     whole = client.complete(**asked)
     events = client.stream(**asked, stream_options={"include_usage": True})
@@ -42,16 +42,16 @@ def test_a_stream_is_the_answer_in_pieces(client):
     assert all(event["usage"] is None for event in events)
     assert {event["object"] for event in events} == {"text_completion"}
     assert len({event["id"] for event in events}) == 1
-    pieces = [event["choices"][0] for event in events]
+    chunks = [event["choices"][0] for event in events]
     for choice in whole["choices"]:
-        mine = [piece for piece in pieces if piece["index"] == choice["index"]]
+        mine = [chunk for chunk in chunks if chunk["index"] == choice["index"]]
         assert len(mine) > 2
-        assert "".join(piece["text"] for piece in mine) == choice["text"]
-        *going_on, finish = [piece["finish_reason"] for piece in mine]
+        assert "".join(chunk["text"] for chunk in mine) == choice["text"]
+        *going_on, finish = [chunk["finish_reason"] for chunk in mine]
         assert set(going_on) == {None}
         assert finish == choice["finish_reason"]
         for name, values in choice["logprobs"].items():
-            assert [value for piece in mine for value in piece["logprobs"][name]] == values
+            assert [value for chunk in mine for value in chunk["logprobs"][name]] == values
 
 
 def test_stop_texts_and_echo(client, model):
@@ -123,9 +123,9 @@ def test_echo_with_logprobs(client, model, count):
     assert all(value <= max(top.values()) for value, top in zip(*shown(logprobs), strict=True))
     assert all(2 <= len(top) <= 3 for top in logprobs["top_logprobs"][1:])
     events = client.stream(prompt=tokens, max_tokens=count, echo=True, logprobs=2)
-    pieces = [event["choices"][0] for event in events]
-    assert "".join(piece["text"] for piece in pieces) == text
-    assert [value for piece in pieces for value in piece["logprobs"]["tokens"]] == logprobs["tokens"]
+    chunks = [event["choices"][0] for event in events]
+    assert "".join(chunk["text"] for chunk in chunks) == text
+    assert [value for chunk in chunks for value in chunk["logprobs"]["tokens"]] == logprobs["tokens"]
 
 
 def shown(logprobs):

@@ -65,7 +65,7 @@ def test_a_text_is_continued(tab, client):
 @needs_browser
 def test_stop_texts_and_the_keyboard(tab, client):
     text = client.text(prompt="a", max_tokens=40)
-    stop = next(piece for piece in re.findall(r"[!-\[\]-~]{2}", text))
+    stop = next(chunk for chunk in re.findall(r"[!-\[\]-~]{2}", text))
     tab.type("prompt", "a")
     tab.type("stop", stop)
     tab.press("Enter", 13)  # in a field: the form's button

@@ -271,9 +271,9 @@ def test_slow_bodies(client):
             connection.sendall(b" ")
         answer = b""
         while b'"error"' not in answer:  # head and body may come one after the other
-            piece = connection.recv(1000)
-            assert piece, answer
-            answer += piece
+            chunk = connection.recv(1000)
+            assert chunk, answer
+            answer += chunk
         assert b" 408 " in answer.splitlines()[0]
         assert b" 408 " in other.recv(1000).splitlines()[0]
         assert time.monotonic() - begin < Limits.body_seconds
@@ -346,8 +346,8 @@ def test_a_client_that_ends_its_side_is_answered(client, stream):
             response = http.client.HTTPResponse(connection)
             response.begin()
             text = response.read().decode()
-            pieces = read_events(text) if stream else [json.loads(text)]
-            assert "".join(piece["choices"][0]["text"] for piece in pieces) == expected
+            events = read_events(text) if stream else [json.loads(text)]
+            assert "".join(chunk["choices"][0]["text"] for chunk in events) == expected
         assert connection.recv(1) == b""
 
 

@@ -63,8 +63,8 @@ def test_answers_that_take_too_long(hasty):
     assert hasty.error(ENDLESS, 504)["code"] == "timeout"
     response = hasty.send("POST", "/v1/completions", {**ENDLESS, "stream": True})
     assert response.status == 200
-    *pieces, last, end = response.all.decode().split("\n\n")
-    assert len(pieces) > 1
+    *chunks, last, end = response.all.decode().split("\n\n")
+    assert len(chunks) > 1
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
     assert end == ""
     hasty.wait_until_empty()
@@ -135,7 +135,7 @@ def test_draining(make_engine):
             thread.start()
         client.wait_for("engine_running", 2)
         client.service.draining = True
-        # Refused while the two are answered, or not even connected to behind them.
+        # Refused while the two are answered, or not even connected to after them.
         with contextlib.suppress(OSError):
             assert client.send("POST", "/v1/completions", asked).status == 503
         for thread in threads:

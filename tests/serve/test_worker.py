@@ -15,12 +15,12 @@ from tests.serve.conftest import LIMITS
 
 
 class Scripted:
-    """An engine that does what it is told to: a round per entry of `rounds`."""
+    """An engine with scripted rounds: a round per entry of `rounds`."""
 
-    def __init__(self, rounds=(), room=2, needs=1):
+    def __init__(self, rounds=(), capacity=2, needs=1):
         self.rounds = list(rounds)
         self.needs = needs  # requests before the first round
-        self.room = room
+        self.capacity = capacity
         self.held: list[int] = []
         self.cancelled: list[int] = []
         self.given = 0
@@ -30,8 +30,8 @@ class Scripted:
         return not self.rounds or len(self.held) < self.needs
 
     def submit(self, request):
-        if len(self.held) == self.room:
-            raise Full("no room")
+        if len(self.held) == self.capacity:
+            raise Full("no capacity")
         self.given += 1
         self.held.append(self.given)
         return self.given
@@ -152,7 +152,7 @@ def test_an_answer_that_cannot_go_on(stream):
 
 
 def test_a_failure_ends_the_server(caplog):
-    """Those who wait are told, whether they have seen the beginning of an answer or not."""
+    """Waiting clients get an event, whether or not they got the beginning of an answer."""
     engine = Scripted([[Event(1, (97,)), Event(2, (97,))], RuntimeError("device lost")], needs=2)
     answers = {}
 

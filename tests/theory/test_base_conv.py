@@ -68,16 +68,16 @@ def test_the_input_is_padded_and_the_corner_read(length, width, rows, columns, s
 
 
 @given(LENGTHS, WIDTHS, st.integers(0, 3), st.integers(0, 3), SEEDS)
-def test_layers_add_up_and_functions_compose(length, width, before, behind, seed):
+def test_layers_add_up_and_functions_compose(length, width, before, after, seed):
     """Zoology, lemma H.11."""
     rng = np.random.default_rng(seed)
     f, g = (
         Stack((length, width), tuple(random_layer(rng, length, width) for _ in range(layers)))
-        for layers in (before, behind)
+        for layers in (before, after)
     )
     u = rng.uniform(-1, 1, size=(length, width))
     np.testing.assert_array_equal(f.then(g)(u), g(f(u)))
-    assert f.then(g).account.layers == before + behind
+    assert f.then(g).account.layers == before + after
     assert f.then().layers == f.layers
 
 

@@ -52,11 +52,11 @@ def test_every_group_has_rows():
         assert name in (folder / group / "checks.py").read_text()
 
 
-def test_a_row_that_does_not_hold_is_told_and_the_status_is_1(rows, capsys):
+def test_a_row_that_does_not_hold_is_reported_and_the_status_is_1(rows, capsys):
     assert command.main([]) == 1
     found = capsys.readouterr()
-    told = "does not hold: Based, theorem F.5: Too | few: error 5.0e-01, tolerance 1.0e-10\n"
-    assert found.err.endswith(told)
+    expected = "does not hold: Based, theorem F.5: Too | few: error 5.0e-01, tolerance 1.0e-10\n"
+    assert found.err.endswith(expected)
     assert [found.out.count(f" {answer} ") for answer in ("yes", "NO")] == [1, 1]
     assert command.main(["--only", "primitives"]) == 0
     rows["primitives"] = [Check("Not a number", "Based", "nothing", "", math.nan)]

@@ -119,8 +119,8 @@ def test_skipping_ends_when_too_many_follow_each_other(tmp_path):
 
 
 @pytest.mark.parametrize("log_every", release_but([1], [1, 5]))
-def test_rollback_goes_on_behind_the_bad_batch(log_every, tmp_path):
-    """Batch 8 is bad: back to step 6, then batches 9 ...; 7 is not seen again either."""
+def test_rollback_continues_after_the_bad_batch(log_every, tmp_path):
+    """Batch 8 is bad: back to step 6, then batches 9 ...; 7 is not read again either."""
     outcome = run(tmp_path / "a", {8: np.nan}, log_every=log_every, on_bad_loss="rollback")
     targets = {k: 1 / (k + 2) for k in range(7, STEPS + 1)}
     expected = run(tmp_path / "b", targets, log_every=log_every, on_bad_loss="rollback")
@@ -129,7 +129,7 @@ def test_rollback_goes_on_behind_the_bad_batch(log_every, tmp_path):
     assert steps == [line["step"] for line in read_metrics(tmp_path / "b" / "metrics.jsonl")]
 
 
-def test_a_run_resumes_behind_a_rollback_with_the_same_batches(tmp_path):
+def test_a_run_resumes_after_a_rollback_with_the_same_batches(tmp_path):
     whole = run(tmp_path / "whole", {8: np.nan}, on_bad_loss="rollback")
     run(tmp_path / "parts", {8: np.nan}, steps=9, on_bad_loss="rollback")
     parts = run(tmp_path / "parts", {8: np.nan}, on_bad_loss="rollback")
@@ -150,7 +150,7 @@ def test_rollbacks_to_different_checkpoints_are_not_added_up(tmp_path):
 
 
 @pytest.mark.release
-def test_rollback_without_a_checkpoint_begins_anew_behind_the_batch(tmp_path):
+def test_rollback_without_a_checkpoint_begins_anew_after_the_batch(tmp_path):
     outcome = run(tmp_path / "a", {2: np.inf}, on_bad_loss="rollback")
     targets = {k: 1 / (k + 2) for k in range(1, STEPS + 1)}
     expected = run(tmp_path / "b", targets, on_bad_loss="rollback")

@@ -169,7 +169,7 @@ def test_when_all_are_damaged_none_is_touched(workdir):
         assert checkpoints.steps() == [5, 10]
 
 
-def test_a_half_written_one_is_not_seen(workdir):
+def test_a_half_written_one_is_ignored(workdir):
     shutil.copytree(workdir / "checkpoints" / "5", workdir / "checkpoints" / "15.orbax-checkpoint-tmp")
     assert newest(workdir)[0] == 10
 
@@ -205,7 +205,7 @@ def full_disk():
     signal.signal(signal.SIGXFSZ, handler)
 
 
-# Orbax leaves its other writers behind when one has failed; collected here, they hurt no other test.
+# Orbax keeps its other writers alive when one has failed; collected here, they hurt no other test.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_full_disk_is_one_error_that_names_what_is_left(workdir, request):
     checkpoints = Checkpoints(workdir)

@@ -63,7 +63,7 @@ def two(six, tmp_path_factory):
 
 
 def until_step_3(workdir, target):
-    """A copy of a run that was stopped behind its first checkpoint."""
+    """A copy of a run that was stopped after its first checkpoint."""
     shutil.copytree(workdir, target, dirs_exist_ok=True)
     shutil.rmtree(target / "checkpoints" / "6")
     shutil.rmtree(target / "model")
@@ -107,7 +107,7 @@ def test_any_mesh_over_two_processes(mesh, six, alone, tmp_path):
 
 
 @pytest.mark.slow
-def test_all_stop_at_the_step_at_which_one_was_told_to(six, tmp_path):
+def test_all_stop_at_the_step_at_which_one_got_the_signal(six, tmp_path):
     """SIGTERM to the process that does not log; the run is saved and continues."""
     long = {**six, "steps": 4000, "eval_every": 0, "log_every": 1, "checkpoint_every": 0}
     first, second = together(long, tmp_path, 2, 1)

@@ -218,12 +218,12 @@ def test_batches_hold_every_label_once():
     part = load(Labelled(), [0, 0], rows=2)
     assert (part.steps, part.length, part.examples) == (3, 6, 5)
     assert [part.examples_between(*steps) for steps in ((0, 2), (2, 3), (0, 3))] == [4, 1, 5]
-    places, targets = (
+    label_positions, targets = (
         np.asarray(array)[1].reshape(6, 3) for array in (part.batches.positions, part.batches.targets)
     )
     restored = np.full((6, 6), IGNORE)
     for row, column in zip(*np.nonzero(targets != IGNORE), strict=True):
-        restored[row, places[row, column]] = targets[row, column]
+        restored[row, label_positions[row, column]] = targets[row, column]
     np.testing.assert_array_equal(restored[:5], labelled().labels)
     assert np.all(restored[5] == IGNORE)
     assert load(Labelled(), [0], tokens=13).batches.inputs.shape == (1, 3, 2, 6)
@@ -243,10 +243,10 @@ def test_loss_and_accuracy_are_those_of_all_logits(limit, monkeypatch):
     monkeypatch.setattr(mqar_grid, "MAX_LOGITS", limit)
     model = bj.LanguageModel(mqar_backbone(None, 8, vocab_size=11, layers=["short_conv"], dropout=0.0))
     grid = mqar_grid.Grid(model, length=6, weight_decay=0.1)
-    lanes = mqar_grid.VmappedRuns(np.ones(1, np.float32), np.zeros(1, np.uint32), np.zeros(1, np.int32))
-    state = grid.init(lanes)
+    vmapped = mqar_grid.VmappedRuns(np.ones(1, np.float32), np.zeros(1, np.uint32), np.zeros(1, np.int32))
+    state = grid.init(vmapped)
     part = load(Labelled(), [0])
-    sums = grid.evaluate(state.params, lanes, part.batches)
+    sums = grid.evaluate(state.params, vmapped, part.batches)
     params, batch = jax.tree.map(np.asarray, (state.params, part.batches))
     params = jax.tree.map(lambda leaf: leaf[0], params)
     batch = jax.tree.map(lambda array: array[0, 0], batch)
@@ -272,8 +272,10 @@ def test_a_step_is_adamw_on_all_but_constants():
     layer = MixerSpec("base_conv", {"kernel_size": -1, "l_max": 6})
     model = bj.LanguageModel(mqar_backbone(None, 4, vocab_size=11, layers=[layer], dropout=0.0))
     grid = mqar_grid.Grid(model, length=6, weight_decay=0.1)
-    lanes = mqar_grid.VmappedRuns(np.full(1, 0.1, np.float32), np.zeros(1, np.uint32), np.zeros(1, np.int32))
-    part, state = load(Labelled(), [0]), grid.init(lanes)
+    vmapped = mqar_grid.VmappedRuns(
+        np.full(1, 0.1, np.float32), np.zeros(1, np.uint32), np.zeros(1, np.int32)
+    )
+    part, state = load(Labelled(), [0]), grid.init(vmapped)
     before, params = (jax.tree.map(lambda leaf: np.array(leaf[0]), state.params) for _ in range(2))
     batch = jax.tree.map(lambda array: np.asarray(array)[0, 0], part.batches)
 
@@ -285,7 +287,7 @@ def test_a_step_is_adamw_on_all_but_constants():
         return loss, optax.apply_updates(params, updates)
 
     loss, expected = jax.tree.map(np.array, step_of_optax(params))
-    state, losses = grid.train(state, lanes, 0.5, part.batches, 0, 1)
+    state, losses = grid.train(state, vmapped, 0.5, part.batches, 0, 1)
     after = jax.tree.map(lambda leaf: np.array(leaf[0]), state.params)
     constant = ("params", "layers_0", "mixer", "filter", "embedding")
     for tree, values in ((expected, before), (after, after)):

@@ -26,12 +26,12 @@ def compare() -> None:
     with mock.patch("jax.device_count", return_value=1):
         alone = small_grid(devices=1)
     expected = numbers(alone, range(8))
-    for lanes in (range(8), range(6)):
-        for ours, theirs in zip(numbers(several, lanes), expected, strict=True):
+    for vmapped in (range(8), range(6)):
+        for ours, theirs in zip(numbers(several, vmapped), expected, strict=True):
             assert len(ours) == 8
             # Not bitwise: a device's arrays have other shapes, whose sums may be taken in another order.
-            np.testing.assert_allclose(ours[: len(lanes)], theirs[: len(lanes)], rtol=1e-5)
-            assert np.all(ours[len(lanes) :] == ours[len(lanes) - 1])
+            np.testing.assert_allclose(ours[: len(vmapped)], theirs[: len(vmapped)], rtol=1e-5)
+            assert np.all(ours[len(vmapped) :] == ours[len(vmapped) - 1])
 
 
 def small_grid(devices: int) -> Grid:
@@ -44,21 +44,21 @@ def small_grid(devices: int) -> Grid:
 
 def numbers(grid: Grid, runs: Sequence[int]) -> list[np.ndarray]:
     """Each run's loss (R,) over three steps, and sums (R, 2) of a test."""
-    lanes = grid.filled(runs)
-    rates, seeds = zip(*(RUNS[number] for number in lanes), strict=True)
+    vmapped = grid.filled(runs)
+    rates, seeds = zip(*(RUNS[number] for number in vmapped), strict=True)
     arrays = VmappedRuns(np.array(rates, np.float32), np.array(seeds, np.uint32), np.array(seeds, np.int32))
     generator = np.random.default_rng(0)
     drawn = [generator.integers(0, high, (2, 3, 4, size)) for high, size in ((16, 8), (8, 2), (16, 2))]
-    batches = grid.place(Batches(*(array.astype(np.int32) for array in drawn)))
+    batches = grid.replicate(Batches(*(array.astype(np.int32) for array in drawn)))
     state, losses = grid.train(grid.init(arrays), arrays, 1.0, batches, 0, 3)
     expect_spread(grid, state, 8)
-    expect_spread(grid, grid.select(state, lanes[2:6]), 4)
+    expect_spread(grid, grid.select(state, vmapped[2:6]), 4)
     return [np.asarray(losses), np.asarray(grid.evaluate(state.params, arrays, batches))]
 
 
-def expect_spread(grid: Grid, state: GridState, lanes: int) -> None:
+def expect_spread(grid: Grid, state: GridState, vmapped: int) -> None:
     """Every device has its share of the runs."""
     for leaf in jax.tree.leaves((state.params, state.opt_state.mu)):
         shards = leaf.addressable_shards
-        assert [len(shard.data) for shard in shards] == [lanes // grid.mesh.size] * grid.mesh.size
+        assert [len(shard.data) for shard in shards] == [vmapped // grid.mesh.size] * grid.mesh.size
         assert len({shard.device for shard in shards}) == grid.mesh.size

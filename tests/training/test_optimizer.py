@@ -28,7 +28,7 @@ def test_schedule_is_the_papers():
 
 
 def test_the_rate_may_fall_on_a_line():
-    """From the peak behind the warm-up to its eightieth, as RetNet's row of Zoology's table."""
+    """From the peak after the warm-up to its eightieth, as RetNet's row of Zoology's table."""
     schedule = learning_rate_schedule(
         OptimizerConfig(schedule="linear", final_learning_rate_share=1 / 80), 20_000
     )

@@ -48,13 +48,13 @@ class ShuffledWindows:
 
     def read(self, rows: Int64[np.ndarray, " n"]) -> dict[str, np.ndarray]:
         """See `Rows.read`; packs a shard when its first row is read."""
-        places = self.order.places(rows)
+        positions = self.order.positions(rows)
         names = ("inputs", "targets") if self.cross_documents else ("inputs", "targets", "segment_ids")
         batch = {name: np.empty((rows.size, self.length), np.int32) for name in names}
-        sources, which = np.unique(np.stack([places.epoch, places.shard]), axis=1, return_inverse=True)
+        sources, which = np.unique(np.stack([positions.epoch, positions.shard]), axis=1, return_inverse=True)
         for number, (epoch, shard) in enumerate(sources.T.tolist()):
             mine = np.flatnonzero(which == number)
-            windows = places.window[mine]
+            windows = positions.window[mine]
             packed, packing = self._packed(epoch, shard)
             tokens = read_tokens(packed, packing, windows, self.length)
             batch["inputs"][mine], batch["targets"][mine] = tokens[:, :-1], tokens[:, 1:]

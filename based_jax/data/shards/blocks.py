@@ -127,14 +127,14 @@ def read_blocks(units: Sequence[Unit], start: Position) -> Iterator[Block]:
     for index in range(start.unit, len(units)):
         unit, first = units[index], start if index == start.unit else Position(index, 0, 0)
         try:
-            for item, offset, number, seen in _read(unit, first.offset, first.number):
+            for item, offset, number, bytes_read in _read(unit, first.offset, first.number):
                 if isinstance(item, Skipped):
                     skipped.append(item)
                 else:
                     parts.append(item)
                     size += len(item.data)
                 if size >= BLOCK or len(parts) + len(skipped) >= _MAX_PARTS:
-                    yield Block(parts, skipped, Position(index, offset, number), done + seen)
+                    yield Block(parts, skipped, Position(index, offset, number), done + bytes_read)
                     parts, skipped, size = [], [], 0
         except readers.Unusable as error:
             skipped.append(Skipped(unit.name, str(error)))
@@ -201,31 +201,33 @@ def _has_lines(unit: Unit) -> bool:
 
 def _read_lines(unit: Unit, path: Path, offset: int, number: int) -> Iterator[_Item]:
     """Yield blocks of whole lines; the last line may lack a newline."""
-    seen = _Seen()
+    progress = _BytesRead()
     pending, size, has_end, is_too_long = list[bytes](), 0, False, False
-    for chunk in readers.read_chunks(path, unit.name, None, offset=offset, binary=True, seen=seen.see):
+    for chunk in readers.read_chunks(
+        path, unit.name, None, offset=offset, binary=True, report=progress.update
+    ):
         if is_too_long:
             end = chunk.find(b"\n") + 1
             offset += end or len(chunk)
             if not end:
                 continue
             number, chunk, is_too_long = number + 1, chunk[end:], False
-            yield Skipped(f"{unit.name}:{number}", "too large"), offset, number, seen.position
+            yield Skipped(f"{unit.name}:{number}", "too large"), offset, number, progress.total
         pending.append(chunk)
         size, has_end = size + len(chunk), has_end or b"\n" in chunk
         if size >= BLOCK and has_end:
             data = b"".join(pending)
             cut = data.rfind(b"\n") + 1
             first, offset, number = number + 1, offset + cut, number + data.count(b"\n", 0, cut)
-            yield Part("lines", unit.name, first, [cut], data[:cut]), offset, number, seen.position
+            yield Part("lines", unit.name, first, [cut], data[:cut]), offset, number, progress.total
             pending, size, has_end = [data[cut:]], len(data) - cut, False
         elif size > MAX_LINE:
             offset, pending, size, is_too_long = offset + size, [], 0, True
     if is_too_long:
-        yield Skipped(f"{unit.name}:{number + 1}", "too large"), offset, number + 1, seen.position
+        yield Skipped(f"{unit.name}:{number + 1}", "too large"), offset, number + 1, progress.total
     elif data := b"".join(pending):
         end = offset + size, number + data.count(b"\n") + 1
-        yield Part("lines", unit.name, number + 1, [len(data)], data), *end, seen.position
+        yield Part("lines", unit.name, number + 1, [len(data)], data), *end, progress.total
 
 
 def _read_parquet(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
@@ -238,15 +240,15 @@ def _read_parquet(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
 
 
 def _read_fasta(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
-    seen = _Seen()
+    progress = _BytesRead()
     try:
-        chunks = readers.read_chunks(path, unit.name, None, seen=seen.see)
+        chunks = readers.read_chunks(path, unit.name, None, report=progress.update)
         items = read_sequences(chunks, unit.name, MAX_DOCUMENT)
         for count, item in enumerate(items, start=1):
             if count > offset:
                 if not isinstance(item, Skipped):
                     item = Part("texts", item[0], None, [len(item[1])], item[1])
-                yield item, count, 0, seen.position
+                yield item, count, 0, progress.total
     except UnicodeDecodeError as error:
         raise readers.Unusable("not UTF-8") from error
     except readers.TooLarge:
@@ -282,13 +284,13 @@ def _read_hub(unit: Unit, offset: int) -> Iterator[_Item]:
         yield _texts(name, count - len(group) + 1, group), count, 0, 0
 
 
-class _Seen:
-    """Records how far a file was read."""
+class _BytesRead:
+    """Number of bytes read from a file so far."""
 
-    position = 0
+    total = 0
 
-    def see(self, position: int) -> None:
-        self.position = position
+    def update(self, total: int) -> None:
+        self.total = total
 
 
 def _texts(name: str, first: int, texts: Iterable[str]) -> Part:

@@ -22,7 +22,7 @@ GROUP = 16
 _SHARDS, _WINDOWS = 0, 1  # purpose of a key
 
 
-class Places(NamedTuple):
+class RowPositions(NamedTuple):
     """Positions of rows in the shards, one entry per row."""
 
     epoch: Int64[np.ndarray, " n"]
@@ -51,7 +51,7 @@ class Order:
             order, group = self._epoch(epoch + 1)[0], 0
         return tuple(order[group * GROUP : (group + 1) * GROUP].tolist())
 
-    def places(self, rows: Int64[np.ndarray, " n"]) -> Places:
+    def positions(self, rows: Int64[np.ndarray, " n"]) -> RowPositions:
         """Return the positions of rows, given their indices; cheap for the neighbouring rows of a batch."""
         epochs, offsets = np.divmod(rows, self.windows)
         shards, windows = np.empty_like(rows), np.empty_like(rows)
@@ -67,7 +67,7 @@ class Order:
                 member = np.searchsorted(member_ends, images, side="right")
                 shards[mine] = members[member]
                 windows[mine] = images - (member_ends - self.counts[members])[member]
-        return Places(epochs, shards, windows)
+        return RowPositions(epochs, shards, windows)
 
     @functools.cached_property
     def _epoch(self) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import expect_rows, filler, interleave, place
+from based_jax.data.tasks.layout import expect_rows, filler, insert_queries, interleave
 from based_jax.data.tasks.sampling import distinct, words
 from based_jax.data.tasks.task import Labels, Task, expect_counts
 from based_jax.typing import Array, Int
@@ -59,4 +59,4 @@ class Compositional(Task):
         values = distinct(for_values, np.arange(two_thirds, self.vocab_size))
         context = interleave(first, second, values)
         rest = filler(of_filler, self, context)
-        return place(context, rest, for_slots, self.power, 3, (first, second), values)
+        return insert_queries(context, rest, for_slots, self.power, 3, (first, second), values)

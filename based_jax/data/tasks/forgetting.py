@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import expect_rows, filler, interleave, place
+from based_jax.data.tasks.layout import expect_rows, filler, insert_queries, interleave
 from based_jax.data.tasks.sampling import distinct, words
 from based_jax.data.tasks.task import Labels, Task, expect_counts
 from based_jax.typing import Array, Int
@@ -60,4 +60,4 @@ class Forgetting(Task):
         last = old.at[row, updated].set(new, unique_indices=True)
         context = jnp.concatenate([interleave(keys, old), interleave(again, new)], axis=1)
         rest = filler(of_filler, self, context)
-        return place(context, rest, for_slots, self.power, 2, (keys,), last)
+        return insert_queries(context, rest, for_slots, self.power, 2, (keys,), last)

@@ -21,7 +21,7 @@ def filler(rng: Array, task: Any, context: Int[Array, "n C"]) -> Int[Array, "n M
     return uniform(rng, *shape, task.vocab_size) if task.random_fill else jnp.zeros(shape, jnp.int32)
 
 
-def place(
+def insert_queries(
     context: Int[Array, "n C"],
     rest: Int[Array, "n M"],
     for_slots: Array,

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import expect_rows, filler, interleave, place
+from based_jax.data.tasks.layout import expect_rows, filler, insert_queries, interleave
 from based_jax.data.tasks.sampling import distinct, words
 from based_jax.data.tasks.task import Labels, Task, expect_counts
 from based_jax.typing import Array, Int
@@ -57,7 +57,7 @@ class MQAR(Task):
         values = distinct(for_values, np.arange(half, self.vocab_size))
         context = self.context(of_context, keys, values)
         rest = filler(of_filler, self, context)
-        return place(context, rest, for_slots, self.power, 2, (keys,), values)
+        return insert_queries(context, rest, for_slots, self.power, 2, (keys,), values)
 
     def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
         """Return the context: the pairs in all passes."""

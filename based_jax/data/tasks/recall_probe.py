@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import expect_rows, interleave, place
+from based_jax.data.tasks.layout import expect_rows, insert_queries, interleave
 from based_jax.data.tasks.sampling import distinct, words
 from based_jax.data.tasks.task import Labels, Task, expect_counts
 from based_jax.typing import Array, Int
@@ -52,4 +52,4 @@ class RecallProbe(Task):
         values = distinct(for_values, upper)
         context = interleave(keys, values)
         rest = jnp.full((n, self.length - context.shape[1]), self.filler, jnp.int32)
-        return place(context, rest, for_slots, self.power, 2, (keys,), values)
+        return insert_queries(context, rest, for_slots, self.power, 2, (keys,), values)

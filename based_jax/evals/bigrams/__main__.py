@@ -60,8 +60,8 @@ class Options:
         expect_positive(self, "save_every")
 
 
-class Place(NamedTuple):
-    """Progress of a count."""
+class Position(NamedTuple):
+    """Position of a count in the corpus, saved as its progress."""
 
     part: int = 0
     """number of finished parts"""
@@ -120,20 +120,20 @@ def count(
     job = {"text": checksum, "tokenizer": tokenizer.name}
     job |= {"vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
     scratch.mkdir(exist_ok=True)
-    place = _resume(scratch, job)
-    counter = BigramCounter(tokenizer.vocab_size, scratch, memory_bytes, place.runs)
+    position = _resume(scratch, job)
+    counter = BigramCounter(tokenizer.vocab_size, scratch, memory_bytes, position.runs)
     saved = counter.tokens
 
     def save(part: int, document: int) -> None:
         nonlocal saved
         counter.spill()
         saved = counter.tokens
-        place = Place(part, document, counter.runs)._asdict()
+        position = Position(part, document, counter.runs)._asdict()
         with whole_file(scratch / "progress.json") as file:
-            file.write(json.dumps({"job": job, "place": place}).encode())
+            file.write(json.dumps({"job": job, "place": position}).encode())
 
     with progress("counting", None, "tokens") as advance:
-        for part, document, ids in _stretches(parts, place):
+        for part, document, ids in _stretches(parts, position):
             counter.add(ids)
             advance(ids.size - 1)
             if interrupted():
@@ -148,12 +148,12 @@ def count(
 
 
 def _stretches(
-    parts: Sequence[Callable[[], Stretches]], place: Place
+    parts: Sequence[Callable[[], Stretches]], position: Position
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield the stretches of tokens after `place`, with their part and index."""
-    for part in range(place.part, len(parts)):
+    """Yield the stretches of tokens after `position`, with their part and index."""
+    for part in range(position.part, len(parts)):
         stretches = parts[part]()
-        for index in range(place.document if part == place.part else 0, len(stretches)):
+        for index in range(position.document if part == position.part else 0, len(stretches)):
             yield part, index, stretches[index]
 
 
@@ -161,16 +161,16 @@ def _scratch(out: Path) -> Path:
     return out.with_name(f"{out.name}.partial")
 
 
-def _resume(scratch: Path, job: dict) -> Place:
+def _resume(scratch: Path, job: dict) -> Position:
     path = scratch / "progress.json"
     if not path.exists():
-        return Place()
+        return Position()
     saved = read_json(path)
     for key, value in job.items():
         before = saved["job"].get(key)
         wanted = f"{before!r}, as in the interrupted count in {scratch}; delete it to start again"
         expect(before == value, key, value, wanted)
-    return Place(**saved["place"])
+    return Position(**saved["place"])
 
 
 if __name__ == "__main__":

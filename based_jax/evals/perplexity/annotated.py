@@ -19,7 +19,7 @@ body { padding: 0 1rem }
 .text { font: 14px/1.7 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere }
 .text section { border-top: 1px solid #ccc; padding: .5rem 0 }
 .hit { border-bottom: 2px solid #06c }
-.piece { color: #999 }
+.faint { color: #999 }
 """
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 
@@ -71,15 +71,15 @@ def _spans(
             parts.append("</section><section>" if parts else "<section>")
             sequence = records.sequence[index]
         token = int(records.target[index])
-        name, pieces = _show(tokenizer, token), ""
+        name, faint = _show(tokenizer, token), ""
         if token == tokenizer.eot:
-            text, pieces = decoder.flush() + "\u00b6", " piece"
+            text, faint = decoder.flush() + "\u00b6", " faint"
         else:
             text = decoder.feed(token)
         if not text:  # an incomplete character, shown at its last token
-            text, pieces = "\u00b7", " piece"
+            text, faint = "\u00b7", " faint"
         shade = min(round(float(records.loss[index]) / _MOST_NATS * (_SHADES - 1)), _SHADES - 1)
-        classes = f"l{shade}{' hit' if hits[index] else ''}{pieces}"
+        classes = f"l{shade}{' hit' if hits[index] else ''}{faint}"
         visible = text.translate(_CONTROLS).replace("\n", "\u21b5\n")
         hover = _numbers(records, index, name, _show(tokenizer, int(records.predicted[index])), reference)
         parts.append(f'<span class="{classes}" title="{escape(hover)}">{escape(visible)}</span>')

@@ -109,8 +109,8 @@ def read_answer(tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer) -> str:
     """
     tokens = tokens[tokens >= 0]
     ends = np.flatnonzero(tokens == tokenizer.eot)
-    pieces = [tokenizer.decode(part) for part in np.split(tokens, ends)]  # decoding omits the separator
-    return _SEPARATOR.join(pieces).partition("\n")[0]
+    texts = [tokenizer.decode(part) for part in np.split(tokens, ends)]  # decoding omits the separator
+    return _SEPARATOR.join(texts).partition("\n")[0]
 
 
 def newline_tokens(tokenizer: Tokenizer) -> list[int]:

@@ -144,18 +144,18 @@ class DistinctColumnsMask(_Parts):
 
     part: Int[Array | np.ndarray, " N"]
     """part of each column, 0..R-1"""
-    seen: Bool[Array | np.ndarray, "N R"]
+    visible: Bool[Array | np.ndarray, "N R"]
     """whether each row sees each part"""
 
     def check(self, length: int) -> None:
         """Raise unless this is a mask for `length` tokens."""
         expect_array("mask.part", self.part, (length,), "integer")
-        expect_array("mask.seen", self.seen, (length, "R"), "bool")
-        _expect_range("mask.part", self.part, self.seen.shape[1])
+        expect_array("mask.visible", self.visible, (length, "R"), "bool")
+        _expect_range("mask.part", self.part, self.visible.shape[1])
 
     def factors(self) -> tuple[Bool[Array, "R N"], Bool[Array, "R N"]]:
         """Return the rows and the columns of each rectangle."""
-        return jnp.asarray(self.seen).T, _members(self.part, self.seen.shape[1])
+        return jnp.asarray(self.visible).T, _members(self.part, self.visible.shape[1])
 
 
 @jax.tree_util.register_dataclass
@@ -165,18 +165,18 @@ class DistinctRowsMask(_Parts):
 
     part: Int[Array | np.ndarray, " N"]
     """part of each row, 0..R-1"""
-    seen: Bool[Array | np.ndarray, "R N"]
+    visible: Bool[Array | np.ndarray, "R N"]
     """whether the rows of each part see each column"""
 
     def check(self, length: int) -> None:
         """Raise unless this is a mask for `length` tokens."""
         expect_array("mask.part", self.part, (length,), "integer")
-        expect_array("mask.seen", self.seen, ("R", length), "bool")
-        _expect_range("mask.part", self.part, self.seen.shape[0])
+        expect_array("mask.visible", self.visible, ("R", length), "bool")
+        _expect_range("mask.part", self.part, self.visible.shape[0])
 
     def factors(self) -> tuple[Bool[Array, "R N"], Bool[Array, "R N"]]:
         """Return the rows and the columns of each rectangle."""
-        return _members(self.part, self.seen.shape[0]), jnp.asarray(self.seen)
+        return _members(self.part, self.visible.shape[0]), jnp.asarray(self.visible)
 
 
 StructuredMask = CausalMask | RowChangeMask | IntervalMask | DistinctColumnsMask | DistinctRowsMask
@@ -242,15 +242,15 @@ def interval_mask(mask: Shaped[np.ndarray, "N N"]) -> IntervalMask:
 
 
 def distinct_columns_mask(mask: Shaped[np.ndarray, "N N"]) -> DistinctColumnsMask:
-    """Convert a dense mask of zeros and ones to its R = `seen.shape[1]` distinct columns."""
-    seen, part = np.unique(_expect_dense(mask), axis=1, return_inverse=True)
-    return DistinctColumnsMask(part.reshape(-1).astype(np.int32), seen)
+    """Convert a dense mask of zeros and ones to its R = `visible.shape[1]` distinct columns."""
+    visible, part = np.unique(_expect_dense(mask), axis=1, return_inverse=True)
+    return DistinctColumnsMask(part.reshape(-1).astype(np.int32), visible)
 
 
 def distinct_rows_mask(mask: Shaped[np.ndarray, "N N"]) -> DistinctRowsMask:
-    """Convert a dense mask of zeros and ones to its R = `len(seen)` distinct rows."""
-    seen, part = np.unique(_expect_dense(mask), axis=0, return_inverse=True)
-    return DistinctRowsMask(part.reshape(-1).astype(np.int32), seen)
+    """Convert a dense mask of zeros and ones to its R = `len(visible)` distinct rows."""
+    visible, part = np.unique(_expect_dense(mask), axis=0, return_inverse=True)
+    return DistinctRowsMask(part.reshape(-1).astype(np.int32), visible)
 
 
 def band_mask(length: int, width: int) -> IntervalMask:

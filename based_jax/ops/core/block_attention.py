@@ -20,12 +20,12 @@ from based_jax.typing import Array, Bool, Float
 def _forward(q: Array, k: Array, v: Array, visible: Array, scale: Array) -> tuple[Any, Any]:
     dtype, grouped = scale.dtype, _grouped(q, k)
     scores = jnp.einsum("...ngrk,...mgk->...grnm", grouped, k, preferred_element_type=dtype) * scale
-    seen = visible[..., None, None, :, :]
-    scores = jnp.where(seen, scores, finfo(dtype).min)
+    visible = visible[..., None, None, :, :]
+    scores = jnp.where(visible, scores, finfo(dtype).min)
     largest = scores.max(axis=-1, keepdims=True)
     exponentials = jnp.exp(scores - largest)
     total = exponentials.sum(axis=-1, keepdims=True)
-    weights = jnp.where(seen, exponentials / total, 0).astype(v.dtype)
+    weights = jnp.where(visible, exponentials / total, 0).astype(v.dtype)
     y = jnp.einsum("...grnm,...mgv->...ngrv", weights, v, preferred_element_type=dtype)
     y = y.reshape(*q.shape[:-1], v.shape[-1]).astype(v.dtype)
     log_sum = jnp.moveaxis((largest + jnp.log(total))[..., 0], -1, -3).reshape(q.shape[:-1])

@@ -67,7 +67,7 @@ class Continuation:
 
     tokens: TokenPositions
     before: Stream | None
-    """None if no row has seen a token"""
+    """None before the first token of every row"""
     after: Stream
     start: Int[Array, "rows N"] | None
     """start of each token's segment, relative to this call (negative: before it); None if all tokens are in

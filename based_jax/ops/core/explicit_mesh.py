@@ -57,7 +57,7 @@ def placed(results: Any, mesh: Mesh | AbstractMesh | None, like: Any) -> Any:
         return results
     shape, spec = _rows(like)
 
-    def place(x: Any) -> Any:
+    def reshard(x: Any) -> Any:
         if not isinstance(x, jax.Array):
             return x
         same = 0
@@ -65,7 +65,7 @@ def placed(results: Any, mesh: Mesh | AbstractMesh | None, like: Any) -> Any:
             same += 1
         return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec[:same])))
 
-    return jax.tree.map(place, results)
+    return jax.tree.map(reshard, results)
 
 
 def _untyped(x: Any) -> Any:

@@ -61,9 +61,9 @@ def slot_index(length: Int[Array, " B"], slots: int) -> Int[Array, "B W"]:
     return newest - (newest - jnp.arange(slots)) % slots
 
 
-def write(cache: KVCache, k: Array, v: Array, places: TokenPositions, stream: Stream) -> KVCache:
+def write(cache: KVCache, k: Array, v: Array, positions: TokenPositions, stream: Stream) -> KVCache:
     """Write the real tokens of one call into their slots; of more than W only the last W stay."""
-    return KVCache(put(cache.k, k, places, stream), put(cache.v, v, places, stream), stream)
+    return KVCache(put(cache.k, k, positions, stream), put(cache.v, v, positions, stream), stream)
 
 
 def recent(cache: KVCache, count: int) -> tuple[Array, Array, Int[Array, "B count"]]:

@@ -40,7 +40,7 @@ def nan_unless(good: Bool[Array, "..."], y: Float[Array, "..."]) -> Float[Array,
 
 
 def broken_tokens(
-    bad: Bool[Array, "B N"], places: TokenPositions, before: Stream | None, after: Stream, causal: bool
+    bad: Bool[Array, "B N"], positions: TokenPositions, before: Stream | None, after: Stream, causal: bool
 ) -> tuple[Bool[Array, "B N"], Bool[Array, " B"]]:
     """Return which tokens are broken: NaN or infinite themselves, or after such a token of their document.
 
@@ -48,16 +48,16 @@ def broken_tokens(
 
     Args:
         bad: tokens of the call that are not numbers.
-        places: positions of its tokens.
+        positions: of its tokens.
         before, after: the streams before and after the call.
         causal: False if a token sees its whole document.
 
     Returns:
         Booleans for each token, and for the documents after the call.
     """
-    if places.mask is not None:  # rows without right padding have no valid result
-        bad = (bad | is_not_right_padded(places.mask)[:, None]) & places.mask
-    index, start = places.index, places.start
+    if positions.mask is not None:  # rows without right padding have no valid result
+        bad = (bad | is_not_right_padded(positions.mask)[:, None]) & positions.mask
+    index, start = positions.index, positions.start
     last = lax.cummax(jnp.where(bad, index, -1), axis=1)
     broken = last >= start
     ends_broken = last[:, -1] >= after.start

@@ -15,20 +15,20 @@ from based_jax.typing import Array, Bool, Int
 from based_jax.validate import expect, expect_array
 
 
-def put(ring: Array, values: Array, places: TokenPositions, stream: Stream) -> Array:
+def put(ring: Array, values: Array, positions: TokenPositions, stream: Stream) -> Array:
     """Write the real tokens of one call into their slots; of more than W only the last W stay.
 
     Args:
         ring: (B, W, ...).
-        values: (B, N, ...), of the tokens at `places`.
+        values: (B, N, ...), of the tokens at `positions`.
         stream: the stream after this call.
     """
     batch, length = values.shape[:2]
     slots = ring.shape[1]
-    index = jnp.broadcast_to(places.index, (batch, length))
+    index = jnp.broadcast_to(positions.index, (batch, length))
     stays = index >= (stream.length - slots)[:, None]
-    if places.mask is not None:
-        stays &= places.mask
+    if positions.mask is not None:
+        stays &= positions.mask
     slot = jnp.where(stays, index % slots, slots)  # slot W is out of range: those writes are dropped
     rows = jnp.arange(batch)[:, None]
     return ring.at[rows, slot].set(values.astype(ring.dtype), mode="drop", unique_indices=False)

@@ -54,7 +54,7 @@ def degree(values: np.ndarray) -> int:
 
 
 def monomials(blocks: int, base: int, almost: bool = False) -> tuple[Matrix, np.ndarray]:
-    """The values of all block-exclusive monomials on all encoded inputs, (b^blocks, monomials), and degrees.
+    """Return values of all block-exclusive monomials on all encoded inputs, (b^blocks, monomials); degrees.
 
     They are in the order of `coefficients`. The rank of the values is the number of columns if and only if
     every function is just one such polynomial.

@@ -13,10 +13,11 @@ from based_jax.validate import expect
 def random_circuit(
     rng: np.random.Generator, variables: int, gates: int, outputs: int = 1, reach: int = 8
 ) -> Circuit:
-    """Values made one by one, from two earlier ones or one and a constant; the last are the outputs.
+    """Draw a circuit whose values are made of two earlier ones, or of one and a constant.
 
-    The two are at most `reach` values back; fewer make a deeper circuit. Of the `gates` values made, a
-    product is one gate, a mean two, a difference three; what no output needs is left out.
+    The last values are the outputs. The two earlier values are at most `reach` back; a smaller reach makes a
+    deeper circuit. Of the `gates` values made, a product is one gate, a mean two, a difference three; values
+    that no output needs are left out.
     """
     expect(1 <= outputs <= variables + gates, "outputs", outputs, f"1 to {variables + gates}")
 

@@ -46,7 +46,7 @@ def held(circuit: Circuit, levels: tuple[int, ...]) -> list[list[int]]:
 
 
 def _stage(circuit: Circuit, before: list[int], after: list[int], new: list[bool]) -> Stage:
-    """One stage from the values on both sides of it, and which of those after it are its own."""
+    """Make one stage from the values on both sides of it, and which of those after it are its own."""
     factors = {
         column: circuit.nodes[node].operands
         for column, node in enumerate(after)

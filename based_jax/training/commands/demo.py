@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             steps=demo.steps,
             batch_size=8,
             optimizer=OptimizerConfig(learning_rate=4e-3, warmup=0.05),
-            eval_every=200,
+            eval_every=-(-demo.steps // 2),
             checkpoint_every=200,
             resume=True,
         )
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + run.outcome.stopped_by
     mark = gzip_bits_per_byte(cast(PackedTokens, run.held_out))  # text in memory
     curve = plot_losses(demo.workdir, mark)
-    print(f"\nheld out, {run.held_out.num_bytes:,} bytes of Python source the model has not seen:")
+    print(f"\nheld out, {run.held_out.num_bytes:,} bytes of Python source that the model was not trained on:")
     print(f"  based-tiny  {run.metrics['eval_bits_per_byte']:.3f} bits per byte")
     print(f"  gzip -9     {mark:.3f} bits per byte")
     print(f"\na sample (temperature 0.6):\n\n{continuation(run, PROMPT, demo.sample)}\n")

@@ -29,6 +29,7 @@ from based_jax.training.bad_loss import guard
 from based_jax.training.banner import describe_end, describe_run, show
 from based_jax.training.devices import hosts
 from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
+from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.devices.layout import layout_table
 from based_jax.training.devices.sharding import BATCH_AXES, parse_mesh
 from based_jax.training.devices.utilization import Utilization, peak_tflops
@@ -235,6 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary reports it already
     say_once()
+    keep_freed_memory()
     config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG, GROUPS)
     if config.dry_run:
         plan(config)

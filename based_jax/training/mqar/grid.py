@@ -160,7 +160,7 @@ class Grid:
         """Pad `runs` with copies of the last one to a multiple of the number of devices."""
         return [*runs, *[runs[-1]] * (-len(runs) % self.mesh.size)] if runs else []
 
-    def place(self, batches: Batches) -> Batches:
+    def replicate(self, batches: Batches) -> Batches:
         return jax.device_put(batches, NamedSharding(self.mesh, _SHARED))
 
     def abstract(self, runs: VmappedRuns) -> GridState:

@@ -169,7 +169,7 @@ class _Loop:
         self.test = [load(task, seeds, tokens=tokens) for task, seeds in zip(test, test_seeds, strict=True)]
         self.grid = Grid(LanguageModel(architecture), self.train[0].length, config.weight_decay)
         for parts in (self.train, self.test):
-            parts[:] = [replace(part, batches=self.grid.place(part.batches)) for part in parts]
+            parts[:] = [replace(part, batches=self.grid.replicate(part.batches)) for part in parts]
         self.epoch_steps = sum(part.steps for part in self.train)
         self.steps = config.epochs * self.epoch_steps
 

@@ -84,7 +84,7 @@ def test_a_file_may_be_called_like_a_mixture(tmp_path, monkeypatch):
 
 
 def mixture(weights=(Fraction(3), Fraction(1), Fraction(1))) -> Mixture:
-    """Two sources in shards, one in memory; which one a row is of can be seen in its tokens."""
+    """Two sources in shards, one in memory; a row's tokens show which one it is from."""
     parts = several([[9] * 9] * 3), several([[30, 2, 5]] * 20), stream_of([40] * 5, first=10_000)
     return Mixture(("a", "b", "c"), parts, tuple(weights))
 

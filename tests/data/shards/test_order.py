@@ -1,4 +1,4 @@
-"""The order of training from shards: each window once an epoch, at any place without what was before."""
+"""The order of training from shards: each window once an epoch, from any position without the ones before."""
 
 import functools
 import itertools
@@ -25,7 +25,7 @@ LENGTH = 7
 # What the first versions gave.
 KEY = 5809300636878265108
 PERMUTED = [6, 5, 2, 1, 7, 10, 4, 3, 9, 11, 8, 0]
-PLACES = [
+POSITIONS = [
     [0, 0, 0, 0, 0, 1, 1, 1, 1, 1],
     [19, 31, 23, 1, 31, 35, 19, 18, 19, 29],
     [7, 6, 7, 1, 24, 13, 8, 14, 13, 13],
@@ -98,18 +98,21 @@ def test_the_order_stays_what_it_is():
     """Another one would give runs that are resumed other data."""
     assert make_key(1, 2, 3) == KEY
     assert permuted(np.arange(12), 12, 5).tolist() == PERMUTED
-    places = Order(np.arange(1, 41), seed=3).places(np.arange(815, 825))
-    assert [array.tolist() for array in places] == PLACES
+    positions = Order(np.arange(1, 41), seed=3).positions(np.arange(815, 825))
+    assert [array.tolist() for array in positions] == POSITIONS
 
 
 @given(counts=st.lists(st.integers(0, 20), min_size=1, max_size=60).filter(any), seed=st.integers(0, 2**32))
 def test_an_epoch_has_every_window_once(counts, seed):
     order = Order(np.array(counts), seed)
-    places = order.places(np.arange(3 * order.windows))
+    positions = order.positions(np.arange(3 * order.windows))
     expected = sorted((shard, window) for shard, count in enumerate(counts) for window in range(count))
     for epoch in range(3):
-        mine = places.epoch == epoch
-        assert sorted(zip(places.shard[mine].tolist(), places.window[mine].tolist(), strict=True)) == expected
+        mine = positions.epoch == epoch
+        assert (
+            sorted(zip(positions.shard[mine].tolist(), positions.window[mine].tolist(), strict=True))
+            == expected
+        )
 
 
 @given(
@@ -117,27 +120,27 @@ def test_an_epoch_has_every_window_once(counts, seed):
     rows=st.lists(st.integers(0, 10**12), min_size=1, max_size=9),
 )
 def test_any_rows_are_where_they_are_alone(counts, rows):
-    places = Order(np.array(counts), 1).places(np.array(rows))
+    positions = Order(np.array(counts), 1).positions(np.array(rows))
     for number, row in enumerate(rows):
-        alone = Order(np.array(counts), 1).places(np.array([row]))
-        assert all(array[number] == single[0] for array, single in zip(places, alone, strict=True))
+        alone = Order(np.array(counts), 1).positions(np.array([row]))
+        assert all(array[number] == single[0] for array, single in zip(positions, alone, strict=True))
 
 
 def test_a_group_is_done_before_the_next_one_begins():
     order = Order(np.full(3 * GROUP, 10), 0)
-    shards = order.places(np.arange(order.windows)).shard.reshape(3, 10 * GROUP)
+    shards = order.positions(np.arange(order.windows)).shard.reshape(3, 10 * GROUP)
     groups = [set(row.tolist()) for row in shards]
     assert [len(group) for group in groups] == [GROUP] * 3
     assert len(set.union(*groups)) == 3 * GROUP
     assert all(len(set(row[:40].tolist())) > 10 for row in shards), "a batch is of many shards"
-    later = Order(np.full(3 * GROUP, 10), 0).places(order.windows + np.arange(10 * GROUP)).shard
+    later = Order(np.full(3 * GROUP, 10), 0).positions(order.windows + np.arange(10 * GROUP)).shard
     assert set(later.tolist()) not in groups, "another epoch has other groups"
 
 
 def test_the_shards_of_the_next_group_are_checked_ahead():
     order = Order(np.full(2 * GROUP + 3, 10), 0)
     shards = [
-        sorted(set(order.places(np.arange(order.windows) + start).shard[:30].tolist()))
+        sorted(set(order.positions(np.arange(order.windows) + start).shard[:30].tolist()))
         for start in (320, order.windows)
     ]
     assert sorted(order.group_after(319)) == shards[0]
@@ -243,7 +246,7 @@ def test_processes_share_one_order_and_resume_anywhere(shuffle, cross_documents)
             drawn = rows_of(iterator, 23)
             state = json.loads(json.dumps(iterator.get_state()))
             other = train_iterator(stream, **given_, **own)
-            next(other)  # a place of its own, which must not matter
+            next(other)  # a position of its own, which must not matter
             other.set_state(state)
             assert other.get_state() == state
             rest = rows_of(other, 17)

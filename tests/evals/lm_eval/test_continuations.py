@@ -24,7 +24,7 @@ def some(count):
 
 
 def make_requests():
-    """Questions behind a common header, of several lengths, with choices of 1, 4 and 7 tokens."""
+    """Questions after a common header, of several lengths, with choices of 1, 4 and 7 tokens."""
     requests = [
         Request(context, some(1 + 3 * choice))
         for length in (17, 17, 4)
@@ -66,10 +66,10 @@ def alone(tiny):
         with jax.enable_x64(True):
             logits = wide.forward(wide.params, np.array([text + [0] * (LENGTH - len(text))]))[0]
             log_p = np.asarray(jax.nn.log_softmax(logits))
-        places = range(len(request.context) - 1, len(text) - 1)
-        best = [int(log_p[place, :50].argmax()) for place in places]
+        positions = range(len(request.context) - 1, len(text) - 1)
+        best = [int(log_p[position, :50].argmax()) for position in positions]
         return (
-            sum(log_p[place, text[place + 1]] for place in places),
+            sum(log_p[position, text[position + 1]] for position in positions),
             best == list(request.continuation),
             best,
         )
@@ -115,14 +115,14 @@ def test_sharing_changes_nothing(mixed, data):
 @pytest.fixture
 def calls(monkeypatch):
     """Tokens of the rows of each call of the model."""
-    seen, read = [], continuations._read
+    sizes, read = [], continuations._read
 
     def record(model, params, tokens, mask, state):
-        seen.append(mask.sum(axis=1).tolist())
+        sizes.append(mask.sum(axis=1).tolist())
         return read(model, params, tokens, mask, state)
 
     monkeypatch.setattr(continuations, "_read", record)
-    return seen
+    return sizes
 
 
 def test_what_is_shared_is_read_once(mixed, calls):

@@ -56,11 +56,11 @@ def test_texts_end_before_the_first_stop():
 
 def test_looking_for_stops_while_tokens_come(monkeypatch):
     """Nothing is made once every row has stopped; a row that ended is padded, and its padding is no text."""
-    pieces = [[b"one. ", b"two E"], [b"more\n", b"ND..."], [b"never", b"seen "]]
+    chunks = [[b"one. ", b"two E"], [b"more\n", b"ND..."], [b"never", b"seen "]]
     given = []
 
     def stream(model, params, prompts, *args, **options):
-        for rows in pieces:
+        for rows in chunks:
             given.append(rows)
             yield np.array([list(row) for row in rows])
 
@@ -68,7 +68,7 @@ def test_looking_for_stops_while_tokens_come(monkeypatch):
     settings = Settings.read({"until": ["END", "\n"]})
     assert continue_texts(None, None, BYTES, PROMPTS, settings) == ["one. more", "two "]
     assert len(given) == 2
-    pieces = [[[*b"one", 256], [*b"two."]], [[-1, -1], [*b".\n"]]]
+    chunks = [[[*b"one", 256], [*b"two."]], [[-1, -1], [*b".\n"]]]
     assert continue_texts(None, None, BYTES, PROMPTS, settings) == ["one", "two.."]
 
 

@@ -127,9 +127,11 @@ def log_p(model):
         found -= np.log(np.exp(found - found.max(-1, keepdims=True)).sum(-1, keepdims=True)) + found.max(
             -1, keepdims=True
         )
-        places = range(len(tokens) - 1 - len(continuation), len(tokens) - 1)
-        likeliest = [int(found[place, :257].argmax()) for place in places]
-        return sum(found[place, tokens[place + 1]] for place in places), likeliest == list(continuation)
+        positions = range(len(tokens) - 1 - len(continuation), len(tokens) - 1)
+        likeliest = [int(found[position, :257].argmax()) for position in positions]
+        return sum(found[position, tokens[position + 1]] for position in positions), likeliest == list(
+            continuation
+        )
 
     return score
 
@@ -157,7 +159,7 @@ def test_rolling_windows(model, log_p):
     adapter = LMEvalModel(*model, BYTES, batch_size=4)
     text = [*b"abcdefghijklmnop" * 10]
     [found, empty, short] = ask(adapter, "loglikelihood_rolling", (bytes(text).decode(),), ("",), ("xyz",))
-    # 160 tokens in windows of 64; the last 32 are read behind as many that were scored before.
+    # 160 tokens in windows of 64; the last 32 are read after as many that were scored before.
     expected = (
         log_p([256], text[:64])[0] + log_p(text[63:64], text[64:128])[0] + log_p(text[95:128], text[128:])[0]
     )
@@ -226,13 +228,13 @@ def test_every_kind_of_task_by_hand(model, folder, log_p, only_ours):
 
 
 def own_lines(text):
-    """Without the bars that tqdm draws if it was imported before the command could tell it not to."""
+    """Without the bars that tqdm draws if it was imported before the command could turn them off."""
     return [line for line in text.splitlines() if line and "it/s]" not in line]
 
 
 def call(folder, *flags):
-    places = ("--include", str(folder / "tasks"), "--checkpoint", str(folder / "model"), "--batch-size", "4")
-    lm_eval_command.main([*places, *flags])
+    common = ("--include", str(folder / "tasks"), "--checkpoint", str(folder / "model"), "--batch-size", "4")
+    lm_eval_command.main([*common, *flags])
 
 
 def test_the_command(folder, only_ours, tmp_path, capsys):

@@ -52,7 +52,7 @@ def forward(model):
 
 
 def by_definition(packed: PackedTokens, forward, rows: list[tuple[int, int]]) -> Scores:
-    """Scores where the targets behind inputs begin ... end of each row are read as one text."""
+    """Scores where the targets after inputs begin ... end of each row are read as one text."""
     scores = Scores.empty(len(packed) - 1)
     for begin, end in rows:
         log_p = forward(packed.tokens[begin:end].astype(np.int32))[: end - begin]
@@ -152,7 +152,7 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch, tmp_path):
 
 
 class Page(html.parser.HTMLParser):
-    """The text of the spans in sections, their classes and titles; every tag that was seen."""
+    """The text of the spans in sections, their classes and titles; every tag found."""
 
     def __init__(self):
         super().__init__()
@@ -179,7 +179,7 @@ def test_the_page_shows_every_token_escaped(records, packed, tmp_path):
     assert page.tags.count("section") == -(-(len(packed) - 1) // LENGTH)
     assert len(page.spans) == len(records)
     assert ["hit" in attrs["class"].split() for attrs, _ in page.spans] == hits.tolist()
-    shown = "".join(text for attrs, text in page.spans if "piece" not in attrs["class"])
+    shown = "".join(text for attrs, text in page.spans if "faint" not in attrs["class"])
     assert shown == "".join(TEXTS).replace("\n", "\u21b5\n")
     title = page.spans[5][0]["title"]
     assert title.startswith(f'"<": {records.loss[5]:.3f} nats')

@@ -23,7 +23,7 @@ TEXT = "the cat, the dog. the cat, a dog! abc abc abc "
 
 
 class Words:
-    """A tokenizer with a word or a mark per token, spaces in front as in GPT-2's."""
+    """A tokenizer with a word or a mark per token, with a leading space as in GPT-2's."""
 
     name = "words"
     texts = (" The", " cat", ",", " \u201c?!\u201d", " dog", "\n", "a.b", "")
@@ -64,10 +64,10 @@ def test_bigrams_with_a_stop_token_are_no_repeats():
     found = distances.histogram(packed, 20, left_out=left_out)
     stream = packed.tokens.tolist()
     repeats = 0
-    for place in range(len(stream) - 1):
-        pair = stream[place : place + 2]
-        seen = any(stream[i : i + 2] == pair for i in range(place // 20 * 20, place))
-        repeats += seen and not any(token < 256 and chr(token) in "aAtT,.!" for token in pair)
+    for position in range(len(stream) - 1):
+        pair = stream[position : position + 2]
+        repeated = any(stream[i : i + 2] == pair for i in range(position // 20 * 20, position))
+        repeats += repeated and not any(token < 256 and chr(token) in "aAtT,.!" for token in pair)
     every = distances.histogram(packed, 20)
     assert 0 < repeats == found["repeats_per_sequence"] * found["sequences"]
     assert found["repeats_per_sequence"] < every["repeats_per_sequence"]

@@ -21,11 +21,13 @@ from based_jax.evals.perplexity.slices import gap_explained, report
 SEED = st.integers(0, 2**32 - 1)
 
 
-def distance_by_definition(inputs, targets, segments, place) -> int:
+def distance_by_definition(inputs, targets, segments, position) -> int:
     def pair(index):
         return segments[index], inputs[index], targets[index]
 
-    return next((place - before for before in reversed(range(place)) if pair(before) == pair(place)), 0)
+    return next(
+        (position - before for before in reversed(range(position)) if pair(before) == pair(position)), 0
+    )
 
 
 @given(
@@ -40,11 +42,11 @@ def test_distances_are_those_of_the_definition(seed, rows, length, vocab_size, p
     found = repeat_distances(inputs, targets, mask, segments if packed else None)
     for row in range(rows):
         ids = segments[row] if packed else np.zeros(length, int)
-        for place in range(length):
+        for position in range(length):
             expected = (
-                distance_by_definition(inputs[row], targets[row], ids, place) if mask[row, place] else 0
+                distance_by_definition(inputs[row], targets[row], ids, position) if mask[row, position] else 0
             )
-            assert found[row, place] == expected
+            assert found[row, position] == expected
 
 
 def random_records(seed: int, size: int, length: int | None, cross: bool, counted: bool) -> Records:
@@ -92,7 +94,8 @@ def test_the_report_is_that_of_the_definition(seed, size, length, cross, counted
         (s, 0 if cross and length else d) for s, d in zip(sequence.tolist(), document.tolist(), strict=True)
     ]
     expected = [
-        distance_by_definition(records.input, records.target, segments, place) for place in range(size - 1)
+        distance_by_definition(records.input, records.target, segments, position)
+        for position in range(size - 1)
     ]
     assert records.distance.tolist() == expected
     counts = records.count
@@ -100,11 +103,11 @@ def test_the_report_is_that_of_the_definition(seed, size, length, cross, counted
 
     losses, others = records.loss.astype(float).tolist(), reference.loss.astype(float).tolist()
     chosen = {"all": range(size - 1), "hits": np.flatnonzero(hits), "other": np.flatnonzero(~np.array(hits))}
-    for name, places in chosen.items():
+    for name, positions in chosen.items():
         values = found["slices"][name]
-        assert values["tokens"] == len(places)
-        assert close(values["loss"], mean(losses[i] for i in places))
-        assert close(found["reference"]["slices"][name]["loss"], mean(others[i] for i in places))
+        assert values["tokens"] == len(positions)
+        assert close(values["loss"], mean(losses[i] for i in positions))
+        assert close(found["reference"]["slices"][name]["loss"], mean(others[i] for i in positions))
         assert values["loss"] is None or close(values["perplexity"], math.exp(values["loss"]))
     assert close(found["bits_per_byte"], sum(losses) / math.log(2) / 100)
 
@@ -144,8 +147,8 @@ def test_the_distances_command_counts_the_repeats_of_a_text(tmp_path, capsys):
     repeats = hits = 0
     stream = packed.tokens.tolist()
     pairs = list(itertools.pairwise(stream))
-    for place, pair in enumerate(pairs):
-        repeat = pair in pairs[place // 40 * 40 : place]
+    for position, pair in enumerate(pairs):
+        repeat = pair in pairs[position // 40 * 40 : position]
         repeats, hits = repeats + repeat, hits + (repeat and pairs.count(pair) <= 9)
     assert 0 < hits < repeats
     assert (found["repeats_per_sequence"], found["hits_per_sequence"]) == (repeats / 4, hits / 4)

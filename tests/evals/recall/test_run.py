@@ -107,7 +107,7 @@ def test_batches_are_padded_as_the_authors_pad_them():
 
     run([*PROMPTS[:3], PROMPTS[4]], look, batch_size=3, padding="authors")
     first, second, third, last = (list(ROWS[row]["text"].encode()) for row in (0, 2, 1, 4))
-    # Longest first, separators in front; the last batch is filled up.
+    # Longest first, separators before the prompts; the last batch is filled up.
     assert rows == [[first, second, [256] * (len(first) - len(third)) + third], [last] * 3]
 
 

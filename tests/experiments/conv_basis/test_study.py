@@ -53,9 +53,9 @@ def model():
 def test_what_is_read_off_a_model_makes_its_outputs(model):
     made, params = model
     tokens = np.random.default_rng(0).integers(0, 256, (2, 9))
-    seen = heads.look(made, params, tokens)
-    assert seen.q.shape == (1, 2, 9, 2, 8)
-    found = heads.by_head(seen)
+    captured = heads.look(made, params, tokens)
+    assert captured.q.shape == (1, 2, 9, 2, 8)
+    found = heads.by_head(captured)
     assert list(found) == ["layer 1, head 1", "layer 1, head 2"]
     y = np.stack([[attend(q @ k.T, v) for q, k, v in texts] for texts in found.values()])
 
@@ -70,7 +70,7 @@ def test_what_is_read_off_a_model_makes_its_outputs(model):
     (expected, _), *_ = kept["intermediates"]["layers_0"]["mixer"]["__call__"]
     weight = params["params"]["layers_0"]["mixer"]["out"]["kernel"]
     assert_close(np.einsum("hbnv,hvd->bnd", y, weight), expected, FLOAT32)
-    assert heads.first_scores(seen)["layer 1, head 2"].shape == (9, 9)
+    assert heads.first_scores(captured)["layer 1, head 2"].shape == (9, 9)
 
 
 def test_texts_are_parts_of_a_document_each():
@@ -114,9 +114,9 @@ def test_training_is_done_once(tmp_path, trainer):
     assert export.is_dir()
     assert "perplexity 1.649" in said[-1]
     assert json.loads((out / "models/attention.json").read_text())["schedule"] == "AA"
-    told = len(said)
+    lines = len(said)
     assert training.train(SMALL, out, said.append, ("no such program",)) == export
-    assert len(said) == told
+    assert len(said) == lines
     export.rmdir()  # the record alone is not enough
     assert training.train(SMALL, out, said.append, trainer) == export
     assert len(report.read(out / training.RECORD)) == 1

@@ -31,9 +31,9 @@ def test_counts(seed, size, length):
     x = np.random.default_rng(seed).integers(size, size=(2, 3, length))
     result = counts(x, size)
     assert result.shape == (2, 3, size)
-    for place in np.ndindex(2, 3):
-        expected = Counter(x[place].tolist())
-        assert result[place].tolist() == [expected[symbol] for symbol in range(size)]
+    for index in np.ndindex(2, 3):
+        expected = Counter(x[index].tolist())
+        assert result[index].tolist() == [expected[symbol] for symbol in range(size)]
 
 
 def test_samples_follow_their_probabilities():

@@ -54,7 +54,7 @@ def test_pairs_and_tuples_are_coded_alike():
     assert tuples.shape == (24, 6)
     for a, b, c in np.ndindex(2, 3, 4):
         symbol = np.ravel_multi_index((a, b, c), (2, 3, 4))
-        rows = [table[place] for table, place in zip(tables, (a, b, c), strict=True)]
+        rows = [table[row] for table, row in zip(tables, (a, b, c), strict=True)]
         assert_close(tuples[symbol], np.concatenate(rows), FLOAT64)
         assert_close(pairs[3 * a + b], np.kron(tables[0][a], tables[1][b]), FLOAT64)
     assert concatenated(tables[0]) is tables[0]

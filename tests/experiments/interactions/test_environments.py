@@ -56,7 +56,7 @@ def test_two_policies(seed, size, radius):
 
 
 def test_paths_meet_where_the_agents_walk():
-    """Points that start on one diagonal are at one place at one time, before or after the start."""
+    """Points that start on one diagonal are at one position at one time, before or after the start."""
     size = 4
     for x, y, u, v in product(range(size), repeat=4):
         pair = worlds.Agents(*np.array([[0, 0], [worlds.RIGHT, worlds.UP], [x, u], [y, v]]))
@@ -93,8 +93,8 @@ def test_genotypes():
 
 
 @given(draw.seeds, st.integers(1, 5))
-def test_genotypes_of_any_length_behind_a_rectifier(seed, length):
-    """1 - max(0, 1 - 3 y), a dense layer behind the sum for length 3, says who is active at every length."""
+def test_genotypes_of_any_length_after_a_rectifier(seed, length):
+    """1 - max(0, 1 - 3 y), a dense layer after the sum for length 3, says who is active at every length."""
     activators: dict[int, list[int]] = {1: [3], 2: [], 4: [2]}
     truth = worlds.genotype(activators, size=5, length=3)
     genome = np.random.default_rng(seed).permutation(5)[:length]
@@ -110,8 +110,8 @@ def test_patterns(seed, height, width):
     offsets = [(0, 0), (-1, 2), (3, 0), (1, -1)]
     found = worlds.black_at(image, offsets)
     for n, i, j in np.ndindex(image.shape):
-        places = [(i + down, j + right) for down, right in offsets]
-        inside = [(a, b) for a, b in places if 0 <= a < height and 0 <= b < width]
+        positions = [(i + down, j + right) for down, right in offsets]
+        inside = [(a, b) for a, b in positions if 0 <= a < height and 0 <= b < width]
         assert found[n, i, j] == sum(image[n, a, b] for a, b in inside)
         assert worlds.pixels(image)[n, i * width + j] == image[n, i, j] * height * width + i * width + j
 

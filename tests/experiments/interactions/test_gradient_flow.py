@@ -86,9 +86,9 @@ def test_the_path_keeps_its_promises(world, path):
     eye = np.eye(SIZE)
     first = squared_error(outputs(began, eye, x), y)
     promised = promise(began, first, made)
-    seen = versatility(x, SIZE)
-    assert seen.versatile
-    assert made.smallest >= seen.squared_gap  # so the bound is at least as strong as the paper's
+    measured = versatility(x, SIZE)
+    assert measured.versatile
+    assert made.smallest >= measured.squared_gap  # so the bound is at least as strong as the paper's
     assert promised.rate > 0.1
     assert promised.bound(0.0) == first
     for time, weights in points:
@@ -151,8 +151,8 @@ def test_without_versatile_data_no_length_is_promised():
     truth = data.random_interactions(rng, size, 1)
     x = np.stack([rng.permutation(size)[:length] for _ in range(300)])
     y = truth.targets(x)[..., 0]
-    seen = versatility(x, size)
-    assert (seen.ranks == size - 1).all()
+    measured = versatility(x, size)
+    assert (measured.ranks == size - 1).all()
     made = moments(x, y, size)
     began = start(0.5, np.eye(size))
     promised = promise(began, 1.0, made)
@@ -175,9 +175,9 @@ def test_hyper_attention_of_order_three(size, sequences, step, steps):
     x = data.sample(rng, size, LENGTH, sequences)
     y = outputs(truth, table, x)
     made = moments(x, y, size, keys=2)
-    seen = versatility(x, size, keys=2)
-    assert seen.versatile
-    assert made.smallest >= seen.squared_gap
+    measured = versatility(x, size, keys=2)
+    assert measured.versatile
+    assert made.smallest >= measured.squared_gap
     began = start(1.0, table, keys=2)
     promised = promise(began, squared_error(outputs(began, table, x), y), made)
     for time, weights in flow(began, made, step=step, steps=steps, checkpoints=4):

@@ -142,11 +142,11 @@ def test_gradients(x64, layer):
     arrays, directions = [value / 4 for value in values[:3]], values[3:]
     loss = jax.jit(jax.value_and_grad(lambda arrays: jnp.sum(jnp.sin(function(*arrays)))))
     step = 1e-5
-    ahead, behind = (
+    forward, backward = (
         loss([a + sign * step * d for a, d in zip(arrays, directions, strict=True)])[0] for sign in (1, -1)
     )
     along = sum((g * d).sum() for g, d in zip(loss(arrays)[1], directions, strict=True))
-    assert_close(along, (ahead - behind) / (2 * step), FINITE_DIFFERENCE)
+    assert_close(along, (forward - backward) / (2 * step), FINITE_DIFFERENCE)
 
 
 @pytest.mark.parametrize(

@@ -21,19 +21,19 @@ from tests.tolerances import FLOAT64, assert_close
 
 @given(draw.seeds, st.integers(1, 5), st.integers(1, 4), st.integers(2, 4))
 def test_entries_are_forms_of_the_vectors(seed, size, width, axes):
-    """T[a, b, ..., k] = C[x_a, x_b, ...] W[x_b, ...]_k, spelled out at one place."""
+    """T[a, b, ..., k] = C[x_a, x_b, ...] W[x_b, ...]_k, spelled out at one index."""
     rng = np.random.default_rng(seed)
     table = rng.normal(size=(size, width))
     c, w = rng.normal(size=(width,) * axes), rng.normal(size=(width,) * (axes - 1) + (2,))
-    place = tuple(rng.integers(size, size=axes))
+    index = tuple(rng.integers(size, size=axes))
     score, value = c, w
-    for symbol in place:
+    for symbol in index:
         score = np.tensordot(table[symbol], score, (0, 0))
-    for symbol in place[1:]:
+    for symbol in index[1:]:
         value = np.tensordot(table[symbol], value, (0, 0))
     result = transform(table, c, w)
     assert result.shape == (size,) * axes + (2,)
-    assert_close(result[place], score * value, FLOAT64)
+    assert_close(result[index], score * value, FLOAT64)
 
 
 @given(draw.seeds, st.integers(1, 6))

@@ -61,9 +61,9 @@ def test_tuple_counts(seed, size, length, keys):
     follows = {"ordered": lambda a, b: a <= b, "strict": lambda a, b: a < b, "all": lambda a, b: True}
     for order, before in follows.items():
         expected = np.zeros((1, 2) + (size,) * keys, int)
-        for row, places in product(range(2), product(range(length), repeat=keys)):
-            if all(before(places[n], places[n + 1]) for n in range(keys - 1)):
-                expected[(0, row, *x[0, row, list(places)])] += 1
+        for row, positions in product(range(2), product(range(length), repeat=keys)):
+            if all(before(positions[n], positions[n + 1]) for n in range(keys - 1)):
+                expected[(0, row, *x[0, row, list(positions)])] += 1
         assert_close(tuple_counts(x, size, keys, order), expected, 0)
 
 
@@ -122,7 +122,7 @@ def test_random_data_lack_ranks_exponentially_rarely():
 
 
 def test_fractions_and_their_bound():
-    """Two symbols, two places: counts are (2, 0), (1, 1), (0, 2) with probabilities 1/4, 1/2, 1/4.
+    """Two symbols, two positions: counts are (2, 0), (1, 1), (0, 2) with probabilities 1/4, 1/2, 1/4.
 
     The rank is 1 if all are the same; of those that hold the first symbol, if (2, 0) or (1, 1) is missing.
     """

@@ -282,7 +282,7 @@ def test_without_a_cache_max_length_is_no_limit(simple):
     assert list(answer.tokens) == simple.greedy([1, 2, 3], 30)
 
 
-def test_prompts_go_on_behind_what_the_prefix_cache_knows(wide, x64):
+def test_prompts_continue_after_what_the_prefix_cache_knows(wide, x64):
     cache = PrefixCache(max_bytes=1 << 20, every=12)
     engine = Engine(wide.model, wide.params, **ENGINE, prefix_cache=cache)
     text = list(range(10, 36))
@@ -294,11 +294,11 @@ def test_prompts_go_on_behind_what_the_prefix_cache_knows(wide, x64):
     assert engine.stats().prefilled_tokens == 26 + 1 + 0 + 7
 
 
-def test_prompts_go_on_behind_snapshots(wide, x64):
+def test_prompts_continue_after_snapshots(wide, x64):
     text, fresh = list(range(10, 31)), pools.empty(wide.model, wide.params, LENGTH).state
     padded = np.array([text[:8]], np.int32)
-    behind = {n: pools.read(wide.model, wide.params, fresh, padded, np.int32(n)) for n in (7, 5)}
-    prefixes = [Snapshot(np.array(text[:count]), *read) for count, read in behind.items()]
+    after = {n: pools.read(wide.model, wide.params, fresh, padded, np.int32(n)) for n in (7, 5)}
+    prefixes = [Snapshot(np.array(text[:count]), *read) for count, read in after.items()]
     engine = Engine(wide.model, wide.params, **ENGINE, prefixes=prefixes)
     requests = [Request(text, 5), Request(text[:7], 5), Request([*text[:6], 3], 5), Request([4, *text], 5)]
     check(wide, requests, engine.run(requests))
@@ -345,7 +345,7 @@ def test_the_first_request_waits_for_its_own_programs_only(simple):
         assert compiled == []
         for compile_program in later:
             compile_program()
-        assert len(compiled) >= 2  # decoding two rows, reading a long piece
+        assert len(compiled) >= 2  # decoding two rows, reading a long chunk
         compiled.clear()
         engine.run([Request(prompt, STEPS) for prompt in PROMPTS])
         engine.run([Request([1], 5, Sampler(1.0, frequency_penalty=0.5)), Request([2], 5, logprobs=3)])

@@ -1,4 +1,4 @@
-"""Random requests that come, go and are taken back at any moment: every answer right, nothing left behind."""
+"""Random requests that come, go and are taken back at any moment: every answer right, nothing remains."""
 
 import gc
 import resource
@@ -81,7 +81,7 @@ class Client:
 
     def hear(self, event) -> None:
         before = self.answers.get(event.ticket, Completion((), (), None))
-        assert before.finish is None, "an event behind the last one"
+        assert before.finish is None, "an event after the last one"
         tokens, logprobs = before.tokens + event.tokens, before.logprobs + event.logprobs
         self.answers[event.ticket] = Completion(tokens, logprobs, event.finish, end=event.end)
 
@@ -112,7 +112,7 @@ def test_very_many_random_requests(capsys, x64):
 
 
 def live(tiny: Tiny, engine: Engine, count: int, *, extras: bool, seed: int = 0) -> None:
-    """Serve requests, check every answer, and that nothing is left behind."""
+    """Serve requests, check every answer, and that nothing remains."""
     client = Client(engine, tiny.model.config.vocab_size, extras, seed)
     client.live(count)
     assert client.answers.keys() == client.requests.keys()

@@ -19,7 +19,7 @@ def slots(wide, x64):
 
 
 def put(slots: Slots[str], case: Tiny, name: str, **options) -> None:
-    """Give `name` a row behind its prompt."""
+    """Give `name` a row after its prompt."""
     prompt = PROMPTS[name]
     tokens = np.array([prompt + [0] * (8 - len(prompt))], np.int32)
     fresh = empty(case.model, case.params, LENGTH).state
@@ -68,7 +68,7 @@ def test_rows_keep_what_they_have_while_others_come_and_go(wide, slots):
 def test_owners_and_rows_move_alike(wide, x64):
     """Rows are known by their limits, so nothing is decoded."""
     slots = Slots(wide.model, wide.params, most=4, capacity=LENGTH)
-    limits = {name: 10 + place for place, name in enumerate("abcde")}
+    limits = {name: 10 + number for number, name in enumerate("abcde")}
     sizes = []
     for name in "abcAeCB":
         if name.islower():
@@ -91,21 +91,21 @@ def test_rows_move_in_larger_pools(x64):
     assert come_and_go(slots, case, "abcdeBADbCE") == [1, 2, 4, 4, 5, 4, 4, 2, 4, 2, 1]
 
 
-@pytest.mark.parametrize("more", slow_but([0], [0, 10]))  # than the pool has places for: another program
+@pytest.mark.parametrize("more", slow_but([0], [0, 10]))  # than the pool has slots for: another program
 def test_a_row_ends_at_its_limit_or_stop(wide, slots, more):
     expected = wide.greedy(PROMPTS["a"], 9)
-    place = next(i for i in range(2, 9) if expected[i] not in expected[:i])
+    number = next(i for i in range(2, 9) if expected[i] not in expected[:i])
     others = [token for token in range(50) if token not in expected][:more]
-    put(slots, wide, "a", stop_tokens=[*others, expected[place]], max_new_tokens=30)
+    put(slots, wide, "a", stop_tokens=[*others, expected[number]], max_new_tokens=30)
     put(slots, wide, "b", max_new_tokens=5)
     made = [made_by(slots) for _ in range(4)]
-    assert [token for part in made for token in part["a"]] == expected[: place + 1]
+    assert [token for part in made for token in part["a"]] == expected[: number + 1]
     assert [token for part in made for token in part["b"]] == wide.greedy(PROMPTS["b"], 5)
     assert made[-1] == {"a": [], "b": []}
 
 
 def test_whatever_becomes_of_free_rows(wide, slots):
-    """They are decoded as the others are, beyond their room too; NaN is the worst that they can hold."""
+    """They are decoded as the others are, beyond their capacity too; NaN is the worst that they can hold."""
     put(slots, wide, "a", max_new_tokens=30)
     put(slots, wide, "b", max_new_tokens=30)
     tokens = made_by(slots)["a"]

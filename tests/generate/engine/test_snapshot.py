@@ -1,4 +1,4 @@
-"""A snapshot is the state behind its tokens, on disk as in memory; no other file is taken for one."""
+"""A snapshot is the state after its tokens, on disk as in memory; no other file is taken for one."""
 
 import functools
 import json
@@ -52,7 +52,7 @@ def assert_close(found, expected):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected)
 
 
-def test_the_text_goes_on_behind_a_snapshot(hybrid, made, saved):
+def test_the_text_continues_after_a_snapshot(hybrid, made, saved):
     whole = snapshot(hybrid.model, hybrid.params, TOKENS + REST, max_length=64)
     logits = hybrid.model.apply(hybrid.params, whole.hidden, method="unembed")
     assert [int(logits[0, :50].argmax())] == hybrid.greedy(TOKENS + REST, 1)
@@ -63,10 +63,10 @@ def test_the_text_goes_on_behind_a_snapshot(hybrid, made, saved):
         assert_close((state, hidden), (whole.state, whole.hidden))
 
 
-def test_pieces_of_any_size_are_one_text(hybrid, made, monkeypatch):
+def test_chunks_of_any_size_are_one_text(hybrid, made, monkeypatch):
     monkeypatch.setattr(sys.modules["based_jax.generate.prompt"], "CHUNKS", (4, 16))
-    pieces = snapshot(hybrid.model, hybrid.params, TOKENS, max_length=48)
-    assert_close(pieces, made)
+    chunks = snapshot(hybrid.model, hybrid.params, TOKENS, max_length=48)
+    assert_close(chunks, made)
 
 
 def test_a_file_gives_back_what_was_saved(hybrid, made, saved):
@@ -276,7 +276,7 @@ GROWING = [case for case in CASES if shapes(case, 13) != shapes(case, laws.MAX_L
 
 @pytest.mark.parametrize("case", slow_but(["attention", "base_conv-long"], GROWING))
 def test_a_state_moves_to_another_capacity(case):
-    """What was read with little room is what is read with much, there and back."""
+    """A snapshot read with little capacity equals one read with much, there and back."""
     run = runner(case)
     x = drawn(1, 6)
     small, large = (run(x, run.mixer.init_state(2, size))[1] for size in (13, laws.MAX_LENGTH))

@@ -22,7 +22,7 @@ class ConvCase:
     starts: np.ndarray
     """(terms,) int32, increasing; the first is 0"""
     anchors: np.ndarray
-    """(terms, N): the segments' kernels by lag, c_r[l] = score(starts[r] + l, starts[r]); 0 behind the end"""
+    """(terms, N): the segments' kernels by lag, c_r[l] = score(starts[r] + l, starts[r]); 0 after the end"""
 
     @property
     def kernels(self) -> np.ndarray:
@@ -68,7 +68,7 @@ def dense_conv(kernel: np.ndarray, size: int | None = None) -> np.ndarray:
 
 
 def spread_starts(length: int, terms: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """0 and `terms` - 1 random columns, so that each of the segments ends behind a window of `width` lags."""
+    """0 and `terms` - 1 random columns, so that each of the segments ends after a window of `width` lags."""
     others = rng.choice(np.arange(1, length - width + 1), terms - 1, replace=False)
     return np.sort(np.append(0, others)).astype(np.int32)
 

@@ -32,7 +32,7 @@ def attend_at(*arrays, **how):
 
 LENGTH = 21
 STARTS = (0, 1, 5, 12, 40)
-"""one behind the text"""
+"""one after the text"""
 
 
 def numbers(seed, length=LENGTH, rows=2, dtype=np.float64):
@@ -179,7 +179,7 @@ def state_for(starts, left, dtype=jnp.float64):
 
 @pytest.mark.parametrize("left", release_but([3], [None, 3]))
 def test_decoding_is_exact(left):
-    """Token by token and in pieces, packed or not, in float64 against the definition."""
+    """Token by token and in chunks, packed or not, in float64 against the definition."""
 
     @given(draw.seeds, draw.segment_ids(2, LENGTH))
     @settings(max_examples=3)
@@ -193,12 +193,12 @@ def test_decoding_is_exact(left):
                     assert_close(whole, expected, 1e-12)
                 state, outputs, begin = state_for(STARTS, left), [], 0
                 for size in (1, 8, 1, 1, 8, 1, 1):
-                    piece = slice(begin, begin + size)
-                    part = None if segments is None else segments[:, piece]
+                    chunk = slice(begin, begin + size)
+                    part = None if segments is None else segments[:, chunk]
                     y, state = attend(
-                        q[:, piece],
-                        k[:, piece],
-                        v[:, piece],
+                        q[:, chunk],
+                        k[:, chunk],
+                        v[:, chunk],
                         starts=STARTS,
                         left=left,
                         initial_state=state,
@@ -214,19 +214,19 @@ def test_decoding_is_exact(left):
 
 
 @pytest.mark.release
-def test_a_long_piece_behind_an_empty_state_goes_by_fft(monkeypatch, by_fft):
-    """To the last bit as without a state; behind other tokens in blocks of rows."""
+def test_a_long_chunk_after_an_empty_state_goes_by_fft(monkeypatch, by_fft):
+    """To the last bit as without a state; after other tokens in blocks of rows."""
     monkeypatch.setattr(conv_attention, "BLOCK", 8)
     q, k, v = numbers(6, dtype=np.float32)
     whole = attend(q, k, v, starts=STARTS)
     exact = defined(q, k, v, STARTS)
 
     @jax.jit
-    def pieces(q, k, v, state):
+    def chunks(q, k, v, state):
         outputs = []
-        for piece in (slice(0, 10), slice(10, LENGTH)):
+        for chunk in (slice(0, 10), slice(10, LENGTH)):
             how = {"starts": STARTS, "initial_state": state, "return_state": True}
-            y, state = ops.conv_attention(*(x[:, piece] for x in (q, k, v)), **how)
+            y, state = ops.conv_attention(*(x[:, chunk] for x in (q, k, v)), **how)
             outputs.append(y)
         return jnp.concatenate(outputs, axis=1)
 
@@ -235,7 +235,7 @@ def test_a_long_piece_behind_an_empty_state_goes_by_fft(monkeypatch, by_fft):
     )
     assert_close(first, whole, 0.0)
     assert_close(whole, exact, FLOAT32)
-    assert_close(pieces(q, k, v, state_for(STARTS, None, jnp.float32)), exact, FLOAT32)
+    assert_close(chunks(q, k, v, state_for(STARTS, None, jnp.float32)), exact, FLOAT32)
 
 
 @pytest.mark.release
@@ -247,9 +247,9 @@ def test_found_starts_go_on_frozen(x64):
     starts, _ = ops.conv_recover(*map(array, (q[:, :18], k[:, :18])), terms=3, width=4, threshold=0.1)
     assert np.all(starts == case.starts)
     state, outputs = state_for(case.starts, None), []
-    for piece in (slice(0, 18), *(slice(i, i + 1) for i in range(18, LENGTH))):
+    for chunk in (slice(0, 18), *(slice(i, i + 1) for i in range(18, LENGTH))):
         how = {"starts": starts, "initial_state": state, "return_state": True}
-        y, state = attend_at(q[:, piece], k[:, piece], v[:, piece], **how)
+        y, state = attend_at(q[:, chunk], k[:, chunk], v[:, chunk], **how)
         outputs.append(y)
     exact = jax.jit(ops.softmax_attention)(q, k, v)
     assert_close(np.concatenate(outputs, axis=1), exact, 1e-12)

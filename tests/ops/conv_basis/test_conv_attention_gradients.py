@@ -72,7 +72,7 @@ def test_the_gradient_through_anchors_is_that_of_the_outputs(rope, by_fft):
         assert_close(run(), own, FLOAT64)
         rng, step = np.random.default_rng(5), 1e-5
         direction = [rng.normal(size=x.shape) for x in rope.arrays]
-        ahead, behind = (
+        ahead, after = (
             np.asarray(attend(*moved, starts=(0, 9, 25)))
             for moved in (
                 [x + way * d for x, d in zip(rope.arrays, direction, strict=True)] for way in (step, -step)
@@ -80,7 +80,7 @@ def test_the_gradient_through_anchors_is_that_of_the_outputs(rope, by_fft):
         )
     assert_close(run(dtype=np.float32), own, FLOAT32_GRADIENT)
     slope = sum((g * d).sum() for g, d in zip(own, direction, strict=True))
-    assert_close(((ahead - behind) * rope.weights).sum() / (2 * step), slope, FINITE_DIFFERENCE)
+    assert_close(((ahead - after) * rope.weights).sum() / (2 * step), slope, FINITE_DIFFERENCE)
     assert np.flatnonzero(np.any(own[1][0, :, 0], axis=-1)).tolist() == [0, 9, 25]
     assert_close(own[2], rope.exact[2], FLOAT64)
     for of_attention, of_anchors in zip(rope.exact[:2], own[:2], strict=True):

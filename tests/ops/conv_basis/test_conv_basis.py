@@ -78,17 +78,17 @@ def test_terms_and_segments_are_one_matrix(drawn):
 
 def test_no_basis_has_fewer_terms():
     """Of all 0/1 matrices of four columns, against all sets of sizes and all kernels, by least squares."""
-    places = np.tril_indices(4)
+    lower = np.tril_indices(4)
     matrices = np.array(list(itertools.product([0.0, 1.0], repeat=10)))[1:]
     fewest = np.full(len(matrices), 4)
     for terms in (3, 2, 1):
         for sizes in itertools.combinations((4, 3, 2, 1), terms):
-            spanned = np.array([dense_conv(unit, m)[places] for m in sizes for unit in np.eye(4)[:m]])
+            spanned = np.array([dense_conv(unit, m)[lower] for m in sizes for unit in np.eye(4)[:m]])
             left = matrices - matrices @ np.linalg.pinv(spanned) @ spanned
             fewest[np.abs(left).max(axis=1) < 1e-9] = terms
     for entries, terms in zip(matrices, fewest, strict=True):
         matrix = np.zeros((4, 4))
-        matrix[places] = entries
+        matrix[lower] = entries
         assert len(ops.conv_decompose(matrix)[1]) == terms
 
 
@@ -164,10 +164,10 @@ def test_exp_needs_a_first_term_of_all_columns():
 def test_terms_of_exponentials_cancel():
     """Small entries are differences of large ones; segments, whose kernels are positive, have none."""
     case = full_rank(64, range(0, 64, 4), scale=2.0)
-    places = np.tril_indices(64)
-    exact = np.exp(case.scores)[places]
-    by_terms = ops.conv_assemble(ops.conv_exp(case.kernels, case.sizes), case.sizes)[places]
-    by_segments = ops.conv_matrix(np.exp(case.anchors), case.starts)[places]
+    lower = np.tril_indices(64)
+    exact = np.exp(case.scores)[lower]
+    by_terms = ops.conv_assemble(ops.conv_exp(case.kernels, case.sizes), case.sizes)[lower]
+    by_segments = ops.conv_matrix(np.exp(case.anchors), case.starts)[lower]
     assert off(by_segments / exact, 1) < 1e-14
     assert off(by_terms / exact, 1) > 1e-9
 

@@ -242,23 +242,25 @@ def test_any_scores_are_exact_with_as_many_terms_as_tokens(search, length):
 @given(texts(), draw.seeds)
 @settings(max_examples=5)
 def test_only_one_search_is_causal(cases, seed):
-    """Other tokens from some place on leave earlier starts where they are; a binary search moves them."""
-    place = 1 + seed % (LENGTH - 1)
+    """Other tokens from some position on leave earlier starts where they are; a binary search moves them."""
+    position = 1 + seed % (LENGTH - 1)
     rng = np.random.default_rng(seed)
     q, k = stacked(cases, np.float32)
-    later = [np.concatenate([x[:, :place], rng.normal(size=x[:, place:].shape)], axis=1) for x in (q, k)]
+    later = [
+        np.concatenate([x[:, :position], rng.normal(size=x[:, position:].shape)], axis=1) for x in (q, k)
+    ]
     later = [x.astype(np.float32) for x in later]
     thresholds = np.full(ROWS, 5.0, np.float32)
     before, after = (np.asarray(recover(*x, thresholds, WHOLE, search="causal")[0]) for x in ((q, k), later))
     for row in range(ROWS):
-        assert before[row][before[row] < place].tolist() == after[row][after[row] < place].tolist()
+        assert before[row][before[row] < position].tolist() == after[row][after[row] < position].tolist()
 
 
 @pytest.mark.parametrize(
     ("search", "moved"), [("binary", True), ("scan", True), ("largest", True), ("causal", False)]
 )
 def test_the_future_moves_the_starts_of_other_searches(search, moved):
-    """Binary and largest see all of it, a scan the T - 1 tokens behind a start."""
+    """Binary and largest see all of it, a scan the T - 1 tokens after a start."""
     case, other = (full_rank(LENGTH, [0, 5, 20, 30]) for _ in range(2))
     other.q[12:] = 0
     other.k[12:] = 0
@@ -270,7 +272,7 @@ def test_the_future_moves_the_starts_of_other_searches(search, moved):
 
 
 def test_a_prefix_has_the_starts_of_the_text():
-    """And each is T - 1 tokens behind the column that differs."""
+    """And each is T - 1 tokens after the column that differs."""
     starts = np.array([0, 9, 17, 30])
     case = full_rank(LENGTH, starts)
     threshold = case.separation(WIDTH) / 2

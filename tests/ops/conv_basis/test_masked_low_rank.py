@@ -23,10 +23,10 @@ def dense_attention(u1, u2, v, dense, normalize=True):
     """(W o U1 U2^T) V row by row, divided by the row's sum."""
     y = np.zeros(v.shape)
     for row, i, head in np.ndindex(v.shape[:3]):
-        seen = np.flatnonzero(dense[i])
-        weights = u2[row, seen, head] @ u1[row, i, head]
-        if len(seen):
-            y[row, i, head] = weights @ v[row, seen, head] / (weights.sum() if normalize else 1)
+        visible = np.flatnonzero(dense[i])
+        weights = u2[row, visible, head] @ u1[row, i, head]
+        if len(visible):
+            y[row, i, head] = weights @ v[row, visible, head] / (weights.sum() if normalize else 1)
     return y
 
 
@@ -44,10 +44,10 @@ def masks(draw_, kind, length):
         columns = np.arange(length)
         return ops.IntervalMask(first, last), (first[:, None] <= columns) & (columns <= last[:, None])
     part = draw_(npst.arrays(np.int32, length, elements=st.integers(0, 2), fill=draw.NO_FILL))
-    seen = draw_(npst.arrays(bool, (length, 3), fill=draw.NO_FILL))
+    visible = draw_(npst.arrays(bool, (length, 3), fill=draw.NO_FILL))
     if kind == "columns":
-        return ops.DistinctColumnsMask(part, seen), seen[:, part]
-    return ops.DistinctRowsMask(part, seen.T), seen.T[part]
+        return ops.DistinctColumnsMask(part, visible), visible[:, part]
+    return ops.DistinctRowsMask(part, visible.T), visible.T[part]
 
 
 KINDS = ["causal", "changes", "intervals", "columns", "rows"]

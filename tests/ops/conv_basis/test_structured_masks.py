@@ -50,8 +50,8 @@ def test_changes(dense, restart):
 def test_parts(dense):
     """Of any mask: every column is of the kind that it is said to be, and so is every row."""
     columns, rows = ops.distinct_columns_mask(dense), ops.distinct_rows_mask(dense.astype(int))
-    assert np.array_equal(columns.seen[:, columns.part], dense)
-    assert np.array_equal(rows.seen[rows.part], dense)
+    assert np.array_equal(columns.visible[:, columns.part], dense)
+    assert np.array_equal(rows.visible[rows.part], dense)
 
 
 @given(LENGTHS, st.data())
@@ -81,7 +81,7 @@ def test_distinct_parts():
     rng = np.random.default_rng(0)
     part, kinds = rng.integers(3, size=20), np.array([[0] * 20, [1] * 20, [1, 0] * 10])
     rows, columns = ops.distinct_rows_mask(kinds[part]), ops.distinct_columns_mask(kinds[part].T)
-    assert rows.seen.shape == columns.seen.T.shape == (3, 20)
+    assert rows.visible.shape == columns.visible.T.shape == (3, 20)
     assert_is(rows, kinds[part])
     assert_is(columns, kinds[part].T)
 
@@ -141,7 +141,7 @@ ROWS = np.arange(3, dtype=np.int32)
             ValueError,
             r"mask\.part = \(0, 2\): expected from 0 to 1",
         ),
-        (lambda: ops.DistinctRowsMask(ROWS, np.ones((3, 3))).check(3), TypeError, r"mask\.seen has dtype"),
+        (lambda: ops.DistinctRowsMask(ROWS, np.ones((3, 3))).check(3), TypeError, r"mask\.visible has dtype"),
         (lambda: ops.RowChangeMask(ROWS, ROWS, ROWS[:1], ROWS).check(3), ValueError, r"mask\.run has shape"),
         (
             lambda: ops.RowChangeMask(ROWS, ROWS, ROWS, ROWS + 1).check(3),

@@ -118,7 +118,7 @@ def test_leading_axes_broadcast():
 
 
 def test_kernels_of_another_length():
-    """Entries behind the last row have no effect, missing ones are 0."""
+    """Entries after the last row have no effect, missing ones are 0."""
     rng = np.random.default_rng(2)
     x, kernel = rng.normal(size=(5, 2)).astype(np.float32), rng.normal(size=9).astype(np.float32)
     product = jax.jit(ops.conv_multiply, static_argnames="transpose")

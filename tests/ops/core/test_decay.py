@@ -22,7 +22,7 @@ def gates(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def product(log_decay: np.ndarray, key: int, query: int, inclusive: bool) -> np.ndarray:
-    """The definition: what the steps behind `key` up to `query` leave."""
+    """The definition: what the steps after `key` up to `query` leave."""
     return np.exp(log_decay[key + 1 : query + 1 if inclusive else query].sum(0))
 
 

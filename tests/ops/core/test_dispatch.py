@@ -108,7 +108,7 @@ def test_unknown_op():
 
 
 def test_outside_jit_the_arrays_device_decides(monkeypatch):
-    """Arrays on a CPU beside a GPU: what is compiled for the call does not see them, and must be told."""
+    """Arrays on a CPU beside a GPU: what is compiled for the call does not see them: it is declared."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     q = ones((1, 3, 1, 4))
     with pytest.raises(ValueError, match="these arrays are on 'cpu'"):

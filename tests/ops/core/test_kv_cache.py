@@ -18,8 +18,8 @@ BATCH, SLOTS = 3, 4
 
 @functools.partial(jax.jit, static_argnames="length")
 def write(cache, k, v, mask, *, length: int):
-    places, stream = ops.advance(cache.stream, BATCH, length, None, mask)
-    return kv_cache.write(cache, k, v, places, stream)
+    positions, stream = ops.advance(cache.stream, BATCH, length, None, mask)
+    return kv_cache.write(cache, k, v, positions, stream)
 
 
 recent = jax.jit(kv_cache.recent, static_argnums=1)

@@ -78,20 +78,20 @@ def test_a_gpus_process_lowers_for_cpus(monkeypatch):
 
 def test_traced_once():
     """But for other platforms, when they are asked for."""
-    seen = []
+    chosen = []
 
     @lowered.by_platform
     def op(x):
-        seen.append(dispatch.platform([x]))
+        chosen.append(dispatch.platform([x]))
         return 2 * x
 
     traced = jax.jit(lambda x: op(x)).trace(Q)
     traced.lower()
     traced.lower(lowering_platforms=("cpu",))
-    assert seen == ["cpu"]
+    assert chosen == ["cpu"]
     traced.lower(lowering_platforms=("tpu", "cuda"))
     traced.lower(lowering_platforms=("cuda",))
-    assert seen == ["cpu", "tpu", "gpu"] or seen == ["cpu", "gpu", "tpu"]
+    assert chosen == ["cpu", "tpu", "gpu"] or chosen == ["cpu", "gpu", "tpu"]
 
 
 def test_no_tracer_outlives_its_trace():

@@ -42,9 +42,9 @@ def recurrence(
     (batch, length, heads, width), dtype = q.shape, v.dtype
     q, k, v, beta = (x.astype(jnp.promote_types(dtype, jnp.float32)) for x in (q, k, v, beta))
     state = initial_state or ops.init_linear_recurrence_state(batch, heads, width, v.shape[-1])
-    places, stream = ops.advance(state.stream, batch, length, segment_ids, mask)
+    positions, stream = ops.advance(state.stream, batch, length, segment_ids, mask)
     real = jnp.ones((batch, length), bool) if mask is None else mask
-    begins = jnp.broadcast_to(places.index == places.start, (batch, length))
+    begins = jnp.broadcast_to(positions.index == positions.start, (batch, length))
 
     def token(kv, inputs):
         q, k, v, beta, begins, real = inputs

@@ -18,9 +18,10 @@ BATCH = 3
 
 @functools.partial(jax.jit, static_argnames="length")
 def advance(stream, segment_ids, mask, *, length: int):
-    places, stream = ops.advance(stream, BATCH, length, segment_ids, mask)
+    token_positions, stream = ops.advance(stream, BATCH, length, segment_ids, mask)
     everywhere = [
-        jnp.broadcast_to(x, (BATCH, length)) for x in (places.index, places.start, places.positions)
+        jnp.broadcast_to(x, (BATCH, length))
+        for x in (token_positions.index, token_positions.start, token_positions.positions)
     ]
     return everywhere, stream
 
@@ -62,11 +63,11 @@ def test_advance_counts_like_a_row_at_a_time(drawn, fresh):
     stream = None if fresh else ops.init_stream(BATCH)
     for length, ids, counts in drawn:
         mask = None if counts is None else array(draw.mask(counts, length))
-        places, stream = advance(stream, None if ids is None else array(ids), mask, length=length)
+        token_positions, stream = advance(stream, None if ids is None else array(ids), mask, length=length)
         for b, row in enumerate(rows):
             for t in range(length if counts is None else counts[b]):
                 expected = row.token(None if ids is None else ids[b, t])
-                assert tuple(int(x[b, t]) for x in places) == expected
+                assert tuple(int(x[b, t]) for x in token_positions) == expected
         assert stream.length.tolist() == [row.length for row in rows]
         assert stream.start.tolist() == [row.start for row in rows]
         assert stream.segment.tolist() == [row.segment for row in rows]
@@ -75,19 +76,19 @@ def test_advance_counts_like_a_row_at_a_time(drawn, fresh):
 
 def test_a_fresh_call_without_ids_stays_small():
     """No (B, N) arrays are made where one row says it all: masks built from them stay small too."""
-    places, stream = ops.advance(None, 4, 6)
-    assert places.index.shape == (1, 6)
-    assert places.start.shape == (1, 1)
-    assert places.mask is None
-    assert np.array_equal(places.positions, np.arange(6)[None])
+    token_positions, stream = ops.advance(None, 4, 6)
+    assert token_positions.index.shape == (1, 6)
+    assert token_positions.start.shape == (1, 1)
+    assert token_positions.mask is None
+    assert np.array_equal(token_positions.positions, np.arange(6)[None])
     assert stream.length.tolist() == [6] * 4
 
 
 def test_ids_of_other_integer_types(unchecked):
     for dtype in (jnp.int8, jnp.uint8, jnp.int16):
         ids = array([[1, 1, 2]], dtype)
-        places, stream = ops.advance(None, 1, 3, ids)
-        assert places.start.tolist() == [[0, 0, 2]]
+        token_positions, stream = ops.advance(None, 1, 3, ids)
+        assert token_positions.start.tolist() == [[0, 0, 2]]
         assert stream.segment.dtype == jnp.int32
 
 

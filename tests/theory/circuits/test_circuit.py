@@ -29,7 +29,7 @@ def test_a_cut_meets_values_not_readers():
 
 
 @given(st.integers(1, 5), st.integers(0, 40), st.integers(1, 10), st.integers(0, 2**32 - 1))
-def test_a_cut_meets_what_is_read_behind_it(variables, gates, reach, seed):
+def test_a_cut_meets_what_is_read_after_it(variables, gates, reach, seed):
     circuit = random_circuit(np.random.default_rng(seed), variables, gates, 1, reach)
     cuts = [
         {

@@ -43,8 +43,8 @@ ORDER = np.random.default_rng(1).permutation(16).tolist()
         (lambda w: [w[0] * w[0], w[0] + w[0], 3], 1),
         (lambda w: [w[0] * w[1] + w[2], w[2] - 1], 3),
         (lambda w: [w[0] * other for other in w], 8),  # a value in all rows
-        (lambda w: [w[place] * (2.0 + place) for place in ORDER], 16),
-        (lambda w: [w[0] * w[1] * w[place] for place in ORDER], 16),
+        (lambda w: [w[index] * (2.0 + index) for index in ORDER], 16),
+        (lambda w: [w[0] * w[1] * w[index] for index in ORDER], 16),
         (lambda w: [w[0] * w[1] * w[5], *w[:5]], 6),  # a factor that waits, far from where it is needed
     ],
 )

@@ -42,8 +42,8 @@ def test_long_numbers_differ_in_one_bit(bits, seed):
     rng = np.random.default_rng(seed)
     x = rng.integers(2, size=bits).tolist()
     y = list(x)
-    place = rng.integers(bits)
-    y[place] = 1 - x[place]
+    position = rng.integers(bits)
+    y[position] = 1 - x[position]
     assert compare(x, y) == (int(x < y), 0)
     assert compare(x, x) == (0, 1)
 
@@ -62,7 +62,7 @@ def test_counts(bits):
     assert comparator.depth <= 9 + 2 * levels
 
 
-def test_bits_behind_the_key_move_along():
+def test_bits_after_the_key_move_along():
     assert exchange([1, 0, 1], [0, 1, 0], keys=1) == ([0, 1, 0], [1, 0, 1])
     assert exchange([1, 0, 1], [1, 1, 0], keys=1) == ([1, 0, 1], [1, 1, 0])  # equal: x first
     assert select(1, [1, 0], [0, 1]) == [1, 0]

@@ -41,7 +41,7 @@ def test_the_next_token_of_a_sequence_does_not_leak(length, tokens, seed):
 
 @given(st.integers(1, 6), st.integers(1, 18), seeds)
 def test_causal(count, rows, seed):
-    """Row i is the same whatever comes behind it."""
+    """Row i is the same whatever comes after it."""
     u = np.random.default_rng(seed).normal(size=(3 * count, 6))
     rows = min(rows, 3 * count)
     cut = np.where(np.arange(3 * count)[:, None] < rows, u, 0)

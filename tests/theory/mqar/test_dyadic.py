@@ -32,8 +32,8 @@ def test_every_earlier_key_meets_every_query_once(count):
 @given(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9), min_size=1))
 def test_search_and_sort(queries, keys):
     queries, keys = sorted(queries), sorted(keys)
-    places, work, depth = dyadic.parallel_search(queries, keys)
-    np.testing.assert_array_equal(places, np.searchsorted(keys, queries))
+    positions, work, depth = dyadic.parallel_search(queries, keys)
+    np.testing.assert_array_equal(positions, np.searchsorted(keys, queries))
     most = len(keys).bit_length()
     assert work <= len(queries) * most
     assert depth <= len(queries).bit_length() * most

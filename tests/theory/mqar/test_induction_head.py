@@ -43,12 +43,12 @@ def test_every_label_of_the_task(scale, length, num_pairs):
 
 @given(st.integers(1, 12), st.integers(2, 9), seeds)
 def test_maps_find_what_the_dictionary_finds(length, tokens, seed):
-    """A row has weight exactly behind the places where its token stood before; filler has none."""
+    """A row has weight exactly after the positions where its token stood before; filler has none."""
     sequence = np.random.default_rng(seed).integers(0, tokens, length)
     maps = induction_head.maps(sequence, scale=None)
     for i in range(length):
-        behind = [j + 1 for j in range(i) if sequence[j] == sequence[i] != 0]
-        np.testing.assert_array_equal(np.flatnonzero(maps.attention[i]), behind)
+        after = [j + 1 for j in range(i) if sequence[j] == sequence[i] != 0]
+        np.testing.assert_array_equal(np.flatnonzero(maps.attention[i]), after)
     found = dictionary.solve_sequence(sequence) != NONE
     np.testing.assert_array_equal(maps.attention.any(axis=1), found & (sequence != 0))
     np.testing.assert_array_equal(maps.shift @ sequence, [0, *sequence[:-1]])

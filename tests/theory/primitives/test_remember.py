@@ -1,4 +1,4 @@
-"""A function on some rows, with the others kept: any stack, any place, layers and rows counted."""
+"""A function on some rows, with the others kept: any stack, any position, layers and rows counted."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_no_layers_are_the_identity():
 
 
 def test_rows_needed_by_hand():
-    """4 rows and a filter that reaches 1: places of 5 rows, three for one layer, four for more."""
+    """4 rows and a filter that reaches 1: slots of 5 rows, three for one layer, four for more."""
     short = convolution((3, 1), delta(3, 1))
     assert rows_needed(short, 4) == 15
     assert rows_needed(short.then(short, short), 4) == 20

@@ -34,7 +34,7 @@ def off(actual, expected):
 
 
 @given(seeds, orders, lengths, widths, st.booleans())
-def test_both_places_for_the_input(seed, order, length, width, short):
+def test_both_positions_of_the_input(seed, order, length, width, short):
     rng = np.random.default_rng(seed)
     hyena = random_hyena(rng, order, length, width, short)
     u = rng.normal(size=(length, width))
@@ -48,7 +48,7 @@ def test_both_places_for_the_input(seed, order, length, width, short):
         assert simulated.shape == shape
 
 
-def test_rows_leave_nothing_behind():
+def test_rows_leave_no_trace():
     """But for the operator itself: the ring can be used again."""
     rng = np.random.default_rng(0)
     for order in (1, 2, 5):

@@ -27,7 +27,7 @@ def test_three_layers(seed, length, width):
     assert (simulated.account.layers, simulated.shape) == (3, (length, 3 * width))
 
 
-def test_behind_the_division_it_is_the_op():
+def test_after_the_division_it_is_the_op():
     rng = np.random.default_rng(0)
     length, width = 9, 4
     u, k, q = rng.normal(size=(3, length, width))
