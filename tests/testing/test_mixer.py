@@ -36,7 +36,13 @@ def in_float32(mix, x, state, context):
     return y.astype("float32"), state
 
 
+def starts_long_calls_anew(mix, x, state, context):
+    return mix(x, jax.tree.map(jnp.zeros_like, state) if x.shape[1] > 1 else state, context)
+
+
 FAULTS = {
+    "padding law": lambda mix, x, state, context: mix(x, state, dataclasses.replace(context, mask=None)),
+    "split law": starts_long_calls_anew,
     "segment law": lambda mix, x, state, context: mix(
         x, state, dataclasses.replace(context, segment_ids=None)
     ),
@@ -61,6 +67,15 @@ def test_the_law_that_is_broken_is_named(law):
     message = f"^Faulty breaks the contract: {law}"
     with pytest.raises(AssertionError, match=message):
         check_mixer(with_fault("Faulty", FAULTS[law]), d_model=4)
+
+
+def test_a_state_without_a_stream_is_refused():
+    class Bare(mixers.ShortConv):
+        def empty_state(self, batch_size, max_length, dtype):
+            return (jnp.zeros((batch_size, self.d_model)),)
+
+    with pytest.raises(AssertionError, match=r"\(tuple\); start it with `init_stream` in `empty_state`"):
+        check_mixer(Bare, d_model=4)
 
 
 def test_a_mixer_with_other_laws_is_refused():
