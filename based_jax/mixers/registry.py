@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from based_jax.fields import expect_fields
 from based_jax.mixers.contract import Mixer, MixerSummary, option_names
 from based_jax.mixers.option_docs import Option, attribute_docs
-from based_jax.validate import expect, expect_choice, nearest
+from based_jax.validate import expect, nearest
 
 ENTRY_POINTS = "based_jax.mixers"
 """group of the entry points by which installed packages declare mixers"""
@@ -104,7 +104,10 @@ def class_of(name: str) -> type[Mixer]:
     Raises:
         ValueError: unknown name, or an installed package whose mixer cannot be imported.
     """
-    expect_choice("mixer", name, names())
+    known = names()
+    listed = ", ".join(repr(choice) for choice in known)
+    end = f", or install the package that provides it{nearest(name, known)}"
+    expect(name in known, "mixer", name, f"one of {listed}{end}")
     if name not in _MIXERS:
         point = _installed()[name]
         try:

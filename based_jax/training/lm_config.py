@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import jax
 import tyro
 
-from based_jax import mixers
 from based_jax.data.shards.batches import SHUFFLES
 from based_jax.files import read_json
 from based_jax.mixers.registry import expect_options
@@ -127,8 +126,6 @@ class LMConfig:
         expect_choice("shuffle", self.shuffle, (None, *SHUFFLES))
         peak = self.peak_tflops
         expect(peak is None or peak > 0, "peak_tflops", peak, "above 0")
-        if self.mixer is not None:
-            expect_choice("mixer", self.mixer, mixers.names())
         are_numbers = all(layer.strip().isdigit() for layer in (self.mixer_layers or "0").split(","))
         expect(are_numbers, "mixer_layers", self.mixer_layers, "numbers of layers such as 0,3")
         for name in ("mixer_layers", "mixer_options"):

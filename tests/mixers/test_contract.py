@@ -332,7 +332,10 @@ def test_inherited_options_come_last_and_are_explained_once():
             "option of attention = 'heads': expected one of",
         ),
         (lambda: mixers.make("attention", d_model=8, heads=2), r"; did you mean 'num_heads'\?$"),
-        (lambda: mixers.make("atention", d_model=8), r"; did you mean 'attention'\?$"),
+        (
+            lambda: mixers.make("atention", d_model=8),
+            r"', or install the package .*; did you mean 'attention'\?$",
+        ),
         (lambda: mixers.info("no_such"), "mixer = 'no_such'"),
         (lambda: mixers.options("no_such"), "mixer = 'no_such'"),
         (lambda: mixers.make("attention", d_model=8).init_state(1), "max_length = None"),
