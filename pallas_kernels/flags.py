@@ -109,4 +109,6 @@ def _message(report: str) -> str:
         del lines[0]
     text = " ".join(line for line in lines if line.strip("\u2500- "))
     text = re.split(r" (?:Argument helptext|For full helptext)\b", " ".join(text.split()))[0]
-    return re.sub(r"(Perhaps you meant: \S+).*", r"\1", text)
+    text = re.sub(r"(Perhaps you meant: \S+).*", r"\1", text)
+    is_pair = re.match(r"Unrecognized options: \w+=", text) is not None
+    return text + "; separate name=value pairs by commas without spaces" * is_pair

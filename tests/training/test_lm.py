@@ -273,6 +273,10 @@ def test_the_summary_counts_what_is_not_read(one_layer, text, tmp_path):
             ["--mixer", "mamba", "--mixer-options", "d_state"],
             "mixer_options = 'd_state': expected name=value",
         ),
+        (
+            ["--mixer", "mamba", "--mixer-options", "expand=2", "d_state=8"],
+            "Unrecognized options: d_state=8; separate name=value pairs by commas",
+        ),
         (["--mixer", "mamba", "--mixer-options", "d_sate=8"], "option of mamba = 'd_sate': expected one of"),
         (["--mixer", "mamba", "--mixer-options", "d_state=no"], "d_state = 'no': expected"),
         (["--length", "100000"], "100001"),
