@@ -13,6 +13,7 @@ from based_jax.command_list import console_commands
 from based_jax.convert.options.check import tables as options_of_theirs
 from based_jax.convert.options.option import Option
 from based_jax.mixers.contract import MixerSummary
+from based_jax.mixers.registry import class_of
 from based_jax.ops.core.dispatch import DECLARED
 from based_jax.published.parameters import PRINTED
 from based_jax.reports.measured import Results
@@ -59,8 +60,13 @@ PARITY = {
 """Mixer -> its cases in tests/fixtures; those without any are compared with float64 loops."""
 
 
+def own_mixers() -> list[str]:
+    """The library's mixers, without those of other installed packages."""
+    return [name for name in bj.mixers.names() if class_of(name).__module__.startswith("based_jax.")]
+
+
 def mixers_page() -> str:
-    """All mixers, from the registry."""
+    """All mixers of the library, from the registry."""
     head = [
         "mixer",
         "equation",
@@ -75,7 +81,7 @@ def mixers_page() -> str:
         "source",
     ]
     rows = []
-    for name in bj.mixers.names():
+    for name in own_mixers():
         info = bj.mixers.info(name)
         answers = ["yes" if answer else "no" for answer in (info.causal, info.packing)]
         parity = ", ".join(f"`{case}`" for case in PARITY.get(name, ())) or "float64 loops in the tests"
@@ -272,7 +278,7 @@ def transformations_page() -> str:
     ]
     rows = {name: f"`{name.replace(' ', '` `')}`" for name in of_ops}
     rows |= {name: f"`{name}`" for name in sorted(REVERSE_ONLY) if name.isidentifier()}
-    rows |= {f"mixers.{name}": f"mixer `{name}`" for name in bj.mixers.names()}
+    rows |= {f"mixers.{name}": f"mixer `{name}`" for name in own_mixers()}
     cells = [
         [shown, *("works" if refusal(name, what) is None else "error" for what in TRANSFORMATIONS)]
         for name, shown in rows.items()

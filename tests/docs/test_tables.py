@@ -3,6 +3,7 @@
 import pytest
 
 import based_jax as bj
+from based_jax.mixers import registry
 from based_jax.published.parameters import PRINTED
 from tests.conftest import ROOT
 from tests.docs.scripts import script
@@ -20,6 +21,18 @@ def test_a_stale_page_is_noticed(monkeypatch, tmp_path, capsys):
     assert tables.main(["--check"]) == 1
     assert "docs/mixers.md is not up to date: run python docs/tables.py" in capsys.readouterr().err
     assert tables.main([]) == tables.main(["--check"]) == 0
+
+
+def test_mixers_of_other_packages_are_not_listed(monkeypatch):
+    monkeypatch.setattr(registry, "_MIXERS", dict(registry._MIXERS))
+    own = list(bj.mixers.names())
+
+    @bj.mixers.register("outside")
+    class Outside(bj.mixers.ShortConv):
+        pass
+
+    assert "outside" in bj.mixers.names()
+    assert tables.own_mixers() == own
 
 
 @pytest.mark.parametrize("name", tables.PARITY)
