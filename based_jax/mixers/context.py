@@ -13,22 +13,29 @@ from based_jax.typing import Array, Int, Mask, Positions, SegmentIds, State
 
 @dataclass(frozen=True)
 class Context:
-    """The tokens of one call."""
+    """The tokens of one call.
+
+    Attributes:
+        segment_ids: document of each token, (B, N), as the caller passed them, else None.
+        positions: positions for rotary embeddings, (1 or B, N): those that the caller passed, else
+            `token_positions.positions`.
+        mask: True for real tokens and False for padding, (B, N), as the caller passed it, else None.
+        tokens: token ids, (B, N), as the caller passed them, else None.
+        token_positions: index of each token in its row, counted over calls, and of the first token of its
+            document; their difference is `token_positions.positions`, (1 or B, N).
+        stream: position of each row after this call, (B,), which the next state contains.
+        has_state: whether the call continues from a state and returns one.
+        has_positions: whether the caller passed `positions`.
+    """
 
     segment_ids: SegmentIds | None
     positions: Positions
-    """for rotary embeddings: given by the caller, else counted from the segment's start; (1 or B, N)"""
     mask: Mask | None
     tokens: Int[Array, "B N"] | None
-    """token ids, if the caller passes them"""
     token_positions: TokenPositions
-    """positions of the tokens in their rows"""
     stream: Stream
-    """position of each row after this call"""
     has_state: bool
-    """whether the call continues from a state and returns one"""
     has_positions: bool
-    """whether the caller passed the positions"""
 
     @classmethod
     def of_call(
