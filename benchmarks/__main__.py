@@ -44,6 +44,7 @@ COMMANDS = {
     ),
     "train": Command("train", "Train", "training speed of language models, against torch"),
     "twins": Command("static.twins", "Twins", "what the jax-triton twins need on GPUs, without one"),
+    "waiting": Command("waiting", "Waiting", "time of imports, initial parameters and a first step"),
 }
 """Name on the command line -> the command."""
 

@@ -1,10 +1,13 @@
 """Flax modules that take arrays on any mesh: mixers, language models and classifiers."""
 
+import contextvars
 from typing import Any, cast
 
 from flax import linen as nn
 
 from based_jax.ops.core import border
+
+_wants_output = contextvars.ContextVar("wants_output", default=True)
 
 
 class Module(nn.Module):
@@ -27,6 +30,20 @@ class Module(nn.Module):
         return super().apply(*args, **kwargs)
 
     @nn.nowrap
+    def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Initialise the variables, see `nn.Module.init`; models do not call their layers."""
+        before = _wants_output.set(False)
+        try:
+            return super().init(rngs, *args, **kwargs)
+        finally:
+            _wants_output.reset(before)
+
+    @nn.nowrap
     def init_with_output(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
         """Initialise the variables, see `nn.Module.init_with_output`."""
         return border.run(cast(Any, super().init_with_output), (rngs, *args), kwargs)
+
+
+def wants_output() -> bool:
+    """Return whether the caller uses the output of the module; `init` does not."""
+    return _wants_output.get()

@@ -17,10 +17,11 @@ from jax import lax
 from based_jax import mixers, ops
 from based_jax.mixers.context import find_stream
 from based_jax.mixers.contract import Mixer, Projection, named
-from based_jax.mixers.module import Module
+from based_jax.mixers.module import Module, wants_output
 from based_jax.models.block import Block
 from based_jax.models.config import ModelConfig
 from based_jax.models.embedding import INITIALIZERS, rows, sinusoids
+from based_jax.models.initial import draw_layers
 from based_jax.models.mlp import make_mlp
 from based_jax.models.noise import Drop
 from based_jax.models.norm import make_norm
@@ -139,9 +140,14 @@ class LanguageModel(Module):
         context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
         context["tokens"] = tokens
         loop, period = range(0), 1
-        if config.scan_layers and state is None and not self.is_initializing():
+        layers = self.layers
+        if self.is_initializing():
+            self._draw_layers(h, context)
+            if not wants_output():
+                layers, residual = [], h
+        elif config.scan_layers and state is None:
             loop, period = find_repeats(config.schedule)
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(layers):
             if number in loop:
                 if number == loop.start:
                     blocks = self.layers[loop.start : loop.stop]
@@ -155,6 +161,13 @@ class LanguageModel(Module):
         if config.embed_dim is not None:
             h = self.project_out(h)
         return h, None if state is None else tuple(states)
+
+    def _draw_layers(self, h: Float[Array, "B N D"], context: dict[str, Any]) -> None:
+        """Set the initial variables of all layers."""
+        drawn = draw_layers(self.layers, layer_kinds(self.config), self.make_rng("params"), h, **context)
+        for number, variables in enumerate(drawn):
+            for collection, values in variables.items():
+                self.put_variable(collection, f"layers_{number}", values)
 
     def position_table(self) -> Float[Array, "positions D"]:
         """Return the position embedding, learned or not."""
@@ -244,6 +257,15 @@ def make_mixer(config: ModelConfig, index: int) -> Mixer:
         alike = [i for i in range(config.num_layers) if config.layer(i).mixer == spec.mixer]
         options |= {"layer": alike.index(index), "num_layers": len(alike)}
     return mixers.make(spec.mixer, d_model=config.d_model, **{**options, **spec.options})
+
+
+def layer_kinds(config: ModelConfig) -> list[list[int]]:
+    """Group the indices of layers whose initial parameters have the same distribution."""
+    kinds: dict[Any, list[int]] = {}
+    for index, letter in enumerate(config.schedule):
+        depends_on_depth = "layer" in mixers.info(config.layer(index).mixer).options
+        kinds.setdefault((letter, index if depends_on_depth else None), []).append(index)
+    return list(kinds.values())
 
 
 @functools.lru_cache(maxsize=64)
