@@ -47,7 +47,7 @@ class Options:
     weights: Literal["beside", "inside"] = "beside"
     """beside: in a safetensors file next to the programs; inside: as constants in each of them"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file or its directory,
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
     instead of the checkpoint's own"""
 
 

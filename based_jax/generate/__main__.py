@@ -53,7 +53,7 @@ class Options:
     stop: tuple[str, ...] = ()
     """texts that end the continuation; they are not printed"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file or its directory,
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
     instead of the checkpoint's own"""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """dtype in which weights are stored and multiplied; None is the checkpoint's"""

@@ -62,7 +62,7 @@ class Options:
     max_connections: int = 1000
     """open connections; more are refused (503)"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file or its directory,
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
     instead of the checkpoint's own"""
     dtype: str | None = None
     """dtype of the computation, such as bfloat16, instead of the checkpoint's own"""

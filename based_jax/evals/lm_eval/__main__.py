@@ -65,7 +65,7 @@ class Options:
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute dtype, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
     tokenizer: str | None = None
-    """byte, gpt2 (if cached locally) or a tokenizers JSON file or its directory,
+    """byte, gpt2 (if cached locally), a tokenizers JSON file or its directory,
     instead of the checkpoint's own"""
     reuse: bool = True
     """read prefixes that prompts share only once, with the model's state; affects only the speed"""

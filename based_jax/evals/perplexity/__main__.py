@@ -39,7 +39,7 @@ class Options:
     which only the slices are computed"""
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file or its directory,
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
     instead of the checkpoint's own"""
     context: Literal["window", "document"] = "window"
     """window: rows of --length tokens, as in the papers; document: whole documents, with the model's state"""

@@ -52,7 +52,7 @@ class Options:
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute dtype, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file or its directory,
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
     instead of the checkpoint's own"""
     records: Path | None = None
     """.jsonl file with one line per answered example; the same command resumes from it"""

@@ -33,7 +33,7 @@ class TokenizeConfig:
     """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx (with NAME.bin), or
     hf:NAME[:[CONFIG:]SPLIT], which on resuming streams its rows again up to the interruption"""
     tokenizer: str
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file or its directory"""
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory"""
     out: Path
     """directory of the shards: a new one, or that of an interrupted command"""
     include: str | None = None
