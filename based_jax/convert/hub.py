@@ -89,7 +89,7 @@ def fetch(
         try:
             return _cached(hub, repository, revision, check)
         except FileNotFoundError as missing:
-            reason = f"the hub cannot be reached ({_first_line(error)})"
+            reason = f"no such directory, the hub cannot be reached ({_first_line(error)})"
             raise FileNotFoundError(f"{repository!r}: {reason}, and {missing}") from error
     sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
     return _download(hub, repository, revision, sizes, check)

@@ -62,6 +62,18 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
     return f"{count:,} file{'s' * (count != 1)} by suffix ({shown})"
 
 
+def describe_not_read(left_out: Mapping[str, int]) -> str:
+    """Format counts by suffix, and the flag that reads the files of the first suffix too."""
+    suffix = next(iter(left_out))
+    pattern = f"'*{suffix}'" if suffix else "'*'"
+    return f"{describe_left_out(left_out)}; --include {pattern} reads them too"
+
+
+def describe_counts(skipped: Mapping[str, int]) -> str:
+    """Format counts by reason, for example ``2 empty, 1 binary``; "" if all are zero."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count)
+
+
 def describe_skipped(skipped: Iterable[Skipped]) -> str:
     """Format counts and first names by reason, such as ``3 (2 empty: a.txt, b.txt; 1 binary: c.txt)``."""
     names = defaultdict(list)

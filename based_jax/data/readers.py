@@ -41,6 +41,7 @@ _GZIP_STEP = 1 << 16  # bytes; small, as the rest after each member is copied, a
 _ZSTD_STEP = 1 << 11  # bytes that zstd unpacks at once: every four of them may become 128 KiB
 _ROWS = 64  # rows of a Parquet file to read at once
 _LINE = re.compile("[^\n]+")
+_NO_TEXT = "no string field 'text'"  # reason to skip, for counting
 
 
 class Unusable(Exception):
@@ -177,7 +178,7 @@ def parquet_texts(path: Path, name: str, first: int = 0) -> Iterator[tuple[int, 
             kinds = (arrow.string(), arrow.large_string(), arrow.string_view())
             if "text" not in schema.names or schema.field("text").type not in kinds:
                 found = ", ".join(schema.names)
-                raise BrokenRecord(f"{name}: expected a column 'text' of strings; it has {found}", "no text")
+                raise BrokenRecord(f"{name}: expected a column 'text' of strings; it has {found}", _NO_TEXT)
             rows, groups = 0, list(range(file.num_row_groups))
             while groups and rows + file.metadata.row_group(groups[0]).num_rows <= first:
                 rows += file.metadata.row_group(groups.pop(0)).num_rows
@@ -226,7 +227,7 @@ def text_of(record: Any, expected: str) -> str:
     """Return the text of a parsed object; a `BrokenRecord` message begins with `expected`."""
     text = record.get("text") if isinstance(record, dict) else None
     if not isinstance(text, str):
-        raise BrokenRecord(f"{expected}, but there is none", "no text")
+        raise BrokenRecord(f"{expected}, but there is none", _NO_TEXT)
     try:
         text.encode("utf-8")  # an escaped lone surrogate passes the parser but is not text
     except UnicodeEncodeError as error:

@@ -27,7 +27,7 @@ class Options:
     """Write a model as programs that run with jax alone, its weights, and run.py, which runs them."""
 
     checkpoint: str
-    """pretrained directory (config.json, weights), a finished run's directory, or a hub id"""
+    """pretrained directory (config.json, weights), a run's directory, or a hub id"""
     out: Path | None = None
     """directory to write, created if needed; default: exported/ next to the weights"""
     platforms: str = ",".join(PLATFORMS)
@@ -47,7 +47,8 @@ class Options:
     weights: Literal["beside", "inside"] = "beside"
     """beside: in a safetensors file next to the programs; inside: as constants in each of them"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
+    instead of the checkpoint's own"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ run.py                 a copy of `runner.py`, which uses nothing of this library
 """
 
 import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -64,6 +65,7 @@ def export_model(
     if tokenizer is not None:
         most = model.config.vocab_size
         expect(tokenizer.vocab_size <= most, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {most}")
+    _expect_flatbuffers()
     programs = export_programs(model, params, plan)
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
@@ -92,6 +94,14 @@ def export_model(
         file.write((json.dumps(manifest, indent=2) + "\n").encode())
     runner.record(manifest["sha256"])
     return target / runner.MANIFEST
+
+
+def _expect_flatbuffers() -> None:
+    try:
+        importlib.import_module("flatbuffers")
+    except ImportError as error:
+        expected = "to be installed; it comes with: pip install 'based-jax[export]'"
+        raise ImportError(f"jax.export needs the package 'flatbuffers' {expected}") from error
 
 
 def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Options:
     """Continue a text with a language model; the text goes to stdout, the speed to stderr."""
 
     checkpoint: str
-    """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
+    """pretrained directory (config.json, weights, tokenizer), a run's directory, or a hub id"""
     prompt: str
     """text to continue; "" begins a new document"""
     max_new_tokens: int = 200
@@ -53,7 +53,8 @@ class Options:
     stop: tuple[str, ...] = ()
     """texts that end the continuation; they are not printed"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
+    instead of the checkpoint's own"""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """dtype in which weights are stored and multiplied; None is the checkpoint's"""
     stream: bool = True

@@ -96,7 +96,7 @@ def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: A
         context: further arguments of that call.
 
     Raises:
-        TypeError: not a module of this library.
+        TypeError: not a module of this library, or no arguments of a call.
 
     Examples:
         >>> import jax.numpy as jnp, based_jax as bj
@@ -106,6 +106,9 @@ def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: A
     """
     if not isinstance(module, Module):
         raise TypeError(f"module = {type(module).__name__}: expected a mixer or model of based_jax")
+    if not (example or context):
+        expected = "the arguments of one call, such as jnp.ones((1, 8, d_model)) or tokens (1, 8)"
+        raise TypeError(f"example = (): expected {expected}")
     key = rngs.params() if isinstance(rngs, nnx.Rngs) else rngs
 
     def init(key: jax.Array) -> Any:

@@ -39,7 +39,7 @@ class Options:
     """
 
     checkpoint: str
-    """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
+    """pretrained directory (config.json, weights, tokenizer), a run's directory, or a hub id"""
     host: str = "127.0.0.1"
     """address to listen on; the default serves this machine only"""
     port: int = 8000
@@ -62,7 +62,8 @@ class Options:
     max_connections: int = 1000
     """open connections; more are refused (503)"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
+    instead of the checkpoint's own"""
     dtype: str | None = None
     """dtype of the computation, such as bfloat16, instead of the checkpoint's own"""
     prefix_cache_mib: float = 64.0

@@ -8,7 +8,7 @@ import jax
 from rich.console import Console
 
 from based_jax.data import Corpus
-from based_jax.data.documents import describe_left_out, describe_skipped
+from based_jax.data.documents import describe_counts, describe_not_read, describe_skipped
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.pairs import TokenPairs
 from based_jax.data.shards.reader import TokenShards
@@ -30,9 +30,7 @@ def describe_data(corpus: Corpus) -> dict[str, str]:
     if corpus.skipped:
         rows["skipped"] = describe_skipped(corpus.skipped)
     if corpus.left_out:
-        suffix = next(iter(corpus.left_out))
-        pattern = f"'*{suffix}'" if suffix else "'*'"
-        rows["not read"] = f"{describe_left_out(corpus.left_out)}; --include {pattern} reads them too"
+        rows["not read"] = describe_not_read(corpus.left_out)
     return rows
 
 
@@ -45,8 +43,8 @@ def describe_tokens(spec: str, training: TokenShards | TokenPairs) -> dict[str, 
     shards, documents = _count(len(split.shards), "shard"), _count(split.documents, "document")
     size = f"{split.bytes:,} bytes" if split.bytes else f"{split.tokens:,} tokens"
     rows = {"data": f"{spec}: {shards}, {documents}, {size}, tokenizer {manifest.tokenizer.name}"}
-    if skipped := {reason: count for reason, count in manifest.skipped.items() if count}:
-        rows["skipped"] = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+    if skipped := describe_counts(manifest.skipped):
+        rows["skipped"] = skipped
     return rows
 
 

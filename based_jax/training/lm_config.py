@@ -53,7 +53,8 @@ class LMConfig:
     include: str | None = None
     """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file; default: --init-from's, else byte"""
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
+    default: --init-from's, else byte"""
     cache: Path | None = None
     """keep tokenized text in this directory, so that later starts skip reading; never cleaned up"""
     steps: int = 1000

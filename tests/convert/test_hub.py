@@ -283,7 +283,8 @@ class TestRefusals:
     def test_no_network(self, remote, monkeypatch):
         monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
         with pytest.raises(
-            FileNotFoundError, match=r"the hub cannot be reached .*, and the cache has no config"
+            FileNotFoundError,
+            match=r"no such directory, the hub cannot be reached .*, and the cache has no config",
         ):
             load_pretrained(NAME)
 

@@ -11,6 +11,7 @@ import pytest
 
 from based_jax.data import Document, Skipped, load_documents, load_tokenizer
 from based_jax.data.hub import HubSpec, parse_hub, stream_texts
+from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule
 from based_jax.data.shards.tokenize import Progress, tokenize
 
@@ -60,7 +61,8 @@ def test_rows_are_documents():
 
 
 def _tokenize(out: Path, spec: str, **more):
-    return tokenize([spec], load_tokenizer(), out, workers=1, rule=HeldOutRule(0.0, None, None), **more)
+    rule = HeldOutRule(0.0, None, None)
+    return tokenize(find_sources([spec]), load_tokenizer(), out, workers=1, rule=rule, **more)
 
 
 WANTED = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import jax
@@ -211,3 +212,9 @@ def test_an_interrupted_export_is_refused(small, tmp_path, monkeypatch):
         export_model(directory, small.tiny.model, small.tiny.params, small.plan)
     with pytest.raises(FileNotFoundError, match=r"manifest.json"):
         Exported.load(directory)
+
+
+def test_without_flatbuffers_the_error_names_the_extra(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    with pytest.raises(ImportError, match=r"'flatbuffers'.*pip install 'based-jax\[export\]'"):
+        export_model(tmp_path, small.tiny.model, small.tiny.params, small.plan)

@@ -186,7 +186,7 @@ def test_low_rank_changes_train_and_are_merged(finished, one_layer, tmp_path):
     settings |= {"init_from": str(finished[0]), "lora": 2, "optimizer": OptimizerConfig(learning_rate=0.05)}
     run = lm.train(lm.LMConfig(workdir=tmp_path, **settings))
     begin = finished[1].metrics["eval_loss"]
-    assert run.metrics["eval_loss"] < begin - 0.01  # of 448 parameters
+    assert run.metrics["eval_loss"] < begin - 0.005  # of 448 parameters
     params = run.outcome.state.params
     kept, before = params["params"], finished[1].outcome.state.params["params"]
     jax.tree.map(np.testing.assert_array_equal, kept, before)

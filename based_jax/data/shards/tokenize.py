@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from based_jax.data.shards.blocks import Position, Sources, find_sources, read_blocks
+from based_jax.data.documents import describe_counts
+from based_jax.data.shards.blocks import Position, Sources, read_blocks
 from based_jax.data.shards.manifest import (
     FILE,
     MAX_BYTES,
@@ -53,18 +54,17 @@ class Progress(NamedTuple):
 
 
 def tokenize(
-    specs: Sequence[str],
+    sources: Sources,
     tokenizer: Tokenizer,
     out: Path,
     *,
     workers: int,
-    include: str | None = None,
     rule: HeldOutRule,
     shard_tokens: int = SHARD_TOKENS,
     save_every: float = SAVE_EVERY,
     progress: Callable[[Progress], bool] = lambda now: True,
 ) -> Manifest | None:
-    """Write token shards to `out` and return their manifest; None if `progress` returned False.
+    """Write the sources' shards to `out` and return their manifest; None if `progress` returned False.
 
     The same arguments give the same bytes, whatever the number of workers and of interruptions. After a kill
     the work of the last `save_every` seconds is repeated.
@@ -78,7 +78,6 @@ def tokenize(
     expect(
         together, "held_out_bytes", rule.max_bytes, "none with held_out_names, which hold out whole documents"
     )
-    sources = find_sources(specs, include)
     content = _content(tokenizer)
     record = TokenizerRecord(
         tokenizer.name, tokenizer.vocab_size, tokenizer.eot, hashlib.sha256(content).hexdigest()
@@ -247,7 +246,7 @@ class _Run:
                 if is_kept:
                     writer.append(stream, np.asarray([entry["length"]]), np.asarray([entry["size"]]))
         writer.close()
-        found = f"{self.documents} documents, skipped {dict(self._skipped)}"
+        found = f"{self.documents} documents, skipped {describe_counts(self._skipped) or 'nothing'}"
         expect(bool(self._train.shards), "data", found, "at least one training document with text")
         manifest = Manifest(
             self._record,
@@ -283,10 +282,16 @@ def _begin(out: Path, settings: dict[str, Any], content: bytes) -> dict[str, Any
 def _expect_same(out: Path, before: dict[str, Any], settings: dict[str, Any]) -> None:
     for name, value in settings.items():
         if name == "sources" and [s["spec"] for s in before[name]] == [s["spec"] for s in value]:
+            for source, old in zip(value, before[name], strict=True):
+                _expect_begun_with(out, "include", source["include"], old["include"])
             changed = [s["spec"] for s, old in zip(value, before[name], strict=True) if s != old]
             expect(not changed, "data", ", ".join(changed), f"the files as they were when {out} was begun")
         else:
-            expect(before[name] == value, name, value, f"{before[name]!r}, as {out} was begun with")
+            _expect_begun_with(out, name, value, before[name])
+
+
+def _expect_begun_with(out: Path, name: str, value: Any, before: Any) -> None:
+    expect(before == value, name, value, f"{before!r}, as {out} was begun with")
 
 
 def _content(tokenizer: Tokenizer) -> bytes:

@@ -44,7 +44,8 @@ class Options:
     merge: tuple[Path, ...] = ()
     """count files to add up, instead of --data"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file; default: tokens:DIR's, else byte"""
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
+    default: tokens:DIR's, else byte"""
     memory: float = 2.0
     """GiB of memory for counting; larger counts are kept in files next to OUT"""
     save_every: int = 100_000_000

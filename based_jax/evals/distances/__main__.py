@@ -33,7 +33,8 @@ class Options:
 
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file; default: tokens:DIR's, else byte"""
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
+    default: tokens:DIR's, else byte"""
     length: int = 2048
     """tokens per sequence"""
     cross_documents: bool = False

@@ -47,7 +47,7 @@ class Options:
     """Evaluate a language model on tasks of lm-eval, or on the papers' groups of them."""
 
     checkpoint: str
-    """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
+    """pretrained directory (config.json, weights, tokenizer), a run's directory, or a hub id"""
     tasks: str | None = None
     """comma-separated tasks, groups or tags of lm-eval, such as lambada_openai,hellaswag"""
     suite: Literal["common_sense", "superglue"] | None = None
@@ -65,7 +65,8 @@ class Options:
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute dtype, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
     tokenizer: str | None = None
-    """byte, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    """byte, gpt2 (if cached locally), a tokenizers JSON file or its directory,
+    instead of the checkpoint's own"""
     reuse: bool = True
     """read prefixes that prompts share only once, with the model's state; affects only the speed"""
     cache: Path | None = None

@@ -35,11 +35,12 @@ class Options:
     """Measure perplexity overall, on AR hits (repeated bigrams that are rare in training) and on the rest."""
 
     checkpoint: str
-    """pretrained directory, a finished run's directory, a hub id, or a .parquet file written by --records, of
+    """pretrained directory, a run's directory, a hub id, or a .parquet file written by --records, of
     which only the slices are computed"""
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
+    instead of the checkpoint's own"""
     context: Literal["window", "document"] = "window"
     """window: rows of --length tokens, as in the papers; document: whole documents, with the model's state"""
     length: int | None = None

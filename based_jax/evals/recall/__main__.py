@@ -34,7 +34,7 @@ class Options:
     """Ask a language model for a value in its prompt, and count the answers that contain it."""
 
     checkpoint: str
-    """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
+    """pretrained directory (config.json, weights, tokenizer), a run's directory, or a hub id"""
     task: Literal["swde", "fda", "squad_completion"]
     """the recall task, which determines the data set and its columns"""
     data: str = "hub"
@@ -52,7 +52,8 @@ class Options:
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute dtype, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
+    instead of the checkpoint's own"""
     records: Path | None = None
     """.jsonl file with one line per answered example; the same command resumes from it"""
     json: Path | None = None

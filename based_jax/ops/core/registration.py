@@ -10,7 +10,8 @@ implementation:
     [project.entry-points."based_jax.ops"]
     "delta_rule.my_kernel" = "my_package.my_module:register"
 
-It is called once: when the name is requested, or before the first call of the op that names none.
+It is called once: when the name is requested, or before the first call of the op that names none. A name that
+the program has registered itself stays.
 """
 
 import functools
@@ -73,7 +74,9 @@ def register(
 
 
 def implementations(op: str) -> tuple[str, ...]:
-    """Return the names that `op` accepts as `implementation`: registered ones, then its own, best first.
+    """Return the names that `op` accepts as `implementation`.
+
+    The registered ones come first, in order of registration; then its own, best first.
 
     Raises:
         ValueError: unknown op.
@@ -180,16 +183,17 @@ def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: d
         if name in dispatch.implementations(op):
             return None
         reason = _why_not_loaded(op, name) if name not in _REGISTERED.get(op, {}) else None
-        reason = reason or _cannot_run(_REGISTERED[op][name], args, options)
+        reason = reason or _cannot_run(name, _REGISTERED[op][name], args, options)
         if reason is not None:
             raise ValueError(f"implementation = {name!r}: {reason}")
         return name
     for other in others:
-        _warn_if_not_loaded(op, other)
+        if other not in _REGISTERED.get(op, {}):
+            _warn_if_not_loaded(op, other)
     known = _REGISTERED.get(op, {})
     candidates = {name: found.priority for name, found in known.items() if found.priority is not None}
     for name in sorted(candidates, key=lambda name: candidates[name], reverse=True):
-        if _cannot_run(known[name], args, options) is None:
+        if _cannot_run(name, known[name], args, options) is None:
             return name
     return None
 
@@ -200,10 +204,15 @@ def _warn_if_not_loaded(op: str, name: str) -> None:
         warnings.warn(f"{op} ignores the implementation {name!r}: {reason}", stacklevel=4)
 
 
-def _cannot_run(found: Implementation, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+def _cannot_run(
+    name: str, found: Implementation, args: tuple[Any, ...], options: dict[str, Any]
+) -> str | None:
     if context_parallel.is_active():
         return "needs whole sequences, and these are sharded over devices"
-    return found.supports(*args, **options)
+    reason: Any = found.supports(*args, **options)
+    is_reason = reason is None or isinstance(reason, str)
+    expect(is_reason, f"supports of {name!r} returned", reason, "None, or a phrase with the reason")
+    return reason
 
 
 def _everything(*args: Any, **options: Any) -> None:

@@ -7,10 +7,12 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from based_jax import command, data
+from based_jax.data.documents import describe_counts, describe_not_read
+from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import SAVE_EVERY, SHARD_TOKENS, Progress, tokenize
 from based_jax.training.run.progress import clock, short
@@ -31,7 +33,7 @@ class TokenizeConfig:
     """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx (with NAME.bin), or
     hf:NAME[:[CONFIG:]SPLIT], which on resuming streams its rows again up to the interruption"""
     tokenizer: str
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file"""
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory"""
     out: Path
     """directory of the shards: a new one, or that of an interrupted command"""
     include: str | None = None
@@ -108,12 +110,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             display.show(now)
             return request.signal is None
 
+        sources = find_sources(config.data, config.include)
         manifest = tokenize(
-            config.data,
+            sources,
             data.load_tokenizer(config.tokenizer),
             config.out,
             workers=config.workers or len(os.sched_getaffinity(0)),
-            include=config.include,
             rule=config.rule,
             shard_tokens=config.shard_tokens,
             save_every=config.save_every,
@@ -124,16 +126,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             assert request.signal is not None
             print(f"interrupted; run the same command to resume from {config.out}", file=sys.stderr)
             return 128 + request.signal
-    print(summary(config.out, manifest))
+    print(summary(config.out, manifest, sources.left_out))
     return 0
 
 
-def summary(out: Path, manifest: Manifest) -> str:
-    """Return the counts of both splits, what was skipped, and the next command."""
+def summary(out: Path, manifest: Manifest, left_out: Mapping[str, int]) -> str:
+    """Return the counts of both splits, what was skipped or not read, and the next command."""
     lines = [f"{out}: {manifest.dtype} tokens of {manifest.tokenizer.name}"]
     for name, split in manifest.splits.items():
         sizes = f"{split.documents:,} documents, {split.tokens:,} tokens, {split.bytes:,} bytes of text"
         lines.append(f"{name}: {sizes}, {len(split.shards)} shards")
-    skipped = ", ".join(f"{count:,} {reason}" for reason, count in manifest.skipped.items())
-    lines.append(f"skipped: {skipped or 'nothing'}")
-    return "\n".join([*lines, f"next: python -m train.lm --data tokens:{out}"])
+    lines.append(f"skipped: {describe_counts(manifest.skipped) or 'nothing'}")
+    if left_out:
+        lines.append(f"not read: {describe_not_read(left_out)}")
+    lines.append(f"next: python -m train.lm --data tokens:{out} --workdir runs/{out.resolve().name}")
+    return "\n".join(lines)

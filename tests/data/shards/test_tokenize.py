@@ -18,6 +18,7 @@ import pytest
 import zstandard
 
 from based_jax.data import PackedTokens, load_documents, load_tokenizer, split_documents
+from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import FILE, HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.training.commands.tokenize import PROG, main
@@ -59,8 +60,9 @@ def small_blocks(monkeypatch):
 def _run(
     out: Path, spec: Path, rule: HeldOutRule = NONE, *, workers: int = 1, shard_tokens: int = 1 << 20, **more
 ):
+    sources = find_sources([str(spec)])
     return tokenize(
-        [str(spec)], load_tokenizer(), out, workers=workers, rule=rule, shard_tokens=shard_tokens, **more
+        sources, load_tokenizer(), out, workers=workers, rule=rule, shard_tokens=shard_tokens, **more
     )
 
 
@@ -143,12 +145,19 @@ def test_bad_documents_are_counted(tmp_path):
         "binary": 1,
         "damaged": 1,
         "empty": 1,
-        "no text": 1,
+        "no string field 'text'": 1,
         "not JSON": 1,
         "not UTF-8": 1,
         "not Unicode": 1,
     }
     assert _run(tmp_path / "out", path.parent).skipped == skipped
+
+
+def test_without_any_text_the_error_counts_the_reasons(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 1}\n{"x": 2}\n{"text": ""}\n')
+    with pytest.raises(ValueError, match="0 documents, skipped 2 no string field 'text', 1 empty"):
+        _run(tmp_path / "out", path)
 
 
 def test_finished_and_other_settings(tmp_path, capsys):
@@ -158,7 +167,8 @@ def test_finished_and_other_settings(tmp_path, capsys):
     before = _contents(out)
     again = run_here(PROG, main, argv, capsys)
     assert again.status == 0
-    assert f"next: python -m train.lm --data tokens:{out}" in again.out
+    assert f"next: python -m train.lm --data tokens:{out} --workdir runs/out" in again.out
+    assert "not read" not in again.out
     ended = run_here(PROG, main, [*argv, "--shard-tokens", 5], capsys)
     assert ended.status == 2
     assert "shard_tokens = 5" in ended.err
@@ -170,6 +180,19 @@ def test_finished_and_other_settings(tmp_path, capsys):
     ended = run_here(PROG, main, [*argv[:4], "--out", tmp_path / "other"], capsys)
     assert ended.status == 2
     assert "an empty or new directory" in ended.err
+
+
+def test_files_that_are_not_read_are_reported_and_include_may_not_change(tmp_path, capsys):
+    folder, out = _write(tmp_path / "in", "jsonl").parent, tmp_path / "out"
+    (folder / "b.rst").write_text("more text")
+    argv = ["--data", folder, "--tokenizer", "byte", "--workers", 1, "--out"]
+    ended = run_here(PROG, main, [*argv, tmp_path / "a"], capsys)
+    not_read = "not read: 1 file by suffix (1 .rst); --include '*.rst' reads them too"
+    assert f"skipped: nothing\n{not_read}\nnext: " in ended.out
+    assert "not read" not in run_here(PROG, main, [*argv, out, "--include", "*.rst"], capsys).out
+    ended = run_here(PROG, main, [*argv, out], capsys)
+    assert ended.status == 2
+    assert f"include = None: expected '*.rst', as {out} was begun with" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -305,7 +328,7 @@ def test_named_records_are_held_out_and_unknown_names_refused(tmp_path):
 
     def held_out(out: Path, names: str) -> Manifest:
         rule = HeldOutRule(0.0, names, None)
-        manifest = tokenize([str(path)], dna, out, workers=1, rule=rule)
+        manifest = tokenize(find_sources([str(path)]), dna, out, workers=1, rule=rule)
         assert manifest is not None
         return manifest
 

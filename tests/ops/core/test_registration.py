@@ -210,6 +210,20 @@ def test_an_installed_package_with_a_priority_comes_first(installed):
     assert ops.implementation_for("delta_rule") == "first"
 
 
+def test_what_the_program_registered_stays(installed):
+    installed("delta_rule.theirs = outside_ops:register")
+    ops.register("delta_rule", "theirs", lambda q, k, v, beta, **options: v + 2)
+    ops.delta_rule(*arguments())  # without a name: looks for installed implementations
+    assert_close(ops.delta_rule(*arguments(), implementation="theirs"), arguments()[2] + 2, 0)
+
+
+@pytest.mark.parametrize("name", [None, "theirs"])
+def test_supports_returns_a_reason_or_none(name):
+    ops.register("delta_rule", "theirs", recurrence, supports=lambda *args, **options: True, priority=1)
+    with pytest.raises(ValueError, match="supports of 'theirs' returned = True: expected None, or a phrase"):
+        ops.delta_rule(*arguments(), implementation=name)
+
+
 @pytest.mark.parametrize(
     ("point", "reason"),
     [
