@@ -1,7 +1,7 @@
 """Draw the parameters of layers of one kind in one loop: a program per kind of layer, whatever the depth."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ def draw_layers(
     drawn: dict[int, Any] = {}
     for layers in kinds:
         block = blocks[layers[0]].unbind()[0]
-        keys = jax.vmap(lambda layer: jax.random.fold_in(key, layer))(np.array(layers, np.uint32))
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.array(layers, np.uint32))
         alike = draw_alike(lambda key, block=block: block.init(key, h, **context), keys)
         drawn |= dict(zip(layers, alike, strict=True))
     return [drawn[layer] for layer in range(len(blocks))]
@@ -43,14 +43,14 @@ def draw_alike(draw: Callable[[Array], Any], keys: Array) -> list[Any]:
     of their own, which XLA would otherwise fuse: a program as large as `draw` for every array. Arrays that do
     not depend on the key stay outside.
     """
-    program, shapes = jax.make_jaxpr(draw, return_shape=True)(keys[0])
-    tree = jax.tree.structure(shapes)
+    program, shapes = cast(Any, jax.make_jaxpr(draw, return_shape=True)(keys[0]))
+    tree: Any = jax.tree.structure(shapes)
     random: set[Any] = set(program.jaxpr.invars)
     for step in program.jaxpr.eqns:
         if any(not isinstance(value, Literal) and value in random for value in step.invars):
             random |= set(step.outvars)
     is_random = [not isinstance(value, Literal) and value in random for value in program.jaxpr.outvars]
-    run = jaxpr_as_fun(program)
+    run = cast(Callable[[Array], list[Array]], jaxpr_as_fun(program))
 
     def random_ones(key: Array) -> list[Array]:
         return [array for array, chosen in zip(run(key), is_random, strict=True) if chosen]
@@ -58,11 +58,11 @@ def draw_alike(draw: Callable[[Array], Any], keys: Array) -> list[Any]:
     first = run(keys[0])
     if len(keys) == 1:
         return [jax.tree.unflatten(tree, first)]
-    together = lax.map(random_ones, keys)
-    results = []
+    together: Any = lax.map(random_ones, keys)
+    results: list[Any] = []
     for number in range(len(keys)):
-        own = iter(together)
-        leaves = [
+        own: Any = iter(together)
+        leaves: list[Any] = [
             lax.index_in_dim(next(own), number, keepdims=False) if chosen else array
             for array, chosen in zip(first, is_random, strict=True)
         ]

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +91,7 @@ def over_rows(parameters: Float[Array, "... D"], x: Float[Array, "*rows D"]) -> 
     rows = x.shape[: x.ndim - parameters.ndim]
     if math.prod(rows) == 1 or not is_on_one("cpu", x):
         return jnp.broadcast_to(parameters, x.shape)
-    return _broadcast(parameters, rows)
+    return cast(Array, _broadcast(parameters, rows))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -107,7 +107,7 @@ def _broadcast_tangents(rows: tuple[int, ...], primals: Any, tangents: Any) -> t
     group = math.gcd(count, GROUP)
     changes = jnp.ones((count // group, 1), parameters.dtype) @ change.reshape(1, size)
     changes = jnp.broadcast_to(changes[:, None], (count // group, group, size))
-    return _broadcast(parameters, rows), changes.reshape(*rows, *parameters.shape)
+    return cast(Array, _broadcast(parameters, rows)), changes.reshape(*rows, *parameters.shape)
 
 
 def stored(x: Float[Array, "... D"]) -> Float[Array, "... D"]:
