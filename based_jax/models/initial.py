@@ -44,7 +44,7 @@ def draw_alike(draw: Callable[[Array], Any], keys: Array) -> list[Any]:
     not depend on the key stay outside.
     """
     program, shapes = cast(Any, jax.make_jaxpr(draw, return_shape=True)(keys[0]))
-    tree: Any = jax.tree.structure(shapes)
+    tree = cast(Any, jax.tree.structure(shapes))
     random: set[Any] = set(program.jaxpr.invars)
     for step in program.jaxpr.eqns:
         if any(not isinstance(value, Literal) and value in random for value in step.invars):
@@ -58,10 +58,10 @@ def draw_alike(draw: Callable[[Array], Any], keys: Array) -> list[Any]:
     first = run(keys[0])
     if len(keys) == 1:
         return [jax.tree.unflatten(tree, first)]
-    together: Any = lax.map(random_ones, keys)
+    together = cast(list[Array], lax.map(random_ones, keys))
     results: list[Any] = []
     for number in range(len(keys)):
-        own: Any = iter(together)
+        own = iter(together)
         leaves: list[Any] = [
             lax.index_in_dim(next(own), number, keepdims=False) if chosen else array
             for array, chosen in zip(first, is_random, strict=True)
