@@ -51,7 +51,8 @@ def _product_of_rows(x: Float[Array, "rows K"], weights: Float[Array, "K V"]) ->
     With 4,096 rows, 512 to 256 channels, XLA's library for CPUs takes 17 ms for the (512, 256) sum over rows
     and 13 ms for its transpose.
     """
-    if not weights.shape[1] < weights.shape[0] < len(x):
+    rows = x.shape[0]  # not an integer if a program for any batch is exported
+    if not (isinstance(rows, int) and weights.shape[1] < weights.shape[0] < rows):
         return x @ weights
     # Without the barrier XLA would put the gradient's transposition back into the product.
     across = lax.optimization_barrier(weights.T)
@@ -104,7 +105,7 @@ def _broadcast(parameters: Array, rows: tuple[int, ...]) -> Array:
 def _broadcast_tangents(rows: tuple[int, ...], primals: Any, tangents: Any) -> tuple[Array, Array]:
     (parameters,), (change,) = primals, tangents
     count, size = math.prod(rows), parameters.size
-    group = math.gcd(count, GROUP)
+    group = math.gcd(count, GROUP) if isinstance(count, int) else 1
     changes = jnp.ones((count // group, 1), parameters.dtype) @ change.reshape(1, size)
     changes = jnp.broadcast_to(changes[:, None], (count // group, group, size))
     return cast(Array, _broadcast(parameters, rows)), changes.reshape(*rows, *parameters.shape)

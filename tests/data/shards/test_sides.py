@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from based_jax.data import load_tokenizer
 from based_jax.data.shards import tokenize as tokenizing
-from based_jax.data.shards.blocks import Block
+from based_jax.data.shards.blocks import Block, find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.sides import positions
 from based_jax.data.shards.worker import BlockEncoder, Encoded
@@ -51,7 +51,8 @@ def in_process() -> Iterator[None]:
 
 def run(folder: Path, out: str, rule: HeldOutRule, **more) -> Manifest | None:
     given_ = {"workers": 1, "rule": rule, "shard_tokens": 40, **more}
-    return tokenizing.tokenize([str(folder / "a.jsonl")], load_tokenizer(), folder / out, **given_)
+    sources = find_sources([str(folder / "a.jsonl")])
+    return tokenizing.tokenize(sources, load_tokenizer(), folder / out, **given_)
 
 
 def texts_of(directory: Path, side: str) -> list[str]:
