@@ -5,7 +5,7 @@ from typing import Any
 from benchmarks import pages
 from benchmarks.pages import MISSING
 from benchmarks.rounding import significant
-from benchmarks.tables import grid, wide_console
+from benchmarks.tables import show_rows
 
 _ALONE = ("tokens from", "permuted", "segment ids", "million tokens/s", "±")
 _RUNS = (
@@ -20,15 +20,7 @@ _RUNS = (
 
 def show(report: dict[str, Any]) -> None:
     """Print a whole report."""
-    console = wide_console()
-    console.print(f"\n[bold]Data loader[/], {_facts(report)}", highlight=False)
-    for columns, rows in _tables(report):
-        table = grid(None, "", left=list(columns[:1]), right=columns[1:])
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    for note in report["notes"]:
-        console.print(note, highlight=False)
+    show_rows("Data loader", _facts(report), _tables(report), report["notes"])
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:

@@ -1,6 +1,6 @@
 """Format the tables of every report on a terminal; `pages` has those in Markdown."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -22,6 +22,25 @@ def show_markdown(title: str, text: str, notes: Iterable[str], console: Console 
     console.print(Markdown(f"# {title}\n\n{text}"))
     for line in notes:
         console.print(line, highlight=False)
+
+
+def show_rows(
+    heading: str,
+    facts: str,
+    tables: Iterable[tuple[Sequence[str], Iterable[Sequence[str]]]],
+    notes: Iterable[str],
+    left: int = 1,
+) -> None:
+    """Print a report of tables, columns and rows of each; the first `left` columns are text."""
+    console = wide_console()
+    console.print(f"\n[bold]{heading}[/], {facts}")
+    for columns, rows in tables:
+        table = grid(None, "", left=columns[:left], right=columns[left:])
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    for line in notes:
+        console.print(line)
 
 
 def wide_console() -> Console:

@@ -4,7 +4,7 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.pages import MISSING
-from benchmarks.tables import grid, wide_console
+from benchmarks.tables import show_rows
 
 _COLUMNS = (
     "text, GB",
@@ -21,14 +21,9 @@ _COLUMNS = (
 
 def show(report: dict[str, Any]) -> None:
     """Print a whole report."""
-    console = wide_console()
-    console.print(f"\n[bold]Tokenizing[/], {_facts(report)}", highlight=False)
-    table = grid(None, "", left=[], right=_COLUMNS)
-    for row in report["rows"]:
-        table.add_row(*_cells(row))
-    console.print(table)
-    for note in report["notes"]:
-        console.print(note, highlight=False)
+    show_rows(
+        "Tokenizing", _facts(report), [(_COLUMNS, map(_cells, report["rows"]))], report["notes"], left=0
+    )
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:

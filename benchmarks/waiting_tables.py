@@ -4,7 +4,7 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.pages import MISSING
-from benchmarks.tables import grid, wide_console
+from benchmarks.tables import show_rows
 from benchmarks.waiting_run import STAGES
 
 _COLUMNS = ("case", "time, s", "target", "processors, s", *(f"{stage}, s" for stage in STAGES[1:]))
@@ -28,14 +28,7 @@ TARGETS = {
 
 def show(report: dict[str, Any]) -> None:
     """Print a whole report."""
-    console = wide_console()
-    console.print(f"\n[bold]Waiting[/], {_facts(report)}", highlight=False)
-    table = grid(None, "", left=[_COLUMNS[0]], right=_COLUMNS[1:])
-    for row in report["rows"]:
-        table.add_row(*_cells(row))
-    console.print(table)
-    for note in report["notes"]:
-        console.print(note, highlight=False)
+    show_rows("Waiting", _facts(report), [(_COLUMNS, map(_cells, report["rows"]))], report["notes"])
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:

@@ -119,8 +119,8 @@ def linear_attention(
     expect_state(initial_state, kv=shape, k=shape[:3])
     if log_decay is not None:
         expect_log_decay(log_decay, batch, length, (heads,))
-    is_short = chosen == "xla" and chunk_size is None and length <= SHORT and is_on_one("cpu", v)
-    has_sums = initial_state is not None or return_state
+    needs_chunks = return_state or not (chunk_size is log_decay is initial_state is None)
+    is_short = chosen == "xla" and not needs_chunks and length <= SHORT and is_on_one("cpu", v)
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
     if chosen == "reference":  # one chunk, similarities as products of features
         feature_map, chunk_size = feature_map._replace(similarity=None), length
@@ -131,7 +131,7 @@ def linear_attention(
     gates = None if log_decay is None else jnp.broadcast_to(log_decay.astype(dtype), (batch, length, heads))
     tokens = cast(call.unpadded((q, k, v, gates)), dtype)
     similarity = feature_map.similarity
-    if is_short and not has_sums and similarity is not None and log_decay is None:
+    if is_short and similarity is not None:
         y = _attend_short(*tokens[:3], call.start, mask, similarity, eps if normalize else None)
         return y.astype(v.dtype)
 

@@ -352,7 +352,8 @@ class TestCards:
         assert f'bj.load_pretrained("{NAME}")' in text
         assert "| steps | 1,000 |" in text
         found = huggingface_hub.ModelCard(text).data
-        assert (found.license, found.library_name, found.model_name) == ("mit", "based_jax", NAME)
+        stated = ("license", "library_name", "model_name")
+        assert [getattr(found, name) for name in stated] == ["mit", "based_jax", NAME]
         (result,) = found.eval_results
         assert (result.dataset_name, result.metric_value) == ("swde", 12.5)
 

@@ -30,7 +30,7 @@ for name, path in zip(sys.argv[1:7:2], sys.argv[2:7:2]):
 from based_jax.data.shards.worker import main
 main()
 """
-_THREADS = 4  # of the library per process: Python's own lock is held for up to a tenth of a thread's time
+_THREADS = 4  # of the library per process; parsing and hashing in Python take a twentieth of a thread's time
 _AHEAD = 2  # blocks per channel in flight: read, being encoded or not yet written
 _MAX_BYTES = 64 * BLOCK  # limit of the text in flight; a single larger block is allowed
 
