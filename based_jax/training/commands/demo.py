@@ -15,6 +15,7 @@ from based_jax import command, plot
 from based_jax.data import PackedTokens
 from based_jax.generate.text import TextStream
 from based_jax.training.commands.lm import LMConfig, Run, train
+from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.run.metrics import read_metrics
 from based_jax.validate import expect_range
@@ -78,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("absl").setLevel(logging.ERROR)
     logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary reports it already
+    keep_freed_memory()
     run = train(
         LMConfig(
             workdir=demo.workdir,
