@@ -181,7 +181,8 @@ def diagonal_scan(
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     inputs = call.unpadded(inputs)
 
-    wanted = jax.eval_shape(terms, map_arrays(lambda x: x[:, :1], inputs))[1]
+    factor, wanted = jax.eval_shape(terms, map_arrays(lambda x: x[:, :1], inputs))
+    expect_array("a of terms", factor, wanted.shape)
     if initial_state is None:
         h = jnp.zeros((batch, *wanted.shape[2:]), wanted.dtype)
     else:

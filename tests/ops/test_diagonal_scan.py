@@ -135,3 +135,9 @@ def test_errors_name_the_argument(unchecked, changes, error, message):
     }
     with pytest.raises(error, match=message):
         ops.selective_scan(**arguments | changes)
+
+
+def test_terms_have_one_shape(unchecked):
+    """A constant decay is not widened silently: a scan needs one for each token."""
+    with pytest.raises(ValueError, match=r"a of terms has shape \(4,\): expected \(2, 1, 4\)"):
+        ops.diagonal_scan(ones((2, 3, 4)), lambda x: (jnp.ones(4), x), lambda h, x: h)
