@@ -23,16 +23,19 @@ T = TypeVar("T")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """Current position of each row; part of every mixer's state."""
+    """Current position of each row; part of every mixer's state.
+
+    Attributes:
+        length: (B,) tokens consumed; padding is not counted.
+        start: (B,) index of the first token of the current segment.
+        segment: (B,) segment id of the last token.
+        broken: (B,) whether a token of the current segment was NaN or infinite; see `not_numbers`.
+    """
 
     length: Int[Array, " B"]
-    """tokens consumed (padding not counted)"""
     start: Int[Array, " B"]
-    """index of the first token of the current segment"""
     segment: Int[Array, " B"]
-    """segment id of the last token"""
     broken: Bool[Array, " B"]
-    """whether a token of the current segment was NaN or infinite; see `not_numbers`"""
 
 
 class TokenPositions(NamedTuple):
