@@ -116,6 +116,7 @@ class Bars:
     x_label: str
     values: Mapping[str, float]
     y_label: str  # label of a family; the legend names the families
+    limits: tuple[float, float] | None = None  # of the axis of the values; None fits them
 
 
 def missing() -> str | None:
@@ -143,6 +144,8 @@ def draw(
         if isinstance(panel, Bars):
             colors = [styles[family][0] for family in panel.values]
             ax.barh(range(len(colors)), list(panel.values.values()), color=colors, height=0.7)
+            if panel.limits is not None:
+                ax.set_xlim(*panel.limits)
             ax.set_yticks([])  # the legend names the colours
             ax.invert_yaxis()  # the first at the top
         else:

@@ -74,7 +74,7 @@ def run_console(capsys, monkeypatch, *words):
 def test_the_console_command_runs_every_command():
     known = command_list.console_commands(ROOT / "based_jax")
     names = ["convert", "export", "generate", "profile", "serve", "theory"]
-    names += [f"train {name}" for name in ("lm", "mqar", "classify", "demo", "replay")]
+    names += [f"train {name}" for name in ("lm", "mqar", "synthetic", "classify", "demo", "replay")]
     names += [f"eval {name}" for name in ("perplexity", "recall", "lm_eval")]
     names += [f"experiments {name}" for name in ("mqar_tradeoff", "mqar_pairs", "hyper_lm", "conv_basis")]
     assert set(names) <= set(known)

@@ -69,6 +69,7 @@ def config_for_authors(config: ModelConfig) -> dict[str, Any]:
         ("positions", ("learned",)),
         ("embed_init", ("default",)),
         ("freeze_embedding", (False,)),
+        ("input_dim", (None,)),
         ("drop_path", (0.0,)),
     ):
         value = getattr(config, name)

@@ -5,10 +5,11 @@
     mqar_window         recall by window, with linear attention   Based, Figure 1, centre
     mqar_width          recall by model width                     Zoology, Figure 2, both halves
     mqar_pairs          recall by pairs, and by Hyena's heads     Zoology, Figures 6 and 7
+    tasks               the other synthetic tasks, by mixer       Zoology's code, its experiments
     interactions        colliding agents, a package               Hyper self-attention, Figures 1 to 4
     hyper_lm            attention, HFA and HA as language models  Hyper self-attention, Tables 1 and 2
 
-A study of recall is a file: a grid of jobs for each scale, each job a command line of `train.mqar`, and the
+A study of recall is a file: a grid of jobs for each scale, each a command line of `train.synthetic`, and the
 panels of its figure next to the papers' points. Its directory gets results.jsonl (one object per learning
 rate and seed), figure.png, index.html and runs/ (logs and checkpoints of stopped jobs). The same command
 resumes a study.

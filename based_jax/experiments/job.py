@@ -45,9 +45,9 @@ class Job:
         words = re.sub(r"[^a-z0-9]+", "-", f"{self.family} {self.setting}".lower()).strip("-")
         return f"{words}-{zlib.crc32(' '.join(self.arguments).encode()):08x}"
 
-    def command(self, workdir: Path, trainer: Sequence[str] = TRAINER) -> list[str]:
-        """Return the process's command line."""
-        return [*trainer, *self.arguments, "--workdir", str(workdir)]
+    def command(self, workdir: Path, trainer: Sequence[str] | None = None) -> list[str]:
+        """Return the process's command line, which starts with `trainer`, or the job's own."""
+        return [*(trainer or self.trainer), *self.arguments, "--workdir", str(workdir)]
 
     @property
     def line(self) -> str:

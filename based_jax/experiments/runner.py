@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax.directory_lock import sole_writer
-from based_jax.experiments.job import TRAINER, Job
+from based_jax.experiments.job import Job
 from based_jax.experiments.results import FAILED, Results, Row, read
 from based_jax.experiments.slots import Slot
 
@@ -35,7 +35,7 @@ class Runner:
         results: the records of the jobs.
         slots: one process runs in each.
         ended: called with each job that has ended and its rows, from one thread at a time.
-        trainer: start of the command line, before the job's flags.
+        trainer: start of the command line, before the job's flags; default: the job's own.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Runner:
         results: Results,
         slots: Sequence[Slot],
         ended: Ended,
-        trainer: Sequence[str] = TRAINER,
+        trainer: Sequence[str] | None = None,
     ):
         self.out, self.results, self.ended, self.trainer = out, results, ended, trainer
         self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()

@@ -25,6 +25,7 @@ from based_jax.experiments.results import FAILED, Results, Row, Rows, best
 from based_jax.experiments.runner import Runner, stopping
 from based_jax.experiments.slots import find_slots
 from based_jax.files import read_json
+from based_jax.plot import Bars
 from based_jax.validate import expect
 
 SCALES = ("smoke", "cpu", "paper")
@@ -39,7 +40,7 @@ class Study:
     source: str  # the papers' figures and sections
     jobs: Mapping[str, Sequence[Job]]  # the grid of each scale
     about: Mapping[str, str]  # the data of each scale, in one sentence
-    panels: Callable[[Rows, str], Sequence[Panel]]  # from all rows of results and the scale
+    panels: Callable[[Rows, str], Sequence[Panel | Bars]]  # from all rows of results and the scale
     notes: Sequence[str] = ()  # notes on the page
     columns: int | None = None  # panels side by side; default all
 

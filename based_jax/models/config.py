@@ -80,9 +80,12 @@ class ModelConfig:
         positions: kind of position embedding: learned or sinusoidal.
         embed_dim: width of the token embedding, with linear maps to d_model and back; None for d_model
             without those maps.
+        input_dim: width of the vectors that the model reads in place of tokens: linear maps with biases from
+            them to d_model, and from there to `embed_dim` (None for d_model). The embedding is the head only.
+            None for a model of tokens.
         embed_init: initial token embedding: default (normal with `init_std`), normal (with std 1), or
             spherical (rows of norm 1).
-        freeze_embedding: do not train the token embedding.
+        freeze_embedding: do not train the token embedding, nor a head tied to it.
         tie_embeddings: use the embedding as the output head; False gives the head a separate matrix.
         pad_vocab_multiple: pad the embedding's rows to a multiple of this.
         init_std: standard deviation of the initial weights; divided by sqrt(2 * layers) in maps back into
@@ -121,6 +124,7 @@ class ModelConfig:
     max_positions: Count = 0
     positions: str = "learned"
     embed_dim: Size | None = None
+    input_dim: Size | None = None
     embed_init: str = "default"
     freeze_embedding: bool = False
     tie_embeddings: bool = True
@@ -160,7 +164,9 @@ class ModelConfig:
         expect(
             not (self.scan_layers and self.is_noisy), "scan_layers", True, "False with dropout in the blocks"
         )
-        is_fixed = self.freeze_embedding and self.tie_embeddings
+        if self.input_dim is not None:
+            expect(self.tie_embeddings, "tie_embeddings", False, "True with input_dim")
+        is_fixed = self.freeze_embedding and self.tie_embeddings and self.input_dim is None
         expect(not is_fixed, "freeze_embedding", True, "False with a tied head, which would not learn either")
         expect_choice("remat", self.remat, REMAT)
         expect_choice("dtype", self.dtype, ("float32", "bfloat16", "float16", "float64"))
@@ -179,6 +185,11 @@ class ModelConfig:
     def embed_width(self) -> int:
         """Columns of the embedding, and of the head."""
         return self.d_model if self.embed_dim is None else self.embed_dim
+
+    @property
+    def has_projections(self) -> bool:
+        """Whether linear maps lead from the inputs to d_model, and from there to the head."""
+        return self.embed_dim is not None or self.input_dim is not None
 
     @property
     def stream_dtype(self) -> Any:

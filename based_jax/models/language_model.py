@@ -57,10 +57,11 @@ class LanguageModel(Module):
         if config.max_positions and config.positions == "learned":
             size = (config.max_positions, config.d_model)
             self.position_embedding = table("position_embedding", size, None, normal)
-        if config.embed_dim is not None:
+        if config.has_projections:
             maps: dict[str, Any] = {"dtype": config.jnp_dtype, "init_std": config.init_std}
+            maps["bias"] = config.input_dim is not None
             self.project_in = Projection((config.d_model,), (None, "embed"), **maps)
-            self.project_out = Projection((config.embed_dim,), ("embed", None), **maps)
+            self.project_out = Projection((config.embed_width,), ("embed", None), **maps)
         self.layers = [make_block(config, index) for index in range(config.num_layers)]
         for index, layer in enumerate(self.layers):
             expected = f"False with {config.layer(index).mixer}, which draws noise or has an auxiliary loss"
@@ -73,7 +74,7 @@ class LanguageModel(Module):
 
     def __call__(
         self,
-        tokens: Int[Array, "B N"],
+        tokens: Int[Array, "B N"] | Float[Array, "B N input_dim"],
         state: State | None = None,
         *,
         segment_ids: SegmentIds | None = None,
@@ -83,7 +84,7 @@ class LanguageModel(Module):
         """Return next-token logits and the next state.
 
         Args:
-            tokens: integers below the vocabulary size.
+            tokens: integers below the vocabulary size; with `ModelConfig.input_dim` vectors of that width.
             state: state to continue from; None for a parallel pass without a state.
             segment_ids: documents packed into one row do not see each other.
             positions: for rotary and learned embeddings; default: counted from the start of each segment.
@@ -102,7 +103,7 @@ class LanguageModel(Module):
 
     def hidden(
         self,
-        tokens: Int[Array, "B N"],
+        tokens: Int[Array, "B N"] | Float[Array, "B N input_dim"],
         state: State | None = None,
         *,
         segment_ids: SegmentIds | None = None,
@@ -113,16 +114,20 @@ class LanguageModel(Module):
 
         The config's dropouts and `drop_path` apply if `apply` is given `rngs={"dropout": key}`.
         """
-        expect_array("tokens", tokens, ("B", "N"), "integer")
+        config, dtype = self.config, self.config.jnp_dtype
+        ids: Any = None
+        if config.input_dim is None:
+            expect_array("tokens", tokens, ("B", "N"), "integer")
+            ids = tokens
+        else:
+            expect_array("tokens", tokens, ("B", "N", config.input_dim), "floating")
         expected = f"None or the {self.config.num_layers} layers' states from init_state"
         is_known = state is None or len(state) == self.config.num_layers
         expect(is_known, "state", type(state).__name__, expected)
         if positions is not None:
             expect_array("positions", positions, (None, tokens.shape[1]), "integer")
-        config, dtype = self.config, self.config.jnp_dtype
-        table = lax.stop_gradient(self.embedding) if config.freeze_embedding else self.embedding
-        h = rows(table, tokens, config.vocab_size)
-        if config.embed_dim is not None:
+        h: Any = tokens if ids is None else rows(self.embedding_table(), ids, config.vocab_size)
+        if config.has_projections:
             h = self.project_in(h)
         if config.max_positions:
             index = positions
@@ -138,7 +143,7 @@ class LanguageModel(Module):
         residual: Any = None
         states: list[State] = []
         context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
-        context["tokens"] = tokens
+        context["tokens"] = ids
         loop, period = range(0), 1
         layers = self.layers
         if self.is_initializing():
@@ -158,7 +163,7 @@ class LanguageModel(Module):
             states.append(layer_state)
         if config.block != "postnorm":
             h = self.final_norm(residual + self.final_dropout(h).astype(residual.dtype))
-        if config.embed_dim is not None:
+        if config.has_projections:
             h = self.project_out(h)
         return h, None if state is None else tuple(states)
 
@@ -169,6 +174,10 @@ class LanguageModel(Module):
             for collection, values in variables.items():
                 self.put_variable(collection, f"layers_{number}", values)
 
+    def embedding_table(self) -> Float[Array, "vocab D"]:
+        """Return the token embedding, without a gradient if it is frozen."""
+        return lax.stop_gradient(self.embedding) if self.config.freeze_embedding else self.embedding
+
     def position_table(self) -> Float[Array, "positions D"]:
         """Return the position embedding, learned or not."""
         if self.config.positions == "learned":
@@ -178,7 +187,7 @@ class LanguageModel(Module):
 
     def unembed(self, hidden: Float[Array, "... D"]) -> Float[Array, "... vocab"]:
         """Return the logits of hidden vectors, accumulated in float32 (float64 for a float64 model)."""
-        head = self.embedding if self.config.tie_embeddings else self.head
+        head = self.embedding_table() if self.config.tie_embeddings else self.head
         dtype = self.config.jnp_dtype
         wide = jnp.promote_types(dtype, jnp.float32)
         return jnp.einsum(
@@ -268,12 +277,19 @@ def layer_kinds(config: ModelConfig) -> list[list[int]]:
     return list(kinds.values())
 
 
+def blank_inputs(config: ModelConfig, rows: int, length: int) -> Array:
+    """Return tokens 0, or zero vectors for a model of vectors, for `init`."""
+    if config.input_dim is None:
+        return jnp.zeros((rows, length), jnp.int32)
+    return jnp.zeros((rows, length, config.input_dim), jnp.float32)
+
+
 @functools.lru_cache(maxsize=64)
 def param_shapes(config: ModelConfig) -> Mapping[str, Any]:
     """Return shapes and dtypes of the "params" that ``init`` makes; traces one layer of each kind."""
     kinds = sorted(set(config.schedule))
     model = LanguageModel(config.replace(schedule="".join(kinds)))
-    token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    token = jax.eval_shape(lambda: blank_inputs(config, 1, 1))
     shapes = dict(nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), token))["params"])
     layers = {kind: shapes.pop(f"layers_{index}") for index, kind in enumerate(kinds)}
     return MappingProxyType(shapes | {f"layers_{i}": layers[kind] for i, kind in enumerate(config.schedule)})

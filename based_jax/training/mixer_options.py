@@ -1,4 +1,4 @@
-"""Parse mixer options on a command line: `name=value`, where a value is JSON or plain text."""
+"""Parse options on a command line, of mixers and tasks: `name=value`, where a value is JSON or plain text."""
 
 import json
 import re
@@ -35,3 +35,13 @@ def parse_options(argument: str, given: str, pairs: Iterable[str], expected: str
         except json.JSONDecodeError:
             options[name] = value
     return options
+
+
+def parse_named(argument: str, text: str) -> tuple[str, dict[str, Any]]:
+    """Parse `NAME:option=value:option=value` into the name and its options.
+
+    Raises:
+        ValueError: text of another form; the message names `argument`, the flag.
+    """
+    name, *pairs = text.strip().split(":")
+    return name, parse_options(argument, text, pairs, "NAME or NAME:option=value:option=value")

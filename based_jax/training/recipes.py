@@ -1,8 +1,9 @@
-"""Read recipes: files of flags for `python -m train.lm --recipe FILE`.
+"""Read recipes: files of flags for `--recipe FILE` of `train.lm` and `train.synthetic`.
 
 Flags are keys, with dashes or underscores, at the top of the file or in the table ``[flags]``. A file may
 also have `title`, `source`, `tokens`, `shards` and `remarks`, for readers. based_jax/recipes has one for each
-run of the papers; `--recipe recipes/NAME.toml` finds it from any directory.
+run of the papers; `--recipe recipes/NAME.toml` finds it from any directory. Those below
+recipes/synthetic are of `train.synthetic`.
 """
 
 import dataclasses
@@ -72,9 +73,9 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
 
 
 def find_file(path: Path) -> Path:
-    """Return `path`, or this package's file if `path` is recipes/NAME and does not exist here."""
+    """Return `path`, or this package's file if `path` is recipes/... and does not exist here."""
     ours = Path(str(resources.files("based_jax") / str(path)))
-    return ours if path.parent == Path("recipes") and not path.exists() and ours.exists() else path
+    return ours if path.parts[:1] == ("recipes",) and not path.exists() and ours.exists() else path
 
 
 def with_recipe(argv: Sequence[str] | None, settings: type[Any]) -> list[str]:

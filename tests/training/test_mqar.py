@@ -16,7 +16,7 @@ from based_jax import command
 from based_jax.data.tasks import IGNORE, MQAR, Segment
 from based_jax.mixers.long_filters import position_features
 from based_jax.models import MixerSpec, mqar_backbone
-from based_jax.training.commands import mqar
+from based_jax.training.commands import mqar, synthetic
 from based_jax.training.mqar import grid as mqar_grid
 from based_jax.training.mqar import sweep as mqar_sweep
 from based_jax.training.mqar.data import data_seeds, load
@@ -43,7 +43,7 @@ SETTINGS = {
 
 
 def run(workdir, **changes) -> mqar_sweep.Outcome:
-    return mqar.train_mqar(mqar.MQARConfig(workdir=workdir, **{**SETTINGS, **changes}))
+    return synthetic.train_synthetic(synthetic.SyntheticConfig(workdir=workdir, **{**SETTINGS, **changes}))
 
 
 def results(workdir) -> list[dict]:
@@ -140,7 +140,7 @@ def test_the_run_directory(finished):
     assert all(np.isfinite(value) for line in lines for value in line.values())
     config = json.loads((workdir / "config.json").read_text())
     assert config["train"]["d_model"] == 16
-    assert bj.ModelConfig.from_dict(config["model"]) == mqar.MQARConfig(**SETTINGS).architecture
+    assert bj.ModelConfig.from_dict(config["model"]) == synthetic.SyntheticConfig(**SETTINGS).architecture
 
 
 @pytest.mark.release
@@ -302,7 +302,7 @@ def test_a_step_is_adamw_on_all_but_constants():
 
 
 def test_flags_to_segments_and_layers():
-    config = mqar.MQARConfig(
+    config = synthetic.SyntheticConfig(
         train="64:4:100,128:8:20", test="64:4,1024:256", layers="gated_conv,gla:num_heads=1"
     )
     train, test = config.segments

@@ -80,7 +80,9 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("config", "", "config", "same", "`return_embeddings` of a call is the method `hidden` here"),
     ),
     "zoology.model.ContinuousInputModel": (
-        Option("config", "", "", "refused", "models of vectors instead of tokens are not supported"),
+        Option(
+            "config", "", "", "refused", "its checkpoints have no converter; ModelConfig.input_dim makes one"
+        ),
     ),
     "zoology.model.TransformerBlock": (
         Option("config", "", "", "renamed", "the entries of ModelConfig"),

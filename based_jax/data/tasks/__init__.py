@@ -12,6 +12,9 @@ from based_jax.data.tasks.circuits import VocabMajority as VocabMajority
 from based_jax.data.tasks.compositional import Compositional as Compositional
 from based_jax.data.tasks.forgetting import Forgetting as Forgetting
 from based_jax.data.tasks.mqar import MQAR as MQAR
+from based_jax.data.tasks.named import TASKS as TASKS
+from based_jax.data.tasks.named import make_task as make_task
+from based_jax.data.tasks.named import task_settings as task_settings
 from based_jax.data.tasks.recall_probe import RecallProbe as RecallProbe
 from based_jax.data.tasks.repeated_context import RepeatedContext as RepeatedContext
 from based_jax.data.tasks.single_query import SingleQuery as SingleQuery

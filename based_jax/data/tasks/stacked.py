@@ -56,6 +56,11 @@ class StackedMQAR(Task):
         """Return the vectors per row, N."""
         return (self.num_passes + 1) * self.num_pairs
 
+    @property
+    def input_dim(self) -> int:
+        """Return the width of an input vector, key and value."""
+        return 2 * self.embedding_dim
+
     def embeddings(self) -> Float[Array, "V D"]:
         """Return the table, float32 (vocab_size, embedding_dim), with rows of norm 1.
 
@@ -64,6 +69,10 @@ class StackedMQAR(Task):
         of_table, _ = jax.random.split(self._table_rng())
         table = jax.random.normal(of_table, (self.vocab_size, self.embedding_dim), jnp.float32)
         return table / jnp.linalg.norm(table, axis=1, keepdims=True)
+
+    def label_vectors(self) -> Float[Array, "labels E"]:
+        """Return the values' vectors, the upper half of the table; see `Task.label_vectors`."""
+        return self.embeddings()[self.vocab_size // 2 :]
 
     def mapping(self) -> Int[Array, " keys"]:
         """Return the value row (in the upper half) of each key if all rows share them, int32 (V / 2,)."""

@@ -65,6 +65,13 @@ class Task(abc.ABC):
         """Return the properties to group results by."""
         return {name: getattr(self, name) for name in self.sliced_by}
 
+    def label_vectors(self) -> Float[Array, "labels E"] | None:
+        """Return the fixed vector of each label if the task is on embeddings; None for a task on tokens.
+
+        A model of such a task outputs a vector, which is scored by its products with these.
+        """
+        return None
+
     @abc.abstractmethod
     def draw(self, rng: Array) -> tuple[Inputs, Labels]:
         """Draw inputs and labels from a random key; traceable, `build` compiles it."""

@@ -95,8 +95,9 @@ class LMJob(Job):
         """Flags of the trainer, without the run directory; the file's path is relative to the study's."""
         return ["--preset", f"{MODELS}/{self.model}.json", *super().arguments[2:]]
 
-    def command(self, workdir: Path, trainer: Sequence[str] = TRAINER) -> list[str]:
+    def command(self, workdir: Path, trainer: Sequence[str] | None = None) -> list[str]:
         """Return the process's command line; a stopped run is resumed."""
+        trainer = trainer or self.trainer
         if any((workdir / "checkpoints").glob("[0-9]*")):
             return [*trainer, "--resume", "--workdir", str(workdir)]
         file = workdir.parents[1] / MODELS / f"{self.model}.json"

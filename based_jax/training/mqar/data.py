@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from based_jax.data.tasks import IGNORE, Task
-from based_jax.typing import Int
-from based_jax.validate import expect
+from based_jax.typing import Float, Int
 
 
 class Batches(NamedTuple):
@@ -21,7 +20,7 @@ class Batches(NamedTuple):
     Padding rows after the last example have no labels, so they do not count.
     """
 
-    inputs: Int[Any, "S steps B N"]
+    inputs: Int[Any, "S steps B N"] | Float[Any, "S steps B N E"]  # vectors in a task on embeddings
     positions: Int[Any, "S steps B L"]  # of each label in its row; 0 for none
     targets: Int[Any, "S steps B L"]  # labels; IGNORE for none
 
@@ -42,10 +41,13 @@ class Part:
     def length(self) -> int:
         return self.batches.inputs.shape[3]
 
+    @property
+    def rows(self) -> int:
+        return self.batches.inputs.shape[2]
+
     def examples_between(self, start: int, stop: int) -> int:
         """Count the examples in batches `start` to `stop` (exclusive)."""
-        rows = self.batches.inputs.shape[2]
-        return min(stop * rows, self.examples) - min(start * rows, self.examples)
+        return min(stop * self.rows, self.examples) - min(start * self.rows, self.examples)
 
 
 def data_seeds(seed: int, train: int, test: int) -> tuple[list[int], list[int]]:
@@ -58,14 +60,15 @@ def load(task: Task, seeds: Sequence[int], *, rows: int | None = None, tokens: i
     """Build `task` once per seed, on the host, in batches of at most `rows` examples and `tokens` tokens."""
     segments = [task.build(seed) for seed in seeds]
     inputs = np.stack([np.asarray(segment.inputs) for segment in segments])
-    expect(inputs.ndim == 3, "task", type(task).__name__, "a task on tokens, not on embeddings")
     positions, targets = _labels(np.stack([np.asarray(segment.labels) for segment in segments]))
-    examples, length = inputs.shape[1:]
-    size = min(rows or examples, examples, max((tokens or inputs.size) // length, 1))
+    examples, length = inputs.shape[1:3]
+    size = min(rows or examples, examples, max((tokens or examples * length) // length, 1))
 
     def cut(array: np.ndarray, fill: int) -> np.ndarray:
-        array = np.pad(array, [(0, 0), (0, -examples % size), (0, 0)], constant_values=fill)
-        return array.reshape(len(segments), -1, size, array.shape[-1]).astype(np.int32)
+        padding = [(0, 0), (0, -examples % size), *[(0, 0)] * (array.ndim - 2)]
+        array = np.pad(array, padding, constant_values=fill)
+        dtype = np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32
+        return array.reshape(len(segments), -1, size, *array.shape[2:]).astype(dtype)
 
     batches = Batches(cut(inputs, 0), cut(positions, 0), cut(targets, IGNORE))
     return Part(batches, examples, segments[0].slices)

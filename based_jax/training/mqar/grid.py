@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from based_jax.data.tasks import IGNORE
 from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
 from based_jax.models import LanguageModel
+from based_jax.models.language_model import blank_inputs
 from based_jax.training.mqar.data import Batches
 from based_jax.training.step import noises, with_shardings
 from based_jax.typing import Array, Float, Int, Params
@@ -35,6 +36,29 @@ class VmappedRuns(NamedTuple):
     rates: Float[Any, " R"]  # learning rates
     seeds: Int[Any, " R"]  # of initialisation and dropout
     datasets: Int[Any, " R"]  # index of the data seed
+
+
+class Answers(NamedTuple):
+    """A model's outputs at the labels."""
+
+    vectors: Float[Array, "... E"]  # before the head
+    logits: Float[Array, "... labels"]
+    head: Float[Array, "labels E"] | None  # vectors of the labels, if they are fixed
+
+
+def cross_entropy(answers: Answers, targets: Int[Array, "..."]) -> Float[Array, "..."]:
+    """Return the cross-entropy of each label (nats); a target below 0 counts as 0."""
+    return optax.softmax_cross_entropy_with_integer_labels(answers.logits, jnp.maximum(targets, 0))
+
+
+def squared_error(answers: Answers, targets: Int[Array, "..."]) -> Float[Array, "..."]:
+    """Return the mean squared difference of each output from its label's vector, as Zoology's "mse"."""
+    assert answers.head is not None
+    return jnp.mean(jnp.square(answers.vectors - answers.head[jnp.maximum(targets, 0)]), axis=-1)
+
+
+LABEL_LOSSES = {"cross_entropy": cross_entropy, "mse": squared_error}
+"""Losses of a label by the names of `train.synthetic --loss`; "mse" needs a fixed head."""
 
 
 @jax.tree_util.register_dataclass
@@ -54,10 +78,20 @@ class Grid:
         model: the architecture of all runs.
         length: number of tokens of the input that initialises the model.
         weight_decay: decoupled, on all trained parameters, as in Zoology's code.
+        loss: one of `LABEL_LOSSES`.
+        head: fixed vectors of the labels, which replace the model's drawn head; None to keep that.
     """
 
-    def __init__(self, model: LanguageModel, length: int, weight_decay: float):
+    def __init__(
+        self,
+        model: LanguageModel,
+        length: int,
+        weight_decay: float,
+        loss: str = "cross_entropy",
+        head: Float[Array, "labels E"] | None = None,
+    ):
         self.model, self.length, self.weight_decay = model, length, weight_decay
+        self.label_loss, self.head = LABEL_LOSSES[loss], head
         self.mesh = jax.make_mesh((jax.device_count(),), ("runs",), axis_types=(jax.sharding.AxisType.Auto,))
         self.adam = optax.scale_by_adam(0.9, 0.999, 1e-8)
         layout: Any = GridState(_SHARED, _PER_RUN, _PER_RUN)  # pyright: ignore[reportArgumentType]
@@ -74,8 +108,9 @@ class Grid:
         """Return the initial state; runs with the same seed start from the same parameters."""
 
         def init(seed: Array) -> Params:
-            variables = self.model.init(_keys(seed)[0], jnp.zeros((1, self.length), jnp.int32))
-            return nn.meta.unbox({"params": variables["params"]})
+            variables = self.model.init(_keys(seed)[0], blank_inputs(self.model.config, 1, self.length))
+            params = nn.meta.unbox(variables["params"])
+            return {"params": params if self.head is None else {**params, "embedding": self.head}}
 
         params = jax.vmap(init)(runs.seeds)
         return GridState(jnp.zeros((), jnp.int32), params, jax.vmap(self.adam.init)(params))
@@ -112,12 +147,12 @@ class Grid:
         return state, total / (stop - start)
 
     def _loss(self, params: Params, batch: Batches, key: Array) -> Float[Array, ""]:
-        """Return the mean cross-entropy (nats) over the batch's labels plus the mixers' own losses."""
+        """Return the mean loss over the batch's labels plus the mixers' own losses."""
         counts = batch.targets != IGNORE
         hidden, collected = self.model.apply(
             params, batch.inputs, rngs=noises(key), mutable=[LOSSES], method="hidden"
         )
-        losses = self._at_labels(params, hidden[0], batch, _cross_entropies)
+        losses = self._at_labels(params, hidden[0], batch, self.label_loss)
         mean = jnp.sum(jnp.where(counts, losses, 0)) / jnp.maximum(jnp.sum(counts), 1)
         return mean + auxiliary_loss(collected)
 
@@ -129,7 +164,7 @@ class Grid:
             counts = batch.targets != IGNORE
             weights = counts / jnp.maximum(jnp.sum(counts, axis=-1, keepdims=True), 1)
             hidden: Any = self.model.apply(params, batch.inputs, method="hidden")[0]
-            values = self._at_labels(params, hidden, batch, _losses_and_hits)
+            values = self._at_labels(params, hidden, batch, self._losses_and_hits)
             return jnp.sum(jnp.where(counts, values * weights, 0), axis=(1, 2))
 
         def step(index: Array, total: Array) -> Array:
@@ -137,15 +172,19 @@ class Grid:
 
         return lax.fori_loop(0, batches.inputs.shape[1], step, jnp.zeros((len(runs.rates), 2)))
 
+    def _losses_and_hits(self, answers: Answers, targets: Array) -> Float[Array, "2 ..."]:
+        hits = jnp.argmax(answers.logits, axis=-1) == targets
+        return jnp.stack([self.label_loss(answers, targets), hits])
+
     def _at_labels(
-        self, params: Params, hidden: Array, batch: Batches, score: Callable[[Array, Array], Array]
+        self, params: Params, hidden: Array, batch: Batches, score: Callable[[Answers, Array], Array]
     ) -> Float[Array, "... B L"]:
-        """Return `score(logits, targets)` of one run; logits are computed at the labels only."""
+        """Return `score(answers, targets)` of one run; logits are computed at the labels only."""
         hidden = jnp.take_along_axis(hidden, batch.positions[..., None], axis=1)
 
         def scores(hidden: Array, targets: Array) -> Array:
             logits: Any = self.model.apply(params, hidden, method="unembed")
-            return score(logits, targets)
+            return score(Answers(hidden, logits, self.head), targets)
 
         rows, labels = batch.targets.shape
         fits = MAX_LOGITS // (labels * self.model.config.padded_vocab_size)
@@ -188,11 +227,3 @@ def _keys(seed: Array) -> Array:
 def _batch(batches: Batches, index: Array) -> Batches:
     """Return one batch per data seed, leaves (S, B, ...)."""
     return jax.tree.map(lambda array: lax.dynamic_index_in_dim(array, index, 1, keepdims=False), batches)
-
-
-def _cross_entropies(logits: Array, targets: Array) -> Array:
-    return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(targets, 0))
-
-
-def _losses_and_hits(logits: Array, targets: Array) -> Array:
-    return jnp.stack([_cross_entropies(logits, targets), jnp.argmax(logits, axis=-1) == targets])

@@ -53,6 +53,8 @@ class SweepConfig:
     epochs: int
     batch_size: int
     weight_decay: float = 0.1
+    loss: str = "cross_entropy"
+    """one of `grid.LABEL_LOSSES`"""
     stop_above: float = 0.99
     log_every: int = 20  # steps between log lines
 
@@ -88,7 +90,7 @@ class Scores(NamedTuple):
 
     accuracy: float  # share of correct labels
     slices: dict[str, dict[str, float]]  # accuracy by a property of the tests: {"num_pairs": {"4": ...}, ...}
-    eval_loss: float  # nats per label
+    eval_loss: float  # per label; nats for cross-entropy
 
 
 _RECORD = {"learning_rate": float, "seed": int, "status": str, "steps": int, "epochs": float}
@@ -165,9 +167,10 @@ class _Loop:
         rows = config.batch_size
         self.train = [load(task, seeds, rows=rows) for task, seeds in zip(train, train_seeds, strict=True)]
         # A test batch has at most as many tokens as the largest training batch.
-        tokens = max(part.batches.inputs[0, 0].size for part in self.train)
+        tokens = max(part.rows * part.length for part in self.train)
         self.test = [load(task, seeds, tokens=tokens) for task, seeds in zip(test, test_seeds, strict=True)]
-        self.grid = Grid(LanguageModel(architecture), self.train[0].length, config.weight_decay)
+        model, head = LanguageModel(architecture), train[0].label_vectors()
+        self.grid = Grid(model, self.train[0].length, config.weight_decay, config.loss, head)
         for parts in (self.train, self.test):
             parts[:] = [replace(part, batches=self.grid.replicate(part.batches)) for part in parts]
         self.epoch_steps = sum(part.steps for part in self.train)

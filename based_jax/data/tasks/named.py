@@ -1,0 +1,68 @@
+"""Make tasks by name, from settings that a command line gives."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from based_jax.data.tasks.circuits import (
+    CumulativeMajority,
+    CumulativeParity,
+    Majority,
+    Parity,
+    VocabMajority,
+)
+from based_jax.data.tasks.compositional import Compositional
+from based_jax.data.tasks.forgetting import Forgetting
+from based_jax.data.tasks.mqar import MQAR
+from based_jax.data.tasks.recall_probe import RecallProbe
+from based_jax.data.tasks.repeated_context import RepeatedContext
+from based_jax.data.tasks.single_query import SingleQuery
+from based_jax.data.tasks.stacked import StackedMQAR
+from based_jax.data.tasks.task import Task
+from based_jax.validate import expect, expect_choice, nearest
+
+TASKS: Mapping[str, type[Task]] = MappingProxyType(
+    {
+        "mqar": MQAR,
+        "repeated_context": RepeatedContext,
+        "compositional": Compositional,
+        "forgetting": Forgetting,
+        "recall_probe": RecallProbe,
+        "single_query": SingleQuery,
+        "stacked": StackedMQAR,
+        "parity": Parity,
+        "majority": Majority,
+        "cumulative_parity": CumulativeParity,
+        "cumulative_majority": CumulativeMajority,
+        "vocab_majority": VocabMajority,
+    }
+)
+"""Tasks by the names that commands use."""
+
+
+def task_settings(name: str) -> dict[str, Any]:
+    """Return the settings of a task with their defaults, in order.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    expect_choice("task", name, tuple(TASKS))
+    fields: Any = dataclasses.fields(TASKS[name])  # pyright: ignore[reportArgumentType]
+    return {field.name: field.default for field in fields}
+
+
+def make_task(name: str, settings: Mapping[str, Any]) -> Task:
+    """Return the task with this name and these settings.
+
+    Raises:
+        ValueError: an unknown name or setting, or a value that the task refuses.
+    """
+    known = task_settings(name)
+    for key, value in settings.items():
+        expected = f"one of {', '.join(map(repr, known))}{nearest(key, list(known))}"
+        expect(key in known, f"setting of {name}", key, expected)
+        kind = type(known[key])
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        expect(fits, f"{key} of {name}", value, f"a value of type {kind.__name__}")
+    return TASKS[name](**settings)

@@ -1,0 +1,143 @@
+"""The studies' results in the pages: `python docs/studies.py` writes them, with `--check` compares them.
+
+Text that depends on results is between two marks in a page, and this command replaces it:
+
+    <!-- mqar_window -->
+    <!-- /mqar_window -->
+
+To add one, write the two marks into a page, and add an entry to `BLOCKS`: the page, the study's directory
+below results/, and a function from the study's rows to Markdown. The rows are those of results.jsonl, each
+job with its best learning rate only (`based_jax.experiments.results.best`). `grid` makes such functions, and
+`ranges` is one:
+
+    "mqar_window": Block("recall.md", "mqar/window", grid("family", "window")),
+    "mqar_pairs": Block("recall.md", "mqar/pairs", grid("family", "pairs", where={"d_model": 64})),
+
+A function of your own can also write sentences with numbers. tests/docs/test_studies.py runs the check.
+"""
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from based_jax.experiments.results import Rows, best, read
+from based_jax.files import read_json
+from based_jax.validate import expect
+from pallas_kernels.markdown import between_markers, table
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results"
+_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Block:
+    """Text of a page that is made from a study's results."""
+
+    page: str  # below docs/
+    results: str  # directory below results/
+    text: Callable[[Rows], str]  # from each job with its best learning rate to Markdown
+    slice_: tuple[str, str] | None = None  # slice whose accuracy counts, such as ("num_pairs", "64")
+
+    def write(self) -> str:
+        """Return the text with a caption: the command, and how much was trained."""
+        folder = RESULTS / self.results
+        rows, facts = read(folder / "results.jsonl"), read_json(folder / "study.json")
+        expect(bool(rows), "results", self.results, "a directory with results.jsonl")
+        jobs: dict[str, float] = {}
+        for row in rows:  # the models of a job are trained at the same time
+            jobs[row["job"]] = max(jobs.get(row["job"], 0.0), row.get("seconds") or 0.0)
+        minutes = sum(jobs.values()) / 60
+        typed = f"python -m based_jax.experiments.{facts['study']} --scale {facts['scale']}"
+        caption = (
+            f"`{typed}` made it: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes in all "
+            f"([results](../results/{self.results}/results.jsonl))."
+        )
+        lines = textwrap.wrap(caption, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        return "\n".join([self.text(best(rows, self.slice_)), "", *lines])
+
+
+def grid(row: str, column: str, where: Mapping[str, Any] | None = None) -> Callable[[Rows], str]:
+    """Return a function that makes a table of accuracies from rows of results.
+
+    Args:
+        row, column: keys of the results, such as "family" and "d_model", whose values are the table's rows
+            and columns, in the order of the results. Of several jobs with the same two the best counts.
+        where: values that other keys must have, such as {"length": 64}.
+    """
+
+    def text(rows: Rows) -> str:
+        chosen = [each for each in rows if all(each[key] == value for key, value in (where or {}).items())]
+        cells: dict[Any, dict[Any, float]] = {}
+        for each in chosen:
+            of_row = cells.setdefault(each[row], {})
+            of_row[each[column]] = max(of_row.get(each[column], 0.0), each["accuracy"])
+        columns = list(dict.fromkeys(each[column] for each in chosen))
+        lines = [
+            [str(name), *(f"{found[key]:.3f}" if key in found else "" for key in columns)]
+            for name, found in cells.items()
+        ]
+        return "\n".join(table([row.replace("_", " "), *map(str, columns)], lines))
+
+    return text
+
+
+def ranges(rows: Rows) -> str:
+    """Return a table of each family's states, by the papers' formulas, and accuracies, from least to most."""
+    families: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        families.setdefault(row["family"], []).append(row)
+    lines = []
+    for family, members in families.items():
+        states = [4 * row["state_size"] / 1024 for row in members if row["state_size"]]
+        accuracies = [row["accuracy"] for row in members]
+        lines.append([family, _range(states, "{:.3g}"), _range(accuracies, "{:.3f}")])
+    return "\n".join(table(["family", "state, KiB", "accuracy"], lines))
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    """Format numbers as "1", "1 and 2" or "1 to 3"."""
+    texts = [form.format(value) for value in sorted(values)]
+    if len(texts) <= 2:
+        return " and ".join(texts)
+    return f"{texts[0]} to {texts[-1]}"
+
+
+BLOCKS: dict[str, Block] = {
+    "mqar_tradeoff": Block("recall.md", "mqar/tradeoff", ranges),
+    "tasks": Block("recall.md", "tasks", grid("task", "family")),
+}
+"""Blocks by the names in their marks."""
+
+
+def replaced(page: str, name: str, text: str) -> str:
+    """Return a page with `text` between the marks of the block `name`."""
+    new = between_markers(page, name, f"\n{text}\n")
+    expect(new is not None, "block", name, f"its marks in the page: <!-- {name} --> and <!-- /{name} -->")
+    return str(new)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the blocks; with `--check`, return 1 if a page is not what would be written."""
+    parser = argparse.ArgumentParser(description="Write the studies' results into the documentation.")
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    check = parser.parse_args(argv).check
+    stale = 0
+    for name, block in BLOCKS.items():
+        path = HERE / block.page
+        page = path.read_text(encoding="utf-8")
+        new = replaced(page, name, block.write())
+        if check and new != page:
+            print(f"docs/{block.page}, {name} is not up to date: run python docs/studies.py", file=sys.stderr)
+            stale = 1
+        elif not check:
+            path.write_text(new, encoding="utf-8")
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main())
