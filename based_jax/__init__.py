@@ -15,7 +15,7 @@ from based_jax.models import LanguageModel, ModelConfig, functional, param_count
 from based_jax.ops.core.lowered import lowering_for  # noqa: E402
 
 if TYPE_CHECKING:
-    from based_jax import nnx
+    from based_jax import evals, nnx
 
 __version__ = "0.1.0"
 
@@ -24,6 +24,7 @@ __all__ = [
     "LanguageModel",
     "ModelConfig",
     "convert",
+    "evals",
     "functional",
     "generate",
     "load_pretrained",
@@ -40,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `nnx` on first use: flax.nnx is slow to import and needs rich."""
-    if name == "nnx":
-        return importlib.import_module("based_jax.nnx")
+    """Import packages on first use: `evals` is on a higher floor; flax.nnx is slow to import, needs rich."""
+    if name in ("evals", "nnx"):
+        return importlib.import_module(f"based_jax.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -41,6 +41,7 @@ COMMAND_PACKAGES: dict[str, tuple[str, ...]] = {
         "based_jax.training.devices.sharding",
     ),
     "evals": (
+        "based_jax.evals",
         "based_jax.evals.perplexity.scoring",
         "based_jax.evals.recall.protocol",
         "based_jax.evals.recall.run",

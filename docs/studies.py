@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from based_jax.evals.card.store import read_cards
 from based_jax.experiments.results import Rows, best, read
 from based_jax.files import read_json
 from based_jax.validate import expect
@@ -59,6 +60,26 @@ class Block:
         )
         lines = textwrap.wrap(caption, _WIDTH, break_long_words=False, break_on_hyphens=False)
         return "\n".join([self.text(best(rows, self.slice_)), "", *lines])
+
+
+@dataclass(frozen=True)
+class Cards:
+    """A table of the recall cards in a directory below results/, a row per card."""
+
+    page: str
+    results: str
+
+    def write(self) -> str:
+        """Return the table."""
+        lines = []
+        for card in read_cards(RESULTS / self.results):
+            parts = card["parts"]
+            off = [f"{part['part']} {part['accuracy']:.3f}" for part in parts["without"]]
+            state, probe = card["state"][-1]["bytes"], card["probe"][-1]["accuracy"]
+            cells = [card["name"], f"{state:,}", f"{parts['accuracy']:.3f}", f"{probe:.3f}"]
+            lines.append([*cells, f"{card['hits']['hits']['perplexity']:.2f}", ", ".join(off)])
+        heads = ["model", "state, bytes", "accuracy", "probe", "AR hits, perplexity", "accuracy without"]
+        return "\n".join(table(heads, lines))
 
 
 def grid(row: str, column: str, where: Mapping[str, Any] | None = None) -> Callable[[Rows], str]:
@@ -107,8 +128,10 @@ def _range(values: Sequence[float], form: str) -> str:
     return f"{texts[0]} to {texts[-1]}"
 
 
-BLOCKS: dict[str, Block] = {
+BLOCKS: dict[str, Block | Cards] = {
     "mqar_tradeoff": Block("recall.md", "mqar/tradeoff", ranges),
+    "read_twice": Block("recall.md", "mqar/read_twice", grid("form", "family")),
+    "recall_card": Cards("evaluation.md", "recall_card"),
     "tasks": Block("recall.md", "tasks", grid("task", "family")),
 }
 """Blocks by the names in their marks."""

@@ -6,6 +6,7 @@
     mqar_width          recall by model width                     Zoology, Figure 2, both halves
     mqar_pairs          recall by pairs, and by Hyena's heads     Zoology, Figures 6 and 7
     tasks               the other synthetic tasks, by mixer       Zoology's code, its experiments
+    read_twice          recall with a context shown twice         Just read twice has no figure of it
     interactions        colliding agents, a package               Hyper self-attention, Figures 1 to 4
     hyper_lm            attention, HFA and HA as language models  Hyper self-attention, Tables 1 and 2
 

@@ -87,6 +87,20 @@ def test_repeated_context(shuffled):
     check_structure(inputs, labels, 18, 2, num_passes=2, random_fill=False)
 
 
+def test_questions_before_the_context():
+    task = RepeatedContext(30, length=24, num_pairs=4, random_fill=False, num_queries=2, asked_first=True)
+    inputs, labels = arrays(task.build(6))
+    assert ((labels != IGNORE).sum(axis=1) == 2).all()
+    assert accuracy(induction_head(inputs, latest=True), labels) == 1.0
+    asked = np.sort(inputs[labels != IGNORE].reshape(-1, 2))
+    assert np.array_equal(np.sort(inputs[:, [0, 2]]), asked)
+    assert not inputs[:, [1, 3]].any()
+    assert np.array_equal(inputs[:, 4:12], inputs[:, 12:20])
+    # The order of the context does not show which pairs are asked for: half of the time the first is.
+    first = (inputs[:, [4]] == inputs[:, [0, 2]]).any(axis=1)
+    assert abs(first.mean() - 0.5) < 5 * 0.5 / len(inputs) ** 0.5
+
+
 def test_the_filler_is_all_that_random_fill_changes():
     with_noise, without = (arrays(replace(SMALL, random_fill=fill).build(3)) for fill in (True, False))
     filled = (without[0] == 0) & (np.arange(16) >= 4)

@@ -14,6 +14,7 @@ import pytest
 import based_jax as bj
 from based_jax import command
 from based_jax.data.tasks import IGNORE, MQAR, Segment
+from based_jax.evals.label_scores import LabelScorer
 from based_jax.mixers.long_filters import position_features
 from based_jax.models import MixerSpec, mqar_backbone
 from based_jax.training.commands import mqar, synthetic
@@ -48,6 +49,15 @@ def run(workdir, **changes) -> mqar_sweep.Outcome:
 
 def results(workdir) -> list[dict]:
     return [{**line, "seconds": 0} for line in read_lines(workdir / "results.jsonl", {})[0]]
+
+
+def accuracy_of(workdir, pairs: int = 2, test_examples: int = SETTINGS["test_examples"]) -> float:
+    """Accuracy of the weights in model/ on the test of the last segment; seed 0."""
+    model, params = bj.load_pretrained(workdir)
+    task = MQAR(16, test_examples, 8, pairs, random_fill=False)
+    segment = task.build(data_seeds(0, 1, 1)[1][0])
+    scorer = LabelScorer(lambda tokens: model.apply(params, tokens)[0], 8, 16)
+    return scorer(segment.inputs, segment.labels).correct.mean()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,6 +103,7 @@ def test_a_small_grid_from_its_start_to_its_end(tmp_path, monkeypatch):
     assert [line["step"] for line in lines] == [2, 4]
     assert lines[1]["loss"] < lines[0]["loss"]
     assert "best_accuracy" in lines[1]
+    assert accuracy_of(tmp_path, test_examples=30) == pytest.approx(record["accuracy"])
     monkeypatch.setattr(mqar_sweep, "Grid", None)
     assert run(tmp_path, **small).records == outcome.records
     with pytest.raises(ValueError, match=r"batch_size = 8: expected 32 as .* or another workdir"):

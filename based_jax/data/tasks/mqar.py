@@ -45,8 +45,18 @@ class MQAR(Task):
 
     def __post_init__(self) -> None:
         expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs", "num_passes")
+        expect_rows(self, *self.needed)
+
+    @property
+    def needed(self) -> tuple[int, str]:
+        """Return the number of tokens of the context and the queries, and its formula."""
         factor = 2 * (self.num_passes + 1)
-        expect_rows(self, factor * self.num_pairs, f"{factor} * num_pairs")
+        return factor * self.num_pairs, f"{factor} * num_pairs"
+
+    @property
+    def asked(self) -> int:
+        """Return the number of pairs that are asked for: the first ones that are drawn."""
+        return self.num_pairs
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         """Draw pairs, and queries for their values; see `Task.draw`."""
@@ -57,7 +67,9 @@ class MQAR(Task):
         values = distinct(for_values, np.arange(half, self.vocab_size))
         context = self.context(of_context, keys, values)
         rest = filler(of_filler, self, context)
-        return insert_queries(context, rest, for_slots, self.power, 2, (keys,), values)
+        asked = self.asked
+        keys, values = keys[:, :asked], values[:, :asked]
+        return insert_queries(context, rest, for_slots[:asked], self.power, 2, (keys,), values)
 
     def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
         """Return the context: the pairs in all passes."""

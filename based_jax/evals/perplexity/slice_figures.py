@@ -60,7 +60,7 @@ def draw_perplexity(path: Path, results: Sequence[Result]) -> None:
             distances are drawn.
     """
     models = [model for result in results for model in (result, result.get("reference")) if model]
-    named = _named([(str(model["info"].get("checkpoint")), model) for model in models])
+    named = short_names([(str(model["info"].get("checkpoint")), model) for model in models])
     panels: list[Panel | Bars] = []
     counted = results[0].get("frequency") or []
     for which, title in (("all", "all tokens"), ("repeats", "tokens that end a repeated bigram")):
@@ -88,7 +88,7 @@ def draw_perplexity(path: Path, results: Sequence[Result]) -> None:
 
 def draw_distances(path: Path, results: Sequence[Result]) -> None:
     """Plot repeats and hits per sequence (Figure 4) and their distances (Figures 3 and 5), by source."""
-    named = _named([(str(result.get("data")), result) for result in results])
+    named = short_names([(str(result.get("data")), result) for result in results])
     panels: list[Panel | Bars] = []
     counted = any(result["hits_per_sequence"] < result["repeats_per_sequence"] for result in results)
     kinds = ("repeats", "hits") if counted else ("repeats",)
@@ -123,8 +123,8 @@ def _density(distances: Result, kind: str) -> list[tuple[float, float]]:
     return [(low, count / total / (high - low + 1)) for low, high, count in filled]
 
 
-def _named(results: Sequence[tuple[str, Result]]) -> dict[str, Result]:
-    """Key the results by short names for the legend; equal names are numbered."""
+def short_names(results: Sequence[tuple[str, Result]]) -> dict[str, Result]:
+    """Key results by the last two parts of their paths, for the legend; equal names are numbered."""
     named: dict[str, Result] = {}
     for source, result in results:
         name = "/".join(Path(source).parts[-2:])

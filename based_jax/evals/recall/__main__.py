@@ -19,6 +19,7 @@ from based_jax.evals.options import as_text, expect_positive, write_json
 from based_jax.evals.progress import progress
 from based_jax.evals.recall.data import Example, read_examples
 from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, make_prompt
+from based_jax.evals.recall.read_twice import DOCUMENT_TOKENS
 from based_jax.evals.recall.records import RecordFile
 from based_jax.evals.recall.run import answer, greedy, summarize
 from based_jax.models import LanguageModel
@@ -47,6 +48,10 @@ class Options:
     """correct: no row sees padding; authors: visible separators before shorter rows, as in their code"""
     prompt: Literal["stored", "rebuilt"] = "stored"
     """stored: the data's text; rebuilt: SWDE without its summary of other keys, as in a later revision"""
+    repeat_context: int | None = None
+    """show the document this many times ("Just read twice": 2; 1 for comparison), instead of --prompt"""
+    document_tokens: int = DOCUMENT_TOKENS
+    """tokens of each copy of a document with --repeat-context; longer ones are cut around the answer"""
     context: int = CONTEXT
     """tokens of prompt and answer together; longer prompts are truncated on the left"""
     dtype: Literal["float32", "bfloat16"] | None = None
@@ -60,8 +65,10 @@ class Options:
     """write the result to this file"""
 
     def __post_init__(self) -> None:
-        expect_positive(self, "batch_size", "limit")
+        expect_positive(self, "batch_size", "limit", "repeat_context", "document_tokens")
         expect(self.prompt == "stored" or self.task == "swde", "prompt", self.prompt, "stored but for swde")
+        own = self.repeat_context is None or self.prompt == "stored"
+        expect(own, "prompt", self.prompt, "the default with repeat_context, which has its own prompt")
         wanted = f"more than an answer's {ANSWER_TOKENS} tokens"
         expect(self.context > ANSWER_TOKENS, "context", self.context, wanted)
 
@@ -69,7 +76,8 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
-    examples = read_examples(options.task, options.data)
+    passages = options.repeat_context is not None
+    examples = read_examples(options.task, options.data, passages=passages)
     directory = find_directory(options.checkpoint)
     model, params = load_pretrained(directory, dtype=options.dtype)
     tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
@@ -96,6 +104,8 @@ def run_settings(
         "padding": options.padding,
         "context": options.context,
     }
+    if options.repeat_context is not None:
+        settings |= {"repeat_context": options.repeat_context, "document_tokens": options.document_tokens}
     if options.padding == "authors":  # answers depend on the other rows of the batch
         settings |= {"batch_size": options.batch_size, "limit": options.limit}
     return settings
@@ -111,7 +121,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Answer the examples; an interrupt ends the process and reports what was saved."""
     records = RecordFile(options.records, run)
-    form = {"style": options.prompt, "context": options.context}
+    form: dict[str, Any] = {"style": options.prompt, "context": options.context}
+    form |= {"copies": options.repeat_context, "document_tokens": options.document_tokens}
     prompts = [make_prompt(example, tokenizer, **form) for example in examples]
     batching = {"batch_size": options.batch_size, "padding": options.padding}
     batches = answer(prompts, tokenizer, greedy(model, params, tokenizer), records, **batching)
@@ -135,6 +146,8 @@ def show(options: Options, result: Mapping[str, Any]) -> None:
     table = Table("model", "parameters/tokens", "source", title=title, title_justify="left")
     table.add_column("contains", justify="right")
     here = f"{result['examples']:,} examples, {result['truncated']:,} truncated, {options.padding} padding"
+    if options.repeat_context is not None:
+        here += f", document shown {options.repeat_context} times"
     ours = f"{result['contains']:.2f} ± {result['standard_error']:.2f}"
     table.add_row(options.checkpoint, "", here, ours, end_section=True)
     for row in published(options.task):

@@ -14,6 +14,7 @@ from jaxtyping import Int32
 
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.recall.data import Example
+from based_jax.evals.recall.read_twice import DOCUMENT_TOKENS, SUMMARY, capitalized, repeat_context
 from based_jax.validate import expect, expect_choice
 
 CONTEXT = 2048
@@ -28,7 +29,6 @@ CHUNK = 1920
 PROMPTS = ("stored", "rebuilt")
 """Prompt styles: the stored text, or the result of `rebuild`."""
 
-_SUMMARY = "Summary of information above..."
 _SEPARATOR = "<|endoftext|>"  # text of the document separator in the authors' decoding
 
 
@@ -49,20 +49,30 @@ class Prompt(NamedTuple):
 
 
 def make_prompt(
-    example: Example, tokenizer: Tokenizer, *, style: str = "stored", context: int = CONTEXT
+    example: Example,
+    tokenizer: Tokenizer,
+    *,
+    style: str = "stored",
+    context: int = CONTEXT,
+    copies: int | None = None,
+    document_tokens: int = DOCUMENT_TOKENS,
 ) -> Prompt:
     """Encode an example's prompt, without a leading separator.
 
     Args:
         style: "stored" uses the text unchanged; "rebuilt" applies `rebuild`.
         context: tokens of prompt and answer together; a longer prompt is truncated on the left.
+        copies, document_tokens: if `copies` is given, use `repeat_context` instead of a style.
 
     Raises:
         ValueError: an unknown style, or a context too short for a prompt.
     """
     expect_choice("prompt", style, PROMPTS)
     expect(context > ANSWER_TOKENS, "context", context, f"more than the {ANSWER_TOKENS} tokens of an answer")
-    text = example.text if style == "stored" else rebuild(example.text, example.key)
+    if copies is not None:
+        text = repeat_context(example, tokenizer, copies, document_tokens)
+    else:
+        text = example.text if style == "stored" else rebuild(example.text, example.key)
     tokens = tokenizer.encode(text)
     return Prompt(example, text, tokens[-(context - ANSWER_TOKENS) :], len(tokens))
 
@@ -74,11 +84,11 @@ def rebuild(text: str, key: str) -> str:
         >>> rebuild("A film.\\nSummary of information above...\\nyear: 1999\\ndirector:", "director")
         'A film.\\n Director:'
     """
-    expect(bool(key), "key", key, "a text that is not empty")
-    text = text.partition(_SUMMARY)[0]
+    cue = f"{capitalized(key)}:"
+    text = text.partition(SUMMARY)[0]
     while text.endswith(f"{key}:"):
         text = text.removesuffix(f"{key}:")
-    return f"{text} {key[0].upper()}{key[1:]}:"
+    return f"{text} {cue}"
 
 
 def chunk_prompts(

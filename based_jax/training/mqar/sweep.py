@@ -1,8 +1,8 @@
 """Run a sweep: train the grid, test after every epoch, record each run once, stop, resume.
 
 A run ends after the first epoch with a test accuracy above `stop_above`, after the last epoch, or at a
-non-finite loss; then its record is written. The grid continues for the others, and drops the ended runs once
-they are half of it.
+non-finite loss; then its record is written, and its weights in model/ if no run has a higher accuracy. The
+grid continues for the others, and drops the ended runs once they are half of it.
 """
 
 import contextlib
@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from based_jax.convert.model_card import ModelCard
+from based_jax.convert.pretrained import save_pretrained
 from based_jax.data.tasks import Task
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.training.mqar.data import data_seeds, load
@@ -126,7 +129,8 @@ def sweep(
 
     Args:
         train: segments in training order; one pass over all of them is an epoch.
-        workdir: directory of metrics.jsonl, results.jsonl, events/ and checkpoints/.
+        workdir: directory of metrics.jsonl, results.jsonl, events/, checkpoints/, and model/ for
+            `load_pretrained`.
         facts: entries to add to every record.
         tracking: services that also receive the metrics; default: none.
 
@@ -279,10 +283,24 @@ class _Loop:
                 self.writer.say(f"{self.runs[number]}: failed, no finite loss at step {self.step}")
             elif not is_above and self.step < self.steps:
                 continue
+            if score is not None and status != "failed":
+                self._export(number, score.accuracy)
             epochs, seconds = self.step / self.epoch_steps, time.perf_counter() - self.began
             ends = {"epochs": epochs, "steps": self.step, "seconds": seconds}
             self.records.add(self.runs[number], {"status": status, **values, **ends})
             self.live.remove(number)
+
+    def _export(self, number: int, accuracy: float) -> None:
+        """Write the weights of an ended run in model/, unless a recorded run has at least this accuracy."""
+        recorded = [record.get("accuracy") for record in self.records.of.values()]
+        if any(other is not None and other >= accuracy for other in recorded):
+            return
+        index = self.vmapped.index(number)
+        params = jax.tree.map(lambda leaf: np.asarray(leaf)[index], self.state.params)
+        facts = {**self.runs[number]._asdict(), "steps": self.step, "test accuracy": accuracy}
+        save_pretrained(
+            self.records.path.parent / "model", self.grid.model, params, card=ModelCard(training=facts)
+        )
 
     def _save(self) -> None:
         """Drop the ended runs from the state if they are at least half of it, and write a checkpoint."""

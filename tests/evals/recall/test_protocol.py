@@ -11,6 +11,7 @@ from pyarrow import parquet
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.evals.recall.data import TASKS, Example, read_examples
 from based_jax.evals.recall.protocol import chunk_prompts, contains, make_prompt, read_answer, rebuild
+from based_jax.evals.recall.read_twice import cut_around
 
 BYTES = ByteTokenizer()
 ROWS = [{"doc_id": "a", "text": "The year: 1999\nyear:", "key": "year", "value": "1999"}]
@@ -50,6 +51,10 @@ def test_squads_key_is_its_question(tmp_path):
     row = {"text": "It is", "question": "What?", "value": "this"}
     found = read_examples("squad_completion", write(tmp_path / "rows.jsonl", [row]))
     assert found == [Example(0, "It is", "What?", "this")]
+    path = write(tmp_path / "more.jsonl", [{**row, "context": "It is."}])
+    assert read_examples("squad_completion", path, passages=True)[0].passage == "It is."
+    with pytest.raises(ValueError, match=r"rows.jsonl, line 1 = .*; no context here$"):
+        read_examples("squad_completion", str(tmp_path / "rows.jsonl"), passages=True)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +129,46 @@ def test_the_rebuilt_prompt_has_no_summary():
     assert make_prompt(example, BYTES).text == example.text
     with pytest.raises(ValueError, match="prompt = 'other': expected one of 'stored', 'rebuilt'"):
         make_prompt(example, BYTES, style="other")
+
+
+FACTS = "Name: Ada. Born in 1815 in London, and buried in Hucknall."
+
+
+@pytest.mark.parametrize(
+    ("copies", "prompt"),
+    [
+        (1, f"{FACTS} Born:"),
+        (2, f"Information about Born. {FACTS}\n{FACTS} Born:"),
+        (3, f"Information about Born. {FACTS}\n{FACTS}\n{FACTS} Born:"),
+    ],
+)
+def test_the_document_is_shown_several_times_and_the_question_once(copies, prompt):
+    # The stored questions go, whatever their case, and SWDE's summary with its keys.
+    for end in ("\nBorn:born:", " \n born:", "\nSummary of information above...\nName: Ada\nborn:"):
+        example = Example(0, FACTS.rstrip(".") + end, "born", "1815")
+        assert make_prompt(example, BYTES, copies=copies).text == prompt
+
+
+@pytest.mark.parametrize(
+    ("copies", "prompt"),
+    [(1, "It is by Ada"), (2, "Whose? It is.\nIt is by Ada"), (3, "Whose? It is.\nIt is.\nIt is by Ada")],
+)
+def test_squads_passage_is_shown_before_its_stored_text(copies, prompt):
+    example = Example(0, " It is by Ada ", "Whose?", "me", "It is. Question: Whose?")
+    assert make_prompt(example, BYTES, copies=copies).text == prompt
+
+
+def test_every_copy_of_a_long_document_keeps_the_answer():
+    example = Example(0, "a" * 300 + " Born in 1815 " + "z" * 300 + "\nborn:", "born", "1815")
+    prompt = make_prompt(example, BYTES, copies=2, document_tokens=40, context=48 + 200)
+    shown = "a" * 19 + " Born in 1815 " + "z" * 7 + "."  # half before the key's first mention
+    assert prompt.text == f"Information about Born. {shown}\n{shown} Born:"
+    assert not prompt.truncated
+    nothing = cut_around("0123456789", ("x", "y"), BYTES, 6)
+    assert nothing == "789"  # the end, if there is nothing to find
+    for wrong in ({"copies": 0}, {"copies": 2, "document_tokens": 0}):
+        with pytest.raises(ValueError, match=r"(repeat_context|document_tokens) = 0: expected at least 1"):
+            make_prompt(example, BYTES, **wrong)
 
 
 def test_chunks_ask_for_the_values_in_them():

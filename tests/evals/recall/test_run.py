@@ -1,5 +1,6 @@
 """Recall tasks end to end: a copying stand-in for a model, and a tiny model."""
 
+import itertools
 import json
 
 import jax
@@ -204,6 +205,15 @@ def test_the_command(directory, model, tmp_path, capsys):
     assert f"{records} has 3 of 5 examples" in err
 
 
+def test_every_form_of_the_prompt_has_its_own_records(model):
+    common = {"checkpoint": "here", "task": "fda"}
+    forms = [{}, {"repeat_context": 1}, {"repeat_context": 2}, {"repeat_context": 2, "document_tokens": 30}]
+    settings = [
+        recall.run_settings(recall.Options(**common, **form), EXAMPLES, model[0], BYTES) for form in forms
+    ]
+    assert all(one != other for one, other in itertools.combinations(settings, 2))
+
+
 def test_an_interrupt_says_what_is_kept(directory, tmp_path, monkeypatch, capsys):
     def stop_after_two(prompts, tokenizer, generator, records, **options):
         del generator
@@ -228,6 +238,8 @@ def test_an_interrupt_says_what_is_kept(directory, tmp_path, monkeypatch, capsys
         (("--limit", "0"), "limit = 0: expected at least 1"),
         (("--context", "48"), "context = 48: expected more than"),
         (("--prompt", "rebuilt"), "prompt = 'rebuilt': expected stored but for swde"),
+        (("--repeat-context", "0"), "repeat_context = 0: expected at least 1"),
+        (("--prompt", "rebuilt", "--repeat-context", "2", "--task", "swde"), "its own prompt"),
         (("--data", "none.jsonl"), "none.jsonl"),
         (("--checkpoint", "nowhere/at/all"), "nowhere/at/all"),
         (("--tokenizer", "none.json"), "none.json"),

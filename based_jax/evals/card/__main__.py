@@ -1,0 +1,87 @@
+"""Write the recall card of a checkpoint: ``python -m based_jax.evals.card --checkpoint DIR --out DIR``.
+
+The output directory gets NAME.json, and index.html with every card in the directory, so that several models
+are compared by one command each.
+"""
+
+import dataclasses
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from based_jax import command
+from based_jax.convert.pretrained import find_directory, load_pretrained
+from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.evals.bigrams.table import BigramTable
+from based_jax.evals.card.page import finding
+from based_jax.evals.card.recall_card import EXAMPLES, PAIRS, SEED, recall_card
+from based_jax.evals.card.store import write_recall_card
+from based_jax.evals.options import expect_positive
+from based_jax.evals.text import TextOptions, pack_text
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.evals.card"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Measure a model's recall: MQAR, AR hits, the probe, its state, and each kind of mixer switched off."""
+
+    checkpoint: str
+    """pretrained directory, a run's directory (of train.lm or train.mqar), or a hub id"""
+    out: Path
+    """directory for NAME.json and index.html, which shows all cards in the directory"""
+    name: str | None = None
+    """name of the card; default: that of the checkpoint's directory"""
+    lengths: tuple[int, ...] | None = None
+    """tokens per row, even numbers; default: the training context up to 256, a half and a quarter of it"""
+    pairs: tuple[int, ...] = PAIRS
+    """key-value pairs per row; only those with 4 pairs <= length are measured"""
+    examples: int = EXAMPLES
+    """rows of each cell"""
+    filler: int = 0
+    """token between the probe's queries"""
+    text: str | None = None
+    """text in which AR hits are compared with other tokens: a file, or what --data of evals.perplexity takes;
+    default: a synthetic stream"""
+    tokenizer: str | None = None
+    """of the text: byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory, instead of
+    the checkpoint's own"""
+    max_tokens: int = 100_000
+    """number of tokens of the text to use, from the start"""
+    counts: Path | None = None
+    """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
+    batch_size: int | None = None
+    """rows per call; affects only the speed"""
+    seed: int = SEED
+    """seed of the data"""
+
+    def __post_init__(self) -> None:
+        expect_positive(self, "examples", "max_tokens", "batch_size")
+        for flag in ("tokenizer", "counts"):
+            value = getattr(self, flag)
+            expect(value is None or self.text is not None, flag, str(value), "a text as well")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    options = command.parse(Options, argv, prog=PROG)
+    text = None
+    if options.text is not None:
+        directory = find_directory(options.checkpoint)
+        vocab_size = load_pretrained(directory)[0].config.vocab_size
+        tokenizer = find_tokenizer(directory, options.tokenizer, vocab_size)
+        text = pack_text(TextOptions(options.text), tokenizer, options.max_tokens)[0].tokens
+    given = ("name", "lengths", "pairs", "examples", "filler", "batch_size", "seed")
+    settings = {field: getattr(options, field) for field in given}
+    counts = None if options.counts is None else BigramTable.load(options.counts)
+    card = recall_card(options.checkpoint, text=text, counts=counts, **settings)
+    path = write_recall_card(options.out, card)
+    print(f"{finding(card)}\n{path} and {options.out / 'index.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

@@ -1,0 +1,124 @@
+"""Measure recall with a `LabelScorer`: MQAR, AR hits, the recall probe. Results are JSON values.
+
+accuracy    share of right answers
+stderr      its standard error over the examples
+perplexity  exp of the mean loss of the answers
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from based_jax.data.tasks import IGNORE, MQAR, RecallProbe, Segment
+from based_jax.evals.bigrams.table import BigramTable
+from based_jax.evals.label_scores import LabelScorer
+from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit, repeat_distances
+from based_jax.evals.perplexity.slices import slices
+from based_jax.evals.probe import probe
+from based_jax.validate import expect
+
+Cell = dict[str, Any]
+
+_SAME = 1e-3
+"""Largest change of a causal model's loss (nats) by later tokens, which XLA may sum in another order."""
+
+
+def is_causal(scorer: LabelScorer) -> bool:
+    """Return whether the losses of a row's first half stay the same with another second half."""
+    half = scorer.length // 2
+    tokens = np.random.default_rng(0).integers(0, scorer.vocab_size, (2, scorer.length), np.int32)
+    tokens[1, :half] = tokens[0, :half]
+    labels = np.full_like(tokens, IGNORE)
+    labels[:, : max(half - 1, 1)] = tokens[0, 1 : max(half, 2)]
+    first, second = scorer(tokens, labels).loss.reshape(2, -1)
+    return bool(np.allclose(first, second, rtol=_SAME, atol=_SAME))
+
+
+def mqar(
+    scorer: LabelScorer, lengths: Sequence[int], pairs: Sequence[int], examples: int, seed: int
+) -> list[Cell]:
+    """Score MQAR (with random tokens between the queries) at each length, for all pairs that fit into it."""
+    cells = []
+    for length in lengths:
+        for count in pairs:
+            if fits(scorer.vocab_size, length, count):
+                segment = MQAR(scorer.vocab_size, examples, length, count).build(seed)
+                scores = scorer(segment.inputs, segment.labels)
+                by_row = scores.correct.reshape(examples, count).mean(axis=1)
+                loss = float(scores.loss.mean(dtype=np.float64))
+                found = {
+                    "accuracy": float(by_row.mean()),
+                    "stderr": float(by_row.std() / math.sqrt(examples)),
+                }
+                found["perplexity"] = math.exp(min(loss, 700.0))
+                cells.append({"length": length, "pairs": count, **found})
+    return cells
+
+
+def fits(vocab_size: int, length: int, pairs: int) -> bool:
+    """Return whether rows of this length hold the pairs and their queries, with different keys and values."""
+    return 4 * pairs <= length < vocab_size and pairs < vocab_size // 2
+
+
+def recall_probe(
+    scorer: LabelScorer, length: int, pairs: Sequence[int], examples: int, seed: int, filler: int
+) -> list[Cell]:
+    """Score the recall probe (Zoology, appendix G) and its filler, for all pairs that fit."""
+    cells = []
+    for count in pairs:
+        # One id, the filler, is no key and no value.
+        if fits(scorer.vocab_size, length, count) and count + 1 < scorer.vocab_size // 2:
+            found = probe(scorer, RecallProbe(scorer.vocab_size, examples, length, count, filler), seed)
+            kept = {"perplexity": found["ar_perplexity"], "filler_perplexity": found["filler_perplexity"]}
+            cells.append({"length": length, "pairs": count, "accuracy": found["accuracy"], **kept})
+    return cells
+
+
+def hits_in_text(
+    scorer: LabelScorer, tokens: Int[np.ndarray, " T"], counts: BigramTable | None, max_count: int = MAX_COUNT
+) -> dict[str, Any]:
+    """Compare AR hits with the other tokens of a text, in windows of the scorer's length.
+
+    Documents in a window see each other, as in the authors' evaluation. The tokens after the last whole
+    window do not count.
+    """
+    rows = (len(tokens) - 1) // scorer.length
+    expect(rows > 0, "text", f"{len(tokens)} tokens", f"more than length = {scorer.length}")
+    used = np.asarray(tokens[: rows * scorer.length + 1], np.int32)
+    inputs, targets = (part.reshape(rows, scorer.length) for part in (used[:-1], used[1:]))
+    return _hits(scorer, inputs, targets, counts, max_count)
+
+
+def hits_in_stream(scorer: LabelScorer, length: int, pairs: int, examples: int, seed: int) -> dict[str, Any]:
+    """Compare AR hits with the other tokens of a synthetic stream: MQAR with each answer after its query."""
+    segment = MQAR(scorer.vocab_size, examples, length, pairs).build(seed)
+    rows = answered(segment)
+    return _hits(scorer, rows[:, :-1], rows[:, 1:], None, MAX_COUNT)
+
+
+def answered(segment: Segment) -> Int[np.ndarray, "n N"]:
+    """Return the inputs with each label written at the position after its query, which a slot reserves."""
+    inputs, labels = np.array(segment.inputs), np.asarray(segment.labels)
+    row, position = np.nonzero(labels != IGNORE)
+    inputs[row, position + 1] = labels[row, position]
+    return inputs
+
+
+def _hits(
+    scorer: LabelScorer,
+    inputs: Int[np.ndarray, "n N"],
+    targets: Int[np.ndarray, "n N"],
+    counts: BigramTable | None,
+    max_count: int,
+) -> dict[str, Any]:
+    distances = repeat_distances(inputs, targets)
+    in_training = None if counts is None else counts.lookup(inputs.ravel(), targets.ravel())
+    hits = is_hit(distances.ravel(), in_training, max_count)
+    loss = scorer(inputs, targets).loss
+    found = slices(loss, hits)
+    recalled, other = found["hits"]["loss"], found["other"]["loss"]
+    gap = None if recalled is None or other is None else other - recalled
+    return {**found, "gap": gap}

@@ -1,0 +1,82 @@
+"""Labels scored with any callable: values by hand, one shape per scorer, errors that name what is wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax.data.tasks import IGNORE
+from based_jax.evals.label_scores import LabelScorer
+
+VOCAB, PADDED, LENGTH = 7, 8, 6
+TABLE = np.random.default_rng(0).normal(size=(VOCAB, PADDED)).astype(np.float32)
+TABLE[:, VOCAB] = 5.0  # the most likely "token" is padding of the vocabulary
+TOKENS = np.random.default_rng(1).integers(0, VOCAB, (5, LENGTH), np.int32)
+LABELS = np.where(np.arange(LENGTH) % 2, TOKENS[:, ::-1], IGNORE).astype(np.int32)
+LABELS[3] = IGNORE
+
+
+def traced(tokens):
+    return jnp.asarray(TABLE)[tokens]
+
+
+def on_host(tokens):
+    return TABLE[np.asarray(tokens)]
+
+
+@pytest.mark.parametrize("apply_fn", [traced, jax.jit(traced), on_host])
+def test_losses_and_correctness_are_those_of_the_logits(apply_fn):
+    shapes = set()
+
+    def counted(tokens):
+        shapes.add(tokens.shape)
+        return apply_fn(tokens)
+
+    scorer = LabelScorer(counted, LENGTH, VOCAB, batch_size=2)
+    assert scorer.is_compiled == (apply_fn is not on_host)
+    for width in (LENGTH, LENGTH - 2):
+        scores = scorer(TOKENS[:, :width], LABELS[:, :width])
+        rows, positions = np.nonzero(LABELS[:, :width] != IGNORE)
+        np.testing.assert_array_equal(scores.row, rows)
+        np.testing.assert_array_equal(scores.position, positions)
+        logits, label = TABLE[TOKENS[rows, positions]], LABELS[rows, positions]
+        losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(label)), label]
+        np.testing.assert_allclose(scores.loss, losses, rtol=1e-6)
+        np.testing.assert_array_equal(scores.correct, logits[:, :VOCAB].argmax(axis=1) == label)
+        assert 0 < scores.correct.sum() < len(label)
+    assert shapes == {(2, LENGTH)}
+
+
+@pytest.mark.parametrize(
+    ("apply_fn", "message"),
+    [
+        (lambda tokens: (traced(tokens), None), r"apply_fn returned tuple: expected an array of logits"),
+        (lambda tokens: traced(tokens)[:, -1], r"logits has shape \(2, 8\): expected \(2, 6, vocabulary\)"),
+        (
+            lambda tokens: traced(tokens).astype(jnp.int32),
+            "logits has dtype int32: expected a floating dtype",
+        ),
+        (lambda tokens: traced(tokens)[..., :5], "vocab_size = 7: expected at most 5, the model's logits"),
+        (lambda tokens: traced(tokens) * jnp.nan, "logits = .*row 0, position 1.*: expected finite losses"),
+        (3, "apply_fn = 'int': expected a function"),
+    ],
+)
+def test_a_model_with_other_outputs(apply_fn, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        LabelScorer(apply_fn, LENGTH, VOCAB, batch_size=2)(TOKENS, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "labels", "message"),
+    [
+        (TOKENS + 3, LABELS, r"tokens = 'from 3 to 9': expected values from 0 to 6, below vocab_size"),
+        (TOKENS, np.where(LABELS < 0, LABELS, 7), "labels = 'from 7 to 7'"),
+        (TOKENS, LABELS[:, 1:], r"labels has shape \(5, 5\): expected \(5, 6\)"),
+        (TOKENS.astype(np.float32), LABELS, "tokens has dtype float32: expected an integer dtype"),
+        (np.tile(TOKENS, 2), np.tile(LABELS, 2), "tokens = '12 per row': expected at most 6"),
+        (TOKENS, np.full_like(LABELS, IGNORE), "labels = 'all IGNORE': expected at least one label"),
+    ],
+)
+def test_wrong_examples(tokens, labels, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        LabelScorer(on_host, LENGTH, VOCAB)(tokens, labels)
