@@ -55,8 +55,8 @@ class Block:
         minutes = sum(jobs.values()) / 60
         typed = f"python -m based_jax.experiments.{facts['study']} --scale {facts['scale']}"
         caption = (
-            f"`{typed}` made it: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes in all "
-            f"([results](../results/{self.results}/results.jsonl))."
+            f"`{typed}` made it: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes added up "
+            f"over the jobs ([results](../results/{self.results}/results.jsonl))."
         )
         lines = textwrap.wrap(caption, _WIDTH, break_long_words=False, break_on_hyphens=False)
         return "\n".join([self.text(best(rows, self.slice_)), "", *lines])

@@ -10,7 +10,7 @@ import pytest
 
 from based_jax.command import run
 from based_jax.directory_lock import sole_writer
-from based_jax.training.commands import classify, demo, lm, mqar
+from based_jax.training.commands import classify, demo, lm, mqar, synthetic
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run.checkpoints import SaveFailed, naming_the_last_checkpoint
 from based_jax.training.run.directory import parse_run

@@ -1,1 +1,1 @@
-"""Train on multi-query associative recall: data, the grid of models, and the sweep over it."""
+"""Train on a synthetic task: its segments, batches, the grid of models, and the sweep over it."""
