@@ -1,9 +1,11 @@
 """The comparison of SA, HFA and HA: its models, its lines of the trainer, what it makes of their metrics."""
 
 import json
+import re
 import sys
 from collections import Counter
 from itertools import pairwise
+from statistics import fmean
 
 import pytest
 
@@ -13,8 +15,10 @@ from based_jax.experiments.hyper_lm import report
 from based_jax.experiments.hyper_lm.contenders import BENCHMARKS
 from based_jax.experiments.hyper_lm.jobs import SCALES, jobs, models
 from based_jax.experiments.hyper_lm.runs import POINTS, curve, summary
+from based_jax.experiments.results import read
 from based_jax.experiments.slots import Slot
 from based_jax.models import ModelConfig, param_count
+from based_jax.models.language_model import make_mixer
 from based_jax.training.lm_config import LMConfig, model_config
 from based_jax.training.recipes import read_recipe
 from tests.conftest import ROOT
@@ -43,13 +47,14 @@ def contender(key):
 
 def test_the_models_have_equal_parameters_but_for_unshared_hyper_attention():
     configs = models(SCALES["smoke"])
-    counts = {key: param_count(config) for key, config in configs.items()}
+    tables = {one.key for part in BENCHMARKS for one in part.contenders}
+    counts = {key: param_count(config) for key, config in configs.items() if key in tables}
     more = 2 * SCALES["smoke"].d_model ** 2
     assert counts.pop("a-ha-unshared") == counts["a-sa"] + more
     for key, count in counts.items():
         assert count == counts[f"{key[0]}-sa"], key
     for benchmark in BENCHMARKS:
-        first, *others = (configs[one.key] for one in benchmark.contenders)
+        first, *others = (configs[one.key] for one in (*benchmark.contenders, *benchmark.linear))
         assert all(other.replace(mixers=first.mixers) == first for other in others)
 
 
@@ -57,11 +62,11 @@ def test_the_models_have_equal_parameters_but_for_unshared_hyper_attention():
 def test_all_models_of_a_benchmark_are_trained_alike(scale):
     settings, grid = SCALES[scale], jobs(SCALES[scale])
     assert len({job.name for job in grid}) == len(grid)
-    assert set(Counter(job.model for job in grid).values()) == {len(settings.runs)}
+    assert set(Counter(job.model for job in grid).values()) == {len(settings.seeds)}
     for benchmark in BENCHMARKS:
         mine = [job for job in grid if job.facts["benchmark"] == benchmark.name]
         recipes = {json.dumps(dict(job.flags)) for job in mine}
-        assert len(recipes) == len(settings.runs)
+        assert len(recipes) == len(settings.seeds)
         config = parse(LMConfig, [*mine[0].arguments[2:], "--workdir", "a"], prog="test")
         assert config.batch_size * config.length == settings.tokens_per_step
         assert config.optimizer.learning_rate == settings.learning_rate
@@ -69,6 +74,31 @@ def test_all_models_of_a_benchmark_are_trained_alike(scale):
         assert (config.optimizer.beta1, config.optimizer.beta2) == (0.9, 0.95)
         assert (config.optimizer.weight_decay, config.optimizer.clip) == (0.1, 1.0)
         assert config.steps % config.eval_every == 0
+
+
+def test_the_scale_of_each_factor_is_swept():
+    """Multiples of (d_h / A)^(-1/2); one factor is ordinary attention, with all its channels."""
+    made = models(SCALES["cpu"])
+    keys = {one.key: one for one in SCALES["cpu"].contenders(BENCHMARKS[0])}
+    for name, channels in {"a-sa": 48, "a-hfa-2": 24, "a-hfa-3": 16, "a-hfa-4": 12}.items():
+        assert "scale" not in made[name].layer(0).options
+        for many in (2, 4, 8):
+            one, config = keys[f"{name}-x{many}"], made[f"{name}-x{many}"]
+            assert config.layer(0).options["scale"] == pytest.approx(many * channels**-0.5)
+            assert (one.times, one.mixer) == (many, keys[name].mixer)
+            assert param_count(config) == param_count(made[name])
+    assert made["a-hfa-3-x4"].layer(0).options["scale"] == 1  # the paper's formula as it is printed
+    assert not any("scale" in config.layer(0).options for config in models(SCALES["paper"]).values())
+
+
+def test_linear_models_have_a_state_of_constant_size():
+    made = models(SCALES["cpu"])
+    linear = [one.key for part in BENCHMARKS for one in part.linear]
+    assert len(linear) == 4
+    for key in linear:
+        mixer = make_mixer(made[key], 0)
+        assert mixer.state_size(10) == mixer.state_size(1000)
+    assert not set(linear) & models(SCALES["paper"]).keys()
 
 
 @pytest.mark.parametrize("job", jobs(SCALES["paper"]), ids=lambda job: job.model)
@@ -112,27 +142,28 @@ def test_ratios_are_taken_within_a_seed():
     benchmark, one = contender("a-ha")
     baseline, *_ = benchmark.contenders
     rows = [
-        {"model": key, "seed": seed, "learning_rate": rate, "perplexity": value, "status": "finished"}
-        for key, seed, rate, value in (
-            ("a-sa", 0, 0.1, 10.0),
-            ("a-sa", 1, 0.1, 20.0),
-            ("a-ha", 0, 0.1, 9.0),
-            ("a-ha", 1, 0.1, 19.0),
-            ("a-ha", 2, 0.1, 1.0),
-            ("a-ha", 0, 0.2, 5.0),
+        {"model": key, "seed": seed, "perplexity": value, "status": "finished"}
+        for key, seed, value in (
+            ("a-sa", 0, 10.0),
+            ("a-sa", 1, 20.0),
+            ("a-ha", 0, 9.0),
+            ("a-ha", 1, 19.0),
+            ("a-ha", 2, 1.0),
         )
     ]
-    rows.append({"model": "a-ha", "seed": 3, "learning_rate": 0.1, "status": "failed"})
-    assert sorted(report.over(rows, one, baseline, 0.1)) == [pytest.approx(0.9), pytest.approx(0.95)]
+    rows.append({"model": "a-ha", "seed": 3, "status": "failed"})
+    assert sorted(report.over(rows, one, baseline)) == [pytest.approx(0.9), pytest.approx(0.95)]
 
 
 def test_a_figure_compares_runs_of_the_same_seeds():
     def row(key, seed, loss):
-        found = {"model": key, "seed": seed, "learning_rate": SCALES["cpu"].learning_rate}
+        found = {"model": key, "seed": seed, "perplexity": 10 * loss}
         return {**found, "status": "finished", "curve": [(1, loss + 1), (2, loss)]}
 
     rows = [row("a-sa", 0, 3.0), row("a-sa", 1, 5.0), row("a-ha", 1, 4.0), row("a-ha", 2, 9.0)]
-    losses, beside = report.panels("cpu", rows)[:2]
+    rows.append(row("a-sa-x4", 0, 2.0))
+    losses, beside, *_, scales = report.panels("cpu", rows)
+    assert [(line.family, list(line.points)) for line in scales.lines] == [("SA", [(1, 1.0), (4, 2 / 3)])]
     tokens = SCALES["cpu"].tokens_per_step
     assert [(line.family, list(line.points)) for line in losses.lines] == [
         ("SA", [(tokens, 5.0), (2 * tokens, 4.0)]),
@@ -213,3 +244,63 @@ def test_the_trainer_trains_a_model_of_each_kind(tmp_path):
     assert all(100 < row["perplexity"] < 257 for row in rows)
     config = json.loads((tmp_path / "models" / "b-hfa-v2.json").read_text())
     assert ModelConfig.from_dict(config).num_layers == 3
+
+
+KEPT = ROOT / "results" / "hyper_lm"
+
+
+def test_the_page_that_is_kept_here_is_of_the_records(tmp_path):
+    text = report.write("cpu", read(KEPT / "results.jsonl"), tmp_path)[-1].read_text()
+    assert text.replace(str(tmp_path), "results/hyper_lm") == (KEPT / "README.md").read_text()
+
+
+def earlier(rows):
+    """The table of the longer run with one seed: perplexity and ratio to SA by learning rate."""
+    by_key = {(row["model"], row["learning_rate"]): row["perplexity"] for row in rows}
+    lines = [
+        "| one seed, 3000 steps | 1e-2 | against SA | 3e-3 | against SA |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for part in BENCHMARKS:
+        first, *_ = part.contenders
+        for one in part.contenders:
+            cells = [f"{part.name}: {one.family}"]
+            for rate in (0.01, 0.003):
+                more = by_key[one.key, rate] / by_key[first.key, rate] - 1
+                cells += [f"{by_key[one.key, rate]:.2f}", "" if one is first else f"{more:+.1%}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def phrases(rows, longer):
+    """What docs/hyper_lm.md says in sentences, from the records."""
+    yield f"{len(rows)} models"
+    seeds = [row["perplexity"] for row in rows if row["model"] == "a-sa"]
+    yield f"three seeds of SA lie between {min(seeds):.2f} and {max(seeds):.2f}"
+    own = {one.key for one in report.own_scale("cpu", BENCHMARKS[0]) if one.family.startswith("HFA")}
+    assert min(row["perplexity"] for row in rows if row["model"] in own) > max(seeds)
+    paper = SCALES["paper"]
+    share = longer[0]["steps"] * SCALES["cpu"].tokens_per_step / (paper.steps * paper.tokens_per_step)
+    yield f"{share:.2%} of its tokens"
+    ratios = report.by_times("cpu", rows)
+    assert all(fmean(found) > 1 for family in ratios if family != "SA" for found in ratios[family].values())
+    two, three = ({many: fmean(found) for many, found in ratios[f"HFA A={a}"].items()} for a in (2, 3))
+    assert two[2] < two[1] < two[8]
+    assert three[1] < min(three[2], three[4], three[8])
+    assert not {2, 4, 8} & (ratios["SA"].keys() | ratios["HFA A=4"].keys())  # the page says so
+    assert fmean(ratios["HFA A=2"][1]) < fmean(ratios["HFA A=3"][1]) < fmean(ratios["HFA A=4"][1])
+
+
+def test_the_documentation_has_the_numbers_of_the_records():
+    """Its tables, the sentences with numbers, and no other decimal in the section."""
+    rows, longer = (read(KEPT / f"{name}.jsonl") for name in ("results", "longer"))
+    page = (ROOT / "docs" / "hyper_lm.md").read_text(encoding="utf-8")
+    section = page.partition("## Results at `--scale cpu`")[2].partition("**Linear-time HyperAttention**")[0]
+    for table in (report.summary("cpu", rows), report.sweep("cpu", rows), earlier(longer)):
+        assert table in section
+        section = section.replace(table, "")
+    section = " ".join(section.split())
+    for phrase in phrases(rows, longer):
+        assert phrase in section, phrase
+        section = section.replace(phrase, "")
+    assert not re.findall(r"\d\.\d", section)

@@ -11,6 +11,7 @@ experiment on how close that is to attention on other inputs; this is one.
     training            a small language model, trained by ``train.lm``
     heads               the same for its heads, on held-out text
     replaced            its loss with other attention in place of its own
+    recovered           the same for the paper's Recover, on each text and head
     figures, report     pictures; a page with all results
 
 ``python -m based_jax.experiments.conv_basis --scale cpu --out DIR`` runs all of them. The results are in

@@ -7,21 +7,33 @@ from pathlib import Path
 from typing import Literal
 
 import jax
+import numpy as np
 from rich.console import Console
 
 from based_jax import command, plot
 from based_jax.convert import load_pretrained
 from based_jax.directory_lock import sole_writer
-from based_jax.experiments.conv_basis import drawn, figures, heads, replaced, report, structured, training
+from based_jax.experiments.conv_basis import (
+    drawn,
+    figures,
+    heads,
+    recovered,
+    replaced,
+    report,
+    structured,
+    training,
+)
 from based_jax.experiments.conv_basis.settings import SETTINGS, Setting
 from based_jax.experiments.hyper_lm.jobs import TRAINER
 from based_jax.experiments.results import read, write_rows
 from based_jax.experiments.study import claim
+from based_jax.models import LanguageModel
+from based_jax.typing import Int, Params
 from based_jax.validate import expect_choice
 
 NAME = "conv_basis"
 PROG = f"python -m based_jax.experiments.{NAME}"
-PARTS = ("structured", "curves", "trained", "pictures")
+PARTS = ("structured", "curves", "trained", "recovered", "pictures")
 
 
 @dataclass(frozen=True)
@@ -33,8 +45,8 @@ class Flags:
     out: Path | None = None
     """directory of the study; default runs/conv_basis-SCALE"""
     only: str | None = None
-    """comma-separated parts to run: structured, curves, trained, pictures; the others are left unchanged.
-    pictures redraws the figures from stored numbers (heads.png needs the model: trained)"""
+    """comma-separated parts to run: structured, curves, trained, recovered, pictures; the others are left
+    unchanged. pictures redraws the figures from stored numbers (heads.png needs the model: trained)"""
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -71,28 +83,40 @@ def _run(flags: Flags, out: Path, trainer: Sequence[str]) -> int:
     if "curves" in flags.parts:
         console.print(f"error against the number of segments, {setting.length} tokens")
         write_rows(out / "curves.jsonl", drawn.rows(setting))
-    if "trained" in flags.parts:
+    if {"trained", "recovered"} & set(flags.parts):
         export = training.train(setting, out, console.print, trainer)
         if not isinstance(export, Path):
             console.print(f"{export.name}: saved in {out}; the same command continues")
             return 128 + export
-        _look_at(setting, export, out, console, is_drawn)
+        model, params = load_pretrained(str(export))
+        packed = heads.held_out(setting)
+        if "trained" in flags.parts:
+            console.print("heads of the trained model")
+            write_rows(out / "trained.jsonl", heads.rows(setting, model, params, packed))
+            if is_drawn:
+                _draw_heads(
+                    model, params, heads.windows(packed, setting.texts, setting.window)["inputs"], out
+                )
+        if "recovered" in flags.parts:
+            console.print("the model with conv-basis attention, and Recover on each text")
+            texts = replaced.Texts.of(setting, model, params, packed)
+            rows = [*replaced.rows(setting, texts), *recovered.rows(setting, texts)]
+            write_rows(out / "recovered.jsonl", rows)
     if is_drawn:
         _draw(setting, flags.parts, out)
     print(report.write(flags.scale, out))
     return 0
 
 
-def _look_at(setting: Setting, export: Path, out: Path, console: Console, is_drawn: bool) -> None:
-    console.print("heads of the trained model")
-    model, params = load_pretrained(str(export))
-    packed = heads.held_out(setting)
-    rows = heads.rows(setting, model, params, packed)
-    console.print("the model with conv-basis attention")
-    write_rows(out / "trained.jsonl", [*rows, *replaced.rows(setting, model, params, packed)])
-    if is_drawn:
-        first = heads.look(model, params, heads.texts(packed, setting.texts, setting.window)[:1])
-        figures.draw_heads(heads.first_scores(first), out / "heads.png")
+def _draw_heads(model: LanguageModel, params: Params, tokens: Int[np.ndarray, "B N"], out: Path) -> None:
+    scores = heads.first_scores(heads.look(model, params, tokens[:1]))
+    figures.draw_heads(scores, out / "heads.png")
+
+
+_REPLACED = (
+    "{texts} held-out texts of {length} bytes, weights unchanged. Recover: the paper's algorithm on each "
+    "text and head, with the best T and delta of those tried."
+)
 
 
 def _draw(setting: Setting, parts: Sequence[str], out: Path) -> None:
@@ -111,6 +135,10 @@ def _draw(setting: Setting, parts: Sequence[str], out: Path) -> None:
         curves = report.error_curves(read(out / f"{part}.jsonl"))
         if curves and {part, "pictures"} & set(parts):
             figures.draw_curves(curves, heading, facts, out / f"{part}.png")
+    rows = read(out / "recovered.jsonl")
+    if rows and {"recovered", "pictures"} & set(parts):
+        facts = _REPLACED.format(**rows[0])
+        figures.draw_replaced(report.lines(rows), facts, out / "recovered.png")
     if "pictures" in parts:
         figures.draw_sum(out / "sum.png")
         figures.draw_masks(out / "masks.png")

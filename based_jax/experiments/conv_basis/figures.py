@@ -58,7 +58,7 @@ def draw_heads(scores: Mapping[str, Float[np.ndarray, "N N"]], path: Path) -> No
     means = {}
     for title, matrix in scores.items():
         near = averaged(np.tril(matrix), np.zeros(1, int))
-        means[f"{title}, diagonals' means"] = np.where(np.tri(len(near)), near, np.nan)
+        means[f"{title}, means"] = np.where(np.tri(len(near)), near, np.nan)
     facts = (
         "Above: scores of one held-out text before the softmax. Below: the mean of each diagonal of their "
         "lower triangles, the Toeplitz part that one convolution can stand for."
@@ -79,6 +79,22 @@ def draw_curves(rows: Rows, title: str, facts: str, path: Path) -> None:
         look: dict[str, Any] = {"y_label": "relative error of the outputs", "y_limits": (0, 1.25)}
         panels.append(Panel(name, "number of segments k", drawn, **look))
     plot.draw(title, facts, panels, path, columns=2)
+
+
+def draw_replaced(lines: Mapping[str, Sequence[Sequence[float]]], facts: str, path: Path) -> None:
+    """Draw loss and errors of outputs against k; a kind of attention without a k is a horizontal line."""
+    counts = [point[0] for points in lines.values() for point in points if point[0]]
+    panels = []
+    for index, label in ((1, "bits per byte of held-out text"), (2, "relative error of the outputs")):
+        drawn = []
+        for line, points in lines.items():
+            found = [(point[0], point[index]) for point in points]
+            if len(points) == 1:
+                found = [(k, found[0][1]) for k in (min(counts), max(counts))]
+            drawn.append(Line(line, found))
+        look: dict[str, Any] = {"y_label": label, "y_limits": None}
+        panels.append(Panel(label, "k: segments, or keys", drawn, **look))
+    plot.draw("A trained model with k columns of scores", facts, panels, path, columns=2)
 
 
 def _rows(made: Mapping[str, np.ndarray], columns: int) -> list[dict[str, np.ndarray]]:

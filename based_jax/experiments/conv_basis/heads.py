@@ -39,12 +39,13 @@ def held_out(setting: Setting) -> PackedTokens:
     return PackedTokens.from_documents(documents, ByteTokenizer())
 
 
-def texts(packed: PackedTokens, count: int, length: int) -> Int[np.ndarray, "B N"]:
-    """Choose windows within one document each, spread evenly over the text."""
-    windows = [packed.window(i, length) for i in range(packed.num_windows(length, drop_last=True))]
-    whole = [w["inputs"] for w in windows if (w["segment_ids"] == w["segment_ids"][0]).all()]
+def windows(packed: PackedTokens, count: int, length: int) -> dict[str, Int[np.ndarray, "B N"]]:
+    """Choose windows within one document each, spread evenly over the text; return inputs and targets."""
+    every = [packed.window(i, length) for i in range(packed.num_windows(length, drop_last=True))]
+    whole = [w for w in every if (w["segment_ids"] == w["segment_ids"][0]).all()]
     expect(len(whole) >= count, "texts", count, f"at most {len(whole)}, the held-out windows in one document")
-    return np.stack([whole[i * len(whole) // count] for i in range(count)])
+    chosen = [whole[i * len(whole) // count] for i in range(count)]
+    return {name: np.stack([w[name] for w in chosen]) for name in ("inputs", "targets")}
 
 
 def look(model: LanguageModel, params: Params, tokens: Int[np.ndarray, "B N"]) -> Heads:
@@ -69,7 +70,7 @@ def look(model: LanguageModel, params: Params, tokens: Int[np.ndarray, "B N"]) -
 
 def rows(setting: Setting, model: LanguageModel, params: Params, packed: PackedTokens) -> list[Row]:
     """Return records of each head, means over the texts: one of its scores, and one per line of errors."""
-    tokens = texts(packed, setting.texts, setting.window)
+    tokens = windows(packed, setting.texts, setting.window)["inputs"]
     found = []
     for title, inputs in by_head(look(model, params, tokens)).items():
         head = {"input": title, "length": setting.window, "texts": len(inputs)}

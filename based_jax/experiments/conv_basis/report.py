@@ -7,12 +7,14 @@ from typing import Any
 from based_jax.experiments.conv_basis.approximations import THRESHOLDS, UNIFORM, WINDOW
 from based_jax.experiments.conv_basis.drawn import TOLERANCE
 from based_jax.experiments.conv_basis.heads import FIGURE_TOKENS, TOLERANCES
+from based_jax.experiments.conv_basis.recovered import SEARCHES
 from based_jax.experiments.conv_basis.settings import SETTINGS
 from based_jax.experiments.results import Rows, read
 from pallas_kernels import markdown
 
 TITLE = "How few convolutions attention scores are"
 SOURCE = "Gu et al., Conv-Basis"
+RECOVER = SEARCHES["binary"]
 
 
 def error_curves(rows: Rows) -> list[Mapping[str, Any]]:
@@ -24,7 +26,8 @@ def write(scale: str, out: Path) -> Path:
     """Write README.md from the files in the directory."""
     parts = [f"# {TITLE}", f"{SOURCE}. {SETTINGS[scale].about}."]
     parts.append(f"```\npython -m based_jax.experiments.conv_basis --scale {scale} --out {out}\n```")
-    structured, drawn, trained = (read(out / f"{name}.jsonl") for name in ("structured", "curves", "trained"))
+    names = ("structured", "curves", "trained", "recovered")
+    structured, drawn, trained, recovered = (read(out / f"{name}.jsonl") for name in names)
     if structured:
         parts += ["## Inputs with a known basis", _STRUCTURED, _structured(structured)]
     if drawn:
@@ -32,10 +35,12 @@ def write(scale: str, out: Path) -> Path:
     if trained:
         (model, *_), heads = read(out / "training.jsonl"), [row for row in trained if "terms" in row]
         head_lines = error_curves(trained)
-        replaced = [row for row in trained if row["input"] == "language model"]
         about = _TRAINED.format(tokens=FIGURE_TOKENS, perplexity=model["perplexity"], **heads[0])
         parts += ["## Heads of a trained model", about, _heads(heads), _curves(head_lines)]
-        parts += ["### The model with other attention", _REPLACED, _replaced(replaced)]
+    if recovered:
+        parts += ["## The model with other attention", _REPLACED.format(**recovered[0]), replaced(recovered)]
+        parts += ["Relative errors of the outputs:", replaced(recovered, ERROR)]
+        parts += ["### Recover, by T and delta", _RECOVERED, grid(recovered)]
     shown = [(out / name, about) for name, about in FIGURES.items()]
     parts += [f"![{about}]({path.name})" for path, about in shown if path.exists()]
     page = out / "README.md"
@@ -46,6 +51,7 @@ def write(scale: str, out: Path) -> Path:
 FIGURES = {
     "curves.png": "Errors against the number of segments, drawn inputs",
     "trained.png": "Errors against the number of segments, a trained model's heads",
+    "recovered.png": "Loss and errors of outputs by k, with fixed and with recovered starts",
     "heads.png": "Heat maps of q k^T, and their diagonals' means",
     "sum.png": "A sum of three sub-convolution matrices",
     "masks.png": "Masks with structure",
@@ -72,9 +78,18 @@ the variance of the scores that the means of the diagonals explain, mean and ran
 segments so that no score is off by more than e, greedily; the mean over the texts, and in parentheses for
 {tokens} bytes of the first text. Errors below are means over the texts."""
 
-_REPLACED = """Bits per byte of the held-out text, with other attention in both layers and the weights as they
-were trained with softmax attention: through k segments with equally spaced or geometric starts, or over the
-last k keys only, which takes as many scores."""
+_REPLACED = """Bits per byte of {texts} held-out texts of {length} bytes, with other attention in both layers
+and the weights as they were trained with softmax attention: through k segments with equally spaced or
+geometric starts, through the first k segments that the paper's Recover finds in each text and head, or over
+the last k keys only, which takes as many scores. Recover has the T and delta, of all that were tried, with
+the lowest loss for this k on these texts; "best per head" those with the smallest error of the outputs of
+this head and text, which only attention itself can tell. "By scan" compares all columns in place of the
+binary search. Where starts would coincide there are fewer than asked for, in parentheses."""
+
+_RECOVERED = """Epsilon = delta / (5 T) is the largest that the paper's definition allows. Bases: found before
+the end of the search's range, of at most N + 1 - T, mean and range over the texts and heads. Score error: the
+largest of a text and head, mean. Within 2 epsilon: share of the texts and heads without a larger one, the
+error that theorem 4.4 starts from. Bits per byte and output error: with all bases."""
 
 
 def _structured(rows: Rows) -> str:
@@ -126,8 +141,57 @@ def _heads(rows: Rows) -> str:
     return "\n".join(markdown.table(heads, lines))
 
 
-def _replaced(rows: Rows) -> str:
-    lines = {row["line"]: row["points"] for row in rows}
-    kinds = {line: points for line, points in lines.items() if len(points) > 1}
-    alone = [f"{line} {points[0][1]:.3f}" for line, points in lines.items() if len(points) == 1]
-    return f"{_by_count('attention', kinds)}\n\nBits per byte with {', with '.join(alone)}."
+BITS, ERROR = 1, 2
+"""Index of the numbers in a point of `recovered.jsonl`, after k"""
+
+
+def best(rows: Rows, line: str) -> list[tuple[Sequence[float], Mapping[str, Any]]]:
+    """Return for each k the point of the lowest loss among a search's records, and its record."""
+    tried = [row for row in rows if row["line"] == line]
+    points = zip(*(row["points"] for row in tried), strict=True)
+    return [min(zip(of_k, tried, strict=True), key=lambda pair: pair[0][BITS]) for of_k in points]
+
+
+def lines(rows: Rows) -> dict[str, list[Sequence[float]]]:
+    """Return the points of each kind of attention, for Recover those with the best T and delta for each k."""
+    found: dict[str, list[Sequence[float]]] = {}
+    for row in rows:
+        if "width" not in row:
+            found[row["line"]] = row["points"]
+        elif row["line"] not in found:
+            found[row["line"]] = [point for point, _ in best(rows, row["line"])]
+    return found
+
+
+def replaced(rows: Rows, index: int = BITS) -> str:
+    """Return bits per byte, or errors of outputs, by kind of attention and k, as Markdown."""
+    found = lines(rows)
+    by_k = {line: points for line, points in found.items() if len(points) > 1}
+    table = _by_count(
+        "attention", {line: [(p[0], p[index]) for p in points] for line, points in by_k.items()}
+    )
+    alone = [f"{line} {points[0][index]:.3f}" for line, points in found.items() if len(points) == 1]
+    return f"{table}\n\nWith {', with '.join(alone)}."
+
+
+def grid(rows: Rows) -> str:
+    """Return what Recover finds by T and delta, as Markdown."""
+    heads = (
+        "T",
+        "delta",
+        "epsilon",
+        "bases",
+        "score error",
+        "within 2 epsilon",
+        "bits per byte",
+        "output error",
+    )
+    cells = []
+    for row in rows:
+        if row["line"] == RECOVER:
+            mean, least, most = row["bases"]
+            _, bits, error = row["points"][-1]
+            bounds = [str(row["width"]), f"{row['delta']:g}", f"{row['epsilon']:g}"]
+            numbers = [f"{mean:.1f} ({least} to {most})", f"{row['score_error']:.1f}", f"{row['within']:.0%}"]
+            cells.append([*bounds, *numbers, f"{bits:.3f}", f"{error:.3f}"])
+    return "\n".join(markdown.table(heads, cells, words=()))

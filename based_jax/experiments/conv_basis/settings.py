@@ -18,7 +18,8 @@ class Setting:
     batch_size: int
     window: int  # tokens of a training sequence, and of the texts for the trained heads
     d_model: int  # of the language model, which has two layers of two heads
-    texts: int  # held-out texts
+    texts: int  # held-out texts whose heads are examined
+    replaced_texts: int  # held-out texts that the model reads with other attention
     window_terms: Sequence[int]  # numbers k of segments of the texts
     held_out_bytes: int  # held-out bytes: source of the texts, and evaluation data
 
@@ -28,13 +29,22 @@ _DRAWN: Mapping[str, Mapping[str, Any]] = {
     "cpu": {"length": 512, "width": 64, "draws": 4, "terms": (*(2**n for n in range(9)), 384, 512)},
 }
 _TRAINED: Mapping[str, Mapping[str, Any]] = {
-    "smoke": {"steps": 2, "batch_size": 2, "window": 48, "d_model": 16, "texts": 2, "held_out_bytes": 2048},
+    "smoke": {
+        "steps": 2,
+        "batch_size": 2,
+        "window": 48,
+        "d_model": 16,
+        "texts": 2,
+        "replaced_texts": 2,
+        "held_out_bytes": 2048,
+    },
     "cpu": {
         "steps": 1500,
         "batch_size": 16,
         "window": 128,
         "d_model": 64,
         "texts": 8,
+        "replaced_texts": 32,
         "held_out_bytes": 65536,
     },
 }

@@ -1,7 +1,7 @@
 """List the compared models, which differ only in their mixer, with the perplexities of the paper's tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from based_jax.models import ModelConfig
@@ -21,6 +21,7 @@ class Contender:
     options: Any  # of the mixer
     order: str  # in the paper's words; - if the table has no such row
     perplexity: float | None  # the paper's; None if the table has no such row
+    times: float = 1.0  # multiple of the default scale of each factor's scores
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Benchmark:
     source: str
     layers: int
     contenders: Sequence[Contender]
+    linear: Sequence[Contender]  # mixers with a state of constant size, which no table has
 
 
 def _attention(key: str, heads: int, order: str, perplexity: float) -> Contender:
@@ -50,6 +52,10 @@ def _tuples(key: str, family: str, shared: bool, perplexity: float) -> Contender
     return Contender(key, family, "hyper_attention", options, "3", perplexity)
 
 
+def _linear(key: str, family: str, mixer: str, heads: int, **options: Any) -> Contender:
+    return Contender(key, family, mixer, {"num_heads": heads, **options}, "-", None)
+
+
 _TABLE_1 = (
     _attention("a-sa", 1, "-", 62.28),
     _features("a-hfa-2", "HFA A=2", 1, 2, "-", None),
@@ -63,10 +69,34 @@ _TABLE_2 = (
     _features("b-hfa", "HFA A=2", 3, 2, "3", 27.97),
     _features("b-hfa-v2", "HFAv2", 4, (1, 1, 2, 2), "2 and 3", 27.75),
 )
-BENCHMARKS = (Benchmark("A", "Table 1", 1, _TABLE_1), Benchmark("B", "Table 2", 3, _TABLE_2))
+_LINEAR_1 = (
+    _linear("a-la", "Linear SA", "linear_attention", 1),
+    _linear("a-lhfa", "Linear HFA A=2", "linear_hyper_feature_attention", 1, order=2),
+    _linear("a-lha", "Linear HA", "linear_hyper_attention", 1, order=3),
+)
+_LINEAR_2 = (_linear("b-la", "Linear SA", "linear_attention", 3),)
+BENCHMARKS = (
+    Benchmark("A", "Table 1", 1, _TABLE_1, _LINEAR_1),
+    Benchmark("B", "Table 2", 3, _TABLE_2, _LINEAR_2),
+)
 """Table 1 has one row of HFA, of "order 4". Table 2 calls ordinary attention "order 2", so order 4 is A = 3;
 by the paper's definition, where ordinary attention has A = 1, it is A = 4. Both are listed, and A = 2, the
-one that Table 2 has by the first reading; by the second, its A = 3 would not divide a head's 256 channels."""
+one that Table 2 has by the first reading; by the second, its A = 3 would not divide a head's 256 channels.
+Linear SA is Based's linear attention, with Taylor's map of 16 channels."""
+
+
+def swept(benchmark: Benchmark, times: Sequence[float]) -> list[Contender]:
+    """Return SA and HFA with each multiple of the default scale of a factor's scores.
+
+    The paper prints no scale. SA has one factor, and is swept like the others.
+    """
+    mixers = ("attention", "hyper_feature_attention")
+    return [
+        replace(one, key=f"{one.key}-x{many:g}", family=f"{one.family} x{many:g}", times=many)
+        for one in benchmark.contenders
+        if one.mixer in mixers
+        for many in times
+    ]
 
 
 def model(
@@ -76,7 +106,11 @@ def model(
 
     Learned positions, LayerNorms, an MLP four times as wide with GELU, a tied head, no biases in the mixers.
     """
-    mixers = {"M": MixerSpec(contender.mixer, contender.options)}
+    options = dict(contender.options)
+    if contender.times != 1:
+        channels = d_model // options["num_heads"] // options.get("orders", 1)
+        options["scale"] = contender.times * channels**-0.5
+    mixers = {"M": MixerSpec(contender.mixer, options)}
     how: dict[str, Any] = {"mlp": "plain", "mlp_activation": "gelu", "mlp_bias": True, "norm": "layer"}
     how |= {"max_positions": length, "max_length": length}
     return ModelConfig(vocab_size, d_model, "M" * benchmark.layers, mixers, 4 * d_model, **how)

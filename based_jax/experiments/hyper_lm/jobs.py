@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from based_jax.experiments.hyper_lm.contenders import BENCHMARKS, Benchmark, Contender, model
+from based_jax.experiments.hyper_lm.contenders import BENCHMARKS, Benchmark, Contender, model, swept
 from based_jax.experiments.job import Job
 from based_jax.models import ModelConfig
 
@@ -27,14 +27,15 @@ class Scale:
     steps: int
     learning_rate: float  # its peak, the same for all models
     flags: Mapping[str, Any]  # further flags of the trainer
-    swept: Sequence[float] = ()  # other learning rates for every model, first seed only
+    linear: bool = True  # whether the mixers that no table of the paper has are trained
+    times: Sequence[float] = ()  # multiples of SA's and HFA's scale, in benchmark A
     seeds: Sequence[int] = (0,)
 
-    @property
-    def runs(self) -> list[tuple[float, int]]:
-        """Learning rates and seeds of a model."""
-        swept = [(rate, self.seeds[0]) for rate in self.swept]
-        return [(self.learning_rate, seed) for seed in self.seeds] + swept
+    def contenders(self, benchmark: Benchmark) -> list[Contender]:
+        """Return the models of a benchmark: those of the paper's table, linear ones, other scales."""
+        linear = benchmark.linear if self.linear else ()
+        scales = swept(benchmark, self.times) if benchmark.layers == 1 else ()
+        return [*benchmark.contenders, *linear, *scales]
 
 
 def _often(eval_every: int, checkpoint_every: int) -> dict[str, int]:
@@ -56,15 +57,16 @@ SCALES = {
         flags={"warmup": 0.1, "held-out-bytes": 2048, **_often(8, 0), "log-every": 1},
     ),
     "cpu": Scale(
-        "A small version: d 48, windows of 64 (A) and 128 (B) bytes of Python's source, 768,000 in all",
+        "A small version: d 48, windows of 32 (A) and 64 (B) bytes of Python's source, 384,000 in all",
         d_model=48,
         vocab_size=257,
-        lengths={"A": 64, "B": 128},
+        lengths={"A": 32, "B": 64},
         tokens_per_step=256,
-        steps=3000,
-        learning_rate=1e-2,
-        swept=(3e-3,),
-        flags={"warmup": 0.1, "held-out-bytes": 32768, **_often(500, 500), "log-every": 1},
+        steps=1500,
+        learning_rate=5e-3,
+        times=(2, 4, 8),
+        seeds=(0, 1, 2),
+        flags={"warmup": 0.1, "held-out-bytes": 32768, **_often(1500, 500), "log-every": 1},
     ),
     "paper": Scale(
         "The paper's size: d 768, windows of 256 (A) and 1024 (B) tokens of OpenWebText",
@@ -74,6 +76,7 @@ SCALES = {
         tokens_per_step=163_840,
         steps=28_000,
         learning_rate=6e-4,
+        linear=False,
         seeds=(1111,),
         flags={**_TEXT, "warmup": 0.08, **_often(1000, 1000)},
     ),
@@ -109,27 +112,30 @@ def models(scale: Scale) -> dict[str, ModelConfig]:
     return {
         one.key: model(part, one, scale.d_model, scale.lengths[part.name], scale.vocab_size)
         for part in BENCHMARKS
-        for one in part.contenders
+        for one in scale.contenders(part)
     }
 
 
 def jobs(scale: Scale) -> list[LMJob]:
-    """Return the grid, seed by seed, so that partial results include every model."""
-    return [
-        _job(scale, benchmark, contender, rate, seed)
-        for rate, seed in scale.runs
+    """Return the grid so that partial results compare models: A first, seed by seed, other scales last."""
+    chosen = [
+        (benchmark, seed, contender)
         for benchmark in BENCHMARKS
-        for contender in benchmark.contenders
+        for seed in scale.seeds
+        for contender in scale.contenders(benchmark)
     ]
+    chosen.sort(key=lambda one: (one[0].name, one[2].times != 1))
+    return [_job(scale, benchmark, contender, seed) for benchmark, seed, contender in chosen]
 
 
-def _job(scale: Scale, benchmark: Benchmark, contender: Contender, rate: float, seed: int) -> LMJob:
+def _job(scale: Scale, benchmark: Benchmark, contender: Contender, seed: int) -> LMJob:
+    rate = scale.learning_rate
     length = scale.lengths[benchmark.name]
     batch = {"batch-size": scale.tokens_per_step // length, "length": length}
     flags = {"steps": scale.steps, **batch, "learning-rate": rate, **scale.flags, "seed": seed}
     if benchmark.layers > 1:
         flags["scan-layers"] = True  # the same numbers, and one layer to compile
     facts = {"benchmark": benchmark.name, "model": contender.key, "learning_rate": rate, "seed": seed}
-    facts["published"] = contender.perplexity
+    facts |= {"times": contender.times, "published": contender.perplexity}
     setting = f"{benchmark.name}, learning rate {rate:g}, seed {seed}"
     return LMJob(contender.family, setting, contender.key, flags, facts)

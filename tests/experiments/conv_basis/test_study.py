@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import signal
 import sys
 
@@ -12,11 +13,11 @@ import pytest
 from flax import linen as nn
 
 import based_jax as bj
-from based_jax import plot
+from based_jax import ops, plot
 from based_jax.command import parse
 from based_jax.data import ByteTokenizer, Document, PackedTokens
 from based_jax.experiments.conv_basis import __main__ as study
-from based_jax.experiments.conv_basis import heads, replaced, report, training
+from based_jax.experiments.conv_basis import heads, inputs, recovered, replaced, report, training
 from based_jax.experiments.conv_basis.approximations import UNIFORM, attend
 from based_jax.experiments.conv_basis.settings import SETTINGS
 from based_jax.experiments.slots import Slot
@@ -25,7 +26,7 @@ from tests.conftest import ROOT
 from tests.tolerances import FLOAT32, assert_close
 
 SMALL = dataclasses.replace(
-    SETTINGS["smoke"], length=24, width=8, terms=(2, 24), window=16, window_terms=(16,), texts=1, steps=1
+    SETTINGS["smoke"], length=24, width=8, terms=(2, 24), window=16, window_terms=(4, 16), texts=1, steps=1
 )
 
 # Takes the trainer's flags, writes what `train.lm` does; a second step is too much for it.
@@ -76,25 +77,79 @@ def test_what_is_read_off_a_model_makes_its_outputs(model):
 def test_texts_are_parts_of_a_document_each():
     documents = [Document(name, text) for name, text in (("a", "x" * 50), ("b", "y" * 30), ("c", "z" * 9))]
     packed = PackedTokens.from_documents(documents, ByteTokenizer())
-    tokens = heads.texts(packed, 3, 8)
+    chosen = heads.windows(packed, 3, 8)
+    tokens = chosen["inputs"]
     assert tokens.shape == (3, 8)
+    np.testing.assert_array_equal(chosen["targets"][:, :-1], tokens[:, 1:])
     for row in tokens:
         assert len(set(row) - {ByteTokenizer.eot}) == 1
     with pytest.raises(ValueError, match="texts = 99: expected at most"):
-        heads.texts(packed, 99, 8)
+        heads.windows(packed, 99, 8)
 
 
-def test_as_many_segments_or_keys_as_tokens_are_attention(model):
-    packed = PackedTokens.from_documents([Document("a", "Some text.\n" * 3)], ByteTokenizer())
-    found = {row["line"]: row["points"] for row in replaced.rows(SMALL, *model, packed)}
-    ((_, exact),) = found[replaced.EXACT]
-    assert exact > 1
-    assert found["equal starts"] == [(16, pytest.approx(exact, rel=1e-5))]
-    assert found[replaced.WINDOW_LINE] == [(16, pytest.approx(exact, rel=1e-5))]
-    ((count, geometric),) = found["geometric starts"]
-    assert 1 < count < 16
-    ((_, uniform),) = found[UNIFORM]
-    assert len({round(bits, 4) for bits in (exact, geometric, uniform)}) == 3
+@pytest.fixture(scope="module")
+def texts(model):
+    """Two texts for the model."""
+    packed = PackedTokens.from_documents([Document("a", "Some text.\n" * 4)], ByteTokenizer())
+    return replaced.Texts.of(SMALL, *model, packed)
+
+
+def test_as_many_segments_or_keys_as_tokens_are_attention(model, texts):
+    found = {row["line"]: row["points"] for row in replaced.rows(SMALL, texts)}
+    made, params = model
+
+    @jax.jit
+    def loss(params):
+        log_p = jax.nn.log_softmax(made.apply(params, texts.inputs)[0])
+        return -jnp.take_along_axis(log_p, texts.targets[..., None], axis=-1).mean() / np.log(2)
+
+    exact = pytest.approx(float(loss(params)), rel=1e-5)
+    nothing = pytest.approx(0, abs=1e-5)
+    assert found[replaced.EXACT] == [(0, exact, nothing)]
+    for line in ("equal starts", replaced.WINDOW_LINE):
+        (four, bits, error), everything = found[line]
+        assert everything == (16, exact, nothing)
+        assert four == 4
+        assert bits != exact
+        assert error > 0.1
+    assert 1 < found["geometric starts"][-1][0] < 16
+    ((_, uniform, _),) = found[UNIFORM]
+    assert uniform != exact
+
+
+def test_recover_finds_the_first_segments_of_a_basis():
+    case = inputs.rotary_segments(np.random.default_rng(0), 48, 8)
+    q, k = (jnp.asarray(x, jnp.float32)[None, :, None] for x in (case.q, case.k))
+    _, sizes = ops.conv_decompose(np.tril(case.q @ case.k.T), 1e-6)
+    assert (48 - sizes).tolist() == case.starts.tolist()
+    bounds = recovered.Bounds(4, 0.01)
+    assert (bounds.delta, bounds.epsilon) == pytest.approx((0.04, 0.002))
+    assert bounds.threshold == pytest.approx(0.6 * bounds.delta)
+    for search in recovered.SEARCHES:
+        starts = recovered.recovered(q, k, 3, bounds.threshold, 4, search)[0, 0]
+        assert starts.shape == (45,)
+        assert starts.tolist()[:4] == [*case.starts[:3], 48]
+
+
+def test_recover_in_a_model(texts, monkeypatch):
+    """Corollary 4.5 is exact; the best T and delta of each head have no larger error than any other."""
+    monkeypatch.setattr(recovered, "GAPS", (0.0, 1e6))
+    monkeypatch.setattr(recovered, "WIDTHS", (1, 8))
+    rows = recovered.rows(SMALL, texts)
+    exact, *_ = replaced.rows(SMALL, texts)
+    bits = pytest.approx(exact["points"][0][1], rel=1e-5)
+    every, one, short, *_ = (row for row in rows if row["line"] == "Recover")
+    assert every["points"][-1] == (16, bits, pytest.approx(0, abs=1e-5))
+    assert (every["bases"], every["within"]) == ([15, 15, 15], 1)  # the range ends at column N - T
+    assert (short["bases"], short["within"]) == ([8, 8, 8], 0)
+    assert (one["bases"], one["within"]) == ([1, 1, 1], 1)
+    assert one["points"][0][1:] == one["points"][1][1:]
+    assert one["points"][0][2] > 0.1
+    least = {point[0]: point[2] for point in rows[-1]["points"]}
+    assert rows[-1]["line"] == recovered.PER_HEAD
+    for row in rows:
+        if row["line"] == "Recover":
+            assert all(least[k] <= error + 1e-6 for k, _, error in row["points"])
 
 
 @pytest.fixture
@@ -163,7 +218,8 @@ def test_the_whole_command(tmp_path, unchecked):
     for _ in range(2):
         assert study.main(["--out", str(out)]) == 0
         texts = {path.name: path.read_text() for path in out.glob("*.jsonl")}
-        assert set(texts) == {"structured.jsonl", "curves.jsonl", "trained.jsonl", "training.jsonl"}
+        names = ("structured", "curves", "trained", "recovered", "training")
+        assert set(texts) == {f"{name}.jsonl" for name in names}
         page = (out / "README.md").read_text()
         assert all(name in page for name in report.FIGURES)
 
@@ -198,3 +254,58 @@ def test_the_results_that_are_kept_here():
     for row in report.read(KEPT / "trained.jsonl"):
         if "terms" in row:
             assert min(row["terms"].values()) > 0.9 * row["length"]
+
+
+def recover_phrases():
+    """What docs/conv_basis.md says in sentences, from the records."""
+    trained = [row for row in report.read(KEPT / "trained.jsonl") if "terms" in row]
+    *low, first, second, third = sorted(row["toeplitz_share"][0] for row in trained)
+    yield f"explains {first:.0%} to {third:.0%} of the variance of the scores ({low[0]:.0%} in the fourth)"
+    assert first <= second
+    largest = sorted(row["largest_score"] for row in trained)
+    yield f"scores reach {largest[0]:.0f} to {largest[-1]:.0f}"
+    terms = sorted(row["terms"]["1.0"] for row in trained)
+    yield f"above 1 takes {terms[0]:.1f} to {terms[-1]:.1f} of 128 columns"
+
+    rows = report.read(KEPT / "recovered.jsonl")
+    lines = report.lines(rows)
+    ((_, exact, _),), ((_, uniform, _),) = lines[replaced.EXACT], lines[UNIFORM]
+    yield f"softmax attention {exact:.3f}, uniform averages {uniform:.3f}"
+    at = {(line, k): bits for line, points in lines.items() for k, bits, _ in points}
+    recover, window = report.RECOVER, replaced.WINDOW_LINE
+    yield f"with 64 segments {at[recover, 64] - exact:.2f} bits more than softmax attention"
+    yield f"equally spaced ones {at['equal starts', 64] - exact:.2f}"
+    yield f"the best per head {at[recovered.PER_HEAD, 64] - exact:.2f}"
+    yield f"A window of 4 keys loses {at[window, 4] - exact:.2f}"
+    assert all(at[recovered.PER_HEAD, k] > at[window, k] for k in (4, 8, 16, 32, 64))
+    assert all(at["equal starts", k] > at[recover, k] > at[window, 4] for k in (4, 8, 16, 32, 64))
+
+    def tried(line):
+        (row,) = (r for r in rows if r["line"] == line and (r.get("width"), r.get("delta")) == (8, 16.0))
+        return row
+
+    binary, scan = (tried(line) for line in recovered.SEARCHES.values())
+    mean, least, most = binary["bases"]
+    yield f"it finds {mean:.0f} segments on average ({least} to {most})"
+    yield f"a scan finds {scan['bases'][0]:.0f}"
+    yield f"a text and head is off by {binary['score_error']:.1f}"
+    assert not any(row["within"] for row in rows if row["line"] == recover and row["delta"])
+    (everything,) = (r for r in rows if r["line"] == recover and (r["width"], r["delta"]) == (1, 0))
+    assert everything["points"][-1][1] == pytest.approx(exact, rel=1e-5)
+
+
+def test_the_page_has_the_numbers_of_the_records():
+    """Tables, sentences, and no other decimal in the section on the trained model."""
+    page = (ROOT / "docs" / "conv_basis.md").read_text(encoding="utf-8")
+    rows = report.read(KEPT / "recovered.jsonl")
+    section = page.partition("**Trained heads")[2].partition("## When to use it")[0]
+    for index in (report.BITS, report.ERROR):
+        table, _, _ = report.replaced(rows, index).partition("\n\n")
+        assert table in section
+        section = section.replace(table, "")
+    section = " ".join(section.split())
+    for phrase in recover_phrases():
+        assert phrase in section, phrase
+        section = section.replace(phrase, "")
+    section = section.replace("Theorem 4.4", "").replace("corollary 4.5", "")
+    assert not re.findall(r"\d\.\d", section)
