@@ -27,6 +27,7 @@ from flax import linen as nn
 from based_jax import compat
 from based_jax.fields import AtLeastZero, Dtype, Size, expect_fields
 from based_jax.mixers.context import Context, find_stream
+from based_jax.mixers.draws import normal, uniform
 from based_jax.mixers.module import Module
 from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
@@ -272,7 +273,7 @@ class Projection(nn.Module):
         inputs = len(self.axes) - len(self.features)
         lead, contracted = x.shape[:-inputs], x.shape[-inputs:]
         shape = (*contracted, *self.features)
-        kernel = self.param("kernel", named(nn.initializers.normal(self.init_std), *self.axes), shape)
+        kernel = self.param("kernel", named(normal(self.init_std), *self.axes), shape)
         fan_in = math.prod(contracted)
         rows, matrix = x.reshape(*lead, fan_in), kernel.reshape(fan_in, -1)
         rows, matrix = rows.astype(self.dtype), matrix.astype(self.dtype)
@@ -319,15 +320,6 @@ def head_layout(d_model: int, num_heads: int | None, num_kv_heads: int | None = 
     kv_heads = heads if num_kv_heads is None else num_kv_heads
     expect_divisible("num_heads", heads, "num_kv_heads", kv_heads)
     return heads, kv_heads, d_model // heads
-
-
-def uniform(bound: float) -> Initializer:
-    """Return the initializer U(-bound, bound); torch's default for convolutions has bound = fan_in^(-1/2)."""
-
-    def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-    return initializer
 
 
 def log_uniform_steps(low: float = 1e-3, high: float = 0.1, floor: float = 1e-4) -> Initializer:

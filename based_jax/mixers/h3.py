@@ -17,7 +17,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Length, Positive, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, named
+from based_jax.mixers.contract import Mixer, MixerSummary, named, normal
 from based_jax.mixers.registry import register
 from based_jax.mixers.state_kernels import moving_averages, s4d, shift_taps
 from based_jax.typing import Array, Float, State
@@ -94,13 +94,13 @@ class H3(Mixer):
         q, k, v = (self.to_heads(heads, head_dim, bias=True, name=name)(x) for name in "qkv")
         options: dict[str, Any] = {"implementation": self.implementation}
         taps = shift_taps(self, self.d_model, self.d_state, "shift_", "embed")[: self.l_max]
-        skip = self.param("shift_skip", named(nn.initializers.normal(1.0), "embed"), (self.d_model,))
+        skip = self.param("shift_skip", named(normal(1.0), "embed"), (self.d_model,))
         k = k.reshape(batch, length, width)
         k, shift = context.run(
             ops.long_conv, k, taps, skip=skip, initial_state=state and state.shift, **options
         )
         kv = k.reshape(v.shape)[..., None] * v[..., None, :]
-        skip = self.param("skip", named(nn.initializers.normal(1.0), "heads"), (heads,))
+        skip = self.param("skip", named(normal(1.0), "heads"), (heads,))
         options |= {"initial_state": state and state.ssm}
         y, ssm = self._second(kv.reshape(batch, length, heads, head_dim**2), skip, context, options)
         # The authors' order of channels: heads last.

@@ -16,7 +16,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Layers, Length, Positive, Repeats, Size
 from based_jax.mixers.context import Context, find_stream
-from based_jax.mixers.contract import Mixer, MixerSummary, named
+from based_jax.mixers.contract import Mixer, MixerSummary, named, normal
 from based_jax.mixers.long_filters import SineFilter, taps_needed
 from based_jax.mixers.registry import register
 from based_jax.ops.core.not_numbers import nan_unless
@@ -136,7 +136,7 @@ class Hyena(Mixer):
         kernels = jnp.split(make(taps), count, axis=1)
         if not self.skip_term:
             return kernels, [None] * count
-        skip = self.param("skip", named(nn.initializers.normal(1.0), "embed"), (heads * count,))
+        skip = self.param("skip", named(normal(1.0), "embed"), (heads * count,))
         return kernels, jnp.split(skip, count)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from based_jax import ops
 from based_jax.fields import Epsilon, Positive, Share, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, named, project
+from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, named, normal, project
 from based_jax.mixers.registry import register
 from based_jax.ops.core.ring import expect_capacity
 from based_jax.typing import Array, Float, Positions, State
@@ -99,7 +99,7 @@ class LinearAttention(Mixer):
             init = named(ops.orthogonal_features, None, "head_dim")
             self.random_features = self.param("random_features", init, shape)
         if self.feature_map == "all_poly":  # the authors' model overrides its options for initialisation
-            init = named(nn.initializers.normal(self.init_std), None, "head_dim")
+            init = named(normal(self.init_std), None, "head_dim")
             self.poly_linear = self.param("poly_linear", init, shape)
             self.poly_squares = self.param("poly_squares", init, shape)
 

@@ -28,7 +28,7 @@ from jax.tree_util import Partial
 from based_jax import ops
 from based_jax.fields import Positive, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Initializer, Mixer, MixerSummary, named
+from based_jax.mixers.contract import Initializer, Mixer, MixerSummary, named, normal
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
@@ -72,8 +72,8 @@ class LiquidS4(Mixer):
         decay = param("A_log", nn.initializers.constant(math.log(0.5)), self.modes)
         turn = param("A_imag", _frequencies, self.modes)
         B = param("B", _ones, self.modes, 2)
-        C = param("C", nn.initializers.normal(0.5**0.5), self.modes, 2)
-        D = param("D", nn.initializers.normal(1.0))
+        C = param("C", normal(0.5**0.5), self.modes, 2)
+        D = param("D", normal(1.0))
         dt = jnp.exp(param("dt_log", self._init_dt_log))[:, None]
         half = lax.complex(-jnp.exp(decay), turn) * (dt / 2)
         transition = (1 + half) / (1 - half)

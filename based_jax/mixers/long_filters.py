@@ -20,7 +20,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Layers, Length, Positive, Repeats, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, Projection, named
+from based_jax.mixers.contract import Mixer, Projection, named, normal
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
@@ -104,7 +104,7 @@ class ExplicitFilter(nn.Module):
 
     @nn.compact
     def __call__(self, taps: int) -> Float[Array, "T E"]:
-        init = named(nn.initializers.normal(1.0), None, "embed")
+        init = named(normal(1.0), None, "embed")
         return self.param("taps", init, (self.l_max, self.channels))[:taps].astype(self.dtype)
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.contract import Initializer, Mixer, named, uniform
+from based_jax.mixers.contract import Initializer, Mixer, named, normal, uniform
 from based_jax.typing import Array, Float
 from based_jax.validate import expect, expect_choice
 
@@ -77,8 +77,7 @@ def s4d(
     rate = mixer.param("log_rate", named(nn.initializers.constant(half), *axes), (own, modes))
     frequency = mixer.param("frequency", named(_frequencies, *axes), (own, modes))
     b = mixer.param("b", named(_one, *axes, None), (own, modes, 2))
-    normal = nn.initializers.normal(math.sqrt(0.5))
-    c = mixer.param("c", named(normal, "heads", None, None), (heads, modes, 2))
+    c = mixer.param("c", named(normal(math.sqrt(0.5)), "heads", None, None), (heads, modes, 2))
 
     imaginary = jnp.zeros_like(frequency) if real else frequency
     a = jnp.stack([-rate_of(rate), imaginary], axis=-1)
@@ -96,11 +95,11 @@ def moving_averages(mixer: Mixer, heads: int, averages: int, tied_steps: bool) -
     def param(name: str, init: Initializer, count: int = averages) -> Array:
         return mixer.param(name, named(init, "heads", None), (heads, count)).astype(mixer.wide)
 
-    small = nn.initializers.normal(0.2)
+    small = normal(0.2)
     p = jax.nn.sigmoid(param("ema_step", small, 1 if tied_steps else averages))
     decay = p * jax.nn.sigmoid(param("ema_decay", small))
     beta = param("ema_in", _alternating)
-    gamma = param("ema_out", nn.initializers.normal(1.0))
+    gamma = param("ema_out", normal(1.0))
     weight = p * beta * gamma * averages**-0.5 / 2
     log_a = jnp.log1p(-decay)
     return jnp.stack([log_a, jnp.zeros_like(log_a)], -1), jnp.stack([weight, jnp.zeros_like(weight)], -1)

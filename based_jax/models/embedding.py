@@ -5,8 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
+from based_jax.mixers.draws import normal
+from based_jax.mixers.named_axes import Initializer, named
+from based_jax.models.config import ModelConfig
 from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.typing import Array, Float, Int
 
@@ -31,9 +33,27 @@ def sinusoids(count: int, width: int, dtype: Any) -> Float[Array, "positions D"]
 
 
 def _spherical(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    points = jax.random.normal(key, shape, dtype)
+    points = normal(1.0)(key, shape, dtype)
     return points / jnp.sqrt(jnp.sum(jnp.square(points), axis=-1, keepdims=True))
 
 
-INITIALIZERS: dict[str, Any] = {"normal": nn.initializers.normal(1.0), "spherical": _spherical}
+INITIALIZERS: dict[str, Any] = {"normal": normal(1.0), "spherical": _spherical}
 """Initialisers of token embeddings, besides the default, by their names in Zoology's code."""
+
+
+def table_initializers(config: ModelConfig) -> dict[str, tuple[tuple[int, int], Initializer]]:
+    """Return sizes and initializers of a model's matrices outside of its layers, by name."""
+    init, size = normal(config.init_std), (config.padded_vocab_size, config.embed_width)
+    found = {"embedding": (size, named(INITIALIZERS.get(config.embed_init, init), "vocab", "embed"))}
+    if not config.tie_embeddings:
+        found["head"] = size, named(init, "vocab", "embed")
+    if config.max_positions and config.positions == "learned":
+        found["position_embedding"] = (config.max_positions, config.d_model), named(init, None, "embed")
+    return found
+
+
+def make_tables(config: ModelConfig, key: Array) -> dict[str, Any]:
+    """Return the initial values of `table_initializers(config)`, boxed with the names of their axes."""
+    found = table_initializers(config)
+    keys = jax.random.split(key, len(found))
+    return {name: init(own, size) for own, (name, (size, init)) in zip(keys, found.items(), strict=True)}

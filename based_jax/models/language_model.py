@@ -16,12 +16,12 @@ from jax import lax
 
 from based_jax import mixers, ops
 from based_jax.mixers.context import find_stream
-from based_jax.mixers.contract import Mixer, Projection, named
+from based_jax.mixers.contract import Mixer, Projection
 from based_jax.mixers.module import Module, wants_output
 from based_jax.models.block import Block
 from based_jax.models.config import ModelConfig
-from based_jax.models.embedding import INITIALIZERS, rows, sinusoids
-from based_jax.models.initial import draw_layers
+from based_jax.models.embedding import make_tables, rows, sinusoids, table_initializers
+from based_jax.models.initial import draw_layers, draw_tables
 from based_jax.models.mlp import make_mlp
 from based_jax.models.noise import Drop
 from based_jax.models.norm import make_norm
@@ -47,16 +47,6 @@ class LanguageModel(Module):
     def setup(self) -> None:
         config = self.config
 
-        def table(name: str, size: tuple[int, int], axis: str | None, init: Any) -> Array:
-            return self.param(name, named(init, axis, "embed"), size)
-
-        normal, size = nn.initializers.normal(config.init_std), (config.padded_vocab_size, config.embed_width)
-        self.embedding = table("embedding", size, "vocab", INITIALIZERS.get(config.embed_init, normal))
-        if not config.tie_embeddings:
-            self.head = table("head", size, "vocab", normal)
-        if config.max_positions and config.positions == "learned":
-            size = (config.max_positions, config.d_model)
-            self.position_embedding = table("position_embedding", size, None, normal)
         if config.has_projections:
             maps: dict[str, Any] = {"dtype": config.jnp_dtype, "init_std": config.init_std}
             maps["bias"] = config.input_dim is not None
@@ -66,6 +56,10 @@ class LanguageModel(Module):
         for index, layer in enumerate(self.layers):
             expected = f"False with {config.layer(index).mixer}, which draws noise or has an auxiliary loss"
             expect(layer.mixer.is_pure or not config.scan_layers, "scan_layers", True, expected)
+        if self.is_initializing():
+            self._draw()
+        for name, (size, initializer) in table_initializers(config).items():
+            setattr(self, name, self.param(name, initializer, size))
         if config.block != "postnorm":
             eps = config.norm_eps if config.final_norm_eps is None else config.final_norm_eps
             self.final_norm = make_norm(config.final_norm or config.norm, eps, config.jnp_dtype)
@@ -147,7 +141,6 @@ class LanguageModel(Module):
         loop, period = range(0), 1
         layers = self.layers
         if self.is_initializing():
-            self._draw_layers(h, context)
             if not wants_output():
                 layers, residual = [], h
         elif config.scan_layers and state is None:
@@ -167,12 +160,25 @@ class LanguageModel(Module):
             h = self.project_out(h)
         return h, None if state is None else tuple(states)
 
-    def _draw_layers(self, h: Float[Array, "B N D"], context: dict[str, Any]) -> None:
-        """Set the initial variables of all layers."""
-        drawn = draw_layers(self.layers, layer_kinds(self.config), self.make_rng("params"), h, **context)
-        for number, variables in enumerate(drawn):
+    def _draw(self) -> None:
+        """Set the initial tables, and the variables of all layers."""
+        config = self.config
+        h = jnp.zeros((1, 1, config.d_model), config.jnp_dtype)
+        h = h.astype(config.stream_dtype) if config.block.startswith("parallel") else h
+        tokens = jnp.zeros((1, 1), jnp.int32) if config.input_dim is None else None
+        kinds, key = layer_kinds(config), self.make_rng("params")
+        plain = config.replace(remat="none")  # `remat` hides the draws of a block
+
+        def draw(block: Block, key: Array) -> Any:
+            return block.init(key, h, tokens=tokens)
+
+        tables = draw_tables(functools.partial(make_tables, config), config.num_layers, key)
+        for name, table in tables.items():
+            self.put_variable("params", name, table)
+        draws = [functools.partial(draw, make_block(plain, layers[0])) for layers in kinds]
+        for layer, variables in draw_layers(draws, kinds, key).items():
             for collection, values in variables.items():
-                self.put_variable(collection, f"layers_{number}", values)
+                self.put_variable(collection, f"layers_{layer}", values)
 
     def embedding_table(self) -> Float[Array, "vocab D"]:
         """Return the token embedding, without a gradient if it is frozen."""
