@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax import ops
+from based_jax.typing import Array
 from benchmarks.shapes import OpShape
 
 FORWARD = "forward"
@@ -92,10 +93,21 @@ class Candidate:
         return shape.key_size if self.family == TAYLOR else shape.value_size
 
 
-def _jax_candidate(name: str, label: str, family: str, function: Callable[..., Any]) -> Candidate:
-    return Candidate(
-        name, label, "jax", family, lambda inputs, direction: compile_jax(function, inputs, direction, family)
-    )
+def _jax_candidate(
+    name: str, label: str, family: str, function: Callable[..., Any], **lacks: str
+) -> Candidate:
+    def prepare(inputs: Inputs, direction: str) -> Program:
+        return compile_jax(function, inputs, direction, family)
+
+    return Candidate(name, label, "jax", family, prepare, lacks)
+
+
+def _prefill(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    """Read a prompt: attend, and write keys and values into an empty cache of its length."""
+    batch, length, heads, width = k.shape
+    cache = ops.init_kv_cache(batch, length, heads, width, v.shape[-1])
+    y, cache = ops.softmax_attention(q, k, v, initial_state=cache, return_state=True, implementation="tiled")
+    return y, cache.k, cache.v
 
 
 def compile_jax(function: Callable[..., Any], inputs: Inputs, direction: str, family: str) -> Program:
@@ -170,5 +182,12 @@ JAX_CANDIDATES = (
         "softmax, by tiles (based_jax, tiled)",
         SOFTMAX,
         lambda q, k, v: ops.softmax_attention(q, k, v, implementation="tiled"),
+    ),
+    _jax_candidate(
+        "softmax_prefill",
+        "softmax, by tiles, into a cache (based_jax, tiled)",
+        SOFTMAX,
+        _prefill,
+        forward_backward="a prompt is read forward only",
     ),
 )

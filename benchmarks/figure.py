@@ -24,6 +24,7 @@ STYLES = {
     "dot_product_attention": Style("softmax (jax.nn.dot_product_attention)", "#222222", "^", "--", 1.6),
     "softmax_xla": Style("softmax, by query blocks (based_jax)", "#0072B2", "v", "--", 1.6),
     "softmax_tiled": Style("softmax, by tiles (based_jax)", "#56B4E9", "X", "--", 1.6),
+    "softmax_prefill": Style("softmax, by tiles, into a cache (based_jax)", "#999999", "*", "--", 1.6),
     "torch_sdpa": Style("softmax (torch SDPA)", "#009E73", "P", "--", 1.6),
 }
 """Taylor attention in warm colours and full lines, softmax attention in cool ones and dashes."""

@@ -1,5 +1,6 @@
 """`ops`: measure how time and memory of causal attention grow with the length, on this machine's CPU."""
 
+import time
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -39,9 +40,12 @@ class Ops(StudyFlags):
     """Heads, instead of the shape's."""
     candidates: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
     """Rows to measure: taylor_xla, taylor_reference, dot_product_attention, softmax_xla, softmax_tiled,
-    torch_taylor, torch_sdpa; by default all that can run here."""
+    softmax_prefill, torch_taylor, torch_sdpa; by default all that can run here."""
     repeats: int = 7
     """Samples per case; the table shows their median and quartile range."""
+    processor_time: bool = False
+    """Measure the time that this process spends on processors, of all its threads, instead of elapsed time.
+    With one core (taskset -c 0) it is little affected by other programs."""
 
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
@@ -58,6 +62,7 @@ class Ops(StudyFlags):
             "dtype": "float32",
             "lengths": lengths,
             "repeats": self.repeats,
+            "processor_time": self.processor_time,
             "seconds_budget": self.seconds,
             "memory_limit_gib": round(limit / GIB, 3),
         }
@@ -82,6 +87,7 @@ class Ops(StudyFlags):
             self.seconds,
             limit,
             progress.print,
+            clock=time.process_time if self.processor_time else time.perf_counter,
         )
         results["complete"] = study.measure(lengths, lambda: self._collect(results, study))
         if not results["complete"]:

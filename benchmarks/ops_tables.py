@@ -42,6 +42,7 @@ def _timings(report: dict[str, Any]) -> Table:
     """One row per length and candidate, both passes side by side."""
     settings = report["settings"]
     memory = ("scratch MiB", "peak MiB")
+    clock = " Time is processor time." if settings.get("processor_time") else ""
     titles = [column for title in PASS_TITLES.values() for column in (f"{title} ms", "±", *memory)]
     table = grid(
         "Median time per call, quartile range, memory",
@@ -49,7 +50,7 @@ def _timings(report: dict[str, Any]) -> Table:
             f"scratch: temporary memory that XLA planned; peak: rise of the process's resident memory "
             f"(coarse below 10 MiB). {settings['repeats']} interleaved samples per case, fewer (n) where "
             f"{settings['seconds_budget']:g} s are spent; skipped above that or "
-            f"{settings['memory_limit_gib']:.3g} GiB."
+            f"{settings['memory_limit_gib']:.3g} GiB.{clock}"
         ),
         left=["tokens", "candidate"],
         right=titles,

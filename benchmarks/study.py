@@ -1,6 +1,7 @@
 """Measure candidates over lengths: compile, decide what can run, warm up, take turns, keep every number."""
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -75,6 +76,7 @@ class Study:
     """programs compiled at a time; with 1, none waits for a core"""
     goes_on: bool = False
     """record refusals of the compiler or the device as failed cases; by default they end the run"""
+    clock: Callable[[], float] = time.perf_counter
     past: Mapping[tuple[str, str], Sequence[tuple[int, float]]] = field(default_factory=dict)
     """(candidate, pass) -> (length, median seconds) from an earlier run"""
     cases: list[Case] = field(default_factory=list)
@@ -97,7 +99,7 @@ class Study:
         inputs = self.inputs(length)
         live, firsts = [], {}
         cases = [
-            Case(candidate, direction, length, Timing(self.budget))
+            Case(candidate, direction, length, Timing(self.budget, self.clock))
             for candidate in self.candidates
             for direction in self.passes
         ]

@@ -45,6 +45,10 @@ MIN_WINDOW_BLOCK = 16
 MIN_TILED_LENGTH = 256
 """Tokens of the shortest call that `implementation=None` gives to the tiles."""
 
+MIN_ALIGNED_LENGTH = 1024
+"""Tokens of the shortest call with a cache that gets a second program, for an empty cache: with fewer masks.
+Shorter calls, such as those for a prompt's chunks, would gain less than its compilation costs."""
+
 
 Attended = Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]
 """outputs, or with `return_log_sum` the logarithms of their sums too"""
@@ -210,7 +214,14 @@ def _softmax_attention(
     written = write(cache, k, v, tokens, stream)
 
     without = how._replace(chosen="xla") if chosen in KERNELS else how
-    if chosen not in KERNELS or (length == 1 and chosen == "pallas"):
+    if chosen == "tiled" and segment_ids is None and length >= MIN_ALIGNED_LENGTH:
+        own = k.astype(cache.k.dtype), v.astype(cache.v.dtype)
+        y = cond(
+            jnp.all(cache.stream.length == 0),
+            lambda: attend_in_blocks(q, *own, tokens, tokens.index, how._replace(is_aligned=True)),
+            lambda: _with_cache(q, k, v, cache, written, call, how),
+        )
+    elif chosen not in KERNELS or (length == 1 and chosen == "pallas"):
         y = _with_cache(q, k, v, cache, written, call, without)
     elif length == 1:
         key_index = slot_index(stream.length, cache.slots)

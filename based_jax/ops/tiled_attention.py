@@ -7,11 +7,15 @@ sums of their exponentials (FlashAttention, Dao et al. 2022, Algorithm 1):
     l' = exp(m - m') l + sum_j p_j;  a' = exp(m - m') a + sum_j p_j v_j
     y = a / l;  log_sum = m + log l
 
-The backward pass recomputes a tile's weights from the saved log-sums (Algorithm 4). Heads are processed one
-after another: a matrix product of this size uses all cores, a batch of small ones does not.
+The backward pass recomputes a tile's weights from the saved log-sums (Algorithm 4), transposed: the products
+for the gradients of keys and values take half the time if they need not transpose them. Heads are processed
+one after another: a matrix product of this size uses all cores, a batch of small ones does not. Tiles are read
+from and written to arrays of all heads, so that no layout is changed.
+
+Inside, arrays of queries are (B, N, G, R D), with R queries of size D for each of G keys of a token. An axis
+of one element, as (B, N, G, 1, D) may have, can cost a copy: XLA gives it another layout.
 """
 
-import functools
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
@@ -23,7 +27,8 @@ from jax import lax
 from based_jax.ops.core.arrays import map_arrays
 from based_jax.ops.core.chunks import pad_tokens
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
-from based_jax.ops.core.transforms import map_rows, with_gradient
+from based_jax.ops.core.row_reductions import WIDTH, row_max, row_sum
+from based_jax.ops.core.transforms import repeat, with_gradient
 from based_jax.typing import Array, Float, Int
 
 ROWS = 1024
@@ -69,24 +74,15 @@ def attend_in_tiles(
     dtype = accumulation_dtype(v)
     batch, length, heads, _ = q.shape
     kv_heads = k.shape[2]
-    shared = heads // kv_heads
-    tiling = _tiling(length, k.shape[1], shared, positions is None)
-    q = _per_head(q.astype(dtype) * jnp.asarray(scale, dtype), kv_heads, tiling.queries)
-    k, v = (
-        _per_head(x.astype(dtype), kv_heads, tiling.queries if positions is None else tiling.keys)
-        for x in (k, v)
-    )
+    tiling = _tiling(length, k.shape[1], heads // kv_heads, positions is None)
+    sizes = (tiling.queries, tiling.queries if positions is None else tiling.keys)
+    q = (q.astype(dtype) * jnp.asarray(scale, dtype)).reshape(batch, length, kv_heads, -1)
+    q, k, v = _padded(q, sizes[0]), _padded(k, sizes[1]), _padded(v, sizes[1])
     if positions is not None:
-        sizes = (tiling.queries, tiling.queries, tiling.keys)
-        padded = (
-            pad_tokens(x, -x.shape[1] % size, constant_values=-1)
-            for x, size in zip(positions, sizes, strict=True)
-        )
-        positions = Positions(*(jnp.repeat(x, kv_heads, axis=0) for x in padded))
-    y, log_sum = _heads(q, k, v, positions, tiling)
-    y, log_sum = (
-        x.reshape(batch, kv_heads, -1, shared, *x.shape[2:]).swapaxes(1, 2)[:, :length] for x in (y, log_sum)
-    )
+        parts = zip(positions, (sizes[0], *sizes), strict=True)
+        positions = Positions(*(_padded(x, size, constant_values=-1) for x, size in parts))
+    y, log_sum = _attend(q, k, v, positions, tiling)
+    y, log_sum = y[:, :length], log_sum[:, :length]
     return y.reshape(batch, length, heads, -1), log_sum.reshape(batch, length, heads)
 
 
@@ -96,18 +92,27 @@ def _tiling(length: int, keys: int, shared: int, is_aligned: bool) -> Tiling:
     if not is_aligned:  # all of a tile's rows visit its last keys: with fewer rows, fewer of them in vain
         rows = max(ROWS // 2, min(ROWS, length * shared // 4))
     tiles = -(-length * shared // rows)
-    size = -(-length // tiles)
-    if tiles > 1 and is_aligned:
-        size = -(-size // KEYS) * KEYS
-    return Tiling(size, min(KEYS, keys), shared)
+    unit = KEYS if tiles > 1 else WIDTH
+    size = -(-length // (tiles * unit)) * unit if is_aligned else -(-length // tiles)
+    return Tiling(size, min(KEYS, -(-keys // WIDTH) * WIDTH), shared)
 
 
-def _per_head(x: Float[Array, "B N H D"], kv_heads: int, size: int) -> Float[Array, "heads rows D"]:
-    """Return (B G, N R, D): the rows of each key head, padded to whole tiles of `size` tokens."""
-    x = pad_tokens(x, -x.shape[1] % size)
-    batch, length, heads, channels = x.shape
-    x = x.reshape(batch, length, kv_heads, heads // kv_heads, channels).swapaxes(1, 2)
-    return x.reshape(batch * kv_heads, -1, channels)
+def _padded(x: Array, size: int, **how: Any) -> Array:
+    """Return x, (B, tokens, ...), padded to whole tiles of `size` tokens."""
+    after = -x.shape[1] % size
+    return pad_tokens(x, after, **how) if after else x
+
+
+def _rows(x: Float[Array, "B N G D"], head: Array, first: Array, count: int) -> Float[Array, "count D"]:
+    """Return `count` tokens of a head, counted over all rows of the batch."""
+    row, head = jnp.divmod(head, x.shape[2])
+    return lax.dynamic_slice(x, (row, first, head, 0), (1, count, 1, x.shape[3])).reshape(count, -1)
+
+
+def _with_rows(x: Float[Array, "B N G D"], rows: Array, head: Array, first: Array) -> Float[Array, "B N G D"]:
+    """Return x with a head's tokens from `first` on replaced."""
+    row, head = jnp.divmod(head, x.shape[2])
+    return lax.dynamic_update_slice(x, rows.reshape(1, -1, 1, x.shape[3]), (row, first, head, 0))
 
 
 Visit = Callable[[Any, Any, slice, Array, int, Array | None], tuple[Any, Any]]
@@ -115,10 +120,13 @@ Visit = Callable[[Any, Any, slice, Array, int, Array | None], tuple[Any, Any]]
 these keys to each row or None for all) -> both carries after these keys"""
 
 
-def _walk(visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: Tiling) -> tuple[Any, Any]:
+def _walk(
+    visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: Tiling, axis: int = 0
+) -> tuple[Any, Any]:
     """Call `visit` on each tile of keys visible to tile i of the queries; see `Visit`.
 
     Args:
+        axis: 0 or -1, the axis of the rows in their carry.
         positions: index and start of the tile's rows, and the indices of all keys, if tiles are not aligned.
     """
     size = tiling.keys
@@ -158,9 +166,10 @@ def _walk(visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: 
         here = slice(begin * tiling.shared, None)
         earlier = token[:, None] >= jnp.arange(count)
         rows, keys = visit(rows, keys, here, i * tiling.queries + begin, count, earlier)
-        head, rows = (map_arrays(itemgetter(part), rows) for part in _parts(count * tiling.shared))
+        parts = _parts(count * tiling.shared)
+        head, rows = (map_arrays(itemgetter((..., part) if axis else part), rows) for part in parts)
         done.append(head)
-    return jax.tree.map(lambda *x: jnp.concatenate(x), *done), keys
+    return jax.tree.map(lambda *x: jnp.concatenate(x, axis), *done), keys
 
 
 def _parts(count: int) -> tuple[slice, slice]:
@@ -168,99 +177,100 @@ def _parts(count: int) -> tuple[slice, slice]:
     return slice(count), slice(count, None)
 
 
-def _tile(x: Array, i: Array, size: int) -> Array:
-    return lax.dynamic_slice_in_dim(x, i * size, size)
-
-
-def _positions_of_tile(positions: Any, i: Array, tiling: Tiling) -> Any:
+def _positions_of_tile(positions: Any, row: Array, i: Array, tiling: Tiling) -> Any:
     if positions is None:
         return None
-    index, start, key_index = positions
-    index, start = (jnp.repeat(_tile(x, i, tiling.queries), tiling.shared) for x in (index, start))
-    return index, start, key_index
+    index, start, key_index = (x[row] for x in positions)
+    own = (lax.dynamic_slice_in_dim(x, i * tiling.queries, tiling.queries) for x in (index, start))
+    return *(jnp.repeat(x, tiling.shared) for x in own), key_index
 
 
-def _head(head: Any, tiling: Tiling) -> tuple[Array, Array]:
-    """Return outputs (rows, V) and log-sums (rows,) of one head: queries (rows, K), keys, values (M, ...)."""
-    q, k, v, positions = head
-    size = tiling.queries * tiling.shared
-    least = finfo(q.dtype).min
+def _map_tiles(
+    function: Callable[[Any, Array, Array, Any], Any], first: Any, q: Array, positions: Any, tiling: Tiling
+) -> Any:
+    """Call `function` (last result, head, index of a tile, its positions) on all tiles; return the result."""
+    tiles = q.shape[1] // tiling.queries
 
-    def of_tile(i: Array) -> tuple[Array, Array]:
-        queries = _tile(q, i, size)
+    def step(index: Array, carry: Any) -> Any:
+        head, i = jnp.divmod(index, tiles)
+        return function(carry, head, i, _positions_of_tile(positions, head // q.shape[2], i, tiling))
+
+    return repeat(q.shape[0] * q.shape[2] * tiles, step, first)
+
+
+def _forward(q: Array, k: Array, v: Array, positions: Any, tiling: Tiling) -> Any:
+    size, dtype = tiling.queries, q.dtype
+    rows, least = size * tiling.shared, finfo(dtype).min
+
+    def of_tile(results: tuple[Array, Array], head: Array, i: Array, own: Any) -> tuple[Array, Array]:
+        queries = _rows(q, head, i * size, size).reshape(rows, -1)
 
         def visit(rows: Any, keys: Any, here: slice, first: Array, count: int, visible: Array | None) -> Any:
             top, total, y = rows
-            scores = queries[here] @ lax.dynamic_slice_in_dim(k, first, count).T
+            some_k, some_v = (_rows(x, head, first, count).astype(dtype) for x in (k, v))
+            scores = queries[here] @ some_k.T
             if visible is not None:
                 scores = jnp.where(visible, scores, least)
-            new = jnp.maximum(top, scores.max(axis=1))
+            new = jnp.maximum(top, row_max(scores))
             weights = jnp.exp(scores - new[:, None])
             if positions is not None and visible is not None:  # a row may have no visible key so far
                 weights = jnp.where(visible, weights, 0)
             old = jnp.exp(top - new)
-            y = y * old[:, None] + weights @ lax.dynamic_slice_in_dim(v, first, count)
-            return (new, total * old + weights.sum(axis=1), y), keys
+            y = y * old[:, None] + weights @ some_v
+            return (new, total * old + row_sum(weights), y), keys
 
-        blank = (jnp.full(size, least), jnp.zeros(size, q.dtype), jnp.zeros((size, v.shape[1]), q.dtype))
-        own = _positions_of_tile(positions, i, tiling)
+        blank = (jnp.full(rows, least), jnp.zeros(rows, dtype), jnp.zeros((rows, v.shape[-1]), dtype))
         (top, total, y), _ = _walk(visit, blank, None, i, own, tiling)
         sees = total > 0
         total = jnp.where(sees, total, 1)
-        return y / total[:, None], jnp.where(sees, top + jnp.log(total), least)
+        log_sum = jnp.where(sees, top + jnp.log(total), least)
+        y, log_sum = (
+            _with_rows(*x, head, i * size) for x in zip(results, (y / total[:, None], log_sum), strict=True)
+        )
+        return y, log_sum
 
-    y, log_sum = map_rows(of_tile, jnp.arange(len(q) // size))
-    return y.reshape(len(q), -1), log_sum.reshape(-1)
-
-
-def _head_gradients(head: Any, tiling: Tiling) -> tuple[Array, Array, Array]:
-    """Return the gradients of one head's queries, keys and values."""
-    q, k, v, positions, y, log_sum, of_y, of_log_sum = head
-    size = tiling.queries * tiling.shared
-    # The gradient of a softmax subtracts this mean from the gradient of each weight.
-    mean = (of_y * y).sum(axis=1) - of_log_sum
-
-    def of_tile(gradients: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], Array]:
-        queries, cotangents = _tile(q, i, size), _tile(of_y, i, size)
-        sums, means = _tile(log_sum, i, size), _tile(mean, i, size)
-
-        def visit(rows: Any, keys: Any, here: slice, first: Array, count: int, visible: Array | None) -> Any:
-            of_k, of_v = keys
-            some_k, some_v = (lax.dynamic_slice_in_dim(x, first, count) for x in (k, v))
-            weights = jnp.exp(queries[here] @ some_k.T - sums[here, None])
-            if visible is not None:
-                weights = jnp.where(visible, weights, 0)
-            of_scores = weights * (cotangents[here] @ some_v.T - means[here, None])
-            of_v = _add(of_v, first, weights.T @ cotangents[here])
-            of_k = _add(of_k, first, of_scores.T @ queries[here])
-            return rows + of_scores @ some_k, (of_k, of_v)
-
-        own = _positions_of_tile(positions, i, tiling)
-        of_q, gradients = _walk(visit, jnp.zeros_like(queries), gradients, i, own, tiling)
-        return gradients, of_q
-
-    nothing = jnp.zeros_like(k), jnp.zeros_like(v)
-    (of_k, of_v), of_q = lax.scan(of_tile, nothing, jnp.arange(len(q) // size))
-    return of_q.reshape(q.shape), of_k, of_v
-
-
-def _add(x: Array, first: Array, part: Array) -> Array:
-    """Return x with `part` added to its rows from `first` on."""
-    sums = lax.dynamic_slice_in_dim(x, first, len(part)) + part
-    return lax.dynamic_update_slice_in_dim(x, sums, first, axis=0)
-
-
-def _forward(q: Array, k: Array, v: Array, positions: Any, tiling: Tiling) -> Any:
-    y, log_sum = map_rows(functools.partial(_head, tiling=tiling), (q, k, v, positions))
+    sizes = (tiling.shared * v.shape[3], tiling.shared)
+    nothing = tuple(jnp.zeros((*q.shape[:3], size), dtype) for size in sizes)
+    y, log_sum = _map_tiles(of_tile, nothing, q, positions, tiling)
     return (y, log_sum), (q, k, v, positions, y, log_sum)
 
 
 def _backward(tiling: Tiling, saved: Any, cotangents: tuple[Array, Array]) -> Any:
-    gradients = map_rows(functools.partial(_head_gradients, tiling=tiling), (*saved, *cotangents))
-    return *gradients, None
+    q, k, v, positions, y, log_sum = saved
+    of_y, of_log_sum = cotangents
+    size, dtype, shared = tiling.queries, q.dtype, tiling.shared
+    # The gradient of a softmax subtracts this mean from the gradient of each weight.
+    mean = (of_y * y).reshape(*log_sum.shape, -1).sum(axis=-1) - of_log_sum
+
+    def of_tile(gradients: tuple[Array, ...], head: Array, i: Array, own: Any) -> tuple[Array, ...]:
+        of_q, *of_keys = gradients
+        of_rows = (_rows(x, head, i * size, size) for x in (q, of_y, log_sum, mean))
+        queries, outputs, sums, means = (x.reshape(size * shared, -1) for x in of_rows)
+        sums, means = sums[:, 0], means[:, 0]
+        queries_t, outputs_t = queries.T, outputs.T
+
+        def visit(rows: Any, keys: Any, here: slice, first: Array, count: int, visible: Array | None) -> Any:
+            some_k, some_v = (_rows(x, head, first, count).astype(dtype) for x in (k, v))
+            weights = jnp.exp(some_k @ queries_t[:, here] - sums[here])
+            if visible is not None:
+                weights = jnp.where(visible.T, weights, 0)
+            of_scores = weights * (some_v @ outputs_t[:, here] - means[here])
+            parts = of_scores @ queries[here], weights @ outputs[here]
+            keys = tuple(
+                _with_rows(x, _rows(x, head, first, count) + part, head, first)
+                for x, part in zip(keys, parts, strict=True)
+            )
+            return rows + some_k.T @ of_scores, keys
+
+        part, of_keys = _walk(visit, jnp.zeros_like(queries_t), tuple(of_keys), i, own, tiling, axis=-1)
+        return _with_rows(of_q, part.T, head, i * size), *of_keys
+
+    nothing = tuple(jnp.zeros(x.shape, dtype) for x in (q, k, v))
+    of_q, of_k, of_v = _map_tiles(of_tile, nothing, q, positions, tiling)
+    return of_q, of_k.astype(k.dtype), of_v.astype(v.dtype), None
 
 
 @with_gradient(lambda *arguments: _forward(*arguments), _backward, nondiff_argnums=(4,))
-def _heads(q: Array, k: Array, v: Array, positions: Any, tiling: Tiling) -> tuple[Array, Array]:
-    """Return the outputs (heads, rows, V) and log-sums (heads, rows), head by head."""
+def _attend(q: Array, k: Array, v: Array, positions: Any, tiling: Tiling) -> tuple[Array, Array]:
+    """Return the outputs (B, N, G, R V) and log-sums (B, N, G, R)."""
     return _forward(q, k, v, positions, tiling)[0]

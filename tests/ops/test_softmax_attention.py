@@ -91,7 +91,9 @@ class TestSoftmaxAttention(Contract):
         if self.state:
             cache = at.after(lambda stream: ops.KVCache(arrays["keys"], arrays["values"], stream))
         # Small blocks, so that small inputs have several; while tracing, jit keeps the cases apart.
-        blocks = mock.patch.multiple(MODULE, QUERY_BLOCK=case.block, MIN_WINDOW_BLOCK=case.block)
+        blocks = mock.patch.multiple(
+            MODULE, QUERY_BLOCK=case.block, MIN_WINDOW_BLOCK=case.block, MIN_ALIGNED_LENGTH=8
+        )
         with blocks, mock.patch.multiple(TILES, ROWS=3 * case.block, KEYS=case.block):
             y = ops.softmax_attention(
                 *(arrays[name] for name in "qkv"),
