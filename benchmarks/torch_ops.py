@@ -31,7 +31,7 @@ def torch_candidates() -> tuple[Candidate, ...]:
     """
     import torch
 
-    from benchmarks.torch_reference.layers import taylor_attention
+    from benchmarks.torch_reference import taylor
 
     torch.set_num_threads(cores())
 
@@ -45,7 +45,7 @@ def torch_candidates() -> tuple[Candidate, ...]:
         return Candidate(name, label, "torch", family, prepare)
 
     return (
-        candidate("torch_taylor", "Taylor, quadratic (torch)", TAYLOR, taylor_attention),
+        candidate("torch_taylor", "Taylor, quadratic (torch)", TAYLOR, taylor.quadratic),
         candidate("torch_sdpa", "softmax (torch scaled_dot_product_attention)", SOFTMAX, sdpa),
     )
 

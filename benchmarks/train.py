@@ -1,6 +1,7 @@
 """`train`: measure tokens per second in training a small Based and a Transformer++, in JAX and in torch."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,22 +13,28 @@ from rich.console import Console
 from based_jax.models import param_count
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.validate import expect, expect_choice
-from benchmarks import report, train_profile, train_tables
+from benchmarks import pages, report, train_profile, train_tables
 from benchmarks.beside_torch import make_report
 from benchmarks.candidates import Candidate, Program
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.study import Study, relative_error
 from benchmarks.torch_ops import missing as missing_torch
-from benchmarks.train_workload import VARIANTS, WINDOW, Sizes, Variant, Workload
+from benchmarks.train_workload import (
+    TORCH,
+    VARIANTS,
+    WINDOW,
+    Sizes,
+    TorchForm,
+    Variant,
+    Workload,
+    torch_forms,
+)
 
 STEP = "train"
 """The only pass: a whole training step."""
 
 MODELS = ("based", "transformer")
-
-TORCH = {"torch": ("torch", False), "torch_compile": ("torch.compile", True)}
-"""Name -> label, and whether the model is compiled."""
 
 AGREEMENT = 1e-5
 """Allowed difference of losses that JAX and torch compute from the same parameters, relative to the loss."""
@@ -46,6 +53,8 @@ class Train(Sizes):
     """based, transformer, or both."""
     variants: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(VARIANTS)
     """Ways to train in JAX."""
+    torch_forms: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(TORCH)
+    """Ways to train in torch; those in chunks are for Based, from 1,024 tokens up."""
     samples: int = 5
     """Timed calls per candidate; the table shows their median and quartile range."""
     seconds: float = 30.0
@@ -55,7 +64,8 @@ class Train(Sizes):
     json: Path | None = None
     """Write every number here, with the facts about the machine."""
     markdown: Path | None = None
-    """Put a table into this file, between the lines `<!-- train -->` and `<!-- /train -->`."""
+    """Put a table into this file, between the lines `<!-- train -->` and `<!-- /train -->`; from 1,024 tokens
+    up between `<!-- train_long -->` and `<!-- /train_long -->`."""
 
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
@@ -90,7 +100,7 @@ class Train(Sizes):
             "train",
             command,
             settings,
-            self._candidates(),
+            {c.name: c for model in self.models for c in self._candidates(model)}.values(),
             lambda results, progress: self._measure(results, limit, progress),
             train_tables,
             json=self.json,
@@ -121,10 +131,9 @@ class Train(Sizes):
         try:
             for model in self.models:
                 workload = Workload(self, model)
-                results["agreement"] += _agreement(model, workload)
                 study = Study(
                     lambda _, workload=workload: workload,
-                    self._candidates(),
+                    self._candidates(model),
                     (STEP,),
                     self.samples,
                     self.seconds,
@@ -135,6 +144,11 @@ class Train(Sizes):
                 studies.append((model, study))
                 if not study.measure([self.length], collect):
                     return False
+                measured = {row["candidate"] for row in study.rows() if row["samples"]}
+                forms = self._torch_forms(model).items()
+                results["agreement"] += _agreement(
+                    model, workload, {name: form for name, form in forms if name in measured}
+                )
         except KeyboardInterrupt:
             return False
         finally:
@@ -148,8 +162,8 @@ class Train(Sizes):
         speed = None if step is None else tokens / step
         return {"model": model, **row, "step_seconds": step, "tokens_per_second": speed}
 
-    def _candidates(self) -> list[Candidate]:
-        """List JAX in each variant, then torch."""
+    def _candidates(self, model: str) -> list[Candidate]:
+        """List JAX in each variant, then torch in each form."""
         rows = []
         for name in self.variants:
 
@@ -158,17 +172,22 @@ class Train(Sizes):
 
             rows.append(Candidate(name, VARIANTS[name].label, "jax", None, prepare))
         reason = missing_torch()
-        for name, (label, compiled) in TORCH.items():
+        for name, form in self._torch_forms(model).items():
 
-            def prepare_torch(workload: Workload, _: str, compiled: bool = compiled) -> Program:
+            def prepare_torch(workload: Workload, _: str, form: TorchForm = form) -> Program:
                 from benchmarks import train_torch
 
-                return train_torch.program(workload, compiled)
+                return train_torch.program(workload, form)
 
             rows.append(
-                Candidate(name, label, "torch", None, prepare_torch, {STEP: reason} if reason else {})
+                Candidate(name, form.label, "torch", None, prepare_torch, {STEP: reason} if reason else {})
             )
         return rows
+
+    def _torch_forms(self, model: str) -> dict[str, TorchForm]:
+        """Return the forms of torch that a model has, as far as they were asked for."""
+        forms = torch_forms(model, self.length).items()
+        return {name: form for name, form in forms if name in self.torch_forms}
 
     def _save(self, results: dict[str, Any]) -> None:
         if self.json:
@@ -187,6 +206,7 @@ class Train(Sizes):
         for flag, values, known in (
             ("--models", self.models, MODELS),
             ("--variants", self.variants, tuple(VARIANTS)),
+            ("--torch-forms", self.torch_forms, tuple(TORCH)),
         ):
             for value in values:
                 expect_choice(flag, value, known)
@@ -194,27 +214,30 @@ class Train(Sizes):
             expect(0 < len(set(values)) == len(values), flag, shown, "one or more, each once")
         expect_writable("--json", self.json)
         if self.markdown:
-            train_tables.insert(self.markdown.read_text(), None)
+            pages.insert(self.markdown.read_text(), train_tables.marker(self.length), None)
         devices = [device.platform for device in jax.devices()]
         expect(devices == ["cpu"], "JAX devices", ",".join(devices), "one CPU, as with JAX_PLATFORMS=cpu")
 
 
-def _agreement(model: str, workload: Workload) -> list[dict[str, Any]]:
-    """Compare the first losses from the same parameters, in JAX and torch; empty without torch."""
-    if missing_torch():
+def _agreement(model: str, workload: Workload, forms: Mapping[str, TorchForm]) -> list[dict[str, Any]]:
+    """Compare the first losses from the same parameters, in JAX and in these forms of torch."""
+    if not forms:
         return []
     from benchmarks import train_torch
 
-    ours, theirs = workload.losses, train_torch.losses(workload, compiled=False)
-    error = relative_error([np.array(ours)], [np.array(theirs)])
-    return [
-        {
-            "model": model,
-            "candidate": "torch",
-            "other": "jax",
-            "losses": theirs,
-            "other_losses": ours,
-            "relative_error": error,
-            "agrees": error is not None and error <= AGREEMENT,
-        }
-    ]
+    found = []
+    for name, form in forms.items():
+        ours, theirs = workload.losses, train_torch.losses(workload, form)
+        error = relative_error([np.array(ours)], [np.array(theirs)])
+        found.append(
+            {
+                "model": model,
+                "candidate": name,
+                "other": "jax",
+                "losses": theirs,
+                "other_losses": ours,
+                "relative_error": error,
+                "agrees": error is not None and error <= AGREEMENT,
+            }
+        )
+    return found

@@ -11,19 +11,10 @@ from benchmarks.memory import MIB
 from benchmarks.pages import MISSING
 from benchmarks.rounding import significant
 from benchmarks.tables import grid, wide_console
+from benchmarks.train_workload import CHUNKS_FROM, TORCH
 
-BASES = {"jax": "based_jax", "torch": "torch", "torch_compile": "torch.compile"}
+BASES = {"jax": "based_jax"} | {name: form.label for name, form in TORCH.items()}
 """Baselines for the other candidates."""
-
-COLUMNS = (
-    "compile, s",
-    "step, ms",
-    "±",
-    "tokens/s",
-    *(f"x {title}" for title in BASES.values()),
-    "scratch, MiB",
-    "peak, MiB",
-)
 
 EXPLAINED = (
     "±: quartile range over median. x: tokens per second over those of that row, with the quartile ranges of "
@@ -58,7 +49,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
         f" {settings['samples']} samples of {settings['steps']} steps in turns, fewer where "
         f"{settings['seconds_budget']:g} s are spent; skipped above {settings['memory_limit_gib']:.3g} GiB."
     )
-    table = grid(None, EXPLAINED + limits, left=["model", "candidate"], right=COLUMNS)
+    table = grid(None, EXPLAINED + limits, left=["model", "candidate"], right=_columns(report))
     for row in report["rows"]:
         table.add_row(row["model"], row["candidate"], *_cells(row, report))
     console.print(table)
@@ -81,9 +72,20 @@ def _facts(report: dict[str, Any]) -> str:
     )
 
 
+def _bases(report: dict[str, Any]) -> list[str]:
+    """Return the baselines of a report, by name."""
+    names = {candidate["name"] for candidate in report["candidates"]}
+    return [name for name in BASES if name in names]
+
+
+def _columns(report: dict[str, Any]) -> list[str]:
+    against = (f"x {BASES[name]}" for name in _bases(report))
+    return ["compile, s", "step, ms", "±", "tokens/s", *against, "scratch, MiB", "peak, MiB"]
+
+
 def _cells(row: dict[str, Any], report: dict[str, Any]) -> Iterable[str]:
     if row["seconds"] is None:
-        return [MISSING] * len(COLUMNS)
+        return [MISSING] * len(_columns(report))
     compiling = row["compile_seconds"]
     return (
         MISSING if compiling is None else f"{compiling:.1f}",
@@ -100,13 +102,13 @@ def _memory(row: dict[str, Any]) -> tuple[int | None, int | None]:
 
 
 def _against(row: dict[str, Any], report: dict[str, Any]) -> Iterable[str]:
-    """Return the ratios to the throughput of each of `BASES`."""
+    """Return the ratios to the throughput of each baseline."""
     found = {
         entry["other"]: f"{entry['ratio']:.2f} ± {entry['ratio'] * entry['spread']:.2f}"
         for entry in report["summary"]["ratios"]
         if (entry["model"], entry["candidate"]) == (row["model"], row["candidate"])
     }
-    return (found.get(base, "1" if base == row["candidate"] else MISSING) for base in BASES)
+    return (found.get(base, "1" if base == row["candidate"] else MISSING) for base in _bases(report))
 
 
 def _missing(report: dict[str, Any]) -> list[str]:
@@ -126,13 +128,18 @@ def _agreement(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def insert(page: str, report: dict[str, Any] | None) -> str:
-    """Insert the report's table between the page's two comments; with None only check for them.
+def insert(page: str, report: dict[str, Any]) -> str:
+    """Insert the report's table between the page's two comments, see `marker`.
 
     Raises:
         ValueError: the page lacks one of the comments, or has them in the wrong order.
     """
-    return pages.insert(page, "train", None if report is None else _markdown(report))
+    return pages.insert(page, marker(report["settings"]["length"]), _markdown(report))
+
+
+def marker(length: int) -> str:
+    """Return the name in a page's comments: sequences that torch trains in chunks too have another table."""
+    return "train" if length < CHUNKS_FROM else "train_long"
 
 
 def _markdown(report: dict[str, Any]) -> str:
@@ -141,7 +148,7 @@ def _markdown(report: dict[str, Any]) -> str:
     lines = [
         f"{_facts(report)}.",
         "",
-        pages.table(["model", "candidate", *COLUMNS], rows, left=2),
+        pages.table(["model", "candidate", *_columns(report)], rows, left=2),
         "",
         EXPLAINED,
     ]

@@ -48,6 +48,34 @@ VARIANTS = {
 
 
 @dataclass(frozen=True)
+class TorchForm:
+    """A way to train the same model in torch."""
+
+    label: str
+    compiled: bool
+    """by `torch.compile`"""
+    in_chunks: bool = False
+    """whether Taylor attention takes chunks, in time linear in the length; by default it is quadratic"""
+
+
+TORCH = {
+    "torch": TorchForm("torch", compiled=False),
+    "torch_compile": TorchForm("torch.compile", compiled=True),
+    "torch_chunks": TorchForm("torch, chunks", compiled=False, in_chunks=True),
+    "torch_compile_chunks": TorchForm("torch.compile, chunks", compiled=True, in_chunks=True),
+}
+
+CHUNKS_FROM = 1024
+"""Tokens per sequence from which Based is also trained by torch's chunked forms; they are slower before."""
+
+
+def torch_forms(model: str, length: int) -> dict[str, TorchForm]:
+    """Return the forms of torch that are compared for a model: chunks are of Based's Taylor attention."""
+    has_chunks = model == "based" and length >= CHUNKS_FROM
+    return {name: form for name, form in TORCH.items() if has_chunks or not form.in_chunks}
+
+
+@dataclass(frozen=True)
 class Sizes:
     """Model, data and training: about five million parameters by default."""
 
@@ -62,9 +90,14 @@ class Sizes:
     steps: int = 2
     """Training steps per timed call."""
 
+    @property
+    def heads(self) -> int:
+        """Heads of 64 channels."""
+        return max(self.d_model // 64, 1)
+
     def architecture(self, model: str) -> ModelConfig:
         """Return Based with its three mixers twice, or Transformer++ with about as many parameters."""
-        heads, width = max(self.d_model // 64, 1), self.d_model
+        heads, width = self.heads, self.d_model
         if model == "based":
             specs = {
                 "C": MixerSpec("gated_conv", {"expand": 4, "kernel_size": 3}),

@@ -1,7 +1,6 @@
 """The language model around the layers, and the transfer of our parameters to it."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -11,30 +10,33 @@ from based_jax.convert.layouts import flatten, to_tensors
 from based_jax.convert.tables import MIXERS, model_rules
 from based_jax.models import ModelConfig
 from based_jax.typing import Params
+from benchmarks.torch_reference import taylor
 from benchmarks.torch_reference.layers import Attention, GatedConv, GatedMLP, RMSNorm, TaylorAttention
 
-LAYERS: dict[str, Callable[[int, Mapping[str, Any]], nn.Module]] = {
-    "gated_conv": lambda width, options: GatedConv(width, options["expand"], options["kernel_size"]),
-    "linear_attention": lambda width, options: TaylorAttention(
-        width, options["num_heads"], options["feature_dim"]
+LAYERS: dict[str, Callable[..., nn.Module]] = {
+    "gated_conv": lambda width, options, attend: GatedConv(width, options["expand"], options["kernel_size"]),
+    "linear_attention": lambda width, options, attend: TaylorAttention(
+        width, options["num_heads"], options["feature_dim"], attend
     ),
-    "sliding_window": lambda width, options: Attention(width, options["num_heads"], 1.0, options["left"]),
-    "attention": lambda width, options: Attention(
+    "sliding_window": lambda width, options, attend: Attention(
+        width, options["num_heads"], 1.0, options["left"]
+    ),
+    "attention": lambda width, options, attend: Attention(
         width, options["num_heads"], options["rotary_fraction"], None
     ),
 }
-"""Registered name -> the mixer in torch."""
+"""Registered name -> the mixer in torch, with a form of Taylor attention."""
 
 
 class Block(nn.Module):
     """r <- r + mixer(norm(r));   r <- r + mlp(norm(r))."""
 
-    def __init__(self, config: ModelConfig, index: int):
+    def __init__(self, config: ModelConfig, index: int, attend: Callable[..., torch.Tensor]):
         super().__init__()
         spec = config.layer(index)
         self.norm1 = RMSNorm(config.d_model, config.norm_eps)
         self.norm2 = RMSNorm(config.d_model, config.norm_eps)
-        self.mixer = LAYERS[spec.mixer](config.d_model, spec.options)
+        self.mixer = LAYERS[spec.mixer](config.d_model, spec.options, attend)
         self.mlp = GatedMLP(config.d_model, config.mlp_hidden)
 
     def forward(self, x):
@@ -45,12 +47,12 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Map tokens to the final norm's output."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, attend: Callable[..., torch.Tensor]):
         super().__init__()
         self.embeddings = nn.ModuleDict(
             {"word_embeddings": nn.Embedding(config.padded_vocab_size, config.d_model)}
         )
-        self.layers = nn.ModuleList(Block(config, index) for index in range(config.num_layers))
+        self.layers = nn.ModuleList(Block(config, index, attend) for index in range(config.num_layers))
         self.ln_f = RMSNorm(config.d_model, config.norm_eps)
 
     def forward(self, tokens):
@@ -61,11 +63,11 @@ class Transformer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Compute logits with the tied embedding."""
+    """Compute logits with the tied embedding; `attend` is the form of Taylor attention."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, attend: Callable[..., torch.Tensor] = taylor.quadratic):
         super().__init__()
-        self.transformer = Transformer(config)
+        self.transformer = Transformer(config, attend)
         self.rules = model_rules([MIXERS[config.layer(index).mixer] for index in range(config.num_layers)])
 
     def forward(self, tokens):

@@ -1,5 +1,7 @@
 """Norm, MLP and the mixers of Based and Transformer++; inputs and outputs are (B, N, D)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -57,14 +59,11 @@ class GatedConv(nn.Module):
 
 
 class TaylorAttention(nn.Module):
-    """Based's linear attention in its quadratic view: weights 1 + s + s^2 / 2, normalised over the past.
+    """Based's linear attention; `attend` is one of the functions below."""
 
-    At the lengths of these timings it is faster than features and a scan, for which torch has no kernel.
-    """
-
-    def __init__(self, width: int, heads: int, feature_dim: int):
+    def __init__(self, width: int, heads: int, feature_dim: int, attend: Callable[..., torch.Tensor]):
         super().__init__()
-        self.heads = heads
+        self.heads, self.attend = heads, attend
         self.proj_q = nn.Linear(width, heads * feature_dim, bias=False)
         self.proj_k = nn.Linear(width, heads * feature_dim, bias=False)
         self.proj_v = nn.Linear(width, width, bias=False)
@@ -72,14 +71,7 @@ class TaylorAttention(nn.Module):
 
     def forward(self, x):
         q, k, v = (_split(map_(x), self.heads) for map_ in (self.proj_q, self.proj_k, self.proj_v))
-        return self.out_proj(_join(taylor_attention(q, k, v)))
-
-
-def taylor_attention(q, k, v):
-    """Causal, (..., N, dim) each."""
-    s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-    weights = (1 + s + s * s / 2).tril()
-    return weights @ v / (weights.sum(-1, keepdim=True) + 1e-12)
+        return self.out_proj(_join(self.attend(q, k, v)))
 
 
 class Attention(nn.Module):
@@ -118,15 +110,19 @@ def window_attention(q, k, v, window: int):
     """
     batch, heads, length, dim = q.shape
     blocks = length // window
-    queries = q.reshape(batch * heads, blocks, window, dim)
-    keys, values = (
-        F.pad(x, (0, 0, window, 0)).unfold(2, 2 * window, window).transpose(-1, -2).flatten(0, 1)
-        for x in (k, v)
-    )
+
+    def split(x):
+        return x.reshape(batch * heads, blocks, window, dim)
+
+    def with_last(x):
+        # Not `unfold`: for its views torch.compile 2.13 computes wrong gradients of the keys on CPUs.
+        return torch.cat((F.pad(split(x), (0, 0, 0, 0, 1, 0))[:, :-1], split(x)), dim=-2)
+
     ahead = torch.arange(2 * window) - window - torch.arange(window)[:, None]  # key's position minus query's
     is_real = torch.arange(2 * window) + window * torch.arange(blocks)[:, None] >= window
     allowed = ((ahead <= 0) & (ahead > -window)) & is_real[:, None]
-    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed).view(q.shape)
+    y = F.scaled_dot_product_attention(split(q), with_last(k), with_last(v), attn_mask=allowed)
+    return y.view(q.shape)
 
 
 def _split(x, heads: int):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from based_jax.ops.cross_entropy import cross_entropy
 from benchmarks import train_tables
 from benchmarks.__main__ import main
-from benchmarks.train import AGREEMENT, TORCH, Train
-from benchmarks.train_workload import VARIANTS, Sizes, Workload, _logits_at_a_time
+from benchmarks.train import AGREEMENT, Train
+from benchmarks.train_workload import TORCH, VARIANTS, Sizes, Workload, _logits_at_a_time, torch_forms
 from tests.benchmarks.refusals import expect_one_line
 
 SIZES = {"d_model": 64, "vocab_size": 64, "length": 64, "batch_size": 2, "steps": 2}
@@ -47,7 +48,7 @@ def test_the_report(finished, result):
     assert ours["step_seconds"] == pytest.approx(ours["seconds"] / 2)
     assert ours["tokens_per_second"] == pytest.approx(128 / ours["step_seconds"])
     assert ours["temp_bytes"] > 0
-    assert [row["candidate"] for row in others] == list(TORCH)
+    assert [row["candidate"] for row in others] == ["torch", "torch_compile"]
     assert all(row["reason"] == "torch is not installed" for row in others)
 
 
@@ -58,6 +59,13 @@ def test_the_page(finished):
     assert page.endswith("\n<!-- /train -->\nafter\n")
     assert "| transformer | based_jax |" in page
     assert "transformer torch skipped: torch is not installed" in page
+
+
+@pytest.mark.parametrize("name", ["train", "train_long"])
+def test_the_page_shows_the_kept_results(name):
+    page = Path("docs/benchmarks.md").read_text()
+    kept = json.loads(Path(f"benchmarks/results/cpu/{name}.json").read_text())
+    assert train_tables.insert(page, kept) == page
 
 
 def test_ratios_carry_the_spread_of_both():
@@ -100,9 +108,18 @@ def test_the_loss_is_made_in_as_many_parts_as_asked():
 def test_torch_computes_the_same_losses(model):
     from benchmarks import train_torch
 
-    workload = Workload(Sizes(**(SIZES | {"length": 192})), model)
-    theirs = train_torch.losses(workload, compiled=False)
-    np.testing.assert_allclose(workload.losses, theirs, rtol=AGREEMENT)
+    workload = Workload(Sizes(**(SIZES | {"length": 256})), model)
+    for name in ("torch", "torch_chunks") if model == "based" else ("torch",):
+        theirs = train_torch.losses(workload, TORCH[name])
+        np.testing.assert_allclose(workload.losses, theirs, rtol=AGREEMENT)
+
+
+def test_long_texts_are_trained_by_chunks_of_torch_too():
+    assert [list(torch_forms(model, 1024)) for model in ("based", "transformer")] == [
+        list(TORCH),
+        ["torch", "torch_compile"],
+    ]
+    assert list(torch_forms("based", 512)) == ["torch", "torch_compile"]
 
 
 @pytest.mark.parametrize(
