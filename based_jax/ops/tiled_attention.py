@@ -9,8 +9,8 @@ sums of their exponentials (FlashAttention, Dao et al. 2022, Algorithm 1):
 
 The backward pass recomputes a tile's weights from the saved log-sums (Algorithm 4), transposed: the products
 for the gradients of keys and values take half the time if they need not transpose them. Heads are processed
-one after another: a matrix product of this size uses all cores, a batch of small ones does not. Tiles are read
-from and written to arrays of all heads, so that no layout is changed.
+one after another: a matrix product of this size uses all cores, a batch of small ones does not. Tiles are
+read from and written to arrays of all heads, so that no layout is changed.
 
 Inside, arrays of queries are (B, N, G, R D), with R queries of size D for each of G keys of a token. An axis
 of one element, as (B, N, G, 1, D) may have, can cost a copy: XLA gives it another layout.

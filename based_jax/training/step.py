@@ -195,8 +195,6 @@ def build_programs(
         with context_parallel.over(tokens):
             return losses_of(model, params, batch)[0]
 
-    # Two fifths of the compile time on a CPU: each parameter is drawn once, by its own kernel.
-    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
     if tokens is None or mesh is None:
         # Without an explicit sharding of the state, the step would compile twice: for the initial state and
         # for the sharding of its own output.
@@ -211,7 +209,7 @@ def build_programs(
         of_step = {"in_shardings": (shardings, rows), "out_shardings": (shardings, everywhere)}
         of_evaluation = {"in_shardings": (shardings.params, rows), "out_shardings": everywhere}
     compiled = (
-        jax.jit(init, out_shardings=shardings, compiler_options=options),
+        jax.jit(init, out_shardings=shardings),
         jax.jit(step, donate_argnums=0, **of_step),
         jax.jit(evaluate, **of_evaluation),
     )

@@ -288,6 +288,11 @@ def phrases(rows, longer):
     assert two[2] < two[1] < two[8]
     assert three[1] < min(three[2], three[4], three[8])
     assert not {2, 4, 8} & (ratios["SA"].keys() | ratios["HFA A=4"].keys())  # the page says so
+    benchmark, *_ = BENCHMARKS
+    first, *_ = benchmark.contenders
+    more = {one.key: report.over(rows, one, first) for one in SCALES["cpu"].contenders(benchmark)}
+    assert min(more["a-ha"]) > 1
+    assert fmean(more["a-lhfa"]) > fmean(more["a-hfa-2"])
     assert fmean(ratios["HFA A=2"][1]) < fmean(ratios["HFA A=3"][1]) < fmean(ratios["HFA A=4"][1])
 
 

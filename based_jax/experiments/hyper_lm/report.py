@@ -102,8 +102,9 @@ def summary(scale: str, rows: Rows) -> str:
             more = theirs = ""
             if one is not baseline:
                 more = _range([ratio - 1 for ratio in over(rows, one, baseline)], "{:+.1%}".format)
-                is_printed = one.perplexity and baseline.perplexity
-                theirs = f"{one.perplexity / baseline.perplexity - 1:+.1%}" if is_printed else "not in it"
+                theirs = "not in it"
+                if one.perplexity and baseline.perplexity:
+                    theirs = f"{one.perplexity / baseline.perplexity - 1:+.1%}"
             perplexity = _range([run["perplexity"] for run in runs.values()], "{:.2f}".format)
             lines.append([f"{benchmark.name}: {one.family}", perplexity, more, str(len(runs)), theirs])
     return "\n".join(markdown.table(heads, lines))
