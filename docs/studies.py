@@ -33,6 +33,8 @@ from pallas_kernels.markdown import between_markers, table
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 _WIDTH = 120
+_EVERY = 576
+"""Steps between the columns of `gates`."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,34 @@ def ranges(rows: Rows) -> str:
     return "\n".join(table(["family", "state, KiB", "accuracy"], lines))
 
 
+def gates(rows: Rows) -> str:
+    """Return two tables of `mqar_gates`: its runs, and the accuracy of the longest ones as they go on."""
+    heads = ["model", "steps", "examples", "training loss", "test loss"]
+    pairs = list(rows[0]["slices"]["num_pairs"])
+    runs = []
+    for row in rows:
+        numbers = [
+            f"{row['steps']:,}",
+            f"{row['examples']:,}",
+            f"{row['loss']:.2f}",
+            f"{row['eval_loss']:.2f}",
+        ]
+        recalled = [f"{row['slices']['num_pairs'][number]:.3f}" for number in pairs]
+        runs.append([f"{row['family']}, d {row['d_model']}", *numbers, *recalled])
+    longest: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        longest[row["family"]] = max(row, longest.get(row["family"], row), key=lambda each: each["steps"])
+    names = {row["job"]: family for family, row in longest.items()}
+    cells: dict[int, dict[str, float]] = {}
+    for point in read(RESULTS / "mqar" / "gates" / "curves.jsonl"):
+        if point["job"] in names and point["step"] % _EVERY == 0:
+            cells.setdefault(point["step"], {})[names[point["job"]]] = point["accuracy"]
+    lines = [[family, *(f"{cells[step][family]:.2f}" for step in sorted(cells))] for family in longest]
+    steps = [f"{step:,} steps" for step in sorted(cells)]
+    first = table([*heads, *(f"{number} pairs" for number in pairs)], runs)
+    return "\n".join([*first, "", *table(["longest run", *steps], lines)])
+
+
 def _range(values: Sequence[float], form: str) -> str:
     """Format numbers as "1", "1 and 2" or "1 to 3"."""
     texts = [form.format(value) for value in sorted(values)]
@@ -130,6 +160,7 @@ def _range(values: Sequence[float], form: str) -> str:
 
 BLOCKS: dict[str, Block | Cards] = {
     "mqar_tradeoff": Block("recall.md", "mqar/tradeoff", ranges),
+    "mqar_gates": Block("recall.md", "mqar/gates", gates),
     "read_twice": Block("recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("evaluation.md", "recall_card"),
     "tasks": Block("recall.md", "tasks", grid("task", "family")),

@@ -1,6 +1,7 @@
 """Run the papers' studies, each a command: ``python -m based_jax.experiments.NAME --scale cpu``.
 
     mqar_tradeoff       recall against the size of the state      Based, Figures 2 and 8
+    mqar_gates          what H3 and Hyena need to recall          Based, Figure 2
     mqar_feature_maps   recall by feature map                     Based, Figure 3
     mqar_window         recall by window, with linear attention   Based, Figure 1, centre
     mqar_width          recall by model width                     Zoology, Figure 2, both halves

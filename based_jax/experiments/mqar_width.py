@@ -18,28 +18,37 @@ PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
 
 _LONG = "base_conv:kernel_size=-1"
 _SHORT = "base_conv:kernel_size=3"
-_CONVS = ",".join((_SHORT, _LONG) * 2)
 _X_LABEL = "model width d"
-# In the order of the authors' code: attention has 2 layers and learned positions, the others have 4 layers.
+_LAYERS = {"paper": 4, "cpu": 4, "smoke": 2}
+"""Layers of all models but attention, which has two; compiling them takes most of the time of `smoke`."""
+
+# In the order of the authors' code; attention also has learned positions.
 _ABOVE = {
-    "Attention": "attention,attention",
-    "Hyena": ",".join(["hyena"] * 4),
-    "RWKV-4": ",".join(["rwkv4"] * 4),
-    "RetNet": ",".join(["retnet"] * 4),
-    "H3": ",".join(["h3:d_state={length}"] * 4),
-    "BaseConv": _CONVS,
+    "Attention": ("attention", "attention"),
+    "Hyena": ("hyena",),
+    "RWKV-4": ("rwkv4",),
+    "RetNet": ("retnet",),
+    "H3": ("h3:d_state={length}",),
+    "BaseConv": (_SHORT, _LONG),
 }
-# The last layer is the input-dependent one.
+"""Layers that repeat."""
 _BELOW = {
-    "BaseConv, repeats": ",".join((_SHORT, _LONG, _SHORT, "input_conv")),
-    "BaseConv, autocorrelation": ",".join(
-        (_SHORT, _LONG, _SHORT, "input_conv:filter=autocorrelation:lags={pairs}")
-    ),
-    "BaseConv, attention": ",".join((_SHORT, _LONG, _SHORT, "attention")),
+    "BaseConv, repeats": "input_conv",
+    "BaseConv, autocorrelation": "input_conv:filter=autocorrelation:lags={pairs}",
+    "BaseConv, attention": "attention",
 }
+"""The last layer, the input-dependent one; BaseConv's come before it."""
 _BATCH = {64: 512, 128: 512, 256: 256, 512: 128}
 """Pairs at the paper's scale, by length."""
-_FAMILIES = {**_ABOVE, **_BELOW}
+
+
+def _models(count: int) -> dict[str, str]:
+    """Return the layers of each family, with braces for the length and the pairs."""
+    found = {}
+    for family, layers in _ABOVE.items():
+        found[family] = ",".join(layers if family == "Attention" else layers * (count // len(layers)))
+    convolutions = [*_ABOVE["BaseConv"]] * count
+    return found | {family: ",".join([*convolutions[: count - 1], last]) for family, last in _BELOW.items()}
 
 
 def published_points() -> dict[int, dict[str, list[tuple[float, float]]]]:
@@ -52,8 +61,8 @@ def published_points() -> dict[int, dict[str, list[tuple[float, float]]]]:
 
 
 def _jobs(scale: str, lengths: Mapping[int, int], widths: Sequence[int]) -> list[Job]:
-    found, shared = [], recipe(scale)
-    for (length, pairs), (family, layers), width in product(lengths.items(), _FAMILIES.items(), widths):
+    found, shared, models = [], recipe(scale), _models(_LAYERS[scale])
+    for (length, pairs), (family, layers), width in product(lengths.items(), models.items(), widths):
         facts = {"length": length, "pairs": pairs}
         batch = _BATCH[length] if scale == "paper" else shared["batch_size"]
         how = {"random_fill": False, "positions": family == "Attention", "batch_size": batch}

@@ -10,8 +10,8 @@ from based_jax.experiments.results import FAILED, Rows
 from based_jax.html_page import number, text
 
 _STATES = (
-    "States are of one sequence of the longest test: four bytes for each float of the papers' formulas, "
-    "as in the figure, and what the model's <code>init_state</code> holds."
+    "States are of one sequence of the longest test: four bytes for each float of the papers' formulas, and "
+    "what the model's <code>init_state</code> holds."
 )
 
 

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+ON_CPU = 2
+"""Processes at a time on a CPU: small models leave much of a second core idle, and compiling most of it."""
+
 _PROBE = "import jax; print(jax.default_backend(), jax.local_device_count())"
 
 
@@ -18,7 +21,7 @@ class Slot:
 
 
 def find_slots(count: int | None = None) -> list[Slot]:
-    """Return `count` slots for processes, by default one for each accelerator, or one on a CPU.
+    """Return `count` slots for processes, by default one for each accelerator, or two on a CPU.
 
     The devices are counted in a separate process: a process that has used them holds the accelerators'
     memory. An OSError reports that JAX finds none.
@@ -27,7 +30,11 @@ def find_slots(count: int | None = None) -> list[Slot]:
     if probe.returncode:
         raise OSError(f"JAX finds no device: {probe.stderr.strip().splitlines()[-1:]}")
     backend, devices = probe.stdout.split()[-2:]
-    return _on_cpu(count or 1) if backend == "cpu" else _on_accelerators(int(devices), count)
+    return (
+        _on_cpu(count or min(ON_CPU, os.cpu_count() or 1))
+        if backend == "cpu"
+        else _on_accelerators(int(devices), count)
+    )
 
 
 def _on_accelerators(devices: int, count: int | None) -> list[Slot]:

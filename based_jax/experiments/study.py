@@ -54,7 +54,7 @@ class Flags:
     out: Path | None = None
     """directory of the study; default runs/STUDY-SCALE"""
     at_once: int | None = None
-    """number of processes at once; default: one per accelerator, or one on a CPU"""
+    """number of processes at once; default: one per accelerator, or two on a CPU"""
     families: str | None = None
     """train only these lines of the figure, such as Based,Attention"""
     retry: bool = False

@@ -1,9 +1,11 @@
 """The studies' results in the pages are those of their files."""
 
 import json
+import math
 
 import pytest
 
+from based_jax.experiments.results import best, read
 from tests.docs.scripts import script
 
 studies = script("studies")
@@ -27,6 +29,21 @@ def test_tables():
     assert studies.grid("family", "pairs", where={"d": 2})(ROWS).splitlines()[2:] == ["| A | 0.125 |"]
     assert studies.ranges(ROWS[:2]).splitlines()[2] == "| A | 1 and 2 | 0.250 and 0.500 |"
     assert studies.ranges(ROWS).splitlines()[2:] == ["| A | 1 to 4 | 0.125 to 0.500 |", "| B |  | 1.000 |"]
+
+
+def test_losses_of_gated_convolutions_in_the_text():
+    """The sentence before the block `mqar_gates`: the losses in training of the figure's best runs."""
+    text = " ".join((studies.HERE / "recall.md").read_text(encoding="utf-8").split())
+    rows = best(read(studies.RESULTS / "mqar" / "tradeoff" / "results.jsonl"))
+    losses = {name: sorted(row["loss"] for row in rows if row["family"] == name) for name in ("H3", "Hyena")}
+    low, high = (f"{loss:.1f}" for loss in losses["Hyena"])
+    assert {f"{loss:.1f}" for loss in losses["H3"]} == {"5.8"}
+    assert f"H3 ends at 5.8 and Hyena at {low} to {high}: after 1,152 steps" in text
+    assert {row["steps"] for row in rows if row["family"] in losses} == {1152}
+    assert 19.5 < 22_500 / 1152 < 20.5
+    assert 7 < 180_000 / 24_576 < 7.5
+    assert f"512 values have a loss of {math.log(512):.1f} nats" in text
+    assert f"four values {math.log(4):.1f}." in text
 
 
 def test_a_stale_page_is_noticed(monkeypatch, tmp_path, capsys):

@@ -11,11 +11,11 @@ import pytest
 
 from based_jax import experiments, plot
 from based_jax.command import parse
-from based_jax.experiments import based_data, mqar_tradeoff, study
+from based_jax.experiments import based_data, mqar_feature_maps, mqar_tradeoff, study
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Line
 from based_jax.models import LanguageModel
-from based_jax.training.commands.synthetic import SyntheticConfig
+from based_jax.training.commands.synthetic import SyntheticConfig, state_bytes
 from based_jax.training.recipes import with_recipe
 
 NAMES = [
@@ -50,7 +50,7 @@ def rows(jobs, seed=0):
 
 
 def test_every_study_is_there():
-    recall = {f"mqar_{name}" for name in ("tradeoff", "feature_maps", "window", "width", "pairs")}
+    recall = {f"mqar_{name}" for name in ("tradeoff", "gates", "feature_maps", "window", "width", "pairs")}
     assert set(STUDIES) == {*recall, "tasks"}
     assert all(study_.name == name for name, study_ in STUDIES.items())
 
@@ -86,6 +86,24 @@ def test_the_published_states_are_those_of_the_models():
             ours.setdefault(job.family, set()).add(4 * size)
     for family, points in published.items():
         assert {size for size, _ in points} <= ours[family], family
+
+
+def test_the_figure_of_feature_maps_has_the_bytes_that_performer_holds():
+    """The paper's count has the width 64 in place of the 256 features."""
+    feature_maps = STUDIES["mqar_feature_maps"]
+    jobs = [job for job in feature_maps.jobs["paper"] if job.family == "Performer" and "d 64," in job.setting]
+    settings = config(jobs[0])
+    counted = 4 * LanguageModel(settings.architecture).state_size(settings.longest)
+    held = state_bytes(settings.architecture, settings.longest)
+    assert counted == mqar_feature_maps.published_points()["Performer"][0][0] == 17_408
+    features, convolution = 4 * 65 * 256, 4 * 3 * 64
+    assert features < held < features + convolution
+    row = {**next(rows(jobs)), "state_size": counted // 4, "state_bytes": held}
+    (line,) = feature_maps.panels([row], "paper")[0].lines
+    assert line.points[0][0] == held
+    notes = " ".join(feature_maps.notes)
+    assert f"{counted:,}" in notes
+    assert f"{held:,}" in notes
 
 
 def families_of(panel: plot.Panel | plot.Bars) -> set[str]:

@@ -1,19 +1,24 @@
 """Training traces: the authors' first AdamW steps, repeated with optax."""
 
+from operator import itemgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import linen as nn
 
 from based_jax.convert import to_torch
-from based_jax.models import LanguageModel
+from based_jax.models import LanguageModel, mqar_backbone
 from tests.arrays import array
 from tests.parity.cases import GRADIENT_FLOOR, OUTPUT_FLOOR, ROUNDINGS, Fixture
 
 IGNORED = -100
 """label of a token that does not count"""
+
+STANDARD_ERRORS = 4
+"""Tolerance of a mean and a standard deviation over seeds."""
 
 
 def check_training(fixture: Fixture, model: LanguageModel, params: Any) -> None:
@@ -60,8 +65,32 @@ def check_training(fixture: Fixture, model: LanguageModel, params: Any) -> None:
             ours = tensors[name]
             if name.endswith("Wqkv.bias"):
                 ours, theirs = _without_keys(ours), _without_keys(theirs)
-            fixture.compare(f"grad:{group}:{name}", ours, theirs)
+            fixture.compare(f"grad:{group}:{name}", ours, theirs, meta.get("array_tolerance"))
     fixture.errors["lr"] = 0.0  # an input here
+    check_initialisation(fixture, model)
+
+
+def check_initialisation(fixture: Fixture, model: LanguageModel) -> None:
+    """Compare mean and standard deviation of each parameter over many seeds with the authors', if stored.
+
+    The model that is initialised is that of the studies with the mixer of `model`.
+    """
+    stored = fixture.group("init")
+    if not stored:
+        return
+    config, draws = model.config, fixture.meta["init_draws"]
+    (spec,) = config.mixers.values()
+    longest = fixture.meta["model"]["mixer"]["kwargs"]["l_max"]
+    backbone = mqar_backbone(spec.mixer, config.d_model, config.vocab_size, longest, options=spec.options)
+    init = jax.jit(jax.vmap(lambda key: LanguageModel(backbone).init(key, jnp.zeros((1, 1), jnp.int32))))
+    params = jax.device_get(nn.meta.unbox(init(jax.random.split(jax.random.key(0), draws))))
+    ours = [to_torch(fixture.meta, jax.tree.map(itemgetter(i), params)) for i in range(draws)]
+    for name, (mean, deviation) in stored.items():
+        values = np.stack([tensors[name] for tensors in ours])
+        # Independent elements: the standard errors of both sides' estimates. Constants have none.
+        error = STANDARD_ERRORS * deviation * np.sqrt(2 / values.size)
+        np.testing.assert_allclose(values.mean(), mean, rtol=1e-6, atol=error + 1e-6, err_msg=name)
+        np.testing.assert_allclose(values.std(), deviation, rtol=1e-6, atol=error + 1e-6, err_msg=name)
 
 
 def _without_keys(bias: Any) -> np.ndarray:
