@@ -83,7 +83,7 @@ and the weights as they were trained with softmax attention: through k segments 
 geometric starts, through the first k segments that the paper's Recover finds in each text and head, or over
 the last k keys only, which takes as many scores. Recover has the T and delta, of all that were tried, with
 the lowest loss for this k on these texts; "best per head" those with the smallest error of the outputs of
-this head and text, which only attention itself can tell. "By scan" compares all columns in place of the
+this head and text, which takes attention itself to find. "By scan" compares all columns in place of the
 binary search. Where starts would coincide there are fewer than asked for, in parentheses."""
 
 _RECOVERED = """Epsilon = delta / (5 T) is the largest that the paper's definition allows. Bases: found before
