@@ -103,7 +103,7 @@ class Layers:
     layers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = LAYERS
     """gated_conv, sliding_window, linear_attention."""
     lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (512, 1024, 2048, 4096)
-    """Tokens per row, multiples of the window of 64 keys. At 8,192 torch's quadratic form needs over 24 GiB."""
+    """Tokens per row, multiples of the window of 64 keys; 8,192 take torch's quadratic form over 24 GiB."""
     d_model: int = 512
     """Channels of the inputs and outputs; heads have 64."""
     samples: int = 5
