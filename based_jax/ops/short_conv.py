@@ -98,13 +98,16 @@ def short_conv(
     bounded = call.before is not None or segment_ids is not None
     y = jnp.zeros_like(x) if bias is None else over_rows(bias.astype(x.dtype), x)
     for back in range(taps):
-        if history is None:  # one loop with the sum, in both directions of differentiation
-            tap = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (back, -back, 0), (0, 0, 0)])
+        tap = over_rows(kernel[taps - 1 - back], x)
+        if history is None:
+            # The product moves, not x: the gradient of the taps then reads x as it is, and XLA's CPU compiler
+            # stores no moved copies for it.
+            term = lax.pad(tap * x, jnp.zeros((), x.dtype), [(0, 0, 0), (back, -back, 0), (0, 0, 0)])
         else:
-            tap = padded[:, taps - 1 - back : taps - 1 - back + length]
+            term = tap * padded[:, taps - 1 - back : taps - 1 - back + length]
         if back and bounded:
-            tap = jnp.where((age >= back)[..., None], tap, 0)
-        y = y + over_rows(kernel[taps - 1 - back], x) * tap
+            term = jnp.where((age >= back)[..., None], term, 0)
+        y = y + term
     if not return_state:
         return y
 
