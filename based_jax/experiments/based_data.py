@@ -41,6 +41,12 @@ DATA: dict[str, dict[str, Any]] = {
 }
 """Flags of the trainer."""
 
+CPU_RATE = "0.01"
+"""The learning rate of the studies that train one: in `mqar_tradeoff` no other was better by 0.001."""
+
+ONE_RATE = {**DATA, "cpu": {**DATA["cpu"], "learning_rates": CPU_RATE}}
+"""Flags of the trainer, with one learning rate at the scale cpu."""
+
 ABOUT = {
     "paper": "The paper's grid: 8192 symbols, 4-64 pairs in 64-256 tokens, tests up to 256 pairs in 1024",
     "cpu": "A small version: 1024 symbols, 4 to 16 pairs in 32 or 64 tokens, tests up to 64 pairs in 256",

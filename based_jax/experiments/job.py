@@ -79,7 +79,7 @@ def recipe(scale: str) -> dict[str, Any]:
     """Return the trainer's flags that Zoology's studies share, at each scale."""
     values = {
         "paper": (8192, 100_000, 3000, 64, 256, rates(-4, -2, 4)),
-        "cpu": (512, 16_384, 512, 6, 256, rates(-3, -2, 3)),
+        "cpu": (256, 16_384, 512, 6, 64, "1e-2"),
         "smoke": (256, 4096, 256, 2, 128, "1e-2"),
     }
     return dict(zip(_RECIPE, values[scale], strict=True))

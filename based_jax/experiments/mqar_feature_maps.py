@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable
 
-from based_jax.experiments.based_data import ABOUT, DATA, SLICE
+from based_jax.experiments.based_data import ABOUT, ONE_RATE, SLICE
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published
 from based_jax.experiments.results import best
@@ -45,10 +45,10 @@ def published_points() -> dict[str, list[tuple[float, float]]]:
 
 def _jobs(scale: str, widths: Iterable[int], taylor: Iterable[int], maps: Iterable[str]) -> list[Job]:
     widths = tuple(widths)
-    longest = max(int(part.split(":")[0]) for part in DATA[scale]["test"].split(","))
+    longest = max(int(part.split(":")[0]) for part in ONE_RATE[scale]["test"].split(","))
 
     def job(family: str, width: int, dim: int, options: str = "") -> Job:
-        flags = {"d_model": width, **DATA[scale]}
+        flags = {"d_model": width, **ONE_RATE[scale]}
         return Job(family, f"d {width}, d' {dim}", f"based{options}", flags)
 
     found = [job(TAYLOR, width, dim, f":feature_dim={dim}") for dim in taylor for width in widths]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
-from based_jax.experiments.based_data import ABOUT, DATA
+from based_jax.experiments.based_data import ABOUT, CPU_RATE, DATA
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published, state_bytes
 from based_jax.experiments.results import best
@@ -18,8 +18,6 @@ from based_jax.published import number, table
 WIDTHS = (64, 128, 256)
 FIGURE_8 = ("ScatterBrain", "BigBird", "Nystromformer")
 _SCATTERBRAIN = "window {}, {} features"
-_CPU_RATE = "0.01"
-"""Learning rate of the families that were added later; no other one was better by 0.001 for those before."""
 
 
 def published_points() -> dict[str, list[tuple[float, float]]]:
@@ -89,7 +87,7 @@ def _cpu() -> list[Job]:
         *grid("BaseConv", small, "base_conv"),
         *grid("LongConv", small, "long_conv"),
     ]
-    one_rate = [replace(job, flags={**job.flags, "learning_rates": _CPU_RATE}) for job in more]
+    one_rate = [replace(job, flags={**job.flags, "learning_rates": CPU_RATE}) for job in more]
     return [*_small("cpu", (32, 64), (4, 8, 16), (4, 8, 16, 32, 64)), *one_rate]
 
 
@@ -143,7 +141,7 @@ STUDY = Study(
     notes=(
         "A line joins the models that recall more than every smaller one of their family. The paper's "
         "numbers are read from the figure of its authors' repository.",
-        f"At the scale cpu, Mamba and those after it have one width and one learning rate, {_CPU_RATE}.",
+        f"At the scale cpu, Mamba and those after it have one width and one learning rate, {CPU_RATE}.",
     ),
 )
 

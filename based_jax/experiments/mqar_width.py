@@ -98,13 +98,13 @@ STUDY = Study(
     source="Zoology, Figure 2 (section 4.3, 5)",
     jobs={
         "smoke": _jobs("smoke", {32: 4}, (32,)),
-        "cpu": _jobs("cpu", {32: 4, 64: 8}, (32, 64, 128)),
+        "cpu": _jobs("cpu", {32: 4, 64: 8}, (16, 32)),
         "paper": _jobs("paper", PAIRS, WIDTHS),
     },
     about={
-        "paper": "The paper's grid: 8192 tokens, data and models of their own for each length, 64 epochs",
-        "cpu": "A small version: 512 tokens, 4 pairs in 32 and 8 in 64 tokens, 6 epochs of 16,384 examples",
-        "smoke": "Not a result, a check that everything runs: 256 tokens, 4 pairs in 32 tokens",
+        "paper": "The paper's grid: 8192 symbols, data and models of their own for each length, 64 epochs",
+        "cpu": "A small version: 256 symbols, 4 pairs in 32 and 8 in 64 tokens, 6 epochs of 16,384 examples",
+        "smoke": "Not a result, a check that everything runs: 256 symbols, 4 pairs in 32 tokens",
     },
     panels=_panels,
     columns=2,

@@ -6,7 +6,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from based_jax.experiments.based_data import ABOUT, DATA
+from based_jax.experiments.based_data import ABOUT, ONE_RATE
 from based_jax.experiments.job import Job, rates, segments
 from based_jax.experiments.panels import Line, Panel
 from based_jax.experiments.results import best
@@ -16,9 +16,9 @@ LINEAR, SLIDING, BOTH = "linear attention alone", "sliding window alone", "both"
 _CONV, _SHORT = "base_conv:kernel_size=3", "linear_attention:feature_dim={}"
 
 _DATA: dict[str, dict[str, Any]] = {
-    **DATA,
+    **ONE_RATE,
     "paper": {
-        **DATA["paper"],
+        **ONE_RATE["paper"],
         "train": segments(
             (64, 4, 100_000), (64, 8, 20_000), (64, 16, 20_000), (128, 32, 10_000), (256, 64, 5_000)
         ),
@@ -57,7 +57,7 @@ STUDY = Study(
     source="Based, Figure 1, centre",
     jobs={
         "smoke": _jobs("smoke", 32, 8, (4, 16)),
-        "cpu": _jobs("cpu", 64, 16, (2, 4, 8, 16, 32, 64)),
+        "cpu": _jobs("cpu", 32, 8, (4, 8, 16, 32, 64)),
         "paper": _jobs("paper", 128, 16, [2**n for n in range(3, 11)]),
     },
     about={
