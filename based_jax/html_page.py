@@ -15,6 +15,7 @@ table { border-collapse: collapse; margin: 1rem 0; font-size: 13px }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
 th { cursor: pointer; position: sticky; top: 0; background: #fff }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left }
+td.prose { white-space: normal; min-width: 20em }
 .failed { color: #b00 }
 details { margin: 1rem 0 }
 .wide { overflow-x: auto }
@@ -39,7 +40,8 @@ def write_page(path: Path, title: str, parts: Iterable[str], style: str = STYLE)
     Args:
         parts: HTML elements, one after the other; escape texts in them.
     """
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+    head = '<!doctype html><html lang="en"><meta charset="utf-8">'
+    head += f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     heading = f"<style>{style}</style><h1>{escape(title)}</h1>"
     body = "\n".join([head, heading, *parts])
     script = f"<script>{_SORT}</script>" if "<table" in body else ""
@@ -60,8 +62,13 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def text(value: object) -> str:
-    """Return a cell with a text."""
+    """Return a cell with a name or another short text, on one line."""
     return f"<td>{escape(str(value))}</td>"
+
+
+def prose(sentences: str) -> str:
+    """Return a cell with sentences, on as many lines as they need."""
+    return f'<td class="prose">{escape(sentences)}</td>'
 
 
 def number(value: float | None, form: str) -> str:

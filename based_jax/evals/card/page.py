@@ -8,7 +8,7 @@ from typing import Any
 
 from based_jax import html_page, plot
 from based_jax.evals.card.recall_card import RecallCard
-from based_jax.html_page import number, text
+from based_jax.html_page import number, prose, text
 from based_jax.plot import Line, Panel, byte_size
 
 TITLE = "Recall card"
@@ -55,7 +55,7 @@ def _comparison(cards: Sequence[RecallCard]) -> list[str]:
             found[-1] if isinstance(found := card[key], list) else {} for key in ("probe", "state")
         )
         hits = card["hits"].get("hits") or {}
-        cells = [text(card["name"]), text(finding(card)), number(state.get("bytes"), ",d")]
+        cells = [text(card["name"]), prose(finding(card)), number(state.get("bytes"), ",d")]
         cells += [number(card["parts"].get("accuracy"), ".3f"), _perplexity(hits.get("perplexity"))]
         rows.append([*cells, number(probe.get("accuracy"), ".3f")])
     heads = ["model", "finding", "state, bytes", "MQAR accuracy, mean", "perplexity of AR hits"]
