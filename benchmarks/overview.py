@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax import plot
-from based_jax.experiments.mqar_tradeoff import STUDY
+from based_jax.experiments.mqar_tradeoff import STUDY, published_points
 from based_jax.experiments.panels import STATE_AXIS, Line, Panel, lines, state_bytes
 from based_jax.experiments.results import Results, best
 from benchmarks.analysis import series
@@ -48,7 +48,12 @@ class Overview:
 
 
 def draw(scale: str, rows: list[dict[str, Any]], report: dict[str, Any], path: Path) -> None:
-    """Draw both panels into `path`: the best rows of the study at a scale, and the report's timings."""
+    """Draw both panels into `path`: the best rows of the study at a scale, and the report's timings.
+
+    The study's families are those of the paper's figure.
+    """
+    figure_2 = published_points()
+    rows = [row for row in rows if row["family"] in figure_2]
     settings, machine = report["settings"], report["machine"]
     times = {family: series(report["rows"], name, FORWARD_BACKWARD) for name, family in OPS.items()}
     panels = [
@@ -69,9 +74,10 @@ def draw(scale: str, rows: list[dict[str, Any]], report: dict[str, Any], path: P
         ),
     ]
     facts = (
-        f"Left, trained here. {STUDY.about[scale]}; lines join what beats every smaller state. Right: "
-        "Based's Taylor attention beside softmax attention (jax.nn.dot_product_attention and torch's), "
-        f"{machine['cpu']}, {machine['cores']} cores, {settings['dtype']}; a line ends at the limit of "
+        f"Left, the families of Based, Figure 2, trained here. {STUDY.about[scale]}; lines join what beats "
+        "every smaller state. Right: Based's Taylor attention beside softmax attention "
+        f"(jax.nn.dot_product_attention and torch's), {machine['cpu']}, {machine['cores']} cores, "
+        f"{settings['dtype']}; a line ends at the limit of "
         f"{settings['memory_limit_gib']:.2g} GiB or {settings['seconds_budget']:g} s."
     )
     plot.draw("Recall against state, and time against length", facts, panels, path)

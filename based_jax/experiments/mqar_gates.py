@@ -1,7 +1,7 @@
-"""Study what gated convolutions (H3 and Hyena) need in order to recall: steps, examples, rates, width.
+"""Study what mixers need in order to recall that recall little in `mqar_tradeoff` at a small scale.
 
-In `mqar_tradeoff` both recall little at a small scale. Here all training examples have the fewest pairs of
-that study, and one setting changes at a time.
+All training examples have the fewest pairs of that study. For gated convolutions (H3 and Hyena) one setting
+changes at a time: steps, examples, learning rate, width. The others have more steps only.
 
 ``python -m based_jax.experiments.mqar_gates --scale smoke|cpu|paper --out DIR``
 """
@@ -15,6 +15,13 @@ from based_jax.experiments.panels import Panel, lines
 from based_jax.experiments.study import Rows, Study, run
 
 FAMILIES = {"H3": "h3", "Hyena": "hyena"}
+MORE_STEPS = {
+    "Mamba": "mamba:d_state=8:implementation=reference",
+    "GLA": "gla",
+    "RetNet": "retnet",
+    "BaseConv": "base_conv",
+}
+"""Families that only get more steps."""
 _TRAIN = {"paper": (64, 4, 180_000), "cpu": (32, 4, 24_576), "smoke": (32, 2, 8192)}
 _TEST = {"paper": ((64, 4), (64, 8), (64, 16)), "cpu": ((32, 4), (64, 8)), "smoke": ((32, 2), (32, 4))}
 _WIDTH = {"paper": 64, "cpu": 32, "smoke": 32}
@@ -32,7 +39,8 @@ def _jobs(scale: str) -> list[Job]:
         (2 * own, base, 1, _RATE),
     )
     jobs = []
-    for (width, epochs, factor, learning_rates), (family, model) in product(changes, FAMILIES.items()):
+    planned = [*product(changes, FAMILIES.items()), *product(changes[:1], MORE_STEPS.items())]
+    for (width, epochs, factor, learning_rates), (family, model) in planned:
         tokens, pairs, examples = _TRAIN[scale]
         setting = f"d {width}, {epochs} epochs" + (f" of {factor} times the examples" if factor > 1 else "")
         data = {"train": segments((tokens, pairs, factor * examples)), "test": test, "epochs": epochs}
@@ -64,8 +72,8 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
 
 STUDY = Study(
     name="mqar_gates",
-    title="What gated convolutions need in order to recall",
-    source="Based, Figure 2: H3 and Hyena",
+    title="What late learners need in order to recall",
+    source="Based, Figure 2: H3, Hyena, Mamba and GLA; RetNet and BaseConv",
     jobs={scale: _jobs(scale) for scale in ("smoke", "cpu", "paper")},
     about={
         "paper": "8192 symbols, 4 pairs in 64 tokens, as many examples as in the paper's grid",

@@ -31,15 +31,21 @@ def test_tables():
     assert studies.ranges(ROWS).splitlines()[2:] == ["| A | 1 to 4 | 0.125 to 0.500 |", "| B |  | 1.000 |"]
 
 
-def test_losses_of_gated_convolutions_in_the_text():
-    """The sentence before the block `mqar_gates`: the losses in training of the figure's best runs."""
+def test_losses_in_the_text():
+    """The losses in training of the best runs of `mqar_tradeoff`, which the sentences around it have."""
     text = " ".join((studies.HERE / "recall.md").read_text(encoding="utf-8").split())
     rows = best(read(studies.RESULTS / "mqar" / "tradeoff" / "results.jsonl"))
     losses = {name: sorted(row["loss"] for row in rows if row["family"] == name) for name in ("H3", "Hyena")}
     low, high = (f"{loss:.1f}" for loss in losses["Hyena"])
+    late = {row["family"]: f"{row['loss']:.1f}" for row in rows if row["d_model"] == 32}
+    four = [late[name] for name in ("Gated DeltaNet", "Mamba", "GLA", "RWKV-7")]
+    assert f"after 1,152 steps are {', '.join(four[:3])} and {four[3]} nats, where DeltaNet's is " in text
+    assert f"DeltaNet's is {late['DeltaNet']}." in text
+    three = [late[name] for name in ("BaseConv", "LongConv", "RetNet")]
+    assert f"late in the same way ({three[0]}, {three[1]} and {three[2]})" in text
     assert {f"{loss:.1f}" for loss in losses["H3"]} == {"5.8"}
     assert f"H3 ends at 5.8 and Hyena at {low} to {high}: after 1,152 steps" in text
-    assert {row["steps"] for row in rows if row["family"] in losses} == {1152}
+    assert {row["steps"] for row in rows if row["family"] != "Attention"} == {1152}
     assert 19.5 < 22_500 / 1152 < 20.5
     assert 7 < 180_000 / 24_576 < 7.5
     assert f"512 values have a loss of {math.log(512):.1f} nats" in text
