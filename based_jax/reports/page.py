@@ -6,7 +6,7 @@ from pathlib import Path
 from based_jax.published.tables import Column, Table, names, shared_columns, table
 from based_jax.reports.measured import Cells, Results, measured
 from based_jax.reports.states import held_bytes
-from based_jax.reports.studies import Run
+from based_jax.reports.studies import STUDIES, UNPRINTED, Run, runs_of
 from pallas_kernels import markdown
 
 _ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
@@ -23,6 +23,7 @@ def page(results: Results) -> str:
             if name.startswith(beginning):
                 parts += _table(table(name), results)
     parts += ["## Conv-Basis", "The paper prints no table of results, and no numbers in its figures."]
+    parts += _unprinted(results.directory)
     lines = [f"- {_meaning(name, column)}" for name, column in shared_columns().items()]
     return "\n\n".join([*parts, "## Columns", "\n".join(lines)]) + "\n"
 
@@ -98,19 +99,37 @@ def _run(run: Run, directory: Path) -> list[str]:
     """Describe a run of the study at another scale than the papers': its own numbers."""
     if run.scale == "paper":
         return []
+    where = run.path.relative_to(directory)
+    return [
+        f"Our run has another scale, `--scale {run.scale}` (`{where}`), so its cells are not comparable. "
+        f"{run.study.about[run.scale]}:",
+        _rows(run),
+    ]
+
+
+def _rows(run: Run) -> str:
+    """Return a table with the best learning rate of each job."""
     rows = []
     for row in run.rows:
         state = f"{4 * row['state_size']:,}" if row["state_size"] else "-"
         held = f"{row['state_bytes']:,}" if row.get("state_bytes") else "-"
         rows.append([row["family"], row["setting"], state, held, f"{row['accuracy']:.3f}"])
-    where = run.path.relative_to(directory)
-    return [
-        f"Our run has another scale, `--scale {run.scale}` (`{where}`), so its cells are not comparable. "
-        f"{run.study.about[run.scale]}:",
-        "\n".join(
-            markdown.table(["model", "setting", "state_bytes", "held", "accuracy"], rows, words=(0, 1))
-        ),
-    ]
+    return "\n".join(
+        markdown.table(["model", "setting", "state_bytes", "held", "accuracy"], rows, words=(0, 1))
+    )
+
+
+def _unprinted(directory: Path) -> list[str]:
+    """Describe the figures of synthetic tasks that print no numbers, with our runs of their studies."""
+    parts = ["## Figures without printed numbers", "[Recall](recall.md) discusses our runs."]
+    for figure, (study, shows) in UNPRINTED.items():
+        parts += [f"### {figure}", shows]
+        for run in runs_of(directory, study) if study not in STUDIES.values() else ():
+            where = run.path.relative_to(directory)
+            parts += [f"Ours, `--scale {run.scale}` (`{where}`). {run.study.about[run.scale]}:", _rows(run)]
+        command = f"python -m based_jax.experiments.{study} --scale paper"
+        parts.append(f"```\n{command} --out results/{study.replace('_', '/', 1)}-paper\n```")
+    return parts
 
 
 def _join_lists(parts: Sequence[str]) -> list[str]:

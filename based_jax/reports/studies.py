@@ -1,7 +1,6 @@
 """Read our runs of the studies that draw a published figure."""
 
 import importlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from based_jax.experiments.based_data import SLICE
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Study
-from based_jax.files import read_json
+from based_jax.files import read_json, read_json_lines
 
 STUDIES = {
     "based_figure_2": "mqar_tradeoff",
@@ -18,6 +17,25 @@ STUDIES = {
     "zoology_figure_2": "mqar_width",
 }
 """Studies by table."""
+
+UNPRINTED = {
+    "Based, Figure 1 (centre)": (
+        "mqar_window",
+        "Recall by the window. Linear attention with a short window recalls more than either alone, and with "
+        "windows of 64 to 128 tokens nearly what attention does.",
+    ),
+    "Based, Figure 8": (
+        "mqar_tradeoff",
+        "Figure 2 with sparse approximations: ScatterBrain, BigBird and Nystromformer lie below Based. Our "
+        "run is [above](#based-figure-2).",
+    ),
+    "Zoology, Figures 6 and 7": (
+        "mqar_pairs",
+        "Recall by the number of pairs, and by Hyena's heads. With more pairs RetNet and Hyena need a larger "
+        "width; windows hold as many pairs as fit; more heads recall more.",
+    ),
+}
+"""Figures without printed numbers -> their study, and what they show."""
 
 
 @dataclass(frozen=True)
@@ -32,22 +50,25 @@ class Run:
 
 
 def read_runs(directory: Path, table: str) -> list[Run]:
-    """Return the runs below a directory that belong to a table, sorted by path.
+    """Return the runs below a directory that belong to a table; see `runs_of`."""
+    return runs_of(directory, STUDIES[table]) if table in STUDIES else []
+
+
+def runs_of(directory: Path, study: str) -> list[Run]:
+    """Return the runs of a study below a directory, sorted by path.
 
     Raises:
         FileNotFoundError: a study.json without its results.
         ValueError: a study.json that no study wrote; the message has its path.
     """
-    if table not in STUDIES:
-        return []
     runs = []
     for path in sorted(directory.rglob("study.json")):
         name, scale = _facts(path)
-        if name == STUDIES[table]:
-            lines = (path.parent / "results.jsonl").read_text(encoding="utf-8").splitlines()
-            slice_ = SLICE[scale] if table == "based_figure_3" else None
-            study = importlib.import_module(f"based_jax.experiments.{name}").STUDY
-            runs.append(Run(path.parent, study, scale, tuple(best(map(json.loads, lines), slice_))))
+        if name == study:
+            rows = read_json_lines(path.parent / "results.jsonl")
+            slice_ = SLICE[scale] if name == "mqar_feature_maps" else None
+            module = importlib.import_module(f"based_jax.experiments.{name}")
+            runs.append(Run(path.parent, module.STUDY, scale, tuple(best(rows, slice_))))
     return runs
 
 
