@@ -139,11 +139,11 @@ def gates(rows: Rows) -> str:
     longest: dict[str, Mapping[str, Any]] = {}
     for row in rows:
         longest[row["family"]] = max(row, longest.get(row["family"], row), key=lambda each: each["steps"])
-    names = {row["job"]: family for family, row in longest.items()}
     cells: dict[int, dict[str, float]] = {}
-    for point in read(RESULTS / "mqar" / "gates" / "curves.jsonl"):
-        if point["job"] in names and point["step"] % _EVERY == 0:
-            cells.setdefault(point["step"], {})[names[point["job"]]] = point["accuracy"]
+    for family, row in longest.items():
+        for step, accuracy in row["curve"]:
+            if step % _EVERY == 0:
+                cells.setdefault(step, {})[family] = accuracy
     lines = [[family, *(f"{cells[step][family]:.2f}" for step in sorted(cells))] for family in longest]
     steps = [f"{step:,} steps" for step in sorted(cells)]
     first = table([*heads, *(f"{number} pairs" for number in pairs)], runs)

@@ -39,7 +39,7 @@ def rows(jobs, seed=0):
         record = {"accuracy": accuracy, "slices": slices, "parameters": 1000, "status": "finished"}
         facts = {"job": job.name, "family": job.family, "setting": job.setting, **job.facts}
         numbers = {
-            "learning_rate": 1e-3,
+            "learning_rate": float(job.flags.get("learning_rates", "0.001").split(",")[0]),
             "seed": 0,
             "epochs": 1.0,
             "seconds": 60.0,
