@@ -294,6 +294,8 @@ def _legend(
         look: Any = {"color": color, "marker": marker, "markerfacecolor": face}
         handles.append(Line2D([], [], label=label, linestyle=dashes, **look))
     if handles:
+        widest = 0.6 + 0.088 * max(len(label) for label, *_ in entries)  # inches, with the line before it
+        ncols = max(1, min(ncols, int(figure.get_size_inches()[0] / widest)))
         columns = -(-len(handles) // -(-len(handles) // ncols))
         legend(figure, handles=handles, ncols=columns)
 

@@ -161,6 +161,7 @@ def _range(values: Sequence[float], form: str) -> str:
 BLOCKS: dict[str, Block | Cards] = {
     "mqar_tradeoff": Block("recall.md", "mqar/tradeoff", ranges),
     "mqar_gates": Block("recall.md", "mqar/gates", gates),
+    "mqar_window": Block("recall.md", "mqar/window", grid("family", "window")),
     "read_twice": Block("recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("evaluation.md", "recall_card"),
     "tasks": Block("recall.md", "tasks", grid("task", "family")),
