@@ -15,7 +15,7 @@ from based_jax.models.config import REMAT
 from based_jax.models.scan import find_repeats
 from based_jax.training.bad_loss import BadLossConfig
 from based_jax.training.devices.hosts import HostsConfig
-from based_jax.training.mixer_options import parse_options, split_options
+from based_jax.training.named_options import parse_options, split_options
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.recipes import find_file
 from based_jax.training.run.trackers import TrackConfig

@@ -30,10 +30,10 @@ from based_jax import command, mixers
 from based_jax.data.tasks import Task, task_settings
 from based_jax.generate.rows import row_bytes
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
-from based_jax.training.mixer_options import parse_named
 from based_jax.training.mqar.grid import LABEL_LOSSES
 from based_jax.training.mqar.segments import AXES, EXAMPLES, columns, make_segments, parse_segments
 from based_jax.training.mqar.sweep import Outcome, SweepConfig, sweep
+from based_jax.training.named_options import parse_named
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run import directory
 from based_jax.training.run.checkpoints import say_once

@@ -4,7 +4,7 @@ import pytest
 
 from based_jax.models import MixerSpec
 from based_jax.training.lm_config import LMConfig, model_config
-from based_jax.training.mixer_options import parse_options, split_options
+from based_jax.training.named_options import parse_options, split_options
 
 
 def test_values_are_json_or_text():
