@@ -122,6 +122,26 @@ def ranges(rows: Rows) -> str:
     return "\n".join(table(["family", "state, KiB", "accuracy"], lines))
 
 
+def states(pairs: str) -> Callable[[Rows], str]:
+    """Return a function that makes a table of states, parameters and accuracies, a row per job.
+
+    Args:
+        pairs: number of pairs whose accuracy has a column of its own.
+    """
+
+    def text(rows: Rows) -> str:
+        lines = []
+        for row in rows:
+            sizes = [f"{4 * row['state_size'] / 1024:.3g}", f"{row['state_bytes'] / 1024:.3g}"]
+            hard = row["slices"]["num_pairs"][pairs]
+            found = [f"{row['parameters']:,}", f"{row['accuracy']:.3f}", f"{hard:.3f}"]
+            lines.append([row["family"], row["setting"], *sizes, *found])
+        heads = ["family", "setting", "state, KiB", "held, KiB", "parameters", "accuracy", f"{pairs} pairs"]
+        return "\n".join(table(heads, lines, words=(0, 1)))
+
+    return text
+
+
 def gates(rows: Rows) -> str:
     """Return two tables of `mqar_gates`: its runs, and the accuracy of the longest ones as they go on."""
     heads = ["model", "steps", "examples", "training loss", "test loss"]

@@ -78,12 +78,12 @@ _RECIPE = ("vocab_size", "examples", "test_examples", "epochs", "batch_size", "l
 def recipe(scale: str, family: str = "") -> dict[str, Any]:
     """Return the trainer's flags that Zoology's studies share, at each scale.
 
-    At the scale cpu Attention may take twice the steps. Without a convolution it picks among a text's values
-    for thousands of steps, and then learns to recall within a few hundred; there it stops.
+    At the scale cpu Attention may take six times the steps. Without a convolution it picks among a text's
+    values for thousands of steps, and then learns to recall within a few hundred; there it stops.
     """
     values = {
         "paper": (8192, 100_000, 3000, 64, 256, rates(-4, -2, 4)),
-        "cpu": (256, 16_384, 512, 24 if family == "Attention" else 12, 64, "0.003162"),
+        "cpu": (256, 16_384, 512, 72 if family == "Attention" else 12, 64, "0.003162"),
         "smoke": (256, 4096, 256, 2, 128, "1e-2"),
     }
     return dict(zip(_RECIPE, values[scale], strict=True))

@@ -61,8 +61,8 @@ STUDY = Study(
     },
     about={
         "paper": "The paper's grid: 8 to 64 pairs in 256 tokens, data and models for each number",
-        "cpu": "A small version: 256 symbols, 2 to 8 pairs in 32 tokens, 12 epochs (Attention 24) of 16,384 "
-        "examples",
+        "cpu": "A small version: 256 symbols, 2 to 8 pairs in 32 tokens, 12 epochs (Attention to 72) of "
+        "16,384 examples",
         "smoke": "Not a result, a check that everything runs: 256 symbols, 2 and 4 pairs in 32 tokens",
     },
     panels=_panels,

@@ -103,7 +103,7 @@ STUDY = Study(
     },
     about={
         "paper": "The paper's grid: 8192 symbols, data and models of their own for each length, 64 epochs",
-        "cpu": "A small version: 256 symbols, 4 pairs in 32 tokens, 12 epochs (Attention 24) of 16,384 "
+        "cpu": "A small version: 256 symbols, 4 pairs in 32 tokens, 12 epochs (Attention to 72) of 16,384 "
         "examples",
         "smoke": "Not a result, a check that everything runs: 256 symbols, 4 pairs in 32 tokens",
     },

@@ -73,6 +73,9 @@ def test_the_trainer_takes_every_job(name, scale):
         train, test = settings.segments
         assert all(task.num_examples >= 128 for task in [*train, *test])
         assert settings.architecture.d_model == job.flags.get("d_model", settings.d_model)
+        if scale == "smoke" and settings.architecture.input_dim is None:
+            held = state_bytes(settings.architecture, settings.longest)
+            assert (held is None) == ("autocorrelation" in job.model)
         assert settings.sweep.learning_rates
 
 

@@ -233,10 +233,16 @@ def train_synthetic(config: SyntheticConfig) -> Outcome:
         return sweep(architecture, train, test, grid, config.directory, facts, config.tracking)
 
 
-def state_bytes(architecture: ModelConfig, length: int) -> int:
-    """Return the bytes of `init_state` for one sequence of `length` tokens, with caches and counters."""
+def state_bytes(architecture: ModelConfig, length: int) -> int | None:
+    """Return the bytes of `init_state` for one sequence of `length` tokens, with caches and counters.
+
+    None if a mixer has no state with its options, such as `input_conv` with the filter "autocorrelation".
+    """
     model = LanguageModel(architecture)
-    return row_bytes(jax.eval_shape(lambda: model.init_state(1, length)))
+    try:
+        return row_bytes(jax.eval_shape(lambda: model.init_state(1, length)))
+    except ValueError:
+        return None
 
 
 def _prepare_workdir(config: SyntheticConfig, architecture: ModelConfig) -> None:
