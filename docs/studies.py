@@ -11,6 +11,8 @@ job with its best learning rate only (`based_jax.experiments.results.best`). `gr
 `ranges` is one:
 
     "mqar_window": Block("recall.md", "mqar/window", grid("family", "window")),
+    "mqar_width": Block("recall.md", "mqar/width", grid("family", "d_model")),
+    "mqar_pairs": Block("recall.md", "mqar/pairs", grid("family", "pairs")),
     "mqar_pairs": Block("recall.md", "mqar/pairs", grid("family", "pairs", where={"d_model": 64})),
 
 A function of your own can also write sentences with numbers. tests/docs/test_studies.py runs the check.
@@ -89,7 +91,8 @@ def grid(row: str, column: str, where: Mapping[str, Any] | None = None) -> Calla
 
     Args:
         row, column: keys of the results, such as "family" and "d_model", whose values are the table's rows
-            and columns, in the order of the results. Of several jobs with the same two the best counts.
+            and columns: numbers ascend, names are in the order of the results. Of several jobs with the same
+            two the best counts.
         where: values that other keys must have, such as {"length": 64}.
     """
 
@@ -100,6 +103,8 @@ def grid(row: str, column: str, where: Mapping[str, Any] | None = None) -> Calla
             of_row = cells.setdefault(each[row], {})
             of_row[each[column]] = max(of_row.get(each[column], 0.0), each["accuracy"])
         columns = list(dict.fromkeys(each[column] for each in chosen))
+        if all(isinstance(name, int | float) for name in columns):
+            columns.sort()
         lines = [
             [str(name), *(f"{found[key]:.3f}" if key in found else "" for key in columns)]
             for name, found in cells.items()
@@ -182,6 +187,8 @@ BLOCKS: dict[str, Block | Cards] = {
     "mqar_tradeoff": Block("recall.md", "mqar/tradeoff", ranges),
     "mqar_gates": Block("recall.md", "mqar/gates", gates),
     "mqar_window": Block("recall.md", "mqar/window", grid("family", "window")),
+    "mqar_width": Block("recall.md", "mqar/width", grid("family", "d_model")),
+    "mqar_pairs": Block("recall.md", "mqar/pairs", grid("family", "pairs")),
     "read_twice": Block("recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("evaluation.md", "recall_card"),
     "tasks": Block("recall.md", "tasks", grid("task", "family")),

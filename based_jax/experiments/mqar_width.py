@@ -34,6 +34,7 @@ _ABOVE = {
 """Layers that repeat."""
 _BELOW = {
     "BaseConv, repeats": "input_conv",
+    "BaseConv, after repeats": "input_conv:copy_next=true",
     "BaseConv, autocorrelation": "input_conv:filter=autocorrelation:lags={pairs}",
     "BaseConv, attention": "attention",
 }

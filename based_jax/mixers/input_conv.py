@@ -2,12 +2,16 @@
 
     y = (x W + b) * (h(x) conv x)
 
-    programmatic     h_s = 1 if the segment's token ids have repeated at the distance s >= 1
+    programmatic     h_s = 1 if the segment's token ids have repeated at the distance s >= 1;
+                     with `copy_next` h_{s-1} = 1
     autocorrelation  h_s = softmax over the t distances of the largest sum_i p_i.p_{i-s} / N, else 0;  p = x P
 
 The paper computes its filters from the whole row. Here the programmatic filter of a token is computed from
 the tokens up to it, so it is causal and has a state; the autocorrelation filter is not causal. The paper's
 spikes have height 1; the softmax used here lets P learn.
+
+A repeated key lies s tokens after its first occurrence, and the value that it asks for one token less: the
+construction of the appendix (H.8) takes values with `copy_next`, and keys without.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -48,6 +52,7 @@ class InputConv(Mixer):
             state or segments).
         lags: number of distances t that the autocorrelation selects.
         width: channels of P; default d_model.
+        copy_next: take the token after each repeated one instead of the repeated one ("programmatic" only).
     """
 
     wants_tokens: ClassVar[bool] = True
@@ -62,9 +67,12 @@ class InputConv(Mixer):
     filter: str = "programmatic"
     lags: Repeats = 8
     width: Size | None = None
+    copy_next: bool = False
 
     def setup(self) -> None:
         expect_choice("filter", self.filter, FILTERS)
+        is_valid = not self.copy_next or self.filter == "programmatic"
+        expect(is_valid, "copy_next", self.copy_next, f"False with filter = {self.filter!r}")
         self.projection = self.linear(self.d_model, "embed", "mlp", bias=True)
         if self.filter == "autocorrelation":
             self.comparison = self.linear(self.width or self.d_model, "embed", "mlp")
@@ -86,6 +94,8 @@ class InputConv(Mixer):
         else:
             inputs, history, last = x, tokens, jnp.full(x.shape[:2], -1, jnp.int32)
         matrix, last = ops.repeated_lags(history, last, positions)
+        if self.copy_next:  # a repeated token is before this one, so the next is at most this one
+            matrix = jnp.pad(matrix[..., :-1], ((0, 0), (0, 0), (1, 0)))
         y = self.projection(x) * jnp.einsum("bnw,bwd->bnd", matrix.astype(x.dtype), inputs.astype(x.dtype))
         if context.has_state:  # the newest tokens of a longer row have replaced its oldest
             y = nan_unless((stream.length <= history.shape[1])[:, None, None], y)

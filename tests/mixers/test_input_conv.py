@@ -26,8 +26,8 @@ def gates(runner):
     return X @ params["projection"]["kernel"] + params["projection"]["bias"]
 
 
-def by_hand(ids):
-    """sum over the distances that the tokens up to i have repeated at."""
+def by_hand(ids, shorter=0):
+    """sum over the distances, less `shorter`, that the tokens up to i have repeated at."""
     y = np.zeros(X.shape)
     for row in range(2):
         starts = oracles.segment_starts(ids[row])
@@ -35,7 +35,7 @@ def by_hand(ids):
             begin, tokens = starts[i], TOKENS[row]
             for s in range(1, i - begin + 1):
                 if any(tokens[t] == tokens[t - s] for t in range(begin + s, i + 1)):
-                    y[row, i] += X[row, i - s]
+                    y[row, i] += X[row, i - s + shorter]
     return y
 
 
@@ -45,10 +45,13 @@ def test_the_programmatic_filter_is_its_equation():
         y, _ = runner(X, tokens=TOKENS, segment_ids=ids)
         assert_close(y, gates(runner) * by_hand(ids), FLOAT32)
     assert_close(runner(X, tokens=TOKENS)[0], gates(runner) * by_hand(np.zeros_like(IDS)), FLOAT32)
+    after = run(copy_next=True)
+    y, _ = after(X, tokens=TOKENS, segment_ids=IDS)
+    assert_close(y, gates(after) * by_hand(IDS, shorter=1), FLOAT32)
 
 
 def test_the_programmatic_filter_obeys_the_laws():
-    runner = run()
+    runner = run(copy_next=True)
     laws.split_law(runner, X, [6, 1, 6], tokens=TOKENS)
     laws.split_law(runner, X, [1, 6, 6], tokens=TOKENS, segment_ids=IDS)
     whole, _ = runner(X, tokens=TOKENS)

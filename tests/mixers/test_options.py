@@ -72,6 +72,11 @@ def init(name, options, **context):
         ("hyper_feature_attention", {"rotary_fraction": 1.5}, "rotary_fraction = 1.5: expected at least 0"),
         ("input_conv", {"filter": "some"}, "filter = 'some': expected one of 'programmatic'"),
         ("input_conv", {"lags": 0}, "lags = 0: expected at least 1"),
+        (
+            "input_conv",
+            {"filter": "autocorrelation", "copy_next": True},
+            "copy_next = True: expected False with filter = 'autocorrelation'",
+        ),
         ("linear_attention", {"feature_map": "elu"}, "feature_map = 'elu': expected one of 'taylor'"),
         (
             "linear_attention",
