@@ -52,6 +52,62 @@ def test_losses_in_the_text():
     assert f"four values {math.log(4):.1f}." in text
 
 
+def results(name, key):
+    """Rows of a study by family and a fact."""
+    rows = best(read(studies.RESULTS / "mqar" / name / "results.jsonl"))
+    return {(row["family"], row[key]): row for row in rows}
+
+
+def test_numbers_between_the_tables():
+    """Numbers in the sentences on windows, widths and pairs."""
+    text = " ".join((studies.HERE / "recall.md").read_text(encoding="utf-8").split())
+
+    def said(form, *values):
+        assert form.format(*values) in text
+
+    def accuracies(rows, *keys):
+        return [rows[key]["accuracy"] for key in keys]
+
+    windows = results("window", "window")
+    smaller = [windows["both", window] for window in (4, 8, 16, 32)]
+    kept = [row["slices"]["num_pairs"]["64"] for row in smaller]
+    said("the smaller windows keep {:.2f} to {:.2f}", min(kept), max(kept))
+    losses = [row["loss"] for row in smaller]
+    said(
+        "training loss is {:.2f}, and theirs {:.2f} to {:.2f}",
+        windows["both", 64]["loss"],
+        min(losses),
+        max(losses),
+    )
+    one, two = (windows[family, 64]["slices"] for family in ("both", "sliding window alone"))
+    assert {pairs: round(value, 2) for pairs, value in one["num_pairs"].items()} == {
+        pairs: round(value, 2) for pairs, value in two["num_pairs"].items()
+    }
+    said("loss is {:.1f}. After a", windows["linear attention alone", 0]["loss"])
+    said("the same layer has {:.3f}", windows["both, without the window", 0]["accuracy"])
+
+    widths = results("width", "d_model")
+    attention = [widths["Attention", width] for width in (16, 32, 64)]
+    for key, form in (("accuracy", "reaches {:.3f} to {:.3f}"), ("steps", "after {:,} to {:,} steps")):
+        values = [row[key] for row in attention]
+        said(form, min(values), max(values))
+    guesses = accuracies(widths, *((family, 64) for family in ("Hyena", "RWKV-4", "BaseConv")))
+    said("({:.2f} to {:.2f} at width 64)", min(guesses), max(guesses))
+    for family, form, bound in (
+        ("repeats", "{:.2f} at best", max),
+        ("after repeats", "{:.2f} and more", min),
+    ):
+        said(form, bound(accuracies(widths, *((f"BaseConv, {family}", width) for width in (16, 32, 64)))))
+
+    pairs = results("pairs", "pairs")
+    said("recalls 2 pairs ({:.3f})", *accuracies(pairs, ("RetNet", 2)))
+    said("recalls 4 ({:.3f} in", *accuracies(widths, ("RetNet", 64)))
+    said("falls from {:.3f} to {:.3f}", *accuracies(pairs, ("sliding window 8", 2), ("sliding window 8", 8)))
+    heads = accuracies(pairs, ("Hyena, 2 heads", 4), ("Hyena", 4))
+    said("with 2 heads {:.3f} of 4 pairs, without heads {:.3f}", *heads)
+    said("two values ({:.3f}) in {:,} steps", *(pairs["Attention", 2][key] for key in ("accuracy", "steps")))
+
+
 def test_a_stale_page_is_noticed(monkeypatch, tmp_path, capsys):
     """A number that changes in the results is out of date on the page until the command has run."""
     monkeypatch.setattr(studies, "HERE", tmp_path)
