@@ -13,6 +13,7 @@ job with its best learning rate only (`based_jax.experiments.results.best`). `gr
     "mqar_window": Block("recall.md", "mqar/window", grid("family", "window")),
     "mqar_width": Block("recall.md", "mqar/width", grid("family", "d_model")),
     "mqar_pairs": Block("recall.md", "mqar/pairs", grid("family", "pairs")),
+    "mqar_feature_maps": Block("recall.md", "mqar/feature_maps", states("64")),
     "mqar_pairs": Block("recall.md", "mqar/pairs", grid("family", "pairs", where={"d_model": 64})),
 
 A function of your own can also write sentences with numbers. tests/docs/test_studies.py runs the check.
@@ -189,6 +190,7 @@ BLOCKS: dict[str, Block | Cards] = {
     "mqar_window": Block("recall.md", "mqar/window", grid("family", "window")),
     "mqar_width": Block("recall.md", "mqar/width", grid("family", "d_model")),
     "mqar_pairs": Block("recall.md", "mqar/pairs", grid("family", "pairs")),
+    "mqar_feature_maps": Block("recall.md", "mqar/feature_maps", states("64")),
     "read_twice": Block("recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("evaluation.md", "recall_card"),
     "tasks": Block("recall.md", "tasks", grid("task", "family")),

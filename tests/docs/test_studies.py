@@ -99,6 +99,13 @@ def test_numbers_between_the_tables():
     ):
         said(form, bound(accuracies(widths, *((f"BaseConv, {family}", width) for width in (16, 32, 64)))))
 
+    maps = results("feature_maps", "setting")
+    hardest = {key: row["slices"]["num_pairs"]["64"] for key, row in maps.items()}
+    said("ReLU recalls {:.3f} of 64 pairs", hardest["ReLU", "d 64, d' 64"])
+    taylor = (hardest["Taylor", setting] for setting in ("d 64, d' 8", "d 32, d' 16"))
+    said("Taylor has {:.3f} with 12 KiB and {:.3f} with 20 KiB", *taylor)
+    said("loss at width 64 is {:.1f}, where", maps["AllPoly", "d 64, d' 64"]["loss"])
+
     pairs = results("pairs", "pairs")
     said("recalls 2 pairs ({:.3f})", *accuracies(pairs, ("RetNet", 2)))
     said("recalls 4 ({:.3f} in", *accuracies(widths, ("RetNet", 64)))
