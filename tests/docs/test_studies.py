@@ -41,8 +41,8 @@ def test_losses_in_the_text():
     four = [late[name] for name in ("Gated DeltaNet", "Mamba", "GLA", "RWKV-7")]
     assert f"after 1,152 steps are {', '.join(four[:3])} and {four[3]} nats, where DeltaNet's is " in text
     assert f"DeltaNet's is {late['DeltaNet']}." in text
-    three = [late[name] for name in ("BaseConv", "LongConv", "RetNet")]
-    assert f"late in the same way ({three[0]}, {three[1]} and {three[2]})" in text
+    three = [late[name] for name in ("RetNet", "BaseConv", "LongConv")]
+    assert f"have not finished either ({three[0]}, {three[1]} and {three[2]})" in text
     assert {f"{loss:.1f}" for loss in losses["H3"]} == {"5.8"}
     assert f"H3 ends at 5.8 and Hyena at {low} to {high}: after 1,152 steps" in text
     assert {row["steps"] for row in rows if row["family"] != "Attention"} == {1152}
