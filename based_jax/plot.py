@@ -295,7 +295,9 @@ def _legend(
         handles.append(Line2D([], [], label=label, linestyle=dashes, **look))
     if handles:
         widest = 0.6 + 0.088 * max(len(label) for label, *_ in entries)  # inches, with the line before it
-        ncols = max(1, min(ncols, int(figure.get_size_inches()[0] / widest)))
+        width, height = figure.get_size_inches()
+        ncols = max(1, min(ncols, int(width / widest)))
+        figure.set_size_inches(width, height + 0.22 * max(0, -(-len(handles) // ncols) - 4))
         columns = -(-len(handles) // -(-len(handles) // ncols))
         legend(figure, handles=handles, ncols=columns)
 

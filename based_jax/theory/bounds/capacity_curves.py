@@ -31,12 +31,16 @@ WIDTHS = tuple(2**n for n in range(2, 9))
 
 
 def curves(directory: Path) -> list[Line]:
-    """Return the lines, and the best models of a study's directory (`results.jsonl` and `study.json`)."""
+    """Return the lines, and the best models of a study's directory (`results.jsonl` and `study.json`).
+
+    The models are of the families in the paper's figure.
+    """
     expect((directory / "study.json").is_file(), "directory", str(directory), "one with study.json")
     study = read_json(directory / "study.json")
     expect_choice("study", study["study"], ("mqar_tradeoff",))
-    rows = Results(directory / "results.jsonl").rows
-    return [*theory(study["scale"]), *lines(best(rows), state_bytes)]
+    figure_2 = published_points()
+    rows = [row for row in best(Results(directory / "results.jsonl").rows) if row["family"] in figure_2]
+    return [*theory(study["scale"]), *lines(rows, state_bytes)]
 
 
 def published_curves() -> list[Line]:
