@@ -68,6 +68,18 @@ def test_numbers_between_the_tables():
     def accuracies(rows, *keys):
         return [rows[key]["accuracy"] for key in keys]
 
+    trained = read(studies.RESULTS / "mqar" / "gates" / "results.jsonl")
+    hyena = {
+        (row["setting"], row["learning_rate"]): row["slices"]["num_pairs"]["4"]
+        for row in trained
+        if row["family"] == "Hyena"
+    }
+    said("four times the steps ({:.3f} of 4 pairs)", hyena["d 32, 24 epochs", 0.01])
+    said("twice the steps ({:.3f})", hyena["d 32, 4 epochs of 3 times the examples", 0.01])
+    rates = (hyena["d 32, 6 epochs", rate] for rate in (0.003162, 0.01))
+    said("learning rate ({:.3f}, where 0.01 has {:.3f})", *rates)
+    said("({:.3f} at width 64), as in the paper", hyena["d 64, 6 epochs", 0.01])
+
     windows = results("window", "window")
     smaller = [windows["both", window] for window in (4, 8, 16, 32)]
     kept = [row["slices"]["num_pairs"]["64"] for row in smaller]
