@@ -80,6 +80,10 @@ def test_numbers_between_the_tables():
     said("learning rate ({:.3f}, where 0.01 has {:.3f})", *rates)
     said("({:.3f} at width 64), as in the paper", hyena["d 64, 6 epochs", 0.01])
 
+    h3 = [row["slices"]["num_pairs"]["4"] for row in best(trained) if row["family"] == "H3"]
+    said("H3 begins sooner at a larger rate ({:.3f} of 4 pairs", h3[2])
+    said("more examples ({:.3f} after", h3[1])
+
     windows = results("window", "window")
     smaller = [windows["both", window] for window in (4, 8, 16, 32)]
     kept = [row["slices"]["num_pairs"]["64"] for row in smaller]
