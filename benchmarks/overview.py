@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax import plot
-from based_jax.experiments.mqar_tradeoff import STUDY, published_points
+from based_jax.experiments.mqar_tradeoff import STUDY, of_figure_2
 from based_jax.experiments.panels import STATE_AXIS, Line, Panel, lines, state_bytes
 from based_jax.experiments.results import Results, best
 from benchmarks.analysis import series
@@ -52,14 +52,12 @@ def draw(scale: str, rows: list[dict[str, Any]], report: dict[str, Any], path: P
 
     The study's families are those of the paper's figure.
     """
-    figure_2 = published_points()
-    rows = [row for row in rows if row["family"] in figure_2]
     settings, machine = report["settings"], report["machine"]
     times = {family: series(report["rows"], name, FORWARD_BACKWARD) for name, family in OPS.items()}
     panels = [
         Panel(
             "recall against state: models trained on MQAR",
-            lines=lines(rows, state_bytes, frontier=True),
+            lines=lines(of_figure_2(rows), state_bytes, frontier=True),
             **STATE_AXIS,
         ),
         Panel(

@@ -29,6 +29,12 @@ def published_points() -> dict[str, list[tuple[float, float]]]:
     return {family: line for family, line in points.items() if line}
 
 
+def of_figure_2(rows: Rows) -> Rows:
+    """Return the rows of the families in the paper's figure."""
+    shown = published_points()
+    return [row for row in rows if row["family"] in shown]
+
+
 def _grid(
     scale: str,
     family: str,
