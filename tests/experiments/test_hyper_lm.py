@@ -208,6 +208,14 @@ def test_a_study_to_its_end_and_again(command, capsys):
     assert len((out / "results.jsonl").read_text().splitlines()) == len(rows)
     with pytest.raises(ValueError, match="another directory"):
         command("--scale", "cpu")
+    older = out / "models" / "a-sa.json"
+    fields = json.loads(older.read_text())
+    del fields["input_dim"]  # a field that a later version added, with its default
+    older.write_text(json.dumps(fields))
+    assert command("--families", "SA")[0] == 0
+    older.write_text("{")
+    with pytest.raises(ValueError, match="another directory: its a-sa.json"):
+        command("--families", "SA")
     with pytest.raises(ValueError, match="families"):
         command("--families", "HFA")
 

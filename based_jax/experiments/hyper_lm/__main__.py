@@ -1,5 +1,6 @@
 """``python -m based_jax.experiments.hyper_lm --scale smoke|cpu|paper --out DIR``: compare language models."""
 
+import json
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from based_jax.experiments.hyper_lm.runs import LMRunner
 from based_jax.experiments.job import Job
 from based_jax.experiments.results import FAILED, Row
 from based_jax.experiments.study import Flags, claim, run_command, train
+from based_jax.models import ModelConfig
 from based_jax.validate import expect
 
 NAME = "hyper_lm"
@@ -40,10 +42,18 @@ def prepare(out: Path, scale: str) -> None:
     claim(out, {"study": NAME, "scale": scale})
     (out / MODELS).mkdir(exist_ok=True)
     for key, config in models(SCALES[scale]).items():
-        path, text = out / MODELS / f"{key}.json", config.to_json() + "\n"
-        same = not path.exists() or path.read_text(encoding="utf-8") == text
+        path = out / MODELS / f"{key}.json"
+        same = not path.exists() or _read(path) == config
         expect(same, "out", str(out), f"another directory: its {path.name} is of another study or scale")
-        path.write_text(text, encoding="utf-8")
+        path.write_text(config.to_json() + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> ModelConfig | None:
+    """Return the model of a file, which an earlier version may have written with fewer fields."""
+    try:
+        return ModelConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError:
+        return None
 
 
 def _sentence(rows: list[Row]) -> str:
