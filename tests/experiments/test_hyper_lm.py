@@ -214,7 +214,7 @@ def test_a_study_to_its_end_and_again(command, capsys):
     older.write_text(json.dumps(fields))
     assert command("--families", "SA")[0] == 0
     older.write_text("{")
-    with pytest.raises(ValueError, match="another directory: its a-sa.json"):
+    with pytest.raises(ValueError, match=r"another directory: its a-sa\.json"):
         command("--families", "SA")
     with pytest.raises(ValueError, match="families"):
         command("--families", "HFA")
