@@ -1,4 +1,4 @@
-"""Study what mixers need in order to recall that recall little in `mqar_tradeoff` at a small scale.
+"""Study what mixers need in order to recall that recall little in Based's studies at a small scale.
 
 All training examples have the fewest pairs of that study. For gated convolutions (H3 and Hyena) one setting
 changes at a time: steps, examples, learning rate, width. The others have more steps only.
@@ -20,11 +20,17 @@ MORE_STEPS = {
     "GLA": "gla",
     "RetNet": "retnet",
     "BaseConv": "base_conv",
+    "Gated DeltaNet": "gated_delta_net",
+    "RWKV-7": "rwkv7",
+    "linear attention alone": ",".join(["linear_attention:feature_dim={features}"] * 2),
+    "AllPoly": "based:feature_map=all_poly:feature_dim={width}",
 }
-"""Families that only get more steps."""
+"""Families that only get more steps: of `mqar_tradeoff`, the two of `mqar_window` and `mqar_feature_maps`
+that had not learned, at the end."""
 _TRAIN = {"paper": (64, 4, 180_000), "cpu": (32, 4, 24_576), "smoke": (32, 2, 8192)}
 _TEST = {"paper": ((64, 4), (64, 8), (64, 16)), "cpu": ((32, 4), (64, 8)), "smoke": ((32, 2), (32, 4))}
 _WIDTH = {"paper": 64, "cpu": 32, "smoke": 32}
+_FEATURES = {"paper": 16, "cpu": 8, "smoke": 8}
 _EPOCHS = {"paper": 32, "cpu": 6, "smoke": 4}
 _RATE = "0.01"
 
@@ -46,7 +52,8 @@ def _jobs(scale: str) -> list[Job]:
         data = {"train": segments((tokens, pairs, factor * examples)), "test": test, "epochs": epochs}
         flags = {"d_model": width, **DATA[scale], **data, "learning_rates": learning_rates}
         facts = {"planned_epochs": epochs, "examples": factor * examples}
-        jobs.append(Job(family, setting, model, flags, facts))
+        layers = model.format(features=_FEATURES[scale], width=width)
+        jobs.append(Job(family, setting, layers, flags, facts))
     return jobs
 
 
@@ -73,7 +80,7 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
 STUDY = Study(
     name="mqar_gates",
     title="What late learners need in order to recall",
-    source="Based, Figure 2: H3, Hyena, Mamba and GLA; RetNet and BaseConv",
+    source="Based, Figures 1 to 3: its mixers that had not learned to recall",
     jobs={scale: _jobs(scale) for scale in ("smoke", "cpu", "paper")},
     about={
         "paper": "8192 symbols, 4 pairs in 64 tokens, as many examples as in the paper's grid",

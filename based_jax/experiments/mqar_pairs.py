@@ -18,13 +18,29 @@ HEADS = (1, 2, 4, 8)
 _LENGTHS = {"paper": 256, "cpu": 32, "smoke": 32}
 
 
-def _jobs(scale: str, pairs: Sequence[int], widths: Sequence[int], windows: Sequence[int]) -> list[Job]:
+def _jobs(
+    scale: str,
+    pairs: Sequence[int],
+    widths: Sequence[int],
+    windows: Sequence[int],
+    same_state: tuple[int, Sequence[int], Sequence[int]] | None = None,
+) -> list[Job]:
+    """Return a scale's jobs.
+
+    Args:
+        scale: key of the recipe.
+        pairs, widths, windows: the grid.
+        same_state: a further width for Hyena, its heads and pairs. With 8 heads a model of width 64 has the
+            state of one of width 32 with 2 heads.
+    """
     models = {"Attention": "attention,attention", "RetNet": "retnet,retnet", "Hyena": "hyena,hyena"}
     for window in windows:
         models[f"sliding window {window}"] = f"{_SHORT},sliding_window:left={window - 1}"
         models[f"blocked window {window}"] = f"{_SHORT},blocked_window:width={window}"
 
-    def jobs(figure: int, family: str, model: str) -> Iterator[Job]:
+    def jobs(
+        figure: int, family: str, model: str, widths: Sequence[int] = widths, pairs: Sequence[int] = pairs
+    ) -> Iterator[Job]:
         for width, number in product(widths, pairs):
             flags = {"d_model": width, "pairs": number, "length": _LENGTHS[scale], "random_fill": False}
             flags |= {"positions": family == "Attention", **recipe(scale, family)}
@@ -33,16 +49,27 @@ def _jobs(scale: str, pairs: Sequence[int], widths: Sequence[int], windows: Sequ
 
     found = [job for family, model in models.items() for job in jobs(6, family, model)]
     for count in HEADS[1:]:  # one head is Hyena of Figure 6
-        found += jobs(7, f"Hyena, {count} heads", ",".join([f"hyena:num_heads={count}"] * 2))
+        found += jobs(7, *_heads(count))
+    if same_state:
+        width, heads, few = same_state
+        for count in heads:
+            found += jobs(7, *_heads(count), [width], few)
     return found
+
+
+def _heads(count: int) -> tuple[str, str]:
+    """Return the name of Hyena with a number of heads, and two layers of it."""
+    if count == 1:
+        return "Hyena", "hyena,hyena"
+    return f"Hyena, {count} heads", ",".join([f"hyena:num_heads={count}"] * 2)
 
 
 def _panels(rows: Rows, scale: str) -> list[Panel]:
     chosen = best(rows)
-    widths = sorted({row["d_model"] for row in chosen})
+    panels_of = sorted({(row["figure"], row["d_model"]) for row in chosen})
     pairs = sorted({row["pairs"] for row in chosen})
     panels = []
-    for figure, width in product((6, 7), widths):
+    for figure, width in panels_of:
         of_figure = [row for row in chosen if row["figure"] == figure or row["family"] == "Hyena"]
         drawn = lines([row for row in of_figure if row["d_model"] == width], lambda row: row["pairs"])
         title = f"as Figure {figure}, model width {width}"
@@ -56,13 +83,13 @@ STUDY = Study(
     source="Zoology, Figures 6 and 7",
     jobs={
         "smoke": _jobs("smoke", (2, 4), (32,), (8,)),
-        "cpu": _jobs("cpu", (2, 4, 8), (32,), (8,)),
+        "cpu": _jobs("cpu", (2, 4, 8), (32,), (8,), same_state=(64, (1, 4, 8), (4, 8))),
         "paper": _jobs("paper", (8, 16, 32, 64), (64, 128, 256), _WINDOWS),
     },
     about={
         "paper": "The paper's grid: 8 to 64 pairs in 256 tokens, data and models for each number",
         "cpu": "A small version: 256 symbols, 2 to 8 pairs in 32 tokens, 12 epochs (Attention to 72) of "
-        "16,384 examples",
+        "16,384 examples; Hyena's heads also at width 64",
         "smoke": "Not a result, a check that everything runs: 256 symbols, 2 and 4 pairs in 32 tokens",
     },
     panels=_panels,
