@@ -193,7 +193,7 @@ BLOCKS: dict[str, Block | Cards] = {
     "mqar_feature_maps": Block("recall.md", "mqar/feature_maps", states("64")),
     "read_twice": Block("recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("evaluation.md", "recall_card"),
-    "tasks": Block("recall.md", "tasks", grid("task", "family")),
+    "tasks": Block("recall.md", "tasks", grid("setting", "family")),
 }
 """Blocks by the names in their marks."""
 

@@ -53,6 +53,12 @@ _SMALL: Mapping[str, Mapping[str, Any]] = {
 }
 """Flags of each task at the scales `cpu` and `smoke`."""
 
+_LONGER: Mapping[str, Mapping[str, Any]] = {
+    "single_query": {"epochs": 64, "learning_rates": "3e-3,1e-2"},
+    "parity": {"epochs": 64, "learning_rates": "1e-3,3e-3,1e-2"},
+}
+"""Flags of further jobs at the scale `cpu`, for the tasks that a mixer has not learned where it should."""
+
 _LOOP: Mapping[str, Mapping[str, Any]] = {
     "cpu": {"d_model": 32, "examples": 4096, "test_examples": 512, "batch_size": 64},
     "smoke": {"d_model": 16, "examples": 512, "test_examples": 128, "epochs": 1, "batch_size": 64},
@@ -79,6 +85,10 @@ def _small(scale: str, tasks: Sequence[str]) -> list[Job]:
     for task, family in product(tasks, MODELS):
         flags = {"task": task, **_SMALL[task], **_LOOP[scale], **_HOW}
         jobs.append(TaskJob(family, task, _layers(task, family, 8, 3), flags))
+    for (task, more), family in product(_LONGER.items() if scale == "cpu" else (), MODELS):
+        setting, model = f"{task}, {more['epochs']} epochs", _layers(task, family, 8, 3)
+        flags = {"task": task, **_SMALL[task], **_LOOP[scale], **_HOW, **more}
+        jobs.append(TaskJob(family, setting, model, flags))
     return jobs
 
 
@@ -127,7 +137,7 @@ STUDY = Study(
     },
     about={
         "paper": "The settings of the authors' code, recipes/synthetic, and their lengths of the circuits",
-        "cpu": "A small version: width 32, 9 to 24 tokens, 8 or 16 epochs of 4096 examples, one rate",
+        "cpu": "A small version: width 32, 9 to 24 tokens, 8 to 64 epochs of 4096 examples",
         "smoke": "Not a result, a check that everything runs: one epoch of 512 examples",
     },
     panels=_panels,
