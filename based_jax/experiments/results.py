@@ -34,22 +34,6 @@ def read(path: Path) -> list[Row]:
     return read_json_lines(path) if path.exists() else []
 
 
-def with_curves(records: Iterable[Mapping[str, Any]], metrics: Rows) -> list[Row]:
-    """Return a trainer's records with `curve`, the [step, accuracy] of each test while it trained.
-
-    Args:
-        metrics: rows of its metrics.jsonl, with "accuracy/lr-0.01-seed-0" for each model.
-    """
-    rows = []
-    for record in records:
-        row = dict(record)
-        if "learning_rate" in row:
-            key = f"accuracy/lr-{row['learning_rate']:g}-seed-{row['seed']}".replace("+", "")
-            row["curve"] = [[point["step"], point[key]] for point in metrics if key in point]
-        rows.append(row)
-    return rows
-
-
 class Results:
     """A study's records, read on opening and appended to as jobs end.
 

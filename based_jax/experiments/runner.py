@@ -20,7 +20,7 @@ from typing import Any
 
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.job import Job
-from based_jax.experiments.results import FAILED, Results, Row, read, with_curves
+from based_jax.experiments.results import FAILED, Results, Row, read
 from based_jax.experiments.slots import Slot
 
 Ended = Callable[[Job, list[Row]], None]
@@ -92,7 +92,6 @@ class Runner:
         if self._stopping and status:
             return
         records = read(workdir / "results.jsonl") if status == 0 else []
-        records = with_curves(records, read(workdir / "metrics.jsonl"))
         if not records:
             log = (workdir / "log.txt").read_text(encoding="utf-8", errors="replace")
             lines = [line.strip() for line in log.splitlines() if line.strip()]

@@ -99,6 +99,8 @@ def test_a_small_grid_from_its_start_to_its_end(tmp_path, monkeypatch):
     (record,) = outcome.records
     assert (outcome.stopped_by, record["status"], record["seed"]) == (None, "finished", 0)
     assert record["slices"]["num_pairs"] == {"2": record["accuracy"]}
+    assert [step for step, _ in record["curve"]] == [2, 4]
+    assert record["curve"][-1][1] == record["accuracy"]
     lines = read_metrics(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in lines] == [2, 4]
     assert lines[1]["loss"] < lines[0]["loss"]

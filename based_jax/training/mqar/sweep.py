@@ -183,12 +183,14 @@ class _Loop:
     def start(self, pending: list[int]) -> None:
         """Start the `pending` runs, or restore them from the last checkpoint."""
         self.live, self.step = pending, self.checkpoints.newest_intact() or 0
+        self.curves: list[list[list[float]]] = [[] for _ in self.runs]
         if self.step == 0:
             self.vmapped, seconds = self.grid.filled(pending), 0.0
             self.state = self.grid.init(self._arrays())
         else:
             position = self.checkpoints.position(self.step)
             self.vmapped, seconds = position["vmapped_runs"], position["seconds"]
+            self.curves = position.get("curves", self.curves)  # older checkpoints have none
             fits = set(pending) <= set(self.vmapped) and self.vmapped == self.grid.filled(self.vmapped)
             expected = f"a checkpoint of {len(pending)} pending runs"
             expect(fits, "workdir", str(self.checkpoints.directory), expected)
@@ -205,6 +207,8 @@ class _Loop:
                 losses, speed = self._train()
                 is_epoch = self.step % self.epoch_steps == 0
                 scores = self._test() if is_epoch else {}
+                for number, score in scores.items():
+                    self.curves[number].append([self.step, score.accuracy])
                 self._log(losses, scores, speed)
                 self._end(losses, scores)
                 stopped_by = stop.signal  # read once, so that the loop ends only after a save
@@ -286,7 +290,7 @@ class _Loop:
             if score is not None and status != "failed":
                 self._export(number, score.accuracy)
             epochs, seconds = self.step / self.epoch_steps, time.perf_counter() - self.began
-            ends = {"epochs": epochs, "steps": self.step, "seconds": seconds}
+            ends = {"epochs": epochs, "steps": self.step, "seconds": seconds, "curve": self.curves[number]}
             self.records.add(self.runs[number], {"status": status, **values, **ends})
             self.live.remove(number)
 
@@ -307,7 +311,8 @@ class _Loop:
         if 0 < len(live := self.grid.filled(self.live)) <= len(self.vmapped) // 2:
             self.state = self.grid.select(self.state, [self.vmapped.index(number) for number in live])
             self.vmapped = live
-        position = {"vmapped_runs": self.vmapped, "seconds": time.perf_counter() - self.began}
+        seconds = time.perf_counter() - self.began
+        position = {"vmapped_runs": self.vmapped, "seconds": seconds, "curves": self.curves}
         self.checkpoints.save(self.step, self.state, position)
 
     def _arrays(self) -> VmappedRuns:
