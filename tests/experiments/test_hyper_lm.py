@@ -283,25 +283,37 @@ def earlier(rows):
 def phrases(rows, longer):
     """What docs/hyper_lm.md says in sentences, from the records."""
     yield f"{len(rows)} models"
-    seeds = [row["perplexity"] for row in rows if row["model"] == "a-sa"]
-    yield f"three seeds of SA lie between {min(seeds):.2f} and {max(seeds):.2f}"
-    own = {one.key for one in report.own_scale("cpu", BENCHMARKS[0]) if one.family.startswith("HFA")}
-    assert min(row["perplexity"] for row in rows if row["model"] in own) > max(seeds)
+    for benchmark, words in zip(BENCHMARKS, ("of SA in benchmark A", "In benchmark B they"), strict=True):
+        first, *_ = benchmark.contenders
+        seeds = [row["perplexity"] for row in rows if row["model"] == first.key]
+        yield f"{words} lie between {min(seeds):.2f} and {max(seeds):.2f}"
+        own = {one.key for one in report.own_scale("cpu", benchmark) if one.family.startswith("HFA A")}
+        assert min(row["perplexity"] for row in rows if row["model"] in own) > max(seeds)
     paper = SCALES["paper"]
     share = longer[0]["steps"] * SCALES["cpu"].tokens_per_step / (paper.steps * paper.tokens_per_step)
     yield f"{share:.2%} of its tokens"
     ratios = report.by_times("cpu", rows)
     assert all(fmean(found) > 1 for family in ratios if family != "SA" for found in ratios[family].values())
-    two, three = ({many: fmean(found) for many, found in ratios[f"HFA A={a}"].items()} for a in (2, 3))
-    assert two[2] < two[1] < two[8]
-    assert three[1] < min(three[2], three[4], three[8])
-    assert not {2, 4, 8} & (ratios["SA"].keys() | ratios["HFA A=4"].keys())  # the page says so
-    benchmark, *_ = BENCHMARKS
-    first, *_ = benchmark.contenders
-    more = {one.key: report.over(rows, one, first) for one in SCALES["cpu"].contenders(benchmark)}
-    assert min(more["a-ha"]) > 1
-    assert fmean(more["a-lhfa"]) > fmean(more["a-hfa-2"])
-    assert fmean(ratios["HFA A=2"][1]) < fmean(ratios["HFA A=3"][1]) < fmean(ratios["HFA A=4"][1])
+    means = {family: {many: fmean(found) for many, found in ratios[family].items()} for family in ratios}
+    assert min(means["HFA A=2"], key=means["HFA A=2"].get) == 2
+    assert {min(means[name], key=means[name].get) for name in ("SA", "HFA A=3", "HFA A=4")} == {1}
+    assert means["HFA A=2"][1] < means["HFA A=3"][1] < means["HFA A=4"][1]
+    more = {
+        one.key: sorted(report.over(rows, one, benchmark.contenders[0]))
+        for benchmark in BENCHMARKS
+        for one in SCALES["cpu"].contenders(benchmark)
+    }
+    assert len(more["a-ha-unshared"]) == 3
+    assert max(more["a-ha-unshared"]) < 1
+    level, *worse = more["a-ha"]
+    assert abs(level - 1) < 0.005
+    assert min(worse) > 1.02
+    assert 1 < min(more["b-hfa-v2"]) < max(more["b-hfa-v2"]) < min(more["b-hfa"])
+    linear = {key: fmean(more[key]) - 1 for key in ("a-la", "a-lha", "a-lhfa")}
+    assert all(min(more[key]) > 1 for key in (*linear, "b-la"))
+    assert linear["a-la"] == pytest.approx(means["HFA A=2"][1] - 1, abs=0.01)
+    assert linear["a-la"] < linear["a-lha"] < 1.3 * linear["a-la"]
+    assert 2 * linear["a-la"] < linear["a-lhfa"] < 2.6 * linear["a-la"]
 
 
 def test_the_documentation_has_the_numbers_of_the_records():
