@@ -1,5 +1,6 @@
 """Keep recall cards as JSON files in a directory, with one page of all of them."""
 
+import os
 import re
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from based_jax.validate import expect
 _NAME = re.compile(r"[\w][\w.\- ]*")
 
 
-def write_recall_card(directory: Path, card: RecallCard) -> Path:
-    """Write a card as NAME.json, and index.html with all cards in the directory.
+def write_recall_card(directory: str | os.PathLike[str], card: RecallCard) -> Path:
+    """Write a card as NAME.json, and index.html with all cards in the directory, which is made if needed.
 
     Returns:
         The path of the JSON file.
@@ -23,9 +24,10 @@ def write_recall_card(directory: Path, card: RecallCard) -> Path:
     """
     name = card["name"]
     expect(bool(_NAME.fullmatch(name)), "name", name, "letters, digits, spaces, dots, - and _")
-    path = directory / f"{name}.json"
+    folder = Path(directory)
+    path = folder / f"{name}.json"
     write_json(path, card)
-    write_card_page(directory / "index.html", read_cards(directory))
+    write_card_page(folder / "index.html", read_cards(folder))
     return path
 
 

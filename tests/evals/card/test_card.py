@@ -145,7 +145,7 @@ def test_the_command_writes_cards_of_checkpoints_and_their_page(saved, tmp_path)
     words += ["--lengths", "16", "32", "--pairs", "2", "4", "--examples", "8", "--batch-size", "8"]
     assert command.main(words) == 0
     first = json.loads((out / "tiny.json").read_text())
-    bj.evals.write_recall_card(out, {**first, "name": "other"})
+    bj.evals.write_recall_card(str(out), {**first, "name": "other"})
     assert first["hits"]["source"] == "text"
     # Of seven rows of 32 targets, all but the text's first bigrams in each row are repeats.
     assert first["hits"]["all"]["tokens"] == 7 * 32
