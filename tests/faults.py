@@ -119,15 +119,15 @@ FAULTS = (
         "new = jnp.where(real, new, 0)", "pass", f"tests/ops/test_wkv.py {LAWS}",
     ),
     Fault(
-        "a window is one key short", "based_jax/ops/softmax_attention.py",
+        "a window is one key short", "based_jax/ops/attention_to_keys.py",
         "jnp.maximum(start, index - left)", "jnp.maximum(start, index - left + 1)", SOFTMAX,
     ),
     Fault(
-        "a window is one key too wide", "based_jax/ops/softmax_attention.py",
+        "a window is one key too wide", "based_jax/ops/attention_to_keys.py",
         "jnp.maximum(start, index - left)", "jnp.maximum(start, index - left - 1)", SOFTMAX,
     ),
     Fault(
-        "a token does not see itself", "based_jax/ops/softmax_attention.py",
+        "a token does not see itself", "based_jax/ops/attention_to_keys.py",
         "(key_index <= index[..., None])", "(key_index < index[..., None])", SOFTMAX,
     ),
     Fault(

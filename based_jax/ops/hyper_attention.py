@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops.attention_to_keys import attend, visible_keys
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.arrays import append, map_arrays
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
@@ -29,7 +30,7 @@ from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
-from based_jax.ops.softmax_attention import attend, keys_of_devices, softmax_attention, visible_keys
+from based_jax.ops.softmax_attention import keys_of_devices, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 

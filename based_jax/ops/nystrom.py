@@ -27,6 +27,7 @@ from typing import Any, Unpack, overload
 import jax
 import jax.numpy as jnp
 
+from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
 from based_jax.ops.core.continuation import Chosen, No, Padded, Yes, continue_from, outputs_and_state
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
@@ -35,12 +36,7 @@ from based_jax.ops.core.kv_cache import KVCache, init_kv_cache
 from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
-from based_jax.ops.softmax_attention import (
-    AttentionOptions,
-    attend_in_blocks,
-    merge_attention,
-    softmax_attention,
-)
+from based_jax.ops.softmax_attention import merge_attention, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_choice
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Shaped
 
+from based_jax.ops.attention_to_keys import attend
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.ring import put
 from based_jax.ops.core.stream import Stream, TokenPositions, advance, unpadded
-from based_jax.ops.softmax_attention import attend
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 

@@ -6,44 +6,34 @@ The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 
 (w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2.
 """
 
-import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, Unpack, overload
+from typing import Any, Unpack, overload
 
-import jax
 import jax.numpy as jnp
 
 import pallas_kernels
 from based_jax.ops import cudnn_attention
+from based_jax.ops.attention_to_keys import (
+    MIN_TILED_LENGTH,
+    AttentionOptions,
+    Pattern,
+    attend,
+    attend_in_blocks,
+    attend_to_keys,
+    visible_keys,
+)
 from based_jax.ops.core import context_parallel
-from based_jax.ops.core.arrays import append, map_arrays
-from based_jax.ops.core.block_attention import attend_block
-from based_jax.ops.core.chunks import map_chunks, pad_tokens
+from based_jax.ops.core.arrays import append
 from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import KERNELS, implementation_for
-from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.key_blocks import BLOCK, attend_by_key_blocks, merge
+from based_jax.ops.core.key_blocks import merge
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
-from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import TokenPositions, advance
 from based_jax.ops.core.transforms import cond
 from based_jax.ops.rotary import rotary
-from based_jax.ops.tiled_attention import Positions, attend_in_tiles
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
-
-Pattern = Callable[[Array, Array], Array]
-
-QUERY_BLOCK = 512
-"""Queries per block of the full attention's "xla" form: memory O(block * M) instead of O(N * M)."""
-
-MIN_WINDOW_BLOCK = 16
-"""Queries per block of the shortest windows in the "xla" form; see `window_block`."""
-
-MIN_TILED_LENGTH = 256
-"""Tokens of the shortest call that `implementation=None` gives to the tiles."""
 
 MIN_ALIGNED_LENGTH = 1024
 """Tokens of the shortest call with a cache that gets a second program, for an empty cache: with fewer masks.
@@ -166,19 +156,6 @@ def softmax_attention(
     return _softmax_attention(q, k, v, how, cache, return_state, segment_ids, mask)
 
 
-class AttentionOptions(NamedTuple):
-    """How to attend; see `softmax_attention`."""
-
-    causal: bool
-    left: int | None
-    scale: float
-    allowed: Pattern | None
-    return_log_sum: bool
-    chosen: str
-    is_aligned: bool = False
-    """every query sees all keys up to its own token"""
-
-
 @compiled
 def _softmax_attention(
     q: Float[Array, "B N H K"],
@@ -209,7 +186,7 @@ def _softmax_attention(
             left, how = None, how._replace(left=None)
         if context_parallel.is_sharded():
             k, v, key_index = keys_of_devices(k, v, key_index, left)
-        return _attend_to_keys(q, k, v, tokens, key_index, how)
+        return attend_to_keys(q, k, v, tokens, key_index, how)
 
     written = write(cache, k, v, tokens, stream)
 
@@ -265,7 +242,7 @@ def _with_cache(
     key_index = jnp.broadcast_to(call.tokens.index, (batch, length))
     key_index = key_index if call.mask is None else jnp.where(call.mask, key_index, -1)
     keys, values, key_index = append(recent(cache, how.left), (k, v, key_index))
-    return _attend_to_keys(q, keys, values, call.tokens, key_index, how)
+    return attend_to_keys(q, keys, values, call.tokens, key_index, how)
 
 
 def _supports_step(kernel: str, q: Array, k: Array, v: Array) -> str | None:
@@ -408,137 +385,3 @@ def merge_attention(*parts: tuple[Array, Array]) -> Array:
 def _same_segment(start: Array, key_start: Any, mask: Array | None) -> Bool[Array, "rows N M"]:
     visible = start[:, :, None] == key_start[:, None, :]
     return visible if mask is None else visible & mask[:, None, :]
-
-
-def visible_keys(
-    index: Array, start: Array, key_index: Array, left: int | None, allowed: Pattern | None = None
-) -> Bool[Array, "*rows N M"]:
-    """Return causal visibility from running indices; a missing key has a negative index."""
-    oldest = start if left is None else jnp.maximum(start, index - left)
-    key_index = key_index[..., None, :]
-    visible = (key_index <= index[..., None]) & (key_index >= oldest[..., None])
-    if allowed is None:
-        return visible
-    return visible & allowed((index - start)[..., None], key_index - start[..., None])
-
-
-def attend(
-    q: Float[Array, "... N H K"],
-    k: Float[Array, "... M G K"],
-    v: Float[Array, "... M G V"],
-    visible: Bool[Array, "... N M"],
-    scale: float,
-    return_log_sum: bool = False,
-) -> Any:
-    """Attend densely; return y, (..., N, H, V), or with `return_log_sum` (y, log_sum (..., N, H))."""
-    dtype = accumulation_dtype(v)
-    *lead, length, heads, width = q.shape
-    kv_heads = k.shape[-2]
-    q = q.reshape(*lead, length, kv_heads, heads // kv_heads, width)
-    scores = jnp.einsum("...ngrk,...mgk->...grnm", q, k.astype(q.dtype), preferred_element_type=dtype) * scale
-    visible = visible[..., None, None, :, :]
-    scores = jnp.where(visible, scores, finfo(dtype).min)
-    weights = jax.nn.softmax(scores, axis=-1)
-    weights = jnp.where(visible, weights, 0)  # a query that sees nothing returns 0
-    y = jnp.einsum("...grnm,...mgv->...ngrv", weights.astype(v.dtype), v, preferred_element_type=dtype)
-    y = y.reshape(*lead, length, heads, v.shape[-1]).astype(v.dtype)
-    if not return_log_sum:
-        return y
-    log_sum = jnp.moveaxis(jax.nn.logsumexp(scores, axis=-1), -1, -3)
-    return y, log_sum.reshape(*lead, length, heads)
-
-
-def _attend_to_keys(
-    q: Array, k: Array, v: Array, tokens: TokenPositions, key_index: Array, how: AttentionOptions
-) -> Any:
-    """Attend to these keys and to no others; see `attend_in_blocks` and `_windowed`."""
-    in_window = how.chosen == "xla" and how.left is not None
-    return (_windowed if in_window else attend_in_blocks)(q, k, v, tokens, key_index, how)
-
-
-def attend_in_blocks(
-    q: Float[Array, "B N H K"],
-    k: Float[Array, "B M G K"],
-    v: Float[Array, "B M G V"],
-    tokens: TokenPositions,
-    key_index: Int[Array, "rows M"],
-    how: AttentionOptions,
-) -> Any:
-    """Attend to all keys with every query; "xla" goes through blocks of queries and recomputes them backward.
-
-    k, v may be of other tokens than q, those at `tokens`; key_index has their indices, negative for none.
-    """
-    batch, length = q.shape[:2]
-    index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
-    if how.chosen == "tiled":
-        where = (jnp.broadcast_to(x, (batch, x.shape[-1])) for x in (index, start, key_index))
-        y, log_sum = attend_in_tiles(q, k, v, None if how.is_aligned else Positions(*where), how.scale)
-        y = y.astype(v.dtype)
-        return (y, log_sum) if how.return_log_sum else y
-
-    def attend_to(
-        tokens: tuple[Array, Array, Array], k: Array, v: Array, key_index: Array, sums: bool
-    ) -> Any:
-        q, index, start = tokens
-        visible = visible_keys(index, start, key_index, how.left, how.allowed)
-        return attend(q, k, v, visible, how.scale, sums)
-
-    tokens_of_call = q, index, start
-    if how.chosen == "xla" and _continues_long_cache(q, k):
-        y, log_sum = attend_by_key_blocks(
-            lambda k, v, key_index: attend_to(tokens_of_call, k, v, key_index, True), k, v, key_index
-        )
-        y = y.astype(v.dtype)
-        return (y, log_sum) if how.return_log_sum else y
-    return map_chunks(
-        lambda tokens: attend_to(tokens, k, v, key_index, how.return_log_sum),
-        tokens_of_call,
-        length if how.chosen == "reference" else QUERY_BLOCK,
-    )
-
-
-def _continues_long_cache(q: Array, k: Array) -> bool:
-    """Return whether few queries attend to many keys on a CPU, as in decoding."""
-    return q.shape[1] < min(k.shape[1], MIN_TILED_LENGTH) and k.shape[1] > BLOCK and is_on_one("cpu", q)
-
-
-def _windowed(
-    q: Array, k: Array, v: Array, tokens: TokenPositions, key_index: Array, how: AttentionOptions
-) -> Any:
-    """Attend from blocks of queries to their own block and those before it in the window: exact and linear.
-
-    k, v may have keys before the queries' own (a cache); key_index has the index of each key's token.
-    """
-    batch, length = q.shape[:2]
-    size = window_block(how.left or 0)
-    blocks, before = -(-length // size), -(-(how.left or 0) // size)
-    padding = blocks * size - length
-
-    def windows(x: Array, value: int = 0) -> Array:
-        x = pad_tokens(x, padding, before * size - (k.shape[1] - length), constant_values=value)
-        x = x.reshape(x.shape[0], before + blocks, size, *x.shape[2:])
-        return jnp.concatenate([x[:, i : i + blocks] for i in range(before + 1)], axis=2)
-
-    def split(x: Array) -> Array:
-        return pad_tokens(x, padding).reshape(x.shape[0], blocks, size, *x.shape[2:])
-
-    index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
-    visible = visible_keys(split(index), split(start), windows(key_index, -1), how.left, how.allowed)
-    results = attend_block(split(q), windows(k), windows(v), visible, how.scale)
-
-    y, log_sum = map_arrays(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], results)
-    return (y, log_sum) if how.return_log_sum else y
-
-
-def window_block(left: int) -> int:
-    """Return the queries per block of a window of `left` + 1 keys.
-
-    A query is multiplied with all `left` + size keys of its block and of those before it, and a key is copied
-    left / size + 1 times: the best size grows with the root of `left`. Compiled for an H200 the bytes of a
-    training step are least, within 2 %, at 32 for left = 31, 64 for 63 to 255 and 128 for 511. Tensor
-    cores want multiples of 16 rows, and those of Hopper 64.
-    """
-    unit = MIN_WINDOW_BLOCK
-    if left <= 2 * unit:
-        return unit * max(1, -(-left // unit))
-    return 4 * unit * max(1, round(math.sqrt(left / (8 * unit))))

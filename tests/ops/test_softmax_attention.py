@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from based_jax import ops
+from based_jax.ops import attention_to_keys
 from based_jax.ops.core.dispatch import KERNELS
 from pallas_kernels import interpreted
 from tests.marks import release_but, slow_but
@@ -91,10 +92,9 @@ class TestSoftmaxAttention(Contract):
         if self.state:
             cache = at.after(lambda stream: ops.KVCache(arrays["keys"], arrays["values"], stream))
         # Small blocks, so that small inputs have several; while tracing, jit keeps the cases apart.
-        blocks = mock.patch.multiple(
-            MODULE, QUERY_BLOCK=case.block, MIN_WINDOW_BLOCK=case.block, MIN_ALIGNED_LENGTH=8
-        )
-        with blocks, mock.patch.multiple(TILES, ROWS=3 * case.block, KEYS=case.block):
+        blocks = mock.patch.multiple(attention_to_keys, QUERY_BLOCK=case.block, MIN_WINDOW_BLOCK=case.block)
+        tiles = mock.patch.multiple(TILES, ROWS=3 * case.block, KEYS=case.block)
+        with blocks, tiles, mock.patch.object(MODULE, "MIN_ALIGNED_LENGTH", 8):
             y = ops.softmax_attention(
                 *(arrays[name] for name in "qkv"),
                 causal=case.causal,

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import sys
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
+from based_jax.ops.attention_to_keys import window_block
 from based_jax.ops.core.dispatch import KERNELS
 from tests.arrays import array, blank, ones
 from tests.marks import release_but
@@ -24,8 +24,6 @@ from tests.tolerances import (
     FLOAT64,
     assert_close,
 )
-
-MODULE = sys.modules["based_jax.ops.softmax_attention"]  # the package has a function of that name
 
 IMPLEMENTATIONS = [
     name for name in ops.implementations("softmax_attention") if name not in (*KERNELS, "tiled")
@@ -246,6 +244,6 @@ def test_the_log_sum_of_a_window_and_its_scale_have_gradients(unchecked):
 
 @pytest.mark.parametrize("left", [0, 15, 16, 17, 31, 63, 64, 127, 255, 511, 4095])
 def test_blocks_of_a_window_are_aligned(left):
-    size = MODULE.window_block(left)
+    size = window_block(left)
     assert size % (16 if left <= 32 else 64) == 0
     assert size <= max(16, 2 * left)

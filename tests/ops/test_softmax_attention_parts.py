@@ -1,7 +1,6 @@
 """Softmax attention in sparser patterns, and over several sets of keys that are merged afterwards."""
 
 import functools
-import sys
 from unittest import mock
 
 import jax
@@ -10,11 +9,11 @@ import numpy as np
 import pytest
 
 from based_jax import ops
+from based_jax.ops import attention_to_keys
 from tests.arrays import array
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, FLOAT64, assert_close
 
-MODULE = sys.modules["based_jax.ops.softmax_attention"]  # the package has a function of that name
 IDS = array(np.repeat([[0, 1, 0], [2, 2, 5]], [3, 4, 4], axis=1), jnp.int32)
 COUNTS = np.array([11, 8])
 REAL = np.arange(11) < COUNTS[:, None]
@@ -82,7 +81,7 @@ def test_a_pattern_counts_positions_in_the_segment(implementation, left, x64):
 
     expected = by_hand(*map(np.asarray, (q, k, v)), left)
     for run in (whole, continued):
-        with mock.patch.multiple(MODULE, QUERY_BLOCK=4, MIN_WINDOW_BLOCK=4):  # several blocks
+        with mock.patch.multiple(attention_to_keys, QUERY_BLOCK=4, MIN_WINDOW_BLOCK=4):  # several blocks
             results = run(q, k, v)
         for got, want in zip(results, expected, strict=True):
             real = REAL.reshape(2, 11, *[1] * (want.ndim - 2))
