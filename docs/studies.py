@@ -176,6 +176,27 @@ def gates(rows: Rows) -> str:
     return "\n".join([*first, "", *table(["longest run", *steps], lines)])
 
 
+def pairs(rows: Rows) -> str:
+    """Return two tables of `mqar_pairs`: width 32 by pairs, and Hyena with heads by the size of its state."""
+    first = grid("family", "pairs", where={"d_model": 32})(rows)
+    found: dict[tuple[int, str, int], dict[int, float]] = {}
+    for row in rows:
+        if row["family"].startswith("Hyena"):
+            model = row["state_size"], row["family"], row["d_model"]
+            found.setdefault(model, {})[row["pairs"]] = row["accuracy"]
+    numbers = sorted({number for of_model in found.values() for number in of_model})
+    lines = [
+        [f"{family}, d {width}", f"{4 * state / 1024:g}", *(_cell(of_model, number) for number in numbers)]
+        for (state, family, width), of_model in sorted(found.items())
+    ]
+    heads = ["model", "state, KiB", *(f"{number} pairs" for number in numbers)]
+    return "\n".join([first, "", *table(heads, lines)])
+
+
+def _cell(accuracies: Mapping[int, float], key: int) -> str:
+    return f"{accuracies[key]:.3f}" if key in accuracies else ""
+
+
 def _range(values: Sequence[float], form: str) -> str:
     """Format numbers as "1", "1 and 2" or "1 to 3"."""
     texts = [form.format(value) for value in sorted(values)]
@@ -189,7 +210,7 @@ BLOCKS: dict[str, Block | Cards] = {
     "mqar_gates": Block("recall.md", "mqar/gates", gates),
     "mqar_window": Block("recall.md", "mqar/window", grid("family", "window")),
     "mqar_width": Block("recall.md", "mqar/width", grid("family", "d_model")),
-    "mqar_pairs": Block("recall.md", "mqar/pairs", grid("family", "pairs")),
+    "mqar_pairs": Block("recall.md", "mqar/pairs", pairs),
     "mqar_feature_maps": Block("recall.md", "mqar/feature_maps", states("64")),
     "read_twice": Block("recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("evaluation.md", "recall_card"),

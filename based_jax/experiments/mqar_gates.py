@@ -1,7 +1,8 @@
 """Study what mixers need in order to recall that recall little in Based's studies at a small scale.
 
-All training examples have the fewest pairs of that study. For gated convolutions (H3 and Hyena) one setting
-changes at a time: steps, examples, learning rate, width. The others have more steps only.
+All training examples have the fewest pairs of these studies. For gated convolutions (H3 and Hyena) and the
+feature map AllPoly one setting changes at a time: steps, examples, learning rate, width. The others have more
+steps only.
 
 ``python -m based_jax.experiments.mqar_gates --scale smoke|cpu|paper --out DIR``
 """
@@ -14,7 +15,12 @@ from based_jax.experiments.job import Job, rates, segments
 from based_jax.experiments.panels import Panel, lines
 from based_jax.experiments.study import Rows, Study, run
 
-FAMILIES = {"H3": "h3", "Hyena": "hyena"}
+FAMILIES = {
+    "H3": "h3",
+    "Hyena": "hyena",
+    "AllPoly": "based:feature_map=all_poly:feature_dim={width}",
+}
+"""Families of which one setting changes at a time."""
 MORE_STEPS = {
     "Mamba": "mamba:d_state=8:implementation=reference",
     "GLA": "gla",
@@ -23,10 +29,8 @@ MORE_STEPS = {
     "Gated DeltaNet": "gated_delta_net",
     "RWKV-7": "rwkv7",
     "linear attention alone": ",".join(["linear_attention:feature_dim={features}"] * 2),
-    "AllPoly": "based:feature_map=all_poly:feature_dim={width}",
 }
-"""Families that only get more steps: of `mqar_tradeoff`, the two of `mqar_window` and `mqar_feature_maps`
-that had not learned, at the end."""
+"""Families that only get more steps; the last one is of `mqar_window`."""
 _TRAIN = {"paper": (64, 4, 180_000), "cpu": (32, 4, 24_576), "smoke": (32, 2, 8192)}
 _TEST = {"paper": ((64, 4), (64, 8), (64, 16)), "cpu": ((32, 4), (64, 8)), "smoke": ((32, 2), (32, 4))}
 _WIDTH = {"paper": 64, "cpu": 32, "smoke": 32}

@@ -5,6 +5,7 @@
     step                one optimizer step, compiled; its batches and state
     loop                steps, evaluations and checkpoints until the end or a signal
     optimizer           AdamW, schedules, weight-decay groups
+    muon                Muon for the matrices of layers
     bad_loss            steps that are skipped, rolled back or stop the run
     low_rank            low-rank fine-tuning (LoRA)
     initial_weights     starting a run from a checkpoint's weights

@@ -15,6 +15,7 @@ from based_jax.training.run.directory import versions
 
 _ABSOLUTE = re.compile(r"(?<![\w.-])[/~][^,=\s]*/")
 _HUB_DATA = re.compile(r"hf:([\w-][\w.-]*(?:/[\w-][\w.-]*)?)")
+_OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon and AdamW"}
 
 
 def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[str, float]) -> ModelCard:
@@ -34,7 +35,8 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
         "steps": step,
         "batch": f"{rows:,} x {model.max_length:,} tokens",
         "tokens": step * rows * model.max_length,
-        "optimizer": f"AdamW, {optimizer.schedule} schedule, weight decay {optimizer.weight_decay:g}",
+        "optimizer": f"{_OPTIMIZERS[optimizer.optimizer]}, {optimizer.schedule} schedule, "
+        f"weight decay {optimizer.weight_decay:g}",
         "peak learning rate": optimizer.learning_rate,
         "low-rank changes": config.lora and f"rank {config.lora}",
         "dtype": model.dtype,

@@ -1,4 +1,4 @@
-"""AdamW as in the papers: warm-up and decay, weight-decay groups, global-norm clipping."""
+"""AdamW as in the papers, or Muon: warm-up and decay, weight-decay groups, global-norm clipping."""
 
 import dataclasses
 import functools
@@ -8,23 +8,27 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from based_jax.training.muon import muon_or
+from based_jax.training.parameter_names import FILTER, names_of
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice, expect_ranges
 
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 """Schedules of the learning rate after the warm-up."""
 
-MOMENT_DTYPES = ("float32", "bfloat16")
-"""Dtypes in which AdamW may keep its first moment."""
+OPTIMIZERS = ("adamw", "muon")
+"""Values of `optimizer`."""
 
-FILTER = "filter"
-"""Name of the filter of every long convolution in the tree of parameters."""
+MOMENT_DTYPES = ("float32", "bfloat16")
+"""Dtypes in which the first moment may be kept."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW with linear warm-up, then decay; the defaults are Based's language-model recipe."""
 
+    optimizer: str = "adamw"
+    """adamw, or muon for the matrices of layers and AdamW for other parameters"""
     learning_rate: float = 8e-4
     """peak learning rate"""
     final_learning_rate_share: float = 0.1
@@ -61,6 +65,7 @@ class OptimizerConfig:
         for name, whole in (rates | {"warmup": "steps", "cooldown": "steps"}).items():
             share = getattr(self, name)
             expect(0 <= share <= 1, name, share, f"0 to 1, a share of the {whole}")
+        expect_choice("optimizer", self.optimizer, OPTIMIZERS)
         expect_choice("schedule", self.schedule, SCHEDULES)
         expect_choice("moment_dtype", self.moment_dtype, MOMENT_DTYPES)
         expect_ranges(self, 1, "schedule_steps")
@@ -102,7 +107,7 @@ def decay_mask(params: Params, decay_norms: bool = False) -> Any:
     endings = ("kernel", "_conv", "head", *(("scale",) if decay_norms else ()))
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
-        names = _names(path)
+        names = names_of(path)
         return names[-1].endswith(endings) and FILTER not in names
 
     return jax.tree_util.tree_map_with_path(decays, params)
@@ -110,25 +115,23 @@ def decay_mask(params: Params, decay_norms: bool = False) -> Any:
 
 def filter_mask(params: Params) -> Any:
     """Return a mask, True for filters of long convolutions: their taps, or the networks that make them."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: FILTER in _names(path), params)
-
-
-def _names(path: tuple[Any, ...]) -> list[str]:
-    """Return the keys on a parameter's path; the box of logical axis names is an entry without key."""
-    return [str(entry.key) for entry in path if getattr(entry, "key", "")]
+    return jax.tree_util.tree_map_with_path(lambda path, _: FILTER in names_of(path), params)
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Combine gradient clipping and AdamW in one transformation.
+    """Combine gradient clipping and AdamW, or Muon, in one transformation.
 
     Only the first moment may be kept in bfloat16. A step changes the second by 1 - beta2 of itself or less,
     0.001 at beta2 = 0.999, and bfloat16's relative spacing is 1/256 at best: the mean would stop moving.
     """
-    moments = {"b1": config.beta1, "b2": config.beta2, "eps": config.eps, "mu_dtype": config.moment_dtype}
+    adam = optax.scale_by_adam(config.beta1, config.beta2, config.eps, mu_dtype=config.moment_dtype)
     mask = functools.partial(decay_mask, decay_norms=config.decay_norms)
-    decay: Any = {"weight_decay": config.weight_decay, "mask": mask}
-    adamw = optax.adamw(learning_rate_schedule(config, steps), **moments, **decay)
-    parts = [clip_by_global_norm(config.clip), adamw]
+    scaled = optax.chain(
+        muon_or(adam, config.moment_dtype) if config.optimizer == "muon" else adam,
+        optax.add_decayed_weights(config.weight_decay, mask),
+        optax.scale_by_learning_rate(learning_rate_schedule(config, steps)),
+    )
+    parts = [clip_by_global_norm(config.clip), scaled]
     if config.filter_learning_rate_share != 1:
         scale = optax.scale(config.filter_learning_rate_share)
         parts.append(optax.masked(scale, filter_mask))

@@ -30,7 +30,7 @@ class DemoConfig:
 
     workdir: Path = Path("runs/demo")
     """run directory; an unfinished run in it is resumed"""
-    steps: int = 1000
+    steps: int = 600
     """optimizer steps of 8 x 256 bytes"""
     sample: int = 400
     """bytes to sample"""
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tokenizer="byte",
             steps=demo.steps,
             batch_size=8,
-            optimizer=OptimizerConfig(learning_rate=4e-3, warmup=0.05),
+            optimizer=OptimizerConfig(optimizer="muon", learning_rate=8e-3, warmup=0.05),
             eval_every=-(-demo.steps // 2),
             checkpoint_every=200,
             resume=True,

@@ -60,7 +60,6 @@ def shardings_of(boxed: Any, mesh: Mesh | AbstractMesh) -> Any:
     An array is replicated over a mesh axis that does not divide the corresponding array axis.
     """
     rules = [(name, _present(axes, mesh)) for name, axes in RULES]
-    wanted = logical_to_mesh(nn.get_partition_spec(boxed), rules)
 
     def fit(spec: PartitionSpec, leaf: Any) -> NamedSharding:
         axes = [
@@ -69,7 +68,12 @@ def shardings_of(boxed: Any, mesh: Mesh | AbstractMesh) -> Any:
         ]
         return NamedSharding(mesh, PartitionSpec(*axes))
 
-    return jax.tree.map(fit, wanted, nn.meta.unbox(boxed))
+    def of(boxed: Any) -> Any:
+        """Return the sharding of a leaf. A box may hold no array: an optimizer of other parameters only."""
+        spec = logical_to_mesh(nn.get_partition_spec(boxed), rules)
+        return jax.tree.map(lambda leaf: fit(spec, leaf), nn.meta.unbox(boxed))
+
+    return jax.tree.map(of, boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
