@@ -65,7 +65,7 @@ def _panels(rows: Rows, scale: str) -> list[Bars]:
     forms: dict[str, dict[str, float]] = {}
     for row in best(rows):
         forms.setdefault(row["form"], {})[row["family"]] = row["accuracy"]
-    return [Bars(form, "accuracy", values, "model") for form, values in forms.items()]
+    return [Bars(form, "accuracy", values, "", (0.0, 1.0)) for form, values in forms.items()]
 
 
 STUDY = Study(
