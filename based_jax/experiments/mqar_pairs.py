@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 from based_jax.experiments.job import Job, recipe
@@ -57,6 +58,13 @@ def _jobs(
     return found
 
 
+def _other_rates(scale: str) -> list[Job]:
+    """Return attention with 2 pairs at other learning rates: at that of the recipe it only guesses."""
+    (job,) = (job for job in _jobs(scale, (2,), (32,), ()) if job.family == "Attention")
+    setting, flags = f"{job.setting}, other rates", {**job.flags, "learning_rates": "0.001,0.01"}
+    return [replace(job, setting=setting, flags=flags)]
+
+
 def _heads(count: int) -> tuple[str, str]:
     """Return the name of Hyena with a number of heads, and two layers of it."""
     if count == 1:
@@ -83,7 +91,10 @@ STUDY = Study(
     source="Zoology, Figures 6 and 7",
     jobs={
         "smoke": _jobs("smoke", (2, 4), (32,), (8,)),
-        "cpu": _jobs("cpu", (2, 4, 8), (32,), (8,), same_state=(64, (1, 4, 8), (4, 8))),
+        "cpu": [
+            *_jobs("cpu", (2, 4, 8), (32,), (8,), same_state=(64, (1, 4, 8), (4, 8))),
+            *_other_rates("cpu"),
+        ],
         "paper": _jobs("paper", (8, 16, 32, 64), (64, 128, 256), _WINDOWS),
     },
     about={
