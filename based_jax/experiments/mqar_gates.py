@@ -77,7 +77,7 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
         of_axis = [row for row in shown if all(row[name] == value for name, value in fixed.items())]
         ticks = sorted({row[axis] for row in of_axis})
         drawn = lines(of_axis, itemgetter(axis))
-        panels.append(Panel(label, x_label, drawn, label, x_tick="{:g}".format, ticks=ticks))
+        panels.append(Panel(f"by {x_label}", x_label, drawn, label, x_tick="{:g}".format, ticks=ticks))
     return panels
 
 

@@ -138,7 +138,7 @@ STUDY = Study(
     },
     about={
         "paper": "The settings of the authors' code, recipes/synthetic, and their lengths of the circuits",
-        "cpu": "A small version: width 32, 9 to 24 tokens, 8 to 64 epochs of 4096 examples, follow-ups as named",
+        "cpu": "A small version: width 32, 9 to 24 tokens, 8 to 64 epochs of 4096 examples, unless named",
         "smoke": "Not a result, a check that everything runs: one epoch of 512 examples",
     },
     panels=_panels,

@@ -76,6 +76,8 @@ def gates() -> Iterator[str]:
     yield filled("more examples ({:.3f} after", of_4["H3", more, 0.01])
     yield filled("BaseConv picks one of the four values ({:.2f})", of_4["BaseConv", long, 0.01])
     yield filled("ends at {:.3f} of 4 pairs", of_4["linear attention alone", long, 0.01])
+    form = "{:.3f} of 4 pairs with three times the examples, and {:.3f} with four times"
+    yield filled(form, *(of_4["AllPoly", how, 0.01] for how in (more, long)))
     yield filled("two pairs an accuracy near {} is not recall", 1 / 2)
     rows = chosen("mqar/gates", "setting")
     learned = ("RWKV-7", "Gated DeltaNet", "RetNet", "GLA", "H3", "Mamba")
