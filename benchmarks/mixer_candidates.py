@@ -73,7 +73,7 @@ class Programs:
         """Return one decoding step, jitted once: a state that does not grow is compiled for one length."""
 
         def step(params: Params, x: Array, state: State) -> tuple[Array, State]:
-            y, after = self.mixer.apply(params, x, state)
+            y, after = self.mixer.apply(params, x, state, **self.ids(x))
             return y, _with_streams_of(after, state)
 
         return jax.jit(step, donate_argnums=2)
@@ -82,7 +82,7 @@ class Programs:
         """Compile a pass for inputs (1, N, D); decoding is of token N after N - 1 others."""
 
         def forward(params: Params, x: Array) -> Array:
-            return self.mixer.apply(params, x)[0]
+            return self.mixer.apply(params, x, **self.ids(x))[0]
 
         def loss(params: Params, x: Array) -> Array:
             return jnp.sum(forward(params, x) ** 2)
@@ -91,6 +91,11 @@ class Programs:
             return compile_jitted(self.step, [self.params, x[:, -1:], self.state(x.shape[1])], carried=2)
         function = forward if direction == FORWARD else jax.grad(loss, argnums=(0, 1))
         return compile_jitted(jax.jit(function), [self.params, x])
+
+    def ids(self, x: Array) -> dict[str, Array]:
+        """Return token ids as the argument of a mixer that reads them: each of 64 in turn."""
+        ids = jnp.broadcast_to(jnp.arange(x.shape[1]) % 64, x.shape[:2])
+        return {"tokens": ids} if self.mixer.wants_tokens else {}
 
     def state(self, length: int) -> State:
         """Return a state with capacity for `length` tokens, positioned before the last one.

@@ -115,6 +115,16 @@ def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys, monkeypatch
         assert "short_conv step at 8 tokens skipped: keeps no state" in text
 
 
+@pytest.mark.parametrize("name", mixers.names())
+def test_every_mixer_can_be_traced(name):
+    """Also those that read token ids."""
+    measured = entry(name, 16, 8)
+    programs, x = Programs(measured.mixer), jax.ShapeDtypeStruct((1, 8, 16), np.float32)
+    params = jax.eval_shape(measured.mixer.init, jax.random.key(0), x)
+    y, _ = jax.eval_shape(lambda params, x: measured.mixer.apply(params, x, **programs.ids(x)), params, x)
+    assert y.shape == x.shape
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_is_that_of_the_last_position_however_often_it_is_timed(name):
     x = jax.random.normal(jax.random.key(0), (1, 4, 8))
