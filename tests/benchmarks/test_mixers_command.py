@@ -115,6 +115,7 @@ def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys, monkeypatch
         assert "short_conv step at 8 tokens skipped: keeps no state" in text
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("name", mixers.names())
 def test_every_mixer_can_be_traced(name):
     """Also those that read token ids."""

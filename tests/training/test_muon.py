@@ -16,6 +16,7 @@ from tests.subprocesses import run_python
 from tests.training.test_step import make_batch
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("name", mixers.names())
 def test_the_axes_of_matrices_are_those_of_the_models_width(name):
     """A kernel reads the model's width, or writes it: logical axes call it "embed"."""
