@@ -41,7 +41,7 @@ check: lint ## five minutes: lint, types and the core tests
 # The site is part of what must hold, unless TESTS picks some tests.
 SITE = $(if $(TESTS),,docs)
 
-test: lint $(SITE) ## ten minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
+test: lint $(SITE) ## twelve minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
 	$(PYTEST) $(TESTS)
 
 test-slow: lint $(SITE) ## hours: every test there is
