@@ -19,29 +19,13 @@ HEADS = (1, 2, 4, 8)
 _LENGTHS = {"paper": 256, "cpu": 32, "smoke": 32}
 
 
-def _jobs(
-    scale: str,
-    pairs: Sequence[int],
-    widths: Sequence[int],
-    windows: Sequence[int],
-    same_state: tuple[int, Sequence[int], Sequence[int]] | None = None,
-) -> list[Job]:
-    """Return a scale's jobs.
-
-    Args:
-        scale: key of the recipe.
-        pairs, widths, windows: the grid.
-        same_state: a further width for Hyena, its heads and pairs. With 8 heads a model of width 64 has the
-            state of one of width 32 with 2 heads.
-    """
+def _jobs(scale: str, pairs: Sequence[int], widths: Sequence[int], windows: Sequence[int]) -> list[Job]:
     models = {"Attention": "attention,attention", "RetNet": "retnet,retnet", "Hyena": "hyena,hyena"}
     for window in windows:
         models[f"sliding window {window}"] = f"{_SHORT},sliding_window:left={window - 1}"
         models[f"blocked window {window}"] = f"{_SHORT},blocked_window:width={window}"
 
-    def jobs(
-        figure: int, family: str, model: str, widths: Sequence[int] = widths, pairs: Sequence[int] = pairs
-    ) -> Iterator[Job]:
+    def jobs(figure: int, family: str, model: str) -> Iterator[Job]:
         for width, number in product(widths, pairs):
             flags = {"d_model": width, "pairs": number, "length": _LENGTHS[scale], "random_fill": False}
             flags |= {"positions": family == "Attention", **recipe(scale, family)}
@@ -50,26 +34,21 @@ def _jobs(
 
     found = [job for family, model in models.items() for job in jobs(6, family, model)]
     for count in HEADS[1:]:  # one head is Hyena of Figure 6
-        found += jobs(7, *_heads(count))
-    if same_state:
-        width, heads, few = same_state
-        for count in heads:
-            found += jobs(7, *_heads(count), [width], few)
+        found += jobs(7, f"Hyena, {count} heads", ",".join([f"hyena:num_heads={count}"] * 2))
     return found
 
 
-def _other_rates(scale: str) -> list[Job]:
-    """Return attention with 2 pairs at other learning rates: at that of the recipe it only guesses."""
-    (job,) = (job for job in _jobs(scale, (2,), (32,), ()) if job.family == "Attention")
+def _followed_up() -> list[Job]:
+    """Return Hyena at another width, and attention with 2 pairs, which only guesses, at other learning rates.
+
+    With 8 heads a model of width 64 has the state of one of width 32 with 2 heads.
+    """
+    wide = ("Hyena", "Hyena, 4 heads", "Hyena, 8 heads")
+    jobs = _jobs("cpu", (4, 8), (64,), ())
+    found = [replace(job, facts={**job.facts, "figure": 7}) for job in jobs if job.family in wide]
+    (job,) = (job for job in _jobs("cpu", (2,), (32,), ()) if job.family == "Attention")
     setting, flags = f"{job.setting}, other rates", {**job.flags, "learning_rates": "0.001,0.01"}
-    return [replace(job, setting=setting, flags=flags)]
-
-
-def _heads(count: int) -> tuple[str, str]:
-    """Return the name of Hyena with a number of heads, and two layers of it."""
-    if count == 1:
-        return "Hyena", "hyena,hyena"
-    return f"Hyena, {count} heads", ",".join([f"hyena:num_heads={count}"] * 2)
+    return [*found, replace(job, setting=setting, flags=flags)]
 
 
 def _panels(rows: Rows, scale: str) -> list[Panel]:
@@ -91,10 +70,7 @@ STUDY = Study(
     source="Zoology, Figures 6 and 7",
     jobs={
         "smoke": _jobs("smoke", (2, 4), (32,), (8,)),
-        "cpu": [
-            *_jobs("cpu", (2, 4, 8), (32,), (8,), same_state=(64, (1, 4, 8), (4, 8))),
-            *_other_rates("cpu"),
-        ],
+        "cpu": [*_jobs("cpu", (2, 4, 8), (32,), (8,)), *_followed_up()],
         "paper": _jobs("paper", (8, 16, 32, 64), (64, 128, 256), _WINDOWS),
     },
     about={
