@@ -355,7 +355,7 @@ def read_tokenizer(path: Path) -> tuple[Callable[[str], list[int]], Callable[[Se
         ImportError: it needs the package tokenizers, which is missing.
         ValueError: the installed version of tokenizers cannot read it.
     """
-    content = path.read_text(encoding="utf-8")
+    content = path.read_text(encoding="utf-8-sig")
     kind = json.loads(content).get("type")
     if kind == "byte":
         return (
