@@ -7,12 +7,12 @@ measurements. In a page they are between ``<!-- measured:NAME -->`` and ``<!-- /
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pallas_kernels import markdown
+from pallas_kernels import devices, markdown
 
 TABLES = {"targets": "wanted", "expected": "expected"}
 """Name of a table -> the heading of its second column."""
 
-NOTHING = "Not measured yet: no GPU was available."
+NOTHING = "Not measured yet."
 
 
 def updated(page: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: str) -> str:
@@ -50,7 +50,10 @@ def table(name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: s
 
 
 def folder(device: str) -> str:
-    """Return the name of a device's folder of reports: "NVIDIA H200" -> "h200"."""
+    """Return the name of a device's folder of reports: "NVIDIA H100 80GB HBM3" -> "h100"."""
+    family = devices.family(device)
+    if family is not None:
+        device = max((name for name in family.names if device.startswith(name)), key=len)
     words = "".join(c if c.isalnum() else " " for c in device.removeprefix("NVIDIA").lower()).split()
     return "_".join(words)
 

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_sections.summary import summary
-from pallas_kernels import adopt, backends, catalog, measured_pages, tune, tuning
+from pallas_kernels import adopt, backends, catalog, choices, measured_pages, tune, tuning
 from pallas_kernels.journal import SCHEMA, save
 from tests.commands import run_here
 from tests.conftest import ROOT
 from tests.subprocesses import run_module
 
 H200 = "NVIDIA H200"
-TABLES = [f"pallas_kernels/{op}/tuning.json" for op in catalog.OPS]
-TABLES.append("pallas_kernels/taylor_attention/backends.json")
+STEPS = "pallas_kernels/taylor_step/tuning.json"
+BACKENDS = [f"pallas_kernels/{op}/backends.json" for op in choices.AXES]
+TABLES = [*(f"pallas_kernels/{op}/tuning.json" for op in catalog.OPS), *BACKENDS]
 
 
 def report(
@@ -73,7 +74,9 @@ def tree(tmp_path) -> Path:
     for name in (*TABLES, *adopt.PAGES):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
-    for name in adopt.PAGES:  # as before anything was measured
+    for name in BACKENDS:  # as before anything was measured
+        (copy / name).write_text(tuning.as_json([]))
+    for name in adopt.PAGES:
         page = copy / name
         page.write_text(measured_pages.updated(page.read_text(), {"": [{"summary": summary([])}]}, ""))
     return copy
@@ -98,16 +101,17 @@ def test_reports_become_results_tables_and_columns(tree, tmp_path, capsys):
     after = contents(tree)
     written = {name for name in after if after[name] != before.get(name)}
     results = {f"benchmarks/results/h200/{name}.json" for name in ("gpu", "tune", "backends", "decode")}
-    assert written == {*results, *adopt.PAGES, TABLES[1], TABLES[-1]}
+    assert written == {*results, *adopt.PAGES, STEPS, BACKENDS[0]}
     assert capsys.readouterr().out.count("wrote ") == len(written)
     assert json.loads(after["benchmarks/results/h200/tune.json"]) == tuned()
 
-    steps = json.loads(after[TABLES[1]])
-    assert steps[0]["device"] == H200
+    steps = json.loads(after[STEPS])
+    assert steps[0]["device"] == "9.0"
     assert steps[0]["variant"] == tuned()["rows"][2]["variant"]
-    assert steps[1:] == json.loads(before[TABLES[1]])
-    (backend,) = [row for row in json.loads(after[TABLES[-1]]) if row["device"] == H200]
-    assert backend["when"] == {"rows_and_heads": [256, 1023], "length": [16384, 10**9], "value_size": 64}
+    assert steps[1:] == json.loads(before[STEPS])
+    (backend,) = json.loads(after[BACKENDS[0]])
+    assert backend["device"] == "9.0"
+    assert backend["when"] == {"value_size": 64, "rows_and_heads": [256, 10**9], "length": [16384, 10**9]}
     for name in TABLES:
         assert tuning.as_json(json.loads(after[name])) == after[name]
 
@@ -151,7 +155,7 @@ def other(**changes: Any) -> dict[str, Any]:
         (json.dumps(tuned())[:200], "not JSON, or cut off"),
         ("[]", "expected a report"),
         (json.dumps({"rows": []}), "expected a report"),
-        (json.dumps(other(benchmark="mixers")), "a report of 'mixers'; expected gpu or decode or tune"),
+        (json.dumps(other(benchmark="mixers")), "a report of 'mixers'; expected gpu or decode or train"),
         (json.dumps(other(schema=SCHEMA + 1)), f"has schema {SCHEMA + 1}"),
         (
             json.dumps(other(settings={"quick": True, "interpret": True})),
@@ -192,12 +196,17 @@ def test_other_mistakes(tree, tmp_path):
 
 def test_the_pages_here_show_the_results_here():
     """Nobody typed a number."""
-    changes = adopt.pages({}, ROOT, False)
+    changes = adopt.pages(adopt.kept({}, ROOT), ROOT)
     for name in adopt.PAGES:
         page = (ROOT / name).read_text()
         assert "<!-- measured:targets -->" in page
         empty = {"": [{"summary": summary([])}]}
         assert page == changes.get(ROOT / name, measured_pages.updated(page, empty, ""))
+
+
+def test_the_tables_of_backends_here_follow_from_the_results_here():
+    for path, text in adopt.tables([], adopt.kept({}, ROOT), ROOT).items():
+        assert path.read_text() == text, path
 
 
 def test_a_rehearsal_takes_quick_runs_into_a_copy(tree, tmp_path):
