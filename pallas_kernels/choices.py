@@ -28,8 +28,8 @@ class Compared(NamedTuple):
     """what a row's conditions require to be equal"""
     sizes: tuple[int, ...]
     """values of `AXES`"""
-    wins: bool
-    """whether `Pair.kernel` is faster than `Pair.plain` by `BACKEND_GAIN`"""
+    gain: float
+    """time of `Pair.plain` over that of `Pair.kernel`; 0 if the latter did not run"""
 
 
 class Pair(NamedTuple):
@@ -50,7 +50,7 @@ AXES = {
     "taylor_step": ("rows_and_heads",),
     "window_step": ("rows_and_heads",),
 }
-"""Op -> the sizes along which its rows have intervals; a backend wins from some value of the last one on."""
+"""Op -> sizes along which its rows have intervals; a kernel is taken from some value of the last one on."""
 
 PAIRS = {
     "mosaic_forward": Pair("taylor_attention", "pallas", "mosaic", facts={"value_size": 64}),
@@ -110,28 +110,29 @@ def compared(report: Mapping[str, Any]) -> list[Compared]:
         if plain and kernel:
             sizes = {"rows_and_heads": kernel["batch"] * kernel["heads"], "length": kernel.get("length")}
             facts = dict(pair.facts) | {name: kernel[name] for name in ("state", "window") if name in kernel}
-            wins = kernel["seconds"] * BACKEND_GAIN <= plain["seconds"]
-            found.append(Compared(pair.op, facts, tuple(sizes[axis] for axis in AXES[pair.op]), wins))
+            gain = plain["seconds"] / kernel["seconds"]
+            found.append(Compared(pair.op, facts, tuple(sizes[axis] for axis in AXES[pair.op]), gain))
     return found
 
 
 def _of_backends(row: Row) -> Compared:
     when = row["when"]
-    wins = row["status"] == MEASURED and row["seconds"] * BACKEND_GAIN <= row["reference_seconds"]
+    gain = row["reference_seconds"] / row["seconds"] if row["status"] == MEASURED else 0.0
     sizes = when["rows_and_heads"][0], when["length"][0]
-    return Compared("taylor_attention", {"value_size": when["value_size"]}, sizes, wins)
+    return Compared("taylor_attention", {"value_size": when["value_size"]}, sizes, gain)
 
 
 def backend_rows(found: Sequence[Compared], capability: str) -> dict[str, list[Row]]:
     """Return op -> rows of its table of backends, for one family of GPUs.
 
-    A kernel is taken from the smallest size on from which it wins at every measured one. Of two comparisons
-    of the same size the later one counts. Sizes below the smallest one have no row.
+    A kernel is taken from the smallest size on at which it is faster by `BACKEND_GAIN`, if it is not slower
+    by that at a larger one. Of two comparisons of the same size the later one counts. Sizes below the
+    smallest one have no row.
     """
-    groups: dict[tuple[str, str], dict[int, dict[int, bool]]] = {}
-    for op, facts, sizes, wins in found:
+    groups: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
+    for op, facts, sizes, gain in found:
         outer, inner = (0, *sizes)[-2:]
-        groups.setdefault((op, json.dumps(facts)), {}).setdefault(outer, {})[inner] = wins
+        groups.setdefault((op, json.dumps(facts)), {}).setdefault(outer, {})[inner] = gain
     tables: dict[str, list[Row]] = {}
     for (op, facts), group in groups.items():
         pair = next(pair for pair in PAIRS.values() if pair.op == op)
@@ -146,10 +147,11 @@ def backend_rows(found: Sequence[Compared], capability: str) -> dict[str, list[R
 Interval = tuple[int, int]
 
 
-def _interval(wins: Mapping[int, bool], kernel: bool) -> Interval | None:
+def _interval(gains: Mapping[int, float], kernel: bool) -> Interval | None:
     """Return the sizes for which the kernel is taken, or those for which the plain backend is."""
-    since = next((n for n in sorted(wins) if all(wins[m] for m in wins if m >= n)), LAST + 1)
-    low, high = (since, LAST) if kernel else (min(wins), since - 1)
+    lost = max((n for n, gain in gains.items() if gain <= 1 / BACKEND_GAIN), default=0)
+    since = min((n for n, gain in gains.items() if gain >= BACKEND_GAIN and n > lost), default=LAST + 1)
+    low, high = (since, LAST) if kernel else (min(gains), since - 1)
     return (low, min(high, LAST)) if low <= min(high, LAST) else None
 
 

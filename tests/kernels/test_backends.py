@@ -27,10 +27,13 @@ def row(size: tuple[int, int], backend: str, seconds: float | None, value_size=6
     return found | {"status": "measured", "seconds": seconds, "reference_seconds": 2.0}
 
 
-def made(wins, sizes=SIZES, **changes):
-    """A report where the Hopper kernels are twice as fast at `wins`, and hardly faster elsewhere."""
+FASTER, EQUAL, SLOWER = 1.0, 1.97, 2.1
+
+
+def made(seconds, sizes=SIZES, **changes):
+    """A report with these times of the Hopper kernels, or of other sizes the portable ones' 2 s."""
     found = [row(size, PORTABLE, 2.0, **changes) for size in sizes]
-    found += [row(size, HOPPER, 1.0 if size in wins else 1.97, **changes) for size in sizes]
+    found += [row(size, HOPPER, seconds.get(size, 2.0), **changes) for size in sizes]
     return {"benchmark": "backends", "rows": found}
 
 
@@ -39,29 +42,37 @@ def table_of(*reports) -> list[dict]:
     return choices.backend_rows(found, HOPPER_GPUS).get(backends.OP, [])
 
 
-@given(st.sets(st.sampled_from(SIZES)), st.integers(1, 3000), st.integers(1, 60_000))
-def test_it_is_taken_where_it_wins_at_every_longer_length(wins, rows, length):
+@given(
+    st.fixed_dictionaries({size: st.sampled_from([FASTER, EQUAL, SLOWER]) for size in SIZES}),
+    st.integers(1, 3000),
+    st.integers(1, 60_000),
+)
+def test_it_is_taken_where_it_wins_and_does_not_lose_further_up(seconds, rows, length):
     """Of the most measured rows and heads that are no more than the call's."""
-    table = table_of(made(wins))
-    below = max((n for n in ROWS_AND_HEADS if n <= rows), default=None)
-    since = min((n for n in LENGTHS if all((below, m) in wins for m in LENGTHS if m >= n)), default=10**9)
+    table = table_of(made(seconds))
+    below = max((n for n in ROWS_AND_HEADS if n <= rows), default=0)
+    times = {n: seconds[below, n] for n in LENGTHS if below}
+    since = [
+        n for n, time in times.items() if time == FASTER and SLOWER not in [times[m] for m in times if m > n]
+    ]
     facts = {"rows_and_heads": rows, "length": length}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "backends", lambda op: table)
         chosen = tuning.fastest(backends.OP, capability=HOPPER_GPUS, **facts, value_size=64)
-        assert chosen == (HOPPER if length >= since else PORTABLE)
+        assert chosen == (HOPPER if length >= min(since, default=10**9) else PORTABLE)
         assert tuning.fastest(backends.OP, capability=HOPPER_GPUS, **facts, value_size=112) == PORTABLE
         assert tuning.fastest(backends.OP, capability="10.0", **facts, value_size=64) == PORTABLE
 
 
 def test_equal_intervals_share_a_row():
-    (found,) = table_of(made(SIZES))
+    faster = dict.fromkeys(SIZES, FASTER)
+    (found,) = table_of(made(faster))
     assert found == {
         "device": HOPPER_GPUS,
         "when": {"value_size": 64, "rows_and_heads": [16, 10**9], "length": [1024, 10**9]},
         "backend": HOPPER,
     }
-    one, other = table_of(made({size for size in SIZES if size[0] != 256}))
+    one, other = table_of(made({size: FASTER for size in SIZES if size[0] != 256}))
     assert [x["when"]["rows_and_heads"] for x in (one, other)] == [[16, 255], [1024, 10**9]]
 
 
@@ -71,8 +82,8 @@ def test_a_backend_that_does_not_run_or_differs_wins_nothing():
 
 
 def test_the_later_of_two_reports_counts():
-    first, other_width = made(SIZES), made(SIZES, value_size=112)
-    later = table_of(first, made([], SIZES[:1]), other_width)
+    faster = dict.fromkeys(SIZES, FASTER)
+    later = table_of(made(faster), made({}, SIZES[:1]), made(faster, value_size=112))
     assert [x["when"]["value_size"] for x in later] == [64, 64, 112]
     assert [x["when"]["length"] for x in later if x["when"]["value_size"] == 64] == [
         [4096, 10**9],
