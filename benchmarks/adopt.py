@@ -6,25 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from based_jax import plot
-from benchmarks import measured_gpu
+from benchmarks import measured_gpu, measured_models, measured_ops
 from benchmarks.measured_gpu import Device
 from benchmarks.overview import Overview
 from pallas_kernels import adopt, markdown
 
 BLOCKS: dict[str, Mapping[str, Callable[[Device], Iterator[str]]]] = {
-    "README.md": {"checks": measured_gpu.checks},
+    "README.md": {"checks": measured_ops.checks},
     "docs/benchmarks.md": {
-        "attention": measured_gpu.attention,
-        "attention_losses": measured_gpu.attention_losses,
-        "training": measured_gpu.training,
+        "attention": measured_ops.attention,
+        "attention_losses": measured_ops.attention_losses,
+        "training": measured_models.training,
     },
     "docs/decoding.md": {
-        "steps": measured_gpu.steps,
-        "step_losses": measured_gpu.step_losses,
-        "generation": measured_gpu.generation,
+        "steps": measured_ops.steps,
+        "step_losses": measured_ops.step_losses,
+        "generation": measured_models.generation,
     },
 }
-"""Page -> the names of its blocks, ``<!-- measured:NAME -->``, and their paragraphs for a card."""
+"""Page -> the names of its blocks, ``<!-- measured:NAME -->``, and their paragraphs for a GPU."""
 
 FLOORS = "benchmarks/results/static/h200.json"
 
@@ -59,14 +59,16 @@ def updated(tree: Path) -> dict[Path, str]:
     Raises:
         ValueError: a page lacks the markers of a block.
     """
-    cards = measured_gpu.cards(adopt.kept({}, tree))
+    devices = measured_gpu.devices(adopt.kept({}, tree))
     floors = json.loads((tree / FLOORS).read_text())
     found = {
-        page: {name: _paragraphs(cards, block) for name, block in blocks.items()}
+        page: {name: _paragraphs(devices, block) for name, block in blocks.items()}
         for page, blocks in BLOCKS.items()
     }
-    found["docs/gpu.md"] = {"programs": _paragraphs(cards, lambda card: measured_gpu.programs(card, floors))}
-    found["docs/kernels.md"] = {"defaults": measured_gpu.defaults(tree)}
+    found["docs/gpu.md"] = {
+        "programs": _paragraphs(devices, lambda device: measured_models.programs(device, floors))
+    }
+    found["docs/kernels.md"] = {"defaults": measured_ops.defaults(tree)}
     texts = {}
     for page, blocks in found.items():
         text: str | None = (tree / page).read_text()
@@ -78,5 +80,5 @@ def updated(tree: Path) -> dict[Path, str]:
     return texts
 
 
-def _paragraphs(cards: list[Device], block: Callable[[Device], Iterator[str]]) -> str:
-    return "\n\n".join(paragraph for card in cards for paragraph in block(card))
+def _paragraphs(devices: list[Device], block: Callable[[Device], Iterator[str]]) -> str:
+    return "\n\n".join(paragraph for device in devices for paragraph in block(device))

@@ -26,8 +26,13 @@ OPS = {
 }
 """Candidates of `ops` in the figure -> families, so that all panels have one legend."""
 
-ON_GPU = {"pallas": "Based", "xla": "Based (without kernels)", "softmax_cudnn": "Attention (cuDNN)"}
-"""Candidates of `gpu` in the figure -> families."""
+ON_GPU = {
+    "pallas": "Based",
+    "mosaic": "Based",
+    "xla": "Based (without kernels)",
+    "softmax_cudnn": "Attention (cuDNN)",
+}
+"""Candidates of `gpu` in the figure -> families; of two for one length the later one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Overview:
     json: Path = Path("benchmarks/results/cpu/ops.json")
     """A report of `python -m benchmarks ops`."""
     results: Path = Path()
-    """A checkout: the reports of GPUs in its benchmarks/results are drawn, one panel per card."""
+    """A checkout: the reports of GPUs in its benchmarks/results are drawn, one panel per GPU."""
     plot: Path = Path("docs/figures/overview.png")
     """File of the figure (.png, .svg or .pdf; needs matplotlib)."""
 
@@ -51,14 +56,14 @@ class Overview:
         study = json.loads(about.read_text(encoding="utf-8"))
         expect(study["study"] == STUDY.name, "--study", str(self.study), f"a directory of {STUDY.name}")
         rows = best(Results(self.study / "results.jsonl").rows)
-        cards = measured_gpu.cards(adopt.kept({}, self.results))
-        draw(study["scale"], rows, read(self.json, ("ops",)), cards, self.plot)
+        devices = measured_gpu.devices(adopt.kept({}, self.results))
+        draw(study["scale"], rows, read(self.json, ("ops",)), devices, self.plot)
         print(self.plot)
         return 0
 
 
 def draw(
-    scale: str, rows: list[dict[str, Any]], report: dict[str, Any], cards: Sequence[Device], path: Path
+    scale: str, rows: list[dict[str, Any]], report: dict[str, Any], devices: Sequence[Device], path: Path
 ) -> None:
     """Draw the panels into `path`: the best rows of the study at a scale, and timings of a CPU and of GPUs.
 
@@ -74,10 +79,11 @@ def draw(
         ),
         _times("time against length, CPU: forward + backward", times, settings["lengths"]),
     ]
-    for card in cards:
-        found = {ON_GPU[name]: x for name, x in measured_gpu.panel_times(card).items() if name in ON_GPU}
-        if found:
-            lengths = sorted({length for points in found.values() for length in points})
+    for device in devices:
+        measured, found = measured_gpu.panel_times(device), dict[str, dict[int, float]]()
+        for name, family in ON_GPU.items():
+            found.setdefault(family, {}).update(measured.get(name, {}))
+        if lengths := sorted({length for points in found.values() for length in points}):
             panels.append(_times("the same on a GPU", found, lengths))
     facts = (
         f"Left, the families of Based, Figure 2, trained here. {STUDY.about[scale]}; lines join what beats "
@@ -85,7 +91,7 @@ def draw(
         f"(jax.nn.dot_product_attention and torch's), {machine['cpu']}, {machine['cores']} cores, "
         f"{settings['dtype']}; a line ends at the limit of "
         f"{settings['memory_limit_gib']:.2g} GiB or {settings['seconds_budget']:g} s. Right: "
-        + "; ".join(measured_gpu.figure_facts(card) for card in cards)
+        + "; ".join(measured_gpu.figure_facts(device) for device in devices)
         + "."
     )
     plot.draw("Recall against state, and time against length", facts, panels, path)
@@ -96,7 +102,7 @@ def _times(title: str, times: Mapping[str, Mapping[int, float]], lengths: Sequen
     return Panel(
         title,
         "length (tokens)",
-        [Line(family, list(points.items())) for family, points in times.items()],
+        [Line(family, sorted(points.items())) for family, points in times.items()],
         y_label="time per call",
         y_limits=None,
         y_log=True,

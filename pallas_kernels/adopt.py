@@ -22,8 +22,8 @@ from pallas_kernels.flags import parse, run
 
 PROGRAM = "python -m pallas_kernels.adopt"
 
-READ = ("gpu", "decode", "train", "peers", "profile", "tune", "backends")
-"""Commands whose reports are adopted."""
+READ = ("gpu", "decode", "tune", "backends", "timings", "profile")
+"""Commands whose reports are adopted, and what was timed or profiled beside them."""
 
 PAGES = ("docs/kernels.md", "benchmarks/gpu.md")
 

@@ -42,7 +42,7 @@ class Pair(NamedTuple):
     mode: str = ""
     """end of the candidates' names"""
     facts: Mapping[str, Any] = {}
-    """sizes that all of the section's rows have"""
+    """sizes of the rows that do not have these keys themselves"""
 
 
 AXES = {
@@ -52,11 +52,20 @@ AXES = {
 }
 """Op -> sizes along which its rows have intervals; a kernel is taken from some value of the last one on."""
 
+_ATTENTION = Pair("taylor_attention", "pallas", "mosaic", facts={"value_size": 64})
+
 PAIRS = {
-    "mosaic_forward": Pair("taylor_attention", "pallas", "mosaic", facts={"value_size": 64}),
-    "decode": Pair("taylor_step", "xla", "pallas", " loop", {"key_size": 16, "value_size": 64}),
+    "forward": _ATTENTION,
+    "mosaic_forward": _ATTENTION,
+    "decode": Pair(
+        "taylor_step", "xla", "pallas", " loop", {"key_size": 16, "value_size": 64, "state": "float32"}
+    ),
     "window": Pair(
-        "window_step", "xla", "pallas", " loop", {"width": 64, "shared": 1, "cache": "bfloat16", "rotary": 0}
+        "window_step",
+        "xla",
+        "pallas",
+        " loop",
+        {"width": 64, "shared": 1, "cache": "bfloat16", "rotary": 0, "window": 64},
     ),
 }
 """Section -> its comparison. Steps in a loop, as `generate` runs them."""
@@ -109,7 +118,7 @@ def compared(report: Mapping[str, Any]) -> list[Compared]:
         plain, kernel = (rows.get(name + pair.mode) for name in (pair.plain, pair.kernel))
         if plain and kernel:
             sizes = {"rows_and_heads": kernel["batch"] * kernel["heads"], "length": kernel.get("length")}
-            facts = dict(pair.facts) | {name: kernel[name] for name in ("state", "window") if name in kernel}
+            facts = {name: kernel.get(name, value) for name, value in pair.facts.items()}
             gain = plain["seconds"] / kernel["seconds"]
             found.append(Compared(pair.op, facts, tuple(sizes[axis] for axis in AXES[pair.op]), gain))
     return found
