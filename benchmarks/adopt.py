@@ -18,6 +18,7 @@ BLOCKS: dict[str, Mapping[str, Callable[[Device], Iterator[str]]]] = {
         "attention_losses": measured_ops.attention_losses,
         "training": measured_models.training,
     },
+    "docs/numerics.md": {"errors": measured_ops.errors},
     "docs/decoding.md": {
         "steps": measured_ops.steps,
         "step_losses": measured_ops.step_losses,

@@ -196,6 +196,35 @@ def checks(device: Device) -> Iterator[str]:
     yield f"- **{device.source('gpu')}**: {text}, the others were not made ({links})."
 
 
+KERNELS = {
+    "attention": "taylor_attention",
+    "window attention": "window_attention",
+    "step": "taylor_step",
+    "window": "window_step",
+}
+"""Beginning of a check's name -> kernel."""
+
+
+def errors(device: Device) -> Iterator[str]:
+    """Largest errors of the kernels against float64, by kernel and dtype."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for (step, _), row in {**device.rows("correctness"), **device.rows("mosaic")}.items():
+        if found := re.match(rf"({'|'.join(KERNELS)}) [KLW]\d.*?\b(bfloat16|float16|float32)\b", step):
+            precision = ' at "highest"' if "highest" in step else ""
+            backend = ", Mosaic forward" if step.endswith("mosaic") else ""
+            groups.setdefault((f"`{KERNELS[found[1]]}`{backend}", found[2] + precision), []).append(row)
+    yield f"{device.source('gpu')}:"
+    body = []
+    for names, rows in sorted(groups.items()):
+        values = [(name, value) for row in rows for name, value in row["errors"].items()]
+        gradients = [value for name, value in values if name.startswith("d")]
+        results = [value for name, value in values if not name.startswith("d")]
+        largest = [f"{max(found):.1e}" if found else MISSING for found in (results, gradients)]
+        body.append([*names, str(len(rows)), *largest, f"{rows[0]['tolerance']:g}"])
+    heads = ["kernel", "inputs", "checks", "results", "gradients", "tolerance"]
+    yield pages.table(heads, body, left=2)
+
+
 def defaults(tree: Path) -> str:
     """Return what None picks where a measurement decides, from the tables of backends."""
     rows = []
