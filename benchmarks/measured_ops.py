@@ -110,8 +110,26 @@ def attention_losses(device: Device) -> Iterator[str]:
             f"jax-triton takes {min(ratios):.2f} to {max(ratios):.2f} times as long as Pallas, forward, at "
             f"the {len(ratios)} sizes measured."
         )
-    lines += _missed(device, ("forward", "backward"))
+    lines += [*_profiled(device), *_missed(device, ("forward", "backward"))]
     yield "\n".join(f"- {line}" for line in lines)
+
+
+def _profiled(device: Device) -> Iterator[str]:
+    """Describe by the newest profile how the portable kernels wait."""
+    for report in device.of("profile")[-1:]:
+        first: dict[str, Row] = {}
+        for row in report.content["rows"]:
+            first.setdefault(row["kernel"], row["metrics"])
+        waits = [
+            f"`{name.removeprefix('taylor_')}` {found['Executed Ipc Active, inst/cycle']:.2f} and "
+            f"{found['No Eligible, %']:.0f} %"
+            for name, found in first.items()
+            if name != "taylor_scan"
+        ]
+        yield (
+            "The portable kernels wait for loads: instructions that a multiprocessor executes in a cycle "
+            f"and share of cycles in which a scheduler has no warp to issue: {', '.join(waits)}."
+        )
 
 
 def _missed(device: Device, beginnings: tuple[str, ...]) -> list[str]:
