@@ -8,7 +8,6 @@ nothing. `python -m benchmarks adopt DIR` also updates the other pages and the f
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ READ = ("gpu", "decode", "tune", "backends", "timings", "profile")
 """Commands whose reports are adopted, and what was timed or profiled beside them."""
 
 PAGES = ("docs/kernels.md", "benchmarks/gpu.md")
-
-RESULTS = "benchmarks/results"
 
 CHECKOUT = Path(pallas_kernels.__path__[0]).parent
 
@@ -146,7 +143,7 @@ def results(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
     """Return copies of the reports, in a folder for each device."""
     copies: dict[Path, str] = {}
     for report in reports:
-        path = tree / RESULTS / measured_pages.folder(report.device) / report.path.name
+        path = tree / measured_pages.RESULTS / measured_pages.folder(report.device) / report.path.name
         expect(path not in copies, "DIR", str(report.path), "no two reports of one name and device")
         copies[path] = report.path.read_text()
     return copies
@@ -195,7 +192,7 @@ def _complete(report: Report) -> Iterator[None]:
 
 def kept(changes: Mapping[Path, str], tree: Path, rehearsal: bool = False) -> list[Report]:
     """Return the reports of GPUs in the tree, with those of `changes`, the oldest first."""
-    folder = tree / RESULTS
+    folder = tree / measured_pages.RESULTS
     texts = {path: path.read_text() for path in sorted(folder.glob("*/*.json"))}
     texts |= {path: text for path, text in changes.items() if path.is_relative_to(folder)}
     contents = {path: json.loads(text) for path, text in texts.items()}
@@ -215,8 +212,7 @@ def pages(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
     new = {}
     for name in PAGES:
         page = tree / name
-        link = Path(os.path.relpath(tree / RESULTS, page.parent)).as_posix()
-        new[page] = measured_pages.updated(page.read_text(), by_device, link)
+        new[page] = measured_pages.updated(page.read_text(), by_device)
     return new
 
 

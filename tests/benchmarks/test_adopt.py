@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import adopt
 from pallas_kernels import choices
-from pallas_kernels.adopt import RESULTS
+from pallas_kernels.measured_pages import RESULTS
 from tests.conftest import ROOT
 
 PAGES = {path.relative_to(ROOT).as_posix(): text for path, text in adopt.updated(ROOT).items()}
