@@ -26,6 +26,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "adopt": Command("adopt", "Adopt", "add reports of a GPU machine: results, tables, pages, the figure"),
     "conv_basis": Command("conv_basis", "ConvBasis", "conv-basis and exact attention, by length"),
     "decode": Command("decode", "Decode", "time and memory per generated token, of Based and its baselines"),
     "fit": Command("static.fit", "Fit", "shared memory of the kernels on each family of GPUs, without a GPU"),

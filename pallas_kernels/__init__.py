@@ -15,6 +15,7 @@ from pallas_kernels.taylor_attention import fastest as fastest_taylor_attention
 from pallas_kernels.taylor_attention import is_slow as is_slow_taylor_attention
 from pallas_kernels.taylor_attention import supports as supports_taylor_attention
 from pallas_kernels.taylor_attention import supports_mosaic as supports_mosaic_taylor_attention
+from pallas_kernels.taylor_step import fastest as fastest_taylor_step
 from pallas_kernels.taylor_step import supports as supports_taylor_step
 from pallas_kernels.taylor_step import taylor_step
 from pallas_kernels.triton_launch import cannot_launch
@@ -22,6 +23,7 @@ from pallas_kernels.window_attention import MAX_LEFT as MAX_WINDOW_LEFT
 from pallas_kernels.window_attention import supports as supports_window_attention
 from pallas_kernels.window_attention import window_attention
 from pallas_kernels.window_step import Rotary, window_step
+from pallas_kernels.window_step import fastest as fastest_window_step
 from pallas_kernels.window_step import supports as supports_window_step
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "cannot_run",
     "conv_step",
     "fastest_taylor_attention",
+    "fastest_taylor_step",
+    "fastest_window_step",
     "gated_row_product",
     "interpreted",
     "is_interpreted",

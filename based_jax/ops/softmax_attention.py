@@ -245,11 +245,19 @@ def _with_cache(
     return attend_to_keys(q, keys, values, call.tokens, key_index, how)
 
 
-def _supports_step(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+def _supports_step(kernel: str, q: Array, k: Array, v: Array, *cache_and_rotary: Any) -> str | None:
     return pallas_kernels.supports_window_step(q, k, v)
 
 
-@implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step)
+def _fastest_step(
+    q: Array, k: Array, v: Array, cache: KVCache | None = None, rotary_dim: int | None = None
+) -> str:
+    if cache is None:
+        return "pallas"
+    return pallas_kernels.fastest_window_step(q, k, v, cache.k, rotary_dim is not None)
+
+
+@implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step, fastest=_fastest_step)
 @compiled
 def window_step(
     q: Float[Array, "B H K"],
@@ -285,7 +293,8 @@ def window_step(
     if positions is not None:
         expect_array("positions", positions, (q.shape[0],), "integer")
     wide = "the kernel takes no float64 cache" if cache.k.dtype == jnp.float64 else None
-    chosen = implementation_for("window_step", q, k, v, implementation=implementation, unsupported=wide)
+    request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
+    chosen = implementation_for("window_step", q, k, v, cache, rotary_dim, **request)
     if chosen in KERNELS:
         sizes = _sizes(q[:, None], k[:, None], v[:, None])
         expect_cache(cache, sizes, causal=True, left=cache.slots - 1, return_state=True, mask=None)

@@ -22,7 +22,7 @@ WINDOW = {"outputs": io_model.window_outputs, "dq": io_model.window_dq, "dkv": i
 
 def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
     """Return the cost of a call of one of our kernels; `scope` ends in its name."""
-    found = re.search(r"(\w+)/pallas_call$", scope)
+    found = re.search(r"(\w+?)(?:_mosaic)?/(?:pallas_call|mpmd_map)$", scope)
     name = found[1] if found else ""
     floats = [x for x in arguments if x.dtype in ("bf16", "f16", "f32") and len(x.sizes) >= 3]
     if name == "taylor_scan":
