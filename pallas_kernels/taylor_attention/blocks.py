@@ -45,6 +45,7 @@ class Variant:
     """value channels per program, a power of two"""
     warps: int
     stages: int = 1
+    """with 3, operands of the next chunk are copied to shared memory during this one; with 2, after it"""
     hoist: bool = True
     """keep the tables of the feature map in shared memory; the largest do not fit"""
 
@@ -365,13 +366,12 @@ def add_tokens(
             tiles.append(plan.dot(u, features.by_token(x, i), (0, 0), into))  # (V, C) (C, F)
         else:
             tiles.append(plan.dot(features.by_feature(x, i), u, (1, 0), into))  # (F, C) (C, V)
-    phi_last = features.by_token(x, len(tiles)).astype(plan.operand)
+    phi_last = features.by_token(x, len(tiles))
     tiles.append(plan.dot(u, phi_last, (0, 0), state.tiles[-1]))
-    weighted = x
     if weight is not None:
         weight = weight if features.scale == 1 else weight * features.scale
-        weighted = x.astype(f32) * weight[:, None]
-    return State(tuple(tiles), plan.dot(weighted, phi_last, (0, 0), state.moments), state.count + count)
+        phi_last = phi_last * weight[:, None]  # not x: each warp would multiply all of it
+    return State(tuple(tiles), plan.dot(x, phi_last, (0, 0), state.moments), state.count + count)
 
 
 def only_if(condition: Any, state: State) -> State:
