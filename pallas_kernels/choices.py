@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pallas_kernels import tuning
 from pallas_kernels.trials import MEASURED
 
 Row = dict[str, Any]
@@ -44,7 +45,7 @@ def with_row(table: Sequence[Row], row: Row) -> list[Row]:
     conditions = (row["device"], row["when"])
     if any((other["device"], other["when"]) == conditions for other in table):
         return [row if (other["device"], other["when"]) == conditions else other for other in table]
-    devices = (row["device"], "any")
+    devices = tuning.matching(row["device"])
     first = next((i for i, other in enumerate(table) if other["device"] in devices), len(table))
     return [*table[:first], row, *table[first:]]
 

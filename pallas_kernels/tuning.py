@@ -1,8 +1,9 @@
 """Block sizes by device and shape: one JSON table per op, measured by `python -m pallas_kernels.tune`.
 
-A table is a list of rows ``{"device": KIND or "any", "when": {name: value, ...}, "variant": {...}}``. The
-first row whose device matches and whose conditions hold (a number or a string: equal; a pair: lowest and
-highest) gives the variant. Rows of device "any" come last: the safe default, chosen from the compiler's
+A table is a list of rows ``{"device": DEVICE, "when": {name: value, ...}, "variant": {...}}``; DEVICE is the
+kind of a GPU, a compute capability such as "9.0", or "any". The first row whose device matches and whose
+conditions hold (a number or a string: equal; a pair: lowest and highest) gives the variant. Rows of device
+"any" come last: the safe default, chosen from the compiler's
 register report. A row with ``"shared": BYTES`` needs a GPU with that much shared memory per program; rows
 without it fit all GPUs (`devices.SMALLEST`), which `python -m benchmarks fit` checks with the compiler.
 A second table, of backends, is from `python -m pallas_kernels.backends`; `adopt` writes both.
@@ -13,8 +14,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-
-import jax
 
 import pallas_kernels
 from pallas_kernels import devices
@@ -44,8 +43,15 @@ def fastest(op: str, *, device: str | None = None, **facts: int | str) -> str:
 
 
 def device_kind() -> str:
-    """Return the kind of the first GPU, such as "NVIDIA H200"; "any" without a GPU."""
-    return jax.devices()[0].device_kind if jax.default_backend() == "gpu" else "any"
+    """Return the kind of the target GPU, such as "NVIDIA H200"; "any" without one."""
+    gpu = devices.current()
+    return "any" if gpu is None else gpu.kind
+
+
+def matching(device: str) -> tuple[str, ...]:
+    """Return the devices of rows that hold for a device: itself, its capability, "any"."""
+    family = devices.family(device)
+    return (device, *([] if family is None else [family.capability]), "any")
 
 
 def choose(op: str, kind: type[Variant], **facts: Any) -> Variant:
@@ -65,10 +71,11 @@ def row_number(op: str, *, device: str | None = None, shared_memory: int | None 
         LookupError: no row matches; every table ends with rows for "any".
     """
     device = device_kind() if device is None else device
+    names = matching(device)
     offered = devices.shared_memory() if shared_memory is None else shared_memory
     for number, row in enumerate(table(op)):
         if (
-            row["device"] in (device, "any")
+            row["device"] in names
             and row.get("shared", 0) <= offered
             and all(_holds(wanted, facts[name]) for name, wanted in row["when"].items())
         ):

@@ -260,6 +260,16 @@ def test_a_row_goes_before_those_that_might_hold_instead():
     assert choices.with_row([], new) == [new]
 
 
+def test_a_capability_holds_for_its_gpus_that_have_no_row_of_their_own(monkeypatch):
+    hopper = {**ANY, "device": "9.0", "variant": {"warps": 2}}
+    (found,) = chosen(row("N4", DEFAULT, 1.0), row("N4", WIDE, 0.5))
+    table = choices.with_row([hopper, ANY], found)
+    assert table == [found, hopper, ANY]
+    monkeypatch.setattr(tuning, "table", lambda op: table)
+    kinds = {"NVIDIA H200": WIDE, "NVIDIA H100 80GB HBM3": NARROW, "NVIDIA A100": DEFAULT, "any": DEFAULT}
+    assert {kind: tuning.choose("toy", Variant, device=kind, size=4) for kind in kinds} == kinds
+
+
 def test_a_row_is_what_calls_get(monkeypatch):
     (found,) = chosen(row("N4", DEFAULT, 1.0), row("N4", WIDE, 0.5))
     monkeypatch.setattr(tuning, "table", lambda op: choices.with_row([H100, ANY], found))
