@@ -87,5 +87,5 @@ def _visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
     visible = token[:, None] <= token[None, :]
     if packing is None:
         return visible, None
-    sees = chunk.index >= chunk.start_at(chunk.end)
+    sees = chunk.index >= chunk.next_start
     return visible & (chunk.index[:, None] >= chunk.starts()[None, :]), sees
