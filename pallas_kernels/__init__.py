@@ -6,6 +6,8 @@ Each folder is one op: its kernels, its table of block sizes, and a README on th
 from pallas_kernels.conv_step import conv_step
 from pallas_kernels.conv_step import supports as supports_conv_step
 from pallas_kernels.devices import cannot_run
+from pallas_kernels.gated_conv import gated_conv
+from pallas_kernels.gated_conv import supports as supports_gated_conv
 from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
 from pallas_kernels.row_products import GATES, gated_row_product, row_products
@@ -33,6 +35,7 @@ __all__ = [
     "cannot_run",
     "conv_step",
     "fastest_taylor_attention",
+    "gated_conv",
     "gated_row_product",
     "interpreted",
     "is_interpreted",
@@ -41,6 +44,7 @@ __all__ = [
     "lowering_for",
     "row_products",
     "supports_conv_step",
+    "supports_gated_conv",
     "supports_mosaic_taylor_attention",
     "supports_row_products",
     "supports_taylor_attention",

@@ -268,8 +268,11 @@ class Projection(nn.Module):
     gate: str | None = None
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """Map the last axes of x, (..., *contracted), to new ones: return (..., *features)."""
+    def __call__(self, x: Array, apart: bool = False) -> Any:
+        """Map the last axes of x, (..., *contracted), to new ones: return (..., *features).
+
+        With `apart` return that without the bias, and the bias or None.
+        """
         inputs = len(self.axes) - len(self.features)
         lead, contracted = x.shape[:-inputs], x.shape[-inputs:]
         shape = (*contracted, *self.features)
@@ -280,8 +283,10 @@ class Projection(nn.Module):
         if self.gate is not None and not self.bias:
             return gated_product(rows, matrix, self.gate)
         y = product(rows, matrix).reshape(*lead, *self.features)
-        if self.bias:
-            bias = self.param("bias", zeros(*self.axes[inputs:]), self.features)
+        bias = self.param("bias", zeros(*self.axes[inputs:]), self.features) if self.bias else None
+        if apart:
+            return y, bias
+        if bias is not None:
             y = y + over_rows(bias.astype(self.dtype), y)
         return y if self.gate is None else y[..., 0, :] * ACTIVATIONS[self.gate](y[..., 1, :])
 
