@@ -25,6 +25,7 @@ OPS = (
     "conv_step",
     "row_products",
     "gated_conv",
+    "rms_norm",
 )
 """Folders of kernels."""
 

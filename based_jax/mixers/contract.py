@@ -116,8 +116,9 @@ class Mixer(Module):
         mask: Mask | None = None,
         tokens: Int[Array, "B N"] | None = None,
         are_numbers: Bool[Array, "B N"] | None = None,
+        apart: bool = False,
         **options: Any,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
+    ) -> tuple[Any, State | None]:
         """Mix tokens along the length.
 
         Args:
@@ -128,7 +129,9 @@ class Mixer(Module):
             mask: True for real tokens, right padding only. Padding changes neither the outputs of real
                 tokens nor the state.
             tokens: ids, for mixers with `wants_tokens`.
-            are_numbers: whether each token of x is neither NaN nor infinite; default: x is searched.
+            are_numbers: whether each token of x is a number; x has zeros at the others. Default: x is
+                searched.
+            apart: return (y, broken) in place of y, without NaN: booleans (B, N), where it would be.
             options: further arguments of the mixer's own `mix`.
 
         Returns:
@@ -143,12 +146,15 @@ class Mixer(Module):
         x = jnp.asarray(x, self.dtype)
         context = Context.of_call(x, state, segment_ids, positions, mask, tokens)
         before = find_stream(state)
-        are_numbers = is_number(x).all(axis=-1) if are_numbers is None else are_numbers
+        if are_numbers is None:
+            are_numbers, x = is_number(x).all(axis=-1), numbers(x, context.mask)
+        elif context.mask is not None:
+            x = jnp.where(context.mask[..., None], x, 0)
         broken, still_broken = broken_tokens(
             ~are_numbers, context.token_positions, before, context.stream, self.causal
         )
-        y, after = self.mix(numbers(x, context.mask), state, context, **options)
-        y = nan_unless(~broken[..., None], y)
+        y, after = self.mix(x, state, context, **options)
+        y = (y, broken) if apart else nan_unless(~broken[..., None], y)
         return y, None if state is None else with_broken(after, still_broken)
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:

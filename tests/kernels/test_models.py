@@ -94,7 +94,7 @@ def test_whole_rows_train_with_the_plain_kernels(packed):
     assert all(("xi32>" in operands) == packed for operands in of_tokens)
 
 
-def test_whole_rows_train_through_the_fused_gates(tokens, params):
+def test_whole_rows_train_through_the_fused_gates_and_norms(tokens, params):
     """Gradients are those of XLA's form; a broken token (its embedding is NaN) breaks none before it."""
     model = bj.LanguageModel(config(None).replace(schedule="CC"))
     params = jax.tree.map(jnp.asarray, {"params": normals(model.init, tokens, scale=0.05)["params"]})
@@ -111,7 +111,7 @@ def test_whole_rows_train_through_the_fused_gates(tokens, params):
     with interpreted():
         kernels, bad = run(params), jax.jit(loss)(broken)[1]
         program = str(jax.make_jaxpr(jax.grad(loss, has_aux=True))(params))
-    for name in ("gated_conv_outputs", "gated_conv_gradients"):
+    for name in ("gated_conv_outputs", "gated_conv_gradients", "rms_norm_outputs", "rms_norm_gradient"):
         assert f"name={name}" in program
     plain = run(params)
     assert_close(kernels[0], plain[0], FLOAT32)
