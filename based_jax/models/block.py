@@ -91,29 +91,29 @@ class Block(nn.Module):
         if self.kind == "postnorm":
             return self._postnorm(h, state, context)
         wide = accumulation_dtype(h) if self.residual_in_fp32 else jnp.dtype(self.dtype)
-        h, are_numbers, broken = (h if self.is_parallel else self.drop1(h)), None, None
+        h = h if self.is_parallel else self.drop1(h)
+        stream: Any
         if residual is None:
-            residual = keep_tokens(h.astype(wide))
-            x = self.norm1(residual)
+            stream = keep_tokens(h.astype(wide))
+            x, are_numbers = self.norm1(stream), None
         else:
-            residual, x, are_numbers = self.norm1(residual, h)
-        is_apart = are_numbers is not None and self.mlp is not None and not self.is_parallel
+            stream, x, are_numbers = self.norm1(residual, h)
+        # A fused norm knows which tokens are numbers, and the next one marks those that the mixer breaks.
+        marks = are_numbers is not None and self.mlp is not None and not self.is_parallel
         if are_numbers is None and state is not None and h.shape[1] == 1:
             # The norm is finite where the stream is; checking the stream fuses with the preceding sum.
-            are_numbers, x = jnp.isfinite(residual).all(axis=-1), numbers(x, None)
+            are_numbers, x = jnp.isfinite(stream).all(axis=-1), numbers(x, None)
         if are_numbers is not None:
-            context["are_numbers"] = are_numbers
-        mixed, state = self.mixer(x, state, apart=is_apart, **context)
-        if is_apart:
-            mixed, broken = mixed
+            context |= {"are_numbers": are_numbers, "apart": marks}
+        mixed, state = self.mixer(x, state, **context)
         if self.mlp is None:
-            return mixed, residual, state
+            return mixed, stream, state
         if self.is_parallel:
-            inner = self.mlp(x if self.kind == "parallel_tied" else self.norm2(residual))
-            return self.drop1(mixed).astype(wide) + self.drop2(inner).astype(wide), residual, state
-        options = {} if broken is None else {"broken": broken}
-        residual, x, _ = self.norm2(residual, self.drop2(mixed), **options)
-        return self.mlp(x), residual, state
+            inner = self.mlp(x if self.kind == "parallel_tied" else self.norm2(stream))
+            return self.drop1(mixed).astype(wide) + self.drop2(inner).astype(wide), stream, state
+        mixed, *broken = mixed if marks else (mixed,)
+        stream, x, _ = self.norm2(stream, self.drop2(mixed), *broken)
+        return self.mlp(x), stream, state
 
     def _postnorm(
         self, h: Float[Array, "B N D"], state: State | None, context: dict[str, Any]

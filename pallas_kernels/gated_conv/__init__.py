@@ -1,4 +1,4 @@
-"""Gate of an MLP (SwiGLU) or of a short convolution (Based, arXiv 2402.18668, section 4.2), and its gradients."""
+"""Gate of a short convolution (Based, arXiv 2402.18668, section 4.2) or of an MLP, and its gradients."""
 
 import functools
 from typing import Any
@@ -93,8 +93,9 @@ def _backward(call: Call, saved: Any, dy: Any) -> tuple[Any, Any]:
     run, plain = (functools.partial(f, call=call) for f in (kernel.gradients, gradient_formula))
     operands, results = [INNER, OUTPUT, *_axes(call)], [INNER, *["b sums e"] * (call.sums > 0)]
     found = per_channel(run, plain, operands, results, ["b", "e"])(inner, dy, *parameters)
-    sums = found[1].sum(axis=0) if call.sums else None
-    parts = [sums[: call.taps]] * (call.taps > 0) + [sums[call.taps :]] * call.has_bias if call.sums else []
+    if not parameters:
+        return found[0], ()
+    parts = jnp.split(found[1].sum(axis=0), [call.taps] if call.taps and call.has_bias else [])
     return found[0], tuple(part.astype(x.dtype) for part, x in zip(parts, parameters, strict=True))
 
 
@@ -113,7 +114,7 @@ def formula(inner: Any, *parameters: Any, call: Call) -> tuple[jax.Array, ...]:
     if call.taps:
         length, taps = x.shape[1], parameters[0].astype(wide)
         padded = jnp.pad(x, [(0, 0), (call.taps - 1, 0), (0, 0)])
-        x = sum(tap * padded[:, n : n + length] for n, tap in enumerate(taps))
+        x = jnp.sum(jnp.stack([tap * padded[:, n : n + length] for n, tap in enumerate(taps)]), axis=0)
     return ((GATES[call.activation](x) * factor).astype(inner.dtype),)
 
 

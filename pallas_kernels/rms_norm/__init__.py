@@ -73,7 +73,8 @@ def add_rms_norm(
         expect_array("broken", broken, stream.shape[:2], ("bool",))
         marks = (jnp.where(broken, jnp.nan, jnp.float32(0)),)
     variant = choose("rms_norm", Variant, **facts_of(stream)) if variant is None else variant
-    x, y, mean = _add_norm(eps, variant, stream, branch, scale, marks)
+    results: Any = _add_norm(eps, variant, stream, branch, scale, marks)
+    x, y, mean = results
     return x, y, mean < jnp.inf
 
 
@@ -86,7 +87,7 @@ def _add_norm(eps: float, variant: Variant, stream: Any, branch: Any, scale: Any
 
 
 def _forward(eps: float, variant: Variant, stream: Any, branch: Any, scale: Any, marks: Any) -> Any:
-    results = _add_norm(eps, variant, stream, branch, scale, marks)
+    results: Any = _add_norm(eps, variant, stream, branch, scale, marks)
     return results, (results[0], scale, marks)
 
 

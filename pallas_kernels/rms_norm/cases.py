@@ -45,9 +45,7 @@ def _name(batch: int, length: int, width: int, dtype: str) -> str:
     return f"D{width} {dtype}"
 
 
-def _case(
-    name: str, batch: int, length: int, width: int, dtype: str, variant: Variant | None = None
-) -> Case:
+def _case(name: str, batch: int, length: int, width: int, dtype: str, variant: Variant | None = None) -> Case:
     shape = batch, length, width
     stream, branch = jax.ShapeDtypeStruct(shape, "float32"), jax.ShapeDtypeStruct(shape, dtype)
     scale, marks = (jax.ShapeDtypeStruct(sizes, "float32") for sizes in (shape[2:], shape[:2]))

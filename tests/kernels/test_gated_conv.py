@@ -31,8 +31,10 @@ def drawn(dtype, taps, bias):
     rng = np.random.default_rng(taps)
     sizes = [(2, LENGTH, 2, CHANNELS), *[(taps, CHANNELS)] * (taps > 0), *[(2, CHANNELS)] * bias]
     inner, *parameters = (rng.normal(size=size) for size in sizes)
-    return array(inner, dtype), [array(x, "float32") for x in parameters], array(
-        rng.normal(size=(2, LENGTH, CHANNELS)), dtype
+    return (
+        array(inner, dtype),
+        [array(x, "float32") for x in parameters],
+        array(rng.normal(size=(2, LENGTH, CHANNELS)), dtype),
     )
 
 

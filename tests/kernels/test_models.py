@@ -118,7 +118,9 @@ def test_whole_rows_train_through_the_fused_gates_and_norms(tokens, params):
     assert_close(kernels[1], plain[1], FLOAT32_GRADIENT)
     finite = np.isfinite(np.asarray(bad)).all(axis=-1)
     assert np.array_equal(finite, np.isfinite(np.asarray(jax.jit(loss)(broken)[1])).all(axis=-1))
-    assert finite[0, :9].all() and not finite[0, 9:].any() and finite[1].all()
+    assert finite[0, :9].all()
+    assert not finite[0, 9:].any()
+    assert finite[1].all()
 
 
 @pytest.mark.release

@@ -38,7 +38,7 @@ def without(model: LanguageModel, params: Params, mixer: str | None) -> LogitsFn
         if context.method_name != "__call__" or context.module.path not in off:
             return output
         y, state = output
-        return jnp.zeros_like(y), state
+        return jax.tree.map(jnp.zeros_like, y), state
 
     def apply(tokens: Array) -> Array:
         with nn.intercept_methods(silence):
