@@ -7,6 +7,7 @@ before). This needs no parameter names, so it works for every registered mixer.
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
