@@ -42,6 +42,7 @@ def add_rms_norm(
     broken: jax.Array | None = None,
     *,
     eps: float = 1e-5,
+    fused: bool = True,
     variant: Variant | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Compute x = stream + branch and y = x / sqrt(mean(x^2) + eps) * scale, differentiable in all arrays.
@@ -54,6 +55,7 @@ def add_rms_norm(
         branch: (B, N, D); its dtype is that of y.
         scale: (D,).
         broken: (B, N) booleans, where x is NaN whatever the arrays hold, or None.
+        fused: False to compute `formula` with JAX's gradient, for a program that must have no kernel.
         variant: block sizes; None takes them from the tuning table.
 
     Returns:
@@ -73,7 +75,8 @@ def add_rms_norm(
         expect_array("broken", broken, stream.shape[:2], ("bool",))
         marks = (jnp.where(broken, jnp.nan, jnp.float32(0)),)
     variant = choose("rms_norm", Variant, **facts_of(stream)) if variant is None else variant
-    results: Any = _add_norm(eps, variant, stream, branch, scale, marks)
+    arrays = stream, branch, scale
+    results: Any = _add_norm(eps, variant, *arrays, marks) if fused else formula(*arrays, *marks, eps=eps)
     x, y, mean = results
     return x, y, mean < jnp.inf
 
