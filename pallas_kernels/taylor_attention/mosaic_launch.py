@@ -23,6 +23,9 @@ GRID = ("head", "row", "block")
 TILE = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(32))
 """Layout of product operands in shared memory: 16 columns, the depth of one product, are 32 bytes."""
 
+SHARE_TILE = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(64))
+"""Layout of 16 columns of float32."""
+
 WIDE_TILE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 Layout: Any = plgpu.Layout.WGMMA
@@ -92,13 +95,14 @@ def along_rows(x: jax.Array, width: int) -> jax.Array:
     return lax.broadcast_in_dim(x, (x.shape[0], width), (0,))
 
 
-def multiply(accumulator: Any, a: jax.Array, b: Any, staging: Any) -> None:
-    """Start accumulator += a b with `a` in registers and `b` in shared memory; does not wait.
+def multiply(accumulator: Any, a: Any, b: Any, staging: Any = None) -> None:
+    """Start accumulator += a b with `b` in shared memory; does not wait.
 
     Args:
-        staging: shared memory for `a` if interpreted: the interpreter takes no registers there.
+        a: in shared memory or in registers.
+        staging: shared memory for an `a` in registers if interpreted: the interpreter takes no registers.
     """
-    if not is_interpreted():
+    if staging is None:
         plgpu.wgmma(accumulator, a, b)
         return
     operand = staging.at[:, : a.shape[1]]
@@ -108,7 +112,7 @@ def multiply(accumulator: Any, a: jax.Array, b: Any, staging: Any) -> None:
     plgpu.wgmma_wait(0)
 
 
-def product(a: jax.Array, b: Any, columns: int, staging: Any) -> jax.Array:
+def product(a: Any, b: Any, columns: int, staging: Any = None) -> jax.Array:
     """Return a b, (rows of a, columns) float32; arguments as for `multiply`."""
 
     def run(accumulator: Any) -> jax.Array:

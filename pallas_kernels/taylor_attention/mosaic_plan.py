@@ -1,5 +1,6 @@
 """Sizes, memory and state of a program of the Mosaic kernels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention.mosaic_features import COLUMNS, KEY_SIZE
-from pallas_kernels.taylor_attention.mosaic_launch import THREADS, TILE, WIDE_TILE, plgpu
+from pallas_kernels.taylor_attention.mosaic_launch import SHARE_TILE, THREADS, TILE, WIDE_TILE, plgpu
 
 CHUNK = 128
 PART = 64
@@ -63,37 +64,65 @@ class State(NamedTuple):
     """chunks so far, float32"""
 
 
-class Tokens(NamedTuple):
-    """Refs of the inputs in device memory; no q for sums only, no packing unless packed."""
+class Side(NamedTuple):
+    """Names of the tokens whose features a program sums, x (tokens, 16), and of what it multiplies them with,
+    u (tokens, 64): S += u^T phi(x)."""
 
-    q: Any
-    k: Any
-    v: Any
-    starts: Any = None
-    counts: Any = None
+    x: str
+    u: str
+    others: tuple[str, ...] = ()
+    """further arrays that the sum needs"""
 
 
-def scratch_types(queries: bool, whole: bool) -> dict[str, Any]:
-    """Return the shared memory of a program, 165 kB with queries; `whole` if values fill all parts."""
+KEYS, QUERIES = Side("k", "v"), Side("q", "do", ("rden", "e"))
+
+RESULTS = ("values_out", "keys_out", "shares_out")
+"""Names of results in shared memory: (tokens, 64), (tokens, 16), and (tokens, 16) float32."""
+
+
+def scratch_types(side: Side, reads: Sequence[str] = (), results: Sequence[str] = (), whole: bool = True) -> Any:
+    """Return the shared memory of a program.
+
+    Args:
+        reads: names of further arrays to load in each chunk.
+        results: some of `RESULTS`; a program with results also publishes its state.
+        whole: whether values fill all parts.
+    """
 
     def smem(*shape: int, transforms: Any = (), dtype: Any = bf16) -> Any:
         return plgpu.SMEM(shape, dtype, transforms=transforms)
 
-    refs = {
-        "k": smem(STAGES, CHUNK, KEY_SIZE, transforms=TILE),
-        "plain_k": smem(STAGES, CHUNK, KEY_SIZE),  # again, for loads of columns
-        "v": smem(STAGES, CHUNK, PART, transforms=TILE),
+    def stages(name: str) -> Any:
+        if name in ("rden", "e"):
+            return smem(STAGES, CHUNK, dtype=f32)
+        if name in ("q", "k"):
+            return smem(STAGES, CHUNK, KEY_SIZE, transforms=TILE)
+        if name in ("v", "do", "y"):
+            return smem(STAGES, CHUNK, PART, transforms=TILE)
+        return smem(STAGES, CHUNK, KEY_SIZE)  # "plain_", for loads of columns
+
+    loads = dict.fromkeys((side.x, f"plain_{side.x}", side.u, *side.others, *reads))
+    refs = {name: stages(name) for name in loads}
+    refs |= {
         "phi": smem(1, CHUNK, COLUMNS, transforms=TILE),
         "moments": smem(features.ROWS, KEY_SIZE, dtype=f32),
-        "arrived": plgpu.Barrier(num_arrivals=4 if queries else 3, num_barriers=STAGES),
+        "arrived": plgpu.Barrier(num_arrivals=len(loads), num_barriers=STAGES),
         "together": plgpu.Barrier(num_arrivals=THREADS, num_barriers=2),
     }
-    if queries:
+    if side is QUERIES:
+        refs["weighted"] = smem(1, CHUNK, KEY_SIZE, transforms=TILE)
+    if results:
         refs |= {
-            "plain_q": smem(STAGES, CHUNK, KEY_SIZE),
             "kv": smem(1, PART, COLUMNS, transforms=TILE),
             "rounded": smem(features.ROWS, KEY_SIZE, transforms=TILE),
-            "y": smem(THREADS, PART, PART, transforms=WIDE_TILE if whole else TILE),
             "staging": smem(THREADS, PART, COLUMNS) if is_interpreted() else smem(8),
         }
+    of_results = {
+        "values_out": smem(THREADS, PART, PART, transforms=WIDE_TILE if whole else TILE),
+        "keys_out": smem(THREADS, PART, KEY_SIZE, transforms=TILE),
+        "shares_out": smem(THREADS, PART, KEY_SIZE, transforms=SHARE_TILE, dtype=f32),
+    }
+    refs |= {name: of_results[name] for name in results}
+    if results and results[-1] != "values_out":
+        refs["factors"] = smem(features.PIECES, PART, KEY_SIZE, transforms=TILE)
     return refs
