@@ -10,7 +10,7 @@ from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
 from pallas_kernels.row_products import GATES, gated_row_product, row_products
 from pallas_kernels.row_products import supports as supports_row_products
-from pallas_kernels.taylor_attention import cannot_launch_gradient, taylor_attention
+from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_attention import fastest as fastest_taylor_attention
 from pallas_kernels.taylor_attention import is_slow as is_slow_taylor_attention
 from pallas_kernels.taylor_attention import supports as supports_taylor_attention
@@ -29,7 +29,6 @@ __all__ = [
     "MAX_WINDOW_LEFT",
     "Rotary",
     "cannot_launch",
-    "cannot_launch_gradient",
     "cannot_run",
     "conv_step",
     "fastest_taylor_attention",

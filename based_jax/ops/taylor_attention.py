@@ -96,9 +96,8 @@ def taylor_attention(
     Args:
         implementation: "pallas", the fused GPU kernels (K <= 32, V <= 256, no decay, one dtype; float32 and
             float16 inputs use TF32 matmuls unless JAX's default matmul precision is "highest"); "triton",
-            the same kernels written for jax-triton; "mosaic", their forward pass in Hopper's instructions
-            (K = 16, bfloat16, jax >= 0.11; gradients by "pallas", "triton" or else "xla"); "xla", the chunked
-            scan; "reference", quadratic; or None for the best.
+            the same kernels written for jax-triton; "mosaic", others in Hopper's instructions (K = 16,
+            bfloat16, jax >= 0.11); "xla", the chunked scan; "reference", quadratic; or None for the best.
     """
     unsupported = None
     if log_decay is not None:
@@ -115,23 +114,8 @@ def taylor_attention(
         how |= {"mask": mask, "chunk_size": chunk_size, "implementation": "xla" if is_fused else chosen}
         return linear_attention(q, k, v, feature_map=TAYLOR, return_state=return_state, **how)
 
-    fused = functools.partial(_fused, eps, return_state, chosen)
-    run = fused if is_fused else scan
-    if is_fused and pallas_kernels.cannot_launch_gradient(chosen):
-        run = _differentiated_as(scan, fused)
+    run = functools.partial(_fused, eps, return_state, chosen) if is_fused else scan
     return run(q, k, v, initial_state, segment_ids, mask)
-
-
-def _differentiated_as(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute `function`, with the gradients of the equivalent function `plain`."""
-
-    def forward(*arrays: Any) -> tuple[Any, Any]:
-        return function(*arrays), arrays
-
-    def backward(arrays: Any, cotangents: Any) -> Any:
-        return cast(Any, jax.vjp(plain, *arrays)[1](cotangents))
-
-    return with_gradient(forward, backward)(function)
 
 
 def _fused(

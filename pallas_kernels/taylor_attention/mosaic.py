@@ -14,7 +14,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.taylor_attention.mosaic_features import COUNT, from_portable, to_portable
+from pallas_kernels.taylor_attention.mosaic_features import (
+    COUNT,
+    from_portable,
+    gradient_from_portable,
+    gradient_to_portable,
+    to_portable,
+)
 from pallas_kernels.taylor_attention.mosaic_kernel import (
     key_and_value_gradients,
     key_sums,
@@ -24,7 +30,14 @@ from pallas_kernels.taylor_attention.mosaic_kernel import (
 )
 from pallas_kernels.taylor_attention.mosaic_plan import CHUNK, PART, Plan
 
-__all__ = ["forward", "from_portable", "to_portable"]
+__all__ = [
+    "backward",
+    "forward",
+    "from_portable",
+    "gradient_from_portable",
+    "gradient_to_portable",
+    "to_portable",
+]
 
 SLOTS = 132
 """Programs that an H100 or H200 runs at once: one per multiprocessor, whose shared memory it fills."""
@@ -91,6 +104,8 @@ def backward(
     suffix, dstate = _suffix(plan, inputs, padded, dfinal, 0 if state is not None else 1)
     key_shares, dv = key_and_value_gradients(plan, inputs, padded, suffix)
     dq, dk = (_sum(x, arrays["q"].dtype)[:, :length] for x in (shares, key_shares))
+    if dstate:
+        dstate = (dstate[0][:, :, :value_size], dstate[1])
     return dq, dk, dv[:, :length, :, :value_size], *dstate
 
 
@@ -168,13 +183,19 @@ def _suffix(
         suffix.append(running_sums(x[:, :, ::-1], initial, keep[:, ::-1])[:, :, ::-1])
     if first:
         return tuple(suffix), ()
-    return tuple(x[:, :, 1:] for x in suffix), _state_gradient(plan, suffix)
+    return tuple(x[:, :, 1:] for x in suffix), _state_gradient(plan, inputs, packing, suffix)
 
 
-def _state_gradient(plan: Plan, sums: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    """Return the sums over all queries without the parts of the moments."""
-    kv, moments = (x[:, :, 0] for x in sums)
-    return kv, moments.reshape(plan.batch, plan.heads, plan.parts, *moments.shape[2:]).sum(axis=2)
+def _state_gradient(
+    plan: Plan, inputs: dict[str, jax.Array], packing: Any, sums: Sequence[jax.Array]
+) -> tuple[jax.Array, ...]:
+    """Return the sums over all queries that see the initial state, whose parts are added."""
+    kv, moments, e = sums[0][:, :, 0], sums[1][:, :, 0], inputs["e"]
+    moments, e = (x.reshape(plan.batch, plan.heads, plan.parts, *x.shape[2:]).sum(axis=2) for x in (moments, e))
+    counted = e[:, :, : inputs["rden"].shape[2]] * inputs["rden"]
+    if packing:
+        counted = jnp.where(packing[0][:, None, : counted.shape[2]] < 0, counted, 0.0)
+    return kv, moments.at[..., COUNT, :].add(counted.sum(axis=2)[..., None])
 
 
 def running_sums(sums: jax.Array, initial: jax.Array | None, keep: jax.Array) -> jax.Array:

@@ -174,6 +174,27 @@ def to_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array
     return _take(kv, indices, -1).swapaxes(-1, -2), theirs
 
 
+def gradient_from_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Convert sums over queries as `from_portable`; they carry weights, and those of the moments differ."""
+    kv, moments = from_portable(kv, moments)
+    return kv * _multiplicity(), moments * _MOMENTS
+
+
+def gradient_to_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Invert `gradient_from_portable`."""
+    return to_portable(kv / _multiplicity(), moments / _MOMENTS)
+
+
+_MOMENTS = np.where((np.arange(ROWS) >= SQUARES.start) & (np.arange(ROWS) <= SUMS), 4, 1)[:, None]
+
+
+@functools.cache
+def _multiplicity() -> np.ndarray:
+    """Return (224,), the share of each column in the sum of the columns with the same product."""
+    factors = [(0, 0) if f is None or None in f else f for f in columns()]
+    return np.array([0.5 if i != j and (i < HALF) == (j < HALF) else 1.0 for i, j in factors], np.float32)
+
+
 def _take(x: jax.Array, indices: np.ndarray, axis: int) -> jax.Array:
     """Take `x` at positions along an axis; the position one past the end gives zeros."""
     return jnp.take(x, indices, axis=axis, mode="fill", fill_value=0)

@@ -121,46 +121,6 @@ def test_calls_that_name_the_backend_get_the_reason():
 
 
 @pytest.mark.usefixtures("removed")
-def test_a_gradient_that_has_no_kernels_is_refused(monkeypatch):
-    """Mosaic GPU computes outputs only."""
-    monkeypatch.setitem(sys.modules, "jax_triton", None)
-    call = function.Call(1e-12, False, False, False, None, None, (), "mosaic")
-    with pytest.raises(ImportError, match=f"^no gradient of backend = 'mosaic': {REASON}.* needs "):
-        function._backward_backend(call)
-
-
-@pytest.mark.usefixtures("removed")
-@pytest.mark.release
-def test_a_kernel_without_gradients_takes_those_of_plain_jax(monkeypatch):
-    """Packed rows that continue a state; the interpreted kernels stand in for those of Mosaic GPU."""
-    rng = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(rng.normal(size=(2, 24, 1, n)), jnp.float32) for n in (16, 16, 8))
-    ids, mask = jnp.arange(24)[None].repeat(2, 0) // 10, jnp.arange(24)[None] < jnp.array([[24], [20]])
-    _, state = ops.taylor_attention(q, k, v, return_state=True, implementation="xla")
-
-    def loss(q, k, v, state, ids, mask, implementation):
-        y, state = ops.taylor_attention(
-            q,
-            k,
-            v,
-            initial_state=state,
-            return_state=True,
-            segment_ids=ids,
-            mask=mask,
-            implementation=implementation,
-        )
-        return jnp.sum(jnp.sin(y)) + jnp.sum(state.kv * state.kv)
-
-    gradients = jax.jit(jax.grad(loss, (0, 1, 2)), static_argnums=6)
-    expected = gradients(q, k, v, state, ids, mask, "xla")
-    monkeypatch.setattr(pallas_kernels, "cannot_launch_gradient", lambda backend: "no kernels")
-    monkeypatch.setattr(function, "_backward", None)
-    with pallas_kernels.interpreted():
-        found = gradients(q, k, v, state, ids, mask, "pallas")
-    assert_close(found, expected, FLOAT32_GRADIENT)
-
-
-@pytest.mark.usefixtures("removed")
 def test_the_interpreter_does_without_the_backend():
     arrays, length, start = one_step()
 
