@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention.mosaic_chunk import Chunk
-from pallas_kernels.taylor_attention.mosaic_dq import copy_keys, through_state
+from pallas_kernels.taylor_attention.mosaic_dq import store_keys, through_state
 from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE
 from pallas_kernels.taylor_attention.mosaic_launch import (
     COLUMN,
@@ -74,12 +74,13 @@ def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
     plgpu.wait_smem_to_gmem(0, wait_read_only=True)
     out = chunk.scratch["values_out"].at[program.group]
     out[...] = values.astype(bf16)
+    plgpu.commit_smem()
+    place = (program.row, pl.ds(chunk.first, PART), program.head, program.values)
+    plgpu.copy_smem_to_gmem(out, dv.at[place])
     gradient = moments_product(chunk, k, 1 / 4) + through_state(chunk, "k", k, "v", features.NO_WEIGHTS)
     if seen is not None:
         gradient = jnp.where(along_rows(seen, KEY_SIZE), gradient, 0.0)
-    copy_keys(chunk, keys + gradient, dk)
-    place = (program.row, pl.ds(chunk.first, PART), program.head, program.values)
-    plgpu.copy_smem_to_gmem(out, dv.at[place])
+    store_keys(chunk, keys + gradient, dk)
 
 
 def _scores(chunk: Chunk, k: jax.Array, queries: Queries, index: Any) -> tuple[jax.Array, jax.Array]:

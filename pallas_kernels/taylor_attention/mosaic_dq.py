@@ -54,8 +54,7 @@ def read(chunk: Chunk, state: State, dq: Any, e_out: Any) -> None:
     gradient = gradient * along_rows(load(chunk.own("rden"), ROW), KEY_SIZE)
     if chunk.plan.packed:
         gradient = jnp.where(along_rows(chunk.real(), KEY_SIZE), gradient, 0.0)
-    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-    copy_keys(chunk, gradient, dq)
+    store_keys(chunk, gradient, dq)
 
 
 def through_state(chunk: Chunk, name: str, x: jax.Array, u: str, weights: Weights) -> jax.Array:
@@ -90,12 +89,8 @@ def write_factors(program: Any) -> None:
             program.scratch["factors"].at[piece][...] = ones.astype(bf16)
 
 
-def copy_keys(chunk: Chunk, gradient: jax.Array, result: Any) -> None:
-    """Start the copy of the warpgroup's gradient (64, 16) to a result (parts, B, N, H, 16)."""
+def store_keys(chunk: Chunk, gradient: jax.Array, result: Any) -> None:
+    """Store the warpgroup's gradient (64, 16) into a result (parts, B, N, H, 16)."""
     program = chunk.program
-    name = "keys_out" if chunk.plan.parts == 1 else "shares_out"
-    out = chunk.scratch[name].at[program.group]
-    out[...] = gradient.astype(out.dtype)
-    plgpu.commit_smem()
-    tokens = pl.ds(chunk.first, PART)
-    plgpu.copy_smem_to_gmem(out, result.at[program.part, program.row, tokens, program.head, :])
+    place = (program.part, program.row, pl.ds(chunk.first, PART), program.head)
+    store(result.at[place], gradient.astype(result.dtype))

@@ -19,7 +19,7 @@ from pallas_kernels.taylor_attention import (
     mosaic_outputs,
 )
 from pallas_kernels.taylor_attention import mosaic_features as features
-from pallas_kernels.taylor_attention.mosaic_plan import KEYS, PART, QUERIES, Plan, Side, scratch_types
+from pallas_kernels.taylor_attention.mosaic_plan import KEYS, QUERIES, Plan, Side, scratch_types, values_layout
 from pallas_kernels.taylor_attention.mosaic_program import Program
 
 PACKING = ("starts", "counts")
@@ -90,7 +90,7 @@ def outputs(
         _vector(plan, 1),
         *(state_shapes(plan, 1) if return_state else []),
     ]
-    scratch = scratch_types(KEYS, ["plain_q"], ["values_out"], v.shape[-1] % PART == 0)
+    scratch = scratch_types(KEYS, ["plain_q"], values_layout(v.shape[-1]))
     options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": scratch}
     return mosaic_launch.run(body, *inputs.values(), *prefix, name="taylor_outputs_mosaic", **options)
 
@@ -98,7 +98,7 @@ def outputs(
 def query_gradients(
     plan: Plan, inputs: dict[str, jax.Array], packing: Sequence[jax.Array], prefix: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
-    """Return the queries' gradients (parts, B, N, H, 16), to be added, and e = -do . y (B, H parts, N).
+    """Return the queries' gradients (parts, B, N, H, 16) of the padded length, to be added, and e = -do . y (B, H parts, N).
 
     Args:
         inputs: q, k, v, do (gradient of the outputs), y and rden (reciprocal normalisers).
@@ -111,8 +111,8 @@ def query_gradients(
         mosaic_dq.write_factors(program)
         program.walk(prefix_refs, lambda chunk, state: mosaic_dq.read(chunk, state, *results))
 
-    out_type = [_shares(plan, inputs["q"]), _vector(plan, plan.parts)]
-    scratch = scratch_types(KEYS, ["plain_q", "do", "y", "rden"], [_keys_result(plan)])
+    out_type = [_shares(plan), _vector(plan, plan.parts)]
+    scratch = scratch_types(KEYS, ["plain_q", "do", "y", "rden"], gradients=True)
     options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": scratch}
     return mosaic_launch.run(body, *inputs.values(), *prefix, name="taylor_dq_mosaic", **options)
 
@@ -120,7 +120,7 @@ def query_gradients(
 def key_and_value_gradients(
     plan: Plan, inputs: dict[str, jax.Array], packing: Sequence[jax.Array], suffix: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
-    """Return the gradients of keys (parts, B, N, H, 16), to be added, and of values (B, N, H, V).
+    """Return the gradients of keys (parts, B, N, H, 16) of the padded length, to be added, and of values (B, N, H, V).
 
     Args:
         inputs: q, k, v, do, rden, and e from `query_gradients`.
@@ -134,9 +134,8 @@ def key_and_value_gradients(
         program.walk(suffix_refs, lambda chunk, state: mosaic_dkv.read(chunk, state, *results))
 
     v = inputs["v"]
-    out_type = [_shares(plan, inputs["k"]), jax.ShapeDtypeStruct(v.shape, v.dtype)]
-    results = ["values_out", _keys_result(plan)]
-    scratch = scratch_types(QUERIES, ["plain_k", "v"], results, v.shape[-1] % PART == 0)
+    out_type = [_shares(plan), jax.ShapeDtypeStruct(v.shape, v.dtype)]
+    scratch = scratch_types(QUERIES, ["plain_k", "v"], values_layout(v.shape[-1]), gradients=True)
     options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": scratch}
     return mosaic_launch.run(body, *inputs.values(), *suffix, name="taylor_dkv_mosaic", **options)
 
@@ -154,13 +153,10 @@ def _vector(plan: Plan, parts: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((plan.batch, plan.heads * parts, plan.length), jnp.float32)
 
 
-def _shares(plan: Plan, like: jax.Array) -> jax.ShapeDtypeStruct:
+def _shares(plan: Plan) -> jax.ShapeDtypeStruct:
     """Return the shape of a gradient of queries or keys, whose shares are added in float32 if there are several."""
-    return jax.ShapeDtypeStruct((plan.parts, *like.shape), like.dtype if plan.parts == 1 else jnp.float32)
-
-
-def _keys_result(plan: Plan) -> str:
-    return "keys_out" if plan.parts == 1 else "shares_out"
+    dtype = jnp.bfloat16 if plan.parts == 1 else jnp.float32
+    return jax.ShapeDtypeStruct((plan.parts, plan.batch, plan.length, plan.heads, features.KEY_SIZE), dtype)
 
 
 def state_shapes(plan: Plan, blocks: int, side: Side = KEYS) -> list[jax.ShapeDtypeStruct]:

@@ -23,9 +23,6 @@ GRID = ("head", "row", "block")
 TILE = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(32))
 """Layout of product operands in shared memory: 16 columns, the depth of one product, are 32 bytes."""
 
-SHARE_TILE = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(64))
-"""Layout of 16 columns of float32."""
-
 WIDE_TILE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 Layout: Any = plgpu.Layout.WGMMA

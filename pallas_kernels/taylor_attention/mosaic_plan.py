@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention.mosaic_features import COLUMNS, KEY_SIZE
-from pallas_kernels.taylor_attention.mosaic_launch import SHARE_TILE, THREADS, TILE, WIDE_TILE, plgpu
+from pallas_kernels.taylor_attention.mosaic_launch import THREADS, TILE, WIDE_TILE, plgpu
 
 CHUNK = 128
 PART = 64
@@ -76,17 +76,13 @@ class Side(NamedTuple):
 
 KEYS, QUERIES = Side("k", "v"), Side("q", "do", ("rden", "e"))
 
-RESULTS = ("values_out", "keys_out", "shares_out")
-"""Names of results in shared memory: (tokens, 64), (tokens, 16), and (tokens, 16) float32."""
-
-
-def scratch_types(side: Side, reads: Sequence[str] = (), results: Sequence[str] = (), whole: bool = True) -> Any:
+def scratch_types(side: Side, reads: Sequence[str] = (), values_out: Any = None, gradients: bool = False) -> Any:
     """Return the shared memory of a program.
 
     Args:
-        reads: names of further arrays to load in each chunk.
-        results: some of `RESULTS`; a program with results also publishes its state.
-        whole: whether values fill all parts.
+        reads: names of further arrays to load in each chunk; if any, the program reads its state.
+        values_out: the layout of a result (tokens, 64), if there is one.
+        gradients: whether the program computes gradients of the features.
     """
 
     def smem(*shape: int, transforms: Any = (), dtype: Any = bf16) -> Any:
@@ -111,18 +107,19 @@ def scratch_types(side: Side, reads: Sequence[str] = (), results: Sequence[str] 
     }
     if side is QUERIES:
         refs["weighted"] = smem(1, CHUNK, KEY_SIZE, transforms=TILE)
-    if results:
+    if reads:
         refs |= {
             "kv": smem(1, PART, COLUMNS, transforms=TILE),
             "rounded": smem(features.ROWS, KEY_SIZE, transforms=TILE),
             "staging": smem(THREADS, PART, COLUMNS) if is_interpreted() else smem(8),
         }
-    of_results = {
-        "values_out": smem(THREADS, PART, PART, transforms=WIDE_TILE if whole else TILE),
-        "keys_out": smem(THREADS, PART, KEY_SIZE, transforms=TILE),
-        "shares_out": smem(THREADS, PART, KEY_SIZE, transforms=SHARE_TILE, dtype=f32),
-    }
-    refs |= {name: of_results[name] for name in results}
-    if results and results[-1] != "values_out":
+    if values_out is not None:
+        refs["values_out"] = smem(THREADS, PART, PART, transforms=values_out)
+    if gradients:
         refs["factors"] = smem(features.PIECES, PART, KEY_SIZE, transforms=TILE)
     return refs
+
+
+def values_layout(value_size: int) -> Any:
+    """Return the layout of results in shared memory; of the wide one, copies cannot drop any columns."""
+    return TILE if value_size % PART else WIDE_TILE
