@@ -76,12 +76,13 @@ class Chunk:
     def scaled(self, x: jax.Array, weights: features.Weights) -> features.Scaled:
         return features.weighted(x, iota((PART, KEY_SIZE), 1), weights)
 
-    def broadcast(self, name: str) -> Callable[[int, int], jax.Array]:
+    def broadcast(self, name: str, dtype: Any = bf16) -> Callable[[int, int], jax.Array]:
         """Return `features.by_token`'s `broadcast` for the warpgroup's tokens of an input."""
         plain = self.scratch[f"plain_{name}"]
 
         def column(channel: int, width: int) -> jax.Array:
-            return along_rows(load(plain.at[self.stage, self.program.rows, channel], ROW), width)
+            x = load(plain.at[self.stage, self.program.rows, channel], ROW)
+            return along_rows(x.astype(dtype), width)
 
         return column
 

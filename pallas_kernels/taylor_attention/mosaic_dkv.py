@@ -23,7 +23,7 @@ from pallas_kernels.taylor_attention.mosaic_launch import (
     load,
     multiply,
     plgpu,
-    product,
+    products,
     rows_iota,
 )
 from pallas_kernels.taylor_attention.mosaic_outputs import moments_product
@@ -65,7 +65,7 @@ def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
         weight = None if seen is None else seen.astype(f32).astype(bf16)
         phi = chunk.features("k", chunk.scaled(k, features.NO_WEIGHTS), weight)
         multiply(of_values, phi, chunk.scratch["kv"].at[chunk.zero].T, chunk.staging())
-        return of_values[...], of_keys[...]
+        return of_values[...], of_keys[...] * 0.5
 
     accumulators = (plgpu.ACC((PART, width), f32) for width in (PART, KEY_SIZE))
     values, keys = pl.run_scoped(accumulate, *accumulators)
@@ -84,17 +84,20 @@ def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
 
 
 def _scores(chunk: Chunk, k: jax.Array, queries: Queries, index: Any) -> tuple[jax.Array, jax.Array]:
-    """Return (64, 64) p and dx / 4 of 64 of the chunk's queries, bfloat16; `index` of the keys if packed."""
-    x = product(k, chunk.at("q", queries.rows).T, PART, chunk.staging())
-    dx = product(chunk.own("v"), chunk.at("do", queries.rows).T, PART)
+    """Return (64, 64) p and dx / 2 of 64 of the chunk's queries, bfloat16; `index` of the keys if packed."""
+    x, dx = products(
+        (k, chunk.at("q", queries.rows).T, PART, chunk.staging()),
+        (chunk.own("v"), chunk.at("do", queries.rows).T, PART, None),
+    )
     see = queries.see()
     if index is not None:
         starts = chunk.starts(queries.first, COLUMN)
         see = see & (along_rows(index, PART) >= _along_columns(starts))
     rden, e = (_along_columns(load(chunk.at(name, queries.rows), COLUMN)) for name in ("rden", "e"))
-    rden = jnp.where(see, rden, 0.0)
-    p = rden * (1 + x * (1 / 4 + x * (1 / 32)))
-    return p.astype(bf16), (rden * (dx + e) * (1 / 4 + x * (1 / 16))).astype(bf16)
+    # With s = 1 + x / 4: 1 + x / 4 + x^2 / 32 = (1 + s^2) / 2, and its derivative is s / 4.
+    half, s = jnp.where(see, rden * 0.5, 0.0), 1 + x * (1 / 4)
+    scaled = half * s
+    return (half + scaled * s).astype(bf16), ((dx + e) * scaled).astype(bf16)
 
 
 def _along_columns(x: jax.Array) -> jax.Array:

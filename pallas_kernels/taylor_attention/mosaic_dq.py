@@ -21,6 +21,7 @@ from pallas_kernels.taylor_attention.mosaic_launch import (
     multiply,
     plgpu,
     product,
+    products,
     store,
 )
 from pallas_kernels.taylor_attention.mosaic_outputs import keys_of, moments_product, visible
@@ -44,9 +45,12 @@ def read(chunk: Chunk, state: State, dq: Any, e_out: Any) -> None:
 
     def accumulate(accumulator: Any) -> jax.Array:
         for keys in keys_of(chunk):
-            x = product(q, chunk.at("k", keys.rows).T, PART, chunk.staging())
-            dx = product(chunk.own("do"), chunk.at("v", keys.rows).T, PART) + along_rows(e, PART)
-            dx = jnp.where(visible(keys, starts), dx * (1 / 4 + x * (1 / 16)), 0.0)
+            x, dx = products(
+                (q, chunk.at("k", keys.rows).T, PART, chunk.staging()),
+                (chunk.own("do"), chunk.at("v", keys.rows).T, PART, None),
+            )
+            dx = (dx + along_rows(e, PART)) * (1 / 4 + x * (1 / 16))
+            dx = jnp.where(visible(keys, starts), dx, 0.0)
             multiply(accumulator, dx.astype(bf16), chunk.at("k", keys.rows), chunk.staging())
         return accumulator[...]
 
@@ -59,21 +63,29 @@ def read(chunk: Chunk, state: State, dq: Any, e_out: Any) -> None:
 
 def through_state(chunk: Chunk, name: str, x: jax.Array, u: str, weights: Weights) -> jax.Array:
     """Return (64, 16), the gradient of x through phi(x) . (u S)."""
-    scaled, broadcast = chunk.scaled(x, weights), chunk.broadcast(name)
+    scaled, broadcast = chunk.scaled(x, weights), chunk.broadcast(name, f32)
     kv = chunk.scratch["kv"].at[chunk.zero]
     scaled = features.Scaled(*(part.astype(f32) for part in scaled))
 
-    def run(accumulator: Any) -> tuple[Any, ...]:
+    def start(accumulator: Any, piece: int) -> None:
+        multiply(accumulator, chunk.own(u), kv.at[:, pl.ds(piece * features.PIECE, features.PIECE)])
+
+    def run(accumulator: Any, *pieces: Any) -> tuple[Any, ...]:
+        start(pieces[0], 0)
         sums = []
         for piece in range(features.PIECES):
-            columns = kv.at[:, pl.ds(piece * features.PIECE, features.PIECE)]
-            gradient = product(chunk.own(u), columns, features.PIECE)
+            last = piece + 1 == features.PIECES
+            if not last:
+                start(pieces[piece + 1], piece + 1)
+            # The product of the next piece may still run, and that of the shares of the one before.
+            gradient = plgpu.wgmma_accumulator_load(pieces[piece], wait_n=(1, 2, 1)[piece])
             shares = features.gradient_shares(piece, gradient, scaled).astype(bf16)
             multiply(accumulator, shares, chunk.scratch["factors"].at[piece], chunk.staging())
             sums.append(features.gradient_sums(piece, gradient, broadcast))
         return accumulator[...], *sums
 
-    first, *sums = pl.run_scoped(run, plgpu.ACC((PART, KEY_SIZE), f32))
+    narrow, wide = (plgpu.ACC((PART, columns), f32) for columns in (KEY_SIZE, features.PIECE))
+    first, *sums = pl.run_scoped(run, narrow, *[wide] * features.PIECES)
     linear = product(chunk.own(u), kv.at[:, pl.ds(features.LINEAR, KEY_SIZE)], KEY_SIZE)
     return first + features.weighted_gradient(sums[0] + sums[1], sums[2], linear, weights)
 

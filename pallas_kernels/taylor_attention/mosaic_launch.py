@@ -119,6 +119,18 @@ def product(a: Any, b: Any, columns: int, staging: Any = None) -> jax.Array:
     return pl.run_scoped(run, plgpu.ACC((a.shape[0], columns), jnp.float32))
 
 
+def products(*factors: tuple[Any, Any, int, Any]) -> tuple[jax.Array, ...]:
+    """Return several `product`s, which run together, from their arguments."""
+
+    def run(*accumulators: Any) -> tuple[jax.Array, ...]:
+        for accumulator, (a, b, _, staging) in zip(accumulators, factors, strict=True):
+            multiply(accumulator, a, b, staging)
+        return tuple(accumulator[...] for accumulator in accumulators)
+
+    types = (plgpu.ACC((a.shape[0], columns), jnp.float32) for a, _, columns, _ in factors)
+    return pl.run_scoped(run, *types)
+
+
 def add_product(before: jax.Array, a: Any, b: Any) -> jax.Array:
     """Return before + a b with both operands in shared memory, on the GPU in the registers of `before`."""
 
