@@ -10,11 +10,11 @@ from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
 from pallas_kernels.row_products import GATES, gated_row_product, row_products
 from pallas_kernels.row_products import supports as supports_row_products
-from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_attention import fastest as fastest_taylor_attention
 from pallas_kernels.taylor_attention import is_slow as is_slow_taylor_attention
 from pallas_kernels.taylor_attention import supports as supports_taylor_attention
 from pallas_kernels.taylor_attention import supports_mosaic as supports_mosaic_taylor_attention
+from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_step import supports as supports_taylor_step
 from pallas_kernels.taylor_step import taylor_step
 from pallas_kernels.triton_launch import cannot_launch

@@ -7,8 +7,7 @@ polynomial of q.k replaces them. The state has the symmetric layout.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any, Unpack, cast, overload
+from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,6 @@ from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv, expect_state
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import advance
-from based_jax.ops.core.transforms import with_gradient
 from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
 from based_jax.ops.linear_attention import (
     LinearAttentionState,

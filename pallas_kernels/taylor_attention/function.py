@@ -149,8 +149,8 @@ def taylor_attention(
         variants: kernel ("key_sums", "query_sums", "outputs", "dq", "dk", "dv") -> block sizes, instead of
             the tuning table's.
         backend: "pallas", "triton" for the same kernels, forward and backward, in Triton's own language,
-            launched through jax-triton, or "mosaic" for kernels in Hopper's instructions (K = 16, bfloat16, one
-            `precision` and its own block sizes).
+            launched through jax-triton, or "mosaic" for kernels in Hopper's instructions (K = 16, bfloat16,
+            one `precision` and its own block sizes).
 
     Returns:
         y (B, N, H, V) in v's dtype, or ``(y, (kv, z))`` with `return_state`.
@@ -228,6 +228,7 @@ PACKING_AXES = ("b n", "b")
 STATE_AXES = ("b h f v", "b h m c")
 MOSAIC_STATE_AXES = ("b h v f", "b h m c")
 INPUT_AXES = ("b n h k", "b n h k", "b n h v")
+BACKWARD_INPUTS: tuple[str, ...] = ("q", "k", "v", "do", "y", "rden")
 
 
 def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tuple[Any, Any, Any]:
@@ -318,7 +319,7 @@ def _backward_on_hopper(
 
     def run(*operands: jax.Array) -> tuple[jax.Array, ...]:
         rest = list(operands)
-        named = dict(zip(("q", "k", "v", "do", "y", "rden"), _take(rest, 6), strict=True))
+        named: dict[str, jax.Array] = dict(zip(BACKWARD_INPUTS, _take(rest, 6), strict=True))
         packing, state = _take(rest, 2 * call.packed), _take(rest, 2 * call.has_state)
         return mosaic.backward(named, packing, state or None, tuple(rest) or None, block=call.block)
 

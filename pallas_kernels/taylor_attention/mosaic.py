@@ -95,7 +95,7 @@ def backward(
         packing, state, block: as for `forward`.
         dfinal: gradient of the final state, from `gradient_from_portable`; or None.
     """
-    (_, length, heads, _), value_size = arrays["q"].shape, arrays["v"].shape[3]
+    length, value_size = arrays["v"].shape[1], arrays["v"].shape[3]
     plan = make_plan(arrays["q"].shape, value_size, block, 0.0, bool(packing))
     inputs, padded = _padded(plan, arrays, packing)
     shares, e = query_gradients(plan, inputs, padded, _prefix(plan, inputs, padded, state))
@@ -148,7 +148,7 @@ def _prefix(plan: Plan, inputs: dict[str, jax.Array], packing: Any, state: Any) 
     initial = () if state is None else (_pad(state[0], plan.values, 2), state[1])
     if plan.blocks == 1:
         return tuple(x[:, :, None] for x in initial)
-    sums = key_sums(plan, inputs["k"], inputs["v"], packing)
+    sums = key_sums(plan, {name: inputs[name] for name in ("k", "v")}, packing)
     keep = jnp.ones((plan.batch, plan.blocks - 1))
     if packing:  # the state before a block stays in it if the block's last token sees it
         ends = jnp.arange(1, plan.blocks) * plan.block
@@ -190,8 +190,9 @@ def _state_gradient(
     plan: Plan, inputs: dict[str, jax.Array], packing: Any, sums: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
     """Return the sums over all queries that see the initial state, whose parts are added."""
-    kv, moments, e = sums[0][:, :, 0], sums[1][:, :, 0], inputs["e"]
-    moments, e = (x.reshape(plan.batch, plan.heads, plan.parts, *x.shape[2:]).sum(axis=2) for x in (moments, e))
+    parts = (plan.batch, plan.heads, plan.parts)
+    kv, moments = (x[:, :, 0] for x in sums)
+    moments, e = (x.reshape(*parts, *x.shape[2:]).sum(axis=2) for x in (moments, inputs["e"]))
     counted = e[:, :, : inputs["rden"].shape[2]] * inputs["rden"]
     if packing:
         counted = jnp.where(packing[0][:, None, : counted.shape[2]] < 0, counted, 0.0)

@@ -40,7 +40,7 @@ class Queries(NamedTuple):
 
 
 def _queries(chunk: Chunk) -> list[Queries]:
-    """Return the last 64 queries (which see the first warpgroup's keys only), and those with its own indices."""
+    """Return the last 64 queries (which see the first warpgroup's keys only), and those at its own keys."""
     group, shape = chunk.program.group, (PART, PART)
     return [
         Queries(pl.ds(PART, PART), chunk.start + PART, lambda: group == 0),

@@ -65,7 +65,7 @@ class Weights(NamedTuple):
 NO_WEIGHTS = Weights(1, 1, 1, 1)
 
 
-def weighted(x: jax.Array, column: jax.Array, weights: Weights = Weights()) -> Scaled:
+def weighted(x: jax.Array, column: jax.Array, weights: Weights) -> Scaled:
     """Weight queries, keys with `NO_WEIGHTS`; `column` are the 16 indices."""
     if weights == NO_WEIGHTS:
         return Scaled(x, x, x)
@@ -114,7 +114,7 @@ def gradient_shares(piece: int, gradient: jax.Array, x: Scaled) -> jax.Array:
 
 
 def gradient_sums(piece: int, gradient: jax.Array, broadcast: Callable[[int, int], jax.Array]) -> jax.Array:
-    """Return the gradient of the second factors, without weights: (tokens, 16), or of the last piece (tokens, 8).
+    """Return the gradient of the second factors without weights, (tokens, 16), of the last piece (tokens, 8).
 
     Arguments as for `gradient_shares` and `by_token`.
     """
@@ -133,7 +133,7 @@ def _slabs(gradient: jax.Array) -> list[jax.Array]:
 
 
 def weighted_gradient(low: jax.Array, high: jax.Array, linear: jax.Array, weights: Weights) -> jax.Array:
-    """Return (tokens, 16) from the `gradient_sums` of slabs 0 to 7 and 8 to 11 and the gradient of slab 12."""
+    """Return (tokens, 16) from `gradient_sums` of slabs 0 to 7 and 8 to 11, and the gradient of slab 12."""
     first = low[:, :HALF] * weights.low
     second = low[:, HALF:] * weights.cross + high * weights.high
     return jnp.concatenate([first, second], axis=1) + linear * weights.linear
@@ -191,8 +191,8 @@ _MOMENTS = np.where((np.arange(ROWS) >= SQUARES.start) & (np.arange(ROWS) <= SUM
 @functools.cache
 def _multiplicity() -> np.ndarray:
     """Return (224,), the share of each column in the sum of the columns with the same product."""
-    factors = [(0, 0) if f is None or None in f else f for f in columns()]
-    return np.array([0.5 if i != j and (i < HALF) == (j < HALF) else 1.0 for i, j in factors], np.float32)
+    names = [None if f is None or None in f else tuple(sorted(map(str, f))) for f in columns()]
+    return np.array([1.0 if name is None else 1 / names.count(name) for name in names], np.float32)
 
 
 def _take(x: jax.Array, indices: np.ndarray, axis: int) -> jax.Array:

@@ -1,8 +1,9 @@
 """The Mosaic kernels, equivalent to those of `sums`, `outputs`, `dq` and `dkv`.
 
-All arrays are (B, N, H, 16) and (B, N, H, V) bfloat16, the vectors (B, H, N) float32. N and V may be less than the
-plan's sizes, but must be multiples of 8 and 16 and at least a chunk and a part: copies pad them with zeros.
-`packing` are starts (B, N) and counts (B,) int32 of packed plans; else it is empty.
+All arrays are (B, N, H, 16) and (B, N, H, V) bfloat16, the vectors (B, H, N) float32. N and V may be less
+than the plan's sizes, but must be multiples of 8 and 16 and at least a chunk and a part: copies pad them with
+zeros. `packing` are starts (B, N) and counts (B,) int32 of packed plans; else it is empty. Shares of gradients
+have the padded length and one part for each 64 value channels; they are to be added.
 """
 
 from collections.abc import Sequence
@@ -19,15 +20,26 @@ from pallas_kernels.taylor_attention import (
     mosaic_outputs,
 )
 from pallas_kernels.taylor_attention import mosaic_features as features
-from pallas_kernels.taylor_attention.mosaic_plan import KEYS, QUERIES, Plan, Side, scratch_types, values_layout
+from pallas_kernels.taylor_attention.mosaic_plan import (
+    KEYS,
+    QUERIES,
+    Plan,
+    Side,
+    scratch_types,
+    values_layout,
+)
 from pallas_kernels.taylor_attention.mosaic_program import Program
 
 PACKING = ("starts", "counts")
 
 
-def key_sums(plan: Plan, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    """Return the sums of each block but the last: (B, H, blocks - 1, V, 224) and (..., 64, 16), float32."""
-    return _sums(plan, "key_sums", KEYS, {"k": k, "v": v}, packing, 0)
+def key_sums(plan: Plan, inputs: dict[str, jax.Array], packing: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """Return the sums of each block but the last: (B, H, blocks - 1, V, 224) and (..., 64, 16), float32.
+
+    Args:
+        inputs: k and v.
+    """
+    return _sums(plan, "key_sums", KEYS, inputs, packing, 0)
 
 
 def query_sums(
@@ -98,7 +110,7 @@ def outputs(
 def query_gradients(
     plan: Plan, inputs: dict[str, jax.Array], packing: Sequence[jax.Array], prefix: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
-    """Return the queries' gradients (parts, B, N, H, 16) of the padded length, to be added, and e = -do . y (B, H parts, N).
+    """Return shares of the queries' gradients (parts, B, N, H, 16), and e = -do . y (B, H parts, N).
 
     Args:
         inputs: q, k, v, do (gradient of the outputs), y and rden (reciprocal normalisers).
@@ -120,7 +132,7 @@ def query_gradients(
 def key_and_value_gradients(
     plan: Plan, inputs: dict[str, jax.Array], packing: Sequence[jax.Array], suffix: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
-    """Return the gradients of keys (parts, B, N, H, 16) of the padded length, to be added, and of values (B, N, H, V).
+    """Return shares of the keys' gradients (parts, B, N, H, 16), and the values' gradients (B, N, H, V).
 
     Args:
         inputs: q, k, v, do, rden, and e from `query_gradients`.
@@ -154,7 +166,7 @@ def _vector(plan: Plan, parts: int) -> jax.ShapeDtypeStruct:
 
 
 def _shares(plan: Plan) -> jax.ShapeDtypeStruct:
-    """Return the shape of a gradient of queries or keys, whose shares are added in float32 if there are several."""
+    """Return the shape of shares of a gradient of queries or keys, float32 if there are several to add."""
     dtype = jnp.bfloat16 if plan.parts == 1 else jnp.float32
     return jax.ShapeDtypeStruct((plan.parts, plan.batch, plan.length, plan.heads, features.KEY_SIZE), dtype)
 

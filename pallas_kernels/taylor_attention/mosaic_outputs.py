@@ -46,7 +46,7 @@ def keys_of(chunk: Chunk) -> list[Keys]:
 
 
 def visible(keys: Keys, starts: Any) -> Any:
-    """Return which of the keys the warpgroup's queries see, whose segments begin at `starts`, (64,) or None."""
+    """Return which of the keys the warpgroup's queries see; `starts` of their segments are (64,) or None."""
     if starts is None:
         return keys.visible()
     return keys.visible() & (iota((PART, PART), 1) >= along_rows(starts - keys.first, PART))

@@ -76,7 +76,10 @@ class Side(NamedTuple):
 
 KEYS, QUERIES = Side("k", "v"), Side("q", "do", ("rden", "e"))
 
-def scratch_types(side: Side, reads: Sequence[str] = (), values_out: Any = None, gradients: bool = False) -> Any:
+
+def scratch_types(
+    side: Side, reads: Sequence[str] = (), values_out: Any = None, gradients: bool = False
+) -> Any:
     """Return the shared memory of a program.
 
     Args:

@@ -4,7 +4,6 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import pallas_kernels
@@ -12,11 +11,9 @@ from based_jax import ops
 from based_jax.ops.core import dispatch
 from benchmarks.static import triton_report
 from pallas_kernels import launch, offline, triton_launch
-from pallas_kernels.taylor_attention import function
 from tests.kernels.test_triton import compiler, needs_compiler  # noqa: F401
 from tests.kernels.test_window_step import one_step
 from tests.subprocesses import run_python
-from tests.tolerances import FLOAT32_GRADIENT, assert_close
 
 REASON = rf"this jax {jax.__version__} has no Pallas Triton backend .*; expected an older release"
 
@@ -99,18 +96,13 @@ def test_on_a_gpu_the_twins_take_the_place_of_the_kernels(op, packages, monkeypa
 
 @needs_compiler
 @pytest.mark.usefixtures("removed", "compiler")
-@pytest.mark.parametrize("implementation", [None, "mosaic"])
-def test_gradients_are_the_twins(implementation):
-    if implementation == "mosaic" and (reason := pallas_kernels.supports_mosaic_taylor_attention()):
-        pytest.skip(reason)
-
+def test_gradients_are_the_twins():
     def loss(q, k, v):
-        return ops.taylor_attention(q, k, v, implementation=implementation).astype(jnp.float32).sum()
+        return ops.taylor_attention(q, k, v).astype(jnp.float32).sum()
 
     lowered = offline.lower(jax.grad(loss), *arrays("taylor_attention"))
     names = {kernel.name for kernel in triton_report.kernels(lowered)}
-    assert names >= {"taylor_dq", "taylor_dk", "taylor_dv"}
-    assert ("taylor_outputs" in names) == (implementation is None)
+    assert names >= {"taylor_outputs", "taylor_dq", "taylor_dk", "taylor_dv"}
 
 
 @pytest.mark.usefixtures("removed")
