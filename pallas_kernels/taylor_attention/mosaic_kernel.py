@@ -2,8 +2,8 @@
 
 All arrays are (B, N, H, 16) and (B, N, H, V) bfloat16, the vectors (B, H, N) float32. N and V may be less
 than the plan's sizes, but must be multiples of 8 and 16 and at least a chunk and a part: copies pad them with
-zeros. `packing` are starts (B, N) and counts (B,) int32 of packed plans; else it is empty. Shares of gradients
-have the padded length and one part for each 64 value channels; they are to be added.
+zeros. `packing` are starts (B, N) and counts (B,) int32 of packed plans; else it is empty. Shares of
+gradients have the padded length and one part for each 64 value channels; they are to be added.
 """
 
 from collections.abc import Sequence
