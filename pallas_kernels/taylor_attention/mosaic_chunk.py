@@ -129,28 +129,32 @@ class Chunk:
             x = self.scratch["weighted"].at[self.zero]
         self.program.keep_moments(add_product(before, last.T, x))
 
-    def start_at(self, token: Any) -> Any:
-        """Return the start of the segment of a token, of the last one if `token` is after it."""
-        token = jnp.minimum(token, self.plan.length - 1)
+    def _segment(self) -> Any:
+        """Return the start of the segment of the chunk's last token."""
+        return self.program.sources["starts"][self.program.row, self.start + CHUNK - 1]
+
+    def next_segment(self) -> Any:
+        """Return the start of the segment of the token after the chunk, of the last one if there is none."""
+        token = jnp.minimum(self.start + CHUNK, self.plan.length - 1)
         return self.program.sources["starts"][self.program.row, token]
 
     def _entering(self) -> tuple[Any, Any]:
         """Return which keys enter the state, (64,), and whether the old state is kept; None: all, yes."""
         if not self.plan.packed:
             return None, None
-        index, segment = self.first + rows_iota(PART), self.start_at(self.start + CHUNK - 1)
+        index, segment = self.first + rows_iota(PART), self._segment()
         return (index >= segment) & (index < self.count), segment < self.start
 
     def _leaving(self) -> tuple[Any, Any]:
         """Return which queries see tokens before the chunk, (64,), and whether any after it does."""
         if not self.plan.packed:
             return None, None
-        return self.starts(self.first) < self.start, self.start_at(self.start + CHUNK) < self.start
+        return self.starts(self.first) < self.start, self.next_segment() < self.start
 
     def _count(self, count: Any, stays: Any) -> Any:
         if stays is None:
             return count + CHUNK
-        segment = self.start_at(self.start + CHUNK - 1)
+        segment = self._segment()
         entering = jnp.minimum(self.count, self.start + CHUNK) - jnp.maximum(self.start, segment)
         return jnp.where(stays, count, 0.0) + jnp.maximum(entering, 0).astype(f32)
 

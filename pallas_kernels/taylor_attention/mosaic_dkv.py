@@ -27,7 +27,7 @@ from pallas_kernels.taylor_attention.mosaic_launch import (
     rows_iota,
 )
 from pallas_kernels.taylor_attention.mosaic_outputs import moments_product
-from pallas_kernels.taylor_attention.mosaic_plan import CHUNK, PART, State, bf16, f32
+from pallas_kernels.taylor_attention.mosaic_plan import PART, State, bf16, f32
 
 
 class Queries(NamedTuple):
@@ -55,7 +55,7 @@ def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
     index, seen = None, None
     if packed:
         index = chunk.first + rows_iota(PART)
-        seen = (index >= chunk.start_at(chunk.start + CHUNK)) & chunk.real()
+        seen = (index >= chunk.next_segment()) & chunk.real()
 
     def accumulate(of_values: Any, of_keys: Any) -> tuple[jax.Array, jax.Array]:
         for queries in _queries(chunk):
