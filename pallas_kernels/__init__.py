@@ -14,11 +14,11 @@ from pallas_kernels.rms_norm import add_rms_norm
 from pallas_kernels.rms_norm import supports as supports_rms_norm
 from pallas_kernels.row_products import GATES, gated_row_product, row_products
 from pallas_kernels.row_products import supports as supports_row_products
-from pallas_kernels.taylor_attention import cannot_launch_gradient, taylor_attention
 from pallas_kernels.taylor_attention import fastest as fastest_taylor_attention
 from pallas_kernels.taylor_attention import is_slow as is_slow_taylor_attention
 from pallas_kernels.taylor_attention import supports as supports_taylor_attention
 from pallas_kernels.taylor_attention import supports_mosaic as supports_mosaic_taylor_attention
+from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_step import fastest as fastest_taylor_step
 from pallas_kernels.taylor_step import supports as supports_taylor_step
 from pallas_kernels.taylor_step import taylor_step
@@ -36,7 +36,6 @@ __all__ = [
     "Rotary",
     "add_rms_norm",
     "cannot_launch",
-    "cannot_launch_gradient",
     "cannot_run",
     "conv_step",
     "fastest_taylor_attention",

@@ -91,13 +91,24 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
 
 
 def hopper_calls(batch: int = 128, heads: int = 16, length: int = 2048) -> list[Call]:
-    """Return the Mosaic kernels: one block per row and head, and the three passes; none if jax is too old."""
+    """Return forward and backward of the Mosaic kernels, with one block per row and head, and with several.
+
+    None if jax is too old.
+    """
     if (mosaic_support.cannot_run() or "").startswith("needs jax"):
         return []
     function = functools.partial(taylor_attention, return_state=True, backend="mosaic")
-    described = [(axes, jnp.bfloat16) for axes in ("b n h k", "b n h k", "b n h v")]
-    rows = {"taylor_attention mosaic": batch, "taylor_attention mosaic, blocks": batch // 16}
-    return [_call(name, function, *described, b=b, n=length, h=heads) for name, b in rows.items()]
+    described = [(axes, jnp.bfloat16) for axes in ("b n h k", "b n h k", "b n h v", "b n h v")]
+
+    def backward(q: jax.Array, k: jax.Array, v: jax.Array, gradient: jax.Array) -> Any:
+        return jax.vjp(functools.partial(taylor_attention, backend="mosaic"), q, k, v)[1](gradient)
+
+    found = []
+    for words, rows in (("", batch), (", blocks", batch // 16)):
+        sizes = {"b": rows, "n": length, "h": heads}
+        found.append(_call(f"taylor_attention mosaic{words}", function, *described[:3], **sizes))
+        found.append(_call(f"taylor_attention mosaic backward{words}", backward, *described, **sizes))
+    return found
 
 
 def mesh(devices: Sequence[Any]) -> Mesh:

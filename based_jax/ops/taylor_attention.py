@@ -7,8 +7,7 @@ polynomial of q.k replaces them. The state has the symmetric layout.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any, Unpack, cast, overload
+from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,6 @@ from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv, expect_state
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import advance
-from based_jax.ops.core.transforms import with_gradient
 from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
@@ -101,9 +99,8 @@ def taylor_attention(
     Args:
         implementation: "pallas", the fused GPU kernels (K <= 32, V <= 256, no decay, one dtype; float32 and
             float16 inputs use TF32 matmuls unless JAX's default matmul precision is "highest"); "triton",
-            the same kernels written for jax-triton; "mosaic", their forward pass in Hopper's instructions
-            (K = 16, bfloat16, jax >= 0.11; gradients by "pallas", "triton" or else "xla"); "xla", the chunked
-            scan; "reference", quadratic; or None for the best.
+            the same kernels written for jax-triton; "mosaic", others in Hopper's instructions (K = 16,
+            bfloat16, jax >= 0.11); "xla", the chunked scan; "reference", quadratic; or None for the best.
     """
     unsupported = None
     if log_decay is not None:
@@ -120,23 +117,8 @@ def taylor_attention(
         how |= {"mask": mask, "chunk_size": chunk_size, "implementation": "xla" if is_fused else chosen}
         return linear_attention(q, k, v, feature_map=TAYLOR, return_state=return_state, **how)
 
-    fused = functools.partial(_fused, eps, return_state, chosen)
-    run = fused if is_fused else scan
-    if is_fused and pallas_kernels.cannot_launch_gradient(chosen):
-        run = _differentiated_as(scan, fused)
+    run = functools.partial(_fused, eps, return_state, chosen) if is_fused else scan
     return run(q, k, v, initial_state, segment_ids, mask)
-
-
-def _differentiated_as(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute `function`, with the gradients of the equivalent function `plain`."""
-
-    def forward(*arrays: Any) -> tuple[Any, Any]:
-        return function(*arrays), arrays
-
-    def backward(arrays: Any, cotangents: Any) -> Any:
-        return cast(Any, jax.vjp(plain, *arrays)[1](cotangents))
-
-    return with_gradient(forward, backward)(function)
 
 
 def _fused(

@@ -381,7 +381,7 @@ def triton_twins() -> list[Check]:
 
 
 def mosaic_twins() -> list[Check]:
-    """Check the forward pass of the Hopper twin: one block and several, two value parts, states, padding."""
+    """Check the Hopper twin: one block and several, two value parts, states, padding."""
     shapes: list[dict[str, Any]] = [
         {},
         {"packed": True},

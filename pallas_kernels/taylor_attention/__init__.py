@@ -2,7 +2,6 @@
 
 from pallas_kernels.taylor_attention.function import (
     Variant,
-    cannot_launch_gradient,
     is_slow,
     supports,
     taylor_attention,
@@ -11,7 +10,6 @@ from pallas_kernels.taylor_attention.mosaic_support import fastest, supports_mos
 
 __all__ = [
     "Variant",
-    "cannot_launch_gradient",
     "fastest",
     "is_slow",
     "supports",

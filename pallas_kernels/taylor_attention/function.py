@@ -25,7 +25,7 @@ from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, Layout, symmetr
 from pallas_kernels.taylor_attention.outputs import outputs
 from pallas_kernels.taylor_attention.scan import scan_states
 from pallas_kernels.taylor_attention.sums import key_sums, query_sums
-from pallas_kernels.triton_launch import cannot_launch, expect_backend
+from pallas_kernels.triton_launch import expect_backend
 
 MAX_VALUE_SIZE = 256
 OPERANDS = {"bfloat16": "bfloat16", "float16": "float32", "float32": "float32"}
@@ -44,7 +44,6 @@ class Call:
     block: int | None
     variants: tuple[tuple[str, Variant], ...]
     backend: str = "pallas"
-    """backend of the forward kernels; see `_backward_backend` for the gradients"""
 
     def variant(self, kernel: str, q: Any, v: Any) -> Variant:
         """Return the block sizes of a kernel: the caller's, or the tuning table's."""
@@ -150,17 +149,15 @@ def taylor_attention(
         variants: kernel ("key_sums", "query_sums", "outputs", "dq", "dk", "dv") -> block sizes, instead of
             the tuning table's.
         backend: "pallas", "triton" for the same kernels, forward and backward, in Triton's own language,
-            launched through jax-triton, or "mosaic" for forward kernels in Hopper's instructions (K = 16,
-            bfloat16, one `precision` and its own block sizes); the Pallas kernels compute its gradient, or
-            jax-triton's if this jax has no Triton backend for Pallas.
+            launched through jax-triton, or "mosaic" for kernels in Hopper's instructions (K = 16, bfloat16,
+            one `precision` and its own block sizes).
 
     Returns:
         y (B, N, H, V) in v's dtype, or ``(y, (kv, z))`` with `return_state`.
 
     Raises:
         ValueError: arrays that do not fit together or that the kernels do not take.
-        ImportError: a package or part of jax that the backend needs is missing; in the gradient, one that the
-            gradient's backend needs.
+        ImportError: a package or part of jax that the backend needs is missing.
     """
     if backend != "mosaic":
         expect_backend(backend)
@@ -214,45 +211,24 @@ def _attend_forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any
 def _attend_backward(call: Call, saved: Any, gradients: Any) -> tuple[Any, ...]:
     q, k, v, packing, state, y, rden = saved
     do, dfinal = gradients
-    # Gradient of the normaliser: y = n / d, so dd = -(do . y) / d.
-    dd = -jnp.einsum("bnhv,bnhv->bhn", do, y, preferred_element_type=jnp.float32) * rden
-    layout, call = Layout(q.shape[-1], 1), replace(call, backend=_backward_backend(call))
+    layout = Layout(q.shape[-1], 1)
     if call.return_state:
         dfinal = dfinal[0], layout.moments_gradient_in(dfinal[1])
-    dq, dk, dv, dstate = _backward(call, (q, k, v, do, rden, dd), packing, state, dfinal)
+    backward = _backward_on_hopper if call.backend == "mosaic" else _backward
+    dq, dk, dv, dstate = backward(call, (q, k, v, do, y, rden), packing, state, dfinal)
     if state is not None:
         dstate = dstate[0], layout.moments_gradient_out(dstate[1])
-    if packing and call.return_state:
-        # Padding is after the row's last segment, where the kernels add the final state's gradient.
-        real = (jnp.arange(q.shape[1]) < packing[1][:, None])[..., None, None]
-        dk, dv = (jnp.where(real, x, jnp.zeros_like(x)) for x in (dk, dv))
     return dq, dk, dv, tuple(None for _ in packing), dstate
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def cannot_launch_gradient(backend: str) -> str | None:
-    """Return why the gradients of a backend's calls cannot be launched here, or None."""
-    if backend != "mosaic":
-        return cannot_launch(backend)
-    reason = cannot_launch("pallas")
-    if reason is None or (also := cannot_launch("triton")) is None:
-        return None
-    return f"no gradient of backend = {backend!r}: {reason}; {also}"
-
-
-def _backward_backend(call: Call) -> str:
-    """Return the backend of a call's gradients: Mosaic's kernels are forward only."""
-    if reason := cannot_launch_gradient(call.backend):
-        raise ImportError(reason)
-    return "triton" if call.backend == "triton" or cannot_launch("pallas") else "pallas"
-
-
 PACKING_AXES = ("b n", "b")
 STATE_AXES = ("b h f v", "b h m c")
 MOSAIC_STATE_AXES = ("b h v f", "b h m c")
 INPUT_AXES = ("b n h k", "b n h k", "b n h v")
+BACKWARD_INPUTS: tuple[str, ...] = ("q", "k", "v", "do", "y", "rden")
 
 
 def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tuple[Any, Any, Any]:
@@ -296,8 +272,12 @@ def _backward(call: Call, arrays: Any, packing: Any, state: Any, dfinal: Any) ->
     """Return the gradients of q, k, v, and the sums over all queries if there is an initial state.
 
     Args:
-        arrays: the arrays of `dq.AXES`.
+        arrays: q, k, v, do (gradient of the outputs), y and rden (reciprocal normalisers).
     """
+    *inputs, do, y, rden = arrays
+    # Gradient of the normaliser: y = n / d, so dd = -(do . y) / d.
+    dd = -jnp.einsum("bnhv,bnhv->bhn", do, y, preferred_element_type=jnp.float32) * rden
+    arrays = (*inputs, do, rden, dd)
 
     def run(*operands: jax.Array) -> tuple[jax.Array, ...]:
         rest = list(operands)
@@ -320,7 +300,35 @@ def _backward(call: Call, arrays: Any, packing: Any, state: Any, dfinal: Any) ->
     results = [*INPUT_AXES, *(STATE_AXES if call.has_state else ())]
     tables = specs.constant_tables(call.plan("outputs", arrays[0], arrays[2]))
     dq, dk, dv, *dstate = per_row_and_head(run, axes, results, tables)(*operands)
+    if packing and call.return_state:
+        # Padding is after the row's last segment, where the kernels add the final state's gradient.
+        real = (jnp.arange(dq.shape[1]) < packing[1][:, None])[..., None, None]
+        dk, dv = (jnp.where(real, x, jnp.zeros_like(x)) for x in (dk, dv))
     return dq, dk, dv, tuple(dstate) or None
+
+
+def _backward_on_hopper(
+    call: Call, arrays: Any, packing: Any, state: Any, dfinal: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Do the same as `_backward` with the Mosaic kernels."""
+    from pallas_kernels.taylor_attention import mosaic
+
+    # Reorder the states here: `run` must not create arrays of indices.
+    state = () if state is None else mosaic.from_portable(*state)
+    dfinal = mosaic.gradient_from_portable(*dfinal) if call.return_state else ()
+
+    def run(*operands: jax.Array) -> tuple[jax.Array, ...]:
+        rest = list(operands)
+        named: dict[str, jax.Array] = dict(zip(BACKWARD_INPUTS, _take(rest, 6), strict=True))
+        packing, state = _take(rest, 2 * call.packed), _take(rest, 2 * call.has_state)
+        return mosaic.backward(named, packing, state or None, tuple(rest) or None, block=call.block)
+
+    axes = [*INPUT_AXES, "b n h v", "b n h v", "b h n", *PACKING_AXES[: len(packing)]]
+    axes += MOSAIC_STATE_AXES * (call.has_state + call.return_state)
+    results = [*INPUT_AXES, *(MOSAIC_STATE_AXES if call.has_state else ())]
+    function = run if is_interpreted() else per_row_and_head(run, axes, results, [])
+    dq, dk, dv, *dstate = function(*arrays, *packing, *state, *dfinal)
+    return dq, dk, dv, mosaic.gradient_to_portable(*dstate) if dstate else None
 
 
 def _prefix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, state: Any) -> Any:

@@ -12,7 +12,7 @@ queries' features carry weights: powers of two, which bfloat16 represents exactl
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,10 +51,26 @@ class Scaled(NamedTuple):
     linear: jax.Array
 
 
-def weighted(x: jax.Array, column: jax.Array) -> Scaled:
-    """Weight queries: phi(q) . phi(k) = 1 + s + s^2 / 2, s = q . k / 4; `column` are the 16 indices."""
-    twice = jnp.where(column < HALF, 1 / 32, 1 / 16).astype(x.dtype)
-    return Scaled(x * twice, x * jnp.asarray(1 / 32, x.dtype), x * jnp.asarray(1 / 4, x.dtype))
+class Weights(NamedTuple):
+    """Factors of the queries' features: phi(q) . phi(k) = 1 + s + s^2 / 2, s = q . k / 4."""
+
+    low: float = 1 / 32
+    """of x_i x_j, i and j < 8, which occur twice"""
+    cross: float = 1 / 16
+    """of x_i x_j, i < 8 <= j"""
+    high: float = 1 / 32
+    linear: float = 1 / 4
+
+
+NO_WEIGHTS = Weights(1, 1, 1, 1)
+
+
+def weighted(x: jax.Array, column: jax.Array, weights: Weights) -> Scaled:
+    """Weight queries, keys with `NO_WEIGHTS`; `column` are the 16 indices."""
+    if weights == NO_WEIGHTS:
+        return Scaled(x, x, x)
+    low = jnp.where(column < HALF, weights.low, weights.cross).astype(x.dtype)
+    return Scaled(x * low, x * jnp.asarray(weights.high, x.dtype), x * jnp.asarray(weights.linear, x.dtype))
 
 
 def by_token(x: Scaled, broadcast: Callable[[int, int], jax.Array], constant: jax.Array) -> jax.Array:
@@ -68,6 +84,59 @@ def by_token(x: Scaled, broadcast: Callable[[int, int], jax.Array], constant: ja
     high = x.high[:, HALF:]
     slabs += [high * broadcast(i, HALF) for i in range(HALF, KEY_SIZE)]
     return jnp.concatenate([*slabs, x.linear, constant], axis=1)
+
+
+PIECE = 4 * KEY_SIZE
+"""Columns of a piece of the features' gradient: 4 slabs. The three pieces are the products of channels."""
+
+PIECES = 3
+LINEAR = PIECES * PIECE
+"""The first column of slab 12."""
+
+
+def first_factors(piece: int, row: jax.Array, column: jax.Array) -> jax.Array:
+    """Return (64, 16), 1 where channel `column` is the first factor, x_i, of the piece's column `row`."""
+    width = KEY_SIZE if piece < 2 else HALF
+    return jnp.where(row // width + piece * (PIECE // KEY_SIZE) == column, 1.0, 0.0)
+
+
+def gradient_shares(piece: int, gradient: jax.Array, x: Scaled) -> jax.Array:
+    """Return (tokens, 64) gradients of the first factors, one for each column of the piece.
+
+    Args:
+        gradient: (tokens, 64) gradient of the piece's features.
+        x: as for `by_token`.
+    """
+    if piece < 2:
+        return jnp.concatenate([slab * x.low for slab in _slabs(gradient)], axis=1)
+    high = jnp.concatenate([x.high[:, HALF:]] * 2, axis=1)
+    return jnp.concatenate([slab * high for slab in _slabs(gradient)], axis=1)
+
+
+def gradient_sums(piece: int, gradient: jax.Array, broadcast: Callable[[int, int], jax.Array]) -> jax.Array:
+    """Return the gradient of the second factors without weights, (tokens, 16), of the last piece (tokens, 8).
+
+    Arguments as for `gradient_shares` and `by_token`.
+    """
+    sums: Any = 0
+    for number, slab in enumerate(_slabs(gradient)):
+        if piece < 2:
+            sums += slab * broadcast(4 * piece + number, KEY_SIZE)
+        else:
+            for half, part in enumerate((slab[:, :HALF], slab[:, HALF:])):
+                sums += part * broadcast(HALF + 2 * number + half, HALF)
+    return sums
+
+
+def _slabs(gradient: jax.Array) -> list[jax.Array]:
+    return [gradient[:, i : i + KEY_SIZE] for i in range(0, PIECE, KEY_SIZE)]
+
+
+def weighted_gradient(low: jax.Array, high: jax.Array, linear: jax.Array, weights: Weights) -> jax.Array:
+    """Return (tokens, 16) from `gradient_sums` of slabs 0 to 7 and 8 to 11, and the gradient of slab 12."""
+    first = low[:, :HALF] * weights.low
+    second = low[:, HALF:] * weights.cross + high * weights.high
+    return jnp.concatenate([first, second], axis=1) + linear * weights.linear
 
 
 @functools.cache
@@ -103,6 +172,27 @@ def to_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array
     theirs = theirs.at[..., :KEY_SIZE, layout.constant_column].set(moments[..., SUMS, :])
     theirs = theirs.at[..., KEY_SIZE, 0].set(moments[..., COUNT, 0])
     return _take(kv, indices, -1).swapaxes(-1, -2), theirs
+
+
+def gradient_from_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Convert sums over queries as `from_portable`; they carry weights, and those of the moments differ."""
+    kv, moments = from_portable(kv, moments)
+    return kv * _multiplicity(), moments * _MOMENTS
+
+
+def gradient_to_portable(kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Invert `gradient_from_portable`."""
+    return to_portable(kv / _multiplicity(), moments / _MOMENTS)
+
+
+_MOMENTS = np.where((np.arange(ROWS) >= SQUARES.start) & (np.arange(ROWS) <= SUMS), 4, 1)[:, None]
+
+
+@functools.cache
+def _multiplicity() -> np.ndarray:
+    """Return (224,), the share of each column in the sum of the columns with the same product."""
+    names = [None if f is None or None in f else tuple(sorted(map(str, f))) for f in columns()]
+    return np.array([1.0 if name is None else 1 / names.count(name) for name in names], np.float32)
 
 
 def _take(x: jax.Array, indices: np.ndarray, axis: int) -> jax.Array:

@@ -1,4 +1,10 @@
-"""The Mosaic kernels of the forward pass, equivalent to `sums.key_sums` and `outputs.outputs`."""
+"""The Mosaic kernels, equivalent to those of `sums`, `outputs`, `dq` and `dkv`.
+
+All arrays are (B, N, H, 16) and (B, N, H, V) bfloat16, the vectors (B, H, N) float32. N and V may be less
+than the plan's sizes, but must be multiples of 8 and 16 and at least a chunk and a part: copies pad them with
+zeros. `packing` are starts (B, N) and counts (B,) int32 of packed plans; else it is empty. Shares of
+gradients have the padded length and one part for each 64 value channels; they are to be added.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,36 +13,68 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from pallas_kernels.taylor_attention import (
+    mosaic_dkv,
+    mosaic_dq,
+    mosaic_launch,
+    mosaic_outputs,
+)
 from pallas_kernels.taylor_attention import mosaic_features as features
-from pallas_kernels.taylor_attention import mosaic_launch
-from pallas_kernels.taylor_attention.mosaic_plan import PART, Plan, Tokens, scratch_types
+from pallas_kernels.taylor_attention.mosaic_plan import (
+    KEYS,
+    QUERIES,
+    Plan,
+    Side,
+    scratch_types,
+    values_layout,
+)
 from pallas_kernels.taylor_attention.mosaic_program import Program
 
+PACKING = ("starts", "counts")
 
-def key_sums(plan: Plan, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+
+def key_sums(plan: Plan, inputs: dict[str, jax.Array], packing: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
     """Return the sums of each block but the last: (B, H, blocks - 1, V, 224) and (..., 64, 16), float32.
 
     Args:
-        k, v: (B, N, H, 16) and (B, N, H, V) bfloat16. N and V may be less than the plan's sizes, but must be
-            multiples of 8 and 16 and at least a chunk and a part: copies pad them with zeros.
-        packing: starts (B, N) and counts (B,) int32 of packed plans; else empty.
+        inputs: k and v.
     """
+    return _sums(plan, "key_sums", KEYS, inputs, packing, 0)
+
+
+def query_sums(
+    plan: Plan, inputs: dict[str, jax.Array], packing: Sequence[jax.Array], first: int
+) -> tuple[jax.Array, ...]:
+    """Return the sums over the queries of each block from block `first` on, as `key_sums`.
+
+    The moments are (B, H parts, blocks - first, 64, 16).
+
+    Args:
+        inputs: q, do, rden, and e (B, H parts, N).
+    """
+    return _sums(plan, "query_sums", QUERIES, inputs, packing, first)
+
+
+def _sums(
+    plan: Plan, name: str, side: Side, inputs: dict[str, jax.Array], packing: Sequence[jax.Array], first: int
+) -> tuple[jax.Array, ...]:
+    inputs = inputs | dict(zip(PACKING, packing, strict=False))
 
     def body(*refs: Any, **scratch: Any) -> None:
         *operands, kv, moments = refs
-        program = Program(plan, Tokens(None, *operands), scratch)
-        program.store(program.walk((), ()), kv, moments, program.block)
+        program = Program(plan, side, dict(zip(inputs, operands, strict=True)), scratch, first)
+        program.store(program.walk(()), kv, moments, program.block)
 
-    blocks, scratch = plan.blocks - 1, scratch_types(False, False)
-    options = {"grid": plan.grid(blocks), "out_type": state_shapes(plan, blocks), "scratch": scratch}
-    return mosaic_launch.run(body, k, v, *packing, name="taylor_key_sums_mosaic", **options)
+    # The last block's keys have none after it, and the first one's queries only the initial state before it.
+    blocks = plan.blocks - (1 if side is KEYS else first)
+    options = {"grid": plan.grid(blocks), "out_type": state_shapes(plan, blocks, side)}
+    options |= {"scratch": scratch_types(side)}
+    return mosaic_launch.run(body, *inputs.values(), name=f"taylor_{name}_mosaic", **options)
 
 
 def outputs(
     plan: Plan,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
+    inputs: dict[str, jax.Array],
     packing: Sequence[jax.Array],
     prefix: Sequence[jax.Array],
     return_state: bool,
@@ -44,32 +82,99 @@ def outputs(
     """Return outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the final state.
 
     Args:
-        q, k, v, packing: as in `key_sums`.
+        inputs: q, k, v.
         prefix: initial state of each block, in the form of `key_sums` for all blocks; or empty.
     """
+    inputs = inputs | dict(zip(PACKING, packing, strict=False))
 
     def body(*refs: Any, **scratch: Any) -> None:
-        given = 3 + len(packing)
-        program, results = Program(plan, Tokens(*refs[:given]), scratch), refs[given + len(prefix) :]
-        state = program.walk(refs[given : given + len(prefix)], results[:2])
+        program, prefix_refs, results = _program(plan, KEYS, inputs, refs, len(prefix), scratch)
+        state = program.walk(
+            prefix_refs, lambda chunk, state: mosaic_outputs.read(chunk, state, *results[:2])
+        )
         if return_state:
             last = program.block == plan.blocks - 1
             pl.when(last)(lambda: program.store(state, *results[2:], block=0))
 
+    v = inputs["v"]
     out_type = [
         jax.ShapeDtypeStruct(v.shape, v.dtype),
-        jax.ShapeDtypeStruct((plan.batch, plan.heads, plan.length), jnp.float32),
+        _vector(plan, 1),
         *(state_shapes(plan, 1) if return_state else []),
     ]
-    scratch = scratch_types(True, v.shape[-1] % PART == 0)
+    scratch = scratch_types(KEYS, ["plain_q"], values_layout(v.shape[-1]))
     options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": scratch}
-    return mosaic_launch.run(body, q, k, v, *packing, *prefix, name="taylor_outputs_mosaic", **options)
+    return mosaic_launch.run(body, *inputs.values(), *prefix, name="taylor_outputs_mosaic", **options)
 
 
-def state_shapes(plan: Plan, blocks: int) -> list[jax.ShapeDtypeStruct]:
+def query_gradients(
+    plan: Plan, inputs: dict[str, jax.Array], packing: Sequence[jax.Array], prefix: Sequence[jax.Array]
+) -> tuple[jax.Array, ...]:
+    """Return shares of the queries' gradients (parts, B, N, H, 16), and e = -do . y (B, H parts, N).
+
+    Args:
+        inputs: q, k, v, do (gradient of the outputs), y and rden (reciprocal normalisers).
+        prefix: as for `outputs`.
+    """
+    inputs = inputs | dict(zip(PACKING, packing, strict=False))
+
+    def body(*refs: Any, **scratch: Any) -> None:
+        program, prefix_refs, results = _program(plan, KEYS, inputs, refs, len(prefix), scratch)
+        mosaic_dq.write_factors(program)
+        program.walk(prefix_refs, lambda chunk, state: mosaic_dq.read(chunk, state, *results))
+
+    out_type = [_shares(plan), _vector(plan, plan.parts)]
+    scratch = scratch_types(KEYS, ["plain_q", "do", "y", "rden"], gradients=True)
+    options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": scratch}
+    return mosaic_launch.run(body, *inputs.values(), *prefix, name="taylor_dq_mosaic", **options)
+
+
+def key_and_value_gradients(
+    plan: Plan, inputs: dict[str, jax.Array], packing: Sequence[jax.Array], suffix: Sequence[jax.Array]
+) -> tuple[jax.Array, ...]:
+    """Return shares of the keys' gradients (parts, B, N, H, 16), and the values' gradients (B, N, H, V).
+
+    Args:
+        inputs: q, k, v, do, rden, and e from `query_gradients`.
+        suffix: sums after each block, in the form of `query_sums` for all blocks; or empty.
+    """
+    inputs = inputs | dict(zip(PACKING, packing, strict=False))
+
+    def body(*refs: Any, **scratch: Any) -> None:
+        program, suffix_refs, results = _program(plan, QUERIES, inputs, refs, len(suffix), scratch)
+        mosaic_dq.write_factors(program)
+        program.walk(suffix_refs, lambda chunk, state: mosaic_dkv.read(chunk, state, *results))
+
+    v = inputs["v"]
+    out_type = [_shares(plan), jax.ShapeDtypeStruct(v.shape, v.dtype)]
+    scratch = scratch_types(QUERIES, ["plain_k", "v"], values_layout(v.shape[-1]), gradients=True)
+    options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": scratch}
+    return mosaic_launch.run(body, *inputs.values(), *suffix, name="taylor_dkv_mosaic", **options)
+
+
+def _program(
+    plan: Plan, side: Side, inputs: dict[str, Any], refs: Sequence[Any], states: int, scratch: Any
+) -> tuple[Program, Sequence[Any], Sequence[Any]]:
+    """Return the program, and the refs of its initial states and of its results."""
+    count = len(inputs)
+    sources = dict(zip(inputs, refs, strict=False))
+    return Program(plan, side, sources, scratch), refs[count : count + states], refs[count + states :]
+
+
+def _vector(plan: Plan, parts: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((plan.batch, plan.heads * parts, plan.length), jnp.float32)
+
+
+def _shares(plan: Plan) -> jax.ShapeDtypeStruct:
+    """Return the shape of shares of a gradient of queries or keys, float32 if there are several to add."""
+    dtype = jnp.bfloat16 if plan.parts == 1 else jnp.float32
+    return jax.ShapeDtypeStruct((plan.parts, plan.batch, plan.length, plan.heads, features.KEY_SIZE), dtype)
+
+
+def state_shapes(plan: Plan, blocks: int, side: Side = KEYS) -> list[jax.ShapeDtypeStruct]:
     """Return the shapes of the states of `blocks` blocks of each row and head."""
-    lead = (plan.batch, plan.heads, blocks)
+    moments = plan.heads if side is KEYS else plan.heads * plan.parts
     return [
-        jax.ShapeDtypeStruct((*lead, plan.values, features.COLUMNS), jnp.float32),
-        jax.ShapeDtypeStruct((*lead, features.ROWS, features.KEY_SIZE), jnp.float32),
+        jax.ShapeDtypeStruct((plan.batch, plan.heads, blocks, plan.values, features.COLUMNS), jnp.float32),
+        jax.ShapeDtypeStruct((plan.batch, moments, blocks, features.ROWS, features.KEY_SIZE), jnp.float32),
     ]

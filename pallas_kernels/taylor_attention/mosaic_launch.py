@@ -92,13 +92,14 @@ def along_rows(x: jax.Array, width: int) -> jax.Array:
     return lax.broadcast_in_dim(x, (x.shape[0], width), (0,))
 
 
-def multiply(accumulator: Any, a: jax.Array, b: Any, staging: Any) -> None:
-    """Start accumulator += a b with `a` in registers and `b` in shared memory; does not wait.
+def multiply(accumulator: Any, a: Any, b: Any, staging: Any = None) -> None:
+    """Start accumulator += a b with `b` in shared memory; does not wait.
 
     Args:
-        staging: shared memory for `a` if interpreted: the interpreter takes no registers there.
+        a: in shared memory or in registers.
+        staging: shared memory for an `a` in registers if interpreted: the interpreter takes no registers.
     """
-    if not is_interpreted():
+    if staging is None:
         plgpu.wgmma(accumulator, a, b)
         return
     operand = staging.at[:, : a.shape[1]]
@@ -108,7 +109,7 @@ def multiply(accumulator: Any, a: jax.Array, b: Any, staging: Any) -> None:
     plgpu.wgmma_wait(0)
 
 
-def product(a: jax.Array, b: Any, columns: int, staging: Any) -> jax.Array:
+def product(a: Any, b: Any, columns: int, staging: Any = None) -> jax.Array:
     """Return a b, (rows of a, columns) float32; arguments as for `multiply`."""
 
     def run(accumulator: Any) -> jax.Array:
@@ -116,6 +117,18 @@ def product(a: jax.Array, b: Any, columns: int, staging: Any) -> jax.Array:
         return accumulator[...]
 
     return pl.run_scoped(run, plgpu.ACC((a.shape[0], columns), jnp.float32))
+
+
+def products(*factors: tuple[Any, Any, int, Any]) -> tuple[jax.Array, ...]:
+    """Return several `product`s, which run together, from their arguments."""
+
+    def run(*accumulators: Any) -> tuple[jax.Array, ...]:
+        for accumulator, (a, b, _, staging) in zip(accumulators, factors, strict=True):
+            multiply(accumulator, a, b, staging)
+        return tuple(accumulator[...] for accumulator in accumulators)
+
+    types = (plgpu.ACC((a.shape[0], columns), jnp.float32) for a, _, columns, _ in factors)
+    return pl.run_scoped(run, *types)
 
 
 def add_product(before: jax.Array, a: Any, b: Any) -> jax.Array:

@@ -1,5 +1,6 @@
 """Sizes, memory and state of a program of the Mosaic kernels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -63,37 +64,65 @@ class State(NamedTuple):
     """chunks so far, float32"""
 
 
-class Tokens(NamedTuple):
-    """Refs of the inputs in device memory; no q for sums only, no packing unless packed."""
+class Side(NamedTuple):
+    """Names of the tokens whose features a program sums, x (tokens, 16), and of what it multiplies them with,
+    u (tokens, 64): S += u^T phi(x)."""
 
-    q: Any
-    k: Any
-    v: Any
-    starts: Any = None
-    counts: Any = None
+    x: str
+    u: str
+    others: tuple[str, ...] = ()
+    """further arrays that the sum needs"""
 
 
-def scratch_types(queries: bool, whole: bool) -> dict[str, Any]:
-    """Return the shared memory of a program, 165 kB with queries; `whole` if values fill all parts."""
+KEYS, QUERIES = Side("k", "v"), Side("q", "do", ("rden", "e"))
+
+
+def scratch_types(
+    side: Side, reads: Sequence[str] = (), values_out: Any = None, gradients: bool = False
+) -> Any:
+    """Return the shared memory of a program.
+
+    Args:
+        reads: names of further arrays to load in each chunk; if any, the program reads its state.
+        values_out: the layout of a result (tokens, 64), if there is one.
+        gradients: whether the program computes gradients of the features.
+    """
 
     def smem(*shape: int, transforms: Any = (), dtype: Any = bf16) -> Any:
         return plgpu.SMEM(shape, dtype, transforms=transforms)
 
-    refs = {
-        "k": smem(STAGES, CHUNK, KEY_SIZE, transforms=TILE),
-        "plain_k": smem(STAGES, CHUNK, KEY_SIZE),  # again, for loads of columns
-        "v": smem(STAGES, CHUNK, PART, transforms=TILE),
+    def stages(name: str) -> Any:
+        if name in ("rden", "e"):
+            return smem(STAGES, CHUNK, dtype=f32)
+        if name in ("q", "k"):
+            return smem(STAGES, CHUNK, KEY_SIZE, transforms=TILE)
+        if name in ("v", "do", "y"):
+            return smem(STAGES, CHUNK, PART, transforms=TILE)
+        return smem(STAGES, CHUNK, KEY_SIZE)  # "plain_", for loads of columns
+
+    loads = dict.fromkeys((side.x, f"plain_{side.x}", side.u, *side.others, *reads))
+    refs = {name: stages(name) for name in loads}
+    refs |= {
         "phi": smem(1, CHUNK, COLUMNS, transforms=TILE),
         "moments": smem(features.ROWS, KEY_SIZE, dtype=f32),
-        "arrived": plgpu.Barrier(num_arrivals=4 if queries else 3, num_barriers=STAGES),
+        "arrived": plgpu.Barrier(num_arrivals=len(loads), num_barriers=STAGES),
         "together": plgpu.Barrier(num_arrivals=THREADS, num_barriers=2),
     }
-    if queries:
+    if side is QUERIES:
+        refs["weighted"] = smem(1, CHUNK, KEY_SIZE, transforms=TILE)
+    if reads:
         refs |= {
-            "plain_q": smem(STAGES, CHUNK, KEY_SIZE),
             "kv": smem(1, PART, COLUMNS, transforms=TILE),
             "rounded": smem(features.ROWS, KEY_SIZE, transforms=TILE),
-            "y": smem(THREADS, PART, PART, transforms=WIDE_TILE if whole else TILE),
             "staging": smem(THREADS, PART, COLUMNS) if is_interpreted() else smem(8),
         }
+    if values_out is not None:
+        refs["values_out"] = smem(THREADS, PART, PART, transforms=values_out)
+    if gradients:
+        refs["factors"] = smem(features.PIECES, PART, KEY_SIZE, transforms=TILE)
     return refs
+
+
+def values_layout(value_size: int) -> Any:
+    """Return the layout of results in shared memory; of the wide one, copies cannot drop any columns."""
+    return TILE if value_size % PART else WIDE_TILE

@@ -9,7 +9,7 @@ Tokens are loaded through two stages of shared memory, one filled by the copy en
 `mosaic_chunk` processes a chunk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,13 +23,15 @@ from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE
 from pallas_kernels.taylor_attention.mosaic_launch import WARPGROUP, iota, load, plgpu, store, zeros
 from pallas_kernels.taylor_attention.mosaic_plan import (
     CHUNK,
+    KEYS,
     PART,
     PUBLISHED,
+    QUERIES,
     SHARE,
     STAGES,
     Plan,
+    Side,
     State,
-    Tokens,
     bf16,
 )
 
@@ -37,71 +39,88 @@ from pallas_kernels.taylor_attention.mosaic_plan import (
 class Program:
     """One running program, from the view of one of its warpgroups."""
 
-    def __init__(self, plan: Plan, tokens: Tokens, scratch: dict[str, Any]):
-        self.plan, self.tokens, self.scratch = plan, tokens, scratch
+    def __init__(
+        self, plan: Plan, side: Side, sources: dict[str, Any], scratch: dict[str, Any], first_block: int = 0
+    ):
+        self.plan, self.side, self.sources, self.scratch = plan, side, sources, scratch
         head = lax.axis_index("head")
         self.head, self.part = head, 0
         if plan.parts > 1:
             self.head, self.part = lax.div(head, plan.parts), lax.rem(head, plan.parts)
+        self.share_of_head = head
+        """index of its head and part"""
         self.row, self.block = lax.axis_index("row"), lax.axis_index("block")
+        self.first_token = (self.block + first_block) * plan.block
         self.group = lax.axis_index(WARPGROUP)
         self.rows = pl.ds(self.group * PART, PART)
         """its tokens in a chunk"""
         self.share = pl.ds(self.group * SHARE, SHARE)
         self.values = pl.ds(self.part * PART, PART)
 
-    def walk(self, prefix: Sequence[Any], results: Sequence[Any]) -> State:
-        """Scan the block's chunks from the state in `prefix`, if any; `results` are the refs y and rden."""
+    def walk(self, prefix: Sequence[Any], read: Callable[[Chunk, State], None] | None = None) -> State:
+        """Scan the block's chunks, queries from the last to the first, from the state in `prefix`, if any.
+
+        Args:
+            read: called with each chunk and the state before it.
+        """
         chunks = self.plan.block // CHUNK
         state = self._start(prefix)
         self.synchronise(PUBLISHED)
 
+        def at(step: Any) -> Any:
+            return chunks - 1 - step if self.side is QUERIES else step
+
         @pl.when(self.group == 0)
         def _fill() -> None:
             for stage in range(min(STAGES, chunks)):
-                self._fetch(stage, stage)
+                self._fetch(at(stage), stage)
 
         def step(number: Any, state: State) -> State:
             # Always 0, but unknown to the compiler: values that depend on it are recomputed in each iteration
             # instead of occupying registers throughout the loop.
-            chunk = Chunk(self, number, (state.rounds < 0).astype(jnp.int32))
-            if results:
-                chunk.read(state, *results)
+            zero = (state.rounds < 0).astype(jnp.int32)
+            chunk = Chunk(self, at(number), lax.rem(number, STAGES), zero)
+            if read:
+                read(chunk, state)
             state = chunk.add(state)
 
             @pl.when((self.group == 0) & (number + STAGES < chunks))
             def _refill() -> None:
-                self._fetch(number + STAGES, chunk.stage)
+                self._fetch(at(number + STAGES), chunk.stage)
 
             return state
 
         state = lax.fori_loop(0, chunks, step, state)
-        if results:
+        if read:
             plgpu.wait_smem_to_gmem(0)
         return state
 
     def store(self, state: State, kv: Any, moments: Any, block: Any) -> None:
-        """Store a block's state into refs (B, H, blocks, V, 224) and (B, H, blocks, 64, 16)."""
-        at = (self.row, self.head, block)
-        store(kv.at[(*at, self.values, self.share)], state.kv)
+        """Store a block's state into refs (B, H, blocks, V, 224) and (B, H or H parts, blocks, 64, 16)."""
+        store(kv.at[self.row, self.head, block, self.values, self.share], state.kv)
 
-        @pl.when((self.group == 0) & (self.part == 0))
+        @pl.when((self.group == 0) & ((self.part == 0) | (self.side is QUERIES)))
         def _moments() -> None:
             sums = load(self.scratch["moments"])
-            count = iota((features.ROWS, KEY_SIZE), 0) == features.COUNT
-            store(moments.at[at], jnp.where(count, state.count, sums))
+            if self.side is KEYS:
+                count = iota((features.ROWS, KEY_SIZE), 0) == features.COUNT
+                sums = jnp.where(count, state.count, sums)
+            store(moments.at[self.row, self._moments_index(), block], sums)
 
     def _start(self, prefix: Sequence[Any]) -> State:
         if not prefix:
             kv, sums, count = zeros(PART, SHARE), zeros(features.ROWS, KEY_SIZE), jnp.float32(0)
         else:
-            at = (self.row, self.head, self.block)
-            kv = load(prefix[0].at[(*at, self.values, self.share)])
-            sums = load(prefix[1].at[at])
-            count = prefix[1][(*at, features.COUNT, 0)]
+            kv = load(prefix[0].at[self.row, self.head, self.block, self.values, self.share])
+            moments = prefix[1].at[self.row, self._moments_index(), self.block]
+            sums, count = load(moments), moments[features.COUNT, 0]
         self._publish(kv)
         pl.when(self.group == 0)(lambda: self.keep_moments(sums))
         return State(kv, count, jnp.float32(0))
+
+    def _moments_index(self) -> Any:
+        """Return the index of the moments: parts share the keys', and have their own of the queries."""
+        return self.head if self.side is KEYS else self.share_of_head
 
     def _publish(self, kv: jax.Array) -> None:
         """Write this warpgroup's part of the state, rounded, to shared memory for the other one."""
@@ -128,14 +147,15 @@ class Program:
 
     def _fetch(self, number: Any, stage: Any) -> None:
         """Start copies of a chunk's tokens."""
-        tokens = pl.ds(self.block * self.plan.block + number * CHUNK, CHUNK)
-        names = {"k": self.tokens.k, "plain_k": self.tokens.k, "v": self.tokens.v}
-        if self.tokens.q is not None:
-            names["plain_q"] = self.tokens.q
-        for name, source in names.items():
-            channels = self.values if name == "v" else slice(None)
-            plgpu.copy_gmem_to_smem(
-                source.at[self.row, tokens, self.head, channels],
-                self.scratch[name].at[stage],
-                self.scratch["arrived"].at[stage],
-            )
+        tokens = pl.ds(self.first_token + number * CHUNK, CHUNK)
+        places = {
+            "rden": (self.row, self.head, tokens),
+            "e": (self.row, self.share_of_head, tokens),
+            **dict.fromkeys(("v", "do", "y"), (self.row, tokens, self.head, self.values)),
+        }
+        for scratch, ref in self.scratch.items():
+            name = scratch.removeprefix("plain_")
+            if name in self.sources:
+                place = places.get(name, (self.row, tokens, self.head, slice(None)))
+                source, arrived = self.sources[name].at[place], self.scratch["arrived"].at[stage]
+                plgpu.copy_gmem_to_smem(source, ref.at[stage], arrived)

@@ -4,7 +4,6 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import pallas_kernels
@@ -12,11 +11,9 @@ from based_jax import ops
 from based_jax.ops.core import dispatch
 from benchmarks.static import triton_report
 from pallas_kernels import launch, offline, triton_launch
-from pallas_kernels.taylor_attention import function
 from tests.kernels.test_triton import compiler, needs_compiler  # noqa: F401
 from tests.kernels.test_window_step import one_step
 from tests.subprocesses import run_python
-from tests.tolerances import FLOAT32_GRADIENT, assert_close
 
 REASON = rf"this jax {jax.__version__} has no Pallas Triton backend .*; expected an older release"
 
@@ -99,18 +96,13 @@ def test_on_a_gpu_the_twins_take_the_place_of_the_kernels(op, packages, monkeypa
 
 @needs_compiler
 @pytest.mark.usefixtures("removed", "compiler")
-@pytest.mark.parametrize("implementation", [None, "mosaic"])
-def test_gradients_are_the_twins(implementation):
-    if implementation == "mosaic" and (reason := pallas_kernels.supports_mosaic_taylor_attention()):
-        pytest.skip(reason)
-
+def test_gradients_are_the_twins():
     def loss(q, k, v):
-        return ops.taylor_attention(q, k, v, implementation=implementation).astype(jnp.float32).sum()
+        return ops.taylor_attention(q, k, v).astype(jnp.float32).sum()
 
     lowered = offline.lower(jax.grad(loss), *arrays("taylor_attention"))
     names = {kernel.name for kernel in triton_report.kernels(lowered)}
-    assert names >= {"taylor_dq", "taylor_dk", "taylor_dv"}
-    assert ("taylor_outputs" in names) == (implementation is None)
+    assert names >= {"taylor_outputs", "taylor_dq", "taylor_dk", "taylor_dv"}
 
 
 @pytest.mark.usefixtures("removed")
@@ -118,46 +110,6 @@ def test_calls_that_name_the_backend_get_the_reason():
     arrays, length, _ = one_step()
     with pytest.raises(ImportError, match=f"^backend = 'pallas': {REASON}"):
         pallas_kernels.window_step(*arrays, length)
-
-
-@pytest.mark.usefixtures("removed")
-def test_a_gradient_that_has_no_kernels_is_refused(monkeypatch):
-    """Mosaic GPU computes outputs only."""
-    monkeypatch.setitem(sys.modules, "jax_triton", None)
-    call = function.Call(1e-12, False, False, False, None, None, (), "mosaic")
-    with pytest.raises(ImportError, match=f"^no gradient of backend = 'mosaic': {REASON}.* needs "):
-        function._backward_backend(call)
-
-
-@pytest.mark.usefixtures("removed")
-@pytest.mark.release
-def test_a_kernel_without_gradients_takes_those_of_plain_jax(monkeypatch):
-    """Packed rows that continue a state; the interpreted kernels stand in for those of Mosaic GPU."""
-    rng = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(rng.normal(size=(2, 24, 1, n)), jnp.float32) for n in (16, 16, 8))
-    ids, mask = jnp.arange(24)[None].repeat(2, 0) // 10, jnp.arange(24)[None] < jnp.array([[24], [20]])
-    _, state = ops.taylor_attention(q, k, v, return_state=True, implementation="xla")
-
-    def loss(q, k, v, state, ids, mask, implementation):
-        y, state = ops.taylor_attention(
-            q,
-            k,
-            v,
-            initial_state=state,
-            return_state=True,
-            segment_ids=ids,
-            mask=mask,
-            implementation=implementation,
-        )
-        return jnp.sum(jnp.sin(y)) + jnp.sum(state.kv * state.kv)
-
-    gradients = jax.jit(jax.grad(loss, (0, 1, 2)), static_argnums=6)
-    expected = gradients(q, k, v, state, ids, mask, "xla")
-    monkeypatch.setattr(pallas_kernels, "cannot_launch_gradient", lambda backend: "no kernels")
-    monkeypatch.setattr(function, "_backward", None)
-    with pallas_kernels.interpreted():
-        found = gradients(q, k, v, state, ids, mask, "pallas")
-    assert_close(found, expected, FLOAT32_GRADIENT)
 
 
 @pytest.mark.usefixtures("removed")

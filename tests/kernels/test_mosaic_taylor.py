@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
 from based_jax import ops
+from benchmarks.gpu_sections import checks
 from benchmarks.static import mosaic_report, pages, topology
 from pallas_kernels import (
     catalog,
@@ -122,15 +123,20 @@ def check_values() -> None:
         assert_close(z, final.k, FLOAT32_STATE, f"{call} z")  # of products in float32
 
 
+# One block and value part; with states, segments and padding, several of each.
+GRADIENTS = [
+    checks.Attention(length=130, batch=1, heads=1, implementation="mosaic"),
+    checks.Attention(
+        length=200, batch=1, heads=1, value_size=80, packed=True, block=128, implementation="mosaic"
+    ),
+]
+
+
 def check_gradients() -> None:
-    """The portable kernels compute them from what this one saved."""
-    arrays, _, _, _ = _numbers(Attention(130))
-    q, k, v = map(jnp.bfloat16, arrays)
-    with interpreted():
-        y, pull = jax.vjp(attend, q, k, v)
-        wanted, portable = jax.vjp(taylor_attention, q, k, v)
-        assert_close(pull(v), portable(v), BFLOAT16, "gradients")
-    assert_close(y, wanted, BFLOAT16, "y")
+    """Of q, k, v and the initial state."""
+    for call in GRADIENTS:
+        with interpreted():
+            assert call.run().problem == "", call.name
 
 
 def check_vmap() -> None:
@@ -145,18 +151,18 @@ def check_vmap() -> None:
 @pytest.mark.parametrize("check", ["check_values", "check_gradients", "check_vmap"])
 def test_interpreted(check):
     # With fewer devices, and so threads, the interpreter may wait for itself on a small machine.
-    run_python(f"from tests.kernels.test_mosaic_taylor import {check} as check; check()", devices=8)
+    out = run_python(f"from tests.kernels.test_mosaic_taylor import {check} as check; check()", devices=8)
+    assert "RACE DETECTED" not in out
+
+
+def features_of(x, weights):
+    scaled = features.weighted(x[None], jnp.arange(16), weights)
+    return features.by_token(scaled, lambda i, width: jnp.full((1, width), x[i]), jnp.eye(1, 16))
 
 
 @jax.jit
 def products_of_features(q, k):
-    scaled = features.weighted(q[None], jnp.arange(16))
-    constant = jnp.eye(1, 16)
-    phi = [
-        features.by_token(x, lambda i, width, y=y: jnp.full((1, width), y[i]), constant)
-        for x, y in ((scaled, q), (features.Scaled(*[k[None]] * 3), k))
-    ]
-    return (phi[0] * phi[1]).sum()
+    return (features_of(q, features.Weights()) * features_of(k, features.NO_WEIGHTS)).sum()
 
 
 @given(st.lists(st.floats(-2, 2), min_size=32, max_size=32))
@@ -165,6 +171,27 @@ def test_features_make_the_polynomial(numbers):
     with jax.enable_x64(True):
         s = q @ k / 4
         assert_close(products_of_features(q, k), np.float64(1 + s + s**2 / 2), FLOAT64, magnitude=1 + s**2)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def gradient_of_features(x, dphi, weights):
+    scaled, sums, first = features.weighted(x[None], jnp.arange(16), weights), [], 0.0
+    for piece in range(features.PIECES):
+        part = dphi[None, piece * features.PIECE :][:, : features.PIECE]
+        ones = features.first_factors(piece, *jnp.mgrid[: features.PIECE, :16])
+        first += features.gradient_shares(piece, part, scaled) @ ones
+        sums.append(features.gradient_sums(piece, part, lambda i, width: jnp.full((1, width), x[i])))
+    linear = dphi[None, features.LINEAR :][:, :16]
+    return (first + features.weighted_gradient(sums[0] + sums[1], sums[2], linear, weights))[0]
+
+
+@pytest.mark.parametrize("weights", [features.Weights(), features.NO_WEIGHTS])
+def test_the_features_gradient_is_that_of_the_features(weights):
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        x, dphi = rng.normal(size=16), rng.normal(size=224)
+        wanted = jax.vjp(functools.partial(features_of, weights=weights), x)[1](dphi[None])[0]
+        assert_close(gradient_of_features(x, dphi, weights), wanted, FLOAT64)
 
 
 def test_states_keep_their_numbers_in_the_other_order():
@@ -181,6 +208,18 @@ def test_states_keep_their_numbers_in_the_other_order():
         there, back = there_and_back(kv, z)
         assert_close(back, (kv, z), FLOAT64)
         assert there[0].shape == (1, 2, 5, 224)
+
+
+def test_gradients_of_states_keep_their_products_with_states():
+    rng, layout = np.random.default_rng(0), Layout(16, 1)
+    kv, dkv = rng.normal(size=(2, 1, 2, 153, 5))
+    z, dz = rng.normal(size=(2, 1, 2, 153))
+    with jax.enable_x64(True):
+        state, gradient = (layout.state_to_kernel(*x) for x in ((kv, z), (dkv, dz)))
+        there = features.gradient_from_portable(*gradient)
+        assert_close(features.gradient_to_portable(*there), gradient, FLOAT64)
+        wanted = (state[0] * gradient[0]).sum()
+        assert_close((features.from_portable(*state)[0] * there[0]).sum(), wanted, FLOAT64)
 
 
 SHAPES = [
@@ -200,10 +239,12 @@ def test_lowered_for_an_h200(batch, heads, length, value_size, packed):
     rows = [jax.ShapeDtypeStruct((batch, length), "int32"), jax.ShapeDtypeStruct((batch,), "int32")]
 
     def run(q, k, v, starts=None, counts=None):
-        return attend(q, k, v, starts=starts, counts=counts, return_state=packed)
+        y, pull = jax.vjp(functools.partial(attend, starts=starts, counts=counts), q, k, v)
+        return y, pull(y)
 
     text = offline.lower(run, keys, keys, values, *(rows if packed else [])).as_text()
-    assert text.count(f"@{KERNEL}(") == (1 if batch * heads >= 128 else 2)
+    # Outputs, dq, dk with dv; for several blocks the sums before the first two, and after the third.
+    assert text.count(f"@{KERNEL}(") == (3 if batch * heads >= 128 else 6)
 
 
 @needs_compiler
@@ -211,11 +252,15 @@ def test_lowered_for_an_h200(batch, heads, length, value_size, packed):
 def test_compiled_with_next_to_no_spilled_registers(case):
     (found,) = mosaic_report.report(case.function, *case.arguments)
     assert found.kernel == f"taylor_{case.kernel}"
-    # One register of the packed variant of jax 0.11.2, outside the main loop (docs/kernels_report.md).
-    assert max(found.spill_stores, found.spill_loads) <= (4 if "packed" in case.name else 0)
+    # One register of the packed variant of jax 0.11.2 (docs/kernels_report.md). The gradients' kernels reload
+    # addresses and indices in the loop, up to one in 20 of its instructions.
+    has_gradients = case.kernel.startswith(("dq", "dkv"))
+    limit = 400 if has_gradients else 4 if "packed" in case.name else 0
+    assert max(found.spill_stores, found.spill_loads) <= limit
     assert found.shared <= pages.SHARED_LIMIT
     assert found.wgmma > 0 == found.mma
-    assert found.loop is None or found.loop.local == 0
+    if found.loop is not None:
+        assert found.loop.local <= (found.loop.instructions / 20 if has_gradients else limit / 2)
 
 
 @needs_compiler
@@ -240,9 +285,8 @@ def _mapped(call, mesh):
     """The call under `shard_map`."""
     rows = [sharding.spec for sharding in call.shardings(mesh)]
     state = PartitionSpec("data", "tensor")
-    return jax.shard_map(
-        call.function, mesh=mesh, in_specs=tuple(rows), out_specs=(rows[2], (state, state)), check_vma=False
-    )
+    results = tuple(rows[:3]) if "backward" in call.name else (rows[2], (state, state))
+    return jax.shard_map(call.function, mesh=mesh, in_specs=tuple(rows), out_specs=results, check_vma=False)
 
 
 def _arrays(key_size=16, dtype="bfloat16", rows=1):

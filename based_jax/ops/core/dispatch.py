@@ -112,8 +112,7 @@ def _kernel_for(op: str, arrays: Sequence[Any], unsupported: Refusals) -> str | 
         return None
     kernel = "cudnn" if "cudnn" in available else _portable_kernel(arrays)
     if kernel not in available or _cannot_run(op, kernel, arrays):
-        has_mosaic = "mosaic" in available and kernel == "triton"  # else its gradient would be refused, too
-        return "mosaic" if has_mosaic and not _cannot_run(op, "mosaic", arrays) else None
+        return "mosaic" if "mosaic" in available and not _cannot_run(op, "mosaic", arrays) else None
     if arrays and declared.is_slow is not None and declared.is_slow(*arrays):
         return None
     return declared.fastest(*arrays) if arrays and declared.fastest and kernel == "pallas" else kernel

@@ -1,0 +1,105 @@
+"""The gradients of keys and values of one chunk in a program of the Mosaic kernels, keys along the rows.
+
+x = k q^T / 4,  p = causal (1 + x + x^2 / 2) / normaliser,  dx = causal (v do^T + e) (1 + x) / normaliser
+dv = p do + phi(k) T^T
+dk = dx q / 4 + phi'(k) (v T) + sum e q / 4 + k (sum e q q^T) / 16
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention.mosaic_chunk import Chunk
+from pallas_kernels.taylor_attention.mosaic_dq import store_keys, through_state
+from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE
+from pallas_kernels.taylor_attention.mosaic_launch import (
+    COLUMN,
+    along_rows,
+    iota,
+    load,
+    multiply,
+    plgpu,
+    products,
+    rows_iota,
+)
+from pallas_kernels.taylor_attention.mosaic_outputs import moments_product
+from pallas_kernels.taylor_attention.mosaic_plan import PART, State, bf16, f32
+
+
+class Queries(NamedTuple):
+    """64 queries of a chunk: their slice, the index of the first one in the row, and a function that returns
+    which of them see a key, (64, 64) or one boolean for all."""
+
+    rows: Any
+    first: Any
+    see: Any
+
+
+def _queries(chunk: Chunk) -> list[Queries]:
+    """Return the last 64 queries (which see the first warpgroup's keys only), and those at its own keys."""
+    group, shape = chunk.program.group, (PART, PART)
+    return [
+        Queries(pl.ds(PART, PART), chunk.start + PART, lambda: group == 0),
+        Queries(chunk.program.rows, chunk.first, lambda: iota(shape, 0) + chunk.zero <= iota(shape, 1)),
+    ]
+
+
+def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
+    """Store the gradients of this warpgroup's keys and values."""
+    program, packed = chunk.program, chunk.plan.packed
+    k = load(chunk.own("plain_k"))
+    index, seen = None, None
+    if packed:
+        index = chunk.first + rows_iota(PART)
+        seen = (index >= chunk.next_segment()) & chunk.real()
+
+    def accumulate(of_values: Any, of_keys: Any) -> tuple[jax.Array, jax.Array]:
+        for queries in _queries(chunk):
+            p, dx = _scores(chunk, k, queries, index)
+            multiply(of_values, p, chunk.at("do", queries.rows), chunk.staging())
+            multiply(of_keys, dx, chunk.at("q", queries.rows), chunk.staging())
+        weight = None if seen is None else seen.astype(f32).astype(bf16)
+        phi = chunk.features("k", chunk.scaled(k, features.NO_WEIGHTS), weight)
+        multiply(of_values, phi, chunk.scratch["kv"].at[chunk.zero].T, chunk.staging())
+        return of_values[...], of_keys[...] * 0.5
+
+    accumulators = (plgpu.ACC((PART, width), f32) for width in (PART, KEY_SIZE))
+    values, keys = pl.run_scoped(accumulate, *accumulators)
+    if packed:
+        values, keys = (jnp.where(along_rows(chunk.real(), x.shape[1]), x, 0.0) for x in (values, keys))
+    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+    out = chunk.scratch["values_out"].at[program.group]
+    out[...] = values.astype(bf16)
+    plgpu.commit_smem()
+    place = (program.row, pl.ds(chunk.first, PART), program.head, program.values)
+    plgpu.copy_smem_to_gmem(out, dv.at[place])
+    gradient = moments_product(chunk, k, 1 / 4) + through_state(chunk, "k", k, "v", features.NO_WEIGHTS)
+    if seen is not None:
+        gradient = jnp.where(along_rows(seen, KEY_SIZE), gradient, 0.0)
+    store_keys(chunk, keys + gradient, dk)
+
+
+def _scores(chunk: Chunk, k: jax.Array, queries: Queries, index: Any) -> tuple[jax.Array, jax.Array]:
+    """Return (64, 64) p and dx / 2 of 64 of the chunk's queries, bfloat16; `index` of the keys if packed."""
+    x, dx = products(
+        (k, chunk.at("q", queries.rows).T, PART, chunk.staging()),
+        (chunk.own("v"), chunk.at("do", queries.rows).T, PART, None),
+    )
+    see = queries.see()
+    if index is not None:
+        starts = chunk.starts(queries.first, COLUMN)
+        see = see & (along_rows(index, PART) >= _along_columns(starts))
+    rden, e = (_along_columns(load(chunk.at(name, queries.rows), COLUMN)) for name in ("rden", "e"))
+    # With s = 1 + x / 4: 1 + x / 4 + x^2 / 32 = (1 + s^2) / 2, and its derivative is s / 4.
+    half, s = jnp.where(see, rden * 0.5, 0.0), 1 + x * (1 / 4)
+    scaled = half * s
+    return (half + scaled * s).astype(bf16), ((dx + e) * scaled).astype(bf16)
+
+
+def _along_columns(x: jax.Array) -> jax.Array:
+    """Return (64,) as (64, 64), the same in each row."""
+    return lax.broadcast_in_dim(x, (PART, PART), (1,))
