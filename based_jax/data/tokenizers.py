@@ -3,7 +3,7 @@
 import codecs
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -252,6 +252,14 @@ def special_names(config: Mapping[str, Any]) -> dict[str, str]:
     return {name: token for name, token in names.items() if token is not None}
 
 
+def _other_special_names(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the special tokens of a ``tokenizer_config.json`` that have no role."""
+    listed, added = config.get("additional_special_tokens"), config.get("added_tokens_decoder")
+    marked = added.values() if isinstance(added, dict) else ()
+    marked = [token for token in marked if isinstance(token, dict) and token.get("special") is True]
+    yield from filter(None, map(_content, [*(listed if isinstance(listed, list) else ()), *marked]))
+
+
 def _content(value: Any) -> str | None:
     """Return a special token's text, from a string or an object that describes the token."""
     text = value.get("content") if isinstance(value, dict) else value
@@ -267,8 +275,9 @@ def _chat_files(directory: Path) -> dict[str, bytes]:
 def _read(path: Path, name: str) -> Tokenizer:
     directory, is_own = path.parent, path.name == FILE
     config = directory / CONFIG_FILE
-    named = special_names(_read_object(config)) if is_own and config.is_file() else {}
-    tokenizer = _read_file(path, name, named.values())
+    described = _read_object(config) if is_own and config.is_file() else {}
+    named = special_names(described)
+    tokenizer = _read_file(path, name, [*named.values(), *_other_special_names(described)])
     if (
         isinstance(tokenizer, FileTokenizer)
         and (end := named.get("eos_token", "")) in tokenizer.special_tokens

@@ -30,6 +30,8 @@ _NEUTRAL = {
     **dict.fromkeys(("tool_choice", "function_call"), ("none",)),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
+    "metadata": ({},),
+    "service_tier": ("auto", "default"),
     "store": (False,),
 }
 """Fields that are refused or unknown, unless they have one of these values."""

@@ -13,6 +13,8 @@ from based_jax.data.shards.worker import BlockEncoder
 from based_jax.data.tokenizers import complete_text, decode_after, decode_slice, stop_tokens
 from tests.data.libraries import FORGERIES, byte_level, llama, merges, unigram, words
 
+MARKED = {"content": "<think>", "special": True}
+
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_the_name_of_a_special_token_is_text(name):
@@ -77,6 +79,12 @@ def test_special_tokens_and_ends_of_its_files(tmp_path):
         assert ids.tolist() == [*known.encode("a<|im_end|").tolist(), known.encode(">")[0], think]
         assert known.decode([*ids, end]) == text
         assert known.encode("!").size == 1
+    load_tokenizer(tmp_path / "copy").save(tmp_path / "again")
+    copies = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("copy", "again")]
+    assert copies[0] == copies[1]
+    for more in ({"additional_special_tokens": ["<think>"]}, {"added_tokens_decoder": {"3": MARKED}}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(more))
+        assert load_tokenizer(tmp_path).encode("<think>").tolist() == [ord(byte) - 33 for byte in "<think>"]
     (tmp_path / "generation_config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"generation_config.json = 'list': expected a JSON object"):
         load_tokenizer(tmp_path)

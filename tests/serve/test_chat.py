@@ -171,7 +171,13 @@ def test_bodies(body, param, message):
 def test_fields_that_ask_for_nothing():
     neutral = {
         **{"tools": [], "functions": [], "tool_choice": "none", "function_call": "none"},
-        **{"response_format": {"type": "text"}, "modalities": ["text"], "store": False, "top_logprobs": 0},
+        **{
+            "response_format": {"type": "text"},
+            "modalities": ["text"],
+            "metadata": {},
+            "store": False,
+            "top_logprobs": 0,
+        },
     }
     plain = {"messages": TALK, "seed": 1}
     assert ChatRequest.read(json.dumps(plain | neutral).encode()) == ChatRequest.read(
