@@ -46,7 +46,7 @@ def candidates(case: Case) -> list[Case]:
     shape = next(shape for shape in SHAPES if str(shape) == case.shape)
     return [
         _case(case.kernel, shape, Variant(channels, tokens, chunk // tokens, warps))
-        for channels, warps in ((128, 1), (256, 1), (256, 2), (512, 2), (512, 4))
+        for channels, warps in ((128, 1), (128, 2), (256, 1), (256, 2), (256, 4), (512, 2), (512, 4))
         for tokens in (1, 2, 4, 8)
         for chunk in (32, 64, 128)
     ]
