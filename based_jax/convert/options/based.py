@@ -25,14 +25,14 @@ _ROTARY = (
 _RUNS = (
     ignored("fused_bias_fc", "False", _SPEED),
     ignored("use_flash_attn", "False", _SPEED),
-    ignored("return_residual", "False", "also returns the input; same results"),
+    refused("return_residual", "False", "also returns the input, which the blocks of a model do not take"),
     ignored("checkpointing", "False", "affects memory only"),
 )
 
 _MHA = (
     _WIDTH,
     *_HEADS,
-    refused("causal", "True", "their default is False; mixers here are causal"),
+    renamed("causal", "False", "", "only true is taken: mixers here are causal"),
     LAYER,
     refused("dwconv", "False", "convolutions of queries, keys and values are not supported"),
     *_ROTARY,
@@ -52,13 +52,13 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         renamed("expand_proj", "2", "expand"),
         _CUDA,
         ignored("kernel_sizes", "", "**kwargs takes it, never read"),
-        renamed("conv_bias", "False", "conv_bias", "as the CUDA kernel makes it"),
+        renamed("conv_bias", "False", "conv_bias", "as the CUDA kernel makes it; inferred from the weights"),
     ),
     "based.models.mixers.convolution.ShortConvolution": (
         D_MODEL,
         same("kernel_size"),
         LAYER,
-        _CUDA,
+        refused("use_cuda", "False", "with causal_conv1d, the kernel applies SiLU too"),
         renamed("conv_bias", "False", "bias"),
     ),
     "based.models.mixers.linear_attention.LinearAttention": (

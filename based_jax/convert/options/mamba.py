@@ -61,6 +61,5 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         ignored("use_fast_path", "True", "never read"),
         ignored("num_feature_maps", "1", "never read"),
     ),
-    "mamba_ssm.modules.mamba_simple.Mamba": _MAMBA,
     "mamba_ssm.modules.mamba2.Mamba2": _MAMBA2,
 }

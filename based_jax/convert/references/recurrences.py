@@ -93,7 +93,7 @@ def _mamba2(meta: Meta) -> MixerSpec:
 
 def _mamba2_rules(meta: Meta) -> Rules:
     parts = ("in_proj", "maps", "step")  # rows [z, x | B, C | dt]
-    inner = meta.get("expand", 2) * meta["d_model"]
+    inner = int(meta.get("expand", 2) * meta["d_model"])
     if meta.get("d_ssm") not in (None, inner):
         parts = ("mlp", *parts)  # rows [z_0, x_0 | ...]
     return (
