@@ -37,11 +37,22 @@ def expect_known(path: str, given: Mapping[str, Any], where: str) -> None:
     """
     table = tables()[path]
     for name, value in given.items():
-        option = table.get(name)
-        if option is None:
+        if name not in table:
             read = ", ".join(sorted(row.name for row in table.values() if row.status != "ignored"))
             expect(False, f"entry of {where}", name, f"one of {read}{nearest(name, list(table))}")
-        elif option.status == "refused":
-            is_default = value is None or value == ast.literal_eval(option.default or "None")
-            prefix = "" if where == "config.json" else f"{where}."
-            expect(is_default, f"{prefix}{name}", value, f"{option.default}: {option.note}")
+        expect_supported(table[name], value, "" if where == "config.json" else f"{where}.")
+
+
+def expect_supported(option: Option, value: Any, prefix: str = "") -> None:
+    """Check the value of an option of which only the default is accepted; None is the default too."""
+    if option.status == "refused" and value is not None:
+        is_default = value == _default(option)
+        expect(is_default, f"{prefix}{option.name}", value, f"{option.default}: {option.note}")
+
+
+def _default(option: Option) -> Any:
+    """Return the default as a value; the name of a class or function remains text."""
+    try:
+        return ast.literal_eval(option.default or "None")
+    except ValueError:
+        return option.default

@@ -37,7 +37,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         renamed("feature_name", "'taylor_exp'", "feature_map"),
         renamed("feature_kwargs", "{}", "feature_scale, feature_floor, num_features", "see the maps"),
         same("eps", "1e-12"),
-        refused("causal", "True", "False looks at later tokens, with train_view = 'linear'"),
+        renamed("causal", "True", "", "False only with train_view = 'quadratic', where it has no effect"),
         renamed("apply_rotary", "False", "rotary_fraction"),
         renamed("rope_theta", "10000.0", "rotary_base"),
         ignored("train_view", "'linear'", "two orders of the same sums"),
