@@ -40,12 +40,10 @@ def layer_mixer(config: Config, index: int, shapes: Shapes) -> MixerSpec:
     path, arguments = expect_entry(config, name)
     if SLIDING in path:
         arguments |= _attention(config, own, index)
-    if path == BASE_CONV:
-        # Only models built with the CUDA convolution have a bias.
-        has_bias = "conv.conv.bias" in own if own else flag(arguments, "use_cuda", False)
-        given = arguments.get("conv_bias", has_bias)
-        expect(given == has_bias, f"{name}.conv_bias", given, f"{has_bias}: their code does not read it")
-        arguments["conv_bias"] = has_bias
+    if path == BASE_CONV and own:
+        has_bias = "conv.conv.bias" in own
+        given = arguments.setdefault("conv_bias", has_bias)
+        expect(given == has_bias, f"{name}.conv_bias", given, f"{has_bias}, as the weights have it")
     try:
         return MIXERS[path].spec({"d_model": config["n_embd"], **arguments})
     except ValueError as error:

@@ -4,14 +4,17 @@ import ast
 import math
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 from based_jax import mixers
-from based_jax.convert import from_torch
+from based_jax.convert import from_torch, to_torch
 from based_jax.convert.options.check import tables
 from based_jax.convert.references.arguments import ALIASES, expect_arguments
 from based_jax.convert.references.linear_attention import FEATURE_MAPS, SHORT_NAMES, feature_map
 from based_jax.convert.references.table import MIXERS, REFERENCES
+from tests.arrays import normals
 
 NO_CLASS = ("op ", "checkpoint", "training trace", "zoology.model.LanguageModel")
 """References that are no class, or that have a check of their own."""
@@ -191,6 +194,10 @@ OF_FIXTURES = {"d_model", "embed_dim", "groupnorm_eps", "low_rank_dims"}
 """The width, and what fixtures call arguments."""
 
 
+NOT_THEIRS = {"causal", "num_key_value_heads", "window_size"}
+"""Arguments whose default there is not accepted: it is not causal, or fails there."""
+
+
 def changed(value: Any) -> Any:
     match value:
         case bool():
@@ -214,6 +221,8 @@ def test_arguments_do_what_the_tables_say(path):
         given = WITH.get(label, {})
         default = built_with(path, **given).get(name, _value(option.default))
         value = CHANGED.get(name, changed(default))
+        if _value(option.default) is not None and name not in given and name not in NOT_THEIRS:
+            assert build(path, **given, **{name: _value(option.default)}) == build(path, **given), label
         meta = {**given, name: value}
         try:
             expect_arguments(path, built_with(path, **meta))
@@ -230,3 +239,25 @@ def _value(default: str) -> Any:
         return ast.literal_eval(default.replace("inf", "1e999"))
     except (SyntaxError, ValueError):
         return None
+
+
+def test_hyena_without_the_decay_whose_rate_is_learned():
+    """Their module still has the decay's parameter, which nothing reads."""
+    plain = built_with("zoology.mixers.hyena.Hyena", modulate=False) | {"d_model": 4}
+    spec = MIXERS[plain["module"]].spec(plain)
+    module = mixers.make(spec.mixer, d_model=4, **spec.options)
+    tensors = to_torch(plain, normals(module.init, np.zeros((1, 1, 4), np.float32)))
+    tensors = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+    tensors |= {"filter_fn.pos_emb.t": np.zeros((1, 16, 1), np.float32)}
+    learned = tensors | {"filter_fn.modulation.deltas": np.ones((1, 1, 4), np.float32)}
+    found, params = from_torch({**plain, "modulation_lr": 0.01}, learned)
+    wanted, others = from_torch(plain, tensors)
+    assert found == wanted
+    jax.tree.map(np.testing.assert_array_equal, params, others)
+
+
+def test_values_that_their_code_accepts():
+    assert build("zoology.mixers.selective.SMA", alpha=2.0).alpha == 2.0
+    assert build("zoology.mixers.mamba.Mamba", expand=1.51).channels == 96  # of 96.64
+    path = "based.models.mixers.linear_attention.LinearAttention"
+    assert build(path, num_heads=7).layout() == (7, 9)

@@ -3,7 +3,7 @@
 from based_jax.convert.options.option import Option
 from based_jax.convert.options.rows import D_MODEL, LAYER, TENSORS, ignored, length, refused, renamed, same
 
-_CUDA = ignored("use_cuda", "False", "without causal_conv1d nothing; with it, a bias and SiLU in the kernel")
+_CUDA = renamed("use_cuda", "False", "conv_bias", "as it is with causal_conv1d; inferred from the weights")
 _SPEED = "selects a kernel; same results"
 
 _WIDTH = renamed("embed_dim", "", "d_model")
@@ -22,6 +22,13 @@ _ROTARY = (
     refused("rotary_emb_scale_base", "None", "xPos is not supported"),
     renamed("rotary_emb_interleaved", "False", "rotary_interleaved"),
 )
+
+
+def _of_model(row: Option) -> Option:
+    """Return the row of an argument that Based's model sets, whatever an entry of its config says."""
+    return row if row.status == "refused" else row._replace(note="of a layer in a model: as its config says")
+
+
 _RUNS = (
     ignored("fused_bias_fc", "False", _SPEED),
     ignored("use_flash_attn", "False", _SPEED),
@@ -74,10 +81,10 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     ),
     "based.models.mixers.slide_attention.SlidingAttention": (
         _WIDTH,
-        *_HEADS,
+        *map(_of_model, _HEADS),
         ignored("causal", "True", "set to True in their code"),
         LAYER,
-        *_ROTARY,
+        *map(_of_model, _ROTARY),
         *_RUNS,
         renamed("window_size", "128", "left", "window_size // 2 past keys"),
         *TENSORS,

@@ -7,8 +7,8 @@ from based_jax.convert.options.transformers import UNREAD
 
 _OLDER = "of older versions"
 _LOSS = "affects only the loss"
-_GPT2 = ("model_type", "n_ctx", "reorder_and_upcast_attn", "summary_")
-"""entries that only GPT-2 has, and one with a row of its own"""
+_GPT2 = ("n_ctx", "reorder_and_upcast_attn", "summary_")
+"""entries that only GPT-2 has"""
 _READ_BY_NOTHING = "of `transformers`; does not affect logits"
 _NORM = "in configs of `transformers` and of older versions (time_step_limit instead of dt_limit)"
 _ROUNDED = "channels are rounded down, as in their code"
@@ -23,7 +23,7 @@ _TRANSFORMERS = tuple(
 def _model(model_type: str, *rows: Option, layers: int = 24) -> tuple[Option, ...]:
     """Return the rows of a model, with those that all models share."""
     return (
-        ignored("model_type", repr(model_type), "identifies the model"),
+        refused("model_type", repr(model_type), "identifies the model"),
         renamed("hidden_size", "2048", "d_model", "required"),
         renamed("num_hidden_layers", f"{layers}", "schedule", "required"),
         *rows,

@@ -16,8 +16,8 @@ from based_jax.validate import expect
 
 def _base_conv(meta: Meta) -> MixerSpec:
     options = {"expand": size(meta, "expand_proj", 2), "kernel_size": size(meta, "kernel_size", 3)}
-    options |= {"bias": flag(meta, "use_bias", True), "conv_bias": flag(meta, "conv_bias", False)}
-    return MixerSpec("gated_conv", options)
+    conv_bias = flag(meta, "conv_bias", flag(meta, "use_cuda", False))
+    return MixerSpec("gated_conv", options | {"bias": flag(meta, "use_bias", True), "conv_bias": conv_bias})
 
 
 def _short_convolution(meta: Meta) -> MixerSpec:
