@@ -43,6 +43,7 @@ ALIASES = {
 
 GPT2_VOCAB_SIZE = 50257
 GPT2_POSITIONS = 1024
+GPT2_HEADS = 12
 
 
 def model_config(config: Config, shapes: Shapes) -> ModelConfig:
@@ -60,7 +61,7 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         return mamba_config(config, shapes)
     if fla_model_type(config):
         return fla_config(config, shapes)
-    config = with_current_names(config, ALIASES)
+    config = {"n_head": GPT2_HEADS, **with_current_names(config, ALIASES)}
     expect_known(CLASSES[family], config, "config.json")
     expect_sizes(config, shapes, AUTHORS, "n_embd", "n_head")
     for slot in SLOTS:
@@ -88,7 +89,7 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         tie_embeddings=flag(config, "tie_word_embeddings", True),
         pad_vocab_multiple=size(config, "pad_vocab_size_multiple", 1),
         init_std=number(config, "initializer_range", 0.02),
-        max_length=size(config, "n_positions", 2048),
+        max_length=size(config, "n_positions", GPT2_POSITIONS),
     )
 
 

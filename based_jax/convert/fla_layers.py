@@ -132,18 +132,18 @@ def mamba2_form(config: Config) -> dict[str, Any]:
     which code wrote the config.
 
     Raises:
-        ValueError: this matters, but the names show neither or both.
+        ValueError: the names are of both, or of neither although this matters.
     """
-    is_today, is_other = (
-        any(name in config for name in names) for names in (MAMBA2_OF_TODAY, MAMBA2_OF_OTHERS)
+    of_today, of_others = (
+        [name for name in names if name in config] for names in (MAMBA2_OF_TODAY, MAMBA2_OF_OTHERS)
     )
-    if is_other and not is_today:
-        return {"norm_before_gate": False, "norm_groups": 1}
-    expected = "for other values, entries of one code only: fla's dt_limit or transformers' time_step_limit"
+    for name in of_others:
+        expect(not of_today, name, config[name], f"no entry of another code beside fla's {of_today[:1]}")
     for name, usual in {"norm_before_gate": False, "n_groups": 1}.items():
-        fits = (is_today and not is_other) or config.get(name) in (None, usual)
+        fits = bool(of_today or of_others) or config.get(name) in (None, usual)
+        expected = "for others, fla's dt_limit or transformers' time_step_limit, which show who wrote it"
         expect(fits, name, config.get(name), f"{usual}; {expected}")
-    return {}
+    return {"norm_before_gate": False, "norm_groups": 1} if of_others else {}
 
 
 def _mamba2(config: Config) -> MixerSpec:

@@ -149,16 +149,18 @@ def test_generation(kind, tmp_path):
 
 
 @pytest.mark.parametrize("entry", [{"norm_before_gate": True}, {"n_groups": 2}])
-@pytest.mark.parametrize("other", [{}, {"time_step_limit": [0.0, 1.0], "dt_max": 0.2}])
-def test_a_mamba2_that_nobody_is_known_to_have_written(entry, other):
+def test_a_mamba2_that_nobody_is_known_to_have_written(entry):
     """Its norm depends on the code that wrote it."""
     config = {name: MAMBA2[name] for name in MAMBA2 if name != "dt_limit"} | {"model_type": "mamba2"}
-    model_config(config | other, {})
+    model_config(config, {})
     (name,) = entry
-    with pytest.raises(
-        ValueError, match=f"{name} = .*: expected .*fla's dt_limit or transformers' time_step"
-    ):
-        model_config(config | other | entry, {})
+    with pytest.raises(ValueError, match=f"{name} = .*: expected .*fla's dt_limit or transformers'"):
+        model_config(config | entry, {})
+
+
+def test_a_mamba2_with_entries_of_two_codes():
+    with pytest.raises(ValueError, match=r"rms_norm = True: expected no entry of another code .*dt_limit"):
+        model_config(config_of("mamba2", rms_norm=True), {})
 
 
 class TestOlderNames:

@@ -194,8 +194,8 @@ OF_FIXTURES = {"d_model", "embed_dim", "groupnorm_eps", "low_rank_dims"}
 """The width, and what fixtures call arguments."""
 
 
-NOT_THEIRS = {"causal", "num_key_value_heads", "window_size"}
-"""Arguments whose default there is not accepted: it is not causal, or fails there."""
+NOT_THEIRS = {"causal", "chunk_size", "num_key_value_heads", "window_size"}
+"""Arguments whose default there is not accepted (it is not causal, or fails there), or does not matter."""
 
 
 def changed(value: Any) -> Any:

@@ -196,7 +196,7 @@ def _configs(meta: Meta) -> list[tuple[str, Config, str]]:
             expect_known(name, keywords, "sequence_mixer.kwargs")
             hybrid = keywords.get("configs")
     configs, found = hybrid or [given], []
-    for index in range(meta["n_layers"]):
+    for index in range(size(meta, "n_layers", 2)):
         name, keywords = _module(configs[index % len(configs)], "sequence_mixer")
         name = BLOCK_MIXERS.get(meta.get("block_type", ""), name)
         expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
