@@ -231,7 +231,8 @@ def convolved(u: np.ndarray, taps: np.ndarray) -> np.ndarray:
     """Causal convolution of each channel; the last tap is the current token's."""
     count = taps.shape[-1]
     padded = np.pad(u, ((0, 0), (count - 1, 0), (0, 0)))
-    return sum(taps[:, 0, lag] * padded[:, lag : lag + u.shape[1]] for lag in range(count))
+    parts = [taps[:, 0, lag] * padded[:, lag : lag + u.shape[1]] for lag in range(count)]
+    return np.sum(parts, axis=0)
 
 
 def taylor_attention(given: Config, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:

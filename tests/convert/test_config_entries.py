@@ -243,6 +243,7 @@ def test_entries_do_what_the_tables_say(name):
 
 OTHER_DEFAULTS = {
     "attn.mlp_multiple_of": "Based's models round to 256",
+    "mamba2.model_type": "without it, the model is a GPT",
     **{"zoology.max_position_embeddings": "the weights'", "zoology.vocab_size": "the weights'"},
     **{
         "based MHA.causal": "refused",

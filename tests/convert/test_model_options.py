@@ -224,7 +224,7 @@ def test_a_scale_for_each_of_many_layers():
         ),
         (
             {"mixer": LINEAR | {"feature_map": {"_target_": "x.TaylorExp"}}},
-            "mixer: feature_name = 'x.TaylorExp': expected one of",
+            "mixer: feature_map._target_ = 'x.TaylorExp': expected one of",
         ),
         ({"mixer": LINEAR | {"parallel_implementation": "tk"}}, "mixer: parallel_implementation = 'tk'"),
         ({"hidden_size": 16}, "hidden_size = 16: expected 8, another value of n_embd"),

@@ -23,6 +23,8 @@ SHORT_NAMES = {
 }
 """Other values of `feature_name` -> classes."""
 
+ZOOLOGY = "zoology.mixers.feature_maps."
+
 FEATURE_MAPS = {
     "AllPolyMap": "all_poly",
     "CosFormerFeatureMap": "cosformer",
@@ -47,6 +49,8 @@ FEATURE_MAPS = {
 HALVES = {"exp_dim": "exp_half", "exp_max": "exp_max_half"}
 """Feature map -> its variant for `fullspace` = False, without a floor."""
 
+TAYLOR = "based.models.mixers.linear_attention.TaylorExp"
+
 PROJECTED = ("all_poly", "performer")
 """Feature maps that project `input_dim` channels: in their code, it has to be the queries' width."""
 
@@ -65,10 +69,12 @@ def feature_map(
     Raises:
         ValueError: an unknown map, or an argument that no map has or that is not supported.
     """
-    paths = [path for path in tables() if path.rpartition(".")[2] in FEATURE_MAPS]
-    short = SHORT_NAMES.get(name or "none", name)
-    path = next((path for path in paths if short in (path, path.rpartition(".")[2])), name)
-    expect_choice("feature_name", path, (*SHORT_NAMES, *paths))
+    paths = {path: path for path in tables() if path.rpartition(".")[2] in FEATURE_MAPS}
+    short = {path.rpartition(".")[2]: path for path in paths if path.startswith(ZOOLOGY)}
+    names = paths | short | {name: short[last] for name, last in SHORT_NAMES.items()}
+    label = "feature_name" if where == "feature_kwargs" else f"{where}._target_"
+    expect_choice(label, name or "none", tuple(names))
+    path = names[name or "none"]
     expect_known(path, kwargs, where)
     axis = kwargs.get("head_dim_idx", -1)
     expect(axis in (-1, 3), f"{where}['head_dim_idx']", axis, "-1 or 3, the channels' axis")
@@ -125,7 +131,7 @@ def linear_attention(meta: Meta) -> MixerSpec:
     options |= uneven_heads(meta["d_model"], heads, size(meta, "head_dim", None))
     given = meta.get("feature_map")
     if isinstance(given, Mapping):  # else a description, or their default, Taylor's
-        path = str(given.get("_target_", "TaylorExp"))
+        path = str(given.get("_target_", TAYLOR))
         arguments = {name: value for name, value in given.items() if name != "_target_"}
         of_map = feature_map(path, arguments, width, "feature_map")
         options |= {} if is_fla else of_map  # fla's kernels have Taylor's map of the queries' width inside
