@@ -62,18 +62,18 @@ def feature_map(
 
     Args:
         name: their `feature_name`, a short name or a class's path.
-        kwargs: arguments of its constructor. A map accepts those of the others, and ignores them.
+        kwargs: arguments of its constructor.
         feature_dim: channels of a query.
         where: name of `kwargs` in messages.
 
     Raises:
-        ValueError: an unknown map, or an argument that no map has or that is not supported.
+        ValueError: an unknown map, or an argument that it does not have or that is not supported.
     """
     paths = {path: path for path in tables() if path.rpartition(".")[2] in FEATURE_MAPS}
     short = {path.rpartition(".")[2]: path for path in paths if path.startswith(ZOOLOGY)}
     names = paths | short | {name: short[last] for name, last in SHORT_NAMES.items()}
     label = "feature_name" if where == "feature_kwargs" else f"{where}._target_"
-    expect_choice(label, name or "none", tuple(names))
+    expect(name in (None, *names), label, name, f"one of {', '.join((*SHORT_NAMES, *paths))}")
     path = names[name or "none"]
     expect_known(path, kwargs, where)
     axis = kwargs.get("head_dim_idx", -1)
