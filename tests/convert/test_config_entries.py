@@ -1,6 +1,7 @@
 """Entries of configs, at every level: unknown ones are errors, and the others do what the tables say."""
 
 import ast
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -95,6 +96,12 @@ WITHOUT_TABLE = {
 
 def read(config: dict[str, Any]) -> tuple:
     """The model of a config: its layers with their defaults, and the other fields."""
+    return _read(json.dumps(config))
+
+
+@functools.cache
+def _read(text: str) -> tuple:
+    config = json.loads(text)
     is_zoology = "sequence_mixer" in config
     found = language_model(config, WEIGHTS).config if is_zoology else model_config(config, {})
     rest = {key: value for key, value in found.to_dict().items() if key not in ("mixers", "schedule")}
