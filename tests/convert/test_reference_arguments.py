@@ -259,5 +259,9 @@ def test_hyena_without_the_decay_whose_rate_is_learned():
 def test_values_that_their_code_accepts():
     assert build("zoology.mixers.selective.SMA", alpha=2.0).alpha == 2.0
     assert build("zoology.mixers.mamba.Mamba", expand=1.51).channels == 96  # of 96.64
+    hyena = build(
+        "zoology.mixers.hyena.Hyena", target=4.0
+    )  # whose decays are negative: they take the absolute
+    assert math.isclose(hyena.fast_decay, 0.3 * math.log(100) / math.log(4))
     path = "based.models.mixers.linear_attention.LinearAttention"
     assert build(path, num_heads=7).layout() == (7, 9)

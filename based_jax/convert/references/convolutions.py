@@ -124,9 +124,10 @@ def _hyena(meta: Meta) -> MixerSpec:
         "sine_frequency": float(meta.get("w", 1)),
     }
     if meta.get("modulate", True):
-        share = math.log(0.01) / math.log(meta.get("target", 0.01))  # our target is always 0.01
-        options |= {"fast_decay": meta.get("fast_decay_pct", 0.3) * share}
-        options |= {"slow_decay": meta.get("slow_decay_pct", 1.5) * share}
+        log_target = math.log(meta.get("target", 0.01))
+        share = math.log(0.01) / log_target if log_target else NO_DECAY  # our target is always 0.01
+        options |= {"fast_decay": abs(meta.get("fast_decay_pct", 0.3) * share)}
+        options |= {"slow_decay": abs(meta.get("slow_decay_pct", 1.5) * share)}
         options |= {"decay_floor": float(meta.get("shift", 0.0))}
         options |= {"learned_decay": bool(meta.get("modulation_lr", 0.0))}
     else:
