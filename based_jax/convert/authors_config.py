@@ -43,7 +43,8 @@ ALIASES = {
 
 GPT2_VOCAB_SIZE = 50257
 GPT2_POSITIONS = 1024
-GPT2_HEADS = 12
+GPT2_SIZES = {"n_head": 12, "n_layer": 12}
+"""Defaults of transformers' GPT2Config."""
 
 
 def model_config(config: Config, shapes: Shapes) -> ModelConfig:
@@ -61,7 +62,7 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         return mamba_config(config, shapes)
     if fla_model_type(config):
         return fla_config(config, shapes)
-    config = {"n_head": GPT2_HEADS, **with_current_names(config, ALIASES)}
+    config = {**GPT2_SIZES, **with_current_names(config, ALIASES)}
     expect_known(CLASSES[family], config, "config.json")
     expect_sizes(config, shapes, AUTHORS, "n_embd", "n_head")
     for slot in SLOTS:
