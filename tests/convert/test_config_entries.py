@@ -13,6 +13,7 @@ from based_jax.convert.authors_config import model_config
 from based_jax.convert.options.check import tables
 from based_jax.convert.references.zoology_models import language_model
 from tests.convert.test_both_ways import layers
+from tests.marks import release_but
 
 BASED = "based.models.mixers"
 TAYLOR = f"{BASED}.linear_attention.TaylorExp"
@@ -84,6 +85,8 @@ LEVELS = {
     ),
     "zoology MLP": Level(ZOOLOGY, ("state_mixer", "kwargs"), "zoology.mixers.mlp.MLP"),
 }
+
+CORE = ["based linear", "based MHA", "mamba layer", "fla attention", "zoology kernel"]
 
 WITHOUT_TABLE = {
     "attention of fla, listed": (FLA | {"model_type": "gla", "attn": [FLA["attn"]]}, ("attn", 0)),
@@ -235,7 +238,7 @@ def outcomes(name: str) -> Iterator[tuple[str, str, str]]:
             yield entry, option.status, "same" if is_same else "changed"
 
 
-@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("name", release_but(CORE, LEVELS))
 def test_entries_do_what_the_tables_say(name):
     expected = {"ignored": {"same"}, "refused": {"refused"}}
     wrong = [
@@ -261,7 +264,7 @@ OTHER_DEFAULTS = {
 """Entries that their default and their absence do not make the same model of, and why."""
 
 
-@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("name", release_but(CORE, LEVELS))
 def test_defaults_are_those_of_the_tables(name):
     """An entry with its default makes the model that its absence makes."""
     level, wrong = LEVELS[name], []
