@@ -9,6 +9,7 @@ import based_jax as bj
 from based_jax.convert.authors_config import model_config
 
 CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
+MIXERS = "based.models.mixers"
 BASED_360M = {
     **json.loads((CHECKPOINTS / "based-tiny" / "config.json").read_text()),
     "n_embd": 1024,
@@ -17,8 +18,16 @@ BASED_360M = {
     "n_inner": 2048,
     "alt_mixer_layers": [1, 6, 11, 16, 21],
     "alt_mixer_2_layers": [2, 7, 12, 17, 22],
-    "alt_mixer": {"_target_": "x.LinearAttention", "feature_dim": 16, "num_heads": 16},
-    "alt_mixer_2": {"_target_": "x.SlidingAttention", "window_size": 128, "num_heads": 16},
+    "alt_mixer": {
+        "_target_": "based.models.mixers.linear_attention.LinearAttention",
+        "feature_dim": 16,
+        "num_heads": 16,
+    },
+    "alt_mixer_2": {
+        "_target_": "based.models.mixers.slide_attention.SlidingAttention",
+        "window_size": 128,
+        "num_heads": 16,
+    },
 }
 
 
@@ -45,7 +54,7 @@ def test_width_is_read_off_the_weights():
     config = json.loads((CHECKPOINTS / "attn-tiny" / "config.json").read_text())
     # The authors round in two ways.
     shapes = {f"transformer.layers.{layer}.mlp.fc2.weight": (1680, 4480) for layer in range(2)}
-    assert model_config(config, shapes).mlp_hidden == 4480
+    assert model_config(config | {"n_embd": 1680, "n_head": 24}, shapes).mlp_hidden == 4480
 
 
 MAMBA = {"d_model": 1024, "n_layer": 46, "ssm_cfg": {"dt_rank": "auto"}, "pad_vocab_size_multiple": 16}
