@@ -90,7 +90,8 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         tie_embeddings=flag(config, "tie_word_embeddings", True),
         pad_vocab_multiple=size(config, "pad_vocab_size_multiple", 1),
         init_std=number(config, "initializer_range", 0.02),
-        max_length=size(config, "n_positions", GPT2_POSITIONS),
+        # 0 where transformers wrote the config of a model without position embeddings.
+        max_length=size(config, "n_positions", GPT2_POSITIONS, least=0) or GPT2_POSITIONS,
     )
 
 

@@ -40,6 +40,13 @@ def test_based_360m():
     assert bj.param_count(ours) == bj.param_count(preset) == 362_620_928
 
 
+def test_a_config_that_transformers_wrote():
+    """Its n_positions is another name of max_position_embeddings, 0 for no position embeddings."""
+    config = BASED_360M | {"n_positions": 0, "max_position_embeddings": 0}
+    ours = model_config(config, {})
+    assert (ours.max_positions, ours.max_length) == (0, 1024)
+
+
 def test_the_second_alternative_wins():
     config = BASED_360M | {"alt_mixer_2_layers": [1, 2]}
     assert model_config(config, {}).schedule.startswith("CSS")
