@@ -30,9 +30,9 @@ def supports(stream: Any, branch: Any) -> str | None:
     return cannot_run() or cannot_launch("pallas") or unsupported(arrays, 3, {"stream": MAX_SIZE})
 
 
-def facts_of(stream: Any) -> dict[str, Any]:
-    """Return the facts that select a row of the tuning table."""
-    return {"width": pl.next_power_of_2(stream.shape[-1])}
+def facts_of(stream: Any, kernel: str) -> dict[str, Any]:
+    """Return the facts that select a row of the tuning table; `kernel` is "outputs" or "gradient"."""
+    return {"width": pl.next_power_of_2(stream.shape[-1]), "kernel": kernel}
 
 
 def add_rms_norm(
@@ -79,7 +79,6 @@ def add_rms_norm(
     if broken is not None:
         expect_array("broken", broken, stream.shape[:2], ("bool",))
         addends.append(jnp.where(broken, jnp.nan, jnp.float32(0)))
-    variant = choose("rms_norm", Variant, **facts_of(stream)) if variant is None else variant
     arrays = stream, branch, scale
     results: Any = (
         _add_norm(eps, variant, *arrays, tuple(addends)) if fused else formula(*arrays, *addends, eps=eps)
@@ -88,24 +87,29 @@ def add_rms_norm(
     return x, y, mean < jnp.inf
 
 
+def _options(eps: float, variant: Variant | None, stream: Any, kernel: str) -> dict[str, Any]:
+    variant = choose("rms_norm", Variant, **facts_of(stream, kernel)) if variant is None else variant
+    return {"eps": eps, "variant": variant}
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _add_norm(eps: float, variant: Variant, stream: Any, branch: Any, scale: Any, addends: Any) -> Any:
-    run = functools.partial(kernel.outputs, eps=eps, variant=variant)
+def _add_norm(eps: float, variant: Variant | None, stream: Any, branch: Any, scale: Any, addends: Any) -> Any:
+    run = functools.partial(kernel.outputs, **_options(eps, variant, stream, "outputs"))
     plain = functools.partial(formula, eps=eps)
     operands = [TOKENS, TOKENS, "d", *("d" if x.ndim == 1 else "b n" for x in addends)]
     sharded = per_channel(run, plain, operands, [TOKENS, TOKENS, "b n"], ["b"])
     return sharded(stream, branch, scale, *addends)
 
 
-def _forward(eps: float, variant: Variant, stream: Any, branch: Any, scale: Any, addends: Any) -> Any:
+def _forward(eps: float, variant: Variant | None, stream: Any, branch: Any, scale: Any, addends: Any) -> Any:
     results: Any = _add_norm(eps, variant, stream, branch, scale, addends)
     return results, (results[0], scale, addends)
 
 
-def _backward(eps: float, variant: Variant, saved: Any, gradients: Any) -> Any:
+def _backward(eps: float, variant: Variant | None, saved: Any, gradients: Any) -> Any:
     (x, scale, addends), (dx, dy, _) = saved, gradients
     has_bias = any(array.ndim == 1 for array in addends)
-    run = functools.partial(kernel.gradient, has_bias=has_bias, eps=eps, variant=variant)
+    run = functools.partial(kernel.gradient, has_bias=has_bias, **_options(eps, variant, x, "gradient"))
     plain = functools.partial(gradient_formula, has_bias=has_bias, eps=eps)
     results = [TOKENS, TOKENS, *["b d"] * (1 + has_bias)]
     gradient = per_channel(run, plain, [TOKENS, "d", TOKENS, TOKENS], results, ["b"])

@@ -31,15 +31,15 @@ def candidates(case: Case) -> list[Case]:
     return [
         _case(case.kernel, *shape, variant=Variant(tokens, chunk // tokens, warps))
         for tokens in (1, 2, 4, 8)
-        for chunk in (16, 32, 64)
+        for chunk in (8, 16, 32, 64)
         for warps in (2, 4, 8, 16)
         if 4 <= tokens * facts(case)["width"] // (32 * warps) <= 32
     ]
 
 
-def facts(case: Case) -> dict[str, int]:
+def facts(case: Case) -> dict[str, int | str]:
     """Return the facts that select this shape's row of the tuning table."""
-    return facts_of(case.arguments[0])
+    return facts_of(case.arguments[0], case.kernel)
 
 
 def _name(batch: int, length: int, width: int, dtype: str, has_bias: bool) -> str:
@@ -51,7 +51,7 @@ def _case(name: str, *sizes: Any, variant: Variant | None = None) -> Case:
     *shape, dtype, has_bias = sizes
     stream, branch = jax.ShapeDtypeStruct(shape, "float32"), jax.ShapeDtypeStruct(shape, dtype)
     scale, marks = (jax.ShapeDtypeStruct(axes, "float32") for axes in (shape[2:], shape[:2]))
-    default = choose("rms_norm", Variant, **facts_of(stream))
+    default = choose("rms_norm", Variant, **facts_of(stream, name))
     variant = default if variant is None else variant
     options = {"has_bias": has_bias} if name == "gradient" else {}
     function = functools.partial(KERNELS[name], eps=1e-5, variant=variant, **options)
