@@ -37,7 +37,7 @@ def candidates(case: Case) -> list[Case]:
     ]
 
 
-def facts(case: Case) -> dict[str, int | str]:
+def facts(case: Case) -> dict[str, Any]:
     """Return the facts that select this shape's row of the tuning table."""
     return facts_of(case.arguments[0], case.kernel)
 
