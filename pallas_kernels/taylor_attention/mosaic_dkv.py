@@ -52,17 +52,17 @@ def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
     """Store the gradients of this warpgroup's keys and values."""
     program, packed = chunk.program, chunk.plan.packed
     k = load(chunk.own("plain_k"))
-    index, seen = None, None
+    index, visible = None, None
     if packed:
         index = chunk.first + rows_iota(PART)
-        seen = (index >= chunk.next_segment()) & chunk.real()
+        visible = (index >= chunk.next_segment()) & chunk.real()
 
     def accumulate(of_values: Any, of_keys: Any) -> tuple[jax.Array, jax.Array]:
         for queries in _queries(chunk):
             p, dx = _scores(chunk, k, queries, index)
             multiply(of_values, p, chunk.at("do", queries.rows), chunk.staging())
             multiply(of_keys, dx, chunk.at("q", queries.rows), chunk.staging())
-        weight = None if seen is None else seen.astype(f32).astype(bf16)
+        weight = None if visible is None else visible.astype(f32).astype(bf16)
         phi = chunk.features("k", chunk.scaled(k, features.NO_WEIGHTS), weight)
         multiply(of_values, phi, chunk.scratch["kv"].at[chunk.zero].T, chunk.staging())
         return of_values[...], of_keys[...] * 0.5
@@ -75,11 +75,11 @@ def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
     out = chunk.scratch["values_out"].at[program.group]
     out[...] = values.astype(bf16)
     plgpu.commit_smem()
-    place = (program.row, pl.ds(chunk.first, PART), program.head, program.values)
-    plgpu.copy_smem_to_gmem(out, dv.at[place])
+    target = (program.row, pl.ds(chunk.first, PART), program.head, program.values)
+    plgpu.copy_smem_to_gmem(out, dv.at[target])
     gradient = moments_product(chunk, k, 1 / 4) + through_state(chunk, "k", k, "v", features.NO_WEIGHTS)
-    if seen is not None:
-        gradient = jnp.where(along_rows(seen, KEY_SIZE), gradient, 0.0)
+    if visible is not None:
+        gradient = jnp.where(along_rows(visible, KEY_SIZE), gradient, 0.0)
     store_keys(chunk, keys + gradient, dk)
 
 

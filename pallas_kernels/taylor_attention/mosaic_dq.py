@@ -67,25 +67,25 @@ def through_state(chunk: Chunk, name: str, x: jax.Array, u: str, weights: Weight
     kv = chunk.scratch["kv"].at[chunk.zero]
     scaled = features.Scaled(*(part.astype(f32) for part in scaled))
 
-    def start(accumulator: Any, piece: int) -> None:
-        multiply(accumulator, chunk.own(u), kv.at[:, pl.ds(piece * features.PIECE, features.PIECE)])
+    def start(accumulator: Any, strip: int) -> None:
+        multiply(accumulator, chunk.own(u), kv.at[:, pl.ds(strip * features.STRIP, features.STRIP)])
 
-    def run(accumulator: Any, *pieces: Any) -> tuple[Any, ...]:
-        start(pieces[0], 0)
+    def run(accumulator: Any, *strips: Any) -> tuple[Any, ...]:
+        start(strips[0], 0)
         sums = []
-        for piece in range(features.PIECES):
-            last = piece + 1 == features.PIECES
+        for strip in range(features.STRIPS):
+            last = strip + 1 == features.STRIPS
             if not last:
-                start(pieces[piece + 1], piece + 1)
-            # The product of the next piece may still run, and that of the shares of the one before.
-            gradient = plgpu.wgmma_accumulator_load(pieces[piece], wait_n=(1, 2, 1)[piece])
-            shares = features.gradient_shares(piece, gradient, scaled).astype(bf16)
-            multiply(accumulator, shares, chunk.scratch["factors"].at[piece], chunk.staging())
-            sums.append(features.gradient_sums(piece, gradient, broadcast))
+                start(strips[strip + 1], strip + 1)
+            # The product of the next strip may still run, and that of the shares of the one before.
+            gradient = plgpu.wgmma_accumulator_load(strips[strip], wait_n=(1, 2, 1)[strip])
+            shares = features.gradient_shares(strip, gradient, scaled).astype(bf16)
+            multiply(accumulator, shares, chunk.scratch["factors"].at[strip], chunk.staging())
+            sums.append(features.gradient_sums(strip, gradient, broadcast))
         return accumulator[...], *sums
 
-    narrow, wide = (plgpu.ACC((PART, columns), f32) for columns in (KEY_SIZE, features.PIECE))
-    first, *sums = pl.run_scoped(run, narrow, *[wide] * features.PIECES)
+    narrow, wide = (plgpu.ACC((PART, columns), f32) for columns in (KEY_SIZE, features.STRIP))
+    first, *sums = pl.run_scoped(run, narrow, *[wide] * features.STRIPS)
     linear = product(chunk.own(u), kv.at[:, pl.ds(features.LINEAR, KEY_SIZE)], KEY_SIZE)
     return first + features.weighted_gradient(sums[0] + sums[1], sums[2], linear, weights)
 
@@ -96,13 +96,13 @@ def write_factors(program: Any) -> None:
     @pl.when(program.group == 0)
     def _write() -> None:
         row, column = (iota((PART, KEY_SIZE), axis) for axis in (0, 1))
-        for piece in range(features.PIECES):
-            ones = features.first_factors(piece, row, column)
-            program.scratch["factors"].at[piece][...] = ones.astype(bf16)
+        for strip in range(features.STRIPS):
+            ones = features.first_factors(strip, row, column)
+            program.scratch["factors"].at[strip][...] = ones.astype(bf16)
 
 
 def store_keys(chunk: Chunk, gradient: jax.Array, result: Any) -> None:
     """Store the warpgroup's gradient (64, 16) into a result (parts, B, N, H, 16)."""
     program = chunk.program
-    place = (program.part, program.row, pl.ds(chunk.first, PART), program.head)
-    store(result.at[place], gradient.astype(result.dtype))
+    target = (program.part, program.row, pl.ds(chunk.first, PART), program.head)
+    store(result.at[target], gradient.astype(result.dtype))

@@ -93,8 +93,8 @@ def read(chunk: Chunk, state: State, y: Any, rden: Any) -> None:
     chunk.scratch["values_out"].at[program.group][...] = result.astype(bf16)
     plgpu.commit_smem()
     tokens = pl.ds(chunk.first, PART)
-    place = (program.row, tokens, program.head, program.values)
-    plgpu.copy_smem_to_gmem(chunk.scratch["values_out"].at[program.group], y.at[place])
+    target = (program.row, tokens, program.head, program.values)
+    plgpu.copy_smem_to_gmem(chunk.scratch["values_out"].at[program.group], y.at[target])
 
     @pl.when(program.part == 0)
     def _normalisers() -> None:

@@ -148,7 +148,7 @@ class Program:
     def _fetch(self, number: Any, stage: Any) -> None:
         """Start copies of a chunk's tokens."""
         tokens = pl.ds(self.first_token + number * CHUNK, CHUNK)
-        places = {
+        indices = {
             "rden": (self.row, self.head, tokens),
             "e": (self.row, self.share_of_head, tokens),
             **dict.fromkeys(("v", "do", "y"), (self.row, tokens, self.head, self.values)),
@@ -156,6 +156,6 @@ class Program:
         for scratch, ref in self.scratch.items():
             name = scratch.removeprefix("plain_")
             if name in self.sources:
-                place = places.get(name, (self.row, tokens, self.head, slice(None)))
-                source, arrived = self.sources[name].at[place], self.scratch["arrived"].at[stage]
+                index = indices.get(name, (self.row, tokens, self.head, slice(None)))
+                source, arrived = self.sources[name].at[index], self.scratch["arrived"].at[stage]
                 plgpu.copy_gmem_to_smem(source, ref.at[stage], arrived)

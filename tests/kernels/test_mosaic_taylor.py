@@ -176,11 +176,11 @@ def test_features_make_the_polynomial(numbers):
 @functools.partial(jax.jit, static_argnums=2)
 def gradient_of_features(x, dphi, weights):
     scaled, sums, first = features.weighted(x[None], jnp.arange(16), weights), [], 0.0
-    for piece in range(features.PIECES):
-        part = dphi[None, piece * features.PIECE :][:, : features.PIECE]
-        ones = features.first_factors(piece, *jnp.mgrid[: features.PIECE, :16])
-        first += features.gradient_shares(piece, part, scaled) @ ones
-        sums.append(features.gradient_sums(piece, part, lambda i, width: jnp.full((1, width), x[i])))
+    for strip in range(features.STRIPS):
+        part = dphi[None, strip * features.STRIP :][:, : features.STRIP]
+        ones = features.first_factors(strip, *jnp.mgrid[: features.STRIP, :16])
+        first += features.gradient_shares(strip, part, scaled) @ ones
+        sums.append(features.gradient_sums(strip, part, lambda i, width: jnp.full((1, width), x[i])))
     linear = dphi[None, features.LINEAR :][:, :16]
     return (first + features.weighted_gradient(sums[0] + sums[1], sums[2], linear, weights))[0]
 
