@@ -19,8 +19,8 @@ MAX_BYTES = 8 << 20
 MAX_DEPTH = 64  # maximum nesting of lists and tables: far below Python's recursion limit
 
 
-def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, encoding: str = "utf-8") -> str:
-    """Return the text of a small file; the encoding "utf-8-sig" drops a byte order mark.
+def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> str:
+    """Return the text of a small UTF-8 file, without the byte order mark that some editors write first.
 
     Raises:
         OSError: no such file, or one that cannot be opened.
@@ -34,7 +34,7 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, encod
         size = os.stat(path).st_size
         raise ValueError(f"{path}: {size} bytes, expected at most {max_bytes} in a file of this kind")
     try:
-        return content.decode(encoding)
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected UTF-8 text ({error})") from error
 

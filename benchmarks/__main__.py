@@ -26,13 +26,13 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "adopt": Command("adopt", "Adopt", "add reports of a GPU machine: results, tables, pages, the figure"),
     "conv_basis": Command("conv_basis", "ConvBasis", "conv-basis and exact attention, by length"),
     "decode": Command("decode", "Decode", "time and memory per generated token, of Based and its baselines"),
     "fit": Command("static.fit", "Fit", "shared memory of the kernels on each family of GPUs, without a GPU"),
     "gpu": Command("gpu", "Gpu", "correctness and speed of the fused kernels on this GPU"),
     "inspect": Command("static.inspect", "Inspect", "what the kernels need on an H200, without one"),
     "layers": Command("layers", "Layers", "time of Based's layers by length, against torch"),
-    "lease": Command("lease", "Lease", "the list of GPU measurements, one step per command"),
     "loader": Command("loader", "Loader", "rate of the training data in memory and from token shards"),
     "mixers": Command("mixers", "Mixers", "time and memory of every sequence mixer, by length"),
     "mqar": Command("mqar", "Mqar", "training speed on associative recall, against torch"),

@@ -4,43 +4,46 @@ One process only watches; another one measures and writes the report after every
 hangs or loses its device, the first starts another, which leaves out the step that ended the last.
 """
 
+import contextlib
 import dataclasses
+import importlib.util
+import json
 import os
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from benchmarks import report
 from benchmarks.flags import comma_list, expect_writable
-from pallas_kernels import supervisor
+from pallas_kernels import journal, supervisor
 from pallas_kernels.checks import expect
 from pallas_kernels.measuring import backend, launching
 
-SECTIONS: dict[str, tuple[str, str, float]] = {
-    "machine": ("device", "steps", 2),
-    "correctness": ("correctness", "steps", 10),
-    "forward": ("forward", "forward_steps", 9),
-    "backward": ("forward", "backward_steps", 7),
-    "blocks": ("forward", "block_steps", 2),
-    "kernels": ("kernels", "steps", 3),
-    "tuning": ("kernels", "tuning_steps", 5),
-    "decode": ("decode", "decode_steps", 4),
-    "window": ("decode", "window_steps", 3),
-    "model": ("model", "steps", 4),
-    "mosaic": ("correctness", "mosaic_steps", 4),
-    "mosaic_forward": ("forward", "mosaic_steps", 4),
+SECTIONS: dict[str, tuple[str, str]] = {
+    "machine": ("device", "steps"),
+    "correctness": ("correctness", "steps"),
+    "mosaic": ("correctness", "mosaic_steps"),
+    "train": ("model", "train_steps"),
+    "generate": ("model", "generate_steps"),
+    "prefill": ("model", "prefill_steps"),
+    "torch": ("torch_steps", "steps"),
+    "forward": ("forward", "forward_steps"),
+    "backward": ("forward", "backward_steps"),
+    "kernels": ("kernels", "steps"),
+    "decode": ("decode", "decode_steps"),
+    "window": ("decode", "window_steps"),
+    "blocks": ("forward", "block_steps"),
 }
-"""Name -> module of `gpu_sections`, its function that lists the steps, share of the time. In this order."""
-
-ON_REQUEST = ("mosaic", "mosaic_forward")
-"""Run alone: a fault in them (descriptors of copies that the host encodes) may end or hang a process."""
+"""Name -> module of `gpu_sections`, and its function that lists the steps. In this order."""
 
 CALIBRATION = "machine"
 """Always runs: every bound is made of its two rates."""
+
+RESULTS = Path(__file__).with_name("results")
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,11 @@ class Gpu:
     """Write every number into gpu.json in this directory."""
     json: Path | None = None
     """Write every number into this file instead."""
-    minutes: float = 8.0
-    """Time for this command, divided among the sections; steps that do not fit are skipped."""
-    sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(
-        name for name in SECTIONS if name not in ON_REQUEST
-    )
-    """Sections to measure: machine (always), correctness, forward, backward, blocks, kernels, tuning, decode,
-    window, model; on request also mosaic and mosaic_forward."""
+    minutes: float = 12.0
+    """Time for this command; what does not fit is skipped, and measured by a later command with --resume."""
+    sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(SECTIONS)
+    """Sections to measure: machine (always), correctness, mosaic, train, generate, prefill, torch, forward,
+    backward, kernels, decode, window, blocks."""
     samples: int = 10
     """Samples per median."""
     quick: bool = False
@@ -81,9 +82,8 @@ class Gpu:
             ValueError: a flag has a wrong value, or there is no GPU.
         """
         self._check()
-        # Read when the device is first used, since torch needs some of its memory, too.
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.85")
+        for name, value in environment().items():
+            os.environ.setdefault(name, value)
         if self.until is not None or self.interpret:
             return self._measure(command)
         return self._watch()
@@ -117,43 +117,54 @@ class Gpu:
             flags = [f"--json={path}", f"--minutes={self.minutes}", f"--sections={','.join(self.sections)}"]
             flags += [f"--samples={self.samples}", *(["--quick"] if self.quick else [])]
             command = [sys.executable, "-m", "benchmarks", "gpu", *flags]
-            return supervisor.watch(command, path, self.stuck, log, self.resume, 60 * self.minutes)
+            status = supervisor.watch(command, path, self.stuck, log, self.resume, 60 * self.minutes)
+            if status == supervisor.TIME_OVER and path.exists():  # what was running broke nothing
+                journal.save(json.loads(path.read_text()) | {"running": None}, path)
+                return 0
+            return status
 
     def _measure(self, command: str) -> int:
         if self.interpret:
             import based_jax  # noqa: F401  (sets XLA_FLAGS for CPUs, before JAX reads them)
         import jax
 
+        from benchmarks.gpu_sections import running
         from benchmarks.gpu_sections.session import Session, Sizing, resume
         from pallas_kernels.journal import DEVICE_LOST, DeviceLostError
 
         if not self.interpret:
             expect((found := backend()) == "gpu", "device", found, NO_GPU)
             # Cached compilations also serve a process that replaces this one.
-            cache = Path(tempfile.gettempdir(), f"based_jax_gpu_benchmark_{os.getuid()}")
-            jax.config.update("jax_compilation_cache_dir", str(cache))
+            jax.config.update("jax_compilation_cache_dir", os.path.join(_scratch(), "jax"))
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         settings |= {"json": self.path and self.path.name, "out": None, "sections": list(self.sections)}
         fresh = report.new_report("gpu", command, settings, [], [NOTE])
-        fresh |= {"elapsed_seconds": 0.0, "running": None, "broken": [], "done": []}
+        fresh |= {"sources": running.sources(), "elapsed_seconds": 0.0}
+        fresh |= {"running": None, "broken": [], "done": []}
         results = resume(self.path, fresh) if self.resume and self.path else fresh
         sizing = Sizing(self.quick, self.interpret, 1 if self.quick else self.samples)
         minutes = self.minutes if self.until is None else max(0.0, self.until - time.time()) / 60
         session = Session(results, self.path, minutes, sizing, log)
+        chosen = {name: SECTIONS[name] for name in SECTIONS if name in (CALIBRATION, *self.sections)}
+        status = DEVICE_LOST
         try:
             with launching(self.interpret):
-                run_sections(session, self.sections)
+                steps = running.listed(session, chosen)
+                before = running.committed(RESULTS, jax.devices()[0].device_kind)
+                running.run(session, running.in_order(steps, before, results["sources"]))
+            results |= {"complete": True}
+            session.say("all is measured, or the time is spent")
         except KeyboardInterrupt:
-            results["running"] = None
-            session.save()
-            return 130
+            status = 130
         except DeviceLostError as error:
             session.say(f"the device is lost: {error}")
             session.save()
-            return DEVICE_LOST
-        results |= {"complete": True, "running": None}
+            return status
+        except running.NewProcessNeededError as error:
+            session.say(f"{error} needs the memory that this process holds")
+        results["running"] = None
         session.save()
-        return say_result(session)
+        return say_result(session) if results["complete"] else status
 
 
 NO_GPU = "a GPU; `--quick --interpret` tries the command without one"
@@ -163,22 +174,6 @@ NOTE = (
     "bound_fraction is the least time that the measured copy bandwidth and matmul rate allow for the bytes "
     "and FLOPs of our kernels (of softmax for softmax), over the time."
 )
-
-
-def run_sections(session: Any, names: Sequence[str]) -> None:
-    """Run the sections in order; each gets its share of the remaining time."""
-    import importlib
-
-    wanted = [name for name in SECTIONS if name in names or name == CALIBRATION]
-    for position, name in enumerate(wanted):
-        module, function, share = SECTIONS[name]
-        shares = sum(SECTIONS[other][2] for other in wanted[position:])
-        left = 60 * session.minutes - session.elapsed
-        session.section = name
-        steps: Any = []
-        with session.guarded("listing", "all"):
-            steps = getattr(importlib.import_module(f"benchmarks.gpu_sections.{module}"), function)(session)
-        session.run_section(name, steps, max(0.0, left * share / shares))
 
 
 def say_result(session: Any) -> int:
@@ -197,6 +192,45 @@ def say_result(session: Any) -> int:
         )
     ours = [row for row in bad if row.get("ours", True)]
     return int(bool(ours) or not any(row["status"] in ("measured", "passed") for row in rows))
+
+
+def environment() -> dict[str, str]:
+    """Return what the processes need in their environment, where it is not set."""
+    scratch, root = _scratch(), cuda_root()
+    return {
+        "HOME": scratch,
+        "TRITON_CACHE_DIR": os.path.join(scratch, "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": os.path.join(scratch, "inductor"),
+        **({"CUDA_ROOT": root} if root else {}),
+        "PYTHONUNBUFFERED": "1",
+        # torch needs memory, too.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9",
+    }
+
+
+def cuda_root() -> str | None:
+    """Return the value that CUDA_ROOT must have, or None if JAX finds CUDA's tools by itself.
+
+    JAX takes the package `nvidia.cu13` for the toolkit even if it lacks the assembler, and then passes the
+    path "None" to the compiler.
+    """
+    spec = None
+    with contextlib.suppress(ModuleNotFoundError):
+        spec = importlib.util.find_spec("nvidia.cu13")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    if not folders or any(Path(folder, "bin", "ptxas").exists() for folder in folders):
+        return None
+    assembler = shutil.which("ptxas")
+    roots = [Path(assembler).resolve().parent.parent] if assembler else []
+    return next((str(root) for root in [*roots, Path("/usr/local/cuda")] if (root / "bin").is_dir()), None)
+
+
+def _scratch() -> str:
+    """Return a folder for caches, which exists."""
+    folder = Path(tempfile.gettempdir(), f"based_jax_gpu_benchmark_{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    return str(folder)
 
 
 def log(text: str) -> None:

@@ -3,30 +3,28 @@
 DIR is the --out of the commands on that machine. Its reports become benchmarks/results/DEVICE/*.json, the
 faster block sizes and backends rows of the tables in pallas_kernels, and the measured numbers columns of
 docs/kernels.md and benchmarks/gpu.md. Everything is checked before anything is written; repeating it changes
-nothing.
+nothing. `python -m benchmarks adopt DIR` also updates the other pages and the figure.
 """
 
+import contextlib
 import json
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pallas_kernels
-from pallas_kernels import catalog, choices, journal, measured_pages, tuning
+from pallas_kernels import catalog, choices, devices, journal, measured_pages, tuning
 from pallas_kernels.checks import expect
 from pallas_kernels.flags import parse, run
 
 PROGRAM = "python -m pallas_kernels.adopt"
 
-READ = ("gpu", "decode", "tune", "backends")
-"""Commands whose reports are adopted."""
+READ = ("gpu", "decode", "tune", "backends", "timings", "profile")
+"""Commands whose reports are adopted, and what was timed or profiled beside them."""
 
 PAGES = ("docs/kernels.md", "benchmarks/gpu.md")
-
-RESULTS = "benchmarks/results"
 
 CHECKOUT = Path(pallas_kernels.__path__[0]).parent
 
@@ -62,6 +60,21 @@ class Report:
     def device(self) -> str:
         """Name of the device, such as "NVIDIA H200"."""
         return self._device[0]
+
+    @property
+    def capability(self) -> str:
+        """Compute capability of the GPU; "any" in a rehearsal elsewhere.
+
+        Raises:
+            ValueError: it is not known.
+        """
+        device, platform = self._device
+        family = devices.family(device)
+        if platform.lower() not in GPUS:
+            return "any"
+        if family is None:
+            raise ValueError(f"{self.path}: device = {self.device!r}: expected a GPU of devices.FAMILIES")
+        return family.capability
 
     @property
     def date(self) -> str:
@@ -103,8 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     copy = flags.tree.resolve() != CHECKOUT.resolve()
     expect(copy or not flags.rehearsal, "--rehearsal", True, "--tree DIR, a copy of this checkout")
     reports = read(flags.reports, flags.rehearsal)
-    changes = {**results(reports, flags.tree), **tables(reports, flags.tree)}
-    changes |= pages(changes, flags.tree, flags.rehearsal)
+    changes = results(reports, flags.tree)
+    everything = kept(changes, flags.tree, flags.rehearsal)
+    changes |= {**tables(reports, everything, flags.tree), **pages(everything, flags.tree)}
     for path, text in changes.items():
         if path.is_file() and path.read_text() == text:
             continue
@@ -129,55 +143,76 @@ def results(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
     """Return copies of the reports, in a folder for each device."""
     copies: dict[Path, str] = {}
     for report in reports:
-        path = tree / RESULTS / measured_pages.folder(report.device) / report.path.name
+        path = tree / measured_pages.RESULTS / measured_pages.folder(report.device) / report.path.name
         expect(path not in copies, "DIR", str(report.path), "no two reports of one name and device")
         copies[path] = report.path.read_text()
     return copies
 
 
-def tables(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
-    """Return the tables of block sizes and backends, with the faster ones added."""
+def tables(reports: Sequence[Report], kept: Sequence[Report], tree: Path) -> dict[Path, str]:
+    """Return the tables of block sizes, with the faster ones added, and those of backends.
+
+    Args:
+        reports: the new ones.
+        kept: these and all earlier ones, the oldest first: each table of backends follows from them alone.
+    """
     found: dict[Path, list[dict[str, Any]]] = {}
-
-    def table(op: str, name: str) -> tuple[Path, list[dict[str, Any]]]:
-        path = tree / "pallas_kernels" / op / name
-        return path, found.setdefault(path, json.loads(path.read_text()))
-
+    backends: dict[str, list[choices.Compared]] = {}
     for report in reports:
-        rows = report.content["rows"]
-        try:
-            if report.kind == "tune":
-                for op, chosen in choices.tuning_rows(rows, report.device).items():
-                    expect(op in catalog.OPS, f"op in {report.path}", op, f"one of {', '.join(catalog.OPS)}")
-                    path, old = table(op, "tuning.json")
-                    for row in chosen:
-                        old = choices.with_row(old, row)
-                    found[path] = old
-            elif report.kind == "backends":
-                path, old = table("taylor_attention", "backends.json")
-                found[path] = choices.with_backends(old, rows, report.device)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{report.path}: a row lacks {error}") from None
+        if report.kind != "tune":
+            continue
+        with _complete(report):
+            chosen = choices.tuning_rows(report.content["rows"], report.capability)
+        for op, rows in chosen.items():
+            expect(op in catalog.OPS, f"op in {report.path}", op, f"one of {', '.join(catalog.OPS)}")
+            path = tree / "pallas_kernels" / op / "tuning.json"
+            for row in rows:
+                found[path] = choices.with_row(found.get(path) or json.loads(path.read_text()), row)
+    for report in kept:
+        if report.kind in ("gpu", "backends"):
+            with _complete(report):
+                backends.setdefault(report.capability, []).extend(choices.compared(report.content))
+    for op in choices.AXES:
+        path = tree / "pallas_kernels" / op / "backends.json"
+        found[path] = [
+            row
+            for family, compared in sorted(backends.items())
+            for row in choices.backend_rows(compared, family).get(op, [])
+        ]
     return {path: tuning.as_json(rows) for path, rows in found.items()}
 
 
-def pages(changes: Mapping[Path, str], tree: Path, rehearsal: bool) -> dict[Path, str]:
-    """Return the pages with the numbers of all results in the tree, old ones and those of `changes`."""
-    folder = tree / RESULTS
+@contextlib.contextmanager
+def _complete(report: Report) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{report.path}: a row lacks {error}") from None
+
+
+def kept(changes: Mapping[Path, str], tree: Path, rehearsal: bool = False) -> list[Report]:
+    """Return the reports of GPUs in the tree, with those of `changes`, the oldest first."""
+    folder = tree / measured_pages.RESULTS
     texts = {path: path.read_text() for path in sorted(folder.glob("*/*.json"))}
     texts |= {path: text for path, text in changes.items() if path.is_relative_to(folder)}
-    reports = [Report(path, json.loads(text)) for path, text in texts.items()]
+    contents = {path: json.loads(text) for path, text in texts.items()}
+    found = [Report(path, content) for path, content in contents.items() if content.get("benchmark") in READ]
+    found = [report for report in found if rehearsal or report.refusal() is None]
+    return sorted(found, key=lambda report: report.date)
+
+
+def pages(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
+    """Return the pages with the numbers of all reports."""
     by_device: dict[str, list[Mapping[str, Any]]] = {}
     for report in sorted(reports, key=lambda report: (report.device, report.date)):
-        if report.kind == "gpu" and (rehearsal or report.refusal() is None):
+        if report.kind == "gpu":
             by_device.setdefault(report.device, []).append(report.content)
     if not by_device:
         return {}
     new = {}
     for name in PAGES:
         page = tree / name
-        link = Path(os.path.relpath(folder, page.parent)).as_posix()
-        new[page] = measured_pages.updated(page.read_text(), by_device, link)
+        new[page] = measured_pages.updated(page.read_text(), by_device)
     return new
 
 

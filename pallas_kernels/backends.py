@@ -16,6 +16,7 @@ import jax
 
 from pallas_kernels import measuring
 from pallas_kernels.checks import expect
+from pallas_kernels.choices import LAST
 from pallas_kernels.flags import parse, run
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.measuring import MeasuringFlags
@@ -29,9 +30,6 @@ OP, PORTABLE, HOPPER = "taylor_attention", "pallas", "mosaic"
 ROWS_AND_HEADS = (16, 64, 256, 1024)
 LENGTHS = (1024, 4096, 16384)
 HEADS = 16
-
-LAST = 10**9
-"""The upper end of the last interval."""
 
 
 class Size(NamedTuple):

@@ -17,7 +17,16 @@ from types import ModuleType
 
 from pallas_kernels.case import Case
 
-OPS = ("taylor_attention", "taylor_step", "window_attention", "window_step", "conv_step", "row_products")
+OPS = (
+    "taylor_attention",
+    "taylor_step",
+    "window_attention",
+    "window_step",
+    "conv_step",
+    "row_products",
+    "gated_conv",
+    "rms_norm",
+)
 """Folders of kernels."""
 
 

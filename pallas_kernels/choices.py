@@ -1,9 +1,10 @@
 """Choose block sizes and backends from measurements, as rows of the tables."""
 
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pallas_kernels.trials import MEASURED
 
@@ -13,7 +14,61 @@ GAIN = 1.02
 """Minimum speedup over the current block sizes: less may be noise."""
 
 BACKEND_GAIN = 1.03
-"""Minimum speedup of a backend over the portable one, which runs on more GPUs."""
+"""Minimum speedup of a backend over the plainer one, which runs in more cases."""
+
+LAST = 10**9
+"""The upper end of the last interval of sizes."""
+
+
+class Compared(NamedTuple):
+    """Two backends timed in turns on one size of an op."""
+
+    op: str
+    facts: Mapping[str, Any]
+    """what a row's conditions require to be equal"""
+    sizes: tuple[int, ...]
+    """values of `AXES`"""
+    gain: float
+    """time of `Pair.plain` over that of `Pair.kernel`; 0 if the latter did not run"""
+
+
+class Pair(NamedTuple):
+    """How a section of `python -m benchmarks gpu` compares two backends of an op."""
+
+    op: str
+    plain: str
+    """taken unless the other one is faster"""
+    kernel: str
+    mode: str = ""
+    """end of the candidates' names"""
+    facts: Mapping[str, Any] = {}
+    """sizes of the rows that do not have these keys themselves"""
+
+
+AXES = {
+    "taylor_attention": ("rows_and_heads", "length"),
+    "taylor_step": ("rows_and_heads",),
+    "window_step": ("rows_and_heads",),
+}
+"""Op -> sizes along which its rows have intervals; a kernel is taken from some value of the last one on."""
+
+_ATTENTION = Pair("taylor_attention", "pallas", "mosaic", facts={"value_size": 64})
+
+PAIRS = {
+    "forward": _ATTENTION,
+    "mosaic_forward": _ATTENTION,
+    "decode": Pair(
+        "taylor_step", "xla", "pallas", " loop", {"key_size": 16, "value_size": 64, "state": "float32"}
+    ),
+    "window": Pair(
+        "window_step",
+        "xla",
+        "pallas",
+        " loop",
+        {"width": 64, "shared": 1, "cache": "bfloat16", "rotary": 0, "window": 64},
+    ),
+}
+"""Section -> its comparison. Steps in a loop, as `generate` runs them."""
 
 
 def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
@@ -49,17 +104,74 @@ def with_row(table: Sequence[Row], row: Row) -> list[Row]:
     return [*table[:first], row, *table[first:]]
 
 
-def with_backends(table: Sequence[Row], rows: Sequence[Row], device: str) -> list[Row]:
-    """Return a table of backends with these measurements replacing the device's rows of the same sizes."""
-    fresh, measured = [], set()
-    for row in rows:
-        measured.add(_lowest(row["when"]))
-        if row["status"] == MEASURED and row["seconds"] * BACKEND_GAIN <= row["reference_seconds"]:
-            fresh.append({"device": device, "when": row["when"], "backend": row["candidate"]})
-    kept = [row for row in table if row["device"] != device or _lowest(row["when"]) not in measured]
-    return [*kept, *fresh]
+def compared(report: Mapping[str, Any]) -> list[Compared]:
+    """Return the comparisons of backends in a report of `benchmarks gpu` or of `pallas_kernels.backends`."""
+    if report["benchmark"] == "backends":
+        return [_of_backends(row) for row in report["rows"] if row["candidate"] != "pallas"]
+    steps: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in report["rows"]:
+        if row["section"] in PAIRS and row["status"] == MEASURED:
+            steps.setdefault((row["section"], row["step"]), {})[row["what"]] = row
+    found = []
+    for (section, _), rows in steps.items():
+        pair = PAIRS[section]
+        plain, kernel = (rows.get(name + pair.mode) for name in (pair.plain, pair.kernel))
+        if plain and kernel:
+            sizes = {"rows_and_heads": kernel["batch"] * kernel["heads"], "length": kernel.get("length")}
+            facts = {name: kernel.get(name, value) for name, value in pair.facts.items()}
+            gain = plain["seconds"] / kernel["seconds"]
+            found.append(Compared(pair.op, facts, tuple(sizes[axis] for axis in AXES[pair.op]), gain))
+    return found
 
 
-def _lowest(when: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the smallest size for which a row of backends holds."""
-    return when["rows_and_heads"][0], when["length"][0], when["value_size"]
+def _of_backends(row: Row) -> Compared:
+    when = row["when"]
+    gain = row["reference_seconds"] / row["seconds"] if row["status"] == MEASURED else 0.0
+    sizes = when["rows_and_heads"][0], when["length"][0]
+    return Compared("taylor_attention", {"value_size": when["value_size"]}, sizes, gain)
+
+
+def backend_rows(found: Sequence[Compared], capability: str) -> dict[str, list[Row]]:
+    """Return op -> rows of its table of backends, for one family of GPUs.
+
+    A kernel is taken from the smallest size on at which it is faster by `BACKEND_GAIN`, if it is not slower
+    by that at a larger one. Of two comparisons of the same size the later one counts. Sizes below the
+    smallest one have no row.
+    """
+    groups: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
+    for op, facts, sizes, gain in found:
+        outer, inner = (0, *sizes)[-2:]
+        groups.setdefault((op, json.dumps(facts)), {}).setdefault(outer, {})[inner] = gain
+    tables: dict[str, list[Row]] = {}
+    for (op, facts), group in groups.items():
+        pair = next(pair for pair in PAIRS.values() if pair.op == op)
+        backend = next(name for name in (pair.plain, pair.kernel) if name != "pallas")
+        for outer, inner in _merged({low: _interval(x, backend == pair.kernel) for low, x in group.items()}):
+            ranges = zip(AXES[op], (outer, inner)[-len(AXES[op]) :], strict=True)
+            when = json.loads(facts) | {name: list(range_) for name, range_ in ranges}
+            tables.setdefault(op, []).append({"device": capability, "when": when, "backend": backend})
+    return tables
+
+
+Interval = tuple[int, int]
+
+
+def _interval(gains: Mapping[int, float], kernel: bool) -> Interval | None:
+    """Return the sizes for which the kernel is taken, or those for which the plain backend is."""
+    lost = max((n for n, gain in gains.items() if gain <= 1 / BACKEND_GAIN), default=0)
+    since = min((n for n, gain in gains.items() if gain >= BACKEND_GAIN and n > lost), default=LAST + 1)
+    low, high = (since, LAST) if kernel else (min(gains), since - 1)
+    return (low, min(high, LAST)) if low <= min(high, LAST) else None
+
+
+def _merged(intervals: Mapping[int, Interval | None]) -> Iterator[tuple[Interval, Interval]]:
+    """Yield an interval of the outer size with that of the inner one, equal neighbours as one."""
+    starts = [low for low in sorted(intervals) if low == min(intervals) or _changes(intervals, low)]
+    for low, following in itertools.zip_longest(starts, starts[1:], fillvalue=LAST + 1):
+        if (inner := intervals[low]) is not None:
+            yield (low, following - 1), inner
+
+
+def _changes(intervals: Mapping[int, Interval | None], low: int) -> bool:
+    before = max(other for other in intervals if other < low)
+    return intervals[before] != intervals[low]

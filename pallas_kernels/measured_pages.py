@@ -7,28 +7,30 @@ measurements. In a page they are between ``<!-- measured:NAME -->`` and ``<!-- /
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pallas_kernels import markdown
+from pallas_kernels import devices, markdown
+
+RESULTS = "benchmarks/results"
+"""Folder of a checkout with a folder of reports per device."""
 
 TABLES = {"targets": "wanted", "expected": "expected"}
 """Name of a table -> the heading of its second column."""
 
-NOTHING = "Not measured yet: no GPU was available."
+NOTHING = "Not measured yet."
 
 
-def updated(page: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: str) -> str:
+def updated(page: str, reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Return the page with every table for which it has markers.
 
     Args:
         reports: device -> its reports, the oldest first.
-        link: path from the page to the folder with a folder of reports per device.
     """
     for name in TABLES:
-        text = table(name, reports, link).removesuffix("\n")
+        text = table(name, reports).removesuffix("\n")
         page = markdown.between_markers(page, f"measured:{name}", text) or page
     return page
 
 
-def table(name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: str) -> str:
+def table(name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Return one table in Markdown, with a column per device, and the sources of its numbers.
 
     It uses the latest report of each device that measured something.
@@ -46,19 +48,22 @@ def table(name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: s
     headings = ["", TABLES[name], *(f"measured, {device}" if device else "measured" for device in shown)]
     rows = [[*pair, *(measured.get((pair[0], device), "") for device in shown)] for pair in wanted.items()]
     text = "\n".join(markdown.table(headings, rows)).replace("|  |", "| |")
-    return f"{text}\n\n{_source(reports, devices, link)}\n"
+    return f"{text}\n\n{_source(reports, devices)}\n"
 
 
 def folder(device: str) -> str:
-    """Return the name of a device's folder of reports: "NVIDIA H200" -> "h200"."""
+    """Return the name of a device's folder of reports: "NVIDIA H100 80GB HBM3" -> "h100"."""
+    family = devices.family(device)
+    if family is not None:
+        device = max((name for name in family.names if device.startswith(name)), key=len)
     words = "".join(c if c.isalnum() else " " for c in device.removeprefix("NVIDIA").lower()).split()
     return "_".join(words)
 
 
-def _source(reports: Mapping[str, Sequence[Mapping[str, Any]]], devices: Sequence[str], link: str) -> str:
+def _source(reports: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[str]) -> str:
     parts = []
-    for device in devices:
+    for device in names:
         latest = reports[device][-1]["machine"]
         day = str(latest.get("date"))[:10]
-        parts.append(f"[{device}]({link}/{folder(device)}): jax {latest.get('jax')}, {day}")
+        parts.append(f"{device} (`{RESULTS}/{folder(device)}`): jax {latest.get('jax')}, {day}")
     return f"Medians of `python -m benchmarks gpu`; {'; '.join(parts)}." if parts else NOTHING

@@ -11,6 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels.conv_step import conv_step
+from pallas_kernels.gated_conv import gated_conv
+from pallas_kernels.rms_norm import add_rms_norm
 from pallas_kernels.row_products import row_products
 from pallas_kernels.taylor_attention import mosaic_support, taylor_attention
 from pallas_kernels.taylor_step import taylor_step
@@ -69,6 +71,9 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
         attend = functools.partial(window_attention, left=15, starts=starts)
         return jax.vjp(attend, q, k, v)[1](gradient)
 
+    def gate(inner: jax.Array, gradient: jax.Array) -> Any:
+        return jax.vjp(gated_conv, inner)[1](gradient)
+
     rotary = Rotary(dim=32, base=10000.0, interleaved=False)
     return [
         call("taylor_attention", taylor_attention, keys, keys, values),
@@ -79,6 +84,8 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
         call("taylor_step", taylor_step, key, key, value, *state),
         call("window_step", functools.partial(window_step, rotary=rotary), value, value, value, *rings),
         call("conv_step", conv_step, *token, u=2, t=2, c=3),
+        call("gated_conv backward", gate, ("b n u h", dtype), ("b n h", dtype), u=2),
+        call("rms_norm", add_rms_norm, ("b n d", jnp.float32), ("b n d", dtype), ("d", jnp.float32), d=64),
         call("row_products", row_products, ("k", dtype), ("k h", dtype), ("k h", dtype), k=64),
     ]
 

@@ -28,8 +28,8 @@ KERNELS = ("outputs", "dq", "dk", "dv", "key_sums", "query_sums")
 class Tune(MeasuringFlags):
     """Measure the variants of the kernels on this GPU and write all measurements to DIR/tune.json.
 
-    There are some 2,400 variants of 115 shapes. The block sizes in use and those that differ from them in one
-    field come first (some 700, starting with the headline shape), then the most promising others. At an
+    There are some 4,700 variants of 146 shapes. The block sizes in use and those that differ from them in one
+    field come first (some 980, starting with the headline shape), then the most promising others. At an
     estimated 0.7 s per variant, nine minutes cover the first group, and four runs with --resume all of them.
     """
 

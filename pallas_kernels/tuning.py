@@ -1,11 +1,12 @@
-"""Block sizes by device and shape: one JSON table per op, measured by `python -m pallas_kernels.tune`.
+"""Block sizes by GPU and shape: one JSON table per op, measured by `python -m pallas_kernels.tune`.
 
-A table is a list of rows ``{"device": KIND or "any", "when": {name: value, ...}, "variant": {...}}``. The
-first row whose device matches and whose conditions hold (a number or a string: equal; a pair: lowest and
-highest) gives the variant. Rows of device "any" come last: the safe default, chosen from the compiler's
-register report. A row with ``"shared": BYTES`` needs a GPU with that much shared memory per program; rows
-without it fit all GPUs (`devices.SMALLEST`), which `python -m benchmarks fit` checks with the compiler.
-A second table, of backends, is from `python -m pallas_kernels.backends`; `adopt` writes both.
+A table is a list of rows ``{"device": D, "when": {name: value, ...}, "variant": {...}}``, where D is the
+compute capability of a family of GPUs, such as "9.0", or "any". The first row whose device matches and whose
+conditions hold (a number or a string: equal; a pair: lowest and highest) gives the variant. Rows of device
+"any" come last: the safe default, chosen from the compiler's register report. A row with ``"shared": BYTES``
+needs a GPU with that much shared memory per program; rows without it fit all GPUs (`devices.SMALLEST`), which
+`python -m benchmarks fit` checks with the compiler. A second table has the ops' fastest backends; `adopt`
+writes both from measurements.
 """
 
 import functools
@@ -13,8 +14,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-
-import jax
 
 import pallas_kernels
 from pallas_kernels import devices
@@ -30,22 +29,28 @@ def table(op: str) -> list[dict[str, Any]]:
 
 @functools.cache
 def backends(op: str) -> list[dict[str, Any]]:
-    """Return rows ``{"device": KIND, "when": {...}, "backend": NAME}``: the fastest measured backends."""
+    """Return rows ``{"device": D, "when": {...}, "backend": NAME}``: the backends measured to be faster."""
     return json.loads(path(op, "backends.json").read_text())
 
 
-def fastest(op: str, *, device: str | None = None, **facts: int | str) -> str:
-    """Return the backend of the first row of `backends` that matches, or "pallas", which any GPU runs."""
-    device = device_kind() if device is None else device
+def fastest(op: str, *, capability: str | None = None, **facts: int | str) -> str:
+    """Return the backend of the first row of `backends` that matches, or "pallas" if none was measured.
+
+    Args:
+        capability: compute capability of the GPU; None for that of the target GPU.
+        facts: values that the rows' conditions refer to.
+    """
+    capability = target() if capability is None else capability
     for row in backends(op):
-        if row["device"] == device and all(_holds(w, facts[name]) for name, w in row["when"].items()):
+        if row["device"] == capability and all(_holds(w, facts[name]) for name, w in row["when"].items()):
             return row["backend"]
     return "pallas"
 
 
-def device_kind() -> str:
-    """Return the kind of the first GPU, such as "NVIDIA H200"; "any" without a GPU."""
-    return jax.devices()[0].device_kind if jax.default_backend() == "gpu" else "any"
+def target() -> str:
+    """Return the compute capability of the target GPU, such as "9.0"; "any" if there is none."""
+    gpu = devices.current()
+    return (gpu and gpu.capability) or "any"
 
 
 def choose(op: str, kind: type[Variant], **facts: Any) -> Variant:
@@ -53,27 +58,29 @@ def choose(op: str, kind: type[Variant], **facts: Any) -> Variant:
     return kind(**table(op)[row_number(op, **facts)]["variant"])
 
 
-def row_number(op: str, *, device: str | None = None, shared_memory: int | None = None, **facts: Any) -> int:
+def row_number(
+    op: str, *, capability: str | None = None, shared_memory: int | None = None, **facts: Any
+) -> int:
     """Return the number of the first row of a table that matches.
 
     Args:
-        device: kind of GPU; None for the current one.
+        capability: compute capability of the GPU; None for that of the target GPU.
         shared_memory: bytes of shared memory per program; None for that of the target GPU.
         facts: values that the rows' conditions refer to.
 
     Raises:
         LookupError: no row matches; every table ends with rows for "any".
     """
-    device = device_kind() if device is None else device
+    capability = target() if capability is None else capability
     offered = devices.shared_memory() if shared_memory is None else shared_memory
     for number, row in enumerate(table(op)):
         if (
-            row["device"] in (device, "any")
+            row["device"] in (capability, "any")
             and row.get("shared", 0) <= offered
             and all(_holds(wanted, facts[name]) for name, wanted in row["when"].items())
         ):
             return number
-    raise LookupError(f"no variant of {op} in its tuning table for {device}, {offered} bytes and {facts}")
+    raise LookupError(f"no variant of {op} in its tuning table for {capability}, {offered} bytes and {facts}")
 
 
 def path(op: str, name: str = "tuning.json") -> Path:

@@ -214,6 +214,14 @@ FAULTS = (
         "age[...] >= back", "age[...] >= 0", "tests/kernels/test_conv_step.py",
     ),
     Fault(
+        "the fused gradient of a convolution starts a token late", "pallas_kernels/gated_conv/kernel.py",
+        "token - later < chunk.first", "token - later <= chunk.first", "tests/kernels/test_gated_conv.py",
+    ),
+    Fault(
+        "the fused gradient of a norm leaves out that of the factor", "pallas_kernels/rms_norm/kernel.py",
+        "factor * factor * product", "0 * product", "tests/kernels/test_rms_norm.py",
+    ),
+    Fault(
         "the fused gate is the values' half", "pallas_kernels/row_products/kernel.py",
         "for half in (0, 1))", "for half in (1, 0))", "tests/kernels/test_row_products.py",
     ),

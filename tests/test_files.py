@@ -40,6 +40,18 @@ def test_what_is_read(tmp_path):
         files.read_toml(path)
 
 
+def test_a_byte_order_mark_is_not_content(tmp_path):
+    path = tmp_path / "a"
+    for read, content, value in [
+        (files.read_text, "a\ufeff", "a\ufeff"),
+        (files.read_json, '{"a": 1}', {"a": 1}),
+        (files.read_json_lines, "[1]\n[2]", [[1], [2]]),
+        (files.read_toml, "a = 1", {"a": 1}),
+    ]:
+        path.write_text(content, encoding="utf-8-sig")
+        assert read(path) == value
+
+
 def test_large_and_special_files(tmp_path):
     path = tmp_path / "config.json"
     path.write_bytes(b"[1]")

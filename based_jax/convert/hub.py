@@ -21,7 +21,7 @@ from based_jax.validate import expect, shown_name
 CONFIG = "config.json"
 TOKENIZER_FILES = (
     *("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt"),
-    "chat_template.jinja",
+    *("chat_template.jinja", "generation_config.json"),
 )
 MAX_TOKENIZER_BYTES = 128 << 20
 MAX_WEIGHT_BYTES = 64 << 30

@@ -10,6 +10,7 @@ in the directory                               as in
 """
 
 import csv
+import io
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -175,12 +176,17 @@ def _read_table(path: Path, rows: Iterable[tuple[int, Any]]) -> list[tuple[str, 
     return examples
 
 
-def _read_csv(path: Path) -> Iterator[tuple[int, Any]]:
-    reader = csv.DictReader(_read_text(path).splitlines())
+def _read_csv(path: Path) -> list[tuple[int, Any]]:
+    # Without newline translation, only unquoted line ends separate rows. `strict` refuses a quote without an
+    # end, which would take the rest of the file into one row.
+    reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), strict=True)
+    limit = csv.field_size_limit(MAX_BYTES)  # of the whole process
     try:
-        yield from ((reader.line_num, row) for row in reader)
+        return [(reader.line_num, row) for row in reader]
     except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: expected CSV ({error})") from error
+        raise ValueError(f"{path}, line {reader.line_num + 1}: expected CSV ({error})") from error
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
@@ -190,4 +196,4 @@ def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _read_text(path: Path) -> str:
-    return read_text(path, max_bytes=MAX_BYTES, encoding="utf-8-sig")
+    return read_text(path, max_bytes=MAX_BYTES)

@@ -9,6 +9,7 @@ without a first header, is an error that names the line, since the file is not w
 same kinds of files as streams.
 """
 
+import codecs
 import contextlib
 import importlib
 import os
@@ -31,6 +32,7 @@ COMPRESSIONS = (".gz", ".zst")
 _EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, JSON_EXTENSION, *FASTA_EXTENSIONS)
 KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}; {PARQUET_EXTENSION}"
 
+BYTE_ORDER_MARK = codecs.BOM_UTF8  # at the beginning of a file, not part of its text
 MAX_BYTES = 16 << 30  # default limit of the text in one file; an argument of `load_documents`
 MAX_RATIO = 100  # maximum bytes of text per byte of a compressed file, beyond the first 64 MiB
 
@@ -141,7 +143,7 @@ def read_chunks(
     Args:
         max_bytes: limit of the text; None for no limit except `MAX_RATIO`.
         offset: bytes of text to skip at the beginning.
-        binary: whether zero bytes are allowed.
+        binary: whether zero bytes are allowed, and a byte order mark at the beginning is kept.
         report: called before each chunk with the number of the file's own bytes read so far.
 
     Raises:
@@ -152,7 +154,8 @@ def read_chunks(
     compression = kind_of(path)[1]
     skip = offset if compression else 0
     chunks = _read(path, compression, name, 0 if compression else offset, binary, report)
-    for chunk in _limited(chunks, path, bool(compression), max_bytes):
+    limited = _limited(chunks, path, bool(compression), max_bytes)
+    for chunk in limited if binary else _without_mark(limited):
         if skip < len(chunk):
             yield chunk[skip:]
         skip = max(0, skip - len(chunk))
@@ -196,7 +199,7 @@ def parquet_texts(path: Path, name: str, first: int = 0) -> Iterator[tuple[int, 
 
 def is_json_lines(text: str) -> bool:
     """Return whether a ``.json`` file has one object per line, judging by its first nonblank line."""
-    first = text.removeprefix("\ufeff").lstrip()
+    first = text.lstrip()
     line = first[: first.find("\n") + 1] or first
     if not line.startswith("{") or not line.rstrip().endswith("}"):
         return False
@@ -217,7 +220,7 @@ def parse_records(text: str, name: str) -> list[str]:
         size = f"{len(text)} characters, expected at most {MAX_JSON}"
         raise TooLarge(f"{name}: {size} in a .json file; write one object per line, as .jsonl")
     try:
-        content = parse_json(text.removeprefix("\ufeff"), "file")
+        content = parse_json(text, "file")
     except ValueError as error:
         raise BrokenRecord(f"{expected}, but this is not JSON ({error})", "not JSON") from error
     return [text_of(record, expected) for record in (content if isinstance(content, list) else [content])]
@@ -252,6 +255,17 @@ def _read(
         raise Unusable("damaged") from error
     except OSError as error:
         raise Unusable("unreadable") from error
+
+
+def _without_mark(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the chunks of a text without a byte order mark at its beginning."""
+    head = b""
+    for chunk in chunks:
+        head += chunk
+        if len(head) >= len(BYTE_ORDER_MARK):
+            break
+    yield head.removeprefix(BYTE_ORDER_MARK)
+    yield from chunks
 
 
 def _limited(chunks: Iterator[bytes], path: Path, compressed: bool, max_bytes: int | None) -> Iterator[bytes]:
@@ -325,7 +339,7 @@ def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 def _parse_lines(text: str, name: str) -> tuple[list[Document], list[Skipped]]:
     # Only "\n" ends a line: str.splitlines would also split at U+2028, which is legal inside a JSON string.
-    lines = ((number, line) for number, line in _lines(text.removeprefix("\ufeff")) if line.strip())
+    lines = ((number, line) for number, line in _lines(text) if line.strip())
     return _nonempty(((number, parse_line(line, name, number)) for number, line in lines), name)
 
 

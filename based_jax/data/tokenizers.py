@@ -1,36 +1,38 @@
 """Convert text to token ids and back: bytes, nucleotides, or any file of the `tokenizers` library."""
 
+import codecs
 import contextlib
-import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-import tokenizers
 from jaxtyping import Int32
 from numpy.typing import ArrayLike
 
 from based_jax import files
+from based_jax.data.file_tokenizer import FILE, REPLACEMENT, FileTokenizer, as_ids, write
 from based_jax.data.nucleotides import LETTERS, decode_nucleotides, encode_nucleotides
 from based_jax.files import parse_json, read_text
 from based_jax.validate import expect
 
-EOT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
-"""Names of the document separator in tokenizer files; the first one that exists is used."""
+TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
+GENERATION_FILE = "generation_config.json"
+CHAT_FILES = (TEMPLATE_FILE, CONFIG_FILE, GENERATION_FILE)
+"""Optional files next to a tokenizer's file: the chat format (see `chat.template`) and ends of answers."""
 
-CHAT_FILES = ("chat_template.jinja", "tokenizer_config.json")
-"""Optional files next to a tokenizer's file that define the chat format, see `chat.template`."""
-
-_FILE = "tokenizer.json"
 MAX_BYTES = 128 << 20  # size limit of tokenizer.json; one with 256,000 tokens has 33 MB
 _SMALL = 1 << 12  # bytes; the file of a built-in tokenizer has about twenty
 _GPT2_VOCAB = 50257
 _GPT2_REPOSITORIES = ("openai-community/gpt2", "gpt2")
-_REPLACEMENT = "\ufffd"  # stands for undecodable bytes
 _MAX_INCOMPLETE = 3  # bytes of a UTF-8 character before its last one
+_WORDS = 8  # ids of a context, if their text is long enough
+_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+Ids: TypeAlias = Sequence[int] | np.ndarray
 
 
 @runtime_checkable
@@ -64,7 +66,7 @@ class _BuiltIn:
     chat_files: Mapping[str, bytes] = MappingProxyType({})
 
     def save(self, directory: str | Path) -> None:
-        _write(directory, json.dumps({"type": self.name}))
+        write(directory, json.dumps({"type": self.name}))
 
 
 class ByteTokenizer(_BuiltIn):
@@ -80,8 +82,12 @@ class ByteTokenizer(_BuiltIn):
 
     def decode(self, ids: ArrayLike) -> str:
         """Decode the bytes among `ids`, integers (N,); ignore larger ids (separator, padding)."""
-        array = _as_ids(ids)
+        array = as_ids(ids)
         return array[array < 256].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the byte; none for larger ids."""
+        return bytes([token]) if token < 256 else b""
 
 
 class NucleotideTokenizer(_BuiltIn):
@@ -97,116 +103,96 @@ class NucleotideTokenizer(_BuiltIn):
 
     def decode(self, ids: ArrayLike) -> str:
         """Decode `ids`, integers (N,), to upper-case letters; ignore larger ids (separator, padding)."""
-        return decode_nucleotides(_as_ids(ids))
-
-
-class FileTokenizer:
-    """A tokenizer of the `tokenizers` library, from the JSON text that the library saves.
-
-    Truncation, padding and special tokens in the file's settings are disabled: documents are encoded whole.
-
-    Raises:
-        ValueError: the JSON is not a tokenizer, or none of `EOT_NAMES` is in the vocabulary.
-    """
-
-    def __init__(self, content: str, name: str = "tokenizer") -> None:
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(content)
-        except Exception as error:  # the library raises nothing more specific
-            raise ValueError(f"tokenizer = {name!r}: expected a file of `tokenizers` ({error})") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        # A document that mentions "<|endoftext|>" must not gain a separator.
-        self._tokenizer.encode_special_tokens = True
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        eot = next((vocabulary[token] for token in EOT_NAMES if token in vocabulary), None)
-        if eot is None:
-            names = ", ".join(EOT_NAMES)
-            raise ValueError(f"tokenizer = {name!r}: expected a document separator, one of {names}")
-        self.name = name
-        self.eot: int = eot
-        self.vocab_size: int = max(vocabulary.values()) + 1  # ids may have gaps
-        added = self._tokenizer.get_added_tokens_decoder()
-        self.special_tokens: Mapping[str, int] = {
-            token.content: number for number, token in added.items() if token.special and token.content
-        }
-        """name -> id of tokens that `encode` never returns"""
-        self.chat_files: Mapping[str, bytes] = {}
-        """name -> content of the `CHAT_FILES` next to its own file"""
-
-    @functools.cached_property
-    def _reading_specials(self) -> tokenizers.Tokenizer:
-        """Return a copy for conversations, since other threads may use the original at the same time."""
-        copy = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
-        copy.encode_special_tokens = False
-        return copy
-
-    def encode_special(self, text: str) -> Int32[np.ndarray, " N"]:
-        """Encode `text` as int32 (N,), with the names of special tokens encoded as these tokens."""
-        text.encode("utf-8")  # for lone surrogates the library would raise a TypeError
-        (encoding,) = self._reading_specials.encode_batch([text], add_special_tokens=False)
-        return np.asarray(encoding.ids, dtype=np.int32)
-
-    def encode(self, text: str) -> Int32[np.ndarray, " N"]:
-        """Encode `text` as int32 (N,). Raises UnicodeEncodeError for lone surrogates."""
-        text.encode("utf-8")  # for lone surrogates the library would raise a TypeError
-        # Unlike the library's `encode` this lets other threads run: a long text takes seconds.
-        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
-        return np.asarray(encoding.ids, dtype=np.int32)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " N"]]:
-        """Encode several texts, faster than one by one; texts must have no lone surrogates."""
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        # Half of the time of `np.asarray`.
-        return [np.fromiter(ids := encoding.ids, np.int32, len(ids)) for encoding in encodings]
-
-    def decode(self, ids: ArrayLike) -> str:
-        """Decode `ids`, integers (N,); ignore the separator, special tokens and unknown ids."""
-        array = _as_ids(ids)
-        # Not every file marks its separator as special.
-        return self._tokenizer.decode(array[array != self.eot].tolist(), skip_special_tokens=True)
-
-    def save(self, directory: str | Path) -> None:
-        """Write ``tokenizer.json`` in the library's own format."""
-        _write(directory, self._tokenizer.to_str())
+        return decode_nucleotides(as_ids(ids))
 
 
 class StreamDecoder:
     """Decode ids one by one, for printing while they are generated.
 
     An incomplete UTF-8 sequence is held back until it is complete or invalid, so the concatenated chunks
-    equal `tokenizer.decode` of all ids for every byte-level tokenizer.
+    equal what `tokenizer.decode` of all ids adds to that of `context`.
+
+    Args:
+        context: ids before the first one. If their text ends within a character, the chunks begin with it.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, context: Ids = ()) -> None:
         self._tokenizer = tokenizer
-        self._restart()
+        # Ids to decode: some before the next one, since decoders treat the first word of a text differently.
+        self._window = _last_words(tokenizer, context)
+        # Characters of the decoded window that were returned.
+        self._shown = len(complete_text(tokenizer, self._window)) if self._window else 0
 
     def feed(self, token: int) -> str:
         """Return the text that `token` completes; often empty."""
         self._window.append(int(token))
         text = self._tokenizer.decode(self._window)
         # Bytes that may still become a character decode to trailing replacements: one, or one per byte.
-        replacements = len(text) - len(text.rstrip(_REPLACEMENT))
+        replacements = len(text) - len(text.rstrip(REPLACEMENT))
         chunk = text[self._shown : len(text) - min(replacements, _MAX_INCOMPLETE)]
         self._shown += len(chunk)
-        if chunk and not replacements:
-            # Keep the last chunk as context: some tokenizers decode a text's first word differently.
-            self._window = self._window[self._context :]
-            self._context = len(self._window)
-            self._shown = len(self._tokenizer.decode(self._window))
+        if len(self._window) > 2 * _WORDS:
+            held = len(text) - self._shown
+            self._window = _last_words(self._tokenizer, self._window, held)
+            self._shown = len(self._tokenizer.decode(self._window)) - held
         return chunk
 
     def flush(self) -> str:
         """Return the text still held back, and reset the decoder for another text."""
         chunk = self._tokenizer.decode(self._window)[self._shown :]
-        self._restart()
+        self._window, self._shown = [], 0
         return chunk
 
-    def _restart(self) -> None:
-        self._window: list[int] = []  # ids of the context, then those after it
-        self._context = 0  # number of ids in the context
-        self._shown = 0  # number of characters of the decoded window that were returned
+
+def decode_after(tokenizer: Tokenizer, context: Ids, ids: Ids) -> str:
+    """Decode `ids` as what follows `context`, whose text is not returned; see `StreamDecoder`."""
+    words = _last_words(tokenizer, context)
+    return tokenizer.decode([*words, *ids])[len(complete_text(tokenizer, words)) :]
+
+
+def decode_slice(tokenizer: Tokenizer, ids: Ids, start: int, stop: int) -> str:
+    """Return the part of the text of `ids` that the tokens from `start` to `stop` (exclusive) complete."""
+    words = _last_words(tokenizer, ids[:start])
+    shown = len(complete_text(tokenizer, words))
+    return complete_text(tokenizer, [*words, *ids[start:stop]])[shown:]
+
+
+def complete_text(tokenizer: Tokenizer, ids: Ids) -> str:
+    """Decode `ids` without a character at their end that lacks bytes."""
+    text = tokenizer.decode(ids)
+    if not text.endswith(REPLACEMENT):
+        return text
+    data, left = b"", len(ids)
+    while left and len(data) <= _MAX_INCOMPLETE:
+        left -= 1
+        data = token_bytes(tokenizer, ids[left]) + data
+    reader = codecs.getincrementaldecoder("utf-8")("replace")
+    reader.decode(data)
+    pending = len(reader.getstate()[0])
+    # One replacement stands for them all, or with byte fallback one for each.
+    return text[: len(text) - (pending if getattr(tokenizer, "byte_tokens", None) else min(pending, 1))]
+
+
+def _last_words(tokenizer: Tokenizer, ids: Ids, held: int = 0) -> list[int]:
+    """Return as many of the last ids as are needed to decode what follows them.
+
+    They begin before an incomplete character at the end, which is decoded as `held` characters.
+    """
+    size = _WORDS  # doubled for special tokens, which are not decoded
+    while size < len(ids) and len(tokenizer.decode(ids[-size:])) <= held + _MAX_INCOMPLETE:
+        size *= 2
+    return [int(token) for token in ids[-size:]]
+
+
+def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
+    """Return the bytes that a token adds to a text in UTF-8; none for special tokens and unknown ids."""
+    own = getattr(tokenizer, "token_bytes", None)
+    return tokenizer.decode([token]).encode() if own is None else own(token)
+
+
+def stop_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that end a generated text: the separator, and those that its files name."""
+    return getattr(tokenizer, "stop_tokens", (tokenizer.eot,))
 
 
 _BUILT_IN: dict[str | Path, type[ByteTokenizer] | type[NucleotideTokenizer]] = {
@@ -231,7 +217,7 @@ def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
         return _read(_cached_gpt2(), "gpt2")
     path = Path(spec)
     if path.is_dir():
-        path = path / _FILE
+        path = path / FILE
     if not path.is_file():
         raise FileNotFoundError(
             f"tokenizer = {str(spec)!r}: expected 'byte', 'dna', 'gpt2', a tokenizer.json file, "
@@ -251,6 +237,35 @@ def save_chat_files(tokenizer: Tokenizer, directory: str | Path) -> None:
         (Path(directory) / name).write_bytes(content)
 
 
+def add_stop_tokens(tokenizer: Tokenizer, directory: Path) -> None:
+    """Add the ends of texts that a model's ``generation_config.json`` lists, if its directory has one."""
+    path = directory / GENERATION_FILE
+    value = _read_object(path).get("eos_token_id") if path.is_file() else None
+    found = value if isinstance(value, list) else [value]
+    known = {token for token in found if type(token) is int and 0 <= token < tokenizer.vocab_size}
+    tokenizer.stop_tokens = tuple(sorted({*stop_tokens(tokenizer), *known}))  # pyright: ignore
+
+
+def special_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the special tokens of a ``tokenizer_config.json``: such as "eos_token" -> "</s>"."""
+    names = {f"{name}_token": _content(config.get(f"{name}_token")) for name in _NAMES}
+    return {name: token for name, token in names.items() if token is not None}
+
+
+def _other_special_names(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the special tokens of a ``tokenizer_config.json`` that have no role."""
+    listed, added = config.get("additional_special_tokens"), config.get("added_tokens_decoder")
+    marked = added.values() if isinstance(added, dict) else ()
+    marked = [token for token in marked if isinstance(token, dict) and token.get("special") is True]
+    yield from filter(None, map(_content, [*(listed if isinstance(listed, list) else ()), *marked]))
+
+
+def _content(value: Any) -> str | None:
+    """Return a special token's text, from a string or an object that describes the token."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
 def _chat_files(directory: Path) -> dict[str, bytes]:
     paths = (directory / name for name in CHAT_FILES)
     known = (path for path in paths if path.is_file() and path.stat().st_size <= files.MAX_BYTES)
@@ -258,12 +273,31 @@ def _chat_files(directory: Path) -> dict[str, bytes]:
 
 
 def _read(path: Path, name: str) -> Tokenizer:
-    tokenizer = _read_file(path, name)
-    tokenizer.chat_files = _chat_files(path.parent) if path.name == _FILE else {}
+    directory, is_own = path.parent, path.name == FILE
+    config = directory / CONFIG_FILE
+    described = _read_object(config) if is_own and config.is_file() else {}
+    named = special_names(described)
+    tokenizer = _read_file(path, name, [*named.values(), *_other_special_names(described)])
+    if (
+        isinstance(tokenizer, FileTokenizer)
+        and (end := named.get("eos_token", "")) in tokenizer.special_tokens
+    ):
+        tokenizer.stop_tokens = (*tokenizer.stop_tokens, tokenizer.special_tokens[end])
+    if is_own:
+        tokenizer.chat_files = _chat_files(directory)
+        add_stop_tokens(tokenizer, directory)
     return tokenizer
 
 
-def _read_file(path: Path, name: str) -> FileTokenizer | ByteTokenizer | NucleotideTokenizer:
+def _read_object(path: Path) -> Mapping[str, Any]:
+    value = files.read_json(path)
+    expect(isinstance(value, dict), str(path), type(value).__name__, "a JSON object")
+    return value
+
+
+def _read_file(
+    path: Path, name: str, special: Iterable[str]
+) -> FileTokenizer | ByteTokenizer | NucleotideTokenizer:
     try:
         content = read_text(path, max_bytes=MAX_BYTES)
         description = parse_json(content, str(path)) if len(content) < _SMALL else None
@@ -272,7 +306,7 @@ def _read_file(path: Path, name: str) -> FileTokenizer | ByteTokenizer | Nucleot
     for built_in in _BUILT_IN.values():
         if description == {"type": built_in.name}:
             return built_in()
-    return FileTokenizer(content, name)
+    return FileTokenizer(content, name, special)
 
 
 def _cached_gpt2() -> Path:
@@ -280,24 +314,9 @@ def _cached_gpt2() -> Path:
         import huggingface_hub
 
         for name in _GPT2_REPOSITORIES:
-            if isinstance(cached := huggingface_hub.try_to_load_from_cache(name, _FILE), str):
+            if isinstance(cached := huggingface_hub.try_to_load_from_cache(name, FILE), str):
                 return Path(cached)
     raise FileNotFoundError(
         "tokenizer = 'gpt2': expected it in the local Hugging Face cache; "
         "pass the path of GPT-2's tokenizer.json instead"
     )
-
-
-def _write(directory: str | Path, content: str) -> None:
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / _FILE).write_bytes(content.encode("utf-8"))
-
-
-def _as_ids(ids: ArrayLike) -> np.ndarray:
-    array = np.asarray(ids)
-    if array.size == 0:
-        return np.zeros(0, dtype=np.int64)
-    integers = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
-    expect(integers and int(array.min()) >= 0, "ids", ids, "one dimension of integers that are not negative")
-    return array

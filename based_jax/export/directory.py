@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from based_jax.convert.state_dict import write_safetensors
-from based_jax.data.tokenizers import Tokenizer
+from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens
 from based_jax.export import runner
 from based_jax.export.plan import Plan
 from based_jax.export.programs import KERNEL_CALL, KEY_KIND, Programs, export_programs
@@ -84,8 +84,10 @@ def export_model(
         write_safetensors(target / WEIGHTS, programs.params)
         weights = _entry(target / WEIGHTS)
     if tokenizer is not None:
-        tokenizer.save(target)
-        text = {**_entry(target / TOKENIZER), "eot": tokenizer.eot}
+        save = tokenizer.save_prepared if isinstance(tokenizer, FileTokenizer) else tokenizer.save
+        save(target)
+        stops = list(stop_tokens(tokenizer))
+        text = {**_entry(target / TOKENIZER), "eot": tokenizer.eot, "stop_tokens": stops}
     shutil.copyfile(runner.__file__, target / RUNNER)
     files = {"programs": entries, "weights": weights, "tokenizer": text}
     manifest = _manifest(model, plan, programs) | files

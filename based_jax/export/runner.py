@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -234,7 +235,7 @@ class Exported:
     def generate_text(
         self, prompts: Sequence[str], max_new_tokens: int = 200, *, stop: Sequence[str] = (), **sampling: Any
     ) -> list[str]:
-        """Continue texts; each begins a document, and its continuation ends at the end of the document.
+        """Continue texts; each begins a document, and its continuation ends at a stop token.
 
         Args:
             prompts: texts; "" begins a new document.
@@ -254,11 +255,13 @@ class Exported:
             raise ValueError("no tokenizer was exported: give tokens, or export again with --tokenizer")
         encode, decode = read_tokenizer(self._tokenizer)
         eot = self.manifest["tokenizer"]["eot"]
+        stops = self.manifest["tokenizer"].get("stop_tokens", [eot])
         rows = [[eot, *encode(prompt)] for prompt in prompts]
+        begins = [len(decode(row)) for row in rows]  # the first word of a text is decoded without its space
         made = [""] * len(rows)
-        for texts, active in self._rounds(rows, max_new_tokens, [eot], Sampling(**sampling)):
+        for texts, active in self._rounds(rows, max_new_tokens, stops, Sampling(**sampling)):
             for row in np.flatnonzero(active[: len(rows)]):
-                made[row] = decode(texts[row])
+                made[row] = decode([*rows[row], *texts[row]])[begins[row] :]
                 positions = [position for position in map(made[row].find, stop) if position >= 0]
                 if positions:
                     made[row] = made[row][: min(positions)]
@@ -355,7 +358,7 @@ def read_tokenizer(path: Path) -> tuple[Callable[[str], list[int]], Callable[[Se
         ImportError: it needs the package tokenizers, which is missing.
         ValueError: the installed version of tokenizers cannot read it.
     """
-    content = path.read_text(encoding="utf-8")
+    content = path.read_text(encoding="utf-8-sig")
     kind = json.loads(content).get("type")
     if kind == "byte":
         return (
@@ -377,10 +380,34 @@ def read_tokenizer(path: Path) -> tuple[Callable[[str], list[int]], Callable[[Se
     tokenizer.encode_special_tokens = True  # a separator's name inside a text is plain text
     return (
         lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
-        lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True),
+        lambda ids: _decode(tokenizer, ids),
     )
 
 
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Decode ids; in a run of byte tokens only the bytes that are in no character become U+FFFD.
+
+    The library would replace the whole run, valid characters too.
+    """
+    decoder = tokenizer.decoder
+    if decoder is None or b'"ByteFallback"' not in decoder.__getstate__():
+        return tokenizer.decode(list(ids), skip_special_tokens=True)
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    entries = (
+        entry for entry in map(tokenizer.id_to_token, ids) if entry is not None and entry not in special
+    )
+    read: list[str] = []
+    for is_byte, group in itertools.groupby(entries, lambda entry: bool(_BYTE.fullmatch(entry))):
+        if not is_byte:
+            read += group
+            continue
+        for letter in bytes(int(entry[3:5], 16) for entry in group).decode("utf-8", "surrogateescape"):
+            stray = "\udc80" <= letter <= "\udcff"
+            read += ["\ufffd"] if stray else [f"<0x{byte:02X}>" for byte in letter.encode()]
+    return decoder.decode(read)
+
+
+_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 _NUCLEOTIDES = "ACGTN"
 
 
@@ -474,8 +501,10 @@ def _check_entries(path: Path, manifest: Mapping[str, Any]) -> None:
         plain = Path(file["file"]).name == file["file"]
         check(plain, name, file["file"], "a file's name without a directory")
     if (text := others["tokenizer"]) is not None:
-        good = _is_whole(text.get("eot")) and 0 <= text["eot"] < manifest["vocab_size"]
-        check(good, "tokenizer", text, '"eot", a token of the vocabulary')
+        stops = text.get("stop_tokens", [])
+        tokens: list[Any] = [text.get("eot"), *stops] if isinstance(stops, list) else [None]
+        good = all(_is_whole(token) and 0 <= token < manifest["vocab_size"] for token in tokens)
+        check(good, "tokenizer", text, '"eot", a token of the vocabulary, and "stop_tokens", a list of those')
 
 
 def _read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from based_jax.data.tokenizers import StreamDecoder, Tokenizer
+from based_jax.data.tokenizers import StreamDecoder, Tokenizer, stop_tokens
 from based_jax.generate.loop import stream
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
@@ -55,7 +55,7 @@ class TextStream:
     """The continuation of a text: an iterator over its chunks, none of them empty.
 
     The prompt is read after the tokenizer's separator, like every document in training; the continuation ends
-    at the next separator, at a stop text (neither is returned) or after `max_new_tokens`.
+    at one of its `stop_tokens`, at a stop text (neither is returned) or after `max_new_tokens`.
 
     Args:
         prompt: text to continue; may be empty.
@@ -78,20 +78,19 @@ class TextStream:
     ) -> None:
         size = model.config.vocab_size
         expect(tokenizer.vocab_size <= size, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {size}")
-        self._eot = tokenizer.eot
-        tokens = np.concatenate([np.array([self._eot], np.int32), tokenizer.encode(prompt)])
-        self._decoder = StreamDecoder(tokenizer)
-        self._stop = StopTexts(stop)
-        self._chunks = stream(model, params, tokens[None], stop_tokens=(self._eot,), **options)
+        tokens = np.concatenate([np.array([tokenizer.eot], np.int32), tokenizer.encode(prompt)])
+        self._decoder = StreamDecoder(tokenizer, tokens.tolist())
+        self._stop, self._ends = StopTexts(stop), stop_tokens(tokenizer)
+        self._chunks = stream(model, params, tokens[None], stop_tokens=self._ends, **options)
         self.tokens = 0
-        """number of tokens made so far, the separator included"""
+        """number of tokens made so far, a stop token included"""
 
     def __iter__(self) -> Iterator[str]:
         for chunk in self._chunks:
             text = ""
             for token in chunk[0].tolist():
                 self.tokens += 1
-                if token != self._eot:
+                if token not in self._ends:
                     text += self._stop.feed(self._decoder.feed(token))
                 if self._stop.found:
                     break

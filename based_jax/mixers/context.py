@@ -70,6 +70,11 @@ class Context:
         is_plain = self.has_state and self.segment_ids is self.mask is None
         return is_plain and self.token_positions.index.shape[1] == 1
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the call has no state, and each row is one document without padding."""
+        return not self.has_state and self.segment_ids is self.mask is None
+
     def run(
         self, op: Callable[..., Any], *args: Any, initial_state: State, **options: Any
     ) -> tuple[Any, State]:

@@ -116,8 +116,9 @@ class Mixer(Module):
         mask: Mask | None = None,
         tokens: Int[Array, "B N"] | None = None,
         are_numbers: Bool[Array, "B N"] | None = None,
+        apart: bool = False,
         **options: Any,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
+    ) -> tuple[Any, State | None]:
         """Mix tokens along the length.
 
         Args:
@@ -128,7 +129,9 @@ class Mixer(Module):
             mask: True for real tokens, right padding only. Padding changes neither the outputs of real
                 tokens nor the state.
             tokens: ids, for mixers with `wants_tokens`.
-            are_numbers: whether each token of x is neither NaN nor infinite; default: x is searched.
+            are_numbers: whether each token of x is a number; x has zeros at the others. Default: x is
+                searched.
+            apart: return (y, broken) in place of y, without NaN: booleans (B, N), where it would be.
             options: further arguments of the mixer's own `mix`.
 
         Returns:
@@ -143,12 +146,15 @@ class Mixer(Module):
         x = jnp.asarray(x, self.dtype)
         context = Context.of_call(x, state, segment_ids, positions, mask, tokens)
         before = find_stream(state)
-        are_numbers = is_number(x).all(axis=-1) if are_numbers is None else are_numbers
+        if are_numbers is None:
+            are_numbers, x = is_number(x).all(axis=-1), numbers(x, context.mask)
+        elif context.mask is not None:
+            x = jnp.where(context.mask[..., None], x, 0)
         broken, still_broken = broken_tokens(
             ~are_numbers, context.token_positions, before, context.stream, self.causal
         )
-        y, after = self.mix(numbers(x, context.mask), state, context, **options)
-        y = nan_unless(~broken[..., None], y)
+        y, after = self.mix(x, state, context, **options)
+        y = (y, broken) if apart else nan_unless(~broken[..., None], y)
         return y, None if state is None else with_broken(after, still_broken)
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
@@ -268,8 +274,11 @@ class Projection(nn.Module):
     gate: str | None = None
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """Map the last axes of x, (..., *contracted), to new ones: return (..., *features)."""
+    def __call__(self, x: Array, apart: bool = False) -> Any:
+        """Map the last axes of x, (..., *contracted), to new ones: return (..., *features).
+
+        With `apart` return that without the bias, and the bias or None.
+        """
         inputs = len(self.axes) - len(self.features)
         lead, contracted = x.shape[:-inputs], x.shape[-inputs:]
         shape = (*contracted, *self.features)
@@ -280,8 +289,10 @@ class Projection(nn.Module):
         if self.gate is not None and not self.bias:
             return gated_product(rows, matrix, self.gate)
         y = product(rows, matrix).reshape(*lead, *self.features)
-        if self.bias:
-            bias = self.param("bias", zeros(*self.axes[inputs:]), self.features)
+        bias = self.param("bias", zeros(*self.axes[inputs:]), self.features) if self.bias else None
+        if apart:
+            return y, bias
+        if bias is not None:
             y = y + over_rows(bias.astype(self.dtype), y)
         return y if self.gate is None else y[..., 0, :] * ACTIVATIONS[self.gate](y[..., 1, :])
 

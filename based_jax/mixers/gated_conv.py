@@ -16,6 +16,7 @@ from based_jax.fields import Repeats
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary
 from based_jax.mixers.registry import register
+from based_jax.ops.core.products import fused_gate, over_rows
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_divisible
 
@@ -52,8 +53,12 @@ class GatedConv(Mixer):
 
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
-        inner = self.linear((2, self.channels), "embed", None, "mlp", bias=self.bias, name="in_proj")(x)
+        project = self.linear((2, self.channels), "embed", None, "mlp", bias=self.bias, name="in_proj")
+        inner, in_bias = project(x, apart=True)
         taps, bias = self.conv_params(self.kernel_size, self.channels, "mlp", self.conv_bias)
+        if context.is_whole and bias is None and (y := fused_gate(inner, taps, in_bias)) is not None:
+            return self.to_output("mlp", bias=self.bias, name="out")(y), None
+        inner = inner if in_bias is None else inner + over_rows(in_bias.astype(self.dtype), inner)
         if context.is_plain_step:
             y, state = ops.short_conv_step(inner[:, 0], taps, state, bias, gated=True)
             y = y[:, None]

@@ -12,6 +12,7 @@ from based_jax.fields import Positive, Share, Size
 from based_jax.mixers.attention_dropout import dropped_attention
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, default_heads, head_layout, project
+from based_jax.ops.cudnn_attention import padded_width
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
@@ -131,8 +132,10 @@ class SoftmaxHeads(Mixer):
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         slots = expect_max_length(max_length) if self.reach is None else self.reach + 1
-        _, kv_heads, head_dim = self.layout
-        return ops.init_kv_cache(batch_size, slots, kv_heads, head_dim, head_dim, dtype)
+        _, kv_heads, width = self.layout
+        if self.implementation == "cudnn" and self.reach is None:
+            width = padded_width(width)  # or it would pad the whole cache for every token
+        return ops.init_kv_cache(batch_size, slots, kv_heads, width, width, dtype)
 
     def state_size(self, length: int) -> int:
         """Return 2 d min(N, w) with a window of w keys, 2 d N without (Based, appendix E.2)."""

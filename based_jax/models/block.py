@@ -21,6 +21,7 @@ from based_jax.models.noise import Drop
 from based_jax.models.norm import make_norm
 from based_jax.ops.core.context_parallel import keep_tokens
 from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.not_numbers import numbers
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 
@@ -90,20 +91,29 @@ class Block(nn.Module):
         if self.kind == "postnorm":
             return self._postnorm(h, state, context)
         wide = accumulation_dtype(h) if self.residual_in_fp32 else jnp.dtype(self.dtype)
-        h = (h if self.is_parallel else self.drop1(h)).astype(wide)
-        residual = keep_tokens(h if residual is None else residual + h)
-        if state is not None and h.shape[1] == 1:
+        h = h if self.is_parallel else self.drop1(h)
+        stream: Any
+        if residual is None:
+            stream = keep_tokens(h.astype(wide))
+            x, are_numbers = self.norm1(stream), None
+        else:
+            stream, x, are_numbers = self.norm1(residual, h)
+        # A fused norm knows which tokens are numbers, and the next one marks those that the mixer breaks.
+        marks = are_numbers is not None and self.mlp is not None and not self.is_parallel
+        if are_numbers is None and state is not None and h.shape[1] == 1:
             # The norm is finite where the stream is; checking the stream fuses with the preceding sum.
-            context["are_numbers"] = jnp.isfinite(residual).all(axis=-1)
-        x = self.norm1(residual)
+            are_numbers, x = jnp.isfinite(stream).all(axis=-1), numbers(x, None)
+        if are_numbers is not None:
+            context |= {"are_numbers": are_numbers, "apart": marks}
         mixed, state = self.mixer(x, state, **context)
         if self.mlp is None:
-            return mixed, residual, state
+            return mixed, stream, state
         if self.is_parallel:
-            inner = self.mlp(x if self.kind == "parallel_tied" else self.norm2(residual))
-            return self.drop1(mixed).astype(wide) + self.drop2(inner).astype(wide), residual, state
-        residual = keep_tokens(residual + self.drop2(mixed).astype(wide))
-        return self.mlp(self.norm2(residual)), residual, state
+            inner = self.mlp(x if self.kind == "parallel_tied" else self.norm2(stream))
+            return self.drop1(mixed).astype(wide) + self.drop2(inner).astype(wide), stream, state
+        mixed, *broken = mixed if marks else (mixed,)
+        stream, x, _ = self.norm2(stream, self.drop2(mixed), *broken)
+        return self.mlp(x), stream, state
 
     def _postnorm(
         self, h: Float[Array, "B N D"], state: State | None, context: dict[str, Any]

@@ -7,7 +7,9 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.mixers.contract import ones, zeros
-from based_jax.typing import Array, Float
+from based_jax.ops.core.context_parallel import keep_tokens
+from based_jax.ops.norm import add_rms_norm
+from based_jax.typing import Array
 
 
 class RMSNorm(nn.Module):
@@ -17,10 +19,16 @@ class RMSNorm(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        """Normalise the last axis and multiply by the scale; the shape stays."""
+    def __call__(self, x: Array, branch: Array | None = None, broken: Array | None = None) -> Any:
+        """Normalise the last axis and multiply by the scale; the shape stays.
+
+        With a branch return the results of `ops.norm.add_rms_norm`: x + branch, its norm, and which tokens
+        are numbers or None.
+        """
         scale = self.param("scale", ones("embed"), x.shape[-1:])
-        return ops.rms_norm(x, scale, self.eps).astype(self.dtype)
+        if branch is None:
+            return ops.rms_norm(x, scale, self.eps).astype(self.dtype)
+        return add_rms_norm(x, branch, scale, broken, eps=self.eps, dtype=self.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -30,11 +38,16 @@ class LayerNorm(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        """Normalise the last axis, multiply by the scale and add the bias; the shape stays."""
+    def __call__(self, x: Array, branch: Array | None = None) -> Any:
+        """Normalise the last axis, multiply by the scale and add the bias; the shape stays.
+
+        With a branch return x + branch, its norm, and None.
+        """
         scale = self.param("scale", ones("embed"), x.shape[-1:])
         bias = self.param("bias", zeros("embed"), x.shape[-1:])
-        return ops.layer_norm(x, scale, bias, self.eps).astype(self.dtype)
+        x = x if branch is None else keep_tokens(x + branch.astype(x.dtype))
+        y = ops.layer_norm(x, scale, bias, self.eps).astype(self.dtype)
+        return y if branch is None else (x, y, None)
 
 
 def make_norm(kind: str, eps: float, dtype: Any) -> RMSNorm | LayerNorm:

@@ -24,7 +24,7 @@ from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 
-LOGITS = {"cpu": 1 << 21, "gpu": 1 << 27}
+LOGITS = {"cpu": 1 << 21, "gpu": 1 << 29}
 """At most so many logits at a time on one device, by platform; but as many as the embedding has numbers, and
 one token of each row.
 

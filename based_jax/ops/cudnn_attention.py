@@ -25,6 +25,11 @@ MAX_WIDTH = 128
 """Maximum channels of a head; Hopper supports more in the forward pass, not always in the backward pass."""
 
 
+def padded_width(width: int) -> int:
+    """Return the next multiple of 8, of which cuDNN needs the channels of a head to be."""
+    return -(-width // 8) * 8
+
+
 def is_slow(q: Any, k: Any, v: Any) -> bool:
     """Return whether cuDNN should run this call only on request."""
     return q.shape[1] < MIN_LENGTH
@@ -38,9 +43,9 @@ def supports(kernel: str, q: Any, k: Any, v: Any) -> str | None:
     if dtypes[0] not in DTYPES or len(set(dtypes)) > 1:
         return f"takes one dtype of {' or '.join(DTYPES)}, and q, k, v are {', '.join(dtypes)}"
     width = k.shape[-1]
-    if v.shape[-1] != width or width % 8 or width > MAX_WIDTH:
+    if v.shape[-1] != width or width > MAX_WIDTH:
         return (
-            f"takes keys and values of one width, a multiple of 8 up to {MAX_WIDTH}, "
+            f"takes keys and values of one width up to {MAX_WIDTH}, "
             f"and these have {width} and {v.shape[-1]} channels"
         )
     return _refusal(dtypes[0], q.shape, k.shape)
@@ -69,13 +74,13 @@ def attend(
 ) -> Float[Array, "B N H K"]:
     """Attend within whole rows; arguments as for `softmax_attention`."""
     # Without is_causal a window to the left would see all later keys.
-    how: dict[str, Any] = {"scale": scale, "is_causal": causal}
+    how: dict[str, Any] = {"is_causal": causal}
     if left is not None and left < q.shape[1] - 1:
         how["local_window_size"] = (left, 0)  # left keys and the query's own
     if mask is not None and not causal:
         # A row without tokens keeps one: its output is not used but must be finite.
         how["key_value_seq_lengths"] = jnp.maximum(mask.sum(axis=1, dtype=jnp.int32), 1)
-    return cast(Array, jax.nn.dot_product_attention(q, k, v, implementation=IMPLEMENTATION, **how))
+    return _dot_product_attention(q, k, v, scale, **how)
 
 
 def attend_one(
@@ -89,6 +94,20 @@ def attend_one(
 
     A mask is needed, not lengths: the start of a row's segment is known on the device only.
     """
-    return jax.nn.dot_product_attention(
-        q, k, v, mask=visible[:, None], scale=scale, implementation=IMPLEMENTATION
-    )
+    return _dot_product_attention(q, k, v, scale, mask=visible[:, None])
+
+
+def _dot_product_attention(q: Array, k: Array, v: Array, scale: float | None, **how: Any) -> Array:
+    """Call cuDNN on heads padded with zeros, which change neither scores nor the outputs that are kept."""
+    width = q.shape[-1]
+    scale = width**-0.5 if scale is None else scale
+    q, k, v = (pad_channels(x, padded_width(width)) for x in (q, k, v))
+    how |= {"scale": scale, "implementation": IMPLEMENTATION}
+    y = cast(Array, jax.nn.dot_product_attention(q, k, v, **how))
+    return y[..., :width]
+
+
+def pad_channels(x: Float[Array, "B N H K"], width: int) -> Float[Array, "B N H width"]:
+    """Pad heads with channels of zeros, up to `width`; wider ones stay as they are."""
+    missing = width - x.shape[-1]
+    return x if missing <= 0 else jnp.pad(x, [(0, 0), (0, 0), (0, 0), (0, missing)])

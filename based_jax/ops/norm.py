@@ -1,12 +1,18 @@
 """Root-mean-square and layer normalisation, computed in float32 whatever the input dtype."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import lax
 
+import pallas_kernels
 from based_jax.ops.core import products
+from based_jax.ops.core.context_parallel import keep_tokens
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
-from based_jax.typing import Array, Float
+from based_jax.ops.core.lowered import by_platform
+from based_jax.ops.core.not_numbers import nan_unless
+from based_jax.typing import Array, Bool, Float
 from based_jax.validate import expect_array
 
 
@@ -23,6 +29,40 @@ def rms_norm(
     y = x.astype(dtype)
     y = y * lax.rsqrt(_mean_square(y, eps))
     return (y * products.over_rows(scale.astype(dtype), y)).astype(x.dtype)
+
+
+def add_rms_norm(
+    stream: Float[Array, "B N D"],
+    branch: Float[Array, "B N D"],
+    scale: Float[Array, " D"],
+    broken: Bool[Array, "B N"] | None = None,
+    *,
+    eps: float = 1e-5,
+    dtype: Any = jnp.float32,
+) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"], Bool[Array, "B N"] | None]:
+    """Add a branch, NaN at broken tokens, to the residual stream, and normalise the sum.
+
+    On a GPU one kernel does this and another computes the gradients, where XLA takes several passes.
+
+    Returns:
+        The sum in stream's dtype, and its norm in `dtype`. With the kernels also which tokens are numbers
+        (their sum of squares is finite); the norm of the others is then 0. Otherwise None.
+    """
+    is_fused = stream.ndim == 3 and stream.shape[1] > 1 and branch.dtype == dtype
+    is_fused = is_fused and products.runs_kernels(stream)
+    if is_fused and pallas_kernels.supports_rms_norm(stream, branch) is None:
+        return _add_rms_norm(stream, branch, scale, broken, eps=eps)
+    if broken is not None:
+        branch = nan_unless(~broken[..., None], branch)
+    stream = keep_tokens(stream + branch.astype(stream.dtype))
+    return stream, rms_norm(stream, scale, eps).astype(dtype), None
+
+
+@by_platform
+def _add_rms_norm(stream: Array, *arrays: Array | None, eps: float) -> tuple[Array, Array, Array]:
+    """Run the kernel, or where an exported program must not have it, its formula."""
+    call: Any = pallas_kernels.add_rms_norm
+    return call(stream, *arrays, eps=eps, fused=products.runs_kernels(stream))
 
 
 @compiled

@@ -23,7 +23,14 @@ from based_jax.ops.attention_to_keys import (
 )
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.arrays import append
-from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
+from based_jax.ops.core.continuation import (
+    Chosen,
+    Continuation,
+    No,
+    Yes,
+    continue_from,
+    outputs_and_state,
+)
 from based_jax.ops.core.dispatch import KERNELS, implementation_for
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.key_blocks import merge
@@ -125,7 +132,8 @@ def softmax_attention(
         left: number of past keys that a query sees besides its own; None for all. Needs `causal`.
         scale: factor of the scores; None is K^(-1/2).
         initial_state: cache to continue from (`kv_cache.init_kv_cache`): `left` + 1 slots for a window,
-            otherwise as many as the whole text may have tokens. Needs `causal`.
+            otherwise as many as the whole text may have tokens. Needs `causal`. Its heads may have
+            more channels, the next multiple of 8: "cudnn" would otherwise pad all keys for every token.
         return_state: also return the cache with k, v written into it; needs `initial_state`.
         allowed: a sparser pattern: positions of queries and of keys within their segment (integers that
             broadcast) to booleans; a key must be allowed too. Needs `causal`.
@@ -143,17 +151,26 @@ def softmax_attention(
         ValueError: a text longer than the cache, where lengths are known.
     """
     cache, sizes = initial_state, _sizes(q, k, v)
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    padded = cudnn_attention.padded_width(sizes[-1])
+    if cache is not None and k.shape == v.shape and cache.k.shape[-1] == cache.v.shape[-1] == padded:
+        q, k, v = (cudnn_attention.pad_channels(x, padded) for x in (q, k, v))
+    width, sizes = sizes[-1], (*k.shape, v.shape[-1])
     expect_cache(cache, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
     request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
     chosen = implementation_for("softmax_attention", q, k, v, **request)
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
     if chosen == "tiled" and (reason := _not_in_tiles(causal, left, allowed)):
         expect(implementation is None, "implementation", implementation, f"another one: it {reason}")
         chosen = "xla"
     how = AttentionOptions(causal, left, factor, allowed, return_log_sum, chosen)
-    return _softmax_attention(q, k, v, how, cache, return_state, segment_ids, mask)
+    results = _softmax_attention(q, k, v, how, cache, return_state, segment_ids, mask)
+    if width == v.shape[-1]:
+        return results
+    y, state = outputs_and_state(results, return_state)
+    y = (y[0][..., :width], y[1]) if return_log_sum else y[..., :width]
+    return (y, state) if return_state else y
 
 
 @compiled
@@ -245,11 +262,19 @@ def _with_cache(
     return attend_to_keys(q, keys, values, call.tokens, key_index, how)
 
 
-def _supports_step(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+def _supports_step(kernel: str, q: Array, k: Array, v: Array, *cache_and_rotary: Any) -> str | None:
     return pallas_kernels.supports_window_step(q, k, v)
 
 
-@implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step)
+def _fastest_step(
+    q: Array, k: Array, v: Array, cache: KVCache | None = None, rotary_dim: int | None = None
+) -> str:
+    if cache is None:
+        return "pallas"
+    return pallas_kernels.fastest_window_step(q, k, v, cache.k, rotary_dim is not None)
+
+
+@implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step, fastest=_fastest_step)
 @compiled
 def window_step(
     q: Float[Array, "B H K"],
@@ -285,7 +310,8 @@ def window_step(
     if positions is not None:
         expect_array("positions", positions, (q.shape[0],), "integer")
     wide = "the kernel takes no float64 cache" if cache.k.dtype == jnp.float64 else None
-    chosen = implementation_for("window_step", q, k, v, implementation=implementation, unsupported=wide)
+    request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
+    chosen = implementation_for("window_step", q, k, v, cache, rotary_dim, **request)
     if chosen in KERNELS:
         sizes = _sizes(q[:, None], k[:, None], v[:, None])
         expect_cache(cache, sizes, causal=True, left=cache.slots - 1, return_state=True, mask=None)

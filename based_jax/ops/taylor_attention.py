@@ -41,8 +41,13 @@ def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
     return reason
 
 
-def _supports_step(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+def _supports_step(kernel: str, q: Array, k: Array, v: Array, state: State | None = None) -> str | None:
     return pallas_kernels.supports_taylor_step(q, k, v)
+
+
+def _fastest_step(q: Array, k: Array, v: Array, state: State | None = None) -> str:
+    kv = jax.ShapeDtypeStruct((), jnp.float32) if state is None else state.kv
+    return pallas_kernels.fastest_taylor_step(q, k, v, kv)
 
 
 class _How(Chunked[LinearAttentionState], total=False):
@@ -164,7 +169,7 @@ def init_taylor_state(
     return init_linear_attention_state(batch_size, num_heads, features, value_size, dtype)
 
 
-@implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step)
+@implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step, fastest=_fastest_step)
 @compiled
 def taylor_step(
     q: Float[Array, "B H K"],
@@ -186,7 +191,8 @@ def taylor_step(
     for name, array in (("q", q), ("k", k), ("v", v)):
         expect_array(name, array, ("B", "H", "dim"), "floating")
     wide = "the kernel takes no float64 state" if state.kv.dtype == jnp.float64 else None
-    chosen = implementation_for("taylor_step", q, k, v, implementation=implementation, unsupported=wide)
+    request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
+    chosen = implementation_for("taylor_step", q, k, v, state, **request)
     if chosen in KERNELS:
         kv, k_sum = state.kv, state.k
         rows = (*q.shape[:2], symmetric_taylor_size(q.shape[-1]))

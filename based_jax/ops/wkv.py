@@ -56,8 +56,9 @@ class WKVState:
 
 def init_wkv_state(batch_size: int, channels: int, dtype: Any = jnp.float32) -> WKVState:
     """Return the state before the first token."""
-    zeros = jnp.zeros((batch_size, channels), dtype)
-    return WKVState(zeros, zeros, jnp.full_like(zeros, EMPTY), init_stream(batch_size))
+    # Three arrays: one used twice could not be donated.
+    sums = (jnp.full((batch_size, channels), value, dtype) for value in (0, 0, EMPTY))
+    return WKVState(*sums, init_stream(batch_size))
 
 
 _How = Chunked[WKVState]

@@ -1,6 +1,7 @@
 """Read the papers' tables from the files in `data`: a .csv each, and their description tables.toml."""
 
 import csv
+import io
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -112,7 +113,8 @@ def _read(name: str) -> Table:
     facts = _descriptions()["tables"][name]
     own = {column: Column(**about) for column, about in facts.get("columns", {}).items()}
     described = shared_columns() | own
-    lines = csv.DictReader((_DATA / f"{name}.csv").read_text(encoding="utf-8").splitlines(), strict=True)
+    text = (_DATA / f"{name}.csv").read_text(encoding="utf-8")
+    lines = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     printed = tuple(lines)
     columns = lines.fieldnames or ()
     values = {column: _values([row[column] for row in printed]) for column in columns}

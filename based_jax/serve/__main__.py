@@ -193,7 +193,7 @@ def require() -> None:
 
 def read_keys(path: Path) -> tuple[str, ...]:
     """Read the keys of a file, one per line, ignoring empty lines; at least one."""
-    keys = tuple(filter(None, map(str.strip, path.read_text("utf-8").splitlines())))
+    keys = tuple(filter(None, map(str.strip, path.read_text("utf-8-sig").splitlines())))
     expect(bool(keys), "api_key_file", str(path), "a file with at least one key")
     return keys
 

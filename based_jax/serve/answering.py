@@ -71,7 +71,7 @@ class Answering:
         self.job, self.worker = job, worker
         self._wanted, self._style, self._clock, self._aside = wanted, style, clock, aside
         self._answers = [
-            Answer(tokenizer, wanted.stop, wanted.echoed(number, request, tokenizer))
+            Answer(tokenizer, wanted.stop, wanted.echoed(number, request, tokenizer), request.prompt)
             for number, request in enumerate(job.requests)
         ]
         self._head = {
@@ -214,5 +214,5 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Res
 
 
 def _event(value: Any) -> bytes:
-    """Encode one server-sent event; JSON contains no line breaks."""
-    return b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n\n"
+    """Encode one server-sent event in ASCII: many clients end lines at U+0085, U+2028 and U+2029 as well."""
+    return b"data: " + json.dumps(value, allow_nan=False).encode("ascii") + b"\n\n"

@@ -1,10 +1,11 @@
 """Turn an engine's tokens into the chunks of OpenAI's answers: text, log-probabilities, finish reason."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from based_jax.data.tokenizers import StreamDecoder, Tokenizer
+from based_jax.data.token_names import token_names
+from based_jax.data.tokenizers import StreamDecoder, Tokenizer, token_bytes
 from based_jax.generate.engine.request import Event, TokenLogprob
 from based_jax.generate.text import StopTexts
 
@@ -25,6 +26,7 @@ class Echo(NamedTuple):
 
     text: str
     tokens: Sequence[int]
+    logprobs: bool = False  # report the tokens, even if there is only the first
 
 
 class Answer:
@@ -33,13 +35,20 @@ class Answer:
     Args:
         stop: texts that end it; they are not part of it.
         echo: the prompt to return first, if the request asked for it.
+        prompt: the prompt's tokens, if it is not returned.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], echo: Echo | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        echo: Echo | None = None,
+        prompt: Sequence[int] = (),
+    ) -> None:
         self._tokenizer = tokenizer
-        self._decoder = StreamDecoder(tokenizer)
         self._stop = StopTexts(stop)
         self._echo = Echo("", ()) if echo is None else echo
+        self._decoder = StreamDecoder(tokenizer, prompt if echo is None else echo.tokens)
         self._begin = len(self._echo.text)  # offset of the answer's own text
         self._decoded = 0  # characters, those after a stop text included
         self._sent = 0
@@ -57,7 +66,8 @@ class Answer:
         """Return the chunk that an event adds; events after the end add nothing."""
         if self.finish is not None:
             return Chunk("", [], self.finish)
-        first = _echoed(self._tokenizer, self._echo, event.prompt_logprobs) if event.prompt_logprobs else []
+        asked = self._echo.logprobs or event.prompt_logprobs
+        first = _echoed(self._tokenizer, self._echo, event.prompt_logprobs) if asked else []
         text = ""
         for index, token in enumerate(event.tokens):
             self.tokens += 1
@@ -111,14 +121,18 @@ def logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokeni
 
     `text_offset` counts characters of the answer's text. The first token of an echoed prompt has nulls.
     """
-    own = [_named(item.token, item.logprob, tokenizer) for _, item in shown]
+    names = [_names(item, tokenizer) for _, item in shown]
     unknown = [math.isnan(item.logprob) for _, item in shown]
     return {
-        "tokens": [name for name, _ in own],
-        "token_logprobs": [None if no else logprob for no, (_, logprob) in zip(unknown, own, strict=True)],
+        "tokens": [own[item.token] for own, (_, item) in zip(names, shown, strict=True)],
+        "token_logprobs": [
+            None if no else _finite(item.logprob) for no, (_, item) in zip(unknown, shown, strict=True)
+        ],
         "top_logprobs": [
-            None if no else dict([pair, *(_named(*other, tokenizer) for other in item.top)])
-            for no, pair, (_, item) in zip(unknown, own, shown, strict=True)
+            None
+            if no
+            else {own[token]: _finite(value) for token, value in ((item.token, item.logprob), *item.top)}
+            for no, own, (_, item) in zip(unknown, names, shown, strict=True)
         ],
         "text_offset": [begin for begin, _ in shown],
     }
@@ -127,21 +141,21 @@ def logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokeni
 def chat_logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokenizer) -> dict[str, Any]:
     """Return OpenAI's `logprobs` object of a message; `bytes` is None for a token that is not text."""
 
-    def described(token: int, logprob: float) -> dict[str, Any]:
-        name, value = _named(token, logprob, tokenizer)
-        text = None if name.startswith("token_id:") else list(name.encode("utf-8"))
-        return {"token": name, "logprob": value, "bytes": text}
+    def described(names: Mapping[int, str], token: int, logprob: float) -> dict[str, Any]:
+        data = list(token_bytes(tokenizer, token)) or None
+        return {"token": names[token], "logprob": _finite(logprob), "bytes": data}
 
-    content = [
-        described(item.token, item.logprob) | {"top_logprobs": [described(*other) for other in item.top]}
-        for _, item in shown
-    ]
+    content = []
+    for _, item in shown:
+        names = _names(item, tokenizer)
+        top = [described(names, *other) for other in item.top]
+        content.append({**described(names, item.token, item.logprob), "top_logprobs": top})
     return {"content": content, "refusal": None}
 
 
-def _named(token: int, logprob: float, tokenizer: Tokenizer) -> tuple[str, float]:
-    """Return a token's name and log-probability; a token that is not text by itself, such as a part of a
-    character, is named ``token_id:N``."""
-    text = tokenizer.decode([token])
-    name = text if text and _UNDECODABLE not in text else f"token_id:{token}"
-    return name, max(float(logprob), _LEAST)
+def _names(item: TokenLogprob, tokenizer: Tokenizer) -> dict[int, str]:
+    return token_names(tokenizer, [item.token, *(token for token, _ in item.top)])
+
+
+def _finite(logprob: float) -> float:
+    return max(float(logprob), _LEAST)

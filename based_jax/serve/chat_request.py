@@ -25,6 +25,16 @@ _REFUSED = {
     "response_format": "answers are texts",
     "chat_template": "the template is the model's own",
 }
+_NEUTRAL = {
+    **dict.fromkeys(("tools", "functions"), ([],)),
+    **dict.fromkeys(("tool_choice", "function_call"), ("none",)),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "metadata": ({},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+}
+"""Fields that are refused or unknown, unless they have one of these values."""
 _MESSAGE = "messages: expected a list of objects with role and content, which are texts, and maybe name"
 
 
@@ -51,11 +61,11 @@ class ChatRequest:
     @classmethod
     def read(cls, body: bytes) -> "ChatRequest":
         """Read JSON; a Refusal (status 400) names the field that is wrong."""
-        fields = read.read_fields(body, (*_OWN, *read.SAMPLER), _REFUSED)
+        fields = read.read_fields(body, (*_OWN, *read.SAMPLER), _REFUSED, _NEUTRAL)
         newer = "max_completion_tokens" in fields
         shows = read.read_typed(fields, "logprobs", bool, False, "true or false")
         top = read.read_integer(fields, "top_logprobs", 0, 0, MAX_LOGPROBS)
-        if "top_logprobs" in fields and not shows:
+        if top and not shows:
             refuse("top_logprobs", f"top_logprobs = {top}: expected only with logprobs = true")
         return cls(
             model=read.read_typed(fields, "model", str, None, "a text"),

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from based_jax.data.tokenizers import Tokenizer
+from based_jax.data.tokenizers import Tokenizer, complete_text, stop_tokens
 from based_jax.generate.engine.request import Request
 from based_jax.generate.sampling import Sampler
 from based_jax.serve import fields as read
@@ -44,7 +44,7 @@ class CompletionRequest:
     @classmethod
     def read(cls, body: bytes) -> "CompletionRequest":
         """Read JSON; a Refusal (status 400) names the field that is wrong."""
-        fields = read.read_fields(body, (*_OWN, *read.SAMPLER), _REFUSED)
+        fields = read.read_fields(body, (*_OWN, *read.SAMPLER), _REFUSED, {"suffix": ("",)})
         n = read.read_integer(fields, "n", 1, 1)
         made = cls(
             model=read.read_typed(fields, "model", str, None, "a text"),
@@ -88,7 +88,7 @@ class CompletionRequest:
             if len(tokens) + self.max_tokens > limits.length:
                 given = f"a prompt of {len(tokens)} tokens and max_tokens = {self.max_tokens}"
                 refuse("prompt", f"{given}: expected at most {limits.length} together", TOO_LONG)
-            options: Any = {"stop_tokens": (tokenizer.eot,), "logprobs": logprobs}
+            options: Any = {"stop_tokens": stop_tokens(tokenizer), "logprobs": logprobs}
             options["prompt_logprobs"] = self.echo and self.logprobs is not None
             first = Request(tokens, self.max_tokens, self.sampler, **options)
             seeds = ((self.seed + i) % 2**32 for i in range(self.candidates))
@@ -100,7 +100,8 @@ class CompletionRequest:
         if not self.echo:
             return None
         prompt = self.prompts[number // self.candidates]
-        return Echo(prompt if isinstance(prompt, str) else tokenizer.decode(prompt), request.prompt)
+        text = prompt if isinstance(prompt, str) else complete_text(tokenizer, prompt)
+        return Echo(text, request.prompt, request.prompt_logprobs)
 
 
 def _encode(prompt: Prompt, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:

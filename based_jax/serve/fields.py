@@ -26,13 +26,20 @@ _IGNORED = ("user",)
 _TOKEN = re.compile("0|[1-9][0-9]{0,9}")  # as a name in JSON, in canonical form
 
 
-def read_fields(body: bytes, known: Sequence[str], refused: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a body that are not null; a Refusal (status 400) names an unknown one.
+def read_fields(
+    body: bytes, known: Sequence[str], refused: Mapping[str, str], neutral: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
+    """Return the fields of a body that ask for something; a Refusal (status 400) names an unknown one.
 
     Args:
         refused: fields of OpenAI's API that are not served -> why.
+        neutral: fields -> values by which they ask for nothing, as null does.
     """
-    fields = {name: value for name, value in parse(body).items() if value is not None}
+    fields = {
+        name: value
+        for name, value in parse(body).items()
+        if value is not None and value not in neutral.get(name, ())
+    }
     for name in fields:
         if name in refused:
             refuse(name, f"{name} is not supported: {refused[name]}")

@@ -20,14 +20,13 @@ from based_jax.testing.compare import assert_close
 TOLERANCE = 2e-6
 """float32 sums in another order, relative to the largest magnitude; measured 1e-7 to 6e-7"""
 
-MAX_LENGTH = 48
-"""capacity of a state in tokens"""
-
 ROWS, LENGTH = 2, 13
 """Every call has one of three forms, since compiling a mixer takes most of a law's time: whole rows without a
 state (`packed`), rows that continue (`continued`), both with masks and segment ids, and one token without
 (`stepped`). Rows are cut by masks."""
 
+MAX_LENGTH = 48
+"""capacity of a state in tokens"""
 
 PACKED = np.repeat([[3, 1, 3, 0]], [4, 3, 1, 5], axis=1).repeat(ROWS, axis=0)
 """segment ids of rows with four documents, the first and the third with the same id"""
@@ -46,10 +45,11 @@ class Runner:
     Args:
         mixer: with its options.
         tolerance: of the laws, relative to the largest magnitude of the outputs.
+        max_length: capacity of the states in tokens.
     """
 
-    def __init__(self, mixer: Mixer, tolerance: float = TOLERANCE):
-        self.mixer, self.tolerance = mixer, tolerance
+    def __init__(self, mixer: Mixer, tolerance: float = TOLERANCE, max_length: int = MAX_LENGTH):
+        self.mixer, self.tolerance, self.max_length = mixer, tolerance, max_length
         x = jax.ShapeDtypeStruct((1, 4, mixer.d_model), jnp.float32)
         self.variables = normals(mixer.init, x, dtype=jnp.float32)
         self._apply = jax.jit(mixer.apply, compiler_options=QUICKLY)
@@ -59,7 +59,7 @@ class Runner:
         return np.asarray(y), state
 
     def fresh(self, rows: int) -> Any:
-        return self.mixer.init_state(rows, MAX_LENGTH)
+        return self.mixer.init_state(rows, self.max_length)
 
 
 def packed(run: Runner, x: np.ndarray, **context: Any) -> np.ndarray:
@@ -103,8 +103,12 @@ def in_chunks(
     return np.concatenate(chunks, axis=1), state
 
 
-NO_NUMBERS = np.resize(np.array([np.nan, np.inf, 1e30, -np.inf, -1e30], np.float32), LENGTH)
-"""Values that padding, other documents and later tokens may have; the cubes of +-1e30 overflow float32."""
+def no_numbers(length: int) -> np.ndarray:
+    """Return values (length, 1) that padding, other documents and later tokens may have.
+
+    The cubes of +-1e30 overflow float32.
+    """
+    return np.resize(np.array([np.nan, np.inf, 1e30, -np.inf, -1e30], np.float32), length)[:, None]
 
 
 def split_law(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> None:
@@ -124,15 +128,18 @@ def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:
         begin += length
 
 
-def containment(run: Runner, x: np.ndarray, cut: int) -> None:
-    """Check that NaN and infinity reach later tokens of their document, over calls too, and no others."""
+def containment(run: Runner, x: np.ndarray, cut: int, begin: int = 4, bad: int = 6, end: int = 9) -> None:
+    """Check that NaN and infinity reach later tokens of their document, over calls too, and no others.
+
+    The document has the tokens from `begin` to `end`; those from `bad` on are no numbers.
+    """
     index = np.arange(x.shape[1])
-    ids = np.broadcast_to(np.repeat([0, 1, 2], [4, 5, 4]), x.shape[:2])
-    broken = (ids == 1) & (index >= 6)
-    bad = np.where(broken[..., None], NO_NUMBERS[:, None], x)
+    ids = np.broadcast_to((index >= begin).astype(int) + (index >= end), x.shape[:2])
+    broken = (ids == 1) & (index >= bad)
+    inputs = np.where(broken[..., None], no_numbers(x.shape[1]), x)
     clean = packed(run, x, segment_ids=ids)
-    expect_broken(packed(run, bad, segment_ids=ids), clean, broken, run.tolerance)
-    parts, _ = in_chunks(run, bad, [cut, x.shape[1] - cut], segment_ids=ids)
+    expect_broken(packed(run, inputs, segment_ids=ids), clean, broken, run.tolerance)
+    parts, _ = in_chunks(run, inputs, [cut, x.shape[1] - cut], segment_ids=ids)
     expect_broken(parts, clean, broken, run.tolerance)
 
 
@@ -148,7 +155,7 @@ def expect_broken(
 def padding_law(run: Runner, x: np.ndarray, lengths: list[int], more: np.ndarray) -> None:
     """Check that padding changes no real output, and that calls continue after the last real token."""
     mask = np.arange(x.shape[1]) < np.array(lengths)[:, None]
-    garbage = np.where(mask[..., None], x, NO_NUMBERS[: x.shape[1], None])
+    garbage = np.where(mask[..., None], x, no_numbers(x.shape[1]))
     padded, state = continued(run, garbage, run.fresh(len(x)), mask=mask)
     stateless = packed(run, garbage, mask=mask)
     after, _ = continued(run, more, state)
@@ -167,7 +174,7 @@ def causality(run: Runner, x: np.ndarray, t: int, tolerance: float = 0.0) -> Non
     before, after = packed(run, x), packed(run, other)
     assert_close(after[:, :t], before[:, :t], tolerance)
     assert np.any(before[:, t] != after[:, t])
-    other[:, t:] = NO_NUMBERS[t:, None]
+    other[:, t:] = no_numbers(x.shape[1])[t:]
     after = packed(run, other)
     assert_close(after[:, :t], before[:, :t], tolerance)
     assert np.all(np.isnan(after[:, t:]))

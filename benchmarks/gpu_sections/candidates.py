@@ -1,4 +1,4 @@
-"""Implementations of causal attention: our kernels, plain JAX, cuDNN, flash-linear-attention."""
+"""Implementations of causal attention in JAX: our kernels, plain JAX, cuDNN."""
 
 import functools
 import math
@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import pallas_kernels
 from based_jax import ops
 from benchmarks import io_model
-from benchmarks.gpu_sections import peers
-from benchmarks.gpu_sections.device import Rates
+from benchmarks.gpu_sections.device import rates
 from benchmarks.gpu_sections.session import Session, UnavailableError
 from benchmarks.gpu_sections.stopwatch import Candidate, Prepared, jitted
 from benchmarks.io_model import Sizes
@@ -25,61 +24,57 @@ FORWARD = "forward"
 FORWARD_BACKWARD = "forward_backward"
 
 
-def attention(session: Session, sizes: Sizes, direction: str, rates: Rates) -> list[Candidate]:
+class Inputs:
+    """q, k, v and the gradient of y, or the first `count` of them; made on the device at the first use."""
+
+    def __init__(self, sizes: Sizes, key_size: int, count: int):
+        self._make = functools.partial(_arrays, sizes, key_size, count)
+        self.shapes = jax.eval_shape(self._make)
+
+    @functools.cached_property
+    def _made(self) -> list[jax.Array]:
+        return self._make()
+
+    def arrays(self) -> list[jax.Array]:
+        """Return the arrays, the same at every call."""
+        return self._made
+
+
+def attention(direction: str, sizes: Sizes, session: Session) -> list[Candidate]:
     """List all of them, ours first. Softmax queries and keys have V channels, as in a Transformer."""
-    taylor = functools.lru_cache(None)(lambda: arrays(sizes, sizes.key_size))
-    softmax = functools.lru_cache(None)(lambda: arrays(sizes, sizes.value_size))
-    limit = memory_limit()
+    count = 3 if direction == FORWARD else 4
+    taylor, softmax = (Inputs(sizes, width, count) for width in (sizes.key_size, sizes.value_size))
+    limit, ideal, found = memory_limit(), ours_cost(sizes, direction), rates(session)
 
-    def row(name: str, function: Callable[..., Any], inputs: Any, cost: io_model.Cost | None) -> Candidate:
+    def row(
+        name: str, function: Callable[..., Any], inputs: Inputs, cost: io_model.Cost | None, needs: float = 0
+    ) -> Candidate:
         def prepare() -> Prepared:
-            if direction == FORWARD:
-                return jitted(function, inputs()[:3], memory_limit=limit)
-            return jitted(with_gradients(function), inputs(), memory_limit=limit)
+            if needs > limit:
+                raise UnavailableError(f"needs {needs / 2**30:.0f} GiB")
+            run = function if direction == FORWARD else with_gradients(function)
+            return jitted(run, inputs.shapes, memory_limit=limit, make=inputs.arrays)
 
-        bound = None if cost is None else rates.bound(cost)
-        return Candidate(name, prepare, {"direction": direction}, bound, ours=name == "pallas")
+        bound = None if cost is None else found.bound(cost)
+        return Candidate(name, prepare, {"direction": direction}, bound, ours=name in ("pallas", "mosaic"))
 
-    ideal = ours_cost(sizes, direction)
-    rows = [
-        row("pallas", pallas_kernels.taylor_attention, taylor, ideal),
-        row("xla", _named("xla"), taylor, ideal),
-    ]
+    names = ("pallas", "mosaic", "triton", "xla")
+    rows = [row(name, _named(name), taylor, ideal) for name in names]
     softmax_cost = None
     if direction == FORWARD:
-        rows.append(row("triton", _named("triton"), taylor, ideal))
-        rows.append(row("cumulative_sum", cumulative_sum, taylor, ideal))
+        # XLA holds the products and their sums, and some of them twice.
+        needs = 3 * sizes.tokens * io_model.symmetric_size(sizes.key_size) * sizes.value_size * sizes.itemsize
+        rows.append(row("cumulative_sum", cumulative_sum, taylor, ideal, needs))
         softmax_cost = io_model.softmax(sizes)
-    rows.append(row("softmax_cudnn", softmax_for(session), softmax, softmax_cost))
-    for name in peers.NAMES:
-        prepare = functools.partial(peers.prepare, name, sizes, direction != FORWARD)
-        rows.append(Candidate(name, prepare, {"direction": direction}, rates.bound(ideal)))
-    return rows
+    return [*rows, row("softmax_cudnn", softmax_for(session), softmax, softmax_cost)]
 
 
-def backends(sizes: Sizes, rates: Rates) -> list[Candidate]:
-    """List the forward pass of the portable kernels, and that of Hopper's own instructions."""
-    inputs = functools.lru_cache(None)(lambda: arrays(sizes, sizes.key_size)[:3])
-    bound = rates.bound(ours_cost(sizes, FORWARD))
-    return [
-        Candidate(name, functools.partial(_prepared, name, inputs), {"direction": FORWARD}, bound, ours=True)
-        for name in ("pallas", "mosaic")
-    ]
-
-
-def _prepared(name: str, inputs: Callable[[], list[jax.Array]]) -> Prepared:
-    return jitted(_named(name), inputs())
-
-
-def arrays(sizes: Sizes, key_size: int) -> list[jax.Array]:
-    """Make q, k, v and the gradient of y on the device."""
+def _arrays(sizes: Sizes, key_size: int, count: int) -> list[jax.Array]:
     shape = (sizes.batch, sizes.length, sizes.heads)
-    widths = (key_size, key_size, sizes.value_size, sizes.value_size)
+    widths = (key_size, key_size, sizes.value_size, sizes.value_size)[:count]
     dtype = {2: jnp.bfloat16, 4: jnp.float32}[sizes.itemsize]
-    return [
-        jax.random.normal(key, (*shape, width), dtype)
-        for key, width in zip(jax.random.split(jax.random.key(0), 4), widths, strict=True)
-    ]
+    keys = jax.random.split(jax.random.key(0), 4)
+    return [jax.random.normal(key, (*shape, width), dtype) for key, width in zip(keys, widths, strict=False)]
 
 
 def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,19 +117,21 @@ def softmax_for(session: Session, is_causal: bool = True) -> Callable[..., Any]:
 
 def _named(implementation: str) -> Callable[..., Any]:
     def run(q: Any, k: Any, v: Any) -> Any:
-        require("taylor_attention", implementation)
+        if implementation == "mosaic" and pallas_kernels.is_interpreted():
+            raise UnavailableError("the interpreter of Mosaic takes minutes")
+        require("taylor_attention", implementation, q, k, v)
         return ops.taylor_attention(q, k, v, implementation=implementation)
 
     return run
 
 
-def require(op: str, implementation: str) -> None:
-    """Check that the implementation can run here.
+def require(op: str, implementation: str, *arrays: Any) -> None:
+    """Check that the implementation can run here, on these arrays if given.
 
     Raises:
         UnavailableError: it cannot; the message has the reason.
     """
     try:
-        ops.implementation_for(op, implementation=implementation)
+        ops.implementation_for(op, *arrays, implementation=implementation)
     except ValueError as error:
         raise UnavailableError(str(error)) from None

@@ -14,10 +14,10 @@ from benchmarks.gpu_sections.session import Session, Step, UnavailableError
 QUICK = (2, 3, 4)
 """The checks that the interpreter compiles in seconds: each op once."""
 
-HEADLINE = 5
-"""Checks that come before the model: each op's most used variant."""
+HEADLINE = 7
+"""Checks that come before everything else: each op's most used variants."""
 
-AHEAD = 8
+AHEAD = 12
 """Checks that are compiled in threads while an earlier one runs, as compiling takes most of the time."""
 
 TOGETHER = "all, while others compile"
@@ -25,11 +25,11 @@ TOGETHER = "all, while others compile"
 
 
 def steps(session: Session) -> list[Step]:
-    """List a step per check, the headline shape first, the twins last."""
+    """List a step per check, the most used first."""
     every, large = checks(), large_checks()
     if session.sizing.quick:
         every, large = [every[i].tiny() for i in QUICK], [check.tiny() for check in large]
-    return _steps(session, [*every[:HEADLINE], *large, *every[HEADLINE:], *triton_twins()])
+    return _steps(session, [*every[:HEADLINE], *large, *every[HEADLINE:], *triton_twins()], HEADLINE)
 
 
 def mosaic_steps(session: Session) -> list[Step]:
@@ -39,11 +39,13 @@ def mosaic_steps(session: Session) -> list[Step]:
     return _steps(session, mosaic_twins())
 
 
-def _steps(session: Session, every: Sequence[Check]) -> list[Step]:
+def _steps(session: Session, every: Sequence[Check], urgent: int | None = None) -> list[Step]:
+    """List a step per check; the first `urgent` ones, or all, come before what has been measured earlier."""
     names = [check.name for check in every]
     blamed = [name for name in names if session.broken(name, TOGETHER)]
     compiler = _Compiler(every, 0 if blamed else AHEAD)
-    return [Step(check.name, partial(_check, check, compiler)) for check in every]
+    first = every[:urgent]
+    return [Step(check.name, partial(_check, check, compiler), urgent=check in first) for check in every]
 
 
 class _Compiler:

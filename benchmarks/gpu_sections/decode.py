@@ -19,7 +19,7 @@ from benchmarks import io_model
 from benchmarks.gpu_sections.candidates import require, softmax_for
 from benchmarks.gpu_sections.device import rates
 from benchmarks.gpu_sections.session import Session, Step, UnavailableError
-from benchmarks.gpu_sections.stopwatch import Candidate, Prepared, compare, jitted
+from benchmarks.gpu_sections.stopwatch import Candidate, Prepared, jitted
 
 KEY_SIZE, SIZE, HEADS, WINDOW = 16, 64, 16, 64
 
@@ -41,20 +41,26 @@ One = Callable[..., tuple[jax.Array, Any]]
 def decode_steps(session: Session) -> list[Step]:
     """List a step per batch."""
     if session.sizing.quick:
-        return [Step("B2", partial(_decode, 2, "float32"))]
-    steps = [Step(f"B{batch}", partial(_decode, batch, "float32")) for batch in BATCHES]
-    narrow = [Step(f"B{batch} bfloat16 state", partial(_decode, batch, "bfloat16")) for batch in NARROW]
+        return [_step("B2", _decode, 2, 1)]
+    steps = [_step(f"B{batch}", _decode, batch) for batch in BATCHES]
+    narrow = [_step(f"B{batch} bfloat16 state", _decode, batch, state="bfloat16") for batch in NARROW]
     return [*steps[:4], *narrow, *steps[4:]]
 
 
 def window_steps(session: Session) -> list[Step]:
     """List a step per batch."""
-    batches = (2,) if session.sizing.quick else BATCHES
-    return [Step(f"B{batch}", partial(_window, batch)) for batch in batches]
+    if session.sizing.quick:
+        return [_step("B2", _window, 2, 1)]
+    return [_step(f"B{batch}", _window, batch, window=WINDOW) for batch in BATCHES]
 
 
-def _decode(batch: int, dtype: str, session: Session) -> None:
-    heads = 1 if session.sizing.quick else HEADS
+def _step(name: str, rows: Callable[..., Any], batch: int, heads: int = HEADS, **facts: Any) -> Step:
+    facts = {"batch": batch, "heads": heads} | facts
+    dtype = facts.get("state", "float32")
+    return Step(name, candidates=partial(rows, batch, heads, dtype), facts=facts)
+
+
+def _decode(batch: int, heads: int, dtype: str, session: Session) -> list[Candidate]:
     itemsize = jnp.dtype(dtype).itemsize
     bound = rates(session).bound(io_model.taylor_step(batch, heads, KEY_SIZE, SIZE, state_itemsize=itemsize))
     state = ops.init_taylor_state(batch, heads, KEY_SIZE, SIZE, jnp.dtype(dtype))
@@ -66,13 +72,10 @@ def _decode(batch: int, dtype: str, session: Session) -> None:
         return partial(ops.taylor_step, implementation=name)
 
     names = ("pallas", "triton", "xla")
-    rows = _rows(session, names, one, (KEY_SIZE, KEY_SIZE, SIZE), state, (batch, heads), bound)
-    step = f"B{batch}" + (f" {dtype} state" if dtype != "float32" else "")
-    compare(session, step, rows, batch=batch, heads=heads, state=dtype)
+    return _rows(session, names, one, (KEY_SIZE, KEY_SIZE, SIZE), state, (batch, heads), bound)
 
 
-def _window(batch: int, session: Session) -> None:
-    heads = 1 if session.sizing.quick else HEADS
+def _window(batch: int, heads: int, _: str, session: Session) -> list[Candidate]:
     bound = rates(session).bound(io_model.window_step(batch, heads, WINDOW, SIZE))
     cache = ops.init_kv_cache(batch, WINDOW, heads, SIZE, SIZE, jnp.bfloat16)
     stream = dataclasses.replace(cache.stream, length=jnp.full((batch,), POSITION, jnp.int32))
@@ -85,8 +88,7 @@ def _window(batch: int, session: Session) -> None:
         return partial(ops.window_step, implementation=name)
 
     names = ("pallas", "triton", "xla", "softmax_cudnn")
-    rows = _rows(session, names, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound)
-    compare(session, f"B{batch}", rows, batch=batch, heads=heads, window=WINDOW)
+    return _rows(session, names, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound)
 
 
 def _dot_product_step(attend: Any, q: Any, k: Any, v: Any, cache: Any) -> tuple[jax.Array, Any]:

@@ -76,7 +76,8 @@ def rates(session: Session) -> Rates:
 
 def steps(session: Session) -> list[Step]:
     """List the steps: facts, copy bandwidth, matmul rate."""
-    return [Step("facts", _facts), Step("copy", _copy), Step("matmul", _matmul)]
+    found = {"facts": _facts, "copy": _copy, "matmul": _matmul}
+    return [Step(name, run, urgent=True) for name, run in found.items()]
 
 
 def _facts(session: Session) -> None:

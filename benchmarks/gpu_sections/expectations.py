@@ -39,19 +39,6 @@ def _three_passes(rows: Rows) -> float | None:
     return None if None in found else sum(filter(None, found))
 
 
-def _candidate(**fields: int) -> Callable[[Rows], float | None]:
-    """Return the time of `outputs` with these block sizes over that with the current ones."""
-
-    def value(rows: Rows) -> float | None:
-        found = measured(rows, "tuning", "outputs candidates")
-        present = next((row["variant"] for row in found if row["ratio_to_first"] == 1), None)
-        if present is None:
-            return None
-        return next((row["ratio_to_first"] for row in found if row["variant"] == present | fields), None)
-
-    return value
-
-
 def _largest_error(rows: Rows) -> float | None:
     found = [r for r in rows if r["section"] == "correctness" and "N2048" in r.get("step", "")]
     return next((row["errors"].get("y") for row in found if row.get("errors")), None)
@@ -71,7 +58,7 @@ EXPECTATIONS = (
     Expectation(
         "the same through Mosaic GPU (jax 0.11 or newer)",
         "1.2 ms (0.8 to 1.8)",
-        _seconds("mosaic_forward", "B16 N32768", "mosaic"),
+        _seconds("forward", "B16 N32768", "mosaic"),
     ),
     Expectation("the same in three passes, L = 4096", "1.8 ms", _three_passes),
     Expectation("backward alone, L = N", "5 to 6 ms", backward),
@@ -81,10 +68,6 @@ EXPECTATIONS = (
     Expectation("forward, B 4 (64 heads), N 32768", "0.65 ms", _seconds("blocks", "B4 N32768", "default")),
     Expectation("the same, B 4, serial", "1.2 ms", _seconds("blocks", "B4 N32768", "serial")),
     Expectation("forward, B 16, N 2048", "0.12 to 0.18 ms", _seconds("forward", "B16 N2048", "pallas")),
-    Expectation(
-        "`outputs`, 128 tokens and 8 warps over 64 and 4", "1.12", _candidate(chunk=128, warps=8), "", 1
-    ),
-    Expectation("`outputs`, value tile 32 over 64", "1.74", _candidate(value_tile=32), "", 1),
     Expectation(
         "decoding step, B 128, H 16", "40 to 50 us", _seconds("decode", "B128", "pallas loop"), "us", 1e6
     ),

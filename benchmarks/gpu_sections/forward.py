@@ -1,5 +1,6 @@
-"""Sections `forward`, `backward`, `blocks`, `mosaic_forward`: causal attention by length, batch and block."""
+"""Sections `forward`, `backward`, `blocks`: causal attention by length, batch and block."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pallas_kernels
@@ -7,8 +8,8 @@ from benchmarks import io_model
 from benchmarks.gpu_sections import candidates
 from benchmarks.gpu_sections.candidates import FORWARD, FORWARD_BACKWARD
 from benchmarks.gpu_sections.device import rates
-from benchmarks.gpu_sections.session import Session, Step, UnavailableError
-from benchmarks.gpu_sections.stopwatch import Candidate, compare, jitted
+from benchmarks.gpu_sections.session import Session, Step
+from benchmarks.gpu_sections.stopwatch import Candidate, jitted
 from benchmarks.io_model import Sizes
 
 HEADS = 16
@@ -38,57 +39,35 @@ def backward_steps(session: Session) -> list[Step]:
     return _steps(session, FORWARD_BACKWARD)
 
 
-def mosaic_steps(session: Session) -> list[Step]:
-    """List a step per size: the portable forward pass against that of Hopper's own instructions."""
-    if pallas_kernels.is_interpreted():
-        raise UnavailableError("the interpreter takes minutes; tests/kernels/test_mosaic_taylor.py runs it")
-    return [Step(_name(*size), partial(_compare_backends, *size)) for size in (*TARGETS, *SWEEP)]
-
-
 def block_steps(session: Session) -> list[Step]:
     """Compare block lengths with each other."""
     sizes = ((1, 32768), (4, 32768)) if not session.sizing.quick else ((1, 130),)
-    return [Step(_name(*size), partial(_blocks, *size)) for size in sizes]
+    return [_step(session, size, _blocks) for size in sizes]
 
 
 def _steps(session: Session, direction: str) -> list[Step]:
     sizes = ((1, 130),) if session.sizing.quick else (*TARGETS, *SWEEP)
-    return [Step(_name(*size), partial(_compare, *size, direction)) for size in sizes]
+    return [_step(session, size, partial(candidates.attention, direction)) for size in sizes]
 
 
-def _name(batch: int, length: int) -> str:
-    return f"B{batch} N{length}"
+def _step(session: Session, size: tuple[int, int], rows: Callable[..., list[Candidate]]) -> Step:
+    sizes = Sizes(*size, 1 if session.sizing.quick else HEADS)
+    facts = {"batch": sizes.batch, "length": sizes.length, "heads": sizes.heads}
+    name, urgent = f"B{sizes.batch} N{sizes.length}", size in TARGETS
+    return Step(name, candidates=partial(rows, sizes), facts=facts, urgent=urgent)
 
 
-def _sizes(session: Session, batch: int, length: int) -> Sizes:
-    return Sizes(batch, length, 1 if session.sizing.quick else HEADS)
+def _blocks(sizes: Sizes, session: Session) -> list[Candidate]:
+    found = rates(session)
+    inputs = candidates.Inputs(sizes, sizes.key_size, 3)
 
+    def row(name: str, **block: int) -> Candidate:
+        function = partial(pallas_kernels.taylor_attention, **block)
+        prepare = partial(jitted, function, inputs.shapes, make=inputs.arrays)
+        length = block.get("block")
+        cost = io_model.forward(Sizes(**{**vars(sizes), "block": None if name == "serial" else length}))
+        return Candidate(name, prepare, block, found.bound(cost) if block else None, ours=True)
 
-def _compare(batch: int, length: int, direction: str, session: Session) -> None:
-    sizes = _sizes(session, batch, length)
-    rows = candidates.attention(session, sizes, direction, rates(session))
-    compare(session, _name(batch, length), rows, batch=batch, length=length, heads=sizes.heads)
-
-
-def _compare_backends(batch: int, length: int, session: Session) -> None:
-    sizes = _sizes(session, batch, length)
-    rows = candidates.backends(sizes, rates(session))
-    compare(session, _name(batch, length), rows, batch=batch, length=length, heads=sizes.heads)
-
-
-def _blocks(batch: int, length: int, session: Session) -> None:
-    sizes = _sizes(session, batch, length)
-    q, k, v, _ = candidates.arrays(sizes, sizes.key_size)
     lengths = (64, None) if session.sizing.quick else BLOCKS
-
-    def row(block: int | None) -> Candidate:
-        function = partial(pallas_kernels.taylor_attention, block=block or length)
-        cost = io_model.forward(Sizes(**{**vars(sizes), "block": block}))
-        name = "serial" if block is None else f"block {block}"
-        return Candidate(
-            name, lambda: jitted(function, [q, k, v]), {"block": block}, rates(session).bound(cost), ours=True
-        )
-
-    rows = [row(block) for block in lengths]
-    default = Candidate("default", lambda: jitted(pallas_kernels.taylor_attention, [q, k, v]), ours=True)
-    compare(session, _name(batch, length), [default, *rows], batch=batch, length=length, heads=sizes.heads)
+    named = {"serial" if n is None else f"block {n}": n or sizes.length for n in lengths}
+    return [row("default"), *(row(name, block=length) for name, length in named.items())]

@@ -10,7 +10,20 @@ import numpy as np
 from jax import lax
 
 import pallas_kernels
+from based_jax.models import MixerSpec, ModelConfig
 from benchmarks.gpu_sections.checks import TOLERANCES, Check, Outcome, Program, error
+
+
+def with_implementation(config: ModelConfig, name: str | None) -> ModelConfig:
+    """Return the model with implementation `name` for every op that has kernels; None picks the best."""
+    options = {"linear_attention": "implementation", "sliding_window": "step_implementation"}
+    mixers = {
+        letter: MixerSpec(spec.mixer, {**spec.options, options[spec.mixer]: name})
+        if spec.mixer in options
+        else spec
+        for letter, spec in config.mixers.items()
+    }
+    return config.replace(mixers=mixers)
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,6 @@ class Model(Check):
     def _trained(self, tokens: jax.Array, implementation: str | None) -> tuple[jax.Array, jax.Array]:
         """Return losses of the training steps, and the logits of decoding with the trained model."""
         import based_jax as bj
-        from benchmarks.gpu_sections.model import with_implementation
 
         config = with_implementation(bj.presets.get("based-tiny"), implementation)
         config = dataclasses.replace(

@@ -1,94 +1,140 @@
-"""Section `model`: tokens per second of a whole Based model, with and without the kernels.
+"""Sections `train`, `generate`, `prefill`: whole models of equal size, Based and a Transformer++.
 
-Prefill reads a prompt and keeps the state; decoding makes tokens one by one, greedily, in one program.
-Weights are random, and stored as for decoding (`generate.weights`): a step reads bfloat16, not float32.
+A training step has 16 rows of 2,048 tokens. A prompt is read into an empty state. Tokens are made greedily in
+one program, after half of the 1,024 tokens for which the state has capacity besides a prompt of 128: the time
+of a step grows linearly with the tokens before it, so this is the mean of all 1,024. Parameters are random,
+and stored as each use has them: in float32 for training, for decoding in bfloat16 (`generate.weights`).
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
 
-from based_jax.models import LanguageModel, MixerSpec, ModelConfig
-from benchmarks.decode_models import BASED, model_config, random_weights
-from benchmarks.gpu_sections.session import Session, Step
-from benchmarks.gpu_sections.stopwatch import Candidate, compare, jitted
+from based_jax.models import ModelConfig
+from benchmarks.decode_models import (
+    ATTENTION,
+    BASED,
+    CUDNN,
+    DRAWN,
+    INIT_STD,
+    abstract_weights,
+    model_config,
+    one_of_each,
+    random_weights,
+    unavailable,
+    with_weights_of,
+)
+from benchmarks.decode_programs import Work, decode_arguments, decoding, filled, reading
+from benchmarks.gpu_sections.session import Session, Step, UnavailableError
+from benchmarks.gpu_sections.stopwatch import Candidate, Prepared, jitted
 
-PREFILL = ((4, 4096), (1, 16384))
-"""(batch, tokens)"""
+ROWS, LENGTH = 16, 2048
+"""Of a training step."""
 
-DECODE = (128, 1)
-"""Batches."""
+GENERATE = (
+    ("1b", 128, (BASED, CUDNN)),
+    ("1b", 128, (ATTENTION,)),
+    ("360m", 128, (BASED, CUDNN, ATTENTION)),
+    ("360m", 1, (BASED, CUDNN, ATTENTION)),
+)
+"""(size, batch, models): two caches of a Transformer++ of 1b do not fit into 80 GB"""
 
-NEW_TOKENS = 16
+PREFILL = (("1b", 128, 128), ("360m", 1, 16384), ("360m", 1, 65536))
+"""(size, batch, tokens)"""
 
-
-def with_implementation(config: ModelConfig, name: str | None) -> ModelConfig:
-    """Return the model with implementation `name` for every op that has kernels; None picks the best."""
-    options = {"linear_attention": "implementation", "sliding_window": "step_implementation"}
-    mixers = {
-        letter: MixerSpec(spec.mixer, {**spec.options, options[spec.mixer]: name})
-        if spec.mixer in options
-        else spec
-        for letter, spec in config.mixers.items()
-    }
-    return config.replace(mixers=mixers)
+DECODED = Work(batch=1, start=128 + 512, tokens=128, capacity=128 + 1024)
 
 
-def steps(session: Session) -> list[Step]:
-    """List prefill and decoding."""
-    quick = session.sizing.quick
-    # In this order: the second uses the parameters that the first has made.
-    load = cache(partial(_load, quick))
-    prefill, decode = (((1, 24),), (1,)) if quick else (PREFILL, DECODE)
+def train_steps(session: Session) -> list[Step]:
+    """List a training step of both models."""
+    rows, length = (1, 64) if session.sizing.quick else (ROWS, LENGTH)
+    what = f"B{rows} N{length}"
+    return [_step(session, "360m", what, (BASED, CUDNN), partial(_training, rows, length), rows * length)]
+
+
+def generate_steps(session: Session) -> list[Step]:
+    """List making tokens, by size and batch."""
+    work = DECODED._replace(tokens=2) if session.sizing.quick else DECODED
+    steps = []
+    for size, batch, names in GENERATE[-1:] if session.sizing.quick else GENERATE:
+        what = f"B{batch}" if BASED in names else f"B{batch} {' '.join(names)}"
+        prepare = partial(_decoding, work._replace(batch=batch))
+        steps.append(_step(session, size, what, names, prepare, batch * work.tokens))
+    return steps
+
+
+def prefill_steps(session: Session) -> list[Step]:
+    """List reading prompts, by their length."""
+    cases = [("360m", 1, 24)] if session.sizing.quick else PREFILL
     return [
-        *(Step(f"prefill B{b} N{n}", partial(_prefill, load, b, n)) for b, n in prefill),
-        *(Step(f"decode B{b}", partial(_decode, load, b)) for b in decode),
+        _step(session, size, f"B{rows} N{n}", (BASED, CUDNN), partial(_reading, rows, n), rows * n)
+        for size, rows, n in cases
     ]
 
 
-def _load(quick: bool) -> tuple[dict[str, Any], Any]:
-    """Return the models by name of the implementation, and their parameters."""
-    config = model_config(BASED, "tiny" if quick else "360m", "bfloat16")
-    if quick:
-        config = config.replace(schedule="LS")
-    names: tuple[str | None, ...] = (None, "xla")
-    models = {str(name): LanguageModel(with_implementation(config, name)) for name in names}
-    return models, random_weights(config)
+def _step(
+    session: Session,
+    size: str,
+    what: str,
+    names: tuple[str, ...],
+    prepare: Callable[[ModelConfig, Any, Callable[[], Any]], Prepared],
+    tokens: int,
+) -> Step:
+    def config(name: str) -> ModelConfig:
+        if session.sizing.quick:
+            return one_of_each(model_config(name, "tiny", "bfloat16"))
+        return model_config(name, size, "bfloat16")
+
+    def candidates(_: Session) -> list[Candidate]:
+        weights = cache(random_weights)
+
+        def prepared(name: str) -> Prepared:
+            if (reason := unavailable(name, config(name))) is not None:
+                raise UnavailableError(reason)
+            own = config(with_weights_of(name))
+            return prepare(config(name), abstract_weights(own), partial(weights, own))
+
+        return [Candidate(name, partial(prepared, name), ours=name == BASED, tokens=tokens) for name in names]
+
+    return Step(f"{size} {what}", candidates=candidates, facts={"size": size})
 
 
-def _prefill(load: Any, batch: int, length: int, session: Session) -> None:
-    models, params = load()
-    tokens = jnp.ones((batch, length), jnp.int32)
+def _training(rows: int, length: int, config: ModelConfig, *_: Any) -> Prepared:
+    try:
+        from benchmarks.static.programs import training
+    except ImportError as error:
+        raise UnavailableError(f"needs the packages of the trainer ({error})") from None
+    step, shapes = training(config, rows, length)
+    drawn = INIT_STD * np.random.default_rng(0).standard_normal(DRAWN, np.float32)
 
-    def run(model: Any, params: Any, tokens: Any) -> Any:
-        h, state = model.apply(params, tokens, model.init_state(batch, length), method="hidden")
-        return model.apply(params, h[:, -1], method="unembed"), state
+    def make() -> list[Any]:
+        def filled(leaf: Any) -> jax.Array:
+            return jnp.asarray(np.resize(drawn, leaf.shape))
 
-    _compare(session, f"prefill B{batch} N{length}", models, run, [params, tokens], batch * length)
+        state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
+        tokens = np.random.default_rng(0).integers(0, config.vocab_size, (rows, length + 1), np.int32)
+        batch = {"inputs": jnp.asarray(tokens[:, :-1]), "targets": jnp.asarray(tokens[:, 1:])}
+        return [replace(state, params=jax.tree.map(filled, shapes[0].params)), batch]
 
-
-def _decode(load: Any, batch: int, session: Session) -> None:
-    models, params = load()
-    steps = 2 if session.sizing.quick else NEW_TOKENS
-
-    def run(model: Any, params: Any, token: Any) -> Any:
-        def step(carry: Any, _: None) -> Any:
-            token, state = carry
-            logits, state = model.apply(params, token[:, None], state)
-            return (jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), state), token
-
-        return lax.scan(step, (token, model.init_state(batch, 64)), length=steps)[1]
-
-    token = jnp.ones((batch,), jnp.int32)
-    _compare(session, f"decode B{batch}", models, run, [params, token], batch * steps)
+    return jitted(step, shapes, {0: 0}, make=make)
 
 
-def _compare(session: Session, step: str, models: Any, run: Any, arguments: list[Any], tokens: int) -> None:
-    rows = [
-        Candidate(name, partial(jitted, partial(run, model), arguments), {"tokens": tokens}, ours=True)
-        for name, model in models.items()
-    ]
-    for name, seconds in compare(session, step, rows).items():
-        session.say(f"{step}: implementation {name}: {tokens / seconds:,.0f} tokens/s")
+def _decoding(work: Work, config: ModelConfig, params: Any, weights: Callable[[], Any]) -> Prepared:
+    shapes = decode_arguments(config, params, work)
+
+    def make() -> list[Any]:
+        return [weights(), *shapes[1:2], filled(shapes[2]), shapes[3]]
+
+    return jitted(decoding(config, work.tokens), shapes, {2: 1}, make=make)
+
+
+def _reading(
+    rows: int, length: int, config: ModelConfig, params: Any, weights: Callable[[], Any]
+) -> Prepared:
+    tokens = jnp.ones((rows, length), jnp.int32)
+    return jitted(reading(config, length), [params, tokens], make=lambda: [weights(), tokens])

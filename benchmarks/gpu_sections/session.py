@@ -7,7 +7,7 @@ skips it with that reason, and continues (`resume`).
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.gpu_sections.summary import summary
 from pallas_kernels import journal
 from pallas_kernels.flags import one_line
-from pallas_kernels.journal import BROKE, DeviceLostError, check_device, finite
+from pallas_kernels.journal import DeviceLostError, check_device, finite
 
 UPDATE_SECONDS = 20.0
 """While only compilers work, the report is written this often."""
@@ -55,7 +55,6 @@ class Session:
     begun: float = field(init=False)
     spent: float = field(init=False)
     """seconds of earlier processes of the same run"""
-    section_ends: float = field(init=False, default=0.0)
     section: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
@@ -67,8 +66,8 @@ class Session:
         return self.clock() - self.begun
 
     def left(self) -> float:
-        """Return the seconds until this section must end."""
-        return min(self.section_ends, 60 * self.minutes) - self.elapsed
+        """Return the seconds until the run must end."""
+        return 60 * self.minutes - self.elapsed
 
     def say(self, text: str) -> None:
         """Print a line of progress with the seconds since the start."""
@@ -94,14 +93,17 @@ class Session:
         self.say(f"{step}: {what} skipped, {reason}")
 
     @contextmanager
-    def guarded(self, step: str, what: str, ours: bool = True) -> Iterator[None]:
+    def guarded(self, step: str, what: str, ours: bool = True, runs: bool = True) -> Iterator[None]:
         """Turn errors inside into a row, and if `ours` into exit status 1; a lost device raises.
+
+        With `runs` False, the report keeps what it says is running.
 
         Raises:
             DeviceLostError: the device has stopped working.
         """
         before = self.report["running"]
-        self.running(step, what)
+        if runs:
+            self.running(step, what)
         try:
             yield
         except Exception as error:  # compilers and devices raise all kinds; other cases still run
@@ -110,6 +112,7 @@ class Session:
             if isinstance(error, UnavailableError):
                 self.skip(step, what, str(error))
             else:
+                self.running(step, what)  # what is to blame if the device is lost
                 check_device(error)
                 self.add(step=step, what=what, status="failed", reason=one_line(error)[:500], ours=ours)
                 self.say(f"{step}: {what} FAILED, {one_line(error)[:160]}")
@@ -131,42 +134,22 @@ class Session:
         """Return whether this ended an earlier process."""
         return [self.section, step, what] in self.report["broken"]
 
-    def run_section(self, name: str, steps: Iterator["Step"] | Sequence["Step"], seconds: float) -> None:
-        """Run the steps that no earlier process has run, until `seconds` are spent.
-
-        The first step always runs: a section without numbers would be useless.
-        """
-        self.section, self.section_ends = name, self.elapsed + seconds
-        self.say(f"up to {seconds:.0f} s")
-        ran = False
-        for step in steps:
-            if [name, step.name] in self.report["done"]:
-                continue
-            if ran and self.left() <= 0:
-                self.skip(step.name, "all", f"the section's {seconds:.0f} s were spent")
-                continue
-            if self.elapsed >= 60 * self.minutes:
-                self.skip(step.name, "all", f"the {self.minutes:g} minutes were spent")
-                continue
-            ran = True
-            before = self.elapsed
-            with self.guarded(step.name, "all"):
-                if self.broken(step.name, "all"):
-                    self.skip(step.name, "all", BROKE)
-                else:
-                    step.run(self)
-            self.report["done"].append([name, step.name])
-            self.save()
-            self.say(f"{step.name}: done in {self.elapsed - before:.1f} s")
-        self.section = ""
-
 
 @dataclass(frozen=True)
 class Step:
     """A part of a section that runs as a whole; a later process does not run it again."""
 
     name: str
-    run: Callable[[Session], None]
+    run: Callable[[Session], Any] | None = None
+    """does everything; None for a comparison of `candidates`"""
+    candidates: Callable[[Session], Sequence[Any]] | None = None
+    """lists what is timed against each other, see `stopwatch`"""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """further columns of the rows of the candidates"""
+    urgent: bool = False
+    """whether it comes before all others, measured before or not"""
+    needs_memory: bool = False
+    """whether it runs in another process, for which this one must leave the device's memory"""
 
 
 def resume(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:

@@ -22,11 +22,11 @@ WINDOW = {"outputs": io_model.window_outputs, "dq": io_model.window_dq, "dkv": i
 
 def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
     """Return the cost of a call of one of our kernels; `scope` ends in its name."""
-    found = re.search(r"(\w+)/pallas_call$", scope)
+    found = re.search(r"(\w+?)(?:_mosaic)?/(?:pallas_call|mpmd_map)$", scope)
     name = found[1] if found else ""
     floats = [x for x in arguments if x.dtype in ("bf16", "f16", "f32") and len(x.sizes) >= 3]
-    if name == "taylor_scan":
-        return Cost(0, 0)  # sums of states, no products; its bytes are its operands'
+    if name == "taylor_scan" or name.startswith(("gated_conv_", "rms_norm_")):
+        return Cost(0, 0)  # no products; its bytes are its operands' and results'
     if name == "taylor_step":
         q, _, v, state = floats[:4]
         (batch, heads, key_size), value_size = q.sizes, v.sizes[-1]

@@ -27,8 +27,11 @@ TOKENS = 64
 """Capacity of the decoding loop, in tokens; the program does not depend on it."""
 
 
-def train(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
-    """Compile an AdamW step on whole rows: parameters and moments in float32, the rest in `config.dtype`."""
+def training(config: ModelConfig, batch: int, length: int) -> tuple[Callable[..., Any], list[Any]]:
+    """Return an AdamW step on whole rows and the shapes of its arguments, the state and a batch.
+
+    Parameters and moments are float32, the rest has `config.dtype`.
+    """
     model, how = LanguageModel(config), OptimizerConfig()
     optimizer = make_optimizer(how, STEPS)
 
@@ -38,8 +41,13 @@ def train(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "
 
     step = make_train_step(model, optimizer, learning_rate_schedule(how, STEPS))
     tokens = jax.ShapeDtypeStruct((batch, length), jnp.int32)
-    state = jax.eval_shape(init, jax.random.key(0))
-    return compile_for(kind, step, state, {"inputs": tokens, "targets": tokens}, donate=(0,), dump=dump)
+    return step, [jax.eval_shape(init, jax.random.key(0)), {"inputs": tokens, "targets": tokens}]
+
+
+def train(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
+    """Compile the step of `training`."""
+    step, arguments = training(config, batch, length)
+    return compile_for(kind, step, *arguments, donate=(0,), dump=dump)
 
 
 def prefill(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:

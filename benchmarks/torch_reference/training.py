@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from based_jax.training.optimizer import OptimizerConfig
 from benchmarks.machine import cores
+from benchmarks.torch_reference.language_model import Block
 
 
 def make_step(
@@ -20,8 +21,12 @@ def make_step(
         model: tokens (B, N) to logits (B, N, vocabulary).
         config: optimizer settings; no warm-up and no decay of the rate.
         batches: inputs and targets (batches, B, N).
-        compiled: whether the model goes through `torch.compile`.
+        compiled: whether the model goes through `torch.compile`; on a GPU block by block, since compiling
+            a large one whole takes minutes.
+
+    On a GPU products are in bfloat16 (autocast).
     """
+    device = torch.get_default_device().type
     torch.set_num_threads(cores())
     # As `based_jax.training.optimizer.decay_mask`: maps and taps, neither vectors nor the embedding.
     decayed = [x for name, x in model.named_parameters() if x.ndim > 1 and "embedding" not in name]
@@ -36,15 +41,28 @@ def make_step(
         eps=config.eps,
         fused=True,
     )
-    forward = torch.compile(model) if compiled else model
-    inputs, targets = (torch.from_numpy(batches[name].astype(np.int64)) for name in ("inputs", "targets"))
+    forward, loss_of = model, _cross_entropy
+    if compiled and device == "cpu":
+        forward = torch.compile(model)
+    elif compiled:
+        torch._dynamo.config.recompile_limit = 64  # pyright: ignore[reportPrivateImportUsage]
+        for module in model.modules():
+            if isinstance(module, Block):
+                module.compile()
+        loss_of = torch.compile(_cross_entropy)
+    inputs, targets = (torch.tensor(batches[name].astype(np.int64)) for name in ("inputs", "targets"))
 
     def step(index: int) -> float:
         optimizer.zero_grad()
-        loss = F.cross_entropy(forward(inputs[index]).flatten(0, 1), targets[index].flatten())
+        with torch.autocast(device, torch.bfloat16, enabled=device != "cpu"):
+            loss = loss_of(forward(inputs[index]), targets[index])
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
         optimizer.step()
         return loss.item()
 
     return step
+
+
+def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

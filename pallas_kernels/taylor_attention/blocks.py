@@ -45,6 +45,7 @@ class Variant:
     """value channels per program, a power of two"""
     warps: int
     stages: int = 1
+    """with 3, operands of the next chunk are copied to shared memory during this one; with 2, after it"""
     hoist: bool = True
     """keep the tables of the feature map in shared memory; the largest do not fit"""
 
@@ -120,6 +121,11 @@ class Chunk:
         self._stored = self.index < plan.length if plan.ragged else None
         self.real = self._stored if packing is None else self.index < packing.count[...]
         """(C,) or None for all: padding is loaded as zeros"""
+        # Load before the chunk's first store, which no load may pass: at its use each would be waited for.
+        self.last_start: Any = None if packing is None else self._start_at(self.end - 1)
+        """start of the last token's segment; packed calls only"""
+        self.next_start: Any = None if packing is None else self._start_at(self.end)
+        """start of the next token's segment, after the end: the last token's; packed calls only"""
 
     def keys(self, ref: Any) -> jax.Array:
         """Return (C, K) of a (N, K) ref in the operands' dtype, zeros in padding and in extra channels."""
@@ -163,8 +169,7 @@ class Chunk:
         assert self._packing is not None
         return load(self._packing.starts, (self.slice,), self._stored)
 
-    def start_at(self, token: Any) -> jax.Array:
-        """Return the start of a token's segment (after the end: the last token's); packed calls only."""
+    def _start_at(self, token: Any) -> jax.Array:
         assert self._packing is not None
         return self._packing.starts[jnp.minimum(token, self.plan.length - 1)]
 
@@ -178,7 +183,7 @@ class Chunk:
         if self._packing is None:
             count = jnp.minimum(self.plan.length - self.start, self.plan.chunk) if self.plan.ragged else None
             return None, k, v, float(self.plan.chunk) if count is None else jnp.maximum(count, 0).astype(f32)
-        start = self.start_at(self.end - 1)
+        start = self.last_start
         kept = (self.index >= start)[:, None]
         k, v = jnp.where(kept, k, jnp.zeros_like(k)), jnp.where(kept, v, jnp.zeros_like(v))
         count = jnp.minimum(self._packing.count[...], self.end) - jnp.maximum(self.start, start)
@@ -195,7 +200,7 @@ class Chunk:
             return None, dn, dd
         sees = self.starts() < self.start
         dn, dd = jnp.where(sees[:, None], dn, jnp.zeros_like(dn)), jnp.where(sees, dd, 0.0)
-        return self.start_at(self.end) < self.start, dn, dd
+        return self.next_start < self.start, dn, dd
 
 
 def _valid(rows: Any, size: int, padded: int, tile: Any) -> Any:
@@ -365,13 +370,12 @@ def add_tokens(
             tiles.append(plan.dot(u, features.by_token(x, i), (0, 0), into))  # (V, C) (C, F)
         else:
             tiles.append(plan.dot(features.by_feature(x, i), u, (1, 0), into))  # (F, C) (C, V)
-    phi_last = features.by_token(x, len(tiles)).astype(plan.operand)
+    phi_last = features.by_token(x, len(tiles))
     tiles.append(plan.dot(u, phi_last, (0, 0), state.tiles[-1]))
-    weighted = x
     if weight is not None:
         weight = weight if features.scale == 1 else weight * features.scale
-        weighted = x.astype(f32) * weight[:, None]
-    return State(tuple(tiles), plan.dot(weighted, phi_last, (0, 0), state.moments), state.count + count)
+        phi_last = phi_last * weight[:, None]  # not x: each warp would multiply all of it
+    return State(tuple(tiles), plan.dot(x, phi_last, (0, 0), state.moments), state.count + count)
 
 
 def only_if(condition: Any, state: State) -> State:

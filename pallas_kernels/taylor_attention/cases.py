@@ -75,16 +75,18 @@ def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
     if of.kernel == "scan":
         return [of]
     shape = _shape(of)
-    widest, present = pl.next_power_of_2(shape["value_size"]), of.variant.value_tile
+    widest, present = pl.next_power_of_2(shape["value_size"]), of.variant
+    tiles = [(present.value_tile, tile) for tile in _tiles(shape["key_size"])]
+    tiles += [(value_tile, present.tile) for value_tile in (32, 64, 128)]
     tried = {}
-    for chunk, warps in ((of.variant.chunk, of.variant.warps), (64, 4), (128, 8), (32, 4), (64, 8)):
-        for stages in (of.variant.stages, 1, 2):
-            for value_tile in (present, 32, 64, 128):
-                variant = replace(of.variant, chunk=chunk, warps=warps, value_tile=value_tile, stages=stages)
+    for chunk, warps in ((present.chunk, present.warps), (64, 4), (128, 4), (128, 8), (32, 4), (64, 8)):
+        for stages in (present.stages, 1, 3):  # 2 copies too late to hide anything
+            sizes_of_loop = {"chunk": chunk, "warps": warps, "stages": stages}
+            for value_tile, tile in tiles:
+                variant = replace(present, value_tile=value_tile, tile=tile, **sizes_of_loop)
                 # A tile wider than the values is cut to their width: the same program again.
                 tried.setdefault(replace(variant, value_tile=min(value_tile, widest)), variant)
-    tiles = {replace(of.variant, tile=tile) for tile in _tiles(shape["key_size"])}
-    return _with_variants(of, {*tried.values(), *tiles}, sizes)
+    return _with_variants(of, set(tried.values()), sizes)
 
 
 def alternatives(of: Case) -> list[Case]:

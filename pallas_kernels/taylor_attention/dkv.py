@@ -46,7 +46,7 @@ def key_or_value_gradient(
             gradient: Any = None
             chunk = here.chunk(steps - 1 - i)
             k = chunk.keys(k_ref)
-            # Load late, and twice: this kernel is short of registers.
+            # Load late, and twice unless from shared memory (`stages`): this kernel is short of registers.
             v = chunk.values(v_ref, here.tile) if wanted == "dk" else None
             if v is None:
                 features = here.key_features.at(i)
@@ -67,7 +67,8 @@ def key_or_value_gradient(
                 dscores = plan.dot(v, dn, (1, 1)) + dd[None, :]
                 dscores = jnp.where(visible, dscores * slope(plan, scores), 0.0)
                 chunk.put_keys(here.outputs[0], plan.dot(dscores, x, (1, 0), gradient))
-            x, dn = chunk.queries(q_ref), output_gradients(chunk, do_ref, rden_ref, here.tile)
+            if plan.stages == 1:
+                x, dn = chunk.queries(q_ref), output_gradients(chunk, do_ref, rden_ref, here.tile)
             stays, dn, dd = chunk.leaving(dn, chunk.numbers(dd_ref))
             return blocks.add_tokens(plan, here.query_features.at(i), state, stays, x, dn, dd, 0.0)
 
@@ -86,5 +87,5 @@ def _visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
     visible = token[:, None] <= token[None, :]
     if packing is None:
         return visible, None
-    sees = chunk.index >= chunk.start_at(chunk.end)
+    sees = chunk.index >= chunk.next_start
     return visible & (chunk.index[:, None] >= chunk.starts()[None, :]), sees

@@ -96,15 +96,12 @@ class Layout:
         weighted = np.where(one * two == 1, np.float32(0.5), two)  # squares
         return Tables(one, two, weighted, one_offset, two_offset, two_offset, half_linear.astype(np.float32))
 
-    def _canonical(self) -> tuple[np.ndarray, np.ndarray]:
-        """Row of each canonical feature (1, x, x^2, lower triangle row-major), and its canonical scale."""
+    @property
+    def _scales(self) -> np.ndarray:
+        """Scale of each canonical feature: 1, x, x^2, lower triangle row-major."""
         k = self.key_size
-        order = [(None, None), *((m, None) for m in range(k)), *((m, m) for m in range(k))]
-        order += [(m, n) for m in range(k) for n in range(m)]
-        where = {feature: row for row, feature in enumerate(self.features) if feature is not None}
         factors = [1.0, k**-0.25, (2 * k) ** -0.5, k**-0.5]
-        scales = np.repeat(factors, [1, k, k, k * (k - 1) // 2])
-        return np.array([where[feature] for feature in order]), scales.astype(np.float32)
+        return np.repeat(factors, [1, k, k, k * (k - 1) // 2]).astype(np.float32)
 
     @functools.cached_property
     def linear_columns(self) -> np.ndarray:
@@ -126,12 +123,15 @@ class Layout:
 
         The moments are (B, H, K + 1, last); their last row is the number of tokens.
         """
+        # Of an empty state, zeros, XLA would compute all this while it compiles: seconds for each layer.
+        kv, z = jax.lax.optimization_barrier((kv, z))
         k = self.key_size
-        rows, scales = self._canonical()
-        back = np.full(self.size, len(rows))
-        back[rows] = np.arange(len(rows))
-        kv = jnp.pad(kv / scales[:, None], [(0, 0), (0, 0), (0, 1), (0, 0)])[:, :, back]
-        z = z / scales
+        kv, z = kv / self._scales[:, None], z / self._scales
+        constant, linear, squares, products = jnp.split(kv, (1, 1 + k, 1 + 2 * k), axis=2)
+        rows = products.shape[2] + k
+        gap = jnp.zeros((*kv.shape[:2], self._rows[0] + self.first_linear - rows, kv.shape[3]), kv.dtype)
+        kv = jnp.concatenate([products, squares, gap, linear, constant], axis=2)
+        kv = jnp.pad(kv, [(0, 0), (0, 0), (0, self.size - kv.shape[2]), (0, 0)])
         square = np.zeros((k, k), int)
         square[np.tril_indices(k, -1)] = 1 + 2 * k + np.arange(k * (k - 1) // 2)
         square = np.maximum(square, square.T)
@@ -144,13 +144,15 @@ class Layout:
     def state_from_kernel(self, kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Invert `state_to_kernel`."""
         k = self.key_size
-        rows, scales = self._canonical()
         second = moments[:, :, np.arange(k)[:, None], self.linear_columns]
         first = moments[:, :, :k, self.constant_column]
         diagonal, (m, n) = np.arange(k), np.tril_indices(k, -1)
         squares, products = second[:, :, diagonal, diagonal], second[:, :, m, n]
         z = jnp.concatenate([moments[:, :, -1, :1], first, squares, products], axis=-1)
-        return kv[:, :, rows] * scales[:, None], z * scales
+        linear, constant = (self._rows[0] + column for column in (self.first_linear, self.constant_column))
+        rows = [(constant, 1), (linear, k), (len(m), k), (0, len(m))]
+        kv = jnp.concatenate([kv[:, :, row : row + count] for row, count in rows], axis=2)
+        return kv * self._scales[:, None], z * self._scales
 
     def moments_gradient_in(self, dmoments: jax.Array) -> jax.Array:
         """Convert the final moments' gradient to sums over later queries, for each key's x x^T."""

@@ -91,9 +91,13 @@ class Program(NamedTuple):
         """Return the program's chunk with this number."""
         return Chunk(self.plan, self.start + number * self.plan.chunk, self.packing)
 
-    def walk(self, step: Any) -> State:
-        """Repeat ``step(i, state) -> state`` for each chunk, from the given state or an empty one."""
+    def walk(self, step: Any, counts: Any = None) -> State:
+        """Repeat ``step(i, state) -> state`` for each chunk, from the given state or an empty one.
+
+        `counts` replace its count: a sum per token of a chunk, to be added up after the last one.
+        """
         state = first_state(self.plan, self.states, self.tile)
+        state = state if counts is None else state._replace(count=counts)
         return lax.fori_loop(0, self.plan.block // self.plan.chunk, step, state)
 
 

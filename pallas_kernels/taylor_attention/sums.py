@@ -69,9 +69,10 @@ def query_sums(
             u, x = output_gradients(chunk, do_ref, rden_ref, here.tile), chunk.queries(q_ref)
             stays, u, weight = chunk.leaving(u, chunk.numbers(dd_ref))
             features = here.query_features.at(c)
-            return add_tokens(plan, features, only_if(stays, state), None, x, u, weight, jnp.sum(weight))
+            return add_tokens(plan, features, only_if(stays, state), None, x, u, weight, weight)
 
-        store_state(plan, here.walk(step), here.outputs, here.tile)
+        state = here.walk(step, jnp.zeros(plan.chunk, jnp.float32))
+        store_state(plan, state._replace(count=jnp.sum(state.count)), here.outputs, here.tile)
 
     operands = list(zip(arrays, ("bnhk", "bnhv", "bhn", "bhn"), strict=True))
     blocks = plan.blocks - first

@@ -14,8 +14,9 @@ from pallas_kernels.taylor_step import kernel
 from pallas_kernels.taylor_step.kernel import Variant
 from pallas_kernels.triton_launch import expect_backend
 from pallas_kernels.tuning import choose
+from pallas_kernels.tuning import fastest as fastest_measured
 
-__all__ = ["Variant", "supports", "taylor_step"]
+__all__ = ["Variant", "fastest", "supports", "taylor_step"]
 
 MAX_VALUE_SIZE = 256
 
@@ -29,6 +30,11 @@ def supports(q: Any, k: Any, v: Any) -> str | None:
 def facts_of(q: Any, k: Any, v: Any, kv: Any) -> dict[str, Any]:
     """Return the facts that select a row of the tuning table."""
     return {"key_size": q.shape[-1], "value_size": v.shape[-1], "state": jnp.dtype(kv.dtype).name}
+
+
+def fastest(q: Any, k: Any, v: Any, kv: Any) -> str:
+    """Return "xla" where `formula`'s operations were measured to be as fast as the kernel, else "pallas"."""
+    return fastest_measured("taylor_step", rows_and_heads=q.shape[0] * q.shape[1], **facts_of(q, k, v, kv))
 
 
 def taylor_step(

@@ -11,10 +11,11 @@ from pallas_kernels.devices import cannot_run
 from pallas_kernels.partition import per_row_and_head, with_gradient_of
 from pallas_kernels.triton_launch import expect_backend
 from pallas_kernels.tuning import choose
+from pallas_kernels.tuning import fastest as fastest_measured
 from pallas_kernels.window_step import kernel
 from pallas_kernels.window_step.kernel import Rotary, Variant
 
-__all__ = ["Rotary", "Variant", "supports", "window_step"]
+__all__ = ["Rotary", "Variant", "fastest", "supports", "window_step"]
 
 MAX_SIZE = 256
 """largest width of a key or value"""
@@ -35,6 +36,12 @@ def facts_of(q: Any, k: Any, v: Any, k_ring: Any) -> dict[str, Any]:
         "shared": q.shape[1] // k.shape[1],
         "cache": jnp.dtype(k_ring.dtype).name,
     }
+
+
+def fastest(q: Any, k: Any, v: Any, k_ring: Any, has_rotary: bool) -> str:
+    """Return "xla" where plain operations were measured to be as fast as the kernel, else "pallas"."""
+    facts: dict[str, Any] = facts_of(q, k, v, k_ring) | {"rotary": int(has_rotary)}
+    return fastest_measured("window_step", rows_and_heads=q.shape[0] * q.shape[1], **facts)
 
 
 def window_step(

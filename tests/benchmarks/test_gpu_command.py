@@ -18,21 +18,20 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import report
-from benchmarks.gpu import ON_REQUEST, SECTIONS, run_sections, say_result
-from benchmarks.gpu_sections import checks, correctness, peers
+from benchmarks.gpu import SECTIONS, cuda_root, environment, say_result
+from benchmarks.gpu_sections import checks, correctness, running, torch_steps
 from benchmarks.gpu_sections.session import Session, Sizing, Step, resume
 from benchmarks.gpu_sections.stopwatch import Candidate, Prepared, compare, jitted
 from benchmarks.gpu_sections.summary import summary
 from benchmarks.gpu_sections.targets import targets
-from benchmarks.io_model import Sizes
 from pallas_kernels import supervisor
 from pallas_kernels.journal import BROKE, DeviceLostError
 from tests.benchmarks.refusals import expect_one_line
-from tests.subprocesses import ROOT, environment
+from tests.subprocesses import ROOT
+from tests.subprocesses import environment as clean
 
-ABSENT = ("triton", "torch", "softmax_cudnn")
-"""Candidates that may not be there."""
-
+ABSENT = ("needs triton", "torch", "runs on GPUs", "Mosaic", "interpreter")
+"""In the reasons of what cannot run on a CPU, or without packages that may be missing."""
 
 NOT_THERE = (
     "grain",
@@ -55,7 +54,7 @@ def bare_run(folder: Path, *flags: str) -> dict[str, Any]:
     (site / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({NOT_THERE}))\n")
     command = [sys.executable, "-m", "benchmarks", "gpu", "--quick", "--interpret", f"--out={folder}", *flags]
     paths = f"{site}{os.pathsep}{ROOT}"
-    done = subprocess.run(command, env={**environment(), "PYTHONPATH": paths}, capture_output=True, text=True)
+    done = subprocess.run(command, env={**clean(), "PYTHONPATH": paths}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "gpu.json").read_text())
 
@@ -74,13 +73,12 @@ def result(tmp_path_factory):
 @pytest.mark.slow
 def test_every_section_runs_to_its_end(result):
     assert result["complete"]
-    assert set(result["summary"]["rows"]) == set(SECTIONS) - set(ON_REQUEST)
+    assert set(result["summary"]["rows"]) == set(SECTIONS)
     for section in result["summary"]["rows"]:
         rows = [row for row in result["rows"] if row["section"] == section]
-        assert any(row["status"] in ("measured", "passed") for row in rows), section
+        assert section in ("mosaic", "torch") or any(row["status"] in ("measured", "passed") for row in rows)
         reasons = [row["reason"] for row in rows if row["status"] not in ("measured", "passed")]
-        # Only peers that are not installed are left out.
-        assert all("needs triton" in reason or "torch" in reason for reason in reasons), reasons
+        assert all(any(word in reason for word in ABSENT) for reason in reasons), reasons
     assert result["broken"] == []
     assert result["running"] is None
 
@@ -105,8 +103,8 @@ def test_rows_hold_times_ratios_and_shares_of_the_bound(result):
     ],
 )
 def test_without_a_gpu_it_says_so_in_one_line(flags, tmp_path, monkeypatch, capfd):
-    for name in ("PREALLOCATE", "MEM_FRACTION"):  # the command sets them if nobody else has
-        monkeypatch.setenv(f"XLA_PYTHON_CLIENT_{name}", "")
+    for name, value in environment().items():  # the command sets them if nobody else has
+        monkeypatch.setenv(name, os.environ.get(name, value))
     expect_one_line("gpu", ["--json", str(tmp_path / "gpu.json"), *flags], "expected a GPU", capfd)
     assert list(tmp_path.iterdir()) == []
 
@@ -126,6 +124,23 @@ def test_without_a_gpu_it_says_so_in_one_line(flags, tmp_path, monkeypatch, capf
 )
 def test_a_wrong_flag_is_one_line_and_status_2(flags, message, capsys):
     expect_one_line("gpu", flags, message, capsys)
+
+
+@pytest.mark.parametrize(("has_assembler", "wanted"), [(False, True), (True, False)])
+def test_cuda_root_is_set_where_jax_would_take_a_package_without_an_assembler(
+    has_assembler, wanted, tmp_path, monkeypatch
+):
+    package, toolkit = tmp_path / "site" / "nvidia" / "cu13", tmp_path / "cuda"
+    for folder in (package / "lib", toolkit / "bin", *([package / "bin"] if has_assembler else [])):
+        folder.mkdir(parents=True)
+    for folder in (toolkit, package) if has_assembler else (toolkit,):
+        (folder / "bin" / "ptxas").write_text("#!/bin/sh\n")
+        (folder / "bin" / "ptxas").chmod(0o755)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setitem(sys.modules, "nvidia", None)
+    monkeypatch.delitem(sys.modules, "nvidia")
+    monkeypatch.setenv("PATH", str(toolkit / "bin"))
+    assert cuda_root() == (str(toolkit) if wanted else None)
 
 
 # The session: what one thing that goes wrong does to the others.
@@ -199,35 +214,102 @@ def test_a_long_compilation_is_news_until_it_counts_as_hanging(tmp_path, monkeyp
     assert seen == [0, 100, 200]
 
 
+def named(section: str, *steps: Step) -> list[tuple[str, Step]]:
+    return [(section, step) for step in steps]
+
+
 def test_a_step_that_fails_does_not_stop_the_next(tmp_path):
     def fails(_):
         raise KeyError("x")
 
     s = session(tmp_path / "gpu.json")
-    s.run_section(
-        "forward", [Step("one", fails), Step("two", lambda s: s.add(step="two", status="passed"))], 9
-    )
+    passes = Step("two", lambda s: s.add(step="two", status="passed"))
+    running.run(s, named("forward", Step("one", fails), passes))
     saved = json.loads((tmp_path / "gpu.json").read_text())
     assert [row["status"] for row in saved["rows"]] == ["failed", "passed"]
     assert "KeyError" in saved["rows"][0]["reason"]
     assert saved["summary"]["rows"] == {"forward": {"failed": 1, "passed": 1}}  # a killed run has one, too
 
 
-def test_sections_share_the_time_and_say_what_they_left_out():
-    clock = Clock()
+def test_a_later_command_measures_what_did_not_fit(tmp_path):
+    clock, path = Clock(), tmp_path / "gpu.json"
 
     def slow(s):
-        clock.now += 20
+        clock.now += 40
+        s.add(step=f"at {clock.now:g}", status="passed")
 
-    s = session(clock=clock)
-    s.run_section("forward", [Step("one", slow), Step("two", slow), Step("three", slow)], 30)
+    steps = named("forward", *(Step(name, slow) for name in ("one", "two", "three")))
+    s = session(path, clock=clock)
+    running.run(s, steps)
     assert s.report["done"] == [["forward", "one"], ["forward", "two"]]
-    (row,) = s.report["rows"]
-    assert (row["step"], row["status"]) == ("three", "skipped")
-    s.run_section("decode", [Step("one", slow)], 1)  # the first step of a section runs in any case
-    assert ["decode", "one"] in s.report["done"]
-    s.run_section("window", [Step("one", slow)], 1)  # but not behind the end of the whole run
-    assert "minutes were spent" in s.report["rows"][-1]["reason"]
+    assert [row["status"] for row in s.report["rows"]] == ["passed", "passed", "skipped"]
+    again = session(path, clock=clock, old=resume(path, fresh()))
+    running.run(again, steps)
+    assert [step for _, step in again.report["done"]] == ["one", "two", "three"]
+
+
+def test_what_was_never_measured_comes_early_then_what_changed(tmp_path):
+    folder = tmp_path / "h100"
+    folder.mkdir()
+    for day, sources, step in ((1, "new", "changed"), (2, "old", "changed"), (2, "new", "same")):
+        rows = [{"section": "forward", "step": step, "status": "measured"}]
+        rows.append({"section": "forward", "step": "failing", "status": "failed"})
+        kept = {"benchmark": "gpu", "machine": {"date": f"2026-01-0{day}"}, "sources": sources, "rows": rows}
+        (folder / f"{step} {sources}.json").write_text(json.dumps(kept))
+    before = running.committed(tmp_path, "NVIDIA H100")
+    assert before == {("forward", "changed"): "old", ("forward", "same"): "new"}
+    steps = named("forward", *(Step(name, print) for name in ("same", "changed", "failing")))
+    steps += named("correctness", Step("same", print))
+    urgent = named("forward", Step("same", print, urgent=True))
+    order = running.in_order([*steps, *urgent], before, "new")
+    assert order[0] is urgent[0]
+    assert [(section, step.name) for section, step in order[1:]] == [
+        ("forward", "failing"),
+        ("correctness", "same"),
+        ("forward", "changed"),
+        ("forward", "same"),
+    ]
+
+
+def test_the_candidates_of_several_steps_compile_before_the_first_is_timed():
+    s, compiled, timed = session(), [], []
+
+    def candidate(name: str) -> Candidate:
+        def call():
+            timed.append(list(compiled))
+            return jnp.ones(1)
+
+        return Candidate("a", lambda: Prepared(call, compile=lambda: compiled.append(name)))
+
+    steps = [Step(name, candidates=lambda _, name=name: [candidate(name)]) for name in "abc"]
+    running.run(s, named("forward", *steps))
+    assert sorted(timed[0]) == ["a", "b", "c"]
+    assert rows_of(s) == [(name, "a", "measured") for name in "abc"]
+
+
+def test_a_step_for_another_process_needs_an_empty_device(tmp_path, monkeypatch):
+    steps = named("torch", Step("big", lambda s: s.add(step="big", status="passed"), needs_memory=True))
+    s = session(tmp_path / "gpu.json")
+    monkeypatch.setattr(running, "_used_bytes", lambda: running.FREE_BYTES + 1)
+    with pytest.raises(running.NewProcessNeededError):
+        running.run(s, steps)
+    assert s.report["running"] is None, "the step is not to blame"
+    monkeypatch.setattr(running, "_used_bytes", lambda: 0)
+    running.run(s, steps)
+    assert s.report["rows"][0]["status"] == "passed"
+
+
+def test_torch_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
+    row = {"what": "a", "status": "measured", "seconds": 0.5, "batch": 4, "length": 8192}
+    code = f"import sys; print({json.dumps(row)!r}); print('Error: no memory'); sys.exit(3)"
+    (tmp_path / "toy_torch.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(torch_steps, "PROGRAM", "toy_torch")
+    monkeypatch.setattr(torch_steps.importlib.util, "find_spec", lambda name: name)
+    s = session(minutes=10, clock=time.monotonic)
+    running.run(s, [("torch", next(step for step in torch_steps.steps(s) if step.name == "forward"))])
+    assert rows_of(s) == [("forward", "a", "measured"), ("forward", "torch", "failed")]
+    assert s.report["rows"][1]["reason"] == "Error: no memory"
 
 
 def test_a_lost_device_ends_the_process_and_the_next_one_goes_on(tmp_path, monkeypatch):
@@ -246,11 +328,11 @@ def test_a_lost_device_ends_the_process_and_the_next_one_goes_on(tmp_path, monke
     steps = [Step("one", passes), Step("two", compares)]
     monkeypatch.setattr("benchmarks.gpu_sections.session.check_device", lost)
     with pytest.raises(DeviceLostError):
-        s.run_section("forward", steps, 30)
+        running.run(s, named("forward", *steps))
 
     again = session(path, old=resume(path, fresh()))
     assert again.report["broken"] == [["forward", "two", "b"]]
-    again.run_section("forward", steps, 30)
+    running.run(again, named("forward", *steps))
     assert rows_of(again) == [
         ("one", "check", "passed"),
         ("two", "b", "skipped"),
@@ -293,7 +375,7 @@ def check_steps(s: Session, monkeypatch) -> list[Step]:
 
 def test_checks_compile_ahead_and_fail_alone(monkeypatch):
     s = session()
-    s.run_section("correctness", check_steps(s, monkeypatch), 30)
+    running.run(s, named("correctness", *check_steps(s, monkeypatch)))
     assert rows_of(s) == [
         ("a", "check", "passed"),
         ("untraceable", "all", "failed"),
@@ -310,7 +392,7 @@ def test_a_crash_while_others_compile_is_found_one_by_one(tmp_path, monkeypatch)
     again = session(path, old=resume(path, fresh()))
     steps, seen = check_steps(again, monkeypatch), []
     monkeypatch.setattr(Session, "running", lambda self, step, what: seen.append((step, what)))
-    again.run_section("correctness", steps, 30)
+    running.run(again, named("correctness", *steps))
     assert ("a", "check", "passed") in rows_of(again)
     assert {what for _, what in seen} == {"all"}
 
@@ -329,44 +411,11 @@ def test_a_time_that_is_no_number_is_written_as_null(tmp_path):
     assert json.loads((tmp_path / "gpu.json").read_text())["rows"][0]["seconds"] is None
 
 
-def test_a_section_that_cannot_be_listed_fails_alone(monkeypatch):
-    monkeypatch.setitem(SECTIONS, "forward", ("device", "no_such_function", 1))
+def test_a_section_that_cannot_be_listed_fails_alone():
     s = session()
-    run_sections(s, ["forward"])
-    assert [row["status"] for row in s.report["rows"] if row["section"] == "forward"] == ["failed"]
-    assert [row["status"] for row in s.report["rows"] if row["section"] == "machine"] == ["measured"] * 2
-
-
-# flash-linear-attention, with a plain torch function in its place.
-
-
-@pytest.mark.parametrize("sequence_first", [True, False])
-def test_a_peer_is_called_in_the_layout_that_it_takes(sequence_first, monkeypatch):
-    torch = pytest.importorskip("torch")
-
-    def parallel_based(q, k, v):
-        if sequence_first:
-            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-        weights = (1 + s + s * s / 2).tril()
-        y = weights @ v / (weights.sum(-1, keepdim=True) + 1e-6)
-        return y.transpose(1, 2) if sequence_first else y
-
-    module = SimpleNamespace(parallel_based=parallel_based)
-    monkeypatch.setitem(sys.modules, "fla.ops.based", module)
-    monkeypatch.setattr(peers, "DEVICE", "cpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    peers._checked.cache_clear()
-    sizes = Sizes(2, 96, 3)
-    shape = (2, 96, 3) if sequence_first else (2, 3, 96)
-    y = peers.prepare("fla_parallel_based", sizes, gradients=False).call()
-    assert tuple(y.shape) == (*shape, 64)
-    prepared = peers.prepare("fla_parallel_based", sizes, gradients=True)
-    assert [tuple(x.shape) for x in prepared.call()] == [(*shape, n) for n in (16, 16, 64)]
-    prepared.wait(None)
-    prepared.free()
-    peers._checked.cache_clear()
+    steps = running.listed(s, {"forward": ("device", "no_such_function"), "machine": ("device", "steps")})
+    assert rows_of(s) == [("listing", "all", "failed")]
+    assert [section for section, _ in steps] == ["machine"] * 3
 
 
 # The supervisor, with small programs in the place of the measuring process.
@@ -434,8 +483,9 @@ def measured(section: str, step: str, what: str, seconds: float, **facts: Any) -
 def test_targets_from_rows():
     rows = [
         measured("forward", "B4 N8192", "pallas", 1e-3),
-        measured("forward", "B4 N8192", "fla_parallel_based", 3e-3),
-        measured("forward", "B4 N8192", "fla_fused_chunk_based", 1.5e-3),
+        measured("torch", "forward", "fla_parallel_based", 3e-3, batch=4, length=8192),
+        measured("torch", "forward", "fla_fused_chunk_based", 1.5e-3, batch=4, length=8192),
+        measured("torch", "forward", "fla_fused_chunk_based", 1e-3, batch=4, length=1024),
         measured("forward", "B16 N32768", "pallas", 2e-3),
         measured("backward", "B16 N32768", "pallas", 8e-3),
         measured("decode", "B128", "pallas loop", 1e-5, bound_fraction=0.85),
@@ -462,22 +512,12 @@ def test_targets_from_rows():
 
 
 def test_what_was_expected_is_found_in_rows():
-    variant = {"chunk": 64, "value_tile": 64, "warps": 4}
     rows = [
         measured("machine", "copy", "copy", 1.0, per_second=4.2e12),
         measured("forward", "B16 N32768", "pallas", 2e-3),
         measured("backward", "B16 N32768", "pallas", 8e-3),
         measured("kernels", "dq serial", "dq", 2.1e-3),
         *(measured("kernels", f"{name} blocks", name, 1e-3) for name in ("key_sums", "scan", "outputs")),
-        measured("tuning", "outputs candidates", "a", 1e-3, variant=variant, ratio_to_first=1.0),
-        measured(
-            "tuning",
-            "outputs candidates",
-            "b",
-            2e-3,
-            variant=variant | {"value_tile": 32},
-            ratio_to_first=2.0,
-        ),
         measured("decode", "B1", "pallas loop", 5e-6, bound_fraction=0.1),
     ]
     rows.append(
@@ -489,7 +529,6 @@ def test_what_was_expected_is_found_in_rows():
         "forward, B 16, H 16, N 32768": "2 ms",
         "backward alone, L = N": "6 ms",
         "the same in three passes, L = 4096": "3 ms",
-        "`outputs`, value tile 32 over 64": "2",
         "decoding step, B 1": "5 us",
         "largest error, bfloat16 forward, N 2048": "0.003",
         "`dq` alone, B 16, H 16, N 32768, serial": "2.1 ms",

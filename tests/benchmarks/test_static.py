@@ -197,7 +197,8 @@ def test_kernels_have_formulas():
         Shape("bf16", (4, 128, 2, 64)),
         Shape("f32", (4, 2, 153, 64)),
     )
-    assert formulas.kernel("x/taylor_outputs/pallas_call", [q, q, v]) == outputs(Sizes(4, 128, 2))
+    for name in ("taylor_outputs/pallas_call", "taylor_outputs_mosaic/mpmd_map"):
+        assert formulas.kernel(f"x/{name}", [q, q, v]) == outputs(Sizes(4, 128, 2))
     token, value = Shape("bf16", (4, 2, 16)), Shape("bf16", (4, 2, 64))
     step = formulas.kernel("x/taylor_step/pallas_call", [token, token, value, state])
     assert step is not None

@@ -53,6 +53,26 @@ def test_a_jsonl_file_is_one_document_per_line(tmp_path, ending):
     assert [document.name for document in corpus.documents] == [f"a.jsonl{ending}:{n}" for n in (1, 2, 4)]
 
 
+MARKED = {
+    "a.txt": ("text\ufeff", "text\ufeff"),
+    "b.py": ("x = 1", "x = 1"),
+    "c.json": ('[{"text": "array"}]', "array"),
+    "d.json": ('{"text": "line"}\n', "line"),
+    "e.jsonl": ('{"text": "\ufeffline"}\n', "\ufeffline"),
+    "f.fasta": (">r\nACGT\n", "ACGT"),
+}
+"""Names, contents after a byte order mark, and texts."""
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_a_byte_order_mark_is_not_text(tmp_path, ending, monkeypatch):
+    for name, (content, text) in MARKED.items():
+        path = _write(tmp_path / f"{name}{ending}", _compress(ending, content.encode("utf-8-sig")))
+        for size in (1 << 20, 2):  # a chunk may end inside the mark
+            monkeypatch.setattr("based_jax.data.readers._CHUNK", size)
+            assert [document.text for document in load_documents(str(path)).documents] == [text]
+
+
 def test_compressed_files_may_have_several_parts(tmp_path):
     halves = TEXT[:7].encode(), TEXT[7:].encode()
     _write(tmp_path / "a.txt.gz", b"".join(map(gzip.compress, halves)))

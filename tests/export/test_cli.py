@@ -12,10 +12,11 @@ import tokenizers
 
 from based_jax import command
 from based_jax.convert import save_pretrained
-from based_jax.data.tokenizers import ByteTokenizer, NucleotideTokenizer
+from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer, NucleotideTokenizer
 from based_jax.export import Exported, runner
 from based_jax.export import __main__ as cli
 from based_jax.models.language_model import LanguageModel
+from tests.data.libraries import FORGERIES, llama
 from tests.export.conftest import unchecked
 from tests.generate.tiny import Tiny, make_tiny
 from tests.tolerances import BFLOAT16, assert_close
@@ -77,9 +78,10 @@ def test_the_runner_continues_texts(run, checkpoint, tiny, capsys, monkeypatch):
     new = tiny.greedy([49, 1, 2, 3], 7)
     words = [f"w{token}" for token in new[: new.index(49) if 49 in new else 7]]
     assert runner.main(argv) == 0
-    assert capsys.readouterr().out == "w1 w2 w3" + " ".join(words) + "\n"
-    assert runner.main([*argv, "--stop", f" {words[2]}", "--stop", f" {words[1]} "]) == 0
-    assert capsys.readouterr().out == "w1 w2 w3" + words[0] + "\n"
+    assert capsys.readouterr().out == " ".join(["w1 w2 w3", *words]) + "\n"
+    stop = f"{words[1]} {words[2]}"
+    assert runner.main([*argv, "--stop", "never", "--stop", stop]) == 0
+    assert capsys.readouterr().out == "w1 w2 w3" + f" {' '.join(words)}".partition(stop)[0] + "\n"
     assert runner.main([*argv, "--repetition-penalty", "1e6"]) == 0
     penalised = capsys.readouterr().out.removeprefix("w1 w2 w3").split()
     assert len({*penalised, "w1", "w2", "w3"}) == len(penalised) + 3  # no token twice
@@ -102,6 +104,41 @@ def test_the_runner_reads_tokenizers_without_a_package(tokenizer, tmp_path, monk
     if tokenizer.name == "dna":
         with pytest.raises(ValueError, match=r"^prompt = 'AX': expected nucleotides"):
             encode("AX")
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_the_runner_reads_files_as_the_library_does(name, tmp_path):
+    """Names of special tokens stay text, and a wrong byte leaves the characters around it."""
+    library, text, _ = FORGERIES[name]
+    tokenizer = FileTokenizer(library.to_str())
+    tokenizer.save_prepared(tmp_path)
+    encode, decode = runner.read_tokenizer(tmp_path / "tokenizer.json")
+    assert encode(text) == tokenizer.encode(text).tolist()
+    for ids in (encode(text), [2 + byte for byte in b"a\xe2\x98\x83\xf0\xc3\xa9"], [0, 1, 10**6, 2]):
+        assert decode(ids) == tokenizer.decode(ids)
+
+
+def test_the_runner_ends_at_stop_tokens(small, tmp_path, monkeypatch):
+    """Those of the tokenizer's files too; and characters stay whole between the rounds."""
+    tokenizer = FileTokenizer(llama().to_str())
+    tokenizer.save_prepared(tmp_path)
+    ids = [2 + byte for byte in "☃☃".encode()]
+    hello = tokenizer.encode("hello").tolist()
+    asked = {}
+
+    def rounds(prompts, new, stops, sampling):
+        asked.update(prompts=prompts, stops=stops)
+        made = [*hello, *ids]
+        for end in (2, 5, len(made)):
+            yield [made[:end]], np.array([True])
+
+    monkeypatch.setattr(small.exported, "_tokenizer", tmp_path / "tokenizer.json")
+    monkeypatch.setattr(small.exported, "_rounds", rounds)
+    files = {"file": "tokenizer.json", "sha256": "", "eot": 1}
+    for stops, expected in (({"stop_tokens": [1, 7]}, [1, 7]), ({}, [1])):
+        monkeypatch.setitem(small.exported.manifest, "tokenizer", files | stops)
+        assert small.exported.generate_text(["hello"]) == [" hello☃☃"]
+        assert asked == {"prompts": [[1, *hello]], "stops": expected}
 
 
 @pytest.mark.release

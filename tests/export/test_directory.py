@@ -146,6 +146,11 @@ REMOVED = object()
         ("platforms", "cpu", "platforms = 'cpu': expected a list of names$"),
         ("values", {"sampling": []}, "values = .*: expected the objects params, state and sampling$"),
         ("tokenizer", {"file": "a", "sha256": "", "eot": 50}, 'tokenizer = .*: expected "eot", a token of'),
+        (
+            "tokenizer",
+            {"file": "a", "sha256": "", "eot": 1, "stop_tokens": 3},
+            'tokenizer = .*: expected "eot", a token of',
+        ),
     ],
 )
 def test_a_manifest_of_other_entries_is_one_line(copy, name, value, message):

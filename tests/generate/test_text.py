@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.generate import generate, text
 from based_jax.generate.text import StopTexts, TextStream
+from tests.data.libraries import llama
 
 
 class Vocabulary(ByteTokenizer):
@@ -83,6 +84,24 @@ def test_separator_ends_and_characters_stay_whole(tiny, monkeypatch):
     assert list(chunks) == ["n", "é", "€"]
     assert chunks.tokens == len("né€".encode()) + 1
     assert asked == {"prompt": [[256, 97, 98]], "stop_tokens": (256,), "max_new_tokens": 9}
+
+
+def test_words_keep_their_spaces_and_stop_tokens_end(tiny, monkeypatch):
+    tokenizer = FileTokenizer(llama().to_str())
+    tokenizer.stop_tokens = (1, 7)
+    hello = tokenizer.encode("hello").tolist()
+    asked = {}
+
+    def script(model, params, prompt, **options):
+        asked.update(options)
+        return iter(np.array([[token]], np.int32) for token in [*hello, 2 + 0xE2, 2 + 0x98, 2 + 0x83, 7])
+
+    monkeypatch.setattr(text, "stream", script)
+    monkeypatch.setattr(tokenizer, "vocab_size", 50)
+    case = tiny("C")
+    assert "".join(TextStream(case.model, case.params, tokenizer, "hello")) == " hello☃"
+    assert asked == {"stop_tokens": (1, 7)}
+    assert "".join(TextStream(case.model, case.params, tokenizer, "")) == "hello☃"
 
 
 def test_tokenizer_must_fit(tiny):

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_sections.summary import summary
-from pallas_kernels import adopt, backends, catalog, measured_pages, tune, tuning
+from pallas_kernels import adopt, backends, catalog, choices, measured_pages, tune, tuning
 from pallas_kernels.journal import SCHEMA, save
 from tests.commands import run_here
 from tests.conftest import ROOT
 from tests.subprocesses import run_module
 
 H200 = "NVIDIA H200"
-TABLES = [f"pallas_kernels/{op}/tuning.json" for op in catalog.OPS]
-TABLES.append("pallas_kernels/taylor_attention/backends.json")
+STEPS = "pallas_kernels/taylor_step/tuning.json"
+BACKENDS = [f"pallas_kernels/{op}/backends.json" for op in choices.AXES]
+TABLES = [*(f"pallas_kernels/{op}/tuning.json" for op in catalog.OPS), *BACKENDS]
 
 
 def report(
@@ -73,9 +74,11 @@ def tree(tmp_path) -> Path:
     for name in (*TABLES, *adopt.PAGES):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
-    for name in adopt.PAGES:  # as before anything was measured
+    for name in BACKENDS:  # as before anything was measured
+        (copy / name).write_text(tuning.as_json([]))
+    for name in adopt.PAGES:
         page = copy / name
-        page.write_text(measured_pages.updated(page.read_text(), {"": [{"summary": summary([])}]}, ""))
+        page.write_text(measured_pages.updated(page.read_text(), {"": [{"summary": summary([])}]}))
     return copy
 
 
@@ -98,25 +101,26 @@ def test_reports_become_results_tables_and_columns(tree, tmp_path, capsys):
     after = contents(tree)
     written = {name for name in after if after[name] != before.get(name)}
     results = {f"benchmarks/results/h200/{name}.json" for name in ("gpu", "tune", "backends", "decode")}
-    assert written == {*results, *adopt.PAGES, TABLES[1], TABLES[-1]}
+    assert written == {*results, *adopt.PAGES, STEPS, BACKENDS[0]}
     assert capsys.readouterr().out.count("wrote ") == len(written)
     assert json.loads(after["benchmarks/results/h200/tune.json"]) == tuned()
 
-    steps = json.loads(after[TABLES[1]])
-    assert steps[0]["device"] == H200
+    steps = json.loads(after[STEPS])
+    assert steps[0]["device"] == "9.0"
     assert steps[0]["variant"] == tuned()["rows"][2]["variant"]
-    assert steps[1:] == json.loads(before[TABLES[1]])
-    (backend,) = [row for row in json.loads(after[TABLES[-1]]) if row["device"] == H200]
-    assert backend["when"] == {"rows_and_heads": [256, 1023], "length": [16384, 10**9], "value_size": 64}
+    assert steps[1:] == json.loads(before[STEPS])
+    (backend,) = json.loads(after[BACKENDS[0]])
+    assert backend["device"] == "9.0"
+    assert backend["when"] == {"value_size": 64, "rows_and_heads": [256, 10**9], "length": [16384, 10**9]}
     for name in TABLES:
         assert tuning.as_json(json.loads(after[name])) == after[name]
 
-    for page, link in zip(adopt.PAGES, ("../benchmarks/results", "results"), strict=True):
+    for page in adopt.PAGES:
         text = after[page]
         assert "| | wanted | measured, NVIDIA H200 |" in text
         assert "| forward, B 16, H 16, N 32768 | at most 2.5 ms | 2 ms |" in text
         assert "| forward, B 1, H 16, N 32768 | at most 0.3 ms | |" in text
-        assert f"[NVIDIA H200]({link}/h200): jax 0.11.2, 2026-11-24." in text
+        assert "NVIDIA H200 (`benchmarks/results/h200`): jax 0.11.2, 2026-11-24." in text
     assert "| forward, B 16, H 16, N 32768 | 1.2 ms (0.9 to 1.9) | 2 ms |" in after["benchmarks/gpu.md"]
 
     assert adopt.main([folder, "--tree", str(tree)]) == 0
@@ -192,12 +196,17 @@ def test_other_mistakes(tree, tmp_path):
 
 def test_the_pages_here_show_the_results_here():
     """Nobody typed a number."""
-    changes = adopt.pages({}, ROOT, False)
+    changes = adopt.pages(adopt.kept({}, ROOT), ROOT)
     for name in adopt.PAGES:
         page = (ROOT / name).read_text()
         assert "<!-- measured:targets -->" in page
         empty = {"": [{"summary": summary([])}]}
-        assert page == changes.get(ROOT / name, measured_pages.updated(page, empty, ""))
+        assert page == changes.get(ROOT / name, measured_pages.updated(page, empty))
+
+
+def test_the_tables_of_backends_here_follow_from_the_results_here():
+    for path, text in adopt.tables([], adopt.kept({}, ROOT), ROOT).items():
+        assert path.read_text() == text, path
 
 
 def test_a_rehearsal_takes_quick_runs_into_a_copy(tree, tmp_path):

@@ -13,7 +13,7 @@ from pallas_kernels.backends import HOPPER, LENGTHS, PORTABLE, ROWS_AND_HEADS, B
 from pallas_kernels.taylor_attention import mosaic_support
 from tests.commands import run_here
 
-H200 = "NVIDIA H200"
+HOPPER_GPUS = "9.0"
 NEVER = 1e12
 """as the end of the process that watches this one: without it the command starts another, which measures"""
 SIZES = [(rows, length) for rows in ROWS_AND_HEADS for length in LENGTHS]
@@ -27,51 +27,68 @@ def row(size: tuple[int, int], backend: str, seconds: float | None, value_size=6
     return found | {"status": "measured", "seconds": seconds, "reference_seconds": 2.0}
 
 
-def made(wins, sizes=SIZES):
-    """Rows where the Hopper kernels are twice as fast at `wins`, and hardly faster elsewhere."""
-    found = [row(size, PORTABLE, 2.0) for size in sizes]
-    return [*found, *(row(size, HOPPER, 1.0 if size in wins else 1.97) for size in sizes)]
+FASTER, EQUAL, SLOWER = 1.0, 1.97, 2.1
 
 
-@given(st.sets(st.sampled_from(SIZES)), st.integers(1, 3000), st.integers(1, 60_000))
-def test_a_size_goes_with_the_largest_measured_one_below_it(wins, rows, length):
-    table = choices.with_backends([], made(wins), H200)
-    below = [
-        max((n for n in sizes if n <= value), default=0)
-        for sizes, value in ((ROWS_AND_HEADS, rows), (LENGTHS, length))
+def made(seconds, sizes=SIZES, **changes):
+    """A report with these times of the Hopper kernels, or of other sizes the portable ones' 2 s."""
+    found = [row(size, PORTABLE, 2.0, **changes) for size in sizes]
+    found += [row(size, HOPPER, seconds.get(size, 2.0), **changes) for size in sizes]
+    return {"benchmark": "backends", "rows": found}
+
+
+def table_of(*reports) -> list[dict]:
+    found = [one for report in reports for one in choices.compared(report)]
+    return choices.backend_rows(found, HOPPER_GPUS).get(backends.OP, [])
+
+
+@given(
+    st.fixed_dictionaries({size: st.sampled_from([FASTER, EQUAL, SLOWER]) for size in SIZES}),
+    st.integers(1, 3000),
+    st.integers(1, 60_000),
+)
+def test_it_is_taken_where_it_wins_and_does_not_lose_further_up(seconds, rows, length):
+    """Of the most measured rows and heads that are no more than the call's."""
+    table = table_of(made(seconds))
+    below = max((n for n in ROWS_AND_HEADS if n <= rows), default=0)
+    times = {n: seconds[below, n] for n in LENGTHS if below}
+    since = [
+        n for n, time in times.items() if time == FASTER and SLOWER not in [times[m] for m in times if m > n]
     ]
     facts = {"rows_and_heads": rows, "length": length}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "backends", lambda op: table)
-        chosen = tuning.fastest(backends.OP, device=H200, **facts, value_size=64)
-        assert chosen == (HOPPER if tuple(below) in wins else PORTABLE)
-        assert tuning.fastest(backends.OP, device=H200, **facts, value_size=112) == PORTABLE
-        assert tuning.fastest(backends.OP, device="NVIDIA H100", **facts, value_size=64) == PORTABLE
+        chosen = tuning.fastest(backends.OP, capability=HOPPER_GPUS, **facts, value_size=64)
+        assert chosen == (HOPPER if length >= min(since, default=10**9) else PORTABLE)
+        assert tuning.fastest(backends.OP, capability=HOPPER_GPUS, **facts, value_size=112) == PORTABLE
+        assert tuning.fastest(backends.OP, capability="10.0", **facts, value_size=64) == PORTABLE
 
 
-def test_a_row():
-    (found,) = choices.with_backends([], made({(ROWS_AND_HEADS[0], LENGTHS[-1])}), H200)
+def test_equal_intervals_share_a_row():
+    faster = dict.fromkeys(SIZES, FASTER)
+    (found,) = table_of(made(faster))
     assert found == {
-        "device": H200,
-        "when": {"rows_and_heads": [16, ROWS_AND_HEADS[1] - 1], "length": [16384, 10**9], "value_size": 64},
+        "device": HOPPER_GPUS,
+        "when": {"value_size": 64, "rows_and_heads": [16, 10**9], "length": [1024, 10**9]},
         "backend": HOPPER,
     }
+    one, other = table_of(made({size: FASTER for size in SIZES if size[0] != 256}))
+    assert [x["when"]["rows_and_heads"] for x in (one, other)] == [[16, 255], [1024, 10**9]]
 
 
 def test_a_backend_that_does_not_run_or_differs_wins_nothing():
-    assert choices.with_backends([], [row(size, HOPPER, None) for size in SIZES], H200) == []
+    refused = [row(size, HOPPER, None) for size in SIZES]
+    assert table_of({"benchmark": "backends", "rows": refused}) == []
 
 
-def test_what_was_not_measured_stays():
-    def other(device, rows=16, value_size=64):
-        when = {"rows_and_heads": [rows, 99], "length": [1024, 2047], "value_size": value_size}
-        return {"device": device, "when": when, "backend": HOPPER}
-
-    kept = [other("NVIDIA H100"), other(H200, rows=64), other(H200, value_size=128)]
-    table = [other(H200), *kept]
-    assert choices.with_backends(table, made([], SIZES[:1]), H200) == kept
-    (new,) = choices.with_backends([], made(SIZES[:1], SIZES[:1]), H200)
-    assert choices.with_backends(table, made(SIZES[:1], SIZES[:1]), H200) == [*kept, new]
+def test_the_later_of_two_reports_counts():
+    faster = dict.fromkeys(SIZES, FASTER)
+    later = table_of(made(faster), made({}, SIZES[:1]), made(faster, value_size=112))
+    assert [x["when"]["value_size"] for x in later] == [64, 64, 112]
+    assert [x["when"]["length"] for x in later if x["when"]["value_size"] == 64] == [
+        [4096, 10**9],
+        [1024, 10**9],
+    ]
 
 
 def test_the_table_is_found_and_its_format_is_ours():
@@ -111,16 +128,15 @@ def test_the_command_measures_into_a_report(on_hopper, monkeypatch, tmp_path):
     monkeypatch.setattr(comparison, "disagreement", lambda *_: 0.0)
     monkeypatch.setattr(comparison, "measure", lambda calls, seconds: [2.0, 1.0][: len(calls)])
     assert command(tmp_path) == 0
-    rows = json.loads((tmp_path / "backends.json").read_text())["rows"]
-    table = choices.with_backends([], rows, H200)
-    assert [found["when"]["length"] for found in sorted(table, key=str)] == [[16, 10**9], [8, 15]]
+    (found,) = table_of(json.loads((tmp_path / "backends.json").read_text()))
+    assert found["when"]["length"] == [8, 10**9]
 
 
 def test_the_command_compares_results(on_hopper, tmp_path):
     assert command(tmp_path, "--seconds", "0.001") == 0
-    rows = json.loads((tmp_path / "backends.json").read_text())["rows"]
-    assert all(row["reason"].startswith("results differ") for row in rows if row["candidate"] == HOPPER)
-    assert choices.with_backends([], rows, H200) == []
+    found = json.loads((tmp_path / "backends.json").read_text())
+    assert all(x["reason"].startswith("results differ") for x in found["rows"] if x["candidate"] == HOPPER)
+    assert table_of(found) == []
 
 
 def test_flags_that_make_no_sense(on_hopper, tmp_path):

@@ -90,7 +90,37 @@ def test_whole_rows_train_with_the_plain_kernels(packed):
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     kernels = re.findall(r"custom_call @__gpu\$xla\.gpu\.triton.*name = \"(\w+)\".* : \((.*)\) ->", text)
     assert {name for name, _ in kernels} >= {"taylor_outputs", "taylor_dq"}, text
-    assert all(("xi32>" in operands) == packed for _, operands in kernels)
+    of_tokens = [operands for name, operands in kernels if name.startswith("taylor")]
+    assert all(("xi32>" in operands) == packed for operands in of_tokens)
+
+
+def test_whole_rows_train_through_the_fused_gates_and_norms(tokens, params):
+    """Gradients are those of XLA's form; a broken token (its embedding is NaN) breaks none before it."""
+    model = bj.LanguageModel(config(None).replace(schedule="CC"))
+    params = jax.tree.map(jnp.asarray, {"params": normals(model.init, tokens, scale=0.05)["params"]})
+    tokens = jnp.minimum(tokens[:, :21], 22).at[0, 9].set(23)
+
+    def loss(params):
+        hidden, _ = model.apply(params, tokens, method="hidden")
+        return jnp.sum(jnp.sin(jnp.where(jnp.isfinite(hidden), hidden, 0))), hidden
+
+    def run(params):
+        return jax.jit(jax.value_and_grad(lambda params: loss(params), has_aux=True))(params)
+
+    broken = jax.tree.map(lambda x: x.at[23].set(jnp.nan) if x.shape[0] == 24 else x, params)
+    with interpreted():
+        kernels, bad = run(params), jax.jit(loss)(broken)[1]
+        program = str(jax.make_jaxpr(jax.grad(loss, has_aux=True))(params))
+    for name in ("gated_conv_outputs", "gated_conv_gradients", "rms_norm_outputs", "rms_norm_gradient"):
+        assert f"name={name}" in program
+    plain = run(params)
+    assert_close(kernels[0], plain[0], FLOAT32)
+    assert_close(kernels[1], plain[1], FLOAT32_GRADIENT)
+    finite = np.isfinite(np.asarray(bad)).all(axis=-1)
+    assert np.array_equal(finite, np.isfinite(np.asarray(jax.jit(loss)(broken)[1])).all(axis=-1))
+    assert finite[0, :9].all()
+    assert not finite[0, 9:].any()
+    assert finite[1].all()
 
 
 @pytest.mark.release

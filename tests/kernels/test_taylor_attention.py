@@ -260,6 +260,13 @@ def test_layout(key_size):
         assert_close(jax.jit(layout.state_from_kernel)(rows, moments), (kv, z), 1e-6, "back")
 
 
+def test_the_compiler_does_not_convert_an_empty_state_itself():
+    """It would evaluate, slowly, what follows of constants: then the factors of the features are gone."""
+    layout = Layout(16, 1)
+    program = jax.jit(lambda: layout.state_to_kernel(jnp.zeros((1, 2, 153, 8)), jnp.zeros((1, 2, 153))))
+    assert "f32[153]" in program.lower().compile().as_text()
+
+
 def test_the_length_of_blocks_fills_the_chip_and_no_more():
     for programs, length, expected in (
         (256, 32768, 32768),  # rows and heads fill it

@@ -20,7 +20,7 @@ from tests.kernels.toy import Variant
 
 DEFAULT, WIDE, NARROW = Variant(), Variant(warps=8), Variant(warps=2)
 ANY = {"device": "any", "when": {"size": [1, 64]}, "variant": {"chunk": 64, "warps": 4}}
-H100 = {"device": "NVIDIA H100", "when": {"size": 4}, "variant": {"chunk": 32, "warps": 4}}
+AMPERE = {"device": "8.0", "when": {"size": 4}, "variant": {"chunk": 32, "warps": 4}}
 
 
 def _case(variant: Variant = DEFAULT, function=lambda x: (x + 1,), shape: str = "N4") -> Case:
@@ -227,14 +227,14 @@ def row(shape: str, variant: Variant, ratio: float | None, size: int = 4) -> dic
 
 
 def chosen(*rows: dict) -> list[dict]:
-    return choices.tuning_rows(rows, "NVIDIA H200").get("toy", [])
+    return choices.tuning_rows(rows, "9.0").get("toy", [])
 
 
 def test_the_fastest_variant_becomes_a_row():
     (found,) = chosen(
         row("N4", DEFAULT, 1.0), row("N4", WIDE, 0.9), row("N4", NARROW, 0.5), row("N4", DEFAULT, 1.0)
     )
-    assert found == {"device": "NVIDIA H200", "when": {"size": 4}, "variant": asdict(NARROW)}
+    assert found == {"device": "9.0", "when": {"size": 4}, "variant": asdict(NARROW)}
 
 
 def test_a_row_is_best_over_all_shapes_that_share_its_conditions():
@@ -251,20 +251,20 @@ def test_a_gain_that_may_be_noise_changes_nothing():
 
 
 def test_a_row_goes_before_those_that_might_hold_instead():
-    new = {"device": "NVIDIA H200", "when": {"size": 4}, "variant": {"warps": 8}}
+    new = {"device": "9.0", "when": {"size": 4}, "variant": {"warps": 8}}
     broad = {**new, "when": {"size": [1, 9]}}
     older = {**new, "variant": {"warps": 1}}
-    assert choices.with_row([H100, ANY], new) == [H100, new, ANY]
-    assert choices.with_row([H100, broad, ANY], new) == [H100, new, broad, ANY]
+    assert choices.with_row([AMPERE, ANY], new) == [AMPERE, new, ANY]
+    assert choices.with_row([AMPERE, broad, ANY], new) == [AMPERE, new, broad, ANY]
     assert choices.with_row([broad, older, ANY], new) == [broad, new, ANY]
     assert choices.with_row([], new) == [new]
 
 
 def test_a_row_is_what_calls_get(monkeypatch):
     (found,) = chosen(row("N4", DEFAULT, 1.0), row("N4", WIDE, 0.5))
-    monkeypatch.setattr(tuning, "table", lambda op: choices.with_row([H100, ANY], found))
-    assert tuning.choose("toy", Variant, device="NVIDIA H200", size=4) == WIDE
-    assert tuning.choose("toy", Variant, device="NVIDIA H200", size=5) == DEFAULT
+    monkeypatch.setattr(tuning, "table", lambda op: choices.with_row([AMPERE, ANY], found))
+    assert tuning.choose("toy", Variant, capability="9.0", size=4) == WIDE
+    assert tuning.choose("toy", Variant, capability="9.0", size=5) == DEFAULT
 
 
 @pytest.mark.parametrize("op", catalog.OPS)

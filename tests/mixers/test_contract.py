@@ -290,6 +290,14 @@ def test_state_sizes_are_the_papers(name, options, length, expected):
     assert mixers.info(name).state_size(length=length, **options) == expected
 
 
+def test_a_fresh_state_can_be_donated():
+    """No array stands in it twice: XLA refuses to donate one buffer as two arguments."""
+    for case, options in {**CASES, **{name: {} for name in mixers.names()}}.items():
+        state = mixers.make(case.partition("-")[0], d_model=WIDTH, **options).init_state(2, 16)
+        pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state) if leaf.size]
+        assert len(set(pointers)) == len(pointers), case
+
+
 def test_states_do_not_grow_with_the_text():
     for name in ("linear_attention", "sliding_window", "gated_conv"):
         mixer = mixers.make(name, d_model=16)

@@ -15,7 +15,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
 
 import pallas_kernels
-from based_jax import ops
+from based_jax import mixers, ops
 from based_jax.ops import cudnn_attention
 from based_jax.ops.core import dispatch
 from tests.arrays import array, blank
@@ -48,16 +48,17 @@ class Case(NamedTuple):
     left: int | None = None
     padded: bool = False
     scale: float | None = None
+    width: int = 8
 
 
-BATCH, LENGTH, WIDTH = 3, 9, 8
+BATCH, LENGTH = 3, 9
 
 
 def draw(case: Case, length: int = LENGTH, seed: int = 0) -> tuple[np.ndarray, ...]:
     """q, k, v, and weights of the outputs, 0 at padding."""
     rng = np.random.default_rng(seed)
     sizes = (case.heads, case.kv_heads, case.kv_heads, case.heads)
-    return tuple(rng.normal(size=(BATCH, length, heads, WIDTH)).astype(np.float32) for heads in sizes)
+    return tuple(rng.normal(size=(BATCH, length, heads, case.width)).astype(np.float32) for heads in sizes)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +71,20 @@ def draw(case: Case, length: int = LENGTH, seed: int = 0) -> tuple[np.ndarray, .
         Case(left=LENGTH - 1),
         Case(heads=2, causal=False),
         Case(causal=False, padded=True),
+        Case(heads=2, width=10),
     ],
     ids=str,
 )
-def test_the_arguments_mean_what_ours_mean(case, stand_in):
-    """Values and gradients: windows to the key, which head has which keys, the scale, padding."""
+def test_the_arguments_mean_what_ours_mean(case, stand_in, monkeypatch):
+    """Values and gradients: windows to the key, which head has which keys, the scale, padding of rows and of
+    heads."""
+    attend, widths = jax.nn.dot_product_attention, []
+
+    def recorded(q, k, v, **options):
+        widths.extend(x.shape[-1] for x in (q, k, v))
+        return attend(q, k, v, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", recorded)
     q, k, v, weights = draw(case)
     real = np.arange(LENGTH) < np.array([[LENGTH], [5], [0]] if case.padded else [[LENGTH]] * BATCH)
     mask = array(real) if case.padded else None
@@ -87,19 +97,21 @@ def test_the_arguments_mean_what_ours_mean(case, stand_in):
         return jnp.sum(weights * jnp.where(real[..., None, None], y, 0)), y
 
     run = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
-    arrays = tuple(map(array, (q, k, v)))
-    ((_, y), gradients), ((_, wanted), expected) = run(arrays, "cudnn"), run(arrays, "reference")
+    (_, y), gradients = run(tuple(map(array, (q, k, v))), "cudnn")
+    assert set(widths) == {-(-case.width // 8) * 8}
+    with jax.enable_x64(True):
+        (_, wanted), expected = run(tuple(x.astype(np.float64) for x in (q, k, v)), "reference")
     assert np.isfinite(y).all(), "outputs at padding are meaningless but finite"
     assert_close(np.asarray(y)[real], np.asarray(wanted)[real], FLOAT32)
     assert_close(gradients, expected, FLOAT32_GRADIENT, magnitude=0.1)
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("left", [None, 3])
-def test_a_cache_from_the_first_prompt_to_single_tokens(left, stand_in):
+@pytest.mark.parametrize(("left", "width"), [(None, 8), (3, 8), (None, 6)])
+def test_a_cache_from_the_first_prompt_to_single_tokens(left, width, stand_in):
     """Prompts of different lengths into an empty cache, a further chunk, then tokens, one of them of another
-    text than those before it: outputs and caches are those of the reference."""
-    case = Case(heads=2, kv_heads=1, left=left)
+    text than those before it: outputs and caches are those of the reference. The cache has 8 channels."""
+    case = Case(heads=2, kv_heads=1, left=left, width=width)
     chunks = [draw(case, length, seed)[:3] for seed, length in enumerate((5, 3, 1, 1, 1))]
     counts = [np.array([[5], [2], [0]]), np.array([[3], [3], [2]])]
     context = [{"mask": np.arange(len(p[0][0])) < n} for p, n in zip(chunks, counts, strict=False)]
@@ -113,7 +125,7 @@ def test_a_cache_from_the_first_prompt_to_single_tokens(left, stand_in):
 
     outputs = {}
     for name in ("cudnn", "reference"):
-        cache = blank(ops.init_kv_cache, BATCH, 12 if left is None else left + 1, 1, WIDTH, WIDTH)
+        cache = blank(ops.init_kv_cache, BATCH, 12 if left is None else left + 1, 1, 8, 8)
         outputs[name] = []
         for arrays, given in zip(chunks, context, strict=True):
             # A text's first token has a segment, which cuDNN does not take; those after it have none.
@@ -123,6 +135,12 @@ def test_a_cache_from_the_first_prompt_to_single_tokens(left, stand_in):
             outputs[name].append(np.asarray(y) * real[..., None, None])
         outputs[name].append(cache)
     assert_close(outputs["cudnn"], outputs["reference"], FLOAT32)
+
+
+def test_the_cache_of_a_mixer_need_not_be_padded_for_every_token():
+    for name, channels in ((None, 70), ("cudnn", 72)):
+        mixer = mixers.make("attention", d_model=140, num_heads=2, implementation=name)
+        assert jax.eval_shape(lambda mixer=mixer: mixer.init_state(1, 4)).k.shape == (1, 4, 2, channels)
 
 
 def calls(function, *arrays) -> list[tuple[str, str, int]]:
@@ -165,6 +183,7 @@ def test_the_calls_of_cudnn(found):
     assert prompt == [("fmhaSoftmax", "CAUSAL", 0)]
     token = calls(lambda q, k, v, cache: into(q, k, v, initial_state=cache), *halves(1), cache)
     assert token == [("fmhaScaleBiasSoftmax", "NO_MASK", 0)]
+    assert calls(gradients, *halves(64, width=60)) == calls(gradients, q, k, v)
 
 
 def test_the_default_gives_cudnn_what_it_takes(found):
@@ -173,6 +192,7 @@ def test_the_default_gives_cudnn_what_it_takes(found):
 
     enough = cudnn_attention.MIN_LENGTH
     assert takes(*halves(enough))
+    assert takes(*halves(enough, width=60))
     assert takes(*halves(2 * enough, jnp.float16), left=pallas_kernels.MAX_WINDOW_LEFT + 1)
     assert not takes(*halves(enough, jnp.float16), left=8)  # a window for our own kernels
     assert not takes(*halves(enough - 1))
@@ -188,9 +208,8 @@ def test_the_default_gives_cudnn_what_it_takes(found):
     ("arrays", "message"),
     [
         (halves(256, jnp.float32), "takes one dtype of bfloat16 or float16, and q, k, v are float32"),
-        (halves(256, width=60), "a multiple of 8 up to 128, and these have 60 and 60 channels"),
         (halves(256, width=136), "up to 128, and these have 136"),
-        (halves(256, values=32), "of one width, .* and these have 64 and 32 channels"),
+        (halves(256, values=32), "takes keys and values of one width .* and these have 64 and 32 channels"),
     ],
 )
 def test_what_cudnn_does_not_take(found, arrays, message):

@@ -68,6 +68,23 @@ def test_the_causal_form_is_its_equation(implementation, dtype, ids, x64):
     assert_close(y, expected, FLOAT64 if dtype == np.float64 else FLOAT32)
 
 
+def test_gradients_at_every_length_up_to_two_chunks_and_a_token(x64):
+    """Those of a row alone are those of the same row with padding, which has none."""
+    arrays, weights, size = drawn(length=5), drawn(length=5)[0], 2
+
+    def loss(arrays, mask):
+        y = ops.landmark_attention(*arrays, tokens_per_landmark=size, mask=mask)
+        return jnp.sum(jnp.where(mask[..., None, None], y * weights[:, : y.shape[1]], 0))
+
+    padded = jax.jit(jax.grad(loss))
+    for length in range(1, 2 * size + 2):
+        expected = padded(arrays, jnp.broadcast_to(jnp.arange(5) < length, (2, 5)))
+        alone = jax.grad(loss)([x[:, :length] for x in arrays], jnp.ones((2, length), bool))
+        for got, wanted in zip(alone, expected, strict=True):
+            assert_close(got, wanted[:, :length], FLOAT64)
+            assert not np.any(wanted[:, length:])
+
+
 @pytest.mark.release
 def test_chunks_of_one_token_or_of_equal_keys_are_exact(x64):
     q, k, v = (np.asarray(x) for x in drawn(length=12))

@@ -1,10 +1,15 @@
 """Pieces of answers: characters and stop texts that fall apart, log-probabilities of what is shown."""
 
-import pytest
+import json
 
-from based_jax.data.tokenizers import ByteTokenizer
+import pytest
+from tokenizers import AddedToken
+
+from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer, complete_text
 from based_jax.generate.engine.request import Event, TokenLogprob
+from based_jax.serve.answering import _event
 from based_jax.serve.answers import Answer, Echo, chat_logprobs_object, logprobs_object
+from tests.data.libraries import llama
 
 
 def play(text: str, size: int, finish: str, stop: tuple[str, ...] = (), prompt: str = ""):
@@ -84,18 +89,74 @@ def test_the_tokens_of_a_prompt_and_of_the_end_are_reported():
     assert answer.mean_logprob == -3
     shown = [item for chunk in chunks for item in chunk.logprobs]
     assert logprobs_object(shown, ByteTokenizer()) == {
-        "tokens": ["token_id:256", "token_id:195", "token_id:169", "!", "b", "token_id:256"],
+        "tokens": ["token_id:256", "bytes:\\xc3", "bytes:\\xa9", "!", "b", "token_id:256"],
         "token_logprobs": [None, -1, -1, -1, -2, -4],
         "top_logprobs": [
             None,
-            {"token_id:195": -1},
-            {"token_id:169": -1},
+            {"bytes:\\xc3": -1},
+            {"bytes:\\xa9": -1},
             {"!": -1},
             {"b": -2},
             {"token_id:256": -4},
         ],
         "text_offset": [0, 0, 0, 1, 2, 3],
     }
+
+
+def test_a_prompt_of_one_token_is_reported():
+    """The separator before an empty text; without log-probabilities nothing is."""
+    for asked, shown in ((True, [(0, 256), (0, 98)]), (False, [(0, 98)])):
+        answer = Answer(ByteTokenizer(), (), Echo("", [256], asked))
+        chunks = [
+            answer.feed(Event(1, (), ())),
+            answer.feed(Event(1, (98,), (TokenLogprob(98, -2.0, ()),), "length")),
+        ]
+        assert [(begin, item.token) for chunk in chunks for begin, item in chunk.logprobs] == shown
+    items = [item for chunk in chunks for item in chunk.logprobs]
+    assert set(map(len, logprobs_object(items, ByteTokenizer()).values())) == {1}
+
+
+@pytest.mark.parametrize("echo", [True, False])
+def test_the_prompt_is_the_context_of_an_answer(echo):
+    """The first word keeps its space, and a character that the prompt begins is the answer's."""
+    words = FileTokenizer(llama().to_str())
+    hello = words.encode("hello").tolist()
+    for tokenizer, prompt, ids, text in (
+        (words, hello, [*hello, 2 + 0xE2, 2 + 0x98, 2 + 0x83], " hello☃"),
+        (words, [*hello, 2 + 0xE2], [2 + 0x98, 2 + 0x83], "☃"),
+        (ByteTokenizer(), b"a\xe2", b"\x98\x83", "☃"),
+    ):
+        shown = Echo(complete_text(tokenizer, [*prompt]), [*prompt])
+        answer = Answer(tokenizer, (), shown if echo else None, [*prompt])
+        chunks = [answer.feed(Event(1, (token,), (), None)).text for token in ids]
+        chunks.append(answer.feed(Event(1, (), (), "length")).text)
+        assert "".join(chunks) == (shown.text if echo else "") + text
+        assert "\ufffd" not in "".join(chunks)
+
+
+def test_tokens_of_one_text_keep_their_values():
+    """Alone, both are decoded to "hello"."""
+    library = llama()
+    library.add_tokens([AddedToken("hello", normalized=False)])
+    tokenizer = FileTokenizer(library.to_str())
+    plain, word = library.token_to_id("hello"), library.token_to_id("\u2581hello")
+    shown = [(0, TokenLogprob(plain, -3.0, ((word, -0.1), (2 + 0xE2, -2.0))))]
+    assert logprobs_object(shown, tokenizer) == {
+        "tokens": ["hello"],
+        "token_logprobs": [-3.0],
+        "top_logprobs": [{"hello": -3.0, " hello": -0.1, r"bytes:\xe2": -2.0}],
+        "text_offset": [0],
+    }
+    (item,) = chat_logprobs_object(shown, tokenizer)["content"]
+    assert [other["bytes"] for other in item["top_logprobs"]] == [list(b" hello"), [0xE2]]
+
+
+def test_events_are_one_line_for_every_client():
+    """Some end lines at each of these, as `str.splitlines` does."""
+    text = "a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\nb"
+    event = _event({"text": text}).decode()
+    assert len(event.splitlines()) == 2
+    assert json.loads(event.removeprefix("data: "))["text"] == text
 
 
 def test_the_end_is_not_reported_after_a_stop_text():
@@ -107,7 +168,7 @@ def test_the_end_is_not_reported_after_a_stop_text():
 
 def test_logprobs_of_messages():
     shown = [(0, TokenLogprob(97, -0.5, ((97, -0.5), (0xC3, float("-inf")))))]
-    a, part = {"token": "a", "logprob": -0.5, "bytes": [97]}, {"token": "token_id:195", "bytes": None}
+    a, part = {"token": "a", "logprob": -0.5, "bytes": [97]}, {"token": "bytes:\\xc3", "bytes": [0xC3]}
     assert chat_logprobs_object(shown, ByteTokenizer()) == {
         "content": [{**a, "top_logprobs": [a, {**part, "logprob": -9999.0}]}],
         "refusal": None,
@@ -120,8 +181,8 @@ def test_logprobs_in_openais_shape():
         (1, TokenLogprob(0xC3, -1.5, ())),
     ]
     assert logprobs_object(shown, ByteTokenizer()) == {
-        "tokens": ["a", "token_id:195"],
+        "tokens": ["a", "bytes:\\xc3"],
         "token_logprobs": [-0.5, -1.5],
-        "top_logprobs": [{"a": -0.5, "b": -9999.0}, {"token_id:195": -1.5}],
+        "top_logprobs": [{"a": -0.5, "b": -9999.0}, {"bytes:\\xc3": -1.5}],
         "text_offset": [0, 1],
     }

@@ -145,7 +145,9 @@ def test_conversations_that_are_too_long(client):
             "messages",
             "expected parts",
         ),
-        ({"messages": TALK, "tools": []}, "tools", "tools is not supported: the server runs no tools"),
+        ({"messages": TALK, "tools": [{}]}, "tools", "tools is not supported: the server runs no tools"),
+        ({"messages": TALK, "tool_choice": "auto"}, "tool_choice", "the server runs no tools"),
+        ({"messages": TALK, "store": True}, "store", 'unknown field "store"'),
         ({"messages": TALK, "response_format": {}}, "response_format", "answers are texts"),
         ({"messages": TALK, "chat_template": "a"}, "chat_template", "the template is the model's own"),
         ({"messages": TALK, "prompt": "a"}, "prompt", 'unknown field "prompt"'),
@@ -164,6 +166,23 @@ def test_bodies(body, param, message):
     assert raised.value.status == 400
     assert raised.value.param == param
     assert message in str(raised.value)
+
+
+def test_fields_that_ask_for_nothing():
+    neutral = {
+        **{"tools": [], "functions": [], "tool_choice": "none", "function_call": "none"},
+        **{
+            "response_format": {"type": "text"},
+            "modalities": ["text"],
+            "metadata": {},
+            "store": False,
+            "top_logprobs": 0,
+        },
+    }
+    plain = {"messages": TALK, "seed": 1}
+    assert ChatRequest.read(json.dumps(plain | neutral).encode()) == ChatRequest.read(
+        json.dumps(plain).encode()
+    )
 
 
 def test_a_model_without_a_template_says_what_is_missing(server):

@@ -91,7 +91,7 @@ def test_logprobs(client, model):
     for name, value, top, begin in zip(*map(logprobs.get, columns), strict=True):
         assert len(top) == 3  # a greedy token is among them
         assert top[name] == value == max(top.values()) <= 0
-        assert name.startswith("token_id:") or choice["text"][begin : begin + len(name)] == name
+        assert name.startswith("bytes:") or choice["text"][begin : begin + len(name)] == name
 
 
 def logprobs_of(model, tokens: list[int]) -> np.ndarray:
@@ -126,6 +126,19 @@ def test_echo_with_logprobs(client, model, count):
     chunks = [event["choices"][0] for event in events]
     assert "".join(chunk["text"] for chunk in chunks) == text
     assert [value for chunk in chunks for value in chunk["logprobs"]["tokens"]] == logprobs["tokens"]
+
+
+@pytest.mark.parametrize("prompt", ["", [97]])
+def test_echo_of_one_token(client, prompt):
+    asked = {"prompt": prompt, "echo": True, "logprobs": 1, "logit_bias": {"98": 100}}
+    for count in (0, 1):
+        choice = client.complete(**asked, max_tokens=count)["choices"][0]
+        logprobs = choice["logprobs"]
+        assert logprobs["tokens"] == [("token_id:256" if prompt == "" else "a"), "b"][: 1 + count]
+        assert set(map(len, logprobs.values())) == {1 + count}
+        assert logprobs["token_logprobs"][0] is None
+        events = [event["choices"][0] for event in client.stream(**asked, max_tokens=count)]
+        assert [name for event in events for name in event["logprobs"]["tokens"]] == logprobs["tokens"]
 
 
 def shown(logprobs):

@@ -69,6 +69,70 @@ def test_the_law_that_is_broken_is_named(law):
         check_mixer(with_fault("Faulty", FAULTS[law]), d_model=4)
 
 
+def resets(t):
+    """Whole rows begin anew after t tokens, which single tokens do not."""
+
+    def change(mix, x, state, context):
+        y, after = mix(x, state, context)
+        if x.shape[1] <= t:
+            return y, after
+        ids = jnp.zeros(x.shape[:2], int) if context.segment_ids is None else context.segment_ids
+        ids = 2 * ids + (jnp.arange(x.shape[1]) >= t)
+        return mix(x, state, dataclasses.replace(context, segment_ids=ids))[0], after
+
+    return change
+
+
+def joins(t):
+    """Documents that begin after t tokens are one."""
+
+    def change(mix, x, state, context):
+        ids = context.segment_ids
+        if ids is not None and x.shape[1] > t:
+            ids = jnp.where(jnp.arange(x.shape[1]) > t, ids[:, t : t + 1], ids)
+        return mix(x, state, dataclasses.replace(context, segment_ids=ids))
+
+    return change
+
+
+def sees_one_token_ahead(t):
+    def change(mix, x, state, context):
+        y, after = mix(x, state, context)
+        return y if x.shape[1] <= t + 1 else y.at[:, t].add(x[:, t + 1]), after
+
+    return change
+
+
+@pytest.mark.parametrize("t", [16, 24, 32, 64])
+@pytest.mark.parametrize(
+    ("fault", "law"),
+    [(sees_one_token_ahead, "causality"), (resets, "one token at a time"), (joins, "segment law|split law")],
+)
+def test_faults_at_later_tokens_are_found(fault, law, t):
+    with pytest.raises(AssertionError, match=f"breaks the contract: ({law})"):
+        check_mixer(with_fault("Faulty", fault(t)), d_model=4)
+
+
+def test_rows_are_two_and_a_half_chunks_of_the_mixer_long():
+    class Chunked(with_fault("Faulty", sees_one_token_ahead(200))):
+        chunk_size: int | None = 96
+
+    check_mixer(Chunked, d_model=4, chunk_size=None)
+    with pytest.raises(AssertionError, match="causality"):
+        check_mixer(Chunked, d_model=4)
+
+
+def test_a_state_with_one_array_twice_is_refused():
+    class Twice(mixers.ShortConv):
+        def empty_state(self, batch_size, max_length, dtype):
+            state = super().empty_state(batch_size, max_length, dtype)
+            leaves, structure = jax.tree.flatten(state)
+            return jax.tree.unflatten(structure, leaves), leaves[0]
+
+    with pytest.raises(AssertionError, match="one array twice, which cannot be donated"):
+        check_mixer(Twice, d_model=4)
+
+
 def test_a_state_without_a_stream_is_refused():
     class Bare(mixers.ShortConv):
         def empty_state(self, batch_size, max_length, dtype):

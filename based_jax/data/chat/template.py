@@ -5,26 +5,24 @@
                               "bos_token", "eos_token", ...: special tokens that templates refer to
 
 These are transformers' files, next to a model's weights. As in transformers, the names of special tokens in
-the rendered text are encoded as these tokens. In messages such names are broken up first, so that a message
-cannot end itself and start another.
+the rendered text are encoded as these tokens. In messages they are marked first and stay text, so that a
+message cannot end itself and start another.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from based_jax.data.chat.renderer import Renderer
-from based_jax.data.tokenizers import CHAT_FILES, Tokenizer
+from based_jax.data.file_tokenizer import BREAK, FileTokenizer
+from based_jax.data.tokenizers import CONFIG_FILE, TEMPLATE_FILE, Tokenizer, special_names, stop_tokens
 from based_jax.files import read_json, read_text
 from based_jax.validate import expect
 
 MAX_CHARACTERS = 1 << 17
 """Size limit of a template; typical ones have some thousands of characters."""
-
-_FILE, _CONFIG = CHAT_FILES
-_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-_BREAK = "\u200b"  # zero-width space
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,16 +45,23 @@ class ChatTemplate:
             ValueError: a damaged or too large file, or several templates of which none is called "default".
         """
         config, source = {}, None
-        if (directory / _CONFIG).is_file():
-            config = read_json(directory / _CONFIG)
-            expect(isinstance(config, dict), str(directory / _CONFIG), type(config).__name__, "a JSON object")
-            source = _one_of(config.get("chat_template"), directory / _CONFIG)
-        if (directory / _FILE).is_file():
-            source = read_text(directory / _FILE)
+        if (directory / CONFIG_FILE).is_file():
+            config = read_json(directory / CONFIG_FILE)
+            expect(
+                isinstance(config, dict), str(directory / CONFIG_FILE), type(config).__name__, "a JSON object"
+            )
+            source = _one_of(config.get("chat_template"), directory / CONFIG_FILE)
+        if (directory / TEMPLATE_FILE).is_file():
+            source = read_text(directory / TEMPLATE_FILE)
         if source is None:
             return None
-        given = {f"{name}_token": _content(config.get(f"{name}_token")) for name in _NAMES}
-        return cls(source, {name: token for name, token in given.items() if token is not None})
+        return cls(source, special_names(config))
+
+    def writes(self, token: str) -> bool:
+        """Return whether the template contains a name like <|user|>, and does not look for it in messages."""
+        quoted = rf"""['"]{re.escape(token)}['"]"""
+        looks = re.search(rf"{quoted}\s+(not\s+)?in\b|split\(\s*{quoted}", self.source)
+        return bool(re.fullmatch(r"<.+>|\[.+\]", token)) and token in self.source and not looks
 
 
 class Chat:
@@ -68,13 +73,17 @@ class Chat:
     """
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+        ends = stop_tokens(tokenizer)
+        if isinstance(tokenizer, FileTokenizer):
+            written = filter(template.writes, tokenizer.added_tokens)
+            tokenizer = tokenizer.with_special([*template.special_tokens.values(), *written])
         self._tokenizer, self._names = tokenizer, template.special_tokens
         self._special: Mapping[str, int] = getattr(tokenizer, "special_tokens", {})
         self._encode = getattr(tokenizer, "encode_special", tokenizer.encode)
         self._renderer = Renderer(template.source)
-        ends = (tokenizer.eot, self._special.get(self._names.get("eos_token", "")))
-        self.stop_tokens = tuple(sorted({token for token in ends if token is not None}))
-        """tokens that end an answer: the tokenizer's separator and the template's eos_token"""
+        end = self._special.get(self._names.get("eos_token", ""))
+        self.stop_tokens = tuple(sorted({*ends, *(() if end is None else (end,))}))
+        """tokens that end an answer: the tokenizer's, and the template's eos_token"""
 
     def text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Render a conversation as text, up to the start of the model's answer.
@@ -102,10 +111,10 @@ class Chat:
         self._renderer.close()
 
     def _broken(self, value: Any) -> Any:
-        """Return `value` with the names of special tokens in its strings broken up."""
+        """Return `value` with the names of special tokens in its strings marked as text."""
         if isinstance(value, str):
             for name in self._special:
-                value = value.replace(name, f"{name[0]}{_BREAK}{name[1:]}" if len(name) > 1 else _BREAK)
+                value = value.replace(name, f"{name[0]}{BREAK}{name[1:]}" if len(name) > 1 else BREAK)
             return value
         if isinstance(value, Mapping):
             return {name: self._broken(part) for name, part in value.items()}
@@ -122,9 +131,3 @@ def _one_of(value: Any, path: Path) -> str | None:
         value = named["default"]
     expect(value is None or isinstance(value, str), f"{path}: chat_template", value, "a text, or a list")
     return value
-
-
-def _content(value: Any) -> str | None:
-    """Return a special token's text, from a string or an object that describes the token."""
-    text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) else None

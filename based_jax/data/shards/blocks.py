@@ -193,10 +193,10 @@ def _has_lines(unit: Unit) -> bool:
     assert unit.path is not None
     for chunk in readers.read_chunks(unit.path, unit.name, None, binary=True):
         head += chunk
-        begin = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+        begin = head.removeprefix(readers.BYTE_ORDER_MARK).lstrip()
         if begin and (not begin.startswith(b"{") or b"\n" in begin or len(head) > readers.MAX_JSON):
             break
-    return readers.is_json_lines(head.decode("utf-8", errors="replace"))
+    return readers.is_json_lines(head.decode("utf-8-sig", errors="replace"))
 
 
 def _read_lines(unit: Unit, path: Path, offset: int, number: int) -> Iterator[_Item]:

@@ -204,7 +204,7 @@ def _documents(
 def _lines(name: str, number: int, data: memoryview) -> Iterator[tuple[str, _Text]]:
     content = bytes(data)
     if number == 1:
-        content = content.removeprefix(b"\xef\xbb\xbf")
+        content = content.removeprefix(readers.BYTE_ORDER_MARK)
     for i, line in enumerate(content.split(b"\n"), start=number):
         if not line.strip():
             continue

@@ -7,6 +7,7 @@ before). This needs no parameter names, so it works for every registered mixer.
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -38,7 +39,7 @@ def without(model: LanguageModel, params: Params, mixer: str | None) -> LogitsFn
         if context.method_name != "__call__" or context.module.path not in off:
             return output
         y, state = output
-        return jnp.zeros_like(y), state
+        return jax.tree.map(jnp.zeros_like, y), state
 
     def apply(tokens: Array) -> Array:
         with nn.intercept_methods(silence):

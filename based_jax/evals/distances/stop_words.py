@@ -17,7 +17,7 @@ def read_words(path: Path) -> frozenset[str]:
     if not path.is_file():
         raise FileNotFoundError(f"stop_words = {str(path)!r}: expected a file with a word per line")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"stop_words = {str(path)!r}: expected UTF-8 text ({error})") from error
     words = frozenset(line.strip().lower() for line in lines) - {""}

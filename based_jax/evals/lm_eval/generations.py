@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tokenizers import Tokenizer
+from based_jax.data.tokenizers import Tokenizer, decode_after, stop_tokens
 from based_jax.generate import Sampler, stream
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
@@ -18,7 +18,8 @@ MAX_TOKENS = 256
 """Default limit of a continuation, as in lm-eval."""
 
 _MAX_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-_NAMES = ("until", "do_sample", "temperature", "top_k", "top_p", *_MAX_TOKENS_NAMES)
+_SAMPLING = ("top_k", "top_p", "min_p", "repetition_penalty")
+_NAMES = ("until", "do_sample", "temperature", *_SAMPLING, *_MAX_TOKENS_NAMES)
 _CHUNK = 16  # tokens between checks for stop texts
 
 
@@ -53,7 +54,8 @@ class Settings(NamedTuple):
         max_tokens = counts[0] if counts else MAX_TOKENS
         good = isinstance(max_tokens, int) and max_tokens >= 1
         expect(good, "max_gen_toks", max_tokens, "an integer, at least 1")
-        sampler = Sampler(temperature, options.get("top_k"), options.get("top_p"))
+        given = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
+        sampler = Sampler(temperature, **given)
         return cls(tuple(filter(None, until)), max_tokens, sampler)
 
     def cut(self, text: str) -> str:
@@ -69,19 +71,20 @@ def continue_texts(
     settings: Settings,
     rng: Any = None,
 ) -> list[str]:
-    """Continue prompts until a stop text, the end of the document, or `settings.max_tokens`.
+    """Continue prompts until a stop text, a stop token, or `settings.max_tokens`.
 
     Args:
         prompts: rows of tokens, none empty; no row sees padding.
         rng: one key per row, if the settings sample.
     """
-    tokens = np.zeros((len(prompts), 0), np.int32)
-    ends: dict[str, Any] = {"stop_tokens": (tokenizer.eot,), "pad_token": -1, "chunk": _CHUNK, "rng": rng}
+    tokens, stops = np.zeros((len(prompts), 0), np.int32), stop_tokens(tokenizer)
+    ends: dict[str, Any] = {"stop_tokens": stops, "pad_token": -1, "chunk": _CHUNK, "rng": rng}
     sampling = dataclasses.asdict(settings.sampler)
     texts = [""] * len(prompts)
     for chunk in stream(model, params, prompts, settings.max_tokens, **sampling, **ends):
         tokens = np.concatenate([tokens, chunk], axis=1)
-        texts = [tokenizer.decode(row[row >= 0]) for row in tokens]
+        made = (row[(row >= 0) & ~np.isin(row, stops)] for row in tokens)
+        texts = [decode_after(tokenizer, *pair) for pair in zip(prompts, made, strict=True)]
         if all(settings.cut(text) != text for text in texts):
             break
     return [settings.cut(text) for text in texts]

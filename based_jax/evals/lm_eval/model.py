@@ -85,6 +85,12 @@ class LMEvalModel(TemplateLM):
         """Encode a text; there are no special tokens to add."""
         return self._tokens.encode(string).tolist()
 
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Encode both as one text and cut it; encode the continuation alone if no token remains."""
+        kept, tokens = super()._encode_pair(context, continuation)
+        spaces = context[len(context.rstrip()) :]  # belong to the continuation
+        return kept, tokens or self.tok_encode(spaces + continuation)
+
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """Return log-probabilities (nats) of continuations after their contexts, and whether they are greedy.
 

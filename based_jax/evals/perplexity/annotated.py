@@ -10,6 +10,7 @@ import numpy as np
 
 from based_jax import html_page
 from based_jax.data import StreamDecoder, Tokenizer
+from based_jax.data.token_names import token_name, token_text
 from based_jax.evals.perplexity.records import Records
 from based_jax.html_page import STYLE
 
@@ -116,7 +117,7 @@ def _spans(
         parts.append(f'<span class="{classes}" title="{escape(hover)}">{escape(visible)}</span>')
         if index in coloring.notes:
             parts.append(f"<small>{escape(coloring.notes[index])}</small>")
-    return "".join([*parts, "</section>"])
+    return "".join([*parts, escape(decoder.flush()), "</section>"])
 
 
 def _numbers(records: Records, index: int, tokenizer: Tokenizer, reference: Records | None) -> str:
@@ -137,7 +138,8 @@ def _numbers(records: Records, index: int, tokenizer: Tokenizer, reference: Reco
 
 
 def name_token(tokenizer: Tokenizer, token: int) -> str:
-    """Return a token's text in quotation marks, or "end of text"."""
+    """Return a token's text in quotation marks, or a name for one without: "end of text", "bytes:\\xe2"."""
     if token == tokenizer.eot:
         return "end of text"
-    return json.dumps(tokenizer.decode([int(token)]), ensure_ascii=False)
+    text = token_text(tokenizer, int(token))
+    return token_name(tokenizer, int(token)) if text is None else json.dumps(text, ensure_ascii=False)

@@ -90,7 +90,7 @@ def read_rows(path: str | Path, columns: Sequence[str]) -> list[dict[str, Any]]:
     if file.suffix == ".parquet":
         return _from_parquet(file, columns)
     rows = []
-    with file.open(encoding="utf-8") as lines:
+    with file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

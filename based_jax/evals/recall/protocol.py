@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32
 
-from based_jax.data.tokenizers import Tokenizer
+from based_jax.data.tokenizers import Ids, Tokenizer, decode_after, decode_slice
 from based_jax.evals.recall.data import Example
 from based_jax.evals.recall.read_twice import DOCUMENT_TOKENS, SUMMARY, capitalized, repeat_context
 from based_jax.validate import expect, expect_choice
@@ -106,20 +106,21 @@ def chunk_prompts(
     expect(chunk >= 1, "chunk", chunk, "at least 1")
     tokens = tokenizer.encode(document)
     for start in range(0, len(tokens), chunk):
-        text = tokenizer.decode(tokens[start : start + chunk])
+        text = decode_slice(tokenizer, tokens, start, start + chunk)
         for key, value in attributes.items():
             if contains(text, value):
                 yield {"text": f"{text} \n {key}:", "key": key, "value": value}
 
 
-def read_answer(tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer) -> str:
-    """Decode generated tokens up to the first newline; negative tokens are padding.
+def read_answer(tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer, prompt: Ids = ()) -> str:
+    """Decode the tokens that were generated after `prompt`, up to a newline; negative tokens are padding.
 
     A document separator does not end the answer: the authors' code continues after it, and includes its text.
     """
     tokens = tokens[tokens >= 0]
     ends = np.flatnonzero(tokens == tokenizer.eot)
-    texts = [tokenizer.decode(part) for part in np.split(tokens, ends)]  # decoding omits the separator
+    first, *others = np.split(tokens, ends)  # decoding omits the separator
+    texts = [decode_after(tokenizer, prompt, first), *map(tokenizer.decode, others)]
     return _SEPARATOR.join(texts).partition("\n")[0]
 
 

@@ -15,7 +15,7 @@ fit. It removes spaces and full stops in a different order for each task; here t
 
 import re
 
-from based_jax.data.tokenizers import Tokenizer
+from based_jax.data.tokenizers import Tokenizer, decode_slice
 from based_jax.evals.recall.data import Example
 from based_jax.validate import expect
 
@@ -67,7 +67,7 @@ def cut_around(text: str, mentions: tuple[str, ...], tokenizer: Tokenizer, size:
     found = [re.search(re.escape(mention), text, re.IGNORECASE) for mention in mentions]
     position = min((match.start() for match in found if match), default=len(text))
     start = max(0, len(tokenizer.encode(text[:position])) - size // 2)
-    return tokenizer.decode(tokenizer.encode(text)[start : start + size])
+    return decode_slice(tokenizer, tokenizer.encode(text), start, start + size)
 
 
 def capitalized(key: str) -> str:

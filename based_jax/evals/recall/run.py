@@ -92,7 +92,7 @@ def make_batches(prompts: Iterable[Prompt], batch_size: int, padding: str) -> It
 
 def judge(prompt: Prompt, tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer, run: str) -> Record:
     """Score an answer and return its record."""
-    text = read_answer(tokens, tokenizer)
+    text = read_answer(tokens, tokenizer, prompt.tokens)
     return Record(
         id=prompt.example.id,
         tokens=prompt.length,

@@ -80,8 +80,9 @@ def implementation_for(
 ) -> str:
     """Choose among the op's own implementations; see `registration.implementation_for`.
 
-    None picks "cudnn", or "pallas", or "mosaic" where it was measured to be faster. If jax has no Triton
-    backend of Pallas, it picks "triton" if jax-triton is installed, then "mosaic". All are differentiable.
+    None picks "cudnn", or "pallas", or "mosaic" or "xla" where they were measured to be faster. If jax has no
+    Triton backend of Pallas, it picks "triton" if jax-triton is installed, then "mosaic". All are
+    differentiable.
     With `unsupported` by kernel it picks the first of those that runs.
     """
     available = implementations(op)

@@ -11,6 +11,7 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import context_parallel, dispatch
+from based_jax.ops.core.lowered import by_platform
 from based_jax.typing import Array, Float
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -80,7 +81,35 @@ def gated_product(
         y = pallas_kernels.gated_row_product(x.reshape(-1), halves, gate=activation)
         return y.reshape(*x.shape[:-1], -1)
     inner = product(x, weights).reshape(*x.shape[:-1], 2, -1)
+    if (y := fused_gate(inner, activation=activation, activated=1)) is not None:
+        return y
     return inner[..., 0, :] * ACTIVATIONS[activation](inner[..., 1, :])
+
+
+def fused_gate(
+    inner: Float[Array, "... 2 F"],
+    taps: Float[Array, "T F"] | None = None,
+    bias: Float[Array, "2 F"] | None = None,
+    *,
+    activation: str = "silu",
+    activated: int = 0,
+) -> Float[Array, "... F"] | None:
+    """Return activation(conv(one half)) * other half of `inner` + bias, or None without a kernel for it.
+
+    The kernel and that of its gradient read every array once. XLA's gradient of a gate reads its inputs once
+    for each half, and that of a short convolution stores the gradient of its outputs.
+    """
+    if inner.ndim != 4 or inner.shape[1] == 1 or not runs_kernels(inner):
+        return None
+    if pallas_kernels.supports_gated_conv(inner, taps, activation) is not None:
+        return None
+    return _gate(inner, taps, bias, activation=activation, activated=activated)
+
+
+@by_platform
+def _gate(inner: Array, taps: Array | None, bias: Array | None, **how: Any) -> Array:
+    """Run the kernel, or where an exported program must not have it, its formula."""
+    return pallas_kernels.gated_conv(inner, taps, bias, fused=runs_kernels(inner), **how)
 
 
 def over_rows(parameters: Float[Array, "... D"], x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
@@ -131,9 +160,14 @@ def is_row_on_gpu(x: Float[Array, "... K"]) -> bool:
     return math.prod(x.shape[:-1]) == 1 and dispatch.platform([x]) == "gpu"
 
 
+def runs_kernels(x: Array) -> bool:
+    """Return whether kernels run where x is: on one GPU, or in the interpreter."""
+    is_on_gpu = pallas_kernels.is_interpreted() or dispatch.platform([x]) == "gpu"
+    return is_on_gpu and not context_parallel.is_active()
+
+
 def _takes_kernel(x: Any, *weights: Any) -> bool:
     is_row = math.prod(x.shape[:-1]) == 1 and x.dtype.itemsize == 2
-    is_on_gpu = pallas_kernels.is_interpreted() or dispatch.platform([x]) == "gpu"
-    if not (is_row and is_on_gpu) or context_parallel.is_active():
+    if not (is_row and runs_kernels(x)):
         return False
     return pallas_kernels.supports_row_products(jax.ShapeDtypeStruct(x.shape[-1:], x.dtype), *weights) is None

@@ -115,7 +115,8 @@ def implementation_for(
 
     Args:
         op: name of a function of `based_jax.ops` that takes `implementation`.
-        arrays: its first array arguments (q, k, v): their shapes, dtypes and devices decide.
+        arrays: its first array arguments (q, k, v), and the state of a decoding step: their shapes, dtypes
+            and devices decide.
         implementation: the caller's choice; None picks the best.
         unsupported: reason why the call's other arguments exclude the library's kernels, or None; or reasons
             by kernel, for those that None may pick, the preferred first.
@@ -145,7 +146,7 @@ def implemented_by(
         supports: maps a kernel and the op's first arrays (shapes, dtypes) to the reason why the kernel cannot
             take these on this GPU, or None.
         is_slow: maps the arrays to whether a kernel takes them but should run only on request.
-        fastest: maps the arrays to the kernel that was measured to be the fastest on them.
+        fastest: maps the arrays to what was measured to be the fastest on them: a kernel or "xla".
         on_cpu: maps the arrays to the name that None picks on a CPU; default "xla".
     """
 

@@ -83,6 +83,19 @@ def test_a_text_that_is_too_large_costs_itself_alone(tmp_path):
     assert skipped == ["b.txt too large"]
 
 
+def test_a_byte_order_mark_is_not_text(tmp_path):
+    for name, content, texts in [
+        ("a.txt", "text", ["text"]),
+        ("b.json", '[{"text": "array"}]', ["array"]),
+        ("c.json", '{"text": "line"}\n', ["line"]),
+        ("d.jsonl", '{"text": "\ufeffline"}\n' * 9, ["\ufeffline"] * 9),
+        ("e.fasta", ">r\nACGT\n", ["ACGT"]),
+    ]:
+        (tmp_path / name).write_text(content, encoding="utf-8-sig")
+        assert texts_of(tmp_path / name) == (texts, [])
+    resumes_after_each_block(tmp_path / "d.jsonl")
+
+
 def test_files_that_include_asks_for_are_text(tmp_path):
     (tmp_path / "package.json").write_text('{"name": "x"}')
     (tmp_path / "README").write_text("read me")

@@ -4,12 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.lm_eval import generations
 from based_jax.evals.lm_eval.generations import Settings, continue_texts, keys_for
 from based_jax.generate import Sampler, generate
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
+from tests.data.libraries import llama
 from tests.generate.tiny import random_params
 
 BYTES = ByteTokenizer()
@@ -26,6 +27,8 @@ PROMPTS = [BYTES.encode(text) for text in ("What is", "a longer one")]
         ({"temperature": 0.7, "top_p": 0.9}, Settings((), 256, Sampler(0.7, None, 0.9))),
         ({"do_sample": True, "top_k": 5, "max_tokens": 3}, Settings((), 3, Sampler(1.0, 5))),
         ({"do_sample": True, "temperature": 0}, Settings((), 256, Sampler(0))),
+        ({"repetition_penalty": 1.2}, Settings((), 256, Sampler(repetition_penalty=1.2))),
+        ({"repetition_penalty": None, "min_p": 0.1}, Settings((), 256, Sampler(min_p=0.1))),
     ],
 )
 def test_settings(options, expected):
@@ -70,6 +73,22 @@ def test_looking_for_stops_while_tokens_come(monkeypatch):
     assert len(given) == 2
     chunks = [[[*b"one", 256], [*b"two."]], [[-1, -1], [*b".\n"]]]
     assert continue_texts(None, None, BYTES, PROMPTS, settings) == ["one", "two.."]
+
+
+def test_the_prompt_is_the_context_and_stop_tokens_end(monkeypatch):
+    tokenizer = FileTokenizer(llama().to_str())
+    tokenizer.stop_tokens = (1, 2 + 0x0A)
+    hello, asked = tokenizer.encode("hello"), {}
+
+    def stream(*args, **options):
+        asked.update(options)
+        yield np.array([[*hello, 2 + 0xE2], [*hello, 2 + 0x0A]])
+        yield np.array([[2 + 0x98, 2 + 0x83], [-1, -1]])
+
+    monkeypatch.setattr(generations, "stream", stream)
+    made = continue_texts(None, None, tokenizer, [hello, hello], Settings.read({}))
+    assert made == [" hello☃", " hello"]
+    assert asked["stop_tokens"] == (1, 2 + 0x0A)
 
 
 def test_the_models_own_tokens():

@@ -11,10 +11,11 @@ import pytest
 
 from based_jax import command
 from based_jax.convert import save_pretrained
-from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.lm_eval import __main__ as lm_eval_command
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
+from tests.data.libraries import merges
 from tests.generate.tiny import random_params
 
 with warnings.catch_warnings():
@@ -260,6 +261,20 @@ def test_the_command(folder, only_ours, tmp_path, capsys):
             expected = content["results"][task][name]
             close = isinstance(value, float)
             assert value == (pytest.approx(expected, rel=TOLERANCE) if close else expected)
+
+
+def test_a_token_across_the_cut(model):
+    """It would take the whole continuation, which is then encoded alone."""
+    tokenizer = FileTokenizer(merges().to_str())
+    lm = LMEvalModel(*model, tokenizer)
+    for context, continuation, expected in (
+        ("a<", "/", "/"),
+        ("a< ", "/", " /"),  # the space belongs to the continuation
+        ("a <", "/a", "a"),  # as lm-eval cuts it
+        ("a", "</", "</"),
+    ):
+        _, ids = lm._encode_pair(context, continuation)
+        assert ids == tokenizer.encode(expected).tolist()
 
 
 def test_a_suite(folder, only_ours, tmp_path, monkeypatch, capsys):

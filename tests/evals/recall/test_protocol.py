@@ -8,10 +8,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.recall.data import TASKS, Example, read_examples
 from based_jax.evals.recall.protocol import chunk_prompts, contains, make_prompt, read_answer, rebuild
 from based_jax.evals.recall.read_twice import cut_around
+from tests.data.libraries import llama
 
 BYTES = ByteTokenizer()
 ROWS = [{"doc_id": "a", "text": "The year: 1999\nyear:", "key": "year", "value": "1999"}]
@@ -178,6 +179,26 @@ def test_chunks_ask_for_the_values_in_them():
         {"text": "Name: Ada. Yea \n name:", "key": "name", "value": "ADA"},
         {"text": "r: 1815. Town: \n year:", "key": "year", "value": "1815"},
     ]
+
+
+def test_cuts_keep_characters_and_spaces():
+    """A chunk's text is that part of the document's."""
+    words = FileTokenizer(llama().to_str())
+    document = "hello é☃😀 hello hello"
+    for tokenizer in (BYTES, words):
+        for size in range(1, 9):
+            rows = list(chunk_prompts(document, {"all": ""}, tokenizer, chunk=size))
+            assert "".join(row["text"].removesuffix(" \n all:") for row in rows) == document
+            assert cut_around(document, ("😀",), tokenizer, 2 * size) in document
+    assert cut_around(document, ("hello",), words, 6) == "hello"
+    assert cut_around(document, ("nothing",), words, 12) == " hello"
+
+
+def test_an_answer_begins_after_its_prompt():
+    tokenizer = FileTokenizer(llama().to_str())
+    ids = tokenizer.encode("hello")
+    assert read_answer(ids, tokenizer, ids) == " hello"
+    assert read_answer(ids, tokenizer) == "hello"
 
 
 @pytest.mark.parametrize(

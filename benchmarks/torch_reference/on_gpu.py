@@ -1,0 +1,178 @@
+"""Time torch on a GPU; see `benchmarks.gpu_sections.torch_steps`, whose job is the only argument.
+
+Prints a row as JSON after each case. Ends when its parent does.
+"""
+
+import functools
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from based_jax.training.optimizer import OptimizerConfig
+from benchmarks.timing import calls_per_sample
+from benchmarks.torch_reference import taylor
+from benchmarks.torch_reference.language_model import LanguageModel
+from benchmarks.torch_reference.training import make_step
+from pallas_kernels.flags import one_line
+
+NAMES = ("fla_parallel_based", "fla_fused_chunk_based")
+"""flash-linear-attention's kernels of Based: q, k, v are (B, N, H, dim); they add 1e-6 to the normaliser."""
+
+AGREEMENT = 0.05
+"""Largest error, over the largest value, of a bfloat16 result on a small problem."""
+
+SAMPLES = 7
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def main(argument: str) -> int:
+    """Run a job; return the exit status."""
+    _end_with_parent()
+    job = json.loads(argument)
+    torch.set_default_device(DEVICE)
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    if "train" in job:
+        _measured(" ".join(job["train"]), lambda: trained(job), batch=job["rows"], length=job["length"])
+        return 0
+    for batch, length in job["sizes"]:
+        for name in NAMES:
+            run = functools.partial(attention, name, batch, length, job["gradients"])
+            _measured(name, run, batch=batch, length=length)
+    return 0
+
+
+def attention(name: str, batch: int, length: int, gradients: bool) -> dict[str, Any]:
+    """Time attention with 16 heads of 16 and 64 channels."""
+    function = checked(name)
+    q, k, v = (torch.randn(batch, length, 16, n, dtype=torch.bfloat16) for n in (16, 16, 64))
+    dy = torch.randn_like(v)
+    for x in (q, k, v):
+        x.requires_grad_(gradients)
+
+    def call() -> Any:
+        y = function(q, k, v)
+        return torch.autograd.grad(y, (q, k, v), dy) if gradients else y
+
+    return {"seconds": seconds(call)}
+
+
+@functools.cache
+def checked(name: str) -> Callable[..., torch.Tensor]:
+    """Return one of `NAMES`.
+
+    Raises:
+        ValueError: it does not compute Taylor attention.
+    """
+    import fla.ops.based
+
+    function = getattr(fla.ops.based, name.removeprefix("fla_"))
+    q, k, v = (torch.randn(2, 128, 4, n, dtype=torch.bfloat16) for n in (16, 16, 64))
+    wanted = taylor.quadratic(*(x.float().transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
+    error = float((function(q, k, v) - wanted).abs().max() / wanted.abs().max())
+    if not error < AGREEMENT:
+        raise ValueError(f"{name} is off by {error:.2g}")
+    return function
+
+
+def trained(job: dict[str, Any]) -> dict[str, Any]:
+    """Time training steps; softmax attention is torch's own, by FlashAttention where it can."""
+    from benchmarks.decode_models import model_config
+
+    name, *how = job["train"]
+    config = model_config(name, job["size"])
+    model = LanguageModel(config, fla_attend() if "fla" in how else taylor.chunked)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.02)
+    shape = (1, job["rows"], job["length"] + 1)
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, shape)
+    batches = {"inputs": tokens[..., :-1], "targets": tokens[..., 1:]}
+    step = make_step(model, OptimizerConfig(), batches, "compile" in how)
+    begin = time.perf_counter()
+    losses = [step(0)]
+    first = time.perf_counter() - begin
+    taken = seconds(lambda: step(0))
+    losses.append(step(0))
+    return {
+        "seconds": taken,
+        "tokens_per_second": job["rows"] * job["length"] / taken,
+        "first_seconds": first,
+        "losses": losses,
+        "peak_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else None,
+    }
+
+
+def fla_attend() -> Callable[..., torch.Tensor]:
+    """Return flash-linear-attention's kernel on (B, H, N, dim): the one that is faster at 2,048 tokens."""
+    function = checked(NAMES[0])
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = function(*(x.transpose(1, 2).contiguous().bfloat16() for x in (q, k, v))).to(v.dtype)
+        return _Contiguous.apply(y).transpose(1, 2)
+
+    return torch.compiler.disable(attend)
+
+
+class _Contiguous(torch.autograd.Function):
+    """Pass contiguous arrays in both directions, as the kernels need them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.contiguous()
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Return the median seconds of a call."""
+    _timed(call, 2)
+    calls = calls_per_sample(_timed(call, 2))
+    return statistics.median(_timed(call, calls) for _ in range(SAMPLES))
+
+
+def _timed(call: Callable[[], Any], calls: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / calls
+
+
+def _measured(what: str, run: Callable[[], dict[str, Any]], **facts: Any) -> None:
+    """Print the row of one case."""
+    try:
+        row = {"status": "measured", **run()}
+    except ImportError as error:
+        row = {"status": "skipped", "reason": f"torch and flash-linear-attention are needed ({error})"}
+    except Exception as error:  # torch and Triton raise all kinds
+        row = {"status": "failed", "reason": one_line(error)[:500], "ours": False}
+    print(json.dumps({"what": what, **row, **facts}), flush=True)
+
+
+def _end_with_parent() -> None:
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,73 @@
+"""What `implementation=None` picks on GPUs: the measured winners of their family, elsewhere the kernels."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from based_jax import ops
+from pallas_kernels import lowering_for
+from pallas_kernels.taylor_attention import mosaic_support
+
+HOPPER = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
+OTHERS = ("NVIDIA A100-SXM4-80GB", "NVIDIA L40S", "NVIDIA B200")
+
+
+def _shape(*sizes: int, dtype: Any = "bfloat16") -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype))
+
+
+def attention(rows: int, length: int, value_size: int = 64, **options: Any) -> str:
+    sizes = (16, 16, value_size)
+    arrays = [_shape(rows, length, 16, size, **options) for size in sizes]
+    return ops.implementation_for("taylor_attention", *arrays)
+
+
+def taylor_step(rows: int, dtype: str, key_size: int = 16) -> str:
+    q, v = _shape(rows, 16, key_size), _shape(rows, 16, 64)
+    state = jax.eval_shape(lambda: ops.init_taylor_state(rows, 16, key_size, 64, jnp.dtype(dtype)))
+    return ops.implementation_for("taylor_step", q, q, v, state)
+
+
+def window_step(rows: int, *rotary_dim: int, slots: int = 64) -> str:
+    x = _shape(rows, 16, 64)
+    cache = jax.eval_shape(lambda: ops.init_kv_cache(rows, slots, 16, 64, 64, jnp.bfloat16))
+    return ops.implementation_for("window_step", x, x, x, cache, *rotary_dim)
+
+
+@pytest.fixture(autouse=True)
+def with_mosaic(monkeypatch):
+    """As in a jax that has the kernels for Hopper."""
+    monkeypatch.setattr(mosaic_support, "RELEASE", (0, 10))
+
+
+SIZES = [(4, 8192), (16, 32768), (1, 32768), (1, 1024), (64, 1024), (16, 2048), (4, 16384)]
+
+
+@pytest.mark.parametrize("kind", HOPPER)
+def test_hopper_gets_what_won_on_it(kind, monkeypatch):
+    with lowering_for(kind):
+        assert {attention(*size) for size in SIZES} == {"mosaic"}
+        assert {taylor_step(rows, "float32") for rows in (1, 32, 128, 512)} == {"xla"}
+        assert {taylor_step(rows, "bfloat16") for rows in (32, 128, 512)} == {"pallas"}
+        assert [window_step(rows) for rows in (1, 2, 7)] == ["xla"] * 3
+        assert {window_step(rows) for rows in (8, 32, 64, 128, 512, 1024)} == {"pallas"}
+        assert ops.implementation_for("taylor_step", *[_shape(1, 16, 16)] * 2, _shape(1, 16, 64)) == "xla"
+        monkeypatch.setattr(mosaic_support, "RELEASE", (99, 0))
+        assert attention(4, 8192) == "pallas"
+
+
+def test_what_was_not_measured_stays_with_the_kernels():
+    with lowering_for(HOPPER[0]):
+        assert attention(1, 512) == attention(4, 8192, 112) == attention(4, 8192, dtype="float32") == "pallas"
+        assert taylor_step(32, "float32", key_size=8) == "pallas"
+        assert window_step(2, 64) == window_step(2, slots=128) == "pallas"
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_gpus_have_no_measurement_and_keep_the_kernels(kind):
+    with lowering_for(kind):
+        assert {attention(*size) for size in SIZES} == {"pallas"}
+        for rows in (2, 512):
+            assert taylor_step(rows, "float32") == window_step(rows) == "pallas"

@@ -1,0 +1,97 @@
+"""The sum and norm between two branches, with its fused gradient in the interpreter, against float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels import add_rms_norm, interpreted
+from pallas_kernels.rms_norm import Variant, formula
+from tests.arrays import array
+from tests.marks import release_but
+from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
+
+# dtype of the branch, N, D; with 6 tokens per program and 32 or 16 channels, some are full and some are not.
+CASES = [("float32", 11, 24), ("bfloat16", 12, 32)]
+VARIANT = Variant(tokens=2, rounds=3)
+
+
+def drawn(dtype, length, width):
+    rng = np.random.default_rng(width)
+    stream, branch, dx, dy = (rng.normal(size=(2, length, width)) for _ in range(4))
+    scale = array(rng.normal(size=width), "float32")
+    return (array(stream, "float32"), array(branch, dtype), scale), (array(dx, "float32"), array(dy, dtype))
+
+
+def results(arrays, gradients):
+    def run(stream, branch, scale):
+        return add_rms_norm(stream, branch, scale, variant=VARIANT)[:2]
+
+    outputs, back = jax.vjp(run, *arrays)
+    return outputs, back(gradients)
+
+
+def with_marks(arrays, gradients, broken):
+    """Return the gradients, and the norm and which tokens are numbers."""
+
+    def run(stream, branch, scale):
+        x, y, is_number = add_rms_norm(stream, branch, scale, broken, variant=VARIANT)
+        return (x, y), is_number
+
+    (_, y), back, is_number = jax.vjp(run, *arrays, has_aux=True)
+    return back(gradients), (y, is_number)
+
+
+@pytest.mark.parametrize("case", release_but(CASES[:1], CASES), ids=str)
+def test_outputs_and_gradients(case):
+    arrays, gradients = drawn(*case)
+    with interpreted():
+        found = jax.jit(results)(arrays, gradients)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (arrays, gradients))
+
+        outputs, back = jax.vjp(lambda *x: formula(*x, eps=1e-5)[:2], *wide[0])
+        expected = outputs, back(wide[1])
+    assert found[1][1].dtype == case[0]
+    narrow = case[0] == "bfloat16"
+    assert_close(found[0], expected[0], BFLOAT16 if narrow else FLOAT32)
+    assert_close(found[1], expected[1], BFLOAT16 if narrow else FLOAT32_GRADIENT)
+
+
+def test_tokens_that_are_no_numbers_have_zeros_and_change_no_other_gradient():
+    arrays, gradients = drawn("float32", 11, 24)
+    bad = arrays[0].at[0, 4, 3].set(jnp.nan).at[1, 7, 0].set(jnp.inf)
+    broken = jnp.zeros((2, 11), bool).at[1, 9].set(True)
+    with interpreted():
+        found, (y, is_number) = jax.jit(with_marks)((bad, *arrays[1:]), gradients, broken)
+        clean = jax.jit(results)(arrays, gradients)[1]
+    rows = np.array([[0, 4], [1, 7], [1, 9]])
+    assert np.array_equal(np.argwhere(~np.asarray(is_number)), rows)
+    assert not np.asarray(y)[~np.asarray(is_number)].any()
+    assert np.isfinite(found[2]).all()
+    kept = np.asarray(is_number)
+    assert np.array_equal(np.asarray(found[0])[kept], np.asarray(clean[0])[kept])
+    assert np.array_equal(np.asarray(found[0])[~kept], np.asarray(gradients[0])[~kept])
+    assert not np.asarray(found[1])[~kept].any()
+
+
+def test_gradients_of_vmapped_rows_are_those_of_the_formula():
+    arrays, gradients = drawn("float32", 11, 24)
+    more = jax.tree.map(lambda x: x[None], (arrays[:2], gradients))
+    with interpreted():
+        run = lambda arrays, gradients: results((*arrays, scale), gradients)[1]  # noqa: E731
+        scale = arrays[2]
+        mapped = jax.jit(jax.vmap(run))(*more)
+        assert_close(jax.tree.map(lambda x: x[0], mapped), run(arrays[:2], gradients), FLOAT32_GRADIENT)
+
+
+def test_what_the_kernel_does_not_take_is_said():
+    shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, jnp.float32)  # noqa: E731
+    with interpreted():
+        for arrays, message in (
+            ((shape(2, 3, 8200), shape(2, 3, 8200), shape(8200)), "the last axis of stream is 8200 long"),
+            ((shape(2, 3, 8), shape(2, 4, 8), shape(8)), "shape of branch"),
+            ((shape(2, 3, 8), shape(2, 3, 8), shape(4)), "shape of scale"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                jax.eval_shape(add_rms_norm, *arrays)
