@@ -10,7 +10,8 @@ from benchmarks import pages
 from benchmarks.measured_gpu import Device, Found, Row
 from benchmarks.pages import MISSING
 from benchmarks.rounding import significant
-from pallas_kernels.choices import AXES, LAST, PAIRS
+from pallas_kernels.choices import AXES, GAIN, LAST, PAIRS
+from pallas_kernels.trials import MEASURED
 
 CANDIDATES = {
     "mosaic": "ours, Mosaic",
@@ -110,13 +111,35 @@ def attention_losses(device: Device) -> Iterator[str]:
             f"jax-triton takes {min(ratios):.2f} to {max(ratios):.2f} times as long as Pallas, forward, at "
             f"the {len(ratios)} sizes measured."
         )
-    lines += [*_profiled(device), *_missed(device, ("forward", "backward"))]
+    lines += [*_block_sizes(device), *_profiled(device), *_missed(device, ("forward", "backward"))]
     yield "\n".join(f"- {line}" for line in lines)
 
 
+def _block_sizes(device: Device) -> Iterator[str]:
+    """List what the newest report of block sizes gained over those in use before."""
+    for report in device.of("tune")[-1:]:
+        cases: dict[str, list[Row]] = {}
+        for row in report.content["rows"]:
+            if row["op"] == "taylor_attention" and row["status"] == MEASURED:
+                cases.setdefault(row["case"], []).append(row)
+        fastest = [
+            min(rows, key=lambda row: row["seconds"] / row["reference_seconds"]) for rows in cases.values()
+        ]
+        gains = [
+            f"`{row['when']['kernel']}`{' with segments' * row['when']['packed']} "
+            f"{significant(1e3 * row['reference_seconds'])} to {significant(1e3 * row['seconds'])} ms"
+            for row in fastest
+            if row["reference_seconds"] >= GAIN * row["seconds"]
+        ]
+        if gains:
+            yield f"Block sizes of the portable kernels, before and after measuring them: {', '.join(gains)}."
+
+
 def _profiled(device: Device) -> Iterator[str]:
-    """Describe by the newest profile how the portable kernels wait."""
+    """Describe by the newest profile how the portable kernels wait, or waited with other block sizes."""
     for report in device.of("profile")[-1:]:
+        since = any(tuned.date > report.date for tuned in device.of("tune"))
+        begins = "Before that, the portable kernels waited" if since else "The portable kernels wait"
         first: dict[str, Row] = {}
         for row in report.content["rows"]:
             first.setdefault(row["kernel"], row["metrics"])
@@ -127,7 +150,7 @@ def _profiled(device: Device) -> Iterator[str]:
             if name != "taylor_scan"
         ]
         yield (
-            "The portable kernels wait for loads: instructions that a multiprocessor executes in a cycle "
+            f"{begins} for loads: instructions that a multiprocessor executes in a cycle "
             f"and share of cycles in which a scheduler has no warp to issue: {', '.join(waits)}."
         )
 

@@ -244,8 +244,8 @@ def options_page() -> str:
         "- same, renamed: the option exists here under the name given, with equal numbers.\n"
         "- ignored: the option has no effect here, and changes no number there either.\n"
         "- refused: a value other than the default raises an error with the reason in the note.",
-        "An entry of a config that is in no table has no effect in the authors' code either, so the "
-        "converter logs and ignores it. Mamba's code refuses such entries, and so does the converter. "
+        "An entry of a config that is in no table is an error that names it, whether or not the code that "
+        "wrote the config ignores it. "
         f"Of {sum(counts.values())} options, {counts['same']} are the same, {counts['renamed']} renamed, "
         f"{counts['ignored']} ignored and {counts['refused']} refused.",
     ]

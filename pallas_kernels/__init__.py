@@ -14,6 +14,8 @@ from pallas_kernels.rms_norm import add_rms_norm
 from pallas_kernels.rms_norm import supports as supports_rms_norm
 from pallas_kernels.row_products import GATES, gated_row_product, row_products
 from pallas_kernels.row_products import supports as supports_row_products
+from pallas_kernels.softmax_loss import softmax_loss
+from pallas_kernels.softmax_loss import supports as supports_softmax_loss
 from pallas_kernels.taylor_attention import fastest as fastest_taylor_attention
 from pallas_kernels.taylor_attention import is_slow as is_slow_taylor_attention
 from pallas_kernels.taylor_attention import supports as supports_taylor_attention
@@ -49,11 +51,13 @@ __all__ = [
     "is_slow_taylor_attention",
     "lowering_for",
     "row_products",
+    "softmax_loss",
     "supports_conv_step",
     "supports_gated_conv",
     "supports_mosaic_taylor_attention",
     "supports_rms_norm",
     "supports_row_products",
+    "supports_softmax_loss",
     "supports_taylor_attention",
     "supports_taylor_step",
     "supports_window_attention",

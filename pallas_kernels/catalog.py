@@ -26,6 +26,7 @@ OPS = (
     "row_products",
     "gated_conv",
     "rms_norm",
+    "softmax_loss",
 )
 """Folders of kernels."""
 

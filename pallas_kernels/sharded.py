@@ -14,6 +14,7 @@ from pallas_kernels.conv_step import conv_step
 from pallas_kernels.gated_conv import gated_conv
 from pallas_kernels.rms_norm import add_rms_norm
 from pallas_kernels.row_products import row_products
+from pallas_kernels.softmax_loss import softmax_loss
 from pallas_kernels.taylor_attention import mosaic_support, taylor_attention
 from pallas_kernels.taylor_step import taylor_step
 from pallas_kernels.window_attention import window_attention
@@ -86,6 +87,7 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
         call("conv_step", conv_step, *token, u=2, t=2, c=3),
         call("gated_conv backward", gate, ("b n u h", dtype), ("b n h", dtype), u=2),
         call("rms_norm", add_rms_norm, ("b n d", jnp.float32), ("b n d", dtype), ("d", jnp.float32), d=64),
+        call("softmax_loss", softmax_loss, ("b k", jnp.float32), ("b", jnp.int32), ("b", jnp.float32), k=64),
         call("row_products", row_products, ("k", dtype), ("k h", dtype), ("k h", dtype), k=64),
     ]
 

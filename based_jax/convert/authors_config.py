@@ -10,10 +10,11 @@ reads the configs of fla's models.
 import math
 from typing import Any
 
-from based_jax.convert.authors_layers import SLOTS, Config, layer_mixer
+from based_jax.convert.authors_layers import SLOTS, expect_entry, layer_mixer
 from based_jax.convert.authors_mamba import mamba_config
-from based_jax.convert.entries import expect_sizes, number, size
-from based_jax.convert.fla_config import expect_no_other_model, fla_config, fla_model_type
+from based_jax.convert.entries import Config, expect_sizes, flag, number, size, with_current_names
+from based_jax.convert.fla_config import CLASSES as FLA_MODELS
+from based_jax.convert.fla_config import fla_config, fla_model_type
 from based_jax.convert.layouts import Shapes
 from based_jax.convert.options.check import expect_known
 from based_jax.convert.schedule import schedule_of
@@ -42,6 +43,8 @@ ALIASES = {
 
 GPT2_VOCAB_SIZE = 50257
 GPT2_POSITIONS = 1024
+GPT2_SIZES = {"n_head": 12, "n_layer": 12}
+"""Defaults of transformers' GPT2Config."""
 
 
 def model_config(config: Config, shapes: Shapes) -> ModelConfig:
@@ -59,11 +62,13 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         return mamba_config(config, shapes)
     if fla_model_type(config):
         return fla_config(config, shapes)
-    config = {ALIASES.get(name, name): value for name, value in config.items()}
+    config = {**GPT2_SIZES, **with_current_names(config, ALIASES)}
     expect_known(CLASSES[family], config, "config.json")
     expect_sizes(config, shapes, AUTHORS, "n_embd", "n_head")
     for slot in SLOTS:
         expect(isinstance(config.get(slot) or {}, dict), slot, config.get(slot), "a JSON object or null")
+        if config.get(slot):
+            expect_entry(config, slot)
         listed, wanted = config.get(f"{slot}_layers"), f"a list of at most {MAX_LAYERS} layers or null"
         fits = isinstance(listed or [], list) and len(listed or []) <= MAX_LAYERS
         expect(fits, f"{slot}_layers", listed, wanted)
@@ -75,17 +80,18 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         **schedule_of(specs),
         **_mlp(config, shapes),
         block=_block(config),
-        norm="rms" if config.get("rms_norm", bool(shapes) and not has_norm_bias) else "layer",
+        norm="rms" if flag(config, "rms_norm", bool(shapes) and not has_norm_bias) else "layer",
         norm_eps=number(config, "layer_norm_epsilon", 1e-5),
         embed_dropout=number(config, "embd_pdrop", 0.1),
         residual_dropout=number(config, "resid_pdrop", 0.1),
-        residual_in_fp32=bool(config.get("residual_in_fp32", False)),
+        residual_in_fp32=flag(config, "residual_in_fp32", False),
         max_positions=_positions(config, shapes),
         embed_dim=size(config, "word_embed_proj_dim", None),
-        tie_embeddings=bool(config.get("tie_word_embeddings", True)),
+        tie_embeddings=flag(config, "tie_word_embeddings", True),
         pad_vocab_multiple=size(config, "pad_vocab_size_multiple", 1),
         init_std=number(config, "initializer_range", 0.02),
-        max_length=size(config, "n_positions", 2048),
+        # 0 where transformers wrote the config of a model without position embeddings.
+        max_length=size(config, "n_positions", GPT2_POSITIONS, least=0) or GPT2_POSITIONS,
     )
 
 
@@ -101,9 +107,15 @@ def kind(config: Config) -> str:
     """
     if model_type := fla_model_type(config):
         return model_type
-    if "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config):
+    is_mamba = "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config)
+    found, supported = config.get("model_type"), ", ".join((*MODEL_TYPES, *FLA_MODELS))
+    fits = found is None or found in (MODEL_TYPES if is_mamba else MODEL_TYPES[:1])
+    expect(fits, "model_type", found, f"a supported model: {supported}, in their authors' form")
+    classes = config.get("architectures")
+    others = [name for name in classes if str(name).startswith("GPT2")] if isinstance(classes, list) else []
+    expect(not others, "architectures", classes, "the authors' GPT: that of `transformers` is not supported")
+    if is_mamba:
         return "mamba"  # may also have GPT's entries, without effect
-    expect_no_other_model(config)
     if "n_embd" in config or "hidden_size" in config:
         return "based" if any(config.get(slot) for slot in SLOTS) else "attn"
     raise ValueError(
@@ -111,12 +123,16 @@ def kind(config: Config) -> str:
     )
 
 
+MODEL_TYPES = ("gpt2", "mamba")
+"""Values of `model_type` in the authors' configs, which may also have none; the second only Mamba's."""
+
+
 def _block(config: Config) -> str:
-    is_parallel = bool(config.get("parallel_block", False))
-    if not config.get("prenorm", True):
+    is_parallel = flag(config, "parallel_block", False)
+    tied = "_tied" if flag(config, "parallel_block_tied_norm", False) else ""
+    if not flag(config, "prenorm", True):
         expect(not is_parallel, "parallel_block", True, "false where prenorm is false")
         return "postnorm"
-    tied = "_tied" if config.get("parallel_block_tied_norm", False) else ""
     return f"parallel{tied}" if is_parallel else "prenorm"
 
 
@@ -133,28 +149,42 @@ def _mlp(config: Config, shapes: Shapes) -> dict[str, Any]:
     activation, prefix = config.get("activation_function", "gelu_new"), f"{AUTHORS.layer(0)}.{AUTHORS.mlp}"
     expect_choice("activation_function", activation, (*GATED_ACTIVATIONS, *PLAIN_ACTIVATIONS))
     biases = [
-        bool(config.get(f"mlp_{name}_bias", f"{prefix}.{name}.bias" in shapes if shapes else True))
+        flag(config, f"mlp_{name}_bias", f"{prefix}.{name}.bias" in shapes if shapes else True)
         for name in ("fc1", "fc2")
     ]
     is_gated = activation in GATED_ACTIVATIONS
-    key = f"{prefix}.fc2.weight"
+    widths = _mlp_widths(config, is_gated)
+    width = shapes.get(f"{prefix}.fc2.weight", widths[:1])[-1]
+    if is_gated and shapes:
+        found = "alt" if f"{prefix}.fc3.weight" in shapes else "base"
+        fits = (found == "alt") == is_alt(config)
+        expect(fits, "mlp_type", config.get("mlp_type"), f"{found!r}, as the weights are")
     return {
         "mlp": "gated" if is_gated else "plain",
-        "mlp_hidden": shapes[key][-1] if key in shapes else _mlp_hidden(config, is_gated),
+        "mlp_hidden": width if width in widths else widths[0],
         "mlp_activation": {**GATED_ACTIVATIONS, **PLAIN_ACTIVATIONS}[activation],
         "mlp_bias": biases[0],
         "mlp_out_bias": None if biases[0] == biases[1] else biases[1],
     }
 
 
-def _mlp_hidden(config: Config, is_gated: bool) -> int:
-    """Return the width as rounded by their constructors."""
+def is_alt(config: Config) -> bool:
+    """Return whether a gated MLP has its two matrices apart (fc3)."""
+    return config.get("mlp_type", "base") != "base"
+
+
+def _mlp_widths(config: Config, is_gated: bool) -> tuple[int, ...]:
+    """Return the widths that their constructors round to; without weights it is the first."""
     d_model, inner = config["n_embd"], size(config, "n_inner", None)
     if not is_gated:
-        return 4 * d_model if inner is None else inner
-    if config.get("mlp_type", "base") != "base":
+        return (4 * d_model if inner is None else inner,)
+    wanted = int(8 * d_model / 3) if inner is None else inner
+    if is_alt(config):
         wanted = int(2 * d_model * number(config, "ff_mult", 2) / 3)
-    else:
-        wanted = int(8 * d_model / 3) if inner is None else inner
-    multiple = 256 if kind(config) == "based" else size(config, "mlp_multiple_of", 256)
-    return math.ceil(wanted / multiple) * multiple
+    given = size(config, "mlp_multiple_of", None)
+    multiples = MLP_MULTIPLES if given is None else (given,)
+    return tuple(math.ceil(wanted / multiple) * multiple for multiple in multiples)
+
+
+MLP_MULTIPLES = (256, 128)
+"""Based's gated MLP rounds its width up to a multiple of 256, flash-attention's to one of 128."""

@@ -1,107 +1,86 @@
-"""Read a layer's mixer from the authors' config.json (flash-attention's GPT, and Based's)."""
+"""Read a layer's mixer from the authors' config.json (flash-attention's GPT, and Based's).
 
-from collections.abc import Callable
+An entry holds the arguments of a mixer's constructor, and nothing else of the config affects it, with two
+exceptions, as in their code: a layer without an entry is attention whose arguments come from the config, and
+these arguments also replace those of an entry for sliding windows.
+"""
+
 from typing import Any
 
-from based_jax.convert.entries import Config, fraction, number, size
+from based_jax.convert.entries import Config, flag, number, size
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options.check import expect_known_entry
+from based_jax.convert.options.check import expect_known
+from based_jax.convert.references.based import ATTENTION, BASE_CONV, MIXERS
 from based_jax.convert.tables import AUTHORS
 from based_jax.models import MixerSpec
-from based_jax.ops import left_from_torch_window
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_choice
 
 SLOTS = ("mixer", "alt_mixer", "alt_mixer_2")
 """Entries that hold a mixer; later ones take precedence in the layers listed in their entry NAME_layers."""
+
+SLIDING = "slide"
+"""Paths of classes that contain this take the arguments of the config's attention."""
 
 
 def layer_mixer(config: Config, index: int, shapes: Shapes) -> MixerSpec:
     """Return the mixer of one layer.
 
     Raises:
-        ValueError: an unsupported mixer or option.
+        ValueError: an unsupported mixer, or an option that is unknown or not supported.
     """
     listed = [slot for slot in SLOTS[1:] if index in (config.get(f"{slot}_layers") or ())]
     name = listed[-1] if listed else SLOTS[0]
-    options = config.get(name) or {"_target_": "MHA"}
-    target = _target(options)
-    expect(target in _MIXERS, f"{name}._target_", options.get("_target_"), "one of " + ", ".join(_MIXERS))
-    expect_known_entry(target, options, name)
     prefix = f"{AUTHORS.layer(index)}.{AUTHORS.mixer}."
     own = {key.removeprefix(prefix): shape for key, shape in shapes.items() if key.startswith(prefix)}
-    return _MIXERS[target](config, options, own, index)
+    if not config.get(name):
+        arguments = _attention(config, own, index)
+        if not any(config.get(slot) for slot in SLOTS):  # Based's code does not read the window
+            arguments["window_size"] = config.get("window_size")
+        return MIXERS[ATTENTION].spec(arguments)
+    path, arguments = expect_entry(config, name)
+    if SLIDING in path:
+        arguments |= _attention(config, own, index)
+    if path == BASE_CONV and own:
+        has_bias = "conv.conv.bias" in own
+        given = arguments.setdefault("conv_bias", has_bias)
+        expect(given == has_bias, f"{name}.conv_bias", given, f"{has_bias}, as the weights have it")
+    try:
+        return MIXERS[path].spec({"d_model": config["n_embd"], **arguments})
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
-def _target(entry: Config, default: str = "") -> str:
-    """Return the last component of the import path of the class that an entry names."""
-    return str(entry.get("_target_", default)).rpartition(".")[2]
+def expect_entry(config: Config, name: str) -> tuple[str, dict[str, Any]]:
+    """Return the path of the class and the arguments of an entry.
+
+    Raises:
+        ValueError: an unsupported class, or an argument that is unknown or not supported.
+    """
+    arguments = dict(config[name])
+    path = arguments.pop("_target_", None)
+    expect_choice(f"{name}._target_", path, tuple(MIXERS))
+    expect_known(path, arguments, name)
+    return path, arguments
 
 
-def _gated_conv(config: Config, options: Config, shapes: Shapes, index: int) -> MixerSpec:
-    sizes = {"expand": size(options, "expand_proj", 4), "kernel_size": size(options, "kernel_size", 3)}
-    # Only models built with the CUDA convolution have a bias.
-    conv_bias = "conv.conv.bias" in shapes if shapes else bool(options.get("use_cuda"))
-    return MixerSpec("gated_conv", {**sizes, "bias": options.get("use_bias", True), "conv_bias": conv_bias})
-
-
-def _linear_attention(config: Config, options: Config, shapes: Shapes, index: int) -> MixerSpec:
-    feature_map = options.get("feature_map") or {}
-    is_taylor = isinstance(feature_map, dict) and _target(feature_map, "TaylorExp") == "TaylorExp"
-    expect(is_taylor, "feature_map", feature_map, "TaylorExp: other feature maps are not supported")
-    path = str(options.get("parallel_implementation", "quadratic"))
-    expect(path != "tk", "parallel_implementation", path, "one with a normaliser: the tk models lack it")
-    sizes = {name: size(options, name, 16) for name in ("num_heads", "feature_dim")}
-    eps = 1e-6 if "fla" in path else number(options, "eps", 1e-12)
-    return MixerSpec("linear_attention", {**sizes, "eps": eps})
-
-
-def _sliding_window(config: Config, options: Config, shapes: Shapes, index: int) -> MixerSpec:
-    left = left_from_torch_window(size(options, "window_size", 128, least=0))
-    return MixerSpec("sliding_window", {"left": left, **_heads(config, shapes, index)})
-
-
-def _attention(config: Config, options: Config, shapes: Shapes, index: int) -> MixerSpec:
-    is_based = any(config.get(slot) for slot in SLOTS)  # Based's code does not read the window
-    window = (-1, -1) if is_based else config.get("window_size") or (-1, -1)
-    is_pair = isinstance(window, list | tuple) and len(window) == 2 and all(type(n) is int for n in window)
-    fits = is_pair and window[0] >= -1 and window[1] in (-1, 0)
-    expect(fits, "window_size", window, "[left, -1] or [left, 0], left at least -1: attention is causal")
-    heads = _heads(config, shapes, index)
-    if window[0] < 0:
-        return MixerSpec("attention", heads)
-    return MixerSpec("sliding_window", {"left": window[0], **heads})
-
-
-_MIXERS: dict[str, Callable[[Config, Config, Shapes, int], MixerSpec]] = {
-    "BaseConv": _gated_conv,
-    "LinearAttention": _linear_attention,
-    "SlidingAttention": _sliding_window,
-    "MHA": _attention,
-}
-"""Last component of `_target_` -> function of the config, the mixer's entry, the tensor shapes, the layer."""
-
-
-def _heads(config: Config, shapes: Shapes, index: int) -> dict[str, Any]:
-    heads = config["n_head"]
-    width = config["n_embd"] // heads
+def _attention(config: Config, shapes: Shapes, index: int) -> dict[str, Any]:
+    """Return the arguments of attention that their code takes from the config."""
+    heads, d_model = config["n_head"], config["n_embd"]
     # This entry affects the scale and the rotary channels, not the heads' width.
-    nominal = size(config, "head_dim", width)
-    share = number(config, "rotary_emb_fraction", 0.0)
-    options: dict[str, Any] = {
-        "num_heads": heads,
-        "rotary_fraction": share if nominal == width else fraction(int(share * nominal), width),
-        "qkv_bias": config.get("qkv_proj_bias", "Wqkv.bias" in shapes if shapes else True),
-        "out_bias": config.get("out_proj_bias", "out_proj.bias" in shapes if shapes else True),
-    }
-    if config.get("n_head_kv") is not None:
-        options["num_kv_heads"] = size(config, "n_head_kv", 0)
-    if config.get("rotary_emb_base") is not None:
-        options["rotary_base"] = number(config, "rotary_emb_base", 0)
-    if config.get("rotary_emb_interleaved") is not None:
-        options["rotary_interleaved"] = bool(config["rotary_emb_interleaved"])
-    if dropout := number(config, "attn_pdrop", 0.1):
-        options["dropout"] = dropout
-    scale = nominal**-0.5 if config.get("scale_attn_weights", True) else 1.0
-    if config.get("scale_attn_by_inverse_layer_idx", False):
+    width = size(config, "head_dim", max(d_model // heads, 1))
+    scale = width**-0.5 if flag(config, "scale_attn_weights", True) else 1.0
+    if flag(config, "scale_attn_by_inverse_layer_idx", False):
         scale /= index + 1
-    return options if scale == width**-0.5 else {**options, "scale": scale}
+    return {
+        "d_model": d_model,
+        "causal": True,
+        "num_heads": heads,
+        "num_heads_kv": config.get("n_head_kv"),
+        "softmax_scale": scale,
+        "dropout": number(config, "attn_pdrop", 0.1),
+        "rotary_emb_dim": int(number(config, "rotary_emb_fraction", 0.0) * width),
+        "rotary_emb_base": config.get("rotary_emb_base"),
+        "rotary_emb_interleaved": config.get("rotary_emb_interleaved"),
+        "qkv_proj_bias": flag(config, "qkv_proj_bias", "Wqkv.bias" in shapes if shapes else True),
+        "out_proj_bias": flag(config, "out_proj_bias", "out_proj.bias" in shapes if shapes else True),
+    }

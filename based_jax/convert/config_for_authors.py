@@ -8,6 +8,7 @@ affect a trained model's outputs and have no entry in their config are dropped: 
 
 import itertools
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -217,14 +218,20 @@ def _gated_conv(config: ModelConfig, index: int, module: Any) -> dict[str, Any]:
 
 def _linear_attention(config: ModelConfig, index: int, module: Any) -> dict[str, Any]:
     taylor = f"{_TARGET}linear_attention"
-    for option, only in (("feature_map", "taylor"), ("decay", "none")):
+    for option, only in (("feature_map", "taylor"), ("decay", "none"), ("rotary_fraction", 0.0)):
         _expect_in(config, index, option, getattr(module, option), only)
+    heads, head_dim = module.layout()
+    width = round(module.feature_dim / module.feature_scale**4)  # their map divides by its fourth root
+    scale = (module.feature_dim / max(width, 1)) ** 0.25
+    if not math.isclose(scale, module.feature_scale):
+        _expect_in(config, index, "feature_scale", module.feature_scale, scale)
     return {
         "_target_": f"{taylor}.LinearAttention",
         "l_max": config.max_length,
-        "feature_map": {"_target_": f"{taylor}.TaylorExp", "input_dim": module.feature_dim},
+        "feature_map": {"_target_": f"{taylor}.TaylorExp", "input_dim": width},
         "feature_dim": module.feature_dim,
-        "num_heads": head_layout(config.d_model, module.num_heads)[0],
+        "num_heads": heads,
+        **({} if heads * head_dim == config.d_model else {"head_dim": head_dim}),
         "eps": module.eps,
     }
 

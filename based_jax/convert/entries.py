@@ -26,7 +26,8 @@ def size(entries: Config, name: str, default: D, least: int = 1, most: int = MAX
 
 def number(entries: Config, name: str, default: float) -> float:
     """Return a finite number that is not negative; the default if the entry is missing or null."""
-    value = entries.get(name, default)
+    value = entries.get(name)
+    value = default if value is None else value
     fits = type(value) in (int, float) and 0 <= value < math.inf
     expect(fits, name, value, "a finite number, at least 0")
     return float(value)
@@ -37,6 +38,20 @@ def flag(entries: Config, name: str, default: bool) -> bool:
     value = entries.get(name)
     expect(value is None or isinstance(value, bool), name, value, "true or false")
     return default if value is None else value
+
+
+def with_current_names(config: Config, aliases: Mapping[str, str]) -> Config:
+    """Rename entries to their current names.
+
+    Raises:
+        ValueError: two names of one entry, with different values.
+    """
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        current = aliases.get(name, name)
+        first = found.setdefault(current, value)
+        expect(first == value, name, value, f"{first!r}, another value of {current}")
+    return found
 
 
 def expect_sizes(

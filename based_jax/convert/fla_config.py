@@ -8,14 +8,13 @@ entry is in `options.fla` and in docs/options.md.
 import math
 from typing import Any
 
-from based_jax.convert.entries import Config, expect_sizes, flag, number, size
-from based_jax.convert.fla_layers import MIXERS, attention_layers
+from based_jax.convert.entries import Config, expect_sizes, flag, number, size, with_current_names
+from based_jax.convert.fla_layers import MIXERS, attention_layers, mamba2_form
 from based_jax.convert.layouts import Shapes
 from based_jax.convert.options.check import expect_known, tables
 from based_jax.convert.schedule import schedule_of
 from based_jax.convert.tables import FLA, FLA_MAMBA2
 from based_jax.models import ModelConfig
-from based_jax.validate import expect
 
 CLASSES = {
     "delta_net": "fla.models.DeltaNetConfig",
@@ -29,26 +28,6 @@ CLASSES = {
 TRANSFORMERS = "transformers.PretrainedConfig"
 """The class whose entries every config has in addition to its own."""
 
-_OTHERS = (
-    *("abc", "bitnet", "comba", "deltaformer", "forgetting_transformer", "gated_deltaproduct", "gsa", "hgrn"),
-    *(
-        "hgrn2",
-        "kda",
-        "lightnet",
-        "linear_attn",
-        "log_linear_mamba2",
-        "mamba",
-        "mamba3",
-        "mesa_net",
-        "mla",
-        "moba",
-        "mom",
-    ),
-    *("nsa", "parallax", "path_attn", "precond_gated_deltanet", "precond_kda", "raven", "rodimus", "rwkv6"),
-    *("rwkv7", "samba", "transformer", "wall_transformer", "yoco"),
-)
-"""Values of `model_type` in fla's configs that are not supported."""
-
 ALIASES = {
     "layer_norm_epsilon": "norm_eps",
     "num_attention_heads": "num_heads",
@@ -59,7 +38,7 @@ ALIASES = {
     "time_step_max": "dt_max",
     "time_step_min": "dt_min",
 }
-"""Entries' names in older versions -> current names; the current name takes precedence."""
+"""Entries' names in older versions and in `transformers` -> current names."""
 
 VOCAB_SIZE = 32000
 MLP_MULTIPLE = 256
@@ -72,16 +51,6 @@ def fla_model_type(config: Config) -> str | None:
     return found if isinstance(found, str) and found in CLASSES else None
 
 
-def expect_no_other_model(config: Config) -> None:
-    """Check that a config is not of an unsupported fla model.
-
-    Raises:
-        ValueError: it is.
-    """
-    found = config.get("model_type")
-    expect(found not in _OTHERS, "model_type", found, f"a supported model of fla: {', '.join(CLASSES)}")
-
-
 def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
     """Build the `ModelConfig` of a checkpoint; see `authors_config.model_config`.
 
@@ -89,18 +58,18 @@ def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
         ValueError: an unsupported option, or a missing entry.
     """
     kind = config["model_type"]
-    older = {ALIASES[name]: value for name, value in config.items() if name in ALIASES}
-    config = older | {name: value for name, value in config.items() if name not in ALIASES}
+    form = mamba2_form(config) if kind == "mamba2" else {}
+    config = with_current_names(config, ALIASES)
     own_entries = {name: value for name, value in config.items() if name not in tables()[TRANSFORMERS]}
     expect_known(CLASSES[kind], own_entries, "config.json")
     names = FLA_MAMBA2 if kind == "mamba2" else FLA
     expect_sizes(config, shapes, names, "hidden_size", layers="num_hidden_layers")
     attention = {} if kind == "mamba2" else attention_layers(config)
-    own = MIXERS[kind](config)
+    own = MIXERS[kind]({**config, **form})
     specs = [attention.get(index, own) for index in range(config["num_hidden_layers"])]
     options: dict[str, Any] = {"mlp": "none", "residual_in_fp32": flag(config, "residual_in_fp32", True)}
     if kind != "mamba2":
-        options = {"mlp": "gated", "mlp_hidden": _mlp_hidden(config, shapes)}
+        options = {"mlp": "gated", "mlp_hidden": _mlp_hidden(config)}
         options["max_length"] = size(config, "max_position_embeddings", 2048)
     return ModelConfig(
         vocab_size=size(config, "vocab_size", VOCAB_SIZE),
@@ -115,11 +84,8 @@ def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
     )
 
 
-def _mlp_hidden(config: Config, shapes: Shapes) -> int:
-    """Return the MLP's width from the weights, or without them as computed by their constructor."""
-    weight = shapes.get(f"{FLA.layer(0)}.mlp.down_proj.weight", ())
-    if len(weight) == 2:
-        return weight[1]
+def _mlp_hidden(config: Config) -> int:
+    """Return the MLP's width as computed by their constructor."""
     ratio = 2 if config["model_type"] == "retnet" else 4
-    wanted = int(config["hidden_size"] * size(config, "hidden_ratio", ratio) * 2 / 3)
+    wanted = int(config["hidden_size"] * number(config, "hidden_ratio", ratio) * 2 / 3)
     return size(config, "intermediate_size", math.ceil(wanted / MLP_MULTIPLE) * MLP_MULTIPLE)

@@ -112,16 +112,53 @@ def _gated_delta_net(config: Config) -> MixerSpec:
     return MixerSpec("gated_delta_net", options)
 
 
+MAMBA2_OF_TODAY = (
+    *("A_init_range", "D_has_hdim", "conv_init", "dt_init_floor", "dt_limit", "dt_max", "dt_min", "rmsnorm"),
+)
+"""Entries of Mamba-2 that only fla writes, since April 2026."""
+
+MAMBA2_OF_OTHERS = (
+    *("layer_norm_epsilon", "rms_norm"),
+    *("time_step_floor", "time_step_limit", "time_step_max", "time_step_min", "time_step_rank"),
+)
+"""Entries of Mamba-2 that `transformers` writes, and fla did before."""
+
+
+def mamba2_form(config: Config) -> dict[str, Any]:
+    """Return entries of Mamba-2's norm in place of those that the code which wrote a config does not read.
+
+    fla of today reads `norm_before_gate` and norms the channels of each group. `transformers` and older fla
+    gate first, whatever the entry says, and norm all channels together. The names of other entries show
+    which code wrote the config.
+
+    Raises:
+        ValueError: the names are of both, or of neither although this matters.
+    """
+    of_today, of_others = (
+        [name for name in names if name in config] for names in (MAMBA2_OF_TODAY, MAMBA2_OF_OTHERS)
+    )
+    for name in of_others:
+        expect(not of_today, name, config[name], f"no entry of another code beside fla's {of_today[:1]}")
+    for name, usual in {"norm_before_gate": False, "n_groups": 1}.items():
+        fits = bool(of_today or of_others) or config.get(name) in (None, usual)
+        expected = "for others, fla's dt_limit or transformers' time_step_limit, which show who wrote it"
+        expect(fits, name, config.get(name), f"{usual}; {expected}")
+    return {"norm_before_gate": False, "norm_groups": 1} if of_others else {}
+
+
 def _mamba2(config: Config) -> MixerSpec:
-    expand, width = size(config, "expand", 2), size(config, "head_dim", 64)
-    heads = expand * config["hidden_size"] // width
-    named = size(config, "num_heads", heads)
-    expect(named == heads, "num_heads", named, f"expand * hidden_size / head_dim = {heads}")
+    expand, width = number(config, "expand", 2), size(config, "head_dim", 64)
+    channels = int(expand * config["hidden_size"])
+    groups, norm_groups = size(config, "n_groups", 1), size(config, "norm_groups", None)
+    for name, wanted in {"intermediate_size": channels, "num_heads": channels // width}.items():
+        what = {"intermediate_size": "", "num_heads": " / head_dim"}[name]
+        given = size(config, name, wanted)
+        expect(given == wanted, name, given, f"expand * hidden_size{what} = {wanted}")
     low, high = _limits(config, "dt_limit", (0.0, math.inf))
     options: dict[str, Any] = {
         "d_state": size(config, "state_size", 128),
         "head_dim": width,
-        "num_groups": size(config, "n_groups", 1),
+        "num_groups": groups,
         "d_conv": size(config, "conv_kernel", 4),
         "expand": expand,
         "norm": flag(config, "rmsnorm", True),
@@ -134,6 +171,8 @@ def _mamba2(config: Config) -> MixerSpec:
         "dt_most": None if math.isinf(high) else high,
         "chunk_size": size(config, "chunk_size", 256),
     }
+    if norm_groups not in (None, groups):
+        options["norm_groups"] = norm_groups
     options |= dict(
         zip(("decay_min", "decay_max"), _limits(config, "A_init_range", (1.0, 16.0)), strict=True)
     )

@@ -70,6 +70,7 @@ def load_pretrained(
     """
     directory = find_directory(source, revision)
     config = read_config(directory)
+    parse_config(config, {}, directory)  # refuses what is not supported, before reading the weights
     tensors = read_state_dict(directory)
     if model_type := fla_model_type(config):
         tensors = with_names_of_today(tensors, model_type)
@@ -193,7 +194,8 @@ def find_directory(source: str | os.PathLike[str], revision: str | None = None) 
     if path.is_dir():
         return path
     if isinstance(source, str) and not Path(source).exists() and hub.is_hub_id(source):
-        return hub.fetch(source, revision, check=_expect_known)
+        # Refuses what is not supported before the weights are fetched.
+        return hub.fetch(source, revision, check=lambda found: parse_config(read_config(found), {}, found))
     raise FileNotFoundError(f"{source}: expected a directory with {CONFIG} and weights, or a hub id")
 
 
@@ -220,6 +222,8 @@ def parse_config(config: Mapping[str, Any], shapes: Shapes, directory: Path) -> 
             return authors_config.model_config(config, shapes)
         expect(config.get("version") == VERSION, "version", config.get("version"), f"{VERSION}")
         expect(isinstance(config.get("model"), dict), "model", config.get("model"), "a JSON object")
+        for name in config:
+            expect_choice("entry of config.json", name, ("format", "version", "model", "card"))
         return ModelConfig.from_dict(config["model"])
 
 
@@ -227,16 +231,6 @@ def read_card(config: Mapping[str, Any]) -> ModelCard:
     """Return the model card in a native config.json, empty if there is none. ValueError: it is invalid."""
     has_card = config.get("format") == FORMAT and "card" in config
     return ModelCard.from_dict(config["card"]) if has_card else ModelCard()
-
-
-def _expect_known(directory: Path) -> None:
-    """Raise an error for the config.json of an unsupported model, before its weights are fetched."""
-    config = read_config(directory)
-    if config.get("format") == FORMAT:
-        parse_config(config, {}, directory)
-    else:
-        with _naming(directory / CONFIG):
-            authors_config.kind(config)
 
 
 def _expect_outline(config: ModelConfig, shapes: Shapes) -> None:

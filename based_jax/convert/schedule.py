@@ -14,6 +14,7 @@ _USUAL = {
     "linear_attention": "L",
     "mamba2": "M",
     "retnet": "R",
+    "short_conv": "C",
     "sliding_window": "S",
 }
 """The papers' letters of mixers."""

@@ -26,6 +26,7 @@ class Context:
         stream: position of each row after this call, (B,), which the next state contains.
         has_state: whether the call continues from a state and returns one.
         has_positions: whether the caller passed `positions`.
+        apart: whether `mix` may return (y, bias) in place of y, without the bias of the output projection.
     """
 
     segment_ids: SegmentIds | None
@@ -36,6 +37,7 @@ class Context:
     stream: Stream
     has_state: bool
     has_positions: bool
+    apart: bool = False
 
     @classmethod
     def of_call(
@@ -46,6 +48,7 @@ class Context:
         positions: Positions | None,
         mask: Mask | None,
         tokens: Int[Array, "B N"] | None,
+        apart: bool = False,
     ) -> "Context":
         """Make the context of a mixer's arguments, for inputs x of shape (B, N, D).
 
@@ -62,6 +65,7 @@ class Context:
             stream=stream,
             has_state=state is not None,
             has_positions=positions is not None,
+            apart=apart,
         )
 
     @property

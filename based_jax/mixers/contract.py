@@ -33,7 +33,7 @@ from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.not_numbers import broken_tokens, is_number, nan_unless, numbers, with_broken
-from based_jax.ops.core.products import ACTIVATIONS, gated_product, over_rows, product, row_products
+from based_jax.ops.core.products import ACTIVATIONS, gated_product, plus_bias, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
 
@@ -131,7 +131,8 @@ class Mixer(Module):
             tokens: ids, for mixers with `wants_tokens`.
             are_numbers: whether each token of x is a number; x has zeros at the others. Default: x is
                 searched.
-            apart: return (y, broken) in place of y, without NaN: booleans (B, N), where it would be.
+            apart: return (y, broken, bias) in place of y: y without NaN, booleans (B, N) of where it would
+                be, and what is to be added before that, (D,), or None.
             options: further arguments of the mixer's own `mix`.
 
         Returns:
@@ -144,7 +145,7 @@ class Mixer(Module):
         """
         expect_array("x", x, ("B", "N", self.d_model), "floating")
         x = jnp.asarray(x, self.dtype)
-        context = Context.of_call(x, state, segment_ids, positions, mask, tokens)
+        context = Context.of_call(x, state, segment_ids, positions, mask, tokens, apart)
         before = find_stream(state)
         if are_numbers is None:
             are_numbers, x = is_number(x).all(axis=-1), numbers(x, context.mask)
@@ -154,10 +155,14 @@ class Mixer(Module):
             ~are_numbers, context.token_positions, before, context.stream, self.causal
         )
         y, after = self.mix(x, state, context, **options)
-        y = (y, broken) if apart else nan_unless(~broken[..., None], y)
+        if apart:
+            y, bias = y if isinstance(y, tuple) else (y, None)
+            y = y, broken, bias
+        else:
+            y = nan_unless(~broken[..., None], y)
         return y, None if state is None else with_broken(after, still_broken)
 
-    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Any, State]:
         """Compute the outputs and the next state; what every subclass defines.
 
         Args:
@@ -166,7 +171,7 @@ class Mixer(Module):
             context: of this call; `context.run` calls an op on its tokens.
 
         Returns:
-            y: (B, N, D) in `dtype`, and the state after the last real token.
+            y: (B, N, D) in `dtype`, or see `context.apart`; and the state after the last real token.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define mix")
 
@@ -292,8 +297,7 @@ class Projection(nn.Module):
         bias = self.param("bias", zeros(*self.axes[inputs:]), self.features) if self.bias else None
         if apart:
             return y, bias
-        if bias is not None:
-            y = y + over_rows(bias.astype(self.dtype), y)
+        y = y if bias is None else plus_bias(y, bias)
         return y if self.gate is None else y[..., 0, :] * ACTIVATIONS[self.gate](y[..., 1, :])
 
 

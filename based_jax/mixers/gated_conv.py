@@ -6,6 +6,7 @@ conv is depthwise, causal and `kernel_size` tokens long. This follows the code, 
 expand * d_model / 2 wide, the bias comes before the convolution, and the gate u2 stays linear.
 """
 
+import functools
 from typing import Any, ClassVar
 
 import jax
@@ -16,7 +17,7 @@ from based_jax.fields import Repeats
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary
 from based_jax.mixers.registry import register
-from based_jax.ops.core.products import fused_gate, over_rows
+from based_jax.ops.core.products import fused_gate, plus_bias
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_divisible
 
@@ -52,20 +53,21 @@ class GatedConv(Mixer):
         return self.expand * self.d_model // 2
 
     @nn.compact
-    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Any, State]:
         project = self.linear((2, self.channels), "embed", None, "mlp", bias=self.bias, name="in_proj")
         inner, in_bias = project(x, apart=True)
         taps, bias = self.conv_params(self.kernel_size, self.channels, "mlp", self.conv_bias)
+        out = functools.partial(self.to_output("mlp", bias=self.bias, name="out"), apart=context.apart)
         if context.is_whole and bias is None and (y := fused_gate(inner, taps, in_bias)) is not None:
-            return self.to_output("mlp", bias=self.bias, name="out")(y), None
-        inner = inner if in_bias is None else inner + over_rows(in_bias.astype(self.dtype), inner)
+            return out(y), None
+        inner = inner if in_bias is None else plus_bias(inner, in_bias)
         if context.is_plain_step:
             y, state = ops.short_conv_step(inner[:, 0], taps, state, bias, gated=True)
             y = y[:, None]
         else:
             conv, state = context.run(ops.short_conv, inner[..., 0, :], taps, bias, initial_state=state)
             y = jax.nn.silu(conv) * inner[..., 1, :]
-        return self.to_output("mlp", bias=self.bias, name="out")(y), state
+        return out(y), state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         return ops.init_short_conv_state(batch_size, self.channels, self.kernel_size, dtype)

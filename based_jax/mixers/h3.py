@@ -32,7 +32,7 @@ class H3State(NamedTuple):
     shift: ops.LongConvState
     """the last d_state keys"""
     ssm: ops.DiagonalSSMState | ops.LongConvState
-    """the last inputs if the kernel is finite: a shift, or `l_max` taps"""
+    """the last inputs if the kernel is finite: a shift, or truncated"""
 
 
 @register("h3")
@@ -46,6 +46,7 @@ class H3(Mixer):
             2022, section 3.2) or "shift" (the same kind as the first).
         l_max: truncate the kernels to this many taps, as Zoology's parallel form does; the state then holds
             as many inputs. None for no truncation.
+        kernel_l_max: truncate only the second state space's kernel, further than `l_max` does.
         discretization: rule of the diagonal state space, "bilinear" or "zoh" (zero-order hold).
         rate_form: map from r to the rates: "exp", "none", "relu", "sigmoid" or "softplus".
         real: leave out the frequencies w.
@@ -68,6 +69,7 @@ class H3(Mixer):
     head_dim: Size = 1
     kernel: str = "diagonal"
     l_max: Length | None = None
+    kernel_l_max: Length | None = None
     discretization: str = "bilinear"
     rate_form: str = "exp"
     real: bool = False
@@ -86,6 +88,11 @@ class H3(Mixer):
         least = 2 if self.kernel == "diagonal" else 1
         expect(self.d_state >= least, "d_state", self.d_state, f"at least {least}")
         return self.d_model // self.head_dim
+
+    @property
+    def taps(self) -> int | None:
+        """Length at which the second kernel ends; None if it does not."""
+        return min(filter(None, (self.l_max, self.kernel_l_max)), default=None)
 
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
@@ -124,10 +131,10 @@ class H3(Mixer):
     def _ending_kernel(self) -> Float[Array, "T H"] | None:
         """Return the kernel of the second state space if it is finite, else None."""
         if self.kernel == "shift":
-            return shift_taps(self, self.heads, self.d_state, "", "heads")[: self.l_max]
-        if self.l_max is None:
+            return shift_taps(self, self.heads, self.d_state, "", "heads")[: self.taps]
+        if self.taps is None:
             return None
-        return ops.diagonal_ssm_kernel(*self._modes(), self.l_max)
+        return ops.diagonal_ssm_kernel(*self._modes(), self.taps)
 
     @nn.nowrap
     def _modes(self) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
@@ -140,7 +147,7 @@ class H3(Mixer):
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         entries = self.head_dim**2
         shifted = min(self.d_state, self.l_max or self.d_state)
-        kept = shifted if self.kernel == "shift" else self.l_max
+        kept = min(shifted, self.taps or shifted) if self.kernel == "shift" else self.taps
         if kept is None:
             modes = self.d_state if self.kernel == "ema" else self.d_state // 2
             ssm = ops.init_diagonal_ssm_state(batch_size, self.heads, entries, modes, self.wide)

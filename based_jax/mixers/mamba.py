@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Positive, Repeats, Size, States
+from based_jax.fields import Factor, Positive, Repeats, Size, States
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary, log_uniform_steps, named, ones, uniform
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
-from based_jax.validate import expect_choice
+from based_jax.validate import expect, expect_choice
 
 
 class MambaState(NamedTuple):
@@ -37,7 +37,7 @@ class Mamba(Mixer):
     Attributes:
         d_state: states per channel.
         d_conv: taps of the convolution.
-        expand: channels over d_model.
+        expand: channels over d_model; a fraction of a channel is dropped.
         dt_rank: rank of the map to the step sizes; default d_model / 16, rounded up.
         dt_min, dt_max: range of the initial step sizes, drawn log-uniformly.
         dt_floor: lower bound of the initial step sizes.
@@ -60,7 +60,7 @@ class Mamba(Mixer):
 
     d_state: States = 16
     d_conv: Repeats = 4
-    expand: Repeats = 2
+    expand: Factor = 2
     dt_rank: Size | None = None
     dt_min: Positive = 0.001
     dt_max: Positive = 0.1
@@ -75,7 +75,9 @@ class Mamba(Mixer):
     @property
     def channels(self) -> int:
         """Inner width E."""
-        return self.expand * self.d_model
+        channels = int(self.expand * self.d_model)
+        expect(channels >= 1, "expand", self.expand, "at least 1 channel")
+        return channels
 
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:

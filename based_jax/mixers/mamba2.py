@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import AtLeastZero, Epsilon, Positive, Repeats, Size, States
+from based_jax.fields import AtLeastZero, Epsilon, Factor, Positive, Repeats, Size, States
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary, default_heads, log_uniform_steps, named, ones
 from based_jax.mixers.mamba import MambaState
@@ -32,8 +32,9 @@ class Mamba2(Mixer):
         d_state: states per channel, 128 as in Mamba-2's code (Zoology's grid: 8, 16, 24).
         head_dim: channels per head; default 64, or the closest divisor.
         num_groups: pairs of B and C, each shared by neighbouring heads.
+        norm_groups: groups of neighbouring channels that are normed together; default num_groups.
         d_conv: taps of the convolution.
-        expand: channels over d_model.
+        expand: channels over d_model; a fraction of a channel is dropped.
         ssm_channels: channels in heads; default all.
         norm: apply a root-mean-square norm to each group.
         norm_before_gate: apply the norm before the gate, not after it.
@@ -60,8 +61,9 @@ class Mamba2(Mixer):
     d_state: States = 128
     head_dim: Size | None = None
     num_groups: Size = 1
+    norm_groups: Size | None = None
     d_conv: Repeats = 4
-    expand: Repeats = 2
+    expand: Factor = 2
     ssm_channels: Size | None = None
     norm: bool = True
     norm_before_gate: bool = False
@@ -80,10 +82,17 @@ class Mamba2(Mixer):
     chunk_size: Size | None = None
     implementation: str | None = None
 
+    @property
+    def width(self) -> int:
+        """Inner width E."""
+        channels = int(self.expand * self.d_model)
+        expect(channels >= 1, "expand", self.expand, "at least 1 channel")
+        return channels
+
     @nn.nowrap
     def layout(self) -> tuple[int, int]:
         """Return the heads, and channels per head."""
-        channels = inner = self.expand * self.d_model
+        channels = inner = self.width
         if self.ssm_channels is not None:
             channels = self.ssm_channels
             expect(channels <= inner, "ssm_channels", channels, f"at most expand * d_model = {inner}")
@@ -102,7 +111,7 @@ class Mamba2(Mixer):
         in_std, out_std = self.init_std, self.out_std
         if self.num_layers is not None:
             in_std = (3 * self.d_model) ** -0.5
-            out_std = (3 * self.expand * self.d_model * self.num_layers) ** -0.5
+            out_std = (3 * self.width * self.num_layers) ** -0.5
         lead = x.shape[:2]
 
         options: dict[str, Any] = {"init_std": in_std, "bias": self.bias}
@@ -128,7 +137,7 @@ class Mamba2(Mixer):
         y, ssm = context.run(ops.linear_recurrence, C, B, u * dt[..., None], dt * A, **how)
         y = (y + D.reshape(heads, -1) * u).reshape(*lead, channels).astype(self.dtype)
         y = self._gated(y, jax.nn.silu(z))
-        if beside := self.expand * self.d_model - channels:
+        if beside := self.width - channels:
             rest = self.linear((2, beside), "embed", None, "mlp", **options, name="mlp")(x)
             y = jnp.concatenate([jax.nn.silu(rest[..., 0, :]) * rest[..., 1, :], y], axis=-1)
         y = self.to_output("mlp", init_std=out_std, bias=self.bias, name="out")(y)
@@ -154,7 +163,8 @@ class Mamba2(Mixer):
         """Apply norm and gate to the heads."""
         if not self.norm:
             return y * gate
-        groups = self.num_groups
+        groups = self.num_groups if self.norm_groups is None else self.norm_groups
+        expect_divisible("channels in heads", y.shape[-1], "norm_groups", groups)
         scale = self.param("norm_scale", ones(None, "mlp"), (groups, y.shape[-1] // groups))
         y = y if self.norm_before_gate else y * gate
         normed = ops.rms_norm(y.reshape(*y.shape[:2], *scale.shape), scale, self.norm_eps).reshape(y.shape)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import jax
 from flax import linen as nn
 
-from based_jax.fields import Share
+from based_jax.fields import AtLeastZero
 from based_jax.mixers.contract import MixerSummary, named
 from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import Lookups
@@ -34,7 +34,7 @@ class SMA(Lookups):
         source="Ren et al. 2023; Zoology's code",
     )
 
-    alpha: Share = 0.3
+    alpha: AtLeastZero = 0.3
 
     def setup(self) -> None:
         super().setup()

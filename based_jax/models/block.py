@@ -98,8 +98,10 @@ class Block(nn.Module):
             x, are_numbers = self.norm1(stream), None
         else:
             stream, x, are_numbers = self.norm1(residual, h)
-        # A fused norm knows which tokens are numbers, and the next one marks those that the mixer breaks.
+        # A fused norm knows which tokens are numbers. The next one marks those that the mixer breaks and adds
+        # the mixer's bias, which dropout would have to precede.
         marks = are_numbers is not None and self.mlp is not None and not self.is_parallel
+        marks = marks and self.dropout2 == self.drop_path == 0
         if are_numbers is None and state is not None and h.shape[1] == 1:
             # The norm is finite where the stream is; checking the stream fuses with the preceding sum.
             are_numbers, x = jnp.isfinite(stream).all(axis=-1), numbers(x, None)
@@ -111,8 +113,8 @@ class Block(nn.Module):
         if self.is_parallel:
             inner = self.mlp(x if self.kind == "parallel_tied" else self.norm2(stream))
             return self.drop1(mixed).astype(wide) + self.drop2(inner).astype(wide), stream, state
-        mixed, *broken = mixed if marks else (mixed,)
-        stream, x, _ = self.norm2(stream, self.drop2(mixed), *broken)
+        mixed, *rest = mixed if marks else (mixed,)
+        stream, x, _ = self.norm2(stream, self.drop2(mixed), *rest)
         return self.mlp(x), stream, state
 
     def _postnorm(

@@ -19,16 +19,22 @@ class RMSNorm(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Array, branch: Array | None = None, broken: Array | None = None) -> Any:
+    def __call__(
+        self,
+        x: Array,
+        branch: Array | None = None,
+        broken: Array | None = None,
+        bias: Array | None = None,
+    ) -> Any:
         """Normalise the last axis and multiply by the scale; the shape stays.
 
-        With a branch return the results of `ops.norm.add_rms_norm`: x + branch, its norm, and which tokens
-        are numbers or None.
+        With a branch, and maybe its bias and broken tokens, return the results of `ops.norm.add_rms_norm`:
+        their sum with x, its norm, and which tokens are numbers or None.
         """
         scale = self.param("scale", ones("embed"), x.shape[-1:])
         if branch is None:
             return ops.rms_norm(x, scale, self.eps).astype(self.dtype)
-        return add_rms_norm(x, branch, scale, broken, eps=self.eps, dtype=self.dtype)
+        return add_rms_norm(x, branch, scale, broken, bias, eps=self.eps, dtype=self.dtype)
 
 
 class LayerNorm(nn.Module):

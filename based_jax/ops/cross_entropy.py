@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+import pallas_kernels
 from based_jax.ops.core import context_parallel, dispatch
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.lowered import by_platform
 from based_jax.ops.core.not_numbers import nan_unless
-from based_jax.ops.core.products import is_on_one
+from based_jax.ops.core.products import is_on_one, runs_kernels
 from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
@@ -84,8 +85,7 @@ def _forward(hidden: Array, embedding: Array, targets: Array, weights: Array) ->
     def chunk(sums: Any, tokens: Any) -> tuple[Any, Any]:
         total, of_table = sums
         hidden, targets, weights = tokens
-        p, is_target, losses = _losses(hidden, table, targets, vocab)
-        of_logits = ((p - is_target) * weights[..., None]).astype(hidden.dtype)
+        of_logits, losses = _of_logits(_logits(hidden, table), targets, weights, vocab, hidden.dtype)
         of_hidden = jnp.einsum("bnv,vd->bnd", of_logits, table)
         of_table += jnp.einsum("bnv,bnd->vd", of_logits, hidden, preferred_element_type=wide)
         return (total + jnp.sum(losses * weights), of_table), (of_hidden, losses)
@@ -130,7 +130,7 @@ def _cross_entropy(hidden: Array, embedding: Array, targets: Array, weights: Arr
         if is_on_one("cpu", hidden):
             losses = _losses_on_cpu(hidden[0], columns, targets[0])[-1][None]
         else:
-            losses = _losses(hidden, table, targets, len(embedding))[-1]
+            losses = _losses(_logits(hidden, table), targets, len(embedding))[-1]
         return total + jnp.sum(losses * weights), None
 
     return _scan(chunk, jnp.zeros((), weights.dtype), table, (hidden, targets, weights))[0]
@@ -142,16 +142,29 @@ def _prepared(embedding: Array, hidden: Array) -> Array:
     return jnp.pad(table, [(0, -rows % ALIGNED), (0, 0)]) if is_on_one("gpu", hidden) else table
 
 
-def _losses(hidden: Array, table: Array, targets: Array, vocab: int) -> tuple[Array, Array, Array]:
+def _logits(hidden: Array, table: Array) -> Array:
+    return jnp.einsum("bnd,vd->bnv", hidden, table, preferred_element_type=accumulation_dtype(hidden))
+
+
+def _of_logits(logits: Array, targets: Array, weights: Array, vocab: int, dtype: Any) -> tuple[Array, Array]:
+    """Return the gradients (B, n, rows) and the losses (B, n); a kernel reads the logits once for both."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    if runs_kernels(logits) and pallas_kernels.supports_softmax_loss(flat) is None:
+        per_token = targets.reshape(-1), weights.reshape(-1)
+        found = pallas_kernels.softmax_loss(flat, *per_token, vocab=vocab, dtype=dtype)
+        return found[0].reshape(logits.shape), found[1].reshape(targets.shape)
+    p, is_target, losses = _losses(logits, targets, vocab)
+    return ((p - is_target) * weights[..., None]).astype(dtype), losses
+
+
+def _losses(logits: Array, targets: Array, vocab: int) -> tuple[Array, Array, Array]:
     """Return probabilities, where the targets are (both (B, n, rows)), and the losses (B, n)."""
-    wide = accumulation_dtype(hidden)
-    logits = jnp.einsum("bnd,vd->bnv", hidden, table, preferred_element_type=wide)
     # A comparison, not a gather: it stays where the vocabulary is spread over devices.
-    token = jnp.arange(len(table))
-    if len(table) > vocab:
-        logits = jnp.where(token < vocab, logits, _lowest(wide))
+    token = jnp.arange(logits.shape[-1])
+    if len(token) > vocab:
+        logits = jnp.where(token < vocab, logits, _lowest(logits.dtype))
     is_target = token == targets[..., None]
-    log_sum = _log_sum_exp(logits) if is_on_one("gpu", hidden) else jax.nn.logsumexp(logits, axis=-1)
+    log_sum = _log_sum_exp(logits) if is_on_one("gpu", logits) else jax.nn.logsumexp(logits, axis=-1)
     losses = log_sum - jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
     return jnp.exp(logits - log_sum[..., None]), is_target, losses
 

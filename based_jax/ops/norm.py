@@ -36,11 +36,12 @@ def add_rms_norm(
     branch: Float[Array, "B N D"],
     scale: Float[Array, " D"],
     broken: Bool[Array, "B N"] | None = None,
+    bias: Float[Array, " D"] | None = None,
     *,
     eps: float = 1e-5,
     dtype: Any = jnp.float32,
 ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"], Bool[Array, "B N"] | None]:
-    """Add a branch, NaN at broken tokens, to the residual stream, and normalise the sum.
+    """Add a branch and its bias, NaN at broken tokens, to the residual stream, and normalise the sum.
 
     On a GPU one kernel does this and another computes the gradients, where XLA takes several passes.
 
@@ -51,7 +52,9 @@ def add_rms_norm(
     is_fused = stream.ndim == 3 and stream.shape[1] > 1 and branch.dtype == dtype
     is_fused = is_fused and products.runs_kernels(stream)
     if is_fused and pallas_kernels.supports_rms_norm(stream, branch) is None:
-        return _add_rms_norm(stream, branch, scale, broken, eps=eps)
+        return _add_rms_norm(stream, branch, scale, broken, bias, eps=eps)
+    if bias is not None:
+        branch = products.plus_bias(branch, bias)
     if broken is not None:
         branch = nan_unless(~broken[..., None], branch)
     stream = keep_tokens(stream + branch.astype(stream.dtype))

@@ -25,7 +25,7 @@ def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
     found = re.search(r"(\w+?)(?:_mosaic)?/(?:pallas_call|mpmd_map)$", scope)
     name = found[1] if found else ""
     floats = [x for x in arguments if x.dtype in ("bf16", "f16", "f32") and len(x.sizes) >= 3]
-    if name == "taylor_scan" or name.startswith(("gated_conv_", "rms_norm_")):
+    if name in ("taylor_scan", "softmax_loss") or name.startswith(("gated_conv_", "rms_norm_")):
         return Cost(0, 0)  # no products; its bytes are its operands' and results'
     if name == "taylor_step":
         q, _, v, state = floats[:4]

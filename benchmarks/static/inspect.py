@@ -129,8 +129,9 @@ def compile_report(options: Inspect, stderr: Console) -> pages.Report:
     return {"toolchain": versions, "cases": found}
 
 
+@offline.lowering_for()
 def choose(options: Inspect) -> list[Case]:
-    """Return the cases that the flags select."""
+    """Return the cases that the flags select, with the block sizes of an H200."""
     if options.all and options.defaults:
         raise ValueError("--all and --defaults: expected one of them")
     cases = [case for case in catalog.cases(options.match) if case.default or not options.defaults]

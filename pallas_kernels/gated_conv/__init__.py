@@ -1,5 +1,6 @@
 """Gate of a short convolution (Based, arXiv 2402.18668, section 4.2) or of an MLP, and its gradients."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -31,6 +32,11 @@ def supports(inner: Any, taps: Any = None, activation: str = "silu") -> str | No
     if reason is None and taps is not None and not 1 <= taps.shape[0] <= MAX_TAPS:
         return f"a convolution has {taps.shape[0]} taps; the kernel takes 1 to {MAX_TAPS}"
     return reason
+
+
+def facts_of(call: Call, kernel: str) -> dict[str, Any]:
+    """Return the facts that select a row of the tuning table; `kernel` is "outputs" or "gradients"."""
+    return {"taps": call.taps, "kernel": kernel}
 
 
 def gated_conv(
@@ -75,7 +81,6 @@ def gated_conv(
     if bias is not None:
         expect_array("bias", bias, (2, channels))
         parameters.append(bias)
-    variant = choose("gated_conv", Variant) if variant is None else variant
     count = 0 if taps is None else taps.shape[0]
     call = Call(activation, activated, count, bias is not None, variant)
     return _gated(call, inner, tuple(parameters)) if fused else formula(inner, *parameters, call=call)[0]
@@ -83,7 +88,8 @@ def gated_conv(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _gated(call: Call, inner: Any, parameters: Any) -> Any:
-    run, plain = (functools.partial(f, call=call) for f in (kernel.outputs, formula))
+    run = functools.partial(kernel.outputs, call=tuned(call, "outputs"))
+    plain = functools.partial(formula, call=call)
     return per_channel(run, plain, [INNER, *_axes(call)], [OUTPUT], ["b", "e"])(inner, *parameters)[0]
 
 
@@ -93,7 +99,8 @@ def _forward(call: Call, inner: Any, parameters: Any) -> tuple[Any, Any]:
 
 def _backward(call: Call, saved: Any, dy: Any) -> tuple[Any, Any]:
     inner, parameters = saved
-    run, plain = (functools.partial(f, call=call) for f in (kernel.gradients, gradient_formula))
+    run = functools.partial(kernel.gradients, call=tuned(call, "gradients"))
+    plain = functools.partial(gradient_formula, call=call)
     operands, results = [INNER, OUTPUT, *_axes(call)], [INNER, *["b sums e"] * (call.sums > 0)]
     found = per_channel(run, plain, operands, results, ["b", "e"])(inner, dy, *parameters)
     if not parameters:
@@ -103,6 +110,13 @@ def _backward(call: Call, saved: Any, dy: Any) -> tuple[Any, Any]:
 
 
 _gated.defvjp(_forward, _backward)
+
+
+def tuned(call: Call, kernel: str) -> Call:
+    """Return the call with block sizes from the tuning table, unless it has some."""
+    if call.variant is not None:
+        return call
+    return dataclasses.replace(call, variant=choose("gated_conv", Variant, **facts_of(call, kernel)))
 
 
 def _axes(call: Call) -> list[str]:

@@ -1,14 +1,14 @@
 """Realistic calls of the kernels, for the lowering tests, the compiler's report and tuning."""
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
 import jax
 
 from pallas_kernels.case import Case
-from pallas_kernels.gated_conv import Variant, kernel
+from pallas_kernels.gated_conv import Variant, facts_of, kernel, tuned
 from pallas_kernels.gated_conv.kernel import Call
-from pallas_kernels.tuning import choose
 
 KERNELS = {"outputs": kernel.outputs, "gradients": kernel.gradients}
 
@@ -38,7 +38,7 @@ SHAPES = (
 
 def cases() -> list[Case]:
     """Return each kernel on each shape, with the variant of the tuning table."""
-    return [_case(name, shape, choose("gated_conv", Variant)) for shape in SHAPES for name in KERNELS]
+    return [_case(name, shape) for shape in SHAPES for name in KERNELS]
 
 
 def candidates(case: Case) -> list[Case]:
@@ -46,25 +46,25 @@ def candidates(case: Case) -> list[Case]:
     shape = next(shape for shape in SHAPES if str(shape) == case.shape)
     return [
         _case(case.kernel, shape, Variant(channels, tokens, chunk // tokens, warps))
-        for channels, warps in ((128, 1), (256, 1), (256, 2), (512, 2), (512, 4))
+        for channels, warps in ((128, 1), (128, 2), (256, 1), (256, 2), (512, 2), (512, 4), (2048, 8))
         for tokens in (1, 2, 4, 8)
-        for chunk in (32, 64, 128)
+        for chunk in ((32, 64, 128) if shape.taps else (8, 32, 64))
     ]
 
 
 def facts(case: Case) -> dict[str, int | str]:
-    """Return the facts that select this shape's row of the tuning table: none."""
-    del case
-    return {}
+    """Return the facts that select this shape's row of the tuning table."""
+    return facts_of(case.function.keywords["call"], case.kernel)
 
 
-def _case(name: str, shape: Shape, variant: Variant) -> Case:
+def _case(name: str, shape: Shape, variant: Variant | None = None) -> Case:
     array = functools.partial(jax.ShapeDtypeStruct, dtype=shape.dtype)
-    call = Call("silu", 0, shape.taps, shape.has_bias, variant)
+    open_call = Call("silu", 0, shape.taps, shape.has_bias, None)
+    call = tuned(dataclasses.replace(open_call, variant=variant), name)
     arguments = [array((shape.batch, shape.length, 2, shape.channels))]
     arguments += [array((shape.batch, shape.length, shape.channels))] * (name == "gradients")
     arguments += [array((shape.taps, shape.channels))] * (shape.taps > 0)
     arguments += [array((2, shape.channels))] * shape.has_bias
     function = functools.partial(KERNELS[name], call=call)
-    is_default = variant == choose("gated_conv", Variant)
-    return Case("gated_conv", name, str(shape), variant, function, tuple(arguments), is_default)
+    is_default = call == tuned(open_call, name)
+    return Case("gated_conv", name, str(shape), call.variant, function, tuple(arguments), is_default)

@@ -48,7 +48,8 @@ class Call:
     taps: int
     """0 without a convolution"""
     has_bias: bool
-    variant: Variant
+    variant: Any
+    """a `Variant`; None until the tuning table has given one"""
 
     @property
     def sums(self) -> int:

@@ -1,11 +1,11 @@
 """The residual sum with its norm, and their gradients; every array crosses memory once.
 
-    x = stream + branch,  y = x r scale,  r = (mean(x^2) + eps)^(-1/2)
+    x = stream + branch + bias,  y = x r scale,  r = (mean(x^2) + eps)^(-1/2)
 
-    dx = dx' + r g - x r^3 mean(g x),  g = dy scale;   dscale = sum over tokens of dy x r
+    dx = dx' + r g - x r^3 mean(g x),  g = dy scale;   dscale = sum over tokens of dy x r,  dbias of dx
 
 A program walks over a chunk of the tokens of one row, some at a time with all their channels; backward it
-keeps its share of dscale in registers.
+keeps its share of dscale and dbias in registers.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,22 +35,24 @@ class Variant:
 
 
 def outputs(
-    stream: jax.Array, branch: jax.Array, scale: jax.Array, *marks: jax.Array, eps: float, variant: Variant
+    stream: jax.Array, branch: jax.Array, scale: jax.Array, *addends: jax.Array, eps: float, variant: Variant
 ) -> tuple[jax.Array, ...]:
     """Return x and y (B, N, D), in the dtypes of stream and branch, and mean(x^2) (B, N) in float32.
 
     Args:
         stream, branch: (B, N, D); scale: (D,).
-        marks: nothing, or a float32 array (B, N) that is added to every channel: 0, or NaN.
+        addends: any of a bias (D,), and a float32 array (B, N) that is added to every channel: 0, or NaN.
     """
 
     def body(tokens: "_Tokens", refs: Sequence[Any], results: Sequence[Any]) -> None:
         scale = tokens.load_channels(refs[2])
+        of_channels = [tokens.load_channels(refs[3 + n]) for n, x in enumerate(addends) if x.ndim == 1]
+        of_tokens = [refs[3 + n] for n, x in enumerate(addends) if x.ndim == 2]
 
         def step(turn: Any, carry: Any) -> Any:
             tokens.move(turn)
             x = tokens.load(refs[0]) + tokens.load(refs[1])
-            x = sum((tokens.load_numbers(ref) for ref in refs[3:]), x)
+            x = sum((*of_channels, *map(tokens.load_numbers, of_tokens)), x)
             mean = tokens.mean(x * x)
             y = x * lax.rsqrt(mean + eps) * scale
             tokens.store(results[0], x)
@@ -62,13 +64,20 @@ def outputs(
 
     like = jax.ShapeDtypeStruct
     results = like(stream.shape, stream.dtype), like(stream.shape, branch.dtype), like(stream.shape[:2], f32)
-    return tuple(_run(variant, body, "outputs", (stream, branch, scale, *marks), results))
+    return tuple(_run(variant, body, "outputs", (stream, branch, scale, *addends), results))
 
 
 def gradient(
-    x: jax.Array, scale: jax.Array, dy: jax.Array, dx: jax.Array, *, eps: float, variant: Variant
+    x: jax.Array,
+    scale: jax.Array,
+    dy: jax.Array,
+    dx: jax.Array,
+    *,
+    has_bias: bool,
+    eps: float,
+    variant: Variant,
 ) -> tuple[jax.Array, ...]:
-    """Return dx (B, N, D) in x's dtype and again in dy's, and dscale of each row, (B, D) in float32.
+    """Return dx (B, N, D) in x's dtype and in dy's; dscale, and dbias, of each row, (B, D) in float32.
 
     Args:
         x, dy, dx: (B, N, D). Where mean(x^2) is NaN or infinite, the first result is dx, the second 0.
@@ -78,7 +87,7 @@ def gradient(
     def body(tokens: "_Tokens", refs: Sequence[Any], results: Sequence[Any]) -> None:
         scale = tokens.load_channels(refs[1])
 
-        def step(turn: Any, total: jax.Array) -> jax.Array:
+        def step(turn: Any, sums: list[jax.Array]) -> list[jax.Array]:
             tokens.move(turn)
             x, dy, dx = (tokens.load(refs[n]) for n in (0, 2, 3))
             mean, product = tokens.mean(x * x), tokens.mean(dy * scale * x)
@@ -87,18 +96,23 @@ def gradient(
             more = factor * (dy * scale - x * (factor * factor * product))
             dx += jnp.where(is_number, more, 0.0)
             tokens.store(results[0], dx)
-            tokens.store(results[1], jnp.where(is_number, dx, 0.0))
-            return total + jnp.where(is_number, dy * x * factor, 0.0)
+            of_branch = jnp.where(is_number, dx, 0.0)
+            tokens.store(results[1], of_branch)
+            more = jnp.where(is_number, dy * x * factor, 0.0), of_branch
+            return [total + new for total, new in zip(sums, more, strict=False)]
 
-        total = lax.fori_loop(0, variant.rounds, step, jnp.zeros((variant.tokens, tokens.padded), f32))
-        tokens.store_channels(results[2], jnp.sum(total, axis=0))
+        zeros = jnp.zeros((variant.tokens, tokens.padded), f32)
+        sums = lax.fori_loop(0, variant.rounds, step, [zeros] * len(results[2:]))
+        for ref, total in zip(results[2:], sums, strict=True):
+            tokens.store_channels(ref, jnp.sum(total, axis=0))
 
     batch, length, width = x.shape
     chunks = pl.cdiv(length, variant.tokens * variant.rounds)
     like = jax.ShapeDtypeStruct
-    results = like(x.shape, x.dtype), like(x.shape, dy.dtype), like((batch, chunks, width), f32)
-    *found, sums = _run(variant, body, "gradient", (x, scale, dy, dx), results)
-    return *found, jnp.sum(sums, axis=1)
+    sums = [like((batch, chunks, width), f32)] * (1 + has_bias)
+    results = like(x.shape, x.dtype), like(x.shape, dy.dtype), *sums
+    found = _run(variant, body, "gradient", (x, scale, dy, dx), results)
+    return *found[:2], *(jnp.sum(each, axis=1) for each in found[2:])
 
 
 def _run(

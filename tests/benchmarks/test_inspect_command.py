@@ -319,6 +319,11 @@ def test_flags_choose_variants(toys, options, warps):
     assert [case.variant.warps for case in inspect.choose(options)] == warps
 
 
+def test_block_sizes_are_those_of_an_h200():
+    case, *_ = inspect.choose(inspect.Inspect(match="attention/dv K8 V64 bfloat16"))
+    assert case.variant.stages == 3, "elsewhere the kernel loads nothing ahead"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -97,7 +97,7 @@ def mixer_shapes(config: Config, layer: int) -> Shapes:
 
 def mamba2_shapes(config: Config) -> Shapes:
     d, width, states = config["hidden_size"], config["head_dim"], config["n_groups"] * config["state_size"]
-    inner = config["expand"] * d
+    inner = int(config["expand"] * d)
     heads, convolved = inner // width, inner + 2 * states
     found: Shapes = {
         "in_proj.weight": (inner + convolved + heads, d),
@@ -279,7 +279,8 @@ class Layer:
     def mamba2(self, x):
         config, weights = self.config, self.weights
         groups, states, width = config["n_groups"], config["state_size"], config["head_dim"]
-        inner = config["expand"] * config["hidden_size"]
+        inner = int(config["expand"] * config["hidden_size"])
+        is_fla = "time_step_limit" not in config
         heads = inner // width
         ends = np.cumsum([inner, inner + 2 * groups * states])
         z, u, dt = np.split(self.linear("in_proj", x), ends, -1)
@@ -287,23 +288,29 @@ class Layer:
         u, B, C = np.split(u, np.cumsum([inner, groups * states]), -1)
         B, C = (np.repeat(self.split(a, groups), heads // groups, 2) for a in (B, C))
         u, D = self.split(u, heads), weights["D"].reshape(heads, -1)
-        low, high = config.get("dt_limit") or (0.0, math.inf)
+        low, high = config["dt_limit" if is_fla else "time_step_limit"] or (0.0, math.inf)
         high = high if isinstance(high, int | float) else math.inf
         dt = np.clip(np.log1p(np.exp(dt + weights["dt_bias"])), low, high)
         decay = np.exp(-np.exp(weights["A_log"]) * dt)
         y = (recurrence(C, B, u * dt[..., None], decay[..., None]) + D * u).reshape(*x.shape[:2], inner)
         if not config.get("rmsnorm", True):
             return self.linear("out_proj", y * silu(z))
-        is_before = config.get("norm_before_gate", False)
+        is_before = is_fla and config.get("norm_before_gate", False)
         y = y if is_before else y * silu(z)
-        y = rms_norm(self.split(y, groups), 1.0, config["norm_eps"]).reshape(y.shape) * weights["norm.weight"]
+        parts = self.split(y, groups if is_fla else 1)
+        y = rms_norm(parts, 1.0, epsilon(config)).reshape(y.shape) * weights["norm.weight"]
         return self.linear("out_proj", y * silu(z) if is_before else y)
+
+
+def epsilon(config: Config) -> float:
+    """Of the norms, under the name of fla or of transformers."""
+    return config["norm_eps"] if "norm_eps" in config else config["layer_norm_epsilon"]
 
 
 def logits(config: Config, tensors: Mapping[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
     """The model's logits, in float64."""
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
-    is_mamba, eps = config["model_type"] == "mamba2", config["norm_eps"]
+    is_mamba, eps = config["model_type"] == "mamba2", epsilon(config)
     body, mixer = ("backbone", "mixer") if is_mamba else ("model", "attn")
     embedding = weights[f"{body}.embeddings.weight"]
     h = embedding[tokens]

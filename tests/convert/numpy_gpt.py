@@ -36,12 +36,31 @@ PLAIN: dict[str, Callable] = {
 }
 
 
+ENTRIES = {"n_head": "num_heads", "n_head_kv": "num_heads_kv"}
+"""Entries of a config -> arguments of an MHA; the others have one name."""
+
+
+def entry(config: Config, index: int) -> tuple[str, Config]:
+    """A layer's class and its arguments; those of attention under the names of a config."""
+    slot = next(
+        (f"alt_mixer{last}" for last in ("_2", "") if index in (config.get(f"alt_mixer{last}_layers") or ())),
+        "mixer",
+    )
+    given = dict(config.get(slot) or {})
+    name = given.pop("_target_", "").rpartition(".")[2]
+    if name == "MHA":
+        width = config["n_embd"] // given["num_heads"]
+        own = {key: given[theirs] for key, theirs in ENTRIES.items() if theirs in given}
+        rotary = {"rotary_emb_fraction": given.get("rotary_emb_dim", 0) / width}
+        return name, {"n_embd": config["n_embd"], **given, **own, **rotary}
+    if name == "SlidingAttention":
+        return name, {**config, "window_size": [given.get("window_size", 128) // 2, 0]}
+    return (name, given) if name else (name, config)
+
+
 def shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the tensors that a model with this config has."""
-    d, heads = config["n_embd"], config["n_head"]
-    width = d // heads
-    kv_heads = config.get("n_head_kv") or heads
-    vocab = config["vocab_size"]
+    d, vocab = config["n_embd"], config["vocab_size"]
     embed = config.get("word_embed_proj_dim") or d
     found: dict[str, tuple[int, ...]] = {"transformer.embeddings.word_embeddings.weight": (vocab, embed)}
     if embed != d:
@@ -65,9 +84,21 @@ def shapes(config: Config) -> dict[str, tuple[int, ...]]:
         norm(f"{layer}.norm1")
         if not (config.get("parallel_block") and config.get("parallel_block_tied_norm")):
             norm(f"{layer}.norm2")
-        rows = width * (heads + 2 * kv_heads)
-        linear(f"{layer}.mixer.Wqkv", rows, d, config.get("qkv_proj_bias", True))
-        linear(f"{layer}.mixer.out_proj", d, d, config.get("out_proj_bias", True))
+        name, own = entry(config, index)
+        if name == "BaseConv":
+            inner = own.get("expand_proj", 2) * d
+            linear(f"{layer}.mixer.in_proj", inner, d, True)
+            linear(f"{layer}.mixer.out_proj", d, inner // 2, True)
+            found[f"{layer}.mixer.conv.conv.weight"] = (inner // 2, 1, own.get("kernel_size", 3))
+        elif name == "LinearAttention":
+            count, value = own["num_heads"], own.get("head_dim", d // own["num_heads"])
+            for part, size in (("q", own["feature_dim"]), ("k", own["feature_dim"]), ("v", value)):
+                linear(f"{layer}.mixer.proj_{part}", count * size, d, False)
+            linear(f"{layer}.mixer.out_proj", d, count * value, False)
+        else:
+            rows = d // own["n_head"] * (own["n_head"] + 2 * (own.get("n_head_kv") or own["n_head"]))
+            linear(f"{layer}.mixer.Wqkv", rows, d, own.get("qkv_proj_bias", True))
+            linear(f"{layer}.mixer.out_proj", d, d, own.get("out_proj_bias", True))
         inner, first = _inner(config), config.get("mlp_fc1_bias", True)
         is_gated, is_alt = config["activation_function"] in GATED, config.get("mlp_type") == "alt"
         linear(f"{layer}.mlp.fc1", inner * (2 if is_gated and not is_alt else 1), d, first)
@@ -99,7 +130,7 @@ def drawn(config: Config, seed: int = 0) -> Tensors:
     for name, shape in shapes(config).items():
         is_scale = "norm" in name or "ln_f" in name
         spread = 1 / math.sqrt(shape[-1]) if len(shape) > 1 and "embeddings" not in name else 0.5
-        spread *= 2 if "Wqkv" in name else 1
+        spread *= 2 if "Wqkv" in name or "proj_q" in name or "proj_k" in name else 1
         centre = 1.0 if is_scale and name.endswith("weight") else 0.0
         found[name] = (centre + spread * rng.normal(size=shape)).astype(np.float32)
     return found
@@ -141,8 +172,16 @@ def logits(config: Config, tensors: Mapping[str, np.ndarray], tokens: np.ndarray
         layer = f"transformer.layers.{index}"
 
         def mixer(x, layer=layer, index=index):
+            name, own = entry(config, index)
+            if name == "BaseConv":
+                u, gate = np.split(linear(f"{layer}.mixer.in_proj", x), 2, axis=-1)
+                u = convolved(u, weights[f"{layer}.mixer.conv.conv.weight"])
+                return linear(f"{layer}.mixer.out_proj", u * _sigmoid(u) * gate)
+            if name == "LinearAttention":
+                q, k, v = (linear(f"{layer}.mixer.proj_{part}", x) for part in "qkv")
+                return linear(f"{layer}.mixer.out_proj", taylor_attention(own, q, k, v))
             packed = linear(f"{layer}.mixer.Wqkv", x)
-            return linear(f"{layer}.mixer.out_proj", attention(config, packed, index))
+            return linear(f"{layer}.mixer.out_proj", attention(own, packed, index))
 
         if not config.get("prenorm", True):
             h = norm(f"{layer}.norm1", mixer(h) + h)
@@ -171,6 +210,7 @@ def attention(config: Config, packed: np.ndarray, index: int) -> np.ndarray:
     scale = nominal**-0.5 if config.get("scale_attn_weights", True) else 1.0
     if config.get("scale_attn_by_inverse_layer_idx"):
         scale /= index + 1
+    scale = config.get("softmax_scale", scale)
     sizes = np.cumsum([heads * width, kv_heads * width])
     q, k, v = (x.reshape(batch, length, -1, width) for x in np.split(packed, sizes, axis=-1))
     turned = int(config.get("rotary_emb_fraction", 0.0) * nominal)
@@ -185,6 +225,25 @@ def attention(config: Config, packed: np.ndarray, index: int) -> np.ndarray:
     share = np.exp(scores - scores.max(-1, keepdims=True))
     share /= share.sum(-1, keepdims=True)
     return np.einsum("bhij,bjhd->bihd", share, v).reshape(batch, length, d)
+
+
+def convolved(u: np.ndarray, taps: np.ndarray) -> np.ndarray:
+    """Causal convolution of each channel; the last tap is the current token's."""
+    count = taps.shape[-1]
+    padded = np.pad(u, ((0, 0), (count - 1, 0), (0, 0)))
+    parts = [taps[:, 0, lag] * padded[:, lag : lag + u.shape[1]] for lag in range(count)]
+    return np.sum(parts, axis=0)
+
+
+def taylor_attention(given: Config, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Linear attention with Taylor's map, of the scale of `input_dim`; fla's kernels have their own."""
+    q, k, v = (x.reshape(*x.shape[:2], given["num_heads"], -1) for x in (q, k, v))
+    is_fla = given.get("parallel_implementation", "").startswith("fla")
+    width = q.shape[-1] if is_fla else given["feature_map"]["input_dim"]
+    scores = np.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(width)
+    weights = np.tril(1 + scores + scores**2 / 2)
+    weights /= weights.sum(-1, keepdims=True) + (1e-6 if is_fla else given.get("eps", 1e-12))
+    return np.einsum("bhij,bjhd->bihd", weights, v).reshape(*v.shape[:2], -1)
 
 
 def rotated(x: np.ndarray, turned: int, config: Config) -> np.ndarray:

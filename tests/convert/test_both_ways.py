@@ -154,6 +154,8 @@ MAMBA = bj.presets.get("mamba-360m")
         (changed("S", rotary_interleaved=True), r"rotary_interleaved of layer 1 \(sliding_window\) = True"),
         (changed("L", feature_map="relu"), r"feature_map of layer 1 \(linear_attention\) = 'relu'"),
         (changed("L", decay="gated"), "decay of layer 1"),
+        (changed("L", rotary_fraction=1.0), "rotary_fraction of layer 1"),
+        (changed("L", feature_scale=0.7), "feature_scale of layer 1"),
         (HYBRID.replace(schedule="C", mlp_hidden=100), "mlp_hidden = 100: expected a multiple of 256"),
         (HYBRID.replace(schedule="C", mlp="none"), "mlp = 'none'"),
         (HYBRID.replace(schedule="C", final_norm="rms"), "final_norm = 'rms': expected 'layer'"),

@@ -47,6 +47,14 @@ MAMBA2 = {
     "dt_limit": [0.0, float("inf")],
     "transformers_version": "4.48.2",
 }
+TRANSFORMERS = {name: MAMBA2[name] for name in MAMBA2 if name not in ("norm_eps", "dt_limit")} | {
+    "layer_norm_epsilon": 1e-3,
+    "time_step_limit": [0.0, {"__float__": "Infinity"}],
+    "rms_norm": True,
+    "num_heads": 4,
+    "n_groups": 2,
+}
+"""A Mamba-2 as `transformers` writes it: its norm is over all groups."""
 GATED_DELTA_NET = {"head_dim": 3, "expand_v": 2.0}
 HYBRID = [
     {
@@ -85,16 +93,19 @@ CASES: dict[str, dict[str, Any]] = {
     "mamba2": {},
     "mamba2 options": {"n_groups": 2, "D_has_hdim": True, "use_bias": True, "dt_limit": [0.3, 0.8]},
     "mamba2 norm first": {"norm_before_gate": True, "use_conv_bias": False, "tie_word_embeddings": True},
+    "mamba2 of transformers": {"norm_before_gate": True},
+    "mamba2 fraction": {"expand": 1.7, "head_dim": 13},
     "mamba2 bare": {"rmsnorm": False, "dt_limit": [0.0, {"__float__": "Infinity"}]},
 }
-CORE = [name for name in CASES if not name.endswith((" bare", " norm first"))]
+CORE = [name for name in CASES if not name.endswith((" bare", " fraction", " norm first"))]
 MODELS = ["gla", "retnet", "delta_net", "gated_deltanet", "mamba2"]
 TOKENS = np.random.default_rng(1).integers(0, 11, (2, 9))
 
 
 def config_of(case: str, **changes: Any) -> dict[str, Any]:
     kind = case.partition(" ")[0]
-    return {"model_type": kind, **(MAMBA2 if kind == "mamba2" else BASE), **CASES[case], **changes}
+    base = TRANSFORMERS if "transformers" in case else MAMBA2 if kind == "mamba2" else BASE
+    return {"model_type": kind, **base, **CASES[case], **changes}
 
 
 def write(directory, config, tensors):
@@ -115,14 +126,13 @@ def equal(one, other) -> bool:
 
 
 @pytest.mark.parametrize("case", release_but(CORE, CASES))
-def test_logits(case, tmp_path, caplog):
+def test_logits(case, tmp_path):
     """float32 here against float64 there: FLOAT32's reason, over two layers."""
     config = config_of(case)
     tensors = numpy_fla.drawn(config)
     model, params = load_pretrained(write(tmp_path, config, tensors))
     logits, _ = jax.jit(model.apply)(params, array(TOKENS, np.int32))
     assert_close(logits, numpy_fla.logits(config, tensors, TOKENS), FLOAT32)
-    assert "ignored" not in caplog.text
     assert model.config == model_config(config, {})
 
 
@@ -136,6 +146,21 @@ def test_generation(kind, tmp_path):
     text = np.concatenate([TOKENS[0, :4], np.asarray(found)[0]])
     likeliest = numpy_fla.logits(config, tensors, text[None, :-1])[0].argmax(-1)
     np.testing.assert_array_equal(text[4:], likeliest[3:])
+
+
+@pytest.mark.parametrize("entry", [{"norm_before_gate": True}, {"n_groups": 2}])
+def test_a_mamba2_that_nobody_is_known_to_have_written(entry):
+    """Its norm depends on the code that wrote it."""
+    config = {name: MAMBA2[name] for name in MAMBA2 if name != "dt_limit"} | {"model_type": "mamba2"}
+    model_config(config, {})
+    (name,) = entry
+    with pytest.raises(ValueError, match=f"{name} = .*: expected .*fla's dt_limit or transformers'"):
+        model_config(config | entry, {})
+
+
+def test_a_mamba2_with_entries_of_two_codes():
+    with pytest.raises(ValueError, match=r"rms_norm = True: expected no entry of another code .*dt_limit"):
+        model_config(config_of("mamba2", rms_norm=True), {})
 
 
 class TestOlderNames:
@@ -193,9 +218,11 @@ class TestOlderNames:
         older = {names.get(name, name): x for name, x in config.items()} | {"num_heads": 4, "rms_norm": True}
         assert model_config(older, {}) == model_config(config, {})
 
-    def test_todays_name_wins(self):
-        found = model_config(config_of("gla", norm_eps=0.5, rms_norm_eps=0.25), {})
-        assert (found.norm_eps, found.mixers["G"].options["norm_eps"]) == (0.5, 0.5)
+    def test_two_names_of_one_entry(self):
+        with pytest.raises(
+            ValueError, match=r"rms_norm_eps = 0\.25: expected 0\.5, another value of norm_eps"
+        ):
+            model_config(config_of("gla", norm_eps=0.5, rms_norm_eps=0.25), {})
 
     def test_two_tensors_of_one_name(self, gla):
         directory, config, tensors = gla
@@ -280,6 +307,7 @@ class TestRefusals:
             ("gla", {"num_heads": 3}, r"expand_k \* d_model = 4: expected a multiple of num_heads = 3"),
             ("gla", {"use_short_conv": 1}, "use_short_conv = 1: expected true or false"),
             ("gla", {"hidden_size": None}, "expected an entry 'hidden_size'"),
+            ("gla", {"no_such_entry": 1}, r"entry of config\.json = 'no_such_entry': expected one of attn, "),
             ("gla", {"attn": 5}, "attn = 5: expected null, a JSON object, or a list of them"),
             ("mamba2", {"dt_limit": 3}, "dt_limit = 3: expected two numbers, 0 <= least <= most"),
             ("gla", {"attn": "all"}, "attn = 'all': expected null, a JSON object, or a list of them"),
@@ -293,7 +321,7 @@ class TestRefusals:
             (
                 "gla",
                 {"model_type": "hgrn2"},
-                "model_type = 'hgrn2': expected a supported model of fla: delta_net, ",
+                "model_type = 'hgrn2': expected a supported model: gpt2, mamba, delta_net, ",
             ),
             ("retnet", {"feature_map": "gelu"}, "feature_map = 'gelu': expected one of 'relu', 'relu2'"),
             ("delta_net", {"use_rope": True}, "use_rope = True: expected False: of older versions: rotary"),
@@ -302,6 +330,11 @@ class TestRefusals:
             ("gated_deltanet", {"expand_v": 1.5}, "expand_v = 1.5: expected whole channels"),
             ("gated_deltanet", {"num_v_heads": 3}, "num_v_heads = 3: expected a multiple of num_heads = 2"),
             ("mamba2", {"num_heads": 5}, r"num_heads = 5: expected expand \* hidden_size / head_dim = 4"),
+            (
+                "mamba2",
+                {"intermediate_size": 8},
+                r"intermediate_size = 8: expected expand \* hidden_size = 16",
+            ),
             ("mamba2", {"hidden_act": "gelu"}, "hidden_act = 'gelu': expected 'silu'"),
             (
                 "mamba2",

@@ -254,6 +254,14 @@ class TestRefusals:
             ),
             ({"config.json": b"{}", WEIGHTS: b"?"}, "expected those of a based or attn model"),
             ({"config.json": b'{"format": "based_jax", "version": 9}', WEIGHTS: b"?"}, "version = 9"),
+            (
+                {"config.json": b'{"model_type": "llama", "hidden_size": 8}', WEIGHTS: b"?"},
+                "model_type = 'llama': expected a supported model",
+            ),
+            (
+                {"config.json": b'{"n_embd": 8, "n_layer": 1, "no_such_entry": 1}', WEIGHTS: b"?"},
+                "'no_such_entry': expected one of",
+            ),
         ],
     )
     def test_what_is_no_model(self, remote, files, message):

@@ -54,13 +54,45 @@ CASES = {
     "projected": {"word_embed_proj_dim": 4, "tie_word_embeddings": False},
     "projected, tied": {"word_embed_proj_dim": 12},
 }
+MIXERS = "based.models.mixers"
+MHA = "flash_attn.modules.mha.MHA"
+CONV = {"_target_": f"{MIXERS}.convolution.BaseConv"}
+LINEAR = {
+    "_target_": f"{MIXERS}.linear_attention.LinearAttention",
+    "feature_map": {"_target_": f"{MIXERS}.linear_attention.TaylorExp", "input_dim": 16},
+    **{"feature_dim": 4, "num_heads": 3, "head_dim": 5, "eps": 0.1},
+}
+ENTRIES = {
+    "conv": {"mixer": CONV},
+    "linear": {"mixer": LINEAR},
+    "linear, heads that do not divide": {"mixer": {key: LINEAR[key] for key in LINEAR if key != "head_dim"}},
+    "linear with fla's kernels": {"mixer": LINEAR | {"parallel_implementation": "fla_parallel"}},
+    "attention": {
+        "mixer": {
+            **{"_target_": f"{MIXERS}.mha.MHA", "num_heads": 4, "num_heads_kv": 2, "softmax_scale": 0.9},
+            **{"rotary_emb_dim": 2, "rotary_emb_base": 50.0, "rotary_emb_interleaved": True},
+            **{"causal": True, "window_size": [2, 0], "out_proj_bias": False},
+        },
+        **{"n_embd": 16, "head_dim": 4, "scale_attn_by_inverse_layer_idx": True},
+    },
+    "attention of defaults": {"mixer": {"_target_": MHA, "num_heads": 1, "causal": True}},
+    "sliding": {  # for which the config wins
+        "alt_mixer_2": {
+            **{"_target_": f"{MIXERS}.slide_attention.SlidingAttention", "window_size": 5, "num_heads": 4},
+            **{"rotary_emb_dim": 2, "softmax_scale": 0.5, "qkv_proj_bias": True, "num_heads_kv": 1},
+        },
+        **{"alt_mixer_2_layers": [1], "mixer": CONV | {"expand_proj": 4, "kernel_size": 2}},
+    },
+}
+"""Entries of layers whose own arguments differ from what the config says of attention."""
+
 CORE = ["inverse layer scale", "gelu_new", "geglu, fc3", "post-norm", "parallel, tied", "projected"]
 TOKENS = np.random.default_rng(1).integers(0, 11, (2, 9))
 
 
-@pytest.mark.parametrize("case", release_but(CORE, CASES))
+@pytest.mark.parametrize("case", release_but([*CORE, "linear", "attention", "sliding"], CASES | ENTRIES))
 def test_logits(case, tmp_path):
-    config = BASE | CASES[case]
+    config = BASE | (CASES | ENTRIES)[case]
     tensors = numpy_gpt.drawn(config)
     meta = {"kind": "attn", "config": config}
     model, params = from_torch(meta, tensors)
@@ -102,10 +134,10 @@ def test_gradients(case):
     assert abs(found - (sides[0] - sides[1]) / 2e-5) < FLOAT32_GRADIENT * scale
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES | ENTRIES)
 def test_both_ways(case):
-    config = model_config(BASE | CASES[case], {})
-    if case == "nominal head width":
+    config = model_config(BASE | (CASES | ENTRIES)[case], {})
+    if case in ("nominal head width", "attention"):
         with pytest.raises(ValueError, match="scale"):
             config_for_authors(config)
         return
@@ -157,12 +189,14 @@ def test_their_defaults():
 
 
 def test_entries_that_only_flash_attention_reads():
-    more = {"window_size": [2, 0], "mlp_multiple_of": 16, "activation_function": "swiglu"}
-    attn = model_config(BASE | more, {})
+    more: dict = {"mlp_multiple_of": 16, "activation_function": "swiglu"}
+    attn = model_config(BASE | more | {"window_size": [2, 0]}, {})
     assert (attn.layer(0).mixer, attn.mlp_hidden) == ("sliding_window", 16)
-    conv = {"_target_": "based.models.mixers.convolution.BaseConv"}
-    based = model_config(BASE | more | {"alt_mixer": conv, "alt_mixer_layers": [1]}, {})
-    assert (based.layer(0).mixer, based.layer(1).mixer, based.mlp_hidden) == ("attention", "gated_conv", 256)
+    layers = {"alt_mixer": CONV, "alt_mixer_layers": [1]}
+    for name, value in {"window_size": [2, 0], **more}.items():
+        if name != "activation_function":
+            with pytest.raises(ValueError, match=f"entry of config.json = '{name}': expected one of"):
+                model_config(BASE | layers | {name: value}, {})
 
 
 def test_second_names_of_entries():
@@ -178,7 +212,42 @@ def test_a_scale_for_each_of_many_layers():
     assert_same_model(model_config(config_for_authors(config), {}), config)
 
 
-def test_entries_that_nothing_reads_are_reported(caplog):
-    model_config(BASE | {"rotary_fraction": 1.0, "n_ctx": 7}, {})
-    assert "config.json: 'rotary_fraction' ignored, as in the authors' code" in caplog.text
-    assert "n_ctx" not in caplog.text
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mixer": CONV | {"_target_": "zoology.mixers.base_conv.BaseConv"}}, "mixer._target_ = 'zoology"),
+        ({"mixer": CONV | {"_target_": "MHA"}}, "mixer._target_ = 'MHA': expected one of 'based.models"),
+        ({"mixer": {"_target_": MHA, "num_heads": 2}}, "mixer: causal = False: expected true"),
+        (
+            {"mixer": {"_target_": MHA, "causal": True}},
+            "mixer: num_heads = None: expected a positive",
+        ),
+        (
+            {"mixer": LINEAR | {"feature_map": {"_target_": "x.TaylorExp"}}},
+            "mixer: feature_map._target_ = 'x.TaylorExp': expected one of",
+        ),
+        ({"mixer": LINEAR | {"parallel_implementation": "tk"}}, "mixer: parallel_implementation = 'tk'"),
+        ({"hidden_size": 16}, "hidden_size = 16: expected 8, another value of n_embd"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "that of `transformers` is not supported"),
+    ],
+)
+def test_entries_that_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        model_config(BASE | changes, {})
+
+
+@pytest.mark.parametrize("kind", ["llama", "t5", "mamba", "qwen3_next"])
+def test_models_of_other_libraries_are_refused_by_name(kind):
+    """Also those whose entries look like Mamba's, and before any weights are read."""
+    width = "d_model" if kind == "t5" else "hidden_size"
+    with pytest.raises(ValueError, match=f"model_type = '{kind}': expected a supported model: gpt2, "):
+        model_config({"model_type": kind, width: 8, "num_hidden_layers": 1, "num_attention_heads": 2}, {})
+
+
+def test_widths_that_the_weights_do_not_have():
+    config = BASE | {"activation_function": "swiglu"}
+    tensors = numpy_gpt.drawn(config)
+    with pytest.raises(ValueError, match="wrongly shaped"):
+        from_torch({"config": config | {"n_inner": 300}}, tensors)
+    with pytest.raises(ValueError, match="mlp_type = 'alt': expected 'base', as the weights are"):
+        from_torch({"config": config | {"mlp_type": "alt"}}, tensors)

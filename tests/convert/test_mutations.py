@@ -308,10 +308,10 @@ WRONG_CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "based": [
         ({"alt_mixer__feature_dim": 4}, "wrongly shaped"),
-        ({"alt_mixer__num_heads": 5}, "num_heads"),
+        ({"alt_mixer__num_heads": 5}, "wrongly shaped"),
         ({"alt_mixer__num_heads": "4"}, "config.json"),
         ({"alt_mixer___target_": "x.Hedgehog"}, "alt_mixer._target_ = 'x.Hedgehog'"),
-        ({"alt_mixer__feature_map": {"_target_": "x.Identity"}}, "feature_map = {'_target_': 'x.Identity'}"),
+        ({"alt_mixer__feature_map": {"_target_": "x.Identity"}}, "feature_map._target_ = 'x.Identity'"),
         ({"alt_mixer__parallel_implementation": "tk"}, "parallel_implementation = 'tk'"),
         ({"mixer__expand_proj": 2}, "wrongly shaped"),
         ({"mixer__kernel_size": 4}, "wrongly shaped"),

@@ -4,20 +4,25 @@ import ast
 import math
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 from based_jax import mixers
-from based_jax.convert import from_torch
+from based_jax.convert import from_torch, to_torch
 from based_jax.convert.options.check import tables
-from based_jax.convert.references.arguments import ALIASES
+from based_jax.convert.references.arguments import ALIASES, expect_arguments
 from based_jax.convert.references.linear_attention import FEATURE_MAPS, SHORT_NAMES, feature_map
 from based_jax.convert.references.table import MIXERS, REFERENCES
+from tests.arrays import normals
 
 NO_CLASS = ("op ", "checkpoint", "training trace", "zoology.model.LanguageModel")
 """References that are no class, or that have a check of their own."""
 CLASSES = [name for name in REFERENCES if not name.startswith(NO_CLASS)]
 WIDTH = 64
 REQUIRED = {"num_heads": 2, "l_max": 16, "kernel_size": 3, "window_size": 4}
+CAUSAL = "mha.MHA"
+"""End of paths of classes that are only taken with `causal`."""
 WHEN_GIVEN = {"window_size": (3, -1), "l_max": 16, "d_ssm": 64, "num_kv_heads": 1, "num_heads": 2}
 """Values of arguments whose default does not work there, or is None."""
 
@@ -32,6 +37,8 @@ def built_with(path: str, **given: Any) -> dict[str, Any]:
     needed = {name: value for name, value in REQUIRED.items() if name in table and not table[name].default}
     if path.endswith("SBLocalAttention"):  # whose default fails there
         needed["window_size"] = 4
+    if path.endswith(CAUSAL):
+        needed["causal"] = True
     return {"module": path, "d_model": WIDTH, **needed, **given}
 
 
@@ -56,6 +63,8 @@ def test_arguments_that_we_have_are_accepted(path):
             continue
         default = option.default.replace("inf", "1e999")
         value = ast.literal_eval(default)
+        if path.endswith(CAUSAL) and name == "causal":
+            continue
         if value is None or value == (-1, -1):
             value = WHEN_GIVEN.get(name)
         if path.endswith("SBLocalAttention") and name == "window_size":
@@ -89,7 +98,13 @@ def test_our_names_are_options_of_the_mixer(path):
         ("zoology.mixers.h3.h3.H3", {"use_fast_fftconv": True}, "use_fast_fftconv = True: expected False"),
         ("zoology.mixers.h3.h3.H3", {"kernel_args": {"disc": "dss"}}, "'disc'.* = 'dss': expected one of"),
         ("zoology.mixers.h3.h3.H3", {"kernel_args": {"lr": 0.0}}, "'lr'.* = 0.0: expected no 0"),
-        ("zoology.mixers.h3.h3.H3", {"kernel_args": {"mod": 1}}, "key of kernel_args = 'mod'"),
+        ("zoology.mixers.h3.h3.H3", {"kernel_args": {"mod": 1}}, "entry of kernel_args = 'mod'"),
+        ("zoology.mixers.h3.h3.H3", {"kernel_args": {"l_max": 5}}, "'l_max'.* = 5: expected none with mode"),
+        (
+            "zoology.mixers.h3.h3.H3",
+            {"kernel_args": {"mode": "ema", "disc": "zoh"}},
+            "'disc'.* = 'zoh': expected none with mode 'ema'",
+        ),
         ("zoology.mixers.delta_net.DeltaNet", {"use_short_conv": False}, "use_short_conv = False"),
         (
             "zoology.mixers.gated_delta_net.GatedDeltaNet",
@@ -105,6 +120,13 @@ def test_our_names_are_options_of_the_mixer(path):
         ("zoology.mixers.scatterbrain.attn.SBLocalAttention", {"num_heads_kv": 1}, "num_heads_kv = 1"),
         ("zoology.mixers.base_conv.BaseConv", {"kernel_size": [3, -1]}, "layer_idx = None: expected 0 to 1"),
         ("based.models.mixers.mha.MHA", {"use_alibi": True}, "use_alibi = True: expected False"),
+        ("based.models.mixers.mha.MHA", {"causal": None}, "causal = False: expected true"),
+        ("zoology.mixers.based.Based", {"feature_kwargs": {"tmp": 2.0}}, "entry of feature_kwargs = 'tmp'"),
+        (
+            "zoology.mixers.based.Based",
+            {"feature_name": "performer", "feature_kwargs": {"input_dim": 8}},
+            r"feature_kwargs\['input_dim'\] = 8: expected 16, the queries' width",
+        ),
         (
             "based.models.mixers.linear_attention.LinearAttention",
             {"parallel_implementation": "tk"},
@@ -124,19 +146,122 @@ def test_every_feature_map_has_a_table():
 
 @pytest.mark.parametrize("name", FEATURE_MAPS)
 def test_options_of_feature_maps(name):
-    """A map accepts the arguments of all, and ours follow from those that its table says it reads."""
+    """Ours follow from the arguments that a map's table says it reads."""
     table = next(table for path, table in tables().items() if path.endswith(f".{name}"))
-    given = {"temp": 2.0, "eps": 0.1, "fullspace": True, "head_dim_idx": -1, "input_dim": 8}
-    options = feature_map(name, given, 8)
+    values = {"temp": 2.0, "eps": 0.1, "fullspace": True, "head_dim_idx": -1, "input_dim": 8}
+    options = feature_map(name, {key: value for key, value in values.items() if key in table}, 8)
     ours = {option.ours for option in table.values() if option.status == "renamed"}
     assert ("feature_scale" in options) == (table["temp"].ours == "feature_scale")
     assert ("feature_floor" in options) == ("feature_floor" in ours)
     mixers.make("linear_attention", d_model=8, feature_dim=8, **options)
     with pytest.raises(ValueError, match=r"head_dim_idx'.* = -2: expected -1 or 3"):
         feature_map(name, {"head_dim_idx": -2}, 8)
+    with pytest.raises(ValueError, match="entry of feature_kwargs = 'no_such_argument': expected one of"):
+        feature_map(name, {"no_such_argument": 1}, 8)
 
 
 def test_taylor_maps_of_another_width_are_scaled():
     options = feature_map("taylor_exp", {"input_dim": 16}, 8)
     assert math.isclose(options["feature_scale"] ** 4, 0.5)
     assert feature_map("taylor_exp", {"input_dim": 8, "temp": 3.0}, 8) == {}
+
+
+WITH = {
+    "base_conv.BaseConv.implicit_long_conv": {"kernel_size": -1},
+    "base_conv.BaseConv.layer_idx": {"kernel_size": [3, 4], "layer_idx": 0},
+    "base_conv.BaseConv.l_max": {"kernel_size": -1},
+    "based.Based.rope_theta": {"apply_rotary": True},
+    "gla.GatedLinearAttention.conv_size": {"use_short_conv": True},
+    "mamba2.Mamba2.ngroups": {"headdim": 16},
+}
+"""Arguments that make another one matter, by module, class and argument."""
+
+CHANGED = {
+    **{"feature_map": {"_target_": "TaylorExp", "input_dim": 8}, "kernel_args": {"mode": "ema"}},
+    **{"feature_name": "performer", "feature_kwargs": {"input_dim": 8}, "train_view": "quadratic"},
+    **{
+        "kernel_size": 5,
+        "layer_idx": 1,
+        "lr_pos_emb": 0.0,
+        "window_size": 6,
+        "num_key_value_heads": 3,
+        "causal": False,
+    },
+}
+"""Values instead of twice the default."""
+
+OF_FIXTURES = {"d_model", "embed_dim", "groupnorm_eps", "low_rank_dims"}
+"""The width, and what fixtures call arguments."""
+
+
+NOT_THEIRS = {"causal", "chunk_size", "num_key_value_heads", "window_size"}
+"""Arguments whose default there is not accepted (it is not causal, or fails there), or does not matter."""
+
+
+def changed(value: Any) -> Any:
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return 2 * value or 1
+        case None:
+            return 8
+    return "other" if isinstance(value, str) else [2, 3]
+
+
+@pytest.mark.parametrize("path", MIXERS)
+def test_arguments_do_what_the_tables_say(path):
+    """Another value makes another mixer or an error; of an ignored argument it makes the same mixer."""
+    for name, option in rows(path).items():
+        label = ".".join((*path.split(".")[-2:], name))
+        if (
+            name in OF_FIXTURES or label == "rwkv7.RWKV7Attention.layer_idx"
+        ):  # no mixer has the map that it drops
+            continue
+        given = WITH.get(label, {})
+        default = built_with(path, **given).get(name, _value(option.default))
+        value = CHANGED.get(name, changed(default))
+        if _value(option.default) is not None and name not in given and name not in NOT_THEIRS:
+            assert build(path, **given, **{name: _value(option.default)}) == build(path, **given), label
+        meta = {**given, name: value}
+        try:
+            expect_arguments(path, built_with(path, **meta))
+            is_same = build(path, **meta) == build(path, **given)
+        except ValueError:
+            assert option.status != "ignored", label
+            continue
+        assert option.status != "refused", label
+        assert is_same == (option.status == "ignored"), label
+
+
+def _value(default: str) -> Any:
+    try:
+        return ast.literal_eval(default.replace("inf", "1e999"))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def test_hyena_without_the_decay_whose_rate_is_learned():
+    """Their module still has the decay's parameter, which nothing reads."""
+    plain = built_with("zoology.mixers.hyena.Hyena", modulate=False) | {"d_model": 4}
+    spec = MIXERS[plain["module"]].spec(plain)
+    module = mixers.make(spec.mixer, d_model=4, **spec.options)
+    tensors = to_torch(plain, normals(module.init, np.zeros((1, 1, 4), np.float32)))
+    tensors = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+    tensors |= {"filter_fn.pos_emb.t": np.zeros((1, 16, 1), np.float32)}
+    learned = tensors | {"filter_fn.modulation.deltas": np.ones((1, 1, 4), np.float32)}
+    found, params = from_torch({**plain, "modulation_lr": 0.01}, learned)
+    wanted, others = from_torch(plain, tensors)
+    assert found == wanted
+    jax.tree.map(np.testing.assert_array_equal, params, others)
+
+
+def test_values_that_their_code_accepts():
+    assert build("zoology.mixers.selective.SMA", alpha=2.0).alpha == 2.0
+    assert build("zoology.mixers.mamba.Mamba", expand=1.51).channels == 96  # of 96.64
+    hyena = build(
+        "zoology.mixers.hyena.Hyena", target=4.0
+    )  # whose decays are negative: they take the absolute
+    assert math.isclose(hyena.fast_decay, 0.3 * math.log(100) / math.log(4))
+    path = "based.models.mixers.linear_attention.LinearAttention"
+    assert build(path, num_heads=7).layout() == (7, 9)

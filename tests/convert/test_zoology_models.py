@@ -138,14 +138,11 @@ def test_mamba_blocks():
         ),
         ({"mixer": {"name": "x.Y"}}, "mixer of a zoology language model = 'x.Y'"),
         ({"embedding_init_type": "uniform"}, "embed_init = 'uniform'"),
+        ({"n_heads": 3}, "entry of config = 'n_heads': expected one of"),
+        ({"d_model": 12}, "d_model = 12: expected 6, as the weights have it"),
+        ({"state_mixer": {"name": "zoology.mixers.mlp.MLP", "kwargs": {"hidden_mult": 2}}}, "wrongly shaped"),
     ],
 )
 def test_what_is_not_here(changes, message):
     with pytest.raises(ValueError, match=message):
         from_torch({**META, **changes}, drawn(META))
-
-
-def test_entries_that_nothing_reads_are_reported(caplog):
-    from_torch({**META, "n_heads": 3, "seed": 1}, drawn(META))
-    assert "config: 'n_heads' ignored" in caplog.text
-    assert "seed" not in caplog.text

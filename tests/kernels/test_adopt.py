@@ -204,8 +204,10 @@ def test_the_pages_here_show_the_results_here():
         assert page == changes.get(ROOT / name, measured_pages.updated(page, empty))
 
 
-def test_the_tables_of_backends_here_follow_from_the_results_here():
-    for path, text in adopt.tables([], adopt.kept({}, ROOT), ROOT).items():
+def test_the_tables_here_follow_from_the_results_here():
+    """All rows of backends, and those of block sizes that a report measured."""
+    reports = adopt.kept({}, ROOT)
+    for path, text in adopt.tables(reports, reports, ROOT).items():
         assert path.read_text() == text, path
 
 

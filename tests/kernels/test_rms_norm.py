@@ -19,13 +19,14 @@ VARIANT = Variant(tokens=2, rounds=3)
 def drawn(dtype, length, width):
     rng = np.random.default_rng(width)
     stream, branch, dx, dy = (rng.normal(size=(2, length, width)) for _ in range(4))
-    scale = array(rng.normal(size=width), "float32")
-    return (array(stream, "float32"), array(branch, dtype), scale), (array(dx, "float32"), array(dy, dtype))
+    scale, bias = (array(rng.normal(size=width), "float32") for _ in range(2))
+    arrays = array(stream, "float32"), array(branch, dtype), scale, bias
+    return arrays, (array(dx, "float32"), array(dy, dtype))
 
 
 def results(arrays, gradients):
-    def run(stream, branch, scale):
-        return add_rms_norm(stream, branch, scale, variant=VARIANT)[:2]
+    def run(stream, branch, scale, bias):
+        return add_rms_norm(stream, branch, scale, bias=bias, variant=VARIANT)[:2]
 
     outputs, back = jax.vjp(run, *arrays)
     return outputs, back(gradients)
@@ -34,8 +35,8 @@ def results(arrays, gradients):
 def with_marks(arrays, gradients, broken):
     """Return the gradients, and the norm and which tokens are numbers."""
 
-    def run(stream, branch, scale):
-        x, y, is_number = add_rms_norm(stream, branch, scale, broken, variant=VARIANT)
+    def run(stream, branch, scale, bias):
+        x, y, is_number = add_rms_norm(stream, branch, scale, broken, bias, variant=VARIANT)
         return (x, y), is_number
 
     (_, y), back, is_number = jax.vjp(run, *arrays, has_aux=True)
@@ -69,6 +70,7 @@ def test_tokens_that_are_no_numbers_have_zeros_and_change_no_other_gradient():
     assert np.array_equal(np.argwhere(~np.asarray(is_number)), rows)
     assert not np.asarray(y)[~np.asarray(is_number)].any()
     assert np.isfinite(found[2]).all()
+    assert np.isfinite(found[3]).all()
     kept = np.asarray(is_number)
     assert np.array_equal(np.asarray(found[0])[kept], np.asarray(clean[0])[kept])
     assert np.array_equal(np.asarray(found[0])[~kept], np.asarray(gradients[0])[~kept])
@@ -79,8 +81,7 @@ def test_gradients_of_vmapped_rows_are_those_of_the_formula():
     arrays, gradients = drawn("float32", 11, 24)
     more = jax.tree.map(lambda x: x[None], (arrays[:2], gradients))
     with interpreted():
-        run = lambda arrays, gradients: results((*arrays, scale), gradients)[1]  # noqa: E731
-        scale = arrays[2]
+        run = lambda part, gradients: results((*part, *arrays[2:]), gradients)[1]  # noqa: E731
         mapped = jax.jit(jax.vmap(run))(*more)
         assert_close(jax.tree.map(lambda x: x[0], mapped), run(arrays[:2], gradients), FLOAT32_GRADIENT)
 
@@ -92,6 +93,7 @@ def test_what_the_kernel_does_not_take_is_said():
             ((shape(2, 3, 8200), shape(2, 3, 8200), shape(8200)), "the last axis of stream is 8200 long"),
             ((shape(2, 3, 8), shape(2, 4, 8), shape(8)), "shape of branch"),
             ((shape(2, 3, 8), shape(2, 3, 8), shape(4)), "shape of scale"),
+            ((*[shape(2, 3, 8)] * 2, shape(8), None, shape(4)), "shape of bias"),
         ):
             with pytest.raises(ValueError, match=message):
                 jax.eval_shape(add_rms_norm, *arrays)

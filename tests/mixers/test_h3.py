@@ -61,7 +61,8 @@ def kernel_by_hand(mixer, params, length):
         else:
             weight, a = c * b * dt / (1 - dt * a / 2), (1 + dt * a / 2) / (1 - dt * a / 2)
         kernel = 2 * (weight * a**lags).sum(-1).real
-    return np.where(lags[:, 0] < (mixer.l_max or length), kernel, 0)
+    ends = mixer.l_max or length, mixer.kernel_l_max or length
+    return np.where(lags[:, 0] < min(ends), kernel, 0)
 
 
 def sigmoid(x):
@@ -81,12 +82,13 @@ FORMS = {
     "options",
     [
         {"d_state": 4},
-        {"d_state": 5, "kernel": "ema", "tied_steps": True},
+        {"d_state": 6, "kernel": "ema", "tied_steps": True, "kernel_l_max": 5},
         {"d_state": 6, "discretization": "zoh", "rate_form": "softplus", "num_ssms": 1, "l_max": 7},
         *(
             pytest.param(options, marks=pytest.mark.release)
             for options in (
                 {"d_state": 6, "kernel": "ema", "l_max": 5},
+                {"d_state": 6, "l_max": 8, "kernel_l_max": 3},
                 {"d_state": 6, "kernel": "shift"},
                 {"d_state": 6, "kernel": "shift", "l_max": 4},
                 {"d_state": 8, "bandlimit": 0.02, "rate_form": "sigmoid"},

@@ -202,8 +202,8 @@ def test_a_text_longer_than_cosformers():
 
 def test_torch_maps_that_we_do_not_have():
     meta = {"module": "zoology.mixers.based.Based", "d_model": 8, "num_heads": 2}
-    with pytest.raises(ValueError, match="feature_name = 'Hadamard': expected one of"):
+    with pytest.raises(ValueError, match=r"feature_name = 'zoology\..*\.Hadamard': expected one of"):
         from_torch(meta | {"feature_name": "zoology.mixers.feature_maps.base.Hadamard"}, {})
     kwargs = {"feature_name": "cosformer", "feature_kwargs": {"act_fun": "elu"}}
-    with pytest.raises(ValueError, match=r"feature_kwargs\['act_fun'\] = 'elu': expected 'relu'"):
+    with pytest.raises(ValueError, match=r"feature_kwargs\.act_fun = 'elu': expected 'relu'"):
         from_torch(meta | kwargs, {})

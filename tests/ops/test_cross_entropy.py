@@ -11,7 +11,9 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from based_jax import ops
 from based_jax.ops.core import context_parallel, dispatch
+from pallas_kernels import interpreted, is_interpreted
 from tests.arrays import array, ones, zeros
+from tests.tolerances import FLOAT32_GRADIENT, assert_close
 
 MODULE = importlib.import_module("based_jax.ops.cross_entropy")  # the package's attribute is the function
 ROWS, LENGTH, WIDTH, VOCAB = 3, 11, 8, 13
@@ -42,6 +44,13 @@ def expected(hidden, embedding, targets, weights):
     return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=-1) - chosen))
 
 
+def pretend(monkeypatch, platform, logits):
+    """Take the form for a platform and a limit of the logits; kernels run in the interpreter only."""
+    monkeypatch.setattr(MODULE, "LOGITS", {platform: logits})
+    monkeypatch.setattr(dispatch, "platform", lambda arrays: platform)
+    monkeypatch.setattr(MODULE, "runs_kernels", lambda x: is_interpreted())
+
+
 @jax.jit
 def definition(hidden, embedding, targets, weights):
     differentiated = jax.value_and_grad(lambda h, e, w: expected(h, e, targets, w), argnums=(0, 1, 2))
@@ -52,8 +61,7 @@ def definition(hidden, embedding, targets, weights):
 @pytest.mark.parametrize("logits", [1 << 25, ROWS * 4 * VOCAB, 1], ids=["whole", "4 chunks", "tokens"])
 def test_value_and_gradients_are_those_of_the_logits(monkeypatch, logits, platform):
     """The form for GPUs runs anywhere: the vocabulary padded, the sum of exponentials in one pass."""
-    monkeypatch.setattr(MODULE, "LOGITS", {platform: logits})
-    monkeypatch.setattr(dispatch, "platform", lambda arrays: platform)
+    pretend(monkeypatch, platform, logits)
     hidden, embedding, targets, weights = drawn()
 
     def doubled(hidden, embedding, weights):
@@ -67,6 +75,27 @@ def test_value_and_gradients_are_those_of_the_logits(monkeypatch, logits, platfo
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), ours, theirs)
     alone = jax.jit(ops.cross_entropy)(hidden, embedding, targets, weights)
     np.testing.assert_allclose(2 * np.asarray(alone), ours[0], rtol=1e-6)
+
+
+def test_the_kernel_of_the_logits_gradient_has_the_same_numbers(monkeypatch):
+    """In 4 chunks; of a target that is no token the loss is NaN, of those left out nothing counts."""
+    pretend(monkeypatch, "gpu", ROWS * 4 * 64)
+    hidden, embedding, targets, weights = drawn()
+    calls = [(targets, weights), (changed(targets, -100), weights), (changed(targets, VOCAB), weights)]
+
+    def results():
+        run = jax.value_and_grad(lambda *arrays: ops.cross_entropy(*arrays), argnums=(0, 1, 3))
+        compiled = jax.jit(run)
+        program = str(compiled.trace(hidden, embedding, *calls[0]).jaxpr)
+        return [compiled(hidden, embedding, *call) for call in calls], "name=softmax_loss" in program
+
+    plain, is_fused = results()
+    assert not is_fused
+    with interpreted():
+        kernel, is_fused = results()
+    assert is_fused
+    assert_close(kernel[:2], plain[:2], FLOAT32_GRADIENT)
+    assert np.isnan(kernel[2][0])
 
 
 def test_what_is_left_out_may_be_anything_and_other_targets_must_exist():

@@ -12,10 +12,14 @@ from flax import linen as nn
 from based_jax.convert import to_torch
 from based_jax.models import LanguageModel, mqar_backbone
 from tests.arrays import array
-from tests.parity.cases import GRADIENT_FLOOR, OUTPUT_FLOOR, ROUNDINGS, Fixture
+from tests.parity.cases import OUTPUT_FLOOR, ROUNDINGS, Fixture
 
 IGNORED = -100
 """label of a token that does not count"""
+
+PARAMETER_TOLERANCE = 1e-4
+"""Of parameters and their norms after the steps. optax computes AdamW's bias corrections in float32, where
+1 - 0.999^t is off by up to 2.7e-5 in the first steps and an update by half of that; torch's are exact."""
 
 STANDARD_ERRORS = 4
 """Tolerance of a mean and a standard deviation over seeds."""
@@ -53,7 +57,7 @@ def check_training(fixture: Fixture, model: LanguageModel, params: Any) -> None:
         norms.append(_norms(to_torch(meta, jax.device_get(params)), meta["param_names"]))
 
     of_loss = max(ROUNDINGS * meta["err32"]["loss"], OUTPUT_FLOOR)
-    of_norms = max(ROUNDINGS * meta["err32"]["norms"], GRADIENT_FLOOR)
+    of_norms = max(ROUNDINGS * meta["err32"]["norms"], PARAMETER_TOLERANCE)
     for name in ("loss64", "loss32"):
         fixture.compare(name, np.stack(losses), fixture.arrays[f"out:{name}"].astype(np.float32), of_loss)
     fixture.compare("grad_norm64", np.stack(gradient_norms))
@@ -65,7 +69,8 @@ def check_training(fixture: Fixture, model: LanguageModel, params: Any) -> None:
             ours = tensors[name]
             if name.endswith("Wqkv.bias"):
                 ours, theirs = _without_keys(ours), _without_keys(theirs)
-            fixture.compare(f"grad:{group}:{name}", ours, theirs, meta.get("array_tolerance"))
+            usual = PARAMETER_TOLERANCE if group == "final" else None
+            fixture.compare(f"grad:{group}:{name}", ours, theirs, meta.get("array_tolerance", usual))
     fixture.errors["lr"] = 0.0  # an input here
     check_initialisation(fixture, model)
 

@@ -3,7 +3,7 @@
 from based_jax.convert.options.option import Option
 from based_jax.convert.options.rows import D_MODEL, LAYER, TENSORS, ignored, length, refused, renamed, same
 
-_CUDA = ignored("use_cuda", "False", "without causal_conv1d nothing; with it, a bias and SiLU in the kernel")
+_CUDA = renamed("use_cuda", "False", "conv_bias", "as it is with causal_conv1d; inferred from the weights")
 _SPEED = "selects a kernel; same results"
 
 _WIDTH = renamed("embed_dim", "", "d_model")
@@ -22,17 +22,24 @@ _ROTARY = (
     refused("rotary_emb_scale_base", "None", "xPos is not supported"),
     renamed("rotary_emb_interleaved", "False", "rotary_interleaved"),
 )
+
+
+def _of_model(row: Option) -> Option:
+    """Return the row of an argument that Based's model sets, whatever an entry of its config says."""
+    return row if row.status == "refused" else row._replace(note="of a layer in a model: as its config says")
+
+
 _RUNS = (
     ignored("fused_bias_fc", "False", _SPEED),
     ignored("use_flash_attn", "False", _SPEED),
-    ignored("return_residual", "False", "also returns the input; same results"),
+    refused("return_residual", "False", "also returns the input, which the blocks of a model do not take"),
     ignored("checkpointing", "False", "affects memory only"),
 )
 
 _MHA = (
     _WIDTH,
     *_HEADS,
-    refused("causal", "True", "their default is False; mixers here are causal"),
+    renamed("causal", "False", "", "only true is taken: mixers here are causal"),
     LAYER,
     refused("dwconv", "False", "convolutions of queries, keys and values are not supported"),
     *_ROTARY,
@@ -52,13 +59,13 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         renamed("expand_proj", "2", "expand"),
         _CUDA,
         ignored("kernel_sizes", "", "**kwargs takes it, never read"),
-        renamed("conv_bias", "False", "conv_bias", "as the CUDA kernel makes it"),
+        renamed("conv_bias", "False", "conv_bias", "as the CUDA kernel makes it; inferred from the weights"),
     ),
     "based.models.mixers.convolution.ShortConvolution": (
         D_MODEL,
         same("kernel_size"),
         LAYER,
-        _CUDA,
+        refused("use_cuda", "False", "with causal_conv1d, the kernel applies SiLU too"),
         renamed("conv_bias", "False", "bias"),
     ),
     "based.models.mixers.linear_attention.LinearAttention": (
@@ -74,10 +81,10 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     ),
     "based.models.mixers.slide_attention.SlidingAttention": (
         _WIDTH,
-        *_HEADS,
+        *map(_of_model, _HEADS),
         ignored("causal", "True", "set to True in their code"),
         LAYER,
-        *_ROTARY,
+        *map(_of_model, _ROTARY),
         *_RUNS,
         renamed("window_size", "128", "left", "window_size // 2 past keys"),
         *TENSORS,

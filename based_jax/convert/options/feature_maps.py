@@ -1,4 +1,4 @@
-"""Arguments of Zoology's feature maps. Every map accepts those of `FeatureMap` and ignores the others."""
+"""Arguments of Zoology's and Based's feature maps. A map accepts those of other maps too."""
 
 from based_jax.convert.options.option import Option
 from based_jax.convert.options.rows import INITIAL, ignored, refused, renamed
@@ -7,14 +7,14 @@ _MAPS = "zoology.mixers.feature_maps"
 _WIDTH = ignored("input_dim", "", "reported sizes only; the queries' width decides")
 _TEMP = renamed("temp", "None", "feature_scale")
 _NO_TEMP = ignored("temp", "None", "this map does not read it")
-_AXIS = refused(
-    "head_dim_idx", "-1", "axes other than the channels' fail in their code, or read later tokens"
-)
+_AXIS = renamed("head_dim_idx", "-1", "", "-1 or 3, the channels: others fail there, or read later tokens")
 _FLOOR = renamed("eps", "1e-12", "feature_floor")
 _NO_FLOOR = ignored("eps", "1e-12", "this map does not read it")
 _FULL = renamed("fullspace", "True", "feature_map", "False: the map's half, without a floor")
 _UNREAD_FULL = ignored("fullspace", "True", "this map does not read it")
 _UNREAD = (_WIDTH, _NO_TEMP, _AXIS, _NO_FLOOR)
+_SCALE = renamed("input_dim", "", "feature_scale", "another number than the queries' width scales them")
+_OWN = "the queries' width; another one fails in their code"
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
     f"{_MAPS}.base.FeatureMap": _UNREAD,
@@ -23,12 +23,11 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     f"{_MAPS}.base.ReLU": (_WIDTH, _TEMP, _AXIS, _FLOOR),
     f"{_MAPS}.base.Square": _UNREAD,
     f"{_MAPS}.all_poly.SquaredMap": _UNREAD,
-    f"{_MAPS}.taylor.TaylorExp": (
-        renamed("input_dim", "", "feature_scale", "another number than the queries' width scales them"),
-        *_UNREAD[1:],
-    ),
+    f"{_MAPS}.taylor.TaylorExp": (_SCALE, *_UNREAD[1:]),
+    "based.models.mixers.linear_attention.TaylorExp": (_SCALE,),
+    "based.models.mixers.linear_attention.FeatureMap": (_WIDTH,),
     f"{_MAPS}.performer.PerformerFeatureMap": (
-        refused("input_dim", "16", "Based gives the queries' width; another one fails in their code"),
+        renamed("input_dim", "16", "feature_dim", _OWN),
         renamed("expanded_dim", "256", "num_features"),
         *_UNREAD[1:],
     ),
@@ -37,7 +36,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         *_UNREAD,
     ),
     f"{_MAPS}.all_poly.AllPolyMap": (
-        refused("input_dim", "", "Based gives the queries' width; another one fails in their code"),
+        renamed("input_dim", "", "feature_dim", _OWN),
         renamed("output_dim", "None", "num_features"),
         ignored("init", "'randn'", INITIAL),
         renamed("learnable", "True", "learned_map"),

@@ -7,9 +7,10 @@ from based_jax.convert.options.transformers import UNREAD
 
 _OLDER = "of older versions"
 _LOSS = "affects only the loss"
-_GPT2 = ("model_type", "n_ctx", "reorder_and_upcast_attn", "summary_")
-"""entries that only GPT-2 has, and one with a row of its own"""
+_GPT2 = ("n_ctx", "reorder_and_upcast_attn", "summary_")
+"""entries that only GPT-2 has"""
 _READ_BY_NOTHING = "of `transformers`; does not affect logits"
+_NORM = "in configs of `transformers` and of older versions (time_step_limit instead of dt_limit)"
 _ROUNDED = "channels are rounded down, as in their code"
 
 _TRANSFORMERS = tuple(
@@ -22,7 +23,7 @@ _TRANSFORMERS = tuple(
 def _model(model_type: str, *rows: Option, layers: int = 24) -> tuple[Option, ...]:
     """Return the rows of a model, with those that all models share."""
     return (
-        ignored("model_type", repr(model_type), "identifies the model"),
+        refused("model_type", repr(model_type), "identifies the model"),
         renamed("hidden_size", "2048", "d_model", "required"),
         renamed("num_hidden_layers", f"{layers}", "schedule", "required"),
         *rows,
@@ -39,8 +40,8 @@ def _model(model_type: str, *rows: Option, layers: int = 24) -> tuple[Option, ..
 def _block(ratio: str) -> tuple[Option, ...]:
     """Return the rows of models whose blocks have an MLP."""
     return (
-        renamed("hidden_ratio", ratio, "mlp_hidden", "inferred from the weights"),
-        renamed("intermediate_size", "None", "mlp_hidden", "inferred from the weights"),
+        renamed("hidden_ratio", ratio, "mlp_hidden", "not read if intermediate_size is given"),
+        renamed("intermediate_size", "None", "mlp_hidden"),
         refused("hidden_act", "'swish'", "the MLP is SwiGLU"),
         renamed("norm_eps", "1e-6", "norm_eps", "of all norms; rms_norm_eps in older versions"),
         renamed("max_position_embeddings", "2048", "max_length"),
@@ -118,14 +119,15 @@ _MAMBA2 = (
     renamed(
         "num_heads", "expand * hidden_size / head_dim", "head_dim", "only this is taken, as in their code"
     ),
-    renamed("n_groups", "1", "num_groups"),
-    same("expand", "2", "a whole number"),
+    renamed("n_groups", "1", "num_groups, norm_groups", f"{_NORM}: one group for the norm"),
+    same("expand", "2", _ROUNDED),
+    renamed("intermediate_size", "expand * hidden_size", "expand", "only this is taken, as in their code"),
     renamed("conv_kernel", "4", "d_conv"),
     renamed("use_bias", "False", "bias"),
     renamed("use_conv_bias", "True", "conv_bias"),
     refused("hidden_act", "'silu'", "the convolution and the gate take silu"),
     renamed("rmsnorm", "True", "norm"),
-    same("norm_before_gate", "False"),
+    same("norm_before_gate", "False", f"{_NORM}: never read"),
     renamed("norm_eps", "1e-5", "norm_eps", "of all norms; layer_norm_epsilon in older versions"),
     renamed("D_has_hdim", "False", "skip_per_channel"),
     renamed("dt_limit", "(0.0, inf)", "dt_least, dt_most", "time_step_limit in older versions"),

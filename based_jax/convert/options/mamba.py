@@ -15,7 +15,7 @@ _MAMBA = (
     D_MODEL,
     same("d_state", "16"),
     same("d_conv", "4"),
-    same("expand", "2"),
+    same("expand", "2", "channels are rounded down, as in their code"),
     same("dt_rank", "'auto'", "in Zoology's code only 'auto' works"),
     *_STEPS[:2],
     same("dt_init", "'random'"),
@@ -61,6 +61,5 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         ignored("use_fast_path", "True", "never read"),
         ignored("num_feature_maps", "1", "never read"),
     ),
-    "mamba_ssm.modules.mamba_simple.Mamba": _MAMBA,
     "mamba_ssm.modules.mamba2.Mamba2": _MAMBA2,
 }

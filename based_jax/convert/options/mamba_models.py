@@ -17,7 +17,6 @@ _INERT_IN_MAMBA: tuple[Option, ...] = tuple(
         "fused_bias_fc": "False",
         "tie_word_embeddings": "True",
         "architectures": "None",
-        "model_type": "'mamba'",
         "torch_dtype": "None",
         "transformers_version": "None",
     }.items()
@@ -39,6 +38,7 @@ _MAMBA: tuple[Option, ...] = (
     Option("tie_embeddings", "True", "tie_embeddings", "same", ""),
     Option("n_positions", "2048", "max_length", "renamed", "of Based's MambaConfig"),
     Option("use_fast_path", "True", "", "ignored", KERNEL),
+    Option("model_type", "'mamba'", "", "renamed", "identifies the model; also 'gpt2'"),
     *_INERT_IN_MAMBA,
 )
 
@@ -46,7 +46,7 @@ _MAMBA_MIXER: tuple[Option, ...] = (
     Option("layer", "'Mamba1'", "", "refused", "Mamba2 and Mamba3 models are not read"),
     Option("d_state", "16", "d_state", "same", ""),
     Option("d_conv", "4", "d_conv", "same", ""),
-    Option("expand", "2", "expand", "same", ""),
+    Option("expand", "2", "expand", "same", "channels are rounded down, as in their code"),
     Option("dt_rank", "'auto'", "dt_rank", "same", ""),
     Option("dt_min", "0.001", "dt_min", "same", "initial values only"),
     Option("dt_max", "0.1", "dt_max", "same", "initial values only"),

@@ -6,7 +6,8 @@ from based_jax.convert.options.transformers import UNREAD
 
 # In the order of flash-attention's `create_mixer_cls`, `create_mlp_cls`, `create_block` and `GPTModel`.
 _GPT: tuple[Option, ...] = (
-    Option("n_embd", "768", "d_model", "renamed", "also hidden_size"),
+    Option("model_type", "'gpt2'", "", "refused", "identifies the model"),
+    Option("n_embd", "768", "d_model", "renamed", "also hidden_size; one of them is required here"),
     Option("n_head", "12", "num_heads", "renamed", "also num_attention_heads; of the softmax layers"),
     Option("n_layer", "12", "schedule", "renamed", "also num_hidden_layers"),
     Option("n_head_kv", "None", "num_kv_heads", "renamed", ""),

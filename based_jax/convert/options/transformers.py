@@ -6,6 +6,7 @@ UNREAD: tuple[Option, ...] = tuple(
     Option(name, default, "", "ignored", "of `transformers`; never read")
     for name, default in {
         "_name_or_path": "''",
+        "_target_": "''",
         "add_cross_attention": "False",
         "architectures": "None",
         "auto_map": "None",
@@ -32,7 +33,6 @@ UNREAD: tuple[Option, ...] = tuple(
         "length_penalty": "1.0",
         "max_length": "20",
         "min_length": "0",
-        "model_type": "'gpt2'",
         "n_ctx": "1024",
         "no_repeat_ngram_size": "0",
         "num_beam_groups": "1",

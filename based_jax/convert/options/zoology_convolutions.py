@@ -18,6 +18,8 @@ from based_jax.convert.options.rows import (
 
 _L_MAX = same("l_max")
 _RATE = "a learning rate, that Zoology's trainer does not read"
+_DIAG = "of mode 'diag'; refused with the others"
+_EMA = "of mode 'ema'; refused with the others"
 
 _FILTER = (
     same("emb_dim", "3"),
@@ -33,7 +35,7 @@ _FILTER = (
     renamed("fast_decay_pct", "0.3", "fast_decay"),
     renamed("slow_decay_pct", "1.5", "slow_decay"),
     renamed("target", "1e-2", "fast_decay, slow_decay", "another share of l_max until 0.01"),
-    renamed("modulation_lr", "0.0", "learned_decay", "other than 0: True"),
+    renamed("modulation_lr", "0.0", "learned_decay", "other than 0: True; no effect if modulate is False"),
     renamed("shift", "0.0", "decay_floor"),
     ignored("channels", "1", SWALLOWED),
 )
@@ -89,20 +91,20 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         ignored("measure", "'diag-lin'", INITIAL),
         ignored("rank", "1", INITIAL),
         refused("channels", "1", "H3 gives it; another one fails in their code"),
-        same("dt_min", "0.001"),
-        same("dt_max", "0.1"),
+        same("dt_min", "0.001", "of mode 'diag'"),
+        same("dt_max", "0.1", "of mode 'diag'"),
         ignored("deterministic", "False", INITIAL),
         ignored("lr", "None", f"{_RATE}; 0, which freezes a parameter, is refused"),
         renamed("mode", "'diag'", "kernel", "'diag', 'ema' or 'shift'"),
-        renamed("n_ssm", "None", "num_ssms"),
+        renamed("n_ssm", "None", "num_ssms", "of mode 'diag'"),
         ignored("verbose", "False", "never read"),
         ignored("measure_args", "{}", INITIAL),
-        renamed("disc", "'bilinear'", "discretization", "'zoh' too; 'dss' depends on the call's length"),
-        renamed("real_type", "'exp'", "rate_form"),
-        same("bandlimit", "None"),
-        renamed("force_real", "False", "real"),
-        renamed("dt_tie", "False", "tied_steps", "of mode 'ema'"),
-        renamed("l_max", "None", "l_max", "of mode 'ema'"),
-        ignored("efficient_bidirectional", "False", "of mode 'ema', for more channels than H3 has"),
+        renamed("disc", "'bilinear'", "discretization", f"'zoh' too, not 'dss'; {_DIAG}"),
+        renamed("real_type", "'exp'", "rate_form", _DIAG),
+        same("bandlimit", "None", _DIAG),
+        renamed("force_real", "False", "real", _DIAG),
+        renamed("dt_tie", "False", "tied_steps", _EMA),
+        renamed("l_max", "None", "kernel_l_max", _EMA),
+        ignored("efficient_bidirectional", "False", f"{_EMA}, for more channels than H3 has"),
     ),
 }

@@ -32,14 +32,12 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         D_MODEL,
         ignored("l_max", "2048", "does not affect outputs"),
         same("feature_dim", "16"),
-        refused(
-            "num_key_value_heads", "None", "other numbers than num_heads (12 by default) fail in their code"
-        ),
+        renamed("num_key_value_heads", "12", "num_heads", "others than num_heads fail in their code"),
         same("num_heads", "12", "need not divide d_model"),
         renamed("feature_name", "'taylor_exp'", "feature_map"),
         renamed("feature_kwargs", "{}", "feature_scale, feature_floor, num_features", "see the maps"),
         same("eps", "1e-12"),
-        refused("causal", "True", "False looks at later tokens, with train_view = 'linear'"),
+        renamed("causal", "True", "", "False only with train_view = 'quadratic', where it has no effect"),
         renamed("apply_rotary", "False", "rotary_fraction"),
         renamed("rope_theta", "10000.0", "rotary_base"),
         ignored("train_view", "'linear'", "two orders of the same sums"),

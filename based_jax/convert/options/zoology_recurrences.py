@@ -12,6 +12,7 @@ from based_jax.convert.options.rows import (
     same,
 )
 
+_GATES = "gelu, relu, sigmoid, silu, sqrelu or swish"
 _MODE = ignored("mode", "'chunk'", "selects a kernel; same results")
 _CONV = (
     renamed("conv_size", "4", "kernel_size"),
@@ -40,11 +41,11 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         same("expand_v", "1.0", "channels are rounded down, as in their code"),
         same("num_heads", "4"),
         same("num_kv_heads", "None"),
-        renamed("feature_map", "None", "qk_activation"),
+        renamed("feature_map", "None", "qk_activation", _GATES),
         renamed("use_short_conv", "False", "kernel_size"),
         *_CONV,
         renamed("use_output_gate", "True", "gate_activation", "False: None"),
-        renamed("gate_fn", "'swish'", "gate_activation"),
+        renamed("gate_fn", "'swish'", "gate_activation", _GATES),
         renamed("elementwise_affine", "True", "norm_affine"),
         same("norm_eps", "1e-5"),
         same("gate_logit_normalizer", "16"),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from based_jax.convert.options.check import tables
+from based_jax.convert.options.check import expect_supported, tables
 from based_jax.validate import expect, nearest
 
 ALIASES = {
@@ -52,7 +52,7 @@ def expect_arguments(path: str, given: Mapping[str, Any]) -> None:
         given: arguments, and descriptions (`DESCRIPTION`). Text of several words counts as a description.
 
     Raises:
-        ValueError: an entry that is neither; the message lists the class's arguments.
+        ValueError: an entry that is neither, or an argument that is not supported.
     """
     name_of_class = path.rpartition(".")[2]
     table = tables().get(ALIASES.get(path, path))
@@ -60,7 +60,10 @@ def expect_arguments(path: str, given: Mapping[str, Any]) -> None:
         return
     described = (*DESCRIPTION, *SPELLINGS.get(name_of_class, ()))
     for name, value in given.items():
-        if name in table or name in described or _MEASURED.fullmatch(name):
+        if name in described or _MEASURED.fullmatch(name):
+            continue
+        if name in table:
+            expect_supported(table[name], value)
             continue
         if isinstance(value, str) and " " in value:
             continue

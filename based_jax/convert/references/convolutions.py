@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from based_jax.convert.layouts import Layout, Rule, Rules, dense, linear, same, taps, vector
-from based_jax.convert.references.mixer import Meta, TorchMixer, beside_unused, expect_only, to_ours
+from based_jax.convert.options.check import expect_known
+from based_jax.convert.references.mixer import Meta, TorchMixer, beside_unused, to_ours
 from based_jax.convert.tables import SHORT_CONV
 from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
@@ -60,7 +61,7 @@ def _hyena_dropped(meta: Meta) -> tuple[str, ...]:
     """Return the keys of constants, and aliases of the shared frequency."""
     inner = meta.get("num_inner_mlps", 2)
     names = ["filter_fn.pos_emb.t"]
-    if not meta.get("modulation_lr", 0.0):
+    if not (meta.get("modulate", True) and meta.get("modulation_lr", 0.0)):
         names.append("filter_fn.modulation.deltas")
     return (*names, *(f"filter_fn.implicit_filter.{2 * i + 3}.freq" for i in range(inner)))
 
@@ -123,9 +124,10 @@ def _hyena(meta: Meta) -> MixerSpec:
         "sine_frequency": float(meta.get("w", 1)),
     }
     if meta.get("modulate", True):
-        share = math.log(0.01) / math.log(meta.get("target", 0.01))  # our target is always 0.01
-        options |= {"fast_decay": meta.get("fast_decay_pct", 0.3) * share}
-        options |= {"slow_decay": meta.get("slow_decay_pct", 1.5) * share}
+        log_target = math.log(meta.get("target", 0.01))
+        share = math.log(0.01) / log_target if log_target else NO_DECAY  # our target is always 0.01
+        options |= {"fast_decay": abs(meta.get("fast_decay_pct", 0.3) * share)}
+        options |= {"slow_decay": abs(meta.get("slow_decay_pct", 1.5) * share)}
         options |= {"decay_floor": float(meta.get("shift", 0.0))}
         options |= {"learned_decay": bool(meta.get("modulation_lr", 0.0))}
     else:
@@ -140,48 +142,43 @@ def _h3(meta: Meta) -> MixerSpec:
     fast = meta.get("use_fast_fftconv", False)
     expect(not fast, "use_fast_fftconv", fast, "False: the other fails there")
     options: dict[str, Any] = {"d_state": meta.get("d_state", 64), "head_dim": meta.get("head_dim", 1)}
-    options["l_max"] = longest = meta.get("l_max")
+    options["l_max"] = meta.get("l_max")
     given = meta.get("kernel_args", {})
     if not isinstance(given, Mapping):  # a description
         return MixerSpec("h3", options)
-    expect_only("kernel_args", given, (*STATE_KERNEL, *EMA_KERNEL, *STATE_KERNEL_INIT))
-    for rate in (given.get("lr"), *_values(given.get("lr"))):
-        expect(rate != 0, "kernel_args['lr']", given.get("lr"), "no 0, which freezes a parameter there")
+    expect_known(STATE_KERNEL, given, "kernel_args")
+    rates = given.get("lr")
+    for rate in rates.values() if isinstance(rates, Mapping) else (rates,):
+        expect(rate != 0, "kernel_args['lr']", rates, "no 0, which freezes a parameter there")
     mode = given.get("mode", "diag")
     expect_choice("kernel_args['mode']", mode, tuple(STATE_KERNELS))
-    options["kernel"] = STATE_KERNELS[mode]
-    if mode == "ema":
-        options["tied_steps"] = given.get("dt_tie", False)
-        options["l_max"] = min(filter(None, (longest, given.get("l_max"))), default=None)
-    if mode == "diag":
-        named = ((ours, name) for name, ours in STATE_KERNEL.items() if name in given and ours)
-        options |= {ours: given[name] for ours, name in named}
-        form = options.get("discretization", "bilinear")
-        expect_choice("kernel_args['disc']", form, ("bilinear", "zoh"))  # dss depends on the input's length
+    options["kernel"] = {"diag": "diagonal"}.get(mode, mode)
+    read = STATE_KERNELS[mode] | (SAMPLED if mode == "diag" else {})
+    for other in (name for name in given if name not in read):
+        fits = not any(other in names for names in STATE_KERNELS.values())
+        expect(fits, f"kernel_args[{other!r}]", given[other], f"none with mode {mode!r}: it fails there")
+    options |= {ours: given[name] for name, ours in read.items() if name in given and ours}
+    form = options.get("discretization", "bilinear")
+    expect_choice("kernel_args['disc']", form, ("bilinear", "zoh"))  # dss depends on the input's length
     return MixerSpec("h3", options)
 
 
-STATE_KERNELS = {"diag": "diagonal", "ema": "ema", "shift": "shift"}
-STATE_KERNEL = {
-    "disc": "discretization",
-    "real_type": "rate_form",
-    "bandlimit": "bandlimit",
-    "force_real": "real",
-    "n_ssm": "num_ssms",
-    "dt_min": "dt_min",
-    "dt_max": "dt_max",
-    "mode": "",
-    "lr": "",
+STATE_KERNEL = "zoology.mixers.h3.ss_kernel.SSKernel"
+
+STATE_KERNELS: dict[str, dict[str, str]] = {
+    "diag": {
+        "disc": "discretization",
+        "real_type": "rate_form",
+        "bandlimit": "bandlimit",
+        "force_real": "real",
+    },
+    "ema": {"dt_tie": "tied_steps", "l_max": "kernel_l_max", "efficient_bidirectional": ""},
+    "shift": {},
 }
-"""Their `kernel_args` -> our options."""
-STATE_KERNEL_INIT = ("measure", "rank", "deterministic", "verbose", "measure_args")
-"""`kernel_args` that affect only initial values."""
-EMA_KERNEL = ("dt_tie", "l_max", "efficient_bidirectional")
-"""`kernel_args` of the moving averages; the last has no effect with H3's single channel."""
+"""`mode` -> the `kernel_args` that only its class has -> our options."""
 
-
-def _values(rates: Any) -> tuple[Any, ...]:
-    return tuple(rates.values()) if isinstance(rates, Mapping) else ()
+SAMPLED = {"n_ssm": "num_ssms", "dt_min": "dt_min", "dt_max": "dt_max"}
+"""`kernel_args` that all modes accept and "diag" reads -> our options."""
 
 
 _filter = {"emb_dim": ("d_emb", 3), "filter_order": ("d_hidden", 16)}

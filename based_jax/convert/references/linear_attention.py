@@ -1,24 +1,17 @@
 """Linear attention of Based's and Zoology's code, with Zoology's feature maps."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from based_jax.convert.references.mixer import Meta, expect_only
+from based_jax.convert.entries import flag, number, size
+from based_jax.convert.options.check import expect_known, tables
+from based_jax.convert.references.mixer import Meta
 from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
 
 FLA_EPS = 1e-6
 """Added to the normaliser by fla's kernels, whatever `eps` is."""
 
-
-class TorchMap(NamedTuple):
-    """Our feature map for one of Zoology's, and the arguments that affect its outputs."""
-
-    ours: str
-    reads: tuple[str, ...] = ()
-
-
-_EXP = ("temp", "eps")
 SHORT_NAMES = {
     "all_poly": "AllPolyMap",
     "cosformer": "CosFormerFeatureMap",
@@ -30,84 +23,97 @@ SHORT_NAMES = {
 }
 """Other values of `feature_name` -> classes."""
 
+ZOOLOGY = "zoology.mixers.feature_maps."
+
 FEATURE_MAPS = {
-    "AllPolyMap": TorchMap("all_poly", ("output_dim", "learnable")),
-    "CosFormerFeatureMap": TorchMap("cosformer", ("act_fun",)),
-    "ExpDim": TorchMap("exp_dim", (*_EXP, "fullspace")),
-    "ExpMaxNorm": TorchMap("exp_max", (*_EXP, "fullspace")),
-    "ExpSumNorm": TorchMap("exp_sum", _EXP),
-    "ExpSumNormHalfspace": TorchMap("exp_sum_half", ("eps",)),
-    "FeatureMap": TorchMap("identity"),
-    "FullSpaceMap": TorchMap("full_space", ("eps",)),
-    "Identity": TorchMap("identity"),
-    "PerformerFeatureMap": TorchMap("performer", ("expanded_dim",)),
-    "PosELU": TorchMap("pos_elu", ("temp",)),
-    "ReLU": TorchMap("relu", _EXP),
-    "SoftmaxDim": TorchMap("softmax_dim", _EXP),
-    "SoftmaxDimHalfspace": TorchMap("softmax_half", _EXP),
-    "Square": TorchMap("square"),
-    "SquaredMap": TorchMap("squared_map"),
-    "TaylorExp": TorchMap("taylor", ("input_dim",)),
+    "AllPolyMap": "all_poly",
+    "CosFormerFeatureMap": "cosformer",
+    "ExpDim": "exp_dim",
+    "ExpMaxNorm": "exp_max",
+    "ExpSumNorm": "exp_sum",
+    "ExpSumNormHalfspace": "exp_sum_half",
+    "FeatureMap": "identity",
+    "FullSpaceMap": "full_space",
+    "Identity": "identity",
+    "PerformerFeatureMap": "performer",
+    "PosELU": "pos_elu",
+    "ReLU": "relu",
+    "SoftmaxDim": "softmax_dim",
+    "SoftmaxDimHalfspace": "softmax_half",
+    "Square": "square",
+    "SquaredMap": "squared_map",
+    "TaylorExp": "taylor",
 }
-"""By the last part of a class's path."""
+"""Last part of a class's path -> our feature map; what a class reads is in `options.feature_maps`."""
 
 HALVES = {"exp_dim": "exp_half", "exp_max": "exp_max_half"}
 """Feature map -> its variant for `fullspace` = False, without a floor."""
 
+TAYLOR = "based.models.mixers.linear_attention.TaylorExp"
 
-def feature_map(name: str | None, kwargs: Mapping[str, Any], feature_dim: int) -> dict[str, Any]:
-    """Return our options for one of Zoology's feature maps.
+PROJECTED = ("all_poly", "performer")
+"""Feature maps that project `input_dim` channels: in their code, it has to be the queries' width."""
+
+
+def feature_map(
+    name: str | None, kwargs: Mapping[str, Any], feature_dim: int, where: str = "feature_kwargs"
+) -> dict[str, Any]:
+    """Return our options for one of Zoology's or Based's feature maps.
 
     Args:
         name: their `feature_name`, a short name or a class's path.
-        kwargs: their `feature_kwargs`. A map accepts and ignores the arguments of all others.
+        kwargs: arguments of its constructor.
         feature_dim: channels of a query.
+        where: name of `kwargs` in messages.
+
+    Raises:
+        ValueError: an unknown map, or an argument that it does not have or that is not supported.
     """
-    last = (name or "none").rpartition(".")[2]
-    last = SHORT_NAMES.get(last, last)
-    expect_choice("feature_name", last, tuple(FEATURE_MAPS))
-    _expect_axis(kwargs.get("head_dim_idx", -1))
-    ours, reads = FEATURE_MAPS[last]
-    read = {argument: kwargs[argument] for argument in reads if argument in kwargs}
+    paths = {path: path for path in tables() if path.rpartition(".")[2] in FEATURE_MAPS}
+    short = {path.rpartition(".")[2]: path for path in paths if path.startswith(ZOOLOGY)}
+    names = paths | short | {name: short[last] for name, last in SHORT_NAMES.items()}
+    label = "feature_name" if where == "feature_kwargs" else f"{where}._target_"
+    expect(name in (None, *names), label, name, f"one of {', '.join((*SHORT_NAMES, *paths))}")
+    path = names[name or "none"]
+    expect_known(path, kwargs, where)
+    axis = kwargs.get("head_dim_idx", -1)
+    expect(axis in (-1, 3), f"{where}['head_dim_idx']", axis, "-1 or 3, the channels' axis")
+    table, ours = tables()[path], FEATURE_MAPS[path.rpartition(".")[2]]
+    read = {argument: kwargs[argument] for argument in kwargs if table[argument].status == "renamed"}
     options: dict[str, Any] = {}
-    if read.pop("act_fun", "relu") != "relu":
-        expect(False, "feature_kwargs['act_fun']", kwargs["act_fun"], "'relu': others fail there")
-    if not read.pop("fullspace", True):
+    if not flag(read, "fullspace", True):
         ours = HALVES[ours]
         read.pop("eps", None)
-    if (temperature := read.pop("temp", None)) is not None:
-        options["feature_scale"] = float(temperature)
-    if (floor := read.pop("eps", None)) is not None:
-        options["feature_floor"] = floor
-    if (width := read.pop("input_dim", feature_dim)) != feature_dim:  # affects only Taylor's scale
-        options["feature_scale"] = (feature_dim / width) ** 0.25
+    if read.get("temp") is not None:
+        options["feature_scale"] = number(read, "temp", 1.0)
+    if read.get("eps") is not None:
+        options["feature_floor"] = number(read, "eps", 0.0)
+    if (width := size(read, "input_dim", feature_dim)) != feature_dim:
+        expect(ours not in PROJECTED, f"{where}['input_dim']", width, f"{feature_dim}, the queries' width")
+        options["feature_scale"] = (feature_dim / width) ** 0.25  # Taylor's map divides by it
     for argument in ("expanded_dim", "output_dim"):
-        if (count := read.pop(argument, None)) is not None:
+        if (count := size(read, argument, None)) is not None:
             options["num_features"] = count
-    if not read.pop("learnable", True):
+    if not flag(read, "learnable", True):
         options["learned_map"] = False
     if ours != "taylor":
         options["feature_map"] = ours
     return options
 
 
-def _expect_axis(axis: int) -> None:
-    expect(axis in (-1, 3), "feature_kwargs['head_dim_idx']", axis, "-1 or 3, the channels' axis")
-
-
 def based(meta: Meta) -> MixerSpec:
     """Convert Zoology's `Based`."""
-    heads = meta.get("num_heads", 12)
-    kv_heads = meta.get("num_key_value_heads", heads)
+    heads = size(meta, "num_heads", 12)
+    kv_heads = size(meta, "num_key_value_heads", heads)
     expect(kv_heads == heads, "num_key_value_heads", kv_heads, f"{heads}, as num_heads: others fail there")
     expect_choice("train_view", meta.get("train_view", "linear"), ("linear", "quadratic"))
-    is_causal = meta.get("causal", True) or meta.get("train_view") == "quadratic"
+    is_causal = flag(meta, "causal", True) or meta.get("train_view") == "quadratic"
     expect(is_causal, "causal", meta.get("causal"), "true with train_view = 'linear'")
-    width = meta.get("feature_dim", 16)
-    options: dict[str, Any] = {"num_heads": heads, "feature_dim": width, "eps": meta.get("eps", 1e-12)}
+    width = size(meta, "feature_dim", 16)
+    options: dict[str, Any] = {"num_heads": heads, "feature_dim": width, "eps": number(meta, "eps", 1e-12)}
     options |= uneven_heads(meta["d_model"], heads, None)
-    if meta.get("apply_rotary", False):
-        options |= {"rotary_fraction": 1.0, "rotary_base": float(meta.get("rope_theta", 10000.0))}
+    if flag(meta, "apply_rotary", False):
+        options |= {"rotary_fraction": 1.0, "rotary_base": number(meta, "rope_theta", 10000.0)}
     kwargs = meta.get("feature_kwargs", {})
     return MixerSpec(
         "linear_attention", options | feature_map(meta.get("feature_name", "taylor_exp"), kwargs, width)
@@ -116,22 +122,20 @@ def based(meta: Meta) -> MixerSpec:
 
 def linear_attention(meta: Meta) -> MixerSpec:
     """Convert Based's `LinearAttention`; its parallel implementations, except fla's, differ only in speed."""
-    heads, width = meta.get("num_heads", 16), meta.get("feature_dim", 16)
+    heads, width = size(meta, "num_heads", 16), size(meta, "feature_dim", 16)
     form = meta.get("parallel_implementation", "quadratic")
     expect_choice("parallel_implementation", form, ("quadratic", "linear", "fla_parallel", "fla_chunk"))
-    eps = FLA_EPS if form.startswith("fla") else meta.get("eps", 1e-12)
-    options: dict[str, Any] = {"num_heads": heads, "feature_dim": width, "eps": eps}
-    options |= uneven_heads(meta["d_model"], heads, meta.get("head_dim"))
-    return MixerSpec("linear_attention", options | _own_map(meta.get("feature_map"), width))
-
-
-def _own_map(given: Any, feature_dim: int) -> dict[str, Any]:
-    """Return options for Based's `feature_map`: a description, or a config with its class."""
-    if not isinstance(given, Mapping):
-        return {}
-    expect_only("feature_map", given, ("_target_", "input_dim"))
-    path = str(given.get("_target_", "TaylorExp"))
-    return feature_map(path, given, feature_dim)
+    is_fla = form.startswith("fla")
+    eps = number(meta, "eps", 1e-12)
+    options: dict[str, Any] = {"num_heads": heads, "feature_dim": width, "eps": FLA_EPS if is_fla else eps}
+    options |= uneven_heads(meta["d_model"], heads, size(meta, "head_dim", None))
+    given = meta.get("feature_map")
+    if isinstance(given, Mapping):  # else a description, or their default, Taylor's
+        path = str(given.get("_target_", TAYLOR))
+        arguments = {name: value for name, value in given.items() if name != "_target_"}
+        of_map = feature_map(path, arguments, width, "feature_map")
+        options |= {} if is_fla else of_map  # fla's kernels have Taylor's map of the queries' width inside
+    return MixerSpec("linear_attention", options)
 
 
 def uneven_heads(d_model: int, heads: int, head_dim: int | None) -> dict[str, int]:

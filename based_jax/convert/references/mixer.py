@@ -1,12 +1,10 @@
 """Share table entries and helpers, such as RWKV's blend, between the families of torch mixers."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from based_jax.convert.layouts import Layout, Rule, Rules, same
 from based_jax.models import MixerSpec
-from based_jax.validate import expect_choice
 
 Meta = Mapping[str, Any]
 
@@ -52,19 +50,6 @@ def to_ours(
         return MixerSpec(mixer, found)
 
     return spec
-
-
-def expect_only(name: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Check that a mapping has only these keys."""
-    for key in given:
-        expect_choice(f"key of {name}", key, tuple(known))
-
-
-def rotary_fraction(meta: Meta, head_dim: int) -> float:
-    """Return the share of a head's channels that `rotary_emb_dim` rotates; int(share * head_dim) is exact."""
-    channels = meta.get("rotary_emb_dim", 0)
-    share = channels / head_dim
-    return share if int(share * head_dim) == channels else math.nextafter(share, 1.0)
 
 
 def beside_unused(key: str, unused: str, path: str) -> Rule:

@@ -13,7 +13,10 @@ from flax import linen as nn
 from based_jax import mixers
 from based_jax.convert import tables
 from based_jax.convert.authors_config import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, kind, model_config
+from based_jax.convert.entries import size
 from based_jax.convert.layouts import Rules, Shapes
+from based_jax.convert.options.check import expect_known
+from based_jax.convert.references import based
 from based_jax.convert.references.mixer import Meta
 from based_jax.models import MLP, Block, GatedMLP, LanguageModel, LayerNorm, RMSNorm
 from based_jax.validate import expect, expect_choice
@@ -84,10 +87,11 @@ def block(meta: Meta, shapes: Shapes) -> Block:
 
 def block_rules(meta: Meta) -> Rules:
     """Return the layout rules of a block."""
-    name, _ = _call(meta)
+    name, given = _call(meta)
     expect_choice("mixer", name, tuple(_BLOCK_MIXERS))
     is_alt = "alt" in str(meta.get("mlp", "")).split(" ")[-1]
-    return tables.block_rules(_BLOCK_MIXERS[name][1], mlp=tables.ALT_MLP if is_alt else tables.MLP)
+    rules = based.MIXERS[_BLOCK_MIXERS[name][0]].rules_for(given)
+    return tables.block_rules(rules, mlp=tables.ALT_MLP if is_alt else tables.MLP)
 
 
 def _below(part: str, shapes: Shapes) -> Shapes:
@@ -125,58 +129,54 @@ def _value(text: str) -> Any:
 
 
 def _mixer(meta: Meta, shapes: Shapes) -> Any:
-    name, arguments = _call(meta)
+    """Build a block's mixer; arguments that the text does not have come from the weights."""
+    name, given = _call(meta)
     expect_choice("mixer", name, tuple(_BLOCK_MIXERS))
-    ours, _, options = _BLOCK_MIXERS[name]
-    spec = options(arguments, shapes)
-    return mixers.make(ours, **spec)
+    path, inferred = _BLOCK_MIXERS[name]
+    given = {"kernel_size" if name == "BaseConv" and key == "k" else key: v for key, v in given.items()}
+    expect_known(path, given, name)
+    arguments = {**inferred(given, shapes), **given}
+    spec = based.MIXERS[path].spec(arguments)
+    return mixers.make(spec.mixer, d_model=arguments["d_model"], **spec.options)
 
 
-def _base_conv(arguments: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+def _base_conv(given: Meta, shapes: Shapes) -> dict[str, Any]:
     inner, d_model = shapes["in_proj.weight"]
-    taps = shapes["conv.conv.weight"][-1]
     return {
         "d_model": d_model,
-        "expand": inner // d_model,
-        "kernel_size": taps,
-        "bias": "in_proj.bias" in shapes,
+        "expand_proj": inner // d_model,
+        "kernel_size": shapes["conv.conv.weight"][-1],
+        "use_bias": "in_proj.bias" in shapes,
         "conv_bias": "conv.conv.bias" in shapes,
     }
 
 
-def _linear_attention(arguments: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+def _linear_attention(given: Meta, shapes: Shapes) -> dict[str, Any]:
     rows, d_model = shapes["proj_q.weight"]
-    width = arguments.get("feature_dim", 16)
-    return {"d_model": d_model, "num_heads": rows // width, "feature_dim": width}
+    heads = rows // size(given, "feature_dim", 16)
+    return {"d_model": d_model, "num_heads": heads, "head_dim": shapes["proj_v.weight"][0] // max(heads, 1)}
 
 
-def _heads(arguments: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+def _heads(given: Meta, shapes: Shapes) -> dict[str, Any]:
     rows, d_model = shapes["Wqkv.weight"]
-    heads = arguments.get("num_heads", max(d_model // 64, 1))
-    width = d_model // heads
+    heads = size(given, "num_heads", max(d_model // 64, 1))
     return {
         "d_model": d_model,
+        "causal": True,
         "num_heads": heads,
-        "num_kv_heads": (rows // width - heads) // 2,
-        "rotary_fraction": arguments.get("rotary_emb_dim", 0) / width,
-        "qkv_bias": "Wqkv.bias" in shapes,
-        "out_bias": "out_proj.bias" in shapes,
+        "num_heads_kv": (rows // max(d_model // heads, 1) - heads) // 2,
+        "qkv_proj_bias": "Wqkv.bias" in shapes,
+        "out_proj_bias": "out_proj.bias" in shapes,
     }
 
 
-def _sliding(arguments: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
-    return {**_heads(arguments, shapes), "left": arguments.get("window_size", 128) // 2}
-
-
-_Options = Callable[[dict[str, Any], Shapes], dict[str, Any]]
-
-_BLOCK_MIXERS: dict[str, tuple[str, Rules, _Options]] = {
-    "BaseConv": ("gated_conv", tables.GATED_CONV, _base_conv),
-    "LinearAttention": ("linear_attention", tables.LINEAR_ATTENTION, _linear_attention),
-    "MHA": ("attention", tables.SOFTMAX_ATTENTION, _heads),
-    "SlidingAttention": ("sliding_window", tables.SOFTMAX_ATTENTION, _sliding),
+_BLOCK_MIXERS: dict[str, tuple[str, Callable[[Meta, Shapes], dict[str, Any]]]] = {
+    "BaseConv": (based.BASE_CONV, _base_conv),
+    "LinearAttention": ("based.models.mixers.linear_attention.LinearAttention", _linear_attention),
+    "MHA": (based.ATTENTION, _heads),
+    "SlidingAttention": ("based.models.mixers.slide_attention.SlidingAttention", _heads),
 }
-"""Class of a block's mixer -> our mixer, layout rules and options."""
+"""Class of a block's mixer -> its path, and what the weights say of its arguments."""
 
 
 def authors_model(meta: Meta, shapes: Shapes) -> nn.Module:

@@ -59,7 +59,10 @@ RWKV4_CHANNEL_MIX: Rules = (
 def _gla(meta: Meta) -> MixerSpec:
     """Convert Zoology's `GatedLinearAttention`."""
     names = ("num_heads", "num_kv_heads", "gate_low_rank_dim", "gate_logit_normalizer", "norm_eps")
-    options = _given(meta, *names, clamp_min="least_log_gate", elementwise_affine="norm_affine")
+    options = {
+        "num_heads": 4,
+        **_given(meta, *names, clamp_min="least_log_gate", elementwise_affine="norm_affine"),
+    }
     for name, usual in (("expand_k", 0.5), ("expand_v", 1.0)):
         options[name] = int(meta["d_model"] * meta.get(name, usual)) / meta["d_model"]
     if meta.get("use_short_conv", False):
@@ -93,7 +96,7 @@ def _mamba2(meta: Meta) -> MixerSpec:
 
 def _mamba2_rules(meta: Meta) -> Rules:
     parts = ("in_proj", "maps", "step")  # rows [z, x | B, C | dt]
-    inner = meta.get("expand", 2) * meta["d_model"]
+    inner = int(meta.get("expand", 2) * meta["d_model"])
     if meta.get("d_ssm") not in (None, inner):
         parts = ("mlp", *parts)  # rows [z_0, x_0 | ...]
     return (

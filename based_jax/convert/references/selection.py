@@ -5,8 +5,9 @@ Mixers that are not causal in Zoology are built the same way here.
 
 from typing import Any
 
+from based_jax.convert.entries import fraction, size
 from based_jax.convert.layouts import Layout, Rule, Rules, dense, same, vector
-from based_jax.convert.references.mixer import Meta, TorchMixer, rotary_fraction, to_ours
+from based_jax.convert.references.mixer import Meta, TorchMixer, to_ours
 from based_jax.convert.tables import SOFTMAX_ATTENTION
 from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
@@ -66,7 +67,8 @@ def _scatterbrain(meta: Meta) -> MixerSpec:
     expect(isinstance(window, int), "window_size", window, "a number of keys: pairs fail there")
     options: dict[str, Any] = {"causal": False, "num_heads": heads, "left": window}
     options["feature_dim"] = meta.get("feature_dim", 24) // 2 * 2  # twice half of them, rounded down
-    options["rotary_fraction"] = rotary_fraction(meta, meta["d_model"] // heads)
+    width = max(meta["d_model"] // heads, 1)
+    options["rotary_fraction"] = fraction(size(meta, "rotary_emb_dim", 0, least=0, most=width), width)
     options["rotary_base"] = float(meta.get("rotary_emb_base", 10000.0))
     options["rotary_interleaved"] = meta.get("rotary_emb_interleaved", False)
     for name in ("qkv", "out"):

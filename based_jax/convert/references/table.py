@@ -5,10 +5,9 @@ hyperparameters (or from tensor shapes if those are not given), and names the la
 """
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flax import linen as nn
 
@@ -16,14 +15,10 @@ from based_jax import mixers
 from based_jax.convert import tables
 from based_jax.convert.authors_config import kind
 from based_jax.convert.layouts import Rules, Shapes
-from based_jax.convert.references import models, zoology, zoology_models
-from based_jax.convert.references.arguments import expect_arguments
-from based_jax.convert.references.linear_attention import linear_attention
-from based_jax.convert.references.mixer import Meta, TorchMixer, rotary_fraction, to_ours
+from based_jax.convert.references import based, models, zoology, zoology_models
+from based_jax.convert.references.arguments import ALIASES, expect_arguments
+from based_jax.convert.references.mixer import Meta, TorchMixer
 from based_jax.convert.references.ops import OPS, TorchOp
-from based_jax.models import MixerSpec
-from based_jax.ops import left_from_torch_window
-from based_jax.validate import expect
 
 
 class Reference(NamedTuple):
@@ -71,63 +66,14 @@ def _mixer(mixer: TorchMixer) -> Reference:
     return Reference(build, mixer.rules_for, dropped=mixer.dropped_for)
 
 
-_sizes = {"expand": ("expand_proj", 2), "kernel_size": ("kernel_size", 3)}
-_base_conv = to_ours("gated_conv", **_sizes, bias=("use_bias", True), conv_bias=("conv_bias", False))
-_short_convolution = to_ours("short_conv", kernel_size="kernel_size", bias=("conv_bias", False))
-
-
-def _sliding(meta: Meta) -> MixerSpec:
-    left = left_from_torch_window(meta.get("window_size", 128))
-    expect(meta.get("window_left", left) == left, "window_left", meta.get("window_left"), f"{left}")
-    return MixerSpec("sliding_window", {"left": left, **_heads(meta)})
-
-
-def _mha(meta: Meta) -> MixerSpec:
-    left, right = meta.get("window_size") or (-1, -1)
-    expect(right in (-1, 0), "window_size", meta.get("window_size"), "(left, -1) or (left, 0): causal")
-    if left < 0:
-        return MixerSpec("attention", _heads(meta))
-    return MixerSpec("sliding_window", {"left": left, **_heads(meta)})
-
-
-def _heads(meta: Meta) -> dict[str, Any]:
-    """Return options of a packed-projection attention, for any spelling of its hyperparameters."""
-    unread = {"causal": True, "cross_attn": False, "dwconv": False, "use_alibi": False}
-    for name, value in {**unread, "rotary_emb_scale_base": None}.items():
-        expect(meta.get(name, value) == value, name, meta.get(name), f"{value}")
-    heads = meta["num_heads"]
-    head_dim = meta["d_model"] // heads
-    options: dict[str, Any] = {"dropout": meta["dropout"]} if meta.get("dropout") else {}
-    scale = meta.get("softmax_scale")
-    if scale is not None and scale != "head_dim**-0.5" and not math.isclose(scale, head_dim**-0.5):
-        options["scale"] = scale
-    return {
-        **options,
-        "num_heads": heads,
-        "num_kv_heads": meta.get("num_heads_kv") or heads,
-        "rotary_fraction": rotary_fraction(meta, head_dim),
-        "rotary_base": meta.get("rotary_base", meta.get("rotary_emb_base", 10000.0)),
-        "rotary_interleaved": meta.get("rotary_interleaved", meta.get("rotary_emb_interleaved", False)),
-        "qkv_bias": meta.get("qkv_proj_bias", meta.get("bias", True)),
-        "out_bias": meta.get("out_proj_bias", meta.get("bias", True)),
-    }
-
-
-_BASED = TorchMixer(linear_attention, tables.LINEAR_ATTENTION)
-_MHA = TorchMixer(_mha, tables.SOFTMAX_ATTENTION)
 _GATED_MLP = Reference(models.gated_mlp, models.mlp_rules, lambda meta, shapes: shapes["fc1.weight"][1])
 _MLP = Reference(models.plain_mlp, models.mlp_rules, lambda meta, shapes: shapes["fc1.weight"][1])
 _NORM = Reference(models.norm, lambda meta: tables.NORM, lambda meta, shapes: shapes["weight"][0])
 _BLOCK = Reference(models.block, models.block_rules, lambda meta, shapes: shapes["norm1.weight"][0])
 
 MIXERS: dict[str, TorchMixer] = {
-    "based.models.mixers.convolution.BaseConv": TorchMixer(_base_conv, tables.GATED_CONV),
-    "based ShortConvolution": TorchMixer(_short_convolution, tables.SHORT_CONV),
-    "based.models.mixers.linear_attention.LinearAttention": _BASED,
-    "based LinearAttention": _BASED,
-    "based.models.mixers.slide_attention.SlidingAttention": TorchMixer(_sliding, tables.SOFTMAX_ATTENTION),
-    "based.models.mixers.mha.MHA": _MHA,
-    "flash_attn.modules.mha.MHA": _MHA,
+    **based.MIXERS,
+    **{alias: based.MIXERS[ALIASES[alias]] for alias in ("based ShortConvolution", "based LinearAttention")},
     **zoology.MIXERS,
 }
 

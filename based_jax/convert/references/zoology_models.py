@@ -8,10 +8,10 @@ mixer.
 from typing import Any
 
 from based_jax.convert import tables
-from based_jax.convert.entries import Config, number, size
+from based_jax.convert.entries import Config, flag, number, size
 from based_jax.convert.layouts import Rules, Shapes, dense, linear, rekeyed, vector
 from based_jax.convert.options.check import expect_known
-from based_jax.convert.references.arguments import expect_arguments
+from based_jax.convert.options.check import tables as tables_of_options
 from based_jax.convert.references.mixer import Meta
 from based_jax.convert.references.zoology import MIXERS
 from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
@@ -58,18 +58,23 @@ def activation_of(meta: Meta) -> str:
 
 def mlp(meta: Meta, shapes: Shapes) -> MLP:
     """Build Zoology's MLP."""
-    hidden = shapes["fc1.weight"][0]
-    return MLP(d_model=meta["d_model"], hidden=hidden, activation=activation_of(meta))
+    return MLP(d_model=meta["d_model"], hidden=_hidden(meta, shapes), activation=activation_of(meta))
 
 
 def glu(meta: Meta, shapes: Shapes) -> GatedMLP:
     """Build Zoology's gated MLP."""
-    hidden = shapes["fc1.weight"][0]
+    hidden = _hidden(meta, shapes)
     return GatedMLP(meta["d_model"], hidden=hidden, activation=activation_of(meta), bias=True)
 
 
+def _hidden(meta: Meta, shapes: Shapes, prefix: str = "") -> int:
+    """Return the width; without `hidden_mult`, that of the weights."""
+    multiple = size(meta, "hidden_mult", None)
+    return shapes[f"{prefix}fc1.weight"][0] if multiple is None else multiple * meta["d_model"]
+
+
 def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
-    """Build the model that a fixture's meta describes; the MLP's width comes from its weights.
+    """Build the model that a fixture's meta describes; the weights have what it does not say.
 
     Raises:
         ValueError: an unsupported option.
@@ -80,9 +85,10 @@ def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
     kinds = [spec for index, spec in enumerate(specs) if spec not in specs[:index]]
     expect(len(kinds) <= len(_LETTERS), "n_layers", len(kinds), f"at most {len(_LETTERS)} different mixers")
     vocab_size, d_model = shapes[names.embedding]
+    expect(meta["d_model"] == d_model, "d_model", meta["d_model"], f"{d_model}, as the weights have it")
     is_mamba = names is MAMBA_BLOCKS
     positions = shapes.get(f"{names.backbone}.embeddings.position_embeddings.weight", (0,))[0]
-    is_fixed = not meta.get("learnable_word_embeddings", True)
+    is_fixed = not flag(meta, "learnable_word_embeddings", True)
     return LanguageModel(
         ModelConfig(
             vocab_size=size(meta, "vocab_size", vocab_size),
@@ -141,12 +147,24 @@ def _state_mixer(meta: Meta) -> tuple[str, Rules, Config]:
     """Return the kind of MLP, its rules and its keywords; training traces write "MLP hidden_mult 1"."""
     given: Any = meta.get("state_mixer", {"name": "zoology.mixers.mlp.MLP"})
     if isinstance(given, str):
-        given = {"name": f"zoology.mixers.mlp.{given.partition(' ')[0]}"}
-    name = str(given.get("name"))
+        name, *words = given.split(" ")
+        pairs = zip(words[::2], map(int, words[1::2]), strict=True)
+        given = {"name": f"zoology.mixers.mlp.{name}", "kwargs": dict(pairs)}
+    name, keywords = _module(given, "state_mixer")
     name = "torch.nn.Identity" if name.rpartition(".")[2] == "Identity" else name
     expect_choice("state_mixer", name, tuple(STATE_MIXERS))
+    if name in tables_of_options():
+        expect_known(name, keywords, "state_mixer.kwargs")
     kind, rules = STATE_MIXERS[name]
-    return kind, rules, given.get("kwargs", {})
+    return kind, rules, {"d_model": meta["d_model"], **keywords}
+
+
+def _module(given: Any, where: str) -> tuple[str, Config]:
+    """Return the class and the keywords of one of their ModuleConfigs."""
+    expect(isinstance(given, dict), where, given, "a name and kwargs")
+    for key in given:
+        expect_choice(f"entry of {where}", key, ("name", "kwargs"))
+    return str(given.get("name")), given.get("kwargs", {})
 
 
 def _mlp(meta: Meta, names: tables.Names, shapes: Shapes) -> dict[str, Any]:
@@ -155,12 +173,8 @@ def _mlp(meta: Meta, names: tables.Names, shapes: Shapes) -> dict[str, Any]:
         return {"mlp": "none"}
     if kind == "identity":
         return {"mlp": kind}
-    return {
-        "mlp": kind,
-        "mlp_hidden": shapes[f"{names.layer(0)}.{names.mlp}.fc1.weight"][0],
-        "mlp_activation": activation_of(keywords),
-        "mlp_bias": True,
-    }
+    hidden = _hidden(keywords, shapes, f"{names.layer(0)}.{names.mlp}.")
+    return {"mlp": kind, "mlp_hidden": hidden, "mlp_activation": activation_of(keywords), "mlp_bias": True}
 
 
 def _layers(meta: Meta) -> list[tuple[MixerSpec, Rules]]:
@@ -174,16 +188,19 @@ def _layers(meta: Meta) -> list[tuple[MixerSpec, Rules]]:
 
 def _configs(meta: Meta) -> list[tuple[str, Config, str]]:
     """Return class, keywords and key prefix of each layer's mixer; Hybrid's are used in turn."""
-    given = meta.get("sequence_mixer", meta.get("mixer", {}))
+    given = meta.get("sequence_mixer", meta.get("mixer"))
     hybrid = meta.get("hybrid_configs")
-    if str(given.get("name")).endswith(".Hybrid"):
-        hybrid = given.get("kwargs", {}).get("configs")
+    if given is not None:
+        name, keywords = _module(given, "sequence_mixer")
+        if name.endswith(".Hybrid"):
+            expect_known(name, keywords, "sequence_mixer.kwargs")
+            hybrid = keywords.get("configs")
     configs, found = hybrid or [given], []
-    for index in range(meta["n_layers"]):
-        config = configs[index % len(configs)]
-        name = str(BLOCK_MIXERS.get(meta.get("block_type", ""), config.get("name")))
+    for index in range(size(meta, "n_layers", 2)):
+        name, keywords = _module(configs[index % len(configs)], "sequence_mixer")
+        name = BLOCK_MIXERS.get(meta.get("block_type", ""), name)
         expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
-        keywords = {"d_model": meta["d_model"], "layer_idx": index, **config.get("kwargs", {})}
-        expect_arguments(name, keywords)
+        expect_known(name, keywords, "sequence_mixer.kwargs")
+        keywords = {"d_model": meta["d_model"], "layer_idx": index, **keywords}
         found.append((name, keywords, "mixer." if hybrid else ""))
     return found

@@ -124,6 +124,11 @@ def over_rows(parameters: Float[Array, "... D"], x: Float[Array, "*rows D"]) -> 
     return cast(Array, _broadcast(parameters, rows))
 
 
+def plus_bias(x: Float[Array, "... D"], bias: Float[Array, "... D"]) -> Float[Array, "... D"]:
+    """Return x + bias, over its last axes and in its dtype."""
+    return x + over_rows(bias.astype(x.dtype), x)
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _broadcast(parameters: Array, rows: tuple[int, ...]) -> Array:
     """Return the parameters once for each row; the derivative is written as a product."""

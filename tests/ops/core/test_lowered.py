@@ -11,7 +11,8 @@ from jax.sharding import AxisType
 
 import based_jax as bj
 from based_jax import ops
-from based_jax.ops.core import dispatch, lowered
+from based_jax.ops.core import dispatch, lowered, products
+from based_jax.ops.norm import add_rms_norm
 from tests.arrays import array
 from tests.ops.core.test_dispatch import OPS
 from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, assert_close
@@ -146,6 +147,20 @@ def test_exports_are_free_of_kernels_unless_declared():
         allowed = [export.DisabledSafetyCheck.custom_call(KERNEL)]
         made = export.export(jax.jit(taylor), platforms=("cuda",), disabled_checks=allowed)(Q)
     assert KERNEL in made.mlir_module()
+
+
+def test_exports_made_on_a_gpu_are_free_of_gates_and_norms(monkeypatch):
+    """These kernels have no name as an implementation: the process's platform alone picks them."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+    def layer(x):
+        y = products.fused_gate(x.reshape(1, 6, 2, 4))
+        return None if y is None else add_rms_norm(y, y, x[0, 0, 0])
+
+    lowered = jax.jit(layer).trace(Q).lower(lowering_platforms=("cuda",)).as_text()
+    assert lowered.count(f"custom_call @{KERNEL}") == 2
+    made = export.export(jax.jit(layer), platforms=("cuda",))(Q)
+    assert KERNEL not in made.mlir_module()
 
 
 def test_any_batch_is_exported():
