@@ -61,7 +61,7 @@ class Program:
         """Scan the block's chunks, queries from the last to the first, from the state in `prefix`, if any.
 
         Args:
-            read: called with each chunk and the state before it.
+            read: called with each chunk and the state before it; calls `Chunk.write_features`.
         """
         chunks = self.plan.block // CHUNK
         state = self._start(prefix)
@@ -82,6 +82,8 @@ class Program:
             chunk = Chunk(self, at(number), lax.rem(number, STAGES), zero)
             if read:
                 read(chunk, state)
+            else:
+                chunk.write_features()
             state = chunk.add(state)
 
             @pl.when((self.group == 0) & (number + STAGES < chunks))
