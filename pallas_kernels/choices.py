@@ -57,6 +57,7 @@ _ATTENTION = Pair("taylor_attention", "pallas", "mosaic", facts={"value_size": 6
 PAIRS = {
     "forward": _ATTENTION,
     "mosaic_forward": _ATTENTION,
+    "backward": _ATTENTION,
     "decode": Pair(
         "taylor_step", "xla", "pallas", " loop", {"key_size": 16, "value_size": 64, "state": "float32"}
     ),
@@ -68,7 +69,8 @@ PAIRS = {
         {"width": 64, "shared": 1, "cache": "bfloat16", "rotary": 0, "window": 64},
     ),
 }
-"""Section -> its comparison. Steps in a loop, as `generate` runs them."""
+"""Section -> its comparison; of two of the same sizes in a report the later section here counts. Steps in a
+loop, as `generate` runs them."""
 
 
 def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
@@ -113,7 +115,7 @@ def compared(report: Mapping[str, Any]) -> list[Compared]:
         if row["section"] in PAIRS and row["status"] == MEASURED:
             steps.setdefault((row["section"], row["step"]), {})[row["what"]] = row
     found = []
-    for (section, _), rows in steps.items():
+    for (section, _), rows in sorted(steps.items(), key=lambda item: list(PAIRS).index(item[0][0])):
         pair = PAIRS[section]
         plain, kernel = (rows.get(name + pair.mode) for name in (pair.plain, pair.kernel))
         if plain and kernel:

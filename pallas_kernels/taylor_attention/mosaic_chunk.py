@@ -4,6 +4,7 @@ S += u^T phi(x),  moments += [.. x 1]^T x      of keys x = k, u = v
                   moments += [.. x 1]^T (e q)  of queries x = q / normaliser, u = do, e = -do . y
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -65,9 +66,9 @@ class Chunk:
         """Return (64,), which of the warpgroup's tokens are no padding; packed calls only."""
         return self.first + rows_iota(PART) < self.count
 
-    def starts(self, first: Any, layout: Any = ROW) -> jax.Array:
-        """Return (64,) starts of the segments of the tokens from `first` on; packed calls only."""
-        return load(self.program.sources["starts"].at[self.program.row, pl.ds(first, PART)], layout)
+    def starts(self, first: Any, count: int = PART, layout: Any = ROW) -> jax.Array:
+        """Return (count,) starts of the segments of the tokens from `first` on; packed calls only."""
+        return load(self.program.sources["starts"].at[self.program.row, pl.ds(first, count)], layout)
 
     def staging(self) -> Any:
         return self.scratch["staging"].at[self.program.group] if is_interpreted() else None
@@ -94,11 +95,10 @@ class Chunk:
             x, constant = features.Scaled(*(part * factor for part in x)), constant * factor
         return features.by_token(x, self.broadcast(name), constant)
 
-    def add(self, state: State) -> State:
-        """Return the state after the chunk; before it, for queries."""
-        program, phi = self.program, self.scratch["phi"].at[self.zero]
-        side = program.side
-        counted, stays = self._entering() if side is KEYS else self._leaving()
+    def write_features(self) -> None:
+        """Write what `add` needs of the warpgroup's tokens to shared memory; once, while products run."""
+        program, side = self.program, self.program.side
+        counted, _ = self._entering() if side is KEYS else self._leaving()
         x = load(self.own(side.x))
         weight = None if counted is None else counted.astype(f32).astype(bf16)
         if side is KEYS:
@@ -108,13 +108,21 @@ class Chunk:
             self.scratch["weighted"].at[self.zero, program.rows][...] = times(x, e)
             rden = rden if counted is None else jnp.where(counted, rden, 0.0)
             weight, scaled = rden.astype(bf16), self.scaled(x, features.Weights())
-        phi.at[program.rows][...] = self.features(side.x, scaled, weight)
-        program.synchronise(WRITTEN)
+        self.scratch["phi"].at[self.zero, program.rows][...] = self.features(side.x, scaled, weight)
 
+    def add(self, state: State) -> State:
+        """Return the state after the chunk; before it, for queries."""
+        program, phi = self.program, self.scratch["phi"].at[self.zero]
+        side = program.side
+        _, stays = self._entering() if side is KEYS else self._leaving()
+        program.synchronise(WRITTEN)
         before = state.kv if stays is None else jnp.where(stays, state.kv, 0.0)
         u = self.scratch[side.u].at[self.stage].T
-        kv = add_product(before, u, phi.at[:, program.share])
-        pl.when(program.group == 0)(lambda: self._add_moments(phi, stays))
+
+        @functools.partial(add_product, before, u, phi.at[:, program.share])
+        def kv() -> None:
+            pl.when(program.group == 0)(lambda: self._add_moments(phi, stays))
+
         count = self._count(state.count, stays) if side is KEYS else state.count
         return program.published(State(kv, count, state.rounds + 1))
 

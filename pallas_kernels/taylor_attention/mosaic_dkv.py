@@ -5,6 +5,7 @@ dv = p do + phi(k) T^T
 dk = dx q / 4 + phi'(k) (v T) + sum e q / 4 + k (sum e q q^T) / 16
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -26,13 +27,16 @@ from pallas_kernels.taylor_attention.mosaic_launch import (
     products,
     rows_iota,
 )
-from pallas_kernels.taylor_attention.mosaic_outputs import moments_product
+from pallas_kernels.taylor_attention.mosaic_outputs import with_sums
 from pallas_kernels.taylor_attention.mosaic_plan import PART, State, bf16, f32
+
+STRIP = 32
+"""Queries of one product of scores: with 64, addresses would not fit into the registers and be spilled."""
 
 
 class Queries(NamedTuple):
-    """64 queries of a chunk: their slice, the index of the first one in the row, and a function that returns
-    which of them see a key, (64, 64) or one boolean for all."""
+    """Queries of a chunk: their slice, the index of the first one in the row, and a function that returns
+    which see a key, (64, 32) or one boolean for all."""
 
     rows: Any
     first: Any
@@ -41,28 +45,33 @@ class Queries(NamedTuple):
 
 def _queries(chunk: Chunk) -> list[Queries]:
     """Return the last 64 queries (which see the first warpgroup's keys only), and those at its own keys."""
-    group, shape = chunk.program.group, (PART, PART)
+    program = chunk.program
+
+    def causal(start: int) -> jax.Array:
+        return iota((PART, STRIP), 0) + chunk.zero <= iota((PART, STRIP), 1) + start
+
+    starts = range(0, PART, STRIP)
+    last, own = PART, program.group * PART
     return [
-        Queries(pl.ds(PART, PART), chunk.start + PART, lambda: group == 0),
-        Queries(chunk.program.rows, chunk.first, lambda: iota(shape, 0) + chunk.zero <= iota(shape, 1)),
-    ]
+        Queries(pl.ds(last + n, STRIP), chunk.start + last + n, lambda: program.group == 0) for n in starts
+    ] + [Queries(pl.ds(own + n, STRIP), chunk.first + n, functools.partial(causal, n)) for n in starts]
 
 
 def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
     """Store the gradients of this warpgroup's keys and values."""
     program, packed = chunk.program, chunk.plan.packed
     k = load(chunk.own("plain_k"))
-    index, seen = None, None
+    index, visible = None, None
     if packed:
         index = chunk.first + rows_iota(PART)
-        seen = (index >= chunk.next_segment()) & chunk.real()
+        visible = (index >= chunk.next_segment()) & chunk.real()
 
     def accumulate(of_values: Any, of_keys: Any) -> tuple[jax.Array, jax.Array]:
         for queries in _queries(chunk):
             p, dx = _scores(chunk, k, queries, index)
             multiply(of_values, p, chunk.at("do", queries.rows), chunk.staging())
             multiply(of_keys, dx, chunk.at("q", queries.rows), chunk.staging())
-        weight = None if seen is None else seen.astype(f32).astype(bf16)
+        weight = None if visible is None else visible.astype(f32).astype(bf16)
         phi = chunk.features("k", chunk.scaled(k, features.NO_WEIGHTS), weight)
         multiply(of_values, phi, chunk.scratch["kv"].at[chunk.zero].T, chunk.staging())
         return of_values[...], of_keys[...] * 0.5
@@ -75,24 +84,25 @@ def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
     out = chunk.scratch["values_out"].at[program.group]
     out[...] = values.astype(bf16)
     plgpu.commit_smem()
-    place = (program.row, pl.ds(chunk.first, PART), program.head, program.values)
-    plgpu.copy_smem_to_gmem(out, dv.at[place])
-    gradient = moments_product(chunk, k, 1 / 4) + through_state(chunk, "k", k, "v", features.NO_WEIGHTS)
-    if seen is not None:
-        gradient = jnp.where(along_rows(seen, KEY_SIZE), gradient, 0.0)
+    target = (program.row, pl.ds(chunk.first, PART), program.head, program.values)
+    plgpu.copy_smem_to_gmem(out, dv.at[target])
+    gradient, squares, _ = through_state(chunk, "k", k, "v", features.NO_WEIGHTS, chunk.write_features)
+    gradient = gradient + with_sums(chunk, squares, 1 / 4)
+    if visible is not None:
+        gradient = jnp.where(along_rows(visible, KEY_SIZE), gradient, 0.0)
     store_keys(chunk, keys + gradient, dk)
 
 
 def _scores(chunk: Chunk, k: jax.Array, queries: Queries, index: Any) -> tuple[jax.Array, jax.Array]:
-    """Return (64, 64) p and dx / 2 of 64 of the chunk's queries, bfloat16; `index` of the keys if packed."""
+    """Return (64, 32) p and dx / 2 of some queries of the chunk, bfloat16; `index` of the keys if packed."""
     x, dx = products(
-        (k, chunk.at("q", queries.rows).T, PART, chunk.staging()),
-        (chunk.own("v"), chunk.at("do", queries.rows).T, PART, None),
+        (k, chunk.at("q", queries.rows).T, STRIP, chunk.staging()),
+        (chunk.own("v"), chunk.at("do", queries.rows).T, STRIP, None),
     )
     see = queries.see()
     if index is not None:
-        starts = chunk.starts(queries.first, COLUMN)
-        see = see & (along_rows(index, PART) >= _along_columns(starts))
+        starts = chunk.starts(queries.first, STRIP, COLUMN)
+        see = see & (along_rows(index, STRIP) >= _along_columns(starts))
     rden, e = (_along_columns(load(chunk.at(name, queries.rows), COLUMN)) for name in ("rden", "e"))
     # With s = 1 + x / 4: 1 + x / 4 + x^2 / 32 = (1 + s^2) / 2, and its derivative is s / 4.
     half, s = jnp.where(see, rden * 0.5, 0.0), 1 + x * (1 / 4)
@@ -101,5 +111,5 @@ def _scores(chunk: Chunk, k: jax.Array, queries: Queries, index: Any) -> tuple[j
 
 
 def _along_columns(x: jax.Array) -> jax.Array:
-    """Return (64,) as (64, 64), the same in each row."""
-    return lax.broadcast_in_dim(x, (PART, PART), (1,))
+    """Return (32,) as (64, 32), the same in each row."""
+    return lax.broadcast_in_dim(x, (PART, STRIP), (1,))

@@ -4,6 +4,8 @@ e = -do . y,  dx = causal (do v^T + e) (1 + x),  x = q k^T / 4
 dq = (dx k / 4 + phi'(q) (do S) + e (sum k / 4 + q (sum k k^T) / 16)) / normaliser
 """
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -19,35 +21,39 @@ from pallas_kernels.taylor_attention.mosaic_launch import (
     iota,
     load,
     multiply,
+    nothing,
     plgpu,
-    product,
     products,
     store,
 )
-from pallas_kernels.taylor_attention.mosaic_outputs import keys_of, moments_product, visible
+from pallas_kernels.taylor_attention.mosaic_outputs import keys_of, squares_product, visible, with_sums
 from pallas_kernels.taylor_attention.mosaic_plan import PART, State, bf16, f32
 
 
 def read(chunk: Chunk, state: State, dq: Any, e_out: Any) -> None:
     """Store the gradient of this warpgroup's queries, and e."""
     program = chunk.program
-    e = -jnp.sum(load(chunk.own("do")).astype(f32) * load(chunk.own("y")).astype(f32), axis=1)
-    starts = None
-    if chunk.plan.packed:
-        starts = chunk.starts(chunk.first)
-        e = jnp.where(chunk.real(), e, 0.0)
-    store(e_out.at[program.row, program.share_of_head, pl.ds(chunk.first, PART)], e)
-    q, along = load(chunk.own("plain_q")), along_rows(e, KEY_SIZE)
-    gradient = moments_product(chunk, q, 1 / 16) * along
-    gradient = gradient + through_state(chunk, "q", q, "do", Weights())
+    starts = chunk.starts(chunk.first) if chunk.plan.packed else None
+
+    def constant() -> jax.Array:
+        e = -jnp.sum(load(chunk.own("do")).astype(f32) * load(chunk.own("y")).astype(f32), axis=1)
+        if chunk.plan.packed:
+            e = jnp.where(chunk.real(), e, 0.0)
+        store(e_out.at[program.row, program.share_of_head, pl.ds(chunk.first, PART)], e)
+        return e
+
+    q = load(chunk.own("plain_q"))
+    gradient, squares, e = through_state(chunk, "q", q, "do", Weights(), constant)
+    gradient = gradient + with_sums(chunk, squares, 1 / 16) * along_rows(e, KEY_SIZE)
     if starts is not None:
         gradient = jnp.where(along_rows(starts < chunk.start, KEY_SIZE), gradient, 0.0)
 
     def accumulate(accumulator: Any) -> jax.Array:
-        for keys in keys_of(chunk):
+        for number, keys in enumerate(keys_of(chunk)):
             x, dx = products(
                 (q, chunk.at("k", keys.rows).T, PART, chunk.staging()),
                 (chunk.own("do"), chunk.at("v", keys.rows).T, PART, None),
+                meanwhile=nothing if number else chunk.write_features,
             )
             dx = (dx + along_rows(e, PART)) * (1 / 4 + x * (1 / 16))
             dx = jnp.where(visible(keys, starts), dx, 0.0)
@@ -61,33 +67,38 @@ def read(chunk: Chunk, state: State, dq: Any, e_out: Any) -> None:
     store_keys(chunk, gradient, dq)
 
 
-def through_state(chunk: Chunk, name: str, x: jax.Array, u: str, weights: Weights) -> jax.Array:
-    """Return (64, 16), the gradient of x through phi(x) . (u S)."""
+def through_state(
+    chunk: Chunk, name: str, x: jax.Array, u: str, weights: Weights, meanwhile: Callable[[], Any]
+) -> tuple[jax.Array, jax.Array, Any]:
+    """Return (64, 16), the gradient of x through phi(x) . (u S), and the product of `squares_product`.
+
+    Args:
+        meanwhile: called while the first products run; its result is the third one.
+    """
     scaled, broadcast = chunk.scaled(x, weights), chunk.broadcast(name, f32)
     kv = chunk.scratch["kv"].at[chunk.zero]
     scaled = features.Scaled(*(part.astype(f32) for part in scaled))
 
-    def start(accumulator: Any, piece: int) -> None:
-        multiply(accumulator, chunk.own(u), kv.at[:, pl.ds(piece * features.PIECE, features.PIECE)])
+    def run(of_first: Any, of_linear: Any, of_squares: Any, *strips: Any) -> tuple[Any, ...]:
+        # One strip after the other: two at once need registers that are then spilled.
+        sums, extra = [], None
+        for number, strip in enumerate(strips):
+            columns = kv.at[:, pl.ds(number * features.STRIP, features.STRIP)]
+            multiply(strip, chunk.own(u), columns)
+            if number == 0:
+                multiply(of_squares, *itemgetter(0, 1, 3)(squares_product(chunk, x)))
+                multiply(of_linear, chunk.own(u), kv.at[:, pl.ds(features.LINEAR, KEY_SIZE)])
+                extra = meanwhile()
+            gradient = plgpu.wgmma_accumulator_load(strip, wait_n=0 if number else 2)
+            shares = features.gradient_shares(number, gradient, scaled).astype(bf16)
+            multiply(of_first, shares, chunk.scratch["factors"].at[number], chunk.staging())
+            sums.append(features.gradient_sums(number, gradient, broadcast))
+        return of_first[...], of_linear[...], of_squares[...], extra, *sums
 
-    def run(accumulator: Any, *pieces: Any) -> tuple[Any, ...]:
-        start(pieces[0], 0)
-        sums = []
-        for piece in range(features.PIECES):
-            last = piece + 1 == features.PIECES
-            if not last:
-                start(pieces[piece + 1], piece + 1)
-            # The product of the next piece may still run, and that of the shares of the one before.
-            gradient = plgpu.wgmma_accumulator_load(pieces[piece], wait_n=(1, 2, 1)[piece])
-            shares = features.gradient_shares(piece, gradient, scaled).astype(bf16)
-            multiply(accumulator, shares, chunk.scratch["factors"].at[piece], chunk.staging())
-            sums.append(features.gradient_sums(piece, gradient, broadcast))
-        return accumulator[...], *sums
-
-    narrow, wide = (plgpu.ACC((PART, columns), f32) for columns in (KEY_SIZE, features.PIECE))
-    first, *sums = pl.run_scoped(run, narrow, *[wide] * features.PIECES)
-    linear = product(chunk.own(u), kv.at[:, pl.ds(features.LINEAR, KEY_SIZE)], KEY_SIZE)
-    return first + features.weighted_gradient(sums[0] + sums[1], sums[2], linear, weights)
+    narrow, wide = (plgpu.ACC((PART, columns), f32) for columns in (KEY_SIZE, features.STRIP))
+    first, linear, squares, extra, *sums = pl.run_scoped(run, *[narrow] * 3, *[wide] * features.STRIPS)
+    gradient = first + features.weighted_gradient(sums[0] + sums[1], sums[2], linear, weights)
+    return gradient, squares, extra
 
 
 def write_factors(program: Any) -> None:
@@ -96,13 +107,13 @@ def write_factors(program: Any) -> None:
     @pl.when(program.group == 0)
     def _write() -> None:
         row, column = (iota((PART, KEY_SIZE), axis) for axis in (0, 1))
-        for piece in range(features.PIECES):
-            ones = features.first_factors(piece, row, column)
-            program.scratch["factors"].at[piece][...] = ones.astype(bf16)
+        for strip in range(features.STRIPS):
+            ones = features.first_factors(strip, row, column)
+            program.scratch["factors"].at[strip][...] = ones.astype(bf16)
 
 
 def store_keys(chunk: Chunk, gradient: jax.Array, result: Any) -> None:
     """Store the warpgroup's gradient (64, 16) into a result (parts, B, N, H, 16)."""
     program = chunk.program
-    place = (program.part, program.row, pl.ds(chunk.first, PART), program.head)
-    store(result.at[place], gradient.astype(result.dtype))
+    target = (program.part, program.row, pl.ds(chunk.first, PART), program.head)
+    store(result.at[target], gradient.astype(result.dtype))

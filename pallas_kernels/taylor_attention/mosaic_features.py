@@ -86,42 +86,42 @@ def by_token(x: Scaled, broadcast: Callable[[int, int], jax.Array], constant: ja
     return jnp.concatenate([*slabs, x.linear, constant], axis=1)
 
 
-PIECE = 4 * KEY_SIZE
-"""Columns of a piece of the features' gradient: 4 slabs. The three pieces are the products of channels."""
+STRIP = 4 * KEY_SIZE
+"""Columns of a strip of the features' gradient: 4 slabs. The three strips are the products of channels."""
 
-PIECES = 3
-LINEAR = PIECES * PIECE
+STRIPS = 3
+LINEAR = STRIPS * STRIP
 """The first column of slab 12."""
 
 
-def first_factors(piece: int, row: jax.Array, column: jax.Array) -> jax.Array:
-    """Return (64, 16), 1 where channel `column` is the first factor, x_i, of the piece's column `row`."""
-    width = KEY_SIZE if piece < 2 else HALF
-    return jnp.where(row // width + piece * (PIECE // KEY_SIZE) == column, 1.0, 0.0)
+def first_factors(strip: int, row: jax.Array, column: jax.Array) -> jax.Array:
+    """Return (64, 16), 1 where channel `column` is the first factor, x_i, of the strip's column `row`."""
+    width = KEY_SIZE if strip < 2 else HALF
+    return jnp.where(row // width + strip * (STRIP // KEY_SIZE) == column, 1.0, 0.0)
 
 
-def gradient_shares(piece: int, gradient: jax.Array, x: Scaled) -> jax.Array:
-    """Return (tokens, 64) gradients of the first factors, one for each column of the piece.
+def gradient_shares(strip: int, gradient: jax.Array, x: Scaled) -> jax.Array:
+    """Return (tokens, 64) gradients of the first factors, one for each column of the strip.
 
     Args:
-        gradient: (tokens, 64) gradient of the piece's features.
+        gradient: (tokens, 64) gradient of the strip's features.
         x: as for `by_token`.
     """
-    if piece < 2:
+    if strip < 2:
         return jnp.concatenate([slab * x.low for slab in _slabs(gradient)], axis=1)
     high = jnp.concatenate([x.high[:, HALF:]] * 2, axis=1)
     return jnp.concatenate([slab * high for slab in _slabs(gradient)], axis=1)
 
 
-def gradient_sums(piece: int, gradient: jax.Array, broadcast: Callable[[int, int], jax.Array]) -> jax.Array:
-    """Return the gradient of the second factors without weights, (tokens, 16), of the last piece (tokens, 8).
+def gradient_sums(strip: int, gradient: jax.Array, broadcast: Callable[[int, int], jax.Array]) -> jax.Array:
+    """Return the gradient of the second factors without weights, (tokens, 16), of the last strip (tokens, 8).
 
     Arguments as for `gradient_shares` and `by_token`.
     """
     sums: Any = 0
     for number, slab in enumerate(_slabs(gradient)):
-        if piece < 2:
-            sums += slab * broadcast(4 * piece + number, KEY_SIZE)
+        if strip < 2:
+            sums += slab * broadcast(4 * strip + number, KEY_SIZE)
         else:
             for half, part in enumerate((slab[:, :HALF], slab[:, HALF:])):
                 sums += part * broadcast(HALF + 2 * number + half, HALF)
@@ -129,7 +129,7 @@ def gradient_sums(piece: int, gradient: jax.Array, broadcast: Callable[[int, int
 
 
 def _slabs(gradient: jax.Array) -> list[jax.Array]:
-    return [gradient[:, i : i + KEY_SIZE] for i in range(0, PIECE, KEY_SIZE)]
+    return [gradient[:, i : i + KEY_SIZE] for i in range(0, STRIP, KEY_SIZE)]
 
 
 def weighted_gradient(low: jax.Array, high: jax.Array, linear: jax.Array, weights: Weights) -> jax.Array:

@@ -53,8 +53,18 @@ def run(
         grid_names=GRID,
         num_threads=THREADS,
         thread_name=WARPGROUP,
-        # Layouts and swizzles are explicit, which allows loading a column of plain shared memory.
-        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+        # Layouts and swizzles are explicit, which allows loading a column of plain shared memory. A barrier
+        # after each store is not needed: what a thread writes, others read only after `Program.synchronise`,
+        # which waits for all threads and makes writes visible to copies and products.
+        #   stages      read until PUBLISHED, then loaded again; zeros of padding replace what the thread read
+        #   phi         and `weighted`: written before WRITTEN, read until PUBLISHED
+        #   kv, moments, rounded: read until WRITTEN, written before PUBLISHED
+        #   values_out  written after the wait for its last copy and before `commit_smem`, both of which
+        #               synchronise the warpgroup; the other one has its own half
+        #   factors     written before the first PUBLISHED, then only read
+        compiler_params=plgpu.CompilerParams(
+            lowering_semantics=plgpu.LoweringSemantics.Lane, unsafe_no_auto_barriers=True
+        ),
         **options,
     )(*operands)
 
@@ -109,35 +119,44 @@ def multiply(accumulator: Any, a: Any, b: Any, staging: Any = None) -> None:
     plgpu.wgmma_wait(0)
 
 
-def product(a: Any, b: Any, columns: int, staging: Any = None) -> jax.Array:
-    """Return a b, (rows of a, columns) float32; arguments as for `multiply`."""
-
-    def run(accumulator: Any) -> jax.Array:
-        multiply(accumulator, a, b, staging)
-        return accumulator[...]
-
-    return pl.run_scoped(run, plgpu.ACC((a.shape[0], columns), jnp.float32))
+def nothing() -> None:
+    """Do nothing while products run."""
 
 
-def products(*factors: tuple[Any, Any, int, Any]) -> tuple[jax.Array, ...]:
-    """Return several `product`s, which run together, from their arguments."""
+def products(
+    *factors: tuple[Any, Any, int, Any], meanwhile: Callable[[], None] = nothing
+) -> tuple[jax.Array, ...]:
+    """Return products a b, (rows of a, columns) float32 each, from (a, b, columns, staging) as in `multiply`.
+
+    Args:
+        meanwhile: called while they run.
+    """
 
     def run(*accumulators: Any) -> tuple[jax.Array, ...]:
         for accumulator, (a, b, _, staging) in zip(accumulators, factors, strict=True):
             multiply(accumulator, a, b, staging)
+        meanwhile()
         return tuple(accumulator[...] for accumulator in accumulators)
 
     types = (plgpu.ACC((a.shape[0], columns), jnp.float32) for a, _, columns, _ in factors)
     return pl.run_scoped(run, *types)
 
 
-def add_product(before: jax.Array, a: Any, b: Any) -> jax.Array:
-    """Return before + a b with both operands in shared memory, on the GPU in the registers of `before`."""
+def add_product(before: jax.Array, a: Any, b: Any, meanwhile: Callable[[], None] = nothing) -> jax.Array:
+    """Return before + a b with both operands in shared memory, on the GPU in the registers of `before`.
+
+    Args:
+        meanwhile: called while the product runs.
+    """
+
+    def start(accumulator: Any) -> None:
+        plgpu.wgmma(accumulator, a, b)
+        meanwhile()
 
     def product(accumulator: Any) -> jax.Array:
-        plgpu.wgmma(accumulator, a, b)
+        start(accumulator)
         return accumulator[...]
 
     if is_interpreted():  # the interpreter has no accumulator with an initial value
         return before + pl.run_scoped(product, plgpu.ACC(before.shape, before.dtype))
-    return pl.run_state(lambda accumulator: plgpu.wgmma(accumulator, a, b))(plgpu.ACC.init(before))
+    return pl.run_state(start)(plgpu.ACC.init(before))

@@ -21,7 +21,7 @@ from pallas_kernels.taylor_attention.mosaic_launch import (
     load,
     multiply,
     plgpu,
-    product,
+    products,
     store,
 )
 from pallas_kernels.taylor_attention.mosaic_plan import PART, State, bf16, f32
@@ -52,12 +52,16 @@ def visible(keys: Keys, starts: Any) -> Any:
     return keys.visible() & (iota((PART, PART), 1) >= along_rows(starts - keys.first, PART))
 
 
-def moments_product(chunk: Chunk, x: jax.Array, second: float) -> jax.Array:
-    """Return (64, 16) (sum x') / 4 + `second` x (sum x' x'^T), from the moments."""
-    squares = chunk.scratch["rounded"].at[features.SQUARES]
+def squares_product(chunk: Chunk, x: jax.Array) -> tuple[Any, Any, int, Any]:
+    """Return the factors of x (sum x' x'^T), (64, 16), from the moments."""
+    return x, chunk.scratch["rounded"].at[features.SQUARES], KEY_SIZE, chunk.staging()
+
+
+def with_sums(chunk: Chunk, squares: jax.Array, second: float) -> jax.Array:
+    """Return (64, 16) (sum x') / 4 + `second` x (sum x' x'^T), from the moments and `squares_product`."""
     sums = load(chunk.scratch["moments"].at[features.SUMS], COLUMN)
     first = lax.broadcast_in_dim(sums, (PART, KEY_SIZE), (1,)) * (1 / 4)
-    return product(x, squares, KEY_SIZE, chunk.staging()) * second + first
+    return squares * second + first
 
 
 def read(chunk: Chunk, state: State, y: Any, rden: Any) -> None:
@@ -66,21 +70,25 @@ def read(chunk: Chunk, state: State, y: Any, rden: Any) -> None:
     q = load(chunk.own("plain_q"))
     starts = chunk.starts(chunk.first) if chunk.plan.packed else None
     parts = keys_of(chunk)
-    scores = [_scores(chunk, q, keys, starts) for keys in parts]
-    normaliser = jnp.sum(q.astype(f32) * moments_product(chunk, q, 1 / 32), axis=1) + state.count
+    *scores, squares = products(
+        *((q, chunk.at("k", keys.rows).T, PART, chunk.staging()) for keys in parts), squares_product(chunk, q)
+    )
+    weights = [_weights(x, visible(keys, starts)) for x, keys in zip(scores, parts, strict=True)]
+    normaliser = jnp.sum(q.astype(f32) * with_sums(chunk, squares, 1 / 32), axis=1) + state.count
     sees = None if starts is None else starts < chunk.start
     if sees is not None:
         normaliser = jnp.where(sees, normaliser, 0.0)
-    for _, total in scores:
+    for _, total in weights:
         normaliser = normaliser + total
     reciprocal = 1 / (normaliser + chunk.plan.eps)
 
     def accumulate(accumulator: Any) -> jax.Array:
-        for keys, (p, _) in zip(parts, scores, strict=True):
+        for keys, (p, _) in zip(parts, weights, strict=True):
             multiply(accumulator, p, chunk.at("v", keys.rows), chunk.staging())
         weight = None if sees is None else sees.astype(f32).astype(bf16)
         phi = chunk.features("q", chunk.scaled(q, features.Weights()), weight)
         multiply(accumulator, phi, chunk.scratch["kv"].at[chunk.zero].T, chunk.staging())
+        chunk.write_features()
         return accumulator[...]
 
     numerator = pl.run_scoped(accumulate, plgpu.ACC((PART, PART), f32))
@@ -93,16 +101,15 @@ def read(chunk: Chunk, state: State, y: Any, rden: Any) -> None:
     chunk.scratch["values_out"].at[program.group][...] = result.astype(bf16)
     plgpu.commit_smem()
     tokens = pl.ds(chunk.first, PART)
-    place = (program.row, tokens, program.head, program.values)
-    plgpu.copy_smem_to_gmem(chunk.scratch["values_out"].at[program.group], y.at[place])
+    target = (program.row, tokens, program.head, program.values)
+    plgpu.copy_smem_to_gmem(chunk.scratch["values_out"].at[program.group], y.at[target])
 
     @pl.when(program.part == 0)
     def _normalisers() -> None:
         store(rden.at[program.row, program.head, tokens], reciprocal)
 
 
-def _scores(chunk: Chunk, q: jax.Array, keys: Keys, starts: Any) -> tuple[jax.Array, jax.Array]:
+def _weights(x: jax.Array, sees: Any) -> tuple[jax.Array, jax.Array]:
     """Return weights p of 64 of the chunk's keys, (64, 64) bfloat16, and their sums before rounding."""
-    x = product(q, chunk.at("k", keys.rows).T, PART, chunk.staging())
-    p = jnp.where(visible(keys, starts), 1 + x * (1 / 4 + x * (1 / 32)), 0.0)  # of x / 4
+    p = jnp.where(sees, 1 + x * (1 / 4 + x * (1 / 32)), 0.0)  # of x / 4
     return p.astype(bf16), jnp.sum(p, axis=1)

@@ -119,7 +119,7 @@ def scratch_types(
     if values_out is not None:
         refs["values_out"] = smem(THREADS, PART, PART, transforms=values_out)
     if gradients:
-        refs["factors"] = smem(features.PIECES, PART, KEY_SIZE, transforms=TILE)
+        refs["factors"] = smem(features.STRIPS, PART, KEY_SIZE, transforms=TILE)
     return refs
 
 

@@ -61,7 +61,7 @@ class Program:
         """Scan the block's chunks, queries from the last to the first, from the state in `prefix`, if any.
 
         Args:
-            read: called with each chunk and the state before it.
+            read: called with each chunk and the state before it; calls `Chunk.write_features`.
         """
         chunks = self.plan.block // CHUNK
         state = self._start(prefix)
@@ -82,6 +82,8 @@ class Program:
             chunk = Chunk(self, at(number), lax.rem(number, STAGES), zero)
             if read:
                 read(chunk, state)
+            else:
+                chunk.write_features()
             state = chunk.add(state)
 
             @pl.when((self.group == 0) & (number + STAGES < chunks))
@@ -148,7 +150,7 @@ class Program:
     def _fetch(self, number: Any, stage: Any) -> None:
         """Start copies of a chunk's tokens."""
         tokens = pl.ds(self.first_token + number * CHUNK, CHUNK)
-        places = {
+        indices = {
             "rden": (self.row, self.head, tokens),
             "e": (self.row, self.share_of_head, tokens),
             **dict.fromkeys(("v", "do", "y"), (self.row, tokens, self.head, self.values)),
@@ -156,6 +158,6 @@ class Program:
         for scratch, ref in self.scratch.items():
             name = scratch.removeprefix("plain_")
             if name in self.sources:
-                place = places.get(name, (self.row, tokens, self.head, slice(None)))
-                source, arrived = self.sources[name].at[place], self.scratch["arrived"].at[stage]
+                index = indices.get(name, (self.row, tokens, self.head, slice(None)))
+                source, arrived = self.sources[name].at[index], self.scratch["arrived"].at[stage]
                 plgpu.copy_gmem_to_smem(source, ref.at[stage], arrived)

@@ -1,5 +1,6 @@
 """What `implementation=None` picks on GPUs: the measured winners of their family, elsewhere the kernels."""
 
+import json
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from based_jax import ops
-from pallas_kernels import lowering_for
+from pallas_kernels import adopt, choices, lowering_for
 from pallas_kernels.taylor_attention import mosaic_support
 
 HOPPER = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
@@ -56,6 +57,15 @@ def test_hopper_gets_what_won_on_it(kind, monkeypatch):
         assert ops.implementation_for("taylor_step", *[_shape(1, 16, 16)] * 2, _shape(1, 16, 64)) == "xla"
         monkeypatch.setattr(mosaic_support, "RELEASE", (99, 0))
         assert attention(4, 8192) == "pallas"
+
+
+def test_gradients_decide_where_both_directions_were_measured():
+    path = adopt.CHECKOUT / "benchmarks/results/h100/mosaic_gradients.json"
+    found = choices.compared(json.loads(path.read_text()))
+    rows = choices.backend_rows(found, "9.0")["taylor_attention"]
+    assert {row["backend"] for row in rows} == {"mosaic"}
+    assert [row["when"]["rows_and_heads"][0] for row in rows] == [64, 256]
+    assert min(x.gain for x in found[-2:]) > 1.2
 
 
 def test_what_was_not_measured_stays_with_the_kernels():

@@ -176,11 +176,11 @@ def test_features_make_the_polynomial(numbers):
 @functools.partial(jax.jit, static_argnums=2)
 def gradient_of_features(x, dphi, weights):
     scaled, sums, first = features.weighted(x[None], jnp.arange(16), weights), [], 0.0
-    for piece in range(features.PIECES):
-        part = dphi[None, piece * features.PIECE :][:, : features.PIECE]
-        ones = features.first_factors(piece, *jnp.mgrid[: features.PIECE, :16])
-        first += features.gradient_shares(piece, part, scaled) @ ones
-        sums.append(features.gradient_sums(piece, part, lambda i, width: jnp.full((1, width), x[i])))
+    for strip in range(features.STRIPS):
+        part = dphi[None, strip * features.STRIP :][:, : features.STRIP]
+        ones = features.first_factors(strip, *jnp.mgrid[: features.STRIP, :16])
+        first += features.gradient_shares(strip, part, scaled) @ ones
+        sums.append(features.gradient_sums(strip, part, lambda i, width: jnp.full((1, width), x[i])))
     linear = dphi[None, features.LINEAR :][:, :16]
     return (first + features.weighted_gradient(sums[0] + sums[1], sums[2], linear, weights))[0]
 
@@ -252,15 +252,15 @@ def test_lowered_for_an_h200(batch, heads, length, value_size, packed):
 def test_compiled_with_next_to_no_spilled_registers(case):
     (found,) = mosaic_report.report(case.function, *case.arguments)
     assert found.kernel == f"taylor_{case.kernel}"
-    # One register of the packed variant of jax 0.11.2 (docs/kernels_report.md). The gradients' kernels reload
-    # addresses and indices in the loop, up to one in 20 of its instructions.
-    has_gradients = case.kernel.startswith(("dq", "dkv"))
-    limit = 400 if has_gradients else 4 if "packed" in case.name else 0
+    # Packed kernels reload addresses and indices in the loop, and dkv with two parts; no other one may, since
+    # its shared memory leaves little of the L1 cache (docs/kernels.md).
+    reads_state = not case.kernel.endswith("sums_mosaic")
+    limit = 120 if reads_state and "packed" in case.name else 24 if "dkv_mosaic K16 V112" in case.name else 0
     assert max(found.spill_stores, found.spill_loads) <= limit
     assert found.shared <= pages.SHARED_LIMIT
     assert found.wgmma > 0 == found.mma
     if found.loop is not None:
-        assert found.loop.local <= (found.loop.instructions / 20 if has_gradients else limit / 2)
+        assert found.loop.local <= (found.loop.instructions / 80 if limit else 0)
 
 
 @needs_compiler
