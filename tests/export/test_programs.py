@@ -24,7 +24,7 @@ ON_GPU = Plan(("cuda",), kernels="pallas", batch_size=2, prefill_chunk=8, decode
 @pytest.mark.release
 def test_kernels_are_inside_and_named(tmp_path):
     """A step has Taylor attention's and the window's, prefill has Taylor attention's alone."""
-    tiny = make_tiny("LS", mixers=FUSED)
+    tiny = make_tiny("LS", mixers=FUSED, norm="layer", mlp="plain", mlp_activation="gelu")
     unchecked(export_model, tmp_path, tiny.model, tiny.params, ON_GPU)
     calls = {}
     for path in tmp_path.glob("*.jaxexport"):
@@ -38,7 +38,7 @@ def test_kernels_are_inside_and_named(tmp_path):
 
 
 def test_kernels_that_no_layer_uses():
-    tiny = make_tiny("A")
+    tiny = make_tiny("A", norm="layer", mlp="plain", mlp_activation="gelu")
     with pytest.raises(
         ValueError, match=r"^kernels = 'pallas': expected xla, as no layer of this model uses"
     ):
