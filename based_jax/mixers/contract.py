@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -154,12 +154,13 @@ class Mixer(Module):
         broken, still_broken = broken_tokens(
             ~are_numbers, context.token_positions, before, context.stream, self.causal
         )
-        y, after = self.mix(x, state, context, **options)
+        mixed: Any
+        mixed, after = self.mix(x, state, context, **options)
         if apart:
-            y, bias = y if isinstance(y, tuple) else (y, None)
-            y = y, broken, bias
+            with_bias: tuple[Any, Any] = cast(Any, mixed) if isinstance(mixed, tuple) else (mixed, None)
+            y = with_bias[0], broken, with_bias[1]
         else:
-            y = nan_unless(~broken[..., None], y)
+            y = nan_unless(~broken[..., None], mixed)
         return y, None if state is None else with_broken(after, still_broken)
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Any, State]:

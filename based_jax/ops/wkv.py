@@ -56,9 +56,11 @@ class WKVState:
 
 def init_wkv_state(batch_size: int, channels: int, dtype: Any = jnp.float32) -> WKVState:
     """Return the state before the first token."""
-    # Three arrays: one used twice could not be donated.
-    sums = (jnp.full((batch_size, channels), value, dtype) for value in (0, 0, EMPTY))
-    return WKVState(*sums, init_stream(batch_size))
+
+    def filled(value: float) -> Array:  # three arrays: one used twice could not be donated
+        return jnp.full((batch_size, channels), value, dtype)
+
+    return WKVState(filled(0), filled(0), filled(EMPTY), init_stream(batch_size))
 
 
 _How = Chunked[WKVState]
