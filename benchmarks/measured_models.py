@@ -48,9 +48,10 @@ def training(device: Device) -> Iterator[str]:
 
 def _model(step: str, what: str, whose: str) -> tuple[str, str]:
     """Return a whole model's name and the rows and tokens of a step such as "360m B16 N2048"."""
-    size, *numbers = step.split()
+    size, *_ = step.split()
     preset, how = MODELS[what]
-    return f"{preset}-{size}, {whose}{how}", " x ".join(f"{int(number[1:]):,}" for number in numbers)
+    numbers = re.findall(r" [BN](\d+)", step)  # a step of one model ends in that model's name
+    return f"{preset}-{size}, {whose}{how}", " x ".join(f"{int(number):,}" for number in numbers)
 
 
 KINDS = {
@@ -58,6 +59,8 @@ KINDS = {
     r"cudnn": "cuDNN's attention",
     r"taylor_": "Taylor attention",
     r"^window_": "windows",
+    r"^gated_conv_": "gates and short convolutions",
+    r"^rms_norm_": "residual sums and norms",
     r"input_": "reductions with elementwise work",
     r"loop_|wrapped_|fusion": "elementwise work",
 }
@@ -103,7 +106,7 @@ def programs(device: Device, floors: Mapping[str, Any]) -> Iterator[str]:
         if name in floors["summary"]:
             found[name] = floors["summary"][name]["floor_seconds_with_cudnn"], row["seconds"]
     for (step, what), row in device.rows("generate").items():
-        size, rows = step.split()
+        size, rows, *_ = step.split()
         name = f"{MODELS[what][0]}-{size}, decode {rows[1:]} after 1024"
         if what == "based" and name in floors["summary"]:  # whose steps take as long after any context
             found[name] = floors["summary"][name]["floor_seconds"], int(rows[1:]) / row["tokens_per_second"]
