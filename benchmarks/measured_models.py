@@ -97,6 +97,21 @@ def generation(device: Device) -> Iterator[str]:
         yield decode_tables.markdown(content).removesuffix("\n")
 
 
+def rates(device: Device) -> Iterator[str]:
+    """Tokens per second of whole models with kernels, and with cuDNN's attention, in a line."""
+    parts = []
+    for section, words in (("train", "training on {} tokens"), ("generate", "generation of {} rows")):
+        sizes: dict[str, list[str]] = {}
+        for (step, what), row in device.rows(section).items():
+            if what != "attention":
+                model, size = _model(step, what, "ours")
+                found = f"{row['tokens_per_second']:,.0f} ({model.replace(', ours', '')})"
+                sizes.setdefault(size, []).append(found)
+        parts += [f"{words.format(size)}: {', '.join(found)}" for size, found in sizes.items()]
+    if parts:
+        yield f"- Tokens per second on {device.source('timings', 'gpu')}: {'; '.join(parts)}."
+
+
 def programs(device: Device, floors: Mapping[str, Any]) -> Iterator[str]:
     """Measured times of the programs that `benchmarks static` counted."""
     found: dict[str, tuple[float, float]] = {}
