@@ -12,7 +12,7 @@ from benchmarks.overview import Overview
 from pallas_kernels import adopt, markdown
 
 BLOCKS: dict[str, Mapping[str, Callable[[Device], Iterator[str]]]] = {
-    "README.md": {"checks": measured_ops.checks},
+    "README.md": {"checks": measured_ops.checks, "rates": measured_models.rates},
     "docs/benchmarks.md": {
         "attention": measured_ops.attention,
         "attention_losses": measured_ops.attention_losses,

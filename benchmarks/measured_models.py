@@ -48,9 +48,10 @@ def training(device: Device) -> Iterator[str]:
 
 def _model(step: str, what: str, whose: str) -> tuple[str, str]:
     """Return a whole model's name and the rows and tokens of a step such as "360m B16 N2048"."""
-    size, *numbers = step.split()
+    size, *_ = step.split()
     preset, how = MODELS[what]
-    return f"{preset}-{size}, {whose}{how}", " x ".join(f"{int(number[1:]):,}" for number in numbers)
+    numbers = re.findall(r" [BN](\d+)", step)  # a step of one model ends in that model's name
+    return f"{preset}-{size}, {whose}{how}", " x ".join(f"{int(number):,}" for number in numbers)
 
 
 KINDS = {
@@ -58,6 +59,8 @@ KINDS = {
     r"cudnn": "cuDNN's attention",
     r"taylor_": "Taylor attention",
     r"^window_": "windows",
+    r"^gated_conv_": "gates and short convolutions",
+    r"^rms_norm_": "residual sums and norms",
     r"input_": "reductions with elementwise work",
     r"loop_|wrapped_|fusion": "elementwise work",
 }
@@ -94,6 +97,21 @@ def generation(device: Device) -> Iterator[str]:
         yield decode_tables.markdown(content).removesuffix("\n")
 
 
+def rates(device: Device) -> Iterator[str]:
+    """Tokens per second of whole models with kernels, and with cuDNN's attention, in a line."""
+    parts = []
+    for section, words in (("train", "training on {} tokens"), ("generate", "generation of {} rows")):
+        sizes: dict[str, list[str]] = {}
+        for (step, what), row in device.rows(section).items():
+            if what != "attention":
+                model, size = _model(step, what, "ours")
+                found = f"{row['tokens_per_second']:,.0f} ({model.replace(', ours', '')})"
+                sizes.setdefault(size, []).append(found)
+        parts += [f"{words.format(size)}: {', '.join(found)}" for size, found in sizes.items()]
+    if parts:
+        yield f"- Tokens per second on {device.source('timings', 'gpu')}: {'; '.join(parts)}."
+
+
 def programs(device: Device, floors: Mapping[str, Any]) -> Iterator[str]:
     """Measured times of the programs that `benchmarks static` counted."""
     found: dict[str, tuple[float, float]] = {}
@@ -103,7 +121,7 @@ def programs(device: Device, floors: Mapping[str, Any]) -> Iterator[str]:
         if name in floors["summary"]:
             found[name] = floors["summary"][name]["floor_seconds_with_cudnn"], row["seconds"]
     for (step, what), row in device.rows("generate").items():
-        size, rows = step.split()
+        size, rows, *_ = step.split()
         name = f"{MODELS[what][0]}-{size}, decode {rows[1:]} after 1024"
         if what == "based" and name in floors["summary"]:  # whose steps take as long after any context
             found[name] = floors["summary"][name]["floor_seconds"], int(rows[1:]) / row["tokens_per_second"]

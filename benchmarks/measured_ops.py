@@ -10,6 +10,7 @@ from benchmarks import pages
 from benchmarks.measured_gpu import Device, Found, Row
 from benchmarks.pages import MISSING
 from benchmarks.rounding import significant
+from pallas_kernels.adopt import Report
 from pallas_kernels.choices import AXES, GAIN, LAST, PAIRS
 from pallas_kernels.trials import MEASURED
 
@@ -117,10 +118,10 @@ def attention_losses(device: Device) -> Iterator[str]:
 
 def _block_sizes(device: Device) -> Iterator[str]:
     """List what the newest report of block sizes gained over those in use before."""
-    for report in device.of("tune")[-1:]:
+    for report in _tuned(device)[-1:]:
         cases: dict[str, list[Row]] = {}
         for row in report.content["rows"]:
-            if row["op"] == "taylor_attention" and row["status"] == MEASURED:
+            if row["status"] == MEASURED:
                 cases.setdefault(row["case"], []).append(row)
         fastest = [
             min(rows, key=lambda row: row["seconds"] / row["reference_seconds"]) for rows in cases.values()
@@ -135,10 +136,16 @@ def _block_sizes(device: Device) -> Iterator[str]:
             yield f"Block sizes of the portable kernels, before and after measuring them: {', '.join(gains)}."
 
 
+def _tuned(device: Device) -> list[Report]:
+    """Return the reports of the attention kernels' block sizes, the oldest first."""
+    reports = device.of("tune")
+    return [x for x in reports if any(row["op"] == "taylor_attention" for row in x.content["rows"])]
+
+
 def _profiled(device: Device) -> Iterator[str]:
     """Describe by the newest profile how the portable kernels wait, or waited with other block sizes."""
     for report in device.of("profile")[-1:]:
-        since = any(tuned.date > report.date for tuned in device.of("tune"))
+        since = any(tuned.date > report.date for tuned in _tuned(device))
         begins = "Before that, the portable kernels waited" if since else "The portable kernels wait"
         first: dict[str, Row] = {}
         for row in report.content["rows"]:

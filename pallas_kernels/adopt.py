@@ -3,7 +3,7 @@
 DIR is the --out of the commands on that machine. Its reports become benchmarks/results/DEVICE/*.json, the
 faster block sizes and backends rows of the tables in pallas_kernels, and the measured numbers columns of
 docs/kernels.md and benchmarks/gpu.md. Everything is checked before anything is written; repeating it changes
-nothing. `python -m benchmarks adopt DIR` also updates the other pages and the figure.
+nothing. `python -m benchmarks adopt --reports DIR` also updates the other pages and the figure.
 """
 
 import contextlib
