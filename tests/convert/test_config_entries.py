@@ -12,6 +12,7 @@ from based_jax.convert import load_pretrained
 from based_jax.convert.authors_config import model_config
 from based_jax.convert.options.check import tables
 from based_jax.convert.references.zoology_models import language_model
+from tests.convert.changes import changed
 from tests.convert.test_both_ways import layers
 from tests.marks import release_but
 
@@ -198,17 +199,6 @@ CONFIGS_OWN = {
 
 GIVEN = {"d_model", "embed_dim"}
 """Arguments that the model gives its mixers."""
-
-
-def changed(value: Any) -> Any:
-    match value:
-        case bool():
-            return not value
-        case int() | float():
-            return 2 * value or 1
-        case None:
-            return 8
-    return "other" if isinstance(value, str) else [2, 3]
 
 
 def default_of(text: str) -> Any:

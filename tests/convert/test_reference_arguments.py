@@ -15,6 +15,7 @@ from based_jax.convert.references.arguments import ALIASES, expect_arguments
 from based_jax.convert.references.linear_attention import FEATURE_MAPS, SHORT_NAMES, feature_map
 from based_jax.convert.references.table import MIXERS, REFERENCES
 from tests.arrays import normals
+from tests.convert.changes import changed
 
 NO_CLASS = ("op ", "checkpoint", "training trace", "zoology.model.LanguageModel")
 """References that are no class, or that have a check of their own."""
@@ -196,17 +197,6 @@ OF_FIXTURES = {"d_model", "embed_dim", "groupnorm_eps", "low_rank_dims"}
 
 NOT_THEIRS = {"causal", "chunk_size", "num_key_value_heads", "window_size"}
 """Arguments whose default there is not accepted (it is not causal, or fails there), or does not matter."""
-
-
-def changed(value: Any) -> Any:
-    match value:
-        case bool():
-            return not value
-        case int() | float():
-            return 2 * value or 1
-        case None:
-            return 8
-    return "other" if isinstance(value, str) else [2, 3]
 
 
 @pytest.mark.parametrize("path", MIXERS)
