@@ -2,8 +2,8 @@
 
 Compiles the kernels of the catalogue down to machine code and shows registers, spills, shared memory, how
 many programs share a multiprocessor, tensor-core instructions and the length of the main loop. It measures
-no times: the loop's issue slots and tensor cycles are lower bounds of an iteration. Reports of several
-versions of jax make one page:
+no times: the loop's issue slots and tensor cycles are lower bounds of an iteration that runs all branches.
+Reports of several versions of jax make one page:
 
     python -m benchmarks inspect --explain --json 0.11.json                   # in each environment
     python -m benchmarks inspect --compare 0.11.json 0.12.json --markdown docs/pages.md \

@@ -21,7 +21,7 @@ COLUMNS = (
     ("per SM", "programs that fit on a multiprocessor at a time", "{blocks_per_sm}"),
     ("wgmma", "tensor-core instructions of warp groups", "{wgmma}"),
     ("mma", "slower tensor-core instructions of single warps", "{mma}"),
-    ("issue", "cycles to issue a round of the main loop for a program", "{loop[issue_slots]}"),
+    ("issue", "cycles to issue a round of the main loop, all branches, for a program", "{loop[issue_slots]}"),
     ("tensor", "cycles of the tensor cores in that round", "{loop[tensor_cycles]}"),
     ("local", "loads and stores of spilled registers in that loop", "{loop[local]}"),
     ("barriers", "waits for all warps in that loop", "{loop[barriers]}"),

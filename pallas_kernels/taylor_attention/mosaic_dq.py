@@ -49,7 +49,7 @@ def read(chunk: Chunk, state: State, dq: Any, e_out: Any) -> None:
         gradient = jnp.where(along_rows(starts < chunk.start, KEY_SIZE), gradient, 0.0)
 
     def accumulate(accumulator: Any) -> jax.Array:
-        for number, keys in enumerate(keys_of(chunk)):
+        for number, keys in enumerate(keys_of(chunk, program.group)):
             x, dx = products(
                 (q, chunk.at("k", keys.rows).T, PART, chunk.staging()),
                 (chunk.own("do"), chunk.at("v", keys.rows).T, PART, None),

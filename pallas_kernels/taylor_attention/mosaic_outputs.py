@@ -4,6 +4,7 @@ x = q k^T / 4,  p = causal (1 + x + x^2 / 2)
 y = (p v + phi(q) S^T) / (rowsum(p) + q . z + eps),  q . z = n + q . (sum k) / 4 + q (sum k k^T) q^T / 32
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from pallas_kernels.taylor_attention.mosaic_chunk import Chunk
 from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE
 from pallas_kernels.taylor_attention.mosaic_launch import (
     COLUMN,
+    THREADS,
     along_rows,
     iota,
     load,
@@ -36,9 +38,9 @@ class Keys(NamedTuple):
     visible: Any
 
 
-def keys_of(chunk: Chunk) -> list[Keys]:
-    """Return the first 64 keys (visible to the second warpgroup only), and the warpgroup's own keys."""
-    group, shape = chunk.program.group, (PART, PART)
+def keys_of(chunk: Chunk, group: Any) -> list[Keys]:
+    """Return the first 64 keys (visible to the second warpgroup only), and the own keys of this `group`."""
+    shape = (PART, PART)
     return [
         Keys(pl.ds(0, PART), chunk.start, lambda: group == 1),
         Keys(chunk.program.rows, chunk.first, lambda: iota(shape, 1) + chunk.zero <= iota(shape, 0)),
@@ -66,10 +68,17 @@ def with_sums(chunk: Chunk, squares: jax.Array, second: float) -> jax.Array:
 
 def read(chunk: Chunk, state: State, y: Any, rden: Any) -> None:
     """Store the outputs of this warpgroup's queries, and their reciprocal normalisers."""
+    for group in range(THREADS):
+        # A branch for each warpgroup, since the first one does not need the scores that it would mask.
+        keys = keys_of(chunk, group)[1 - group :]
+        pl.when(chunk.program.group == group)(functools.partial(_read, chunk, state, y, rden, keys))
+
+
+def _read(chunk: Chunk, state: State, y: Any, rden: Any, parts: list[Keys]) -> None:
+    """Store the outputs, with the scores of these keys of the chunk."""
     program = chunk.program
     q = load(chunk.own("plain_q"))
     starts = chunk.starts(chunk.first) if chunk.plan.packed else None
-    parts = keys_of(chunk)
     *scores, squares = products(
         *((q, chunk.at("k", keys.rows).T, PART, chunk.staging()) for keys in parts), squares_product(chunk, q)
     )
