@@ -125,7 +125,9 @@ def compiler() -> Compiler:
 def toolchain(used: Compiler) -> dict[str, str]:
     """Return names and versions of the tools that determine a report's numbers, besides the assembler."""
     packages = ["jax", "jaxlib", *(name.replace("_", "-") for name in PLUGINS), "triton"]
-    installed = {package.name: package.version for package in importlib.metadata.distributions()}
+    # In the order of the path: of two copies, the first is imported.
+    found = [*importlib.metadata.distributions()]
+    installed = {package.name: package.version for package in reversed(found)}
     versions = {name: installed[name] for name in packages if name in installed}
     name = {"xla": "XLA", "triton": "the triton package"}[used]
     return {"target": ARCHITECTURE, "compiler": name, **versions}
