@@ -46,8 +46,8 @@ class TokenShards(Sharded):
         manifest = Manifest.read(folder)
         shards = cls(folder, manifest, manifest.splits[side])
         for shard in shards.split.shards:
-            _expect_header(folder / shard.file, np.dtype(manifest.dtype), shard.tokens)
-            _expect_header(folder / shard.starts_file, np.dtype(np.int64), shard.documents)
+            for file in shards._files(shard):
+                file.expect_header()
         return shards
 
     @property
@@ -86,16 +86,20 @@ class TokenShards(Sharded):
         if number not in self._checked:
             self._check(shard)
             self._checked.add(number)
-        tokens, starts = (
-            np.load(self.directory / file, mmap_mode="r", allow_pickle=False)
-            for file in (shard.file, shard.starts_file)
-        )
+        tokens, starts = (file.map() for file in self._files(shard))
         return PackedTokens(tokens, starts, shard.bytes)
+
+    def _files(self, shard: Shard) -> "tuple[_ArrayFile, _ArrayFile]":
+        """Return the files of a shard's tokens and of its documents' starts."""
+        return (
+            _ArrayFile(self.directory / shard.file, np.dtype(self.manifest.dtype), shard.tokens),
+            _ArrayFile(self.directory / shard.starts_file, np.dtype(np.int64), shard.documents),
+        )
 
     def _check(self, shard: Shard) -> None:
         """Read a shard's files once and compare them with the manifest, with maps of their own."""
         (tokens, tokens_crc32, highest), (starts, starts_crc32, _) = (
-            _scan(self.directory / file) for file in (shard.file, shard.starts_file)
+            file.scan() for file in self._files(shard)
         )
         path, record = self.directory / shard.file, self.manifest.tokenizer
         pairs = (tokens_crc32, shard.crc32_tokens), (starts_crc32, shard.crc32_starts)
@@ -124,21 +128,50 @@ class TokenShards(Sharded):
         return load_tokenizer(self.directory)
 
 
-def _expect_header(path: Path, dtype: np.dtype, size: int) -> None:
-    """Check that a file is an .npy array of that dtype and size, by its header and its length."""
-    expected = f"an .npy file of version 1.0, {dtype}, shape ({size},)"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: expected {expected}, but there is none; {_AGAIN}")
-    with path.open("rb") as file:
-        try:
-            shape, _, found = _read_header(file)
-        except ValueError as error:
-            raise ValueError(f"{path}: expected {expected} ({error}); {_AGAIN}") from error
-        begin, end = file.tell(), path.stat().st_size
-    is_array = (shape, found) == ((size,), dtype)
-    expect(is_array, str(path), f"{found}, shape {shape}", f"{expected}; {_AGAIN}")
-    length = begin + size * dtype.itemsize
-    expect(end == length, str(path), f"{end} bytes", f"{length}; {_AGAIN}")
+@dataclass(frozen=True)
+class _ArrayFile:
+    """An .npy file of one dimension.
+
+    Only `expect_header` parses the header. NumPy parses it as Python, and two threads that do so at once fail
+    before Python 3.11.8 (github.com/python/cpython/issues/106905); the rest runs in any thread.
+    """
+
+    path: Path
+    dtype: np.dtype
+    size: int
+
+    def expect_header(self) -> None:
+        """Check that the file is an array of that dtype and size, by its header and its length."""
+        path, expected = self.path, f"an .npy file of version 1.0, {self.dtype}, shape ({self.size},)"
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: expected {expected}, but there is none; {_AGAIN}")
+        with path.open("rb") as file:
+            try:
+                shape, _, found = _read_header(file)
+            except ValueError as error:
+                raise ValueError(f"{path}: expected {expected} ({error}); {_AGAIN}") from error
+            length, end = file.tell() + self.size * self.dtype.itemsize, path.stat().st_size
+        is_array = (shape, found) == ((self.size,), self.dtype)
+        expect(is_array, str(path), f"{found}, shape {shape}", f"{expected}; {_AGAIN}")
+        expect(end == length, str(path), f"{end} bytes", f"{length}; {_AGAIN}")
+
+    def map(self) -> np.ndarray:
+        """Map the array, which ends the file."""
+        return np.memmap(self.path, self.dtype, "r", self._begin, (self.size,))
+
+    def scan(self) -> tuple[np.ndarray, int, int]:
+        """Read the file once; return its array, memory-mapped, its CRC-32 and its largest element."""
+        value, highest = 0, 0
+        with self.path.open("rb") as file:
+            file.seek(self._begin)
+            while chunk := file.read(_CHUNK):
+                value = zlib.crc32(chunk, value)
+                highest = max(highest, int(np.frombuffer(chunk, self.dtype).max()))
+        return self.map(), value, highest
+
+    @property
+    def _begin(self) -> int:
+        return self.path.stat().st_size - self.size * self.dtype.itemsize
 
 
 def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -146,14 +179,3 @@ def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     if version != (1, 0):
         raise ValueError(f"version {version}")
     return np.lib.format.read_array_header_1_0(file)
-
-
-def _scan(path: Path) -> tuple[np.ndarray, int, int]:
-    """Read an .npy file; return its array, memory-mapped, its CRC-32 and its largest element."""
-    with path.open("rb") as file:
-        _, _, dtype = _read_header(file)
-        value, highest = 0, 0
-        while chunk := file.read(_CHUNK):
-            value = zlib.crc32(chunk, value)
-            highest = max(highest, int(np.frombuffer(chunk, dtype).max()))
-    return np.load(path, mmap_mode="r", allow_pickle=False), value, highest
