@@ -1,12 +1,13 @@
 """Serve a language model over HTTP: ``python -m based_jax.serve --checkpoint DIR``."""
 
-import asyncio
 import contextlib
 import dataclasses
+import functools
 import ipaddress
 import logging
 import math
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 PROG = "python -m based_jax.serve"
 
-PACKAGES = ("prometheus_client", "starlette", "uvicorn")
+PACKAGES = ("msgspec", "prometheus_client", "starlette", "uvicorn")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Options:
     this machine's in its network; *.example.com is every name with that ending, * is any"""
     timeout: float = 600.0
     """seconds for a whole answer, waiting included"""
-    drain_timeout: float = 30.0
+    drain_timeout: int = 30
     """seconds for the answers in progress after a request to stop the server"""
     max_connections: int = 1000
     """open connections; more are refused (503)"""
@@ -79,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(options)
     require()
     from based_jax.serve.app import Service
-    from based_jax.serve.completion_request import MAX_LOGPROBS
-    from based_jax.serve.connections import Server
+    from based_jax.serve.fields import MAX_LOGPROBS
+    from based_jax.serve.server import Server
     from based_jax.serve.worker import Worker
 
     keys = read_keys(Path(options.api_key_file)) if options.api_key_file is not None else ()
@@ -113,19 +114,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             length=options.max_length,
             max_tokens=min(options.max_tokens_limit, options.max_length - 1),
             choices=min(options.max_waiting, 128),
-            connections=options.max_connections,
             answer_seconds=options.timeout,
-            drain_seconds=options.drain_timeout,
         )
         chat = find_chat(directory, tokenizer)
         service = Service(worker, tokenizer, vocab_size, name, limits, keys, hosts, chat)
         address = url(listener)
-        server = Server(service, ready=lambda: print(f"{name}: {address}", flush=True))
-        with _meanwhile(later):
-            asyncio.run(server.serve(sockets=[listener]))
+        ready = functools.partial(print, f"{name}: {address}", flush=True)
+        server = Server(service, ready, options.max_connections, options.drain_timeout)
+        with _meanwhile(later), _until_a_signal():
+            server.run(sockets=[listener])
     if worker.failure is not None:
         command.fail(PROG, f"the engine failed: {worker.failure}", status=1)
     return 0
+
+
+@contextlib.contextmanager
+def _until_a_signal() -> Iterator[None]:
+    """Survive the signal that stopped uvicorn, which raises it again at the end: the status is then 0."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from tests.serve.conftest import byte_model
 SECONDS = 10.0
 
 _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-_LIMITS = Limits(length=400, max_tokens=64, choices=16, body_seconds=0.5, head_seconds=0.5)
+_LIMITS = Limits(length=400, max_tokens=64, choices=16)
 _RUNNING = contextlib.ExitStack()
 _LOGGERS = ("", "uvicorn.error")  # the latter does not pass its records on
 _FIELDS = (
