@@ -50,7 +50,7 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stream: bool = False
     stream_options: StreamOptions | None = None
     temperature: float = 1.0
-    top_k: int | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float = 1.0

@@ -54,7 +54,7 @@ HUGE = 10**400
         ({"repetition_penalty": 1e-308}, "repetition_penalty", "= 1e-308: expected a number from 1e-20"),
         ({"top_p": 0}, "top_p", "top_p = 0.0: expected"),
         ({"top_k": 0.5}, "top_k", "top_k = 0.5: expected `int"),
-        ({"top_k": -2}, "top_k", "top_k = -2: expected None or an integer, at least 1"),
+        ({"top_k": HUGE}, "top_k", "000...: expected `int` <= 2147483647"),
         ({"seed": 2**63}, "seed", "seed = 9223372036854775808: expected `int` <= 9223372036854775807"),
         ({"logprobs": 6}, "logprobs", "logprobs = 6: expected `int` <= 5"),
         ({"stop": ""}, "stop", 'stop = "": expected `str` of length >= 1'),
