@@ -1,8 +1,8 @@
 """Entries of fla's config.json (flash-linear-attention, fla/models), current and of older versions."""
 
 from based_jax.convert.options.option import Option
-from based_jax.convert.options.parts import KERNEL
 from based_jax.convert.options.rows import INITIAL, ignored, refused, renamed, same
+from based_jax.convert.options.shared import KERNEL
 from based_jax.convert.options.transformers import UNREAD
 
 _OLDER = "of older versions"

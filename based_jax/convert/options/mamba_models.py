@@ -1,7 +1,7 @@
 """Arguments of Mamba's language model, its attention and its MLP."""
 
 from based_jax.convert.options.option import Option
-from based_jax.convert.options.parts import BLOCK, FACTORY, KERNEL, MLP_SIZES, MULTIPLE
+from based_jax.convert.options.shared import BLOCK, FACTORY, KERNEL, MLP_SIZES, MULTIPLE
 
 _INERT_IN_MAMBA: tuple[Option, ...] = tuple(
     Option(name, default, "", "ignored", "an entry of GPT, never read by a Mamba model")

@@ -1,7 +1,7 @@
 """Arguments of Based's and flash-attention's GPT, and of its parts."""
 
 from based_jax.convert.options.option import Option
-from based_jax.convert.options.parts import BLOCK, FACTORY, KERNEL, MLP_SIZES, MULTIPLE, RETURNED, SHARDING
+from based_jax.convert.options.shared import BLOCK, FACTORY, KERNEL, MLP_SIZES, MULTIPLE, RETURNED, SHARDING
 from based_jax.convert.options.transformers import UNREAD
 
 # In the order of flash-attention's `create_mixer_cls`, `create_mlp_cls`, `create_block` and `GPTModel`.
