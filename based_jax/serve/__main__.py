@@ -9,8 +9,8 @@ import math
 import os
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from based_jax import command
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         address = url(listener)
         ready = functools.partial(print, f"{name}: {address}", flush=True)
         server = Server(service, ready, options.max_connections, options.drain_timeout)
-        with _meanwhile(later), _until_a_signal():
+        with _meanwhile(later):
             server.run(sockets=[listener])
     if worker.failure is not None:
         command.fail(PROG, f"the engine failed: {worker.failure}", status=1)
@@ -129,37 +129,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _until_a_signal() -> Iterator[None]:
-    """Survive the signal that stopped uvicorn, which raises it again at the end: the status is then 0."""
+def _meanwhile(functions: Sequence[Callable[[], object]]) -> Iterator[None]:
+    """Call functions one after another in a thread; when the block ends, the running one is the last.
+
+    The block ends at a signal. uvicorn raises it again, and the process survives it to end with status 0.
+    """
     before = signal.signal(signal.SIGTERM, lambda *_: None)
+    compiler = ThreadPoolExecutor(1, "compiler")
+    for function in functions:
+        compiler.submit(function)  # an error comes back in the first request that needs the program
     try:
         with contextlib.suppress(KeyboardInterrupt):
             yield
     finally:
+        compiler.shutdown(cancel_futures=True)
         signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _meanwhile(functions: Sequence[Callable[[], object]]) -> Iterator[None]:
-    """Call functions one after another in a thread; when the block ends, the running one is the last."""
-    ended = threading.Event()
-
-    def work() -> None:
-        for function in functions:
-            if ended.is_set():
-                return
-            try:
-                function()
-            except Exception:  # the first request that needs it compiles it again and reports the error
-                logger.exception("a program could not be compiled ahead")
-
-    thread = threading.Thread(target=work, name="compiler")
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _check(options: Options) -> None:
