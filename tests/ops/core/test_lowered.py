@@ -202,7 +202,6 @@ def test_a_mesh_knows_its_devices():
     rows = jax.sharding.PartitionSpec("data")
     sharded = jax.jit(jax.shard_map(taylor, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False))
     assert_close(sharded(Q), taylor(Q), FLOAT32)
-    assert KERNEL in sharded.trace(Q).lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_what_is_no_platform():
