@@ -4,7 +4,6 @@ Each name of `UNDOCUMENTED` may be missing in another release: then one feature 
 everything else works.
 """
 
-import contextlib
 import functools
 import importlib
 import importlib.util
@@ -13,12 +12,13 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 import jax
 import numpy as np
+from jax import core
 
 # Versions of jaxlib, from the first to before the second; in November 2026 there were no later ones to try.
 _MISCOMPILING = ((0, 10, 2), (0, 13))
@@ -92,14 +92,6 @@ def is_recording() -> bool:
     return type(trace) is not known["none"]
 
 
-def is_recorded_as_is() -> bool:
-    """Return whether operations are recorded, under `vmap` at most: derivatives, if any, come later."""
-    trace, known = current_trace(), _classes()
-    while type(trace) is known["vmap"]:
-        trace = getattr(trace, "parent_trace", None)
-    return type(trace) is known["jit"]
-
-
 def current_trace() -> Any:
     """Return the current trace; each program, and each part of one, has its own object."""
     take = undocumented("jax.extend.core.take_current_trace")
@@ -114,7 +106,6 @@ _TRANSFORMATIONS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
     "vmap": lambda function: jax.vmap(function)(np.zeros(1)),
     "jvp": lambda function: jax.jvp(function, (0.0,), (0.0,)),
     "grad": lambda function: jax.vjp(function, 0.0),
-    "jit": lambda function: jax.eval_shape(function, 0.0),
 }
 
 
@@ -127,7 +118,7 @@ def _classes() -> dict[str, type]:
         found.append(type(current_trace()))
         return x
 
-    with jax.core.eval_context():
+    with core.eval_context():
         for transformation in _TRANSFORMATIONS.values():
             transformation(function)
     return dict(zip(_TRANSFORMATIONS, found, strict=True))
@@ -137,19 +128,6 @@ def platform_of_mesh() -> str | None:
     """Return the platform of the devices of `jax.set_mesh` or `jax.shard_map`; None without a mesh."""
     device: Any = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
     return None if device is None else device.platform
-
-
-def numeric_settings() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Return a function whose context restores the current x64 and matmul precision in a later trace."""
-    config: Any = jax.config
-    wide, precision = config.jax_enable_x64, config.jax_default_matmul_precision
-
-    @contextlib.contextmanager
-    def again() -> Generator[None]:
-        with jax.enable_x64(wide), jax.default_matmul_precision(precision):
-            yield
-
-    return again
 
 
 def is_intercepted() -> bool:

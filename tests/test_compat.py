@@ -15,7 +15,7 @@ import pytest
 import based_jax as bj
 from based_jax import compat
 from based_jax.models import MixerSpec, ModelConfig
-from tests.arrays import normals
+from tests.arrays import normals, ones
 from tests.marks import slow_but
 from tests.patience import PATIENCE
 from tests.subprocesses import ROOT
@@ -137,7 +137,7 @@ def test_whether_operations_are_recorded():
 
 @pytest.mark.parametrize("name", compat.UNDOCUMENTED)
 def test_without_an_undocumented_name(name, without, monkeypatch):
-    x = np.ones((1, 3, 2), np.float32)
+    x = ones((1, 3, 2), np.float32)
     expected = bj.ops.rms_norm(x, x[0, 0])
     without(name)
     monkeypatch.setattr(compat.metadata, "version", lambda name: "0.10.2")
