@@ -7,7 +7,7 @@ servers.
 import dataclasses
 import functools
 import secrets
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -78,11 +78,12 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def sampler(self, vocab_size: int) -> Sampler:
         """Return the sampler; a setting out of its range, or a bias of an unknown token, is refused."""
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Sampler)}
+        given: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(Sampler)
+        }
+        given |= {name: None for name, values in _ALL.items() if given[name] in values}
         try:
-            made = Sampler(
-                **{name: None if value in _ALL.get(name, ()) else value for name, value in given.items()}
-            )
+            made = Sampler(**given)
         except ValueError as error:
             refuse(str(error).partition(" = ")[0], str(error))
         for token in made.logit_bias or ():

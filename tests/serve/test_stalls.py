@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from based_jax.serve import worker
 from tests.marks import release_but
 from tests.patience import PATIENCE
 from tests.serve.client import post_bytes, serving, slowly
@@ -60,8 +61,9 @@ def test_answers_that_take_too_long(make_engine):
 
 
 @pytest.mark.release
-def test_a_client_that_does_not_read(make_engine):
+def test_a_client_that_does_not_read(make_engine, monkeypatch):
     """Its answer is given up; meanwhile the others are answered, and its connection ends with the server."""
+    monkeypatch.setattr(worker, "CAPACITY", 32)
     with serving(make_engine(), LIMITS, drain_seconds=1) as client, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", client.port))
