@@ -8,7 +8,7 @@ import pytest
 import based_jax
 from based_jax import __main__ as console
 from based_jax import command_list
-from tests.conftest import ROOT
+from tests.floors import ROOT
 from tests.subprocesses import run_module
 
 PACKAGES = ["based_jax", "train"]

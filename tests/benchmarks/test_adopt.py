@@ -10,7 +10,7 @@ import pytest
 from benchmarks import adopt
 from pallas_kernels import choices
 from pallas_kernels.measured_pages import RESULTS
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 PAGES = {path.relative_to(ROOT).as_posix(): text for path, text in adopt.updated(ROOT).items()}
 

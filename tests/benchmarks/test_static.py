@@ -22,7 +22,7 @@ from benchmarks.static.hlo import Shape
 from benchmarks.static.parts import part_of
 from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
 from tests.benchmarks.refusals import expect_one_line
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 needs_plugin = pytest.mark.skipif(
     not any(map(importlib.util.find_spec, PLUGINS)), reason="needs jax's CUDA plugin (extra `inspect`)"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 WORDS = re.compile(
     r"\b(?:behind|in front|places?|sights?|seen|pieces?|rooms?|dear(?:er|est)?|told|tells?|without a word"

@@ -21,7 +21,7 @@ from based_jax.models import ModelConfig, param_count
 from based_jax.models.language_model import make_mixer
 from based_jax.training.lm_config import LMConfig, model_config
 from based_jax.training.recipes import read_recipe
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 # Takes the trainer's flags; the model's file decides the loss, order 3 fails.
 TRAINER = """

@@ -3,7 +3,7 @@
 import pytest
 
 from based_jax.experiments.hyper_lm import accounting
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from benchmarks.gpu_sections.summary import summary
 from pallas_kernels import adopt, backends, catalog, choices, measured_pages, tune, tuning
 from pallas_kernels.journal import SCHEMA, save
 from tests.commands import run_here
-from tests.conftest import ROOT
+from tests.floors import ROOT
 from tests.subprocesses import run_module
 
 H200 = "NVIDIA H200"

@@ -10,7 +10,7 @@ from based_jax.reports.__main__ import main
 from based_jax.reports.measured import Results, measured
 from based_jax.reports.page import page
 from based_jax.reports.states import held_bytes, state_bytes
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 RECALL = {
     "options": {"checkpoint": "hazyresearch/based-360m", "task": "fda", "data": "hub", "padding": "authors"},

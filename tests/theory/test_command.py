@@ -12,7 +12,7 @@ from rich.console import Console
 from based_jax.theory import __main__ as command
 from based_jax.theory import table
 from based_jax.theory.check import Check
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 GOOD = Check("Sums", "Zoology, lemma H.9", "against a sum", "N = 4", 1e-16, layers=2, layer_bound="2")
 BAD = Check("Too | few", "Based, theorem F.5", "degree * layers", "d = 3", 0.5, parameters=1024)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from based_jax.theory.check import EXACT
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 PAGE = (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
 HEAD, *SECTIONS = re.split(r"^## ", PAGE, flags=re.M)

@@ -22,7 +22,7 @@ from based_jax.experiments.conv_basis.approximations import UNIFORM, attend
 from based_jax.experiments.conv_basis.settings import SETTINGS
 from based_jax.experiments.slots import Slot
 from based_jax.training.lm_config import LMConfig
-from tests.conftest import ROOT
+from tests.floors import ROOT
 from tests.tolerances import FLOAT32, assert_close
 
 SMALL = dataclasses.replace(

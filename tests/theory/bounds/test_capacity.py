@@ -14,7 +14,7 @@ from based_jax.theory.bounds.capacity_curves import above, bound, curves, pairs_
 from based_jax.theory.bounds.linear_state import delta_rule
 from based_jax.theory.bounds.recall_bound import best_recall, bits_needed, table_recall
 from based_jax.theory.check import EXACT
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 pairs_ = st.integers(1, 50)
 values_ = st.integers(2, 1000)

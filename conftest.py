@@ -9,7 +9,7 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent
 
 # Before anything imports jax. As environment variables they also reach the commands that tests start.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -82,8 +82,11 @@ hypothesis.settings.load_profile("suite")
 PROGRAMS = 2 << 30
 """resident bytes above which a worker drops its compiled programs; without a limit each ends with 5 GB"""
 
-WITHOUT_CORE = ("benchmarks", "docs", "evals", "experiments", "published", "profile", "reports", "theory")
-"""directories of tests/ without core tests: nothing else in the library depends on the code that they test"""
+WITHOUT_CORE = tuple(
+    ROOT / "tests" / name
+    for name in ("benchmarks", "docs", "evals", "experiments", "published", "profile", "reports", "theory")
+)
+"""directories without core tests: nothing else in the library depends on the code that they test"""
 
 
 def pytest_addoption(parser):
@@ -106,9 +109,7 @@ def pytest_configure(config):
 
 def pytest_ignore_collect(collection_path, config):
     of_all = config.args_source is not pytest.Config.ArgsSource.ARGS  # a directory that is named is collected
-    if config.getoption("--core") and of_all and collection_path.parent == ROOT / "tests":
-        return collection_path.name in WITHOUT_CORE or None
-    return None
+    return (config.getoption("--core") and of_all and collection_path in WITHOUT_CORE) or None
 
 
 def pytest_collection_modifyitems(config, items):
