@@ -82,9 +82,12 @@ hypothesis.settings.load_profile("suite")
 PROGRAMS = 2 << 30
 """resident bytes above which a worker drops its compiled programs; without a limit each ends with 5 GB"""
 
-WITHOUT_CORE = tuple(
-    ROOT / "tests" / name
-    for name in ("benchmarks", "docs", "evals", "experiments", "published", "profile", "reports", "theory")
+WITHOUT_CORE = (
+    ROOT / "papers",
+    *(
+        ROOT / "tests" / name
+        for name in ("benchmarks", "docs", "evals", "experiments", "published", "profile", "reports")
+    ),
 )
 """directories without core tests: nothing else in the library depends on the code that they test"""
 
