@@ -51,7 +51,7 @@ def run(case: str) -> Stages:
     if kind == "step":
         config = bj.presets.get(preset)
         return _first_step(config, BATCH_SIZE, config.max_length)
-    from based_jax.experiments.hyper_lm.jobs import SCALES, models
+    from papers.hyper_self_attention.hyper_lm.jobs import SCALES, models
 
     scale = SCALES["cpu"]
     length = scale.lengths["B"]

@@ -11,7 +11,7 @@ from based_jax import command_list
 from tests.floors import ROOT
 from tests.subprocesses import run_module
 
-PACKAGES = ["based_jax", "train"]
+PACKAGES = ["based_jax", "papers", "train"]
 
 STARTS = re.compile(r'^if __name__ == "__main__":\n    (\w+\.)?run\(', re.M)
 COMMANDS = sorted(
@@ -76,7 +76,7 @@ def test_the_console_command_runs_every_command():
     names = ["convert", "export", "generate", "profile", "serve"]
     names += [f"train {name}" for name in ("lm", "mqar", "synthetic", "classify", "demo", "replay")]
     names += [f"eval {name}" for name in ("perplexity", "recall", "lm_eval")]
-    names += [f"experiments {name}" for name in ("mqar_tradeoff", "mqar_pairs", "hyper_lm", "conv_basis")]
+    names += [f"experiments {name}" for name in ("mqar_tradeoff", "mqar_pairs", "tasks")]
     assert set(names) <= set(known)
     assert not {"published", "based_jax"} & set(known)
     for name, (module, purpose) in known.items():
