@@ -86,7 +86,7 @@ WITHOUT_CORE = (
     ROOT / "papers",
     *(
         ROOT / "tests" / name
-        for name in ("benchmarks", "docs", "evals", "experiments", "published", "profile", "reports")
+        for name in ("benchmarks", "docs", "evals", "experiments", "published", "profile")
     ),
 )
 """directories without core tests: nothing else in the library depends on the code that they test"""

@@ -6,10 +6,10 @@ import pytest
 
 from based_jax.experiments import mqar_tradeoff
 from based_jax.published import table
-from based_jax.reports.__main__ import main
-from based_jax.reports.measured import Results, measured
-from based_jax.reports.page import page
-from based_jax.reports.states import held_bytes, state_bytes
+from papers.results.__main__ import main
+from papers.results.measured import Results, measured
+from papers.results.page import page
+from papers.results.states import held_bytes, state_bytes
 from tests.floors import ROOT
 
 RECALL = {
@@ -142,9 +142,9 @@ def test_the_command_writes_and_compares(tmp_path, capsys):
     out = tmp_path / "results.md"
     flags = ["--results", str(ROOT / "results"), "--out", str(out)]
     assert main([*flags, "--check"]) == 1
-    assert "results.md is not up to date: run python -m based_jax.reports" in capsys.readouterr().err
+    assert "results.md is not up to date: run python -m papers.results" in capsys.readouterr().err
     assert main(flags) == main([*flags, "--check"]) == 0
-    assert out.read_text() == (ROOT / "docs" / "results.md").read_text()
+    assert out.read_text() == (ROOT / "papers" / "results" / "README.md").read_text()
 
 
 def test_an_evaluation_of_no_published_model_is_named(tmp_path, capsys):

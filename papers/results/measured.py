@@ -8,11 +8,11 @@ from based_jax.models import param_count, presets
 from based_jax.published.flops import training_flops
 from based_jax.published.models import preset_of, run_of
 from based_jax.published.tables import Row, Table, names, table
-from based_jax.reports.claims import recomputed
-from based_jax.reports.evaluations import Evaluation, read_evaluations
-from based_jax.reports.states import state_bytes
-from based_jax.reports.studies import Run, cell_of, read_runs
 from based_jax.validate import expect
+from papers.results.claims import recomputed
+from papers.results.evaluations import Evaluation, read_evaluations
+from papers.results.states import state_bytes
+from papers.results.studies import Run, cell_of, read_runs
 
 Cells = dict[tuple[int, str], float]
 """Our values by row number, from 0, and column."""

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from based_jax.published import names, number, table
-from based_jax.reports.claims import against_attention, gap_share, hit_share, recomputed
+from papers.results.claims import against_attention, gap_share, hit_share, recomputed
 
 CONTRADICTED = {
     "recall_1b_50b": 9.76,

@@ -1,4 +1,4 @@
-"""Write the page of published results, docs/results.md: ``python -m based_jax.reports``."""
+"""Write the page of published results, papers/results/README.md: ``python -m papers.results``."""
 
 import sys
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from based_jax import command
-from based_jax.reports.measured import Results
-from based_jax.reports.page import page
 from based_jax.validate import expect
+from papers.results.measured import Results
+from papers.results.page import page
 
-PROG = "python -m based_jax.reports"
+PROG = "python -m papers.results"
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Options:
 
     results: Path = Path("results")
     """directory with our results: evals/*.json and the directories of studies"""
-    out: Path = Path("docs/results.md")
+    out: Path = Path("papers/results/README.md")
     """file of the page"""
     check: bool = False
     """compare with the page instead of writing it; the exit status is 1 if it differs"""

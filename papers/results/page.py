@@ -1,13 +1,13 @@
-"""Write docs/results.md: every published table next to our values."""
+"""Write papers/results/README.md: every published table next to our values."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from based_jax.published.tables import Column, Table, names, shared_columns, table
-from based_jax.reports.measured import Cells, Results, measured
-from based_jax.reports.states import held_bytes
-from based_jax.reports.studies import STUDIES, UNPRINTED, Run, runs_of
 from pallas_kernels import markdown
+from papers.results.measured import Cells, Results, measured
+from papers.results.states import held_bytes
+from papers.results.studies import STUDIES, UNPRINTED, Run, runs_of
 
 _ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 _SECTIONS = {"claims": "Claims", "based": "Based", "zoology": "Zoology", "hyperattention": "HyperAttention"}
@@ -121,7 +121,7 @@ def _rows(run: Run) -> str:
 
 def _unprinted(directory: Path) -> list[str]:
     """Describe the figures of synthetic tasks that print no numbers, with our runs of their studies."""
-    parts = ["## Figures without printed numbers", "[Recall](recall.md) discusses our runs."]
+    parts = ["## Figures without printed numbers", "[Recall](../../docs/recall.md) discusses our runs."]
     for figure, (study, shows) in UNPRINTED.items():
         parts += [f"### {figure}", shows]
         for run in runs_of(directory, study) if study not in STUDIES.values() else ():
@@ -146,7 +146,7 @@ def _join_lists(parts: Sequence[str]) -> list[str]:
 _HEAD = """\
 # Published results
 
-Written by `python -m based_jax.reports`. This page has every table of results in the papers, and compares our
+Written by `python -m papers.results`. This page has every table of results in the papers, and compares our
 values with the published ones. The published values come from the data files in `based_jax/published/data`.
 In Python:
 
@@ -161,13 +161,14 @@ assert found.about["lambada_ppl"].better == "lower"
 - A column "ours" follows each column for which we have a value; "-" is a cell that was not run. A table
   without such a column has no value of ours yet: most need a GPU, or data and checkpoints from the network.
 - These values are computed when the page is written. `size`, `parameters`: `bj.param_count` of the preset
-  ([presets](presets.md)). `tflops`: the papers' formulas on the preset. `state_bytes`: `state_size` of our
-  mixers, four bytes for each float of the papers' formulas. `held`: the bytes that `init_state` allocates.
+  ([presets](../../docs/presets.md)). `tflops`: the papers' formulas on the preset. `state_bytes`:
+  `state_size` of our mixers, four bytes for each float of the papers' formulas. `held`: the bytes that
+  `init_state` allocates.
 - All other values come from files. An evaluation's `--json results/evals/NAME.json` fills the cells of its
   checkpoint, which the last component of the hub id or directory identifies. A study below `results` fills
-  the cells of its figure if it ran at `--scale paper`. `python -m based_jax.reports` then writes this page
+  the cells of its figure if it ran at `--scale paper`. `python -m papers.results` then writes this page
   again.
 - The commands below a table measure one of its rows. The commands for the other rows differ in the
-  checkpoint, preset or task. [Evaluation](evaluation.md) explains what they need.
+  checkpoint, preset or task. [Evaluation](../../docs/evaluation.md) explains what they need.
 - The [end](#columns) of the page explains columns that several tables have. Arrows show which direction is
   better."""
