@@ -1,4 +1,4 @@
-"""Check a paper's statements by programs, and print them as one table."""
+"""Check a paper's statements by programs, and print them as tables."""
 
 import sys
 import time
@@ -6,20 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from based_jax import command, plot
 from based_jax.validate import expect, expect_choice
+from pallas_kernels import markdown
 from papers.check import Check
 
 Groups = Mapping[str, Callable[[int], Iterable[Check]]]
 """Group of statements -> a function from the seed of the random instances to its rows."""
-
-MIN_WIDTH = 120
-"""Minimum width of the table; wider terminals are used in full."""
 
 
 @dataclass(frozen=True)
@@ -72,34 +67,19 @@ def _rows(group: str, checks: Callable[[int], Iterable[Check]], seed: int) -> li
 
 
 def show(rows: Mapping[str, Sequence[Check]]) -> None:
-    """Print the table: a statement over its source, the comparison over the sizes."""
-    console = Console(highlight=False)
-    console.width = max(console.width, MIN_WIDTH)
-    table = Table(box=SIMPLE_HEAD, title="Statements of the paper, run", title_justify="left", expand=True)
-    table.add_column(_over("statement", "source"), ratio=8)
-    table.add_column(_over("what was compared", "sizes"), ratio=8)
-    table.add_column(_over("layers", "the bound"), ratio=4)
-    table.add_column(_over("parameters", "the bound"), ratio=4)
-    table.add_column("error", justify="right", no_wrap=True)
-    table.add_column("holds", no_wrap=True)
+    """Print a table of each group: statements, what was compared, counts and bounds, and errors."""
+    heads = ("statement", "source", "compared", "sizes", "layers", "bound", "parameters", "bound", "error")
     for group, checks in rows.items():
-        table.add_row(Text(group, "bold"))
-        for position, check in enumerate(checks):
-            table.add_row(
-                _over(check.statement, check.source),
-                _over(check.checked, check.sizes),
-                _over(_count(check.layers), check.layer_bound),
-                _over(_count(check.parameters), check.parameter_bound),
-                "0" if check.error == 0 else f"{check.error:.1e}",
-                Text("yes") if check.holds else Text("NO", "bold red"),
-                end_section=position == len(checks) - 1,
-            )
-    console.print(table)
+        lines = [
+            [
+                *(check.statement, check.source, check.checked, check.sizes),
+                *(_count(check.layers), check.layer_bound, _count(check.parameters), check.parameter_bound),
+                f"{check.error:.1e}" + ("" if check.holds else " DOES NOT HOLD"),
+            ]
+            for check in checks
+        ]
+        print(f"## {group}\n", *markdown.table(heads, lines, words=range(4)), "", sep="\n")
 
 
 def _count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
-
-
-def _over(first: str, second: str) -> Text:
-    return Text(f"{first}\n").append(second, "dim") if second else Text(first)

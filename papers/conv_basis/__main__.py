@@ -120,7 +120,7 @@ _REPLACED = (
 
 
 def _draw(setting: Setting, parts: Sequence[str], out: Path) -> None:
-    """Draw the curves of the parts; for `pictures` draw all stored curves, and illustrations."""
+    """Draw the curves of the parts; for `pictures` all stored curves."""
     title = "Error of attention through k segments"
     ends = (
         "Starts of segments: equally spaced, geometric, or recovered from the scores. All columns of a "
@@ -139,9 +139,6 @@ def _draw(setting: Setting, parts: Sequence[str], out: Path) -> None:
     if rows and {"recovered", "pictures"} & set(parts):
         facts = _REPLACED.format(**rows[0])
         figures.draw_replaced(report.lines(rows), facts, out / "recovered.png")
-    if "pictures" in parts:
-        figures.draw_sum(out / "sum.png")
-        figures.draw_masks(out / "masks.png")
 
 
 if __name__ == "__main__":

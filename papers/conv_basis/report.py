@@ -6,8 +6,7 @@ from typing import Any
 
 from based_jax.experiments.results import Rows, read
 from pallas_kernels import markdown
-from papers.conv_basis.approximations import THRESHOLDS, UNIFORM, WINDOW
-from papers.conv_basis.drawn import TOLERANCE
+from papers.conv_basis.approximations import WINDOW
 from papers.conv_basis.heads import FIGURE_TOKENS, TOLERANCES
 from papers.conv_basis.recovered import SEARCHES
 from papers.conv_basis.settings import SETTINGS
@@ -26,17 +25,14 @@ def write(scale: str, out: Path) -> Path:
     """Write README.md from the files in the directory."""
     parts = [f"# {TITLE}", f"{SOURCE}. {SETTINGS[scale].about}."]
     parts.append(f"```\npython -m papers.conv_basis --scale {scale} --out {out}\n```")
-    names = ("structured", "curves", "trained", "recovered")
-    structured, drawn, trained, recovered = (read(out / f"{name}.jsonl") for name in names)
+    names = ("structured", "trained", "recovered")
+    structured, trained, recovered = (read(out / f"{name}.jsonl") for name in names)
     if structured:
         parts += ["## Inputs with a known basis", _STRUCTURED, _structured(structured)]
-    if drawn:
-        parts += ["## Error against the number of segments", _LINES.format(**drawn[0]), _curves(drawn)]
     if trained:
         (model, *_), heads = read(out / "training.jsonl"), [row for row in trained if "terms" in row]
-        head_lines = error_curves(trained)
         about = _TRAINED.format(tokens=FIGURE_TOKENS, perplexity=model["perplexity"], **heads[0])
-        parts += ["## Heads of a trained model", about, _heads(heads), _curves(head_lines)]
+        parts += ["## Heads of a trained model", about, _heads(heads)]
     if recovered:
         parts += ["## The model with other attention", _REPLACED.format(**recovered[0]), replaced(recovered)]
         parts += ["Relative errors of the outputs:", replaced(recovered, ERROR)]
@@ -53,8 +49,6 @@ FIGURES = {
     "trained.png": "Errors against the number of segments, a trained model's heads",
     "recovered.png": "Loss and errors of outputs by k, with fixed and with recovered starts",
     "heads.png": "Heat maps of q k^T, and their diagonals' means",
-    "sum.png": "A sum of three sub-convolution matrices",
-    "masks.png": "Masks with structure",
 }
 """Captions by file"""
 
@@ -63,20 +57,13 @@ threshold. Errors of outputs are the largest, over the largest value, against ex
 bounds are of exact arithmetic: 2 tanh(e / 2), and the paper's 2 (exp(e) - 1), for the largest error e of a
 score. The minimal k is that of scores that are equal to rounding: with noise it is N."""
 
-_LINES = f"""The relative error of attention's outputs (Frobenius norm), means of {{draws}} draws. Segments
-start equally spaced, at powers of a number (0, 1, 2, 4, ... for log2 N + 1 of them), or where columns differ
-in their first {WINDOW} lags by more than a threshold: of {THRESHOLDS} thresholds the smallest that makes no
-more than k segments. The last {WINDOW - 1} columns start none that way, so that its last point is not 0. Each
-segment's columns are all taken to be as its first, the anchor, or as their mean, which takes all N^2 scores
-and is a yardstick only. Where starts would coincide there are fewer than asked for; the numbers in
-parentheses are those that there are. "{UNIFORM}" is attention without scores."""
 
 _TRAINED = """The paper's figure 1b is one q k^T of Llama 3 for a sentence (SST-2) of {tokens} tokens. This is
 not that: it is a model of two layers, trained here on bytes of Python's standard library (perplexity
 {perplexity:.2f} per byte of held-out text), on {texts} held-out texts of {length} bytes. Toeplitz share: of
 the variance of the scores that the means of the diagonals explain, mean and range over the texts. k at e:
 segments so that no score is off by more than e, greedily; the mean over the texts, and in parentheses for
-{tokens} bytes of the first text. Errors below are means over the texts."""
+{tokens} bytes of the first text."""
 
 _REPLACED = """Bits per byte of {texts} held-out texts of {length} bytes, with other attention in both layers
 and the weights as they were trained with softmax attention: through k segments with equally spaced or
@@ -104,18 +91,6 @@ def _structured(rows: Rows) -> str:
         errors = [f"{x:.1e}" for x in (*numbers, single["output_error"])]
         lines.append([row["input"], *sizes, str(row["minimal_terms"]), found, *errors])
     return "\n".join(markdown.table(heads, lines))
-
-
-def _curves(rows: Rows) -> str:
-    tables = []
-    for name in dict.fromkeys(row["input"] for row in rows):
-        lines = {row["line"]: row["points"] for row in rows if row["input"] == name}
-        uniform = lines.pop(UNIFORM)[0][1]
-        tables.append(_by_count(f"{name} ({UNIFORM} {uniform:.3f})", lines))
-    more = {row["input"]: row["terms_at_tolerance"] for row in rows if "terms_at_tolerance" in row}
-    said = ", ".join(f"{name}: {count:g}" for name, count in more.items())
-    ending = [f"Segments so that no score is off by more than {TOLERANCE}: {said}."] if more else []
-    return "\n\n".join([*tables, *ending])
 
 
 def _by_count(head: str, lines: Mapping[str, Sequence[Sequence[float]]]) -> str:

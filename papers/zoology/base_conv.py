@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from based_jax.validate import expect, expect_array
-
 Matrix = np.ndarray
 """A float64 array with two axes."""
 
@@ -39,15 +37,8 @@ class Layer:
     circular: bool = False
     """whether the convolution wraps around"""
 
-    def __post_init__(self) -> None:
-        length, width = np.shape(self.filters)
-        expect_array("weights", self.weights, (width, width))
-        for name in ("bias_1", "bias_2"):
-            expect_array(name, getattr(self, name), (length, width))
-
     def __call__(self, u: Matrix) -> Matrix:
         """Apply the layer to u, (N, D); return (N, D)."""
-        expect_array("u", u, self.filters.shape)
         conv = convolve(self.filters, u, self.circular)
         return (u @ self.weights + self.bias_1) * (conv + self.bias_2)
 
@@ -88,17 +79,9 @@ class Stack:
     layers: tuple[Layer, ...] = ()
     """each of that shape; no layer is the identity"""
 
-    def __post_init__(self) -> None:
-        for layer in self.layers:
-            expect_array("filters of a layer", layer.filters, self.shape)
-
     def __call__(self, u: Matrix, shape: Shape | None = None) -> Matrix:
         """Apply the layers to u, (N, D); return the top left corner, of `shape` (default: that of u)."""
-        expect_array("u", u, (None, None))
         rows, columns = shape or u.shape
-        for name, size in (("u.shape", u.shape), ("shape", (rows, columns))):
-            fits = size[0] <= self.shape[0] and size[1] <= self.shape[1]
-            expect(fits, name, size, f"at most the inner shape {self.shape}")
         y = np.zeros(self.shape)
         y[: u.shape[0], : u.shape[1]] = u
         for layer in self.layers:
@@ -134,6 +117,5 @@ def convolve(filters: Matrix, u: Matrix, circular: bool = False) -> Matrix:
 
 def stack(layers: Sequence[Layer]) -> Stack:
     """Return the stack of at least one layer."""
-    expect(len(layers) > 0, "layers", layers, "at least one")
     length, width = layers[0].filters.shape
     return Stack((length, width), tuple(layers))

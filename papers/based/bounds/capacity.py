@@ -19,7 +19,6 @@ from math import sqrt
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.based.bounds.linear_state import outer_products
 from papers.zoology.base_conv import Matrix
 
@@ -40,7 +39,6 @@ def simulated_recall(
     `write` makes the state, of `shape` (d_k, d_v), from keys and values, which are P different ones of
     V = `values` known values.
     """
-    expect(0 < pairs <= values, "pairs", pairs, f"1 to values = {values}")
     right = 0
     for _ in range(trials):
         keys, known = _unit(rng, pairs, shape[0]), _unit(rng, values, shape[1])
@@ -51,8 +49,6 @@ def simulated_recall(
 
 def expected_recall(pairs: int, shape: tuple[int, int], values: int) -> float:
     """Return the formula above, with the arguments of `simulated_recall`; a state of at least 3 x 3."""
-    expect(0 < pairs <= values, "pairs", pairs, f"1 to values = {values}")
-    expect(min(shape) >= 3, "shape", shape, "at least 3 x 3")
     rho = (pairs - 1) / shape[0]
     (x, of_x), (a, of_a) = _overlaps(shape[1]), _overlaps(shape[0])
     right, length = 1 + sqrt(rho) * x, np.sqrt(1 + 2 * sqrt(rho) * x + rho) + np.finfo(float).tiny

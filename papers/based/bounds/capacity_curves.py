@@ -16,7 +16,6 @@ from based_jax.experiments.mqar_tradeoff import of_figure_2, published_points
 from based_jax.experiments.panels import Line, lines, published, state_bytes
 from based_jax.experiments.results import Results, best
 from based_jax.files import read_json
-from based_jax.validate import expect, expect_choice
 from papers.based.bounds.capacity import expected_recall
 from papers.based.bounds.recall_bound import best_recall, table_recall
 
@@ -35,9 +34,7 @@ def curves(directory: Path) -> list[Line]:
 
     The models are of the families in the paper's figure.
     """
-    expect((directory / "study.json").is_file(), "directory", str(directory), "one with study.json")
     study = read_json(directory / "study.json")
-    expect_choice("study", study["study"], ("mqar_tradeoff",))
     rows = of_figure_2(best(Results(directory / "results.jsonl").rows))
     return [*theory(study["scale"]), *lines(rows, state_bytes)]
 
@@ -78,6 +75,5 @@ def above(curve: Sequence[Line], scale: str) -> list[tuple[str, float, float]]:
 
 def pairs_and_values(scale: str) -> tuple[list[int], int]:
     """Return the pairs of each test, and how many values there are: the upper half of the vocabulary."""
-    expect_choice("scale", scale, tuple(DATA))
     segments = DATA[scale]["test"].split(",")
     return [int(segment.split(":")[1]) for segment in segments], DATA[scale]["vocab_size"] // 2

@@ -13,7 +13,6 @@ matches twice.
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.check import EXACT
 from papers.zoology.base_conv import Matrix, Stack
 from papers.zoology.basic_layers import delta, one_layer
@@ -29,8 +28,6 @@ def coefficients(values: np.ndarray) -> np.ndarray:
 
     Row i belongs to the product of the variables that are 1 in row i of `points`. Exact for integers.
     """
-    count = len(values)
-    expect(count > 0 and count & (count - 1) == 0, "len(values)", count, "a power of two")
     result = values.copy()
     for variable in range(_variables(values)):
         pairs = result.reshape(-1, 2, 2**variable, *values.shape[1:])
@@ -68,7 +65,6 @@ def layers_for(degree: int) -> int:
 
     The paper states log2(2 d), one less where d is a power of two; its proof excludes L = log2(2 d) as well.
     """
-    expect(degree > 0, "degree", degree, "at least 1")
     return (degree - 1).bit_length()
 
 
@@ -79,8 +75,6 @@ def recall(bits: int, pairs: int, first: bool = False) -> np.ndarray:
     of all that match are added. Returns (2^n,) integers, n = d + i (d + 1), in the order of `points` of
     query, keys, values.
     """
-    expect(bits > 0, "bits", bits, "at least 1")
-    expect(pairs > 0, "pairs", pairs, "at least 1")
     inputs = points(bits + pairs * (bits + 1)).astype(int)
     query, keys, values = np.split(inputs, [bits, bits * (pairs + 1)], axis=1)
     match = (query[:, None] == keys.reshape(-1, pairs, bits)).all(axis=2)

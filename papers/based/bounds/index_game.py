@@ -14,8 +14,6 @@ from functools import reduce
 from itertools import product
 from typing import Any
 
-from based_jax.validate import expect
-
 String = tuple[int, ...]
 """Alice's bits."""
 
@@ -49,7 +47,6 @@ class Game:
 
 def play(model: Model, bits: int) -> Game:
     """Play every string of Alice's and every index of Bob's."""
-    expect(bits > 0, "bits", bits, "at least 1")
     first_with: dict[Hashable, String] = {}
     wrong, collision = 0, None
     for string in product((0, 1), repeat=bits):

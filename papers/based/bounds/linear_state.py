@@ -8,19 +8,16 @@ bound; the delta rule keeps the newest pair exact, at the cost of the others.
 
 import numpy as np
 
-from based_jax.validate import expect, expect_array
 from papers.zoology.base_conv import Matrix
 
 
 def outer_products(keys: Matrix, values: Matrix) -> Matrix:
     """S = sum_i k_i v_i^T, (P, d) and (P, d_v) to (d, d_v): linear attention without normaliser."""
-    expect_array("values", values, (len(keys), None))
     return keys.T @ values
 
 
 def delta_rule(keys: Matrix, values: Matrix) -> Matrix:
     """S <- S + k (v - S^T k)^T, pair by pair, for keys of length 1: what the state recalls is replaced."""
-    expect_array("values", values, (len(keys), None))
     state = np.zeros((keys.shape[1], values.shape[1]))
     for key, value in zip(keys, values, strict=True):
         state += np.outer(key, value - key @ state)
@@ -34,8 +31,6 @@ def squared_error(state: Matrix, keys: Matrix, values: Matrix) -> float:
 
 def orthonormal(rng: np.random.Generator, pairs: int, width: int) -> Matrix:
     """Draw random keys, (P, d): the first d orthonormal, the others of length 1."""
-    expect(pairs > 0, "pairs", pairs, "at least 1")
-    expect(width > 0, "width", width, "at least 1")
     basis = np.linalg.qr(rng.normal(size=(width, width)))[0]
     others = rng.normal(size=(max(pairs - width, 0), width))
     return np.vstack([basis, others / np.linalg.norm(others, axis=1, keepdims=True)])[:pairs]

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from itertools import count
 from math import comb, log2
 
-from based_jax.validate import expect
-
 
 @dataclass(frozen=True)
 class Growth:
@@ -43,16 +41,12 @@ def layers_needed(pairs: int, width: int, alpha: float = 1.0) -> int:
 
     The keys differ, so tokens have at least log2 N bits, their `width`; parameters have alpha log2 N.
     """
-    expect(pairs > 1, "pairs", pairs, "at least 2")
-    expect(log2(pairs) <= width <= pairs, "width", width, f"log2 N to N = {pairs}")
     held = (monomials(width, 2**i) * coefficient_bits(log2(pairs), i, alpha) for i in count())
     return next(layers for layers, bits in enumerate(held) if bits >= pairs)
 
 
 def growth(log_pairs: float, epsilon: float, alpha: float = 1.0) -> Growth:
     """Return the theorem's two sides at N = 2^log_pairs."""
-    expect(log_pairs >= 2, "log_pairs", log_pairs, "at least 2")
-    expect(0 < epsilon <= 1, "epsilon", epsilon, "in (0, 1]")
     log_width = log_pairs ** (1 - epsilon)
     held = (2**i * log_width + log2(coefficient_bits(log_pairs, i, alpha)) for i in count())
     layers = next(layers for layers, bits in enumerate(held) if bits >= log_pairs)

@@ -15,7 +15,6 @@ import numpy as np
 
 from based_jax import mixers
 from based_jax.mixers import Mixer
-from based_jax.validate import expect
 from papers.based.bounds.degree import points
 from papers.based.bounds.index_game import Collision, collide
 
@@ -50,7 +49,6 @@ class States:
 
 def run(name: str, length: int, d_model: int = 8, seed: int = 0, **options: Any) -> States:
     """Play the index game with a mixer on random tokens; all 2^length strings are one batch."""
-    expect(length > 0, "length", length, "at least 1")
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True):
         mixer = mixers.make(name, d_model=d_model, dtype=jnp.float64, **options)

@@ -11,18 +11,12 @@ H bits; guessing, a = 1 / V, takes none.
 
 from math import lgamma, log, log2
 
-from based_jax.validate import expect
-
 
 def bits_needed(recall: float, pairs: int, values: int, distinct: bool = False) -> float:
     """Return the bits of the state that a mean recall a from 1 / V to 1 takes at least.
 
     Of P = `pairs` pairs, with V = `values` values, no two of them the same if `distinct`.
     """
-    expect(pairs > 0, "pairs", pairs, "at least 1")
-    expect(values > 1, "values", values, "at least 2")
-    expect(not distinct or pairs <= values, "pairs", pairs, f"at most values = {values}, if distinct")
-    expect(1 / values <= recall <= 1, "recall", recall, f"1 / values = {1 / values} to 1")
     entropy = pairs * log2(values)
     if distinct:
         entropy = (lgamma(values + 1) - lgamma(values - pairs + 1)) / log(2)
@@ -33,7 +27,6 @@ def bits_needed(recall: float, pairs: int, values: int, distinct: bool = False) 
 
 def best_recall(bits: float, pairs: int, values: int, distinct: bool = False) -> float:
     """Return the largest mean recall with so many bits, by bisection; other arguments as in `bits_needed`."""
-    expect(bits >= 0, "bits", bits, "at least 0")
     low, high = 1 / values, 1.0
     if bits >= bits_needed(high, pairs, values, distinct):
         return high

@@ -19,7 +19,6 @@ needed. The theorem's inner matrix is O(n log n) on both sides, n = max(N, d); t
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.zoology.base_conv import Matrix, Stack
 from papers.zoology.primitives.column_blocks import Part, block, gated, repeated, rewrite
 from papers.zoology.primitives.one_hot import code_width, codes, one_hot, one_hot_layers
@@ -59,8 +58,6 @@ def layers(length: int, tokens: int) -> int:
 
 def inner_shape(length: int, tokens: int) -> tuple[int, int]:
     """Return (N~, D~) of `solver`: N rows; the values' bits take N b' columns; the rest share the others."""
-    for name, size in (("length", length), ("tokens", tokens)):
-        expect(size > 0, name, size, "at least 1")
     bits, value_bits = code_width(length), code_width(tokens)
     shared = max((3 + bits) * tokens, length * bits, tokens * value_bits)
     return length, shared + length * value_bits

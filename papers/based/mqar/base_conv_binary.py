@@ -21,7 +21,6 @@ O(c log^2 c).
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.based.bounds.degree import layers_for
 from papers.based.mqar.base_conv import running_sum
 from papers.zoology.base_conv import Matrix, Stack
@@ -78,6 +77,4 @@ def layers_needed(bits: int) -> int:
 
 def inner_shape(length: int, bits: int) -> tuple[int, int]:
     """Return (N~, D~) of `solver`: N rows, a c (a + 2) columns."""
-    expect(length > 0, "length", length, "at least 1")
-    expect(bits > 0, "bits", bits, "at least 1")
     return length, bits * 2**bits * (bits + 2)

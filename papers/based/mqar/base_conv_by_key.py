@@ -24,7 +24,6 @@ from itertools import count
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.based.mqar.base_conv import running_sum
 from papers.zoology.base_conv import Stack
 from papers.zoology.basic_layers import delta
@@ -67,7 +66,6 @@ def layers(tokens: int, base: int = 2) -> int:
 
 def inner_shape(length: int, tokens: int, base: int = 2) -> tuple[int, int]:
     """Return (N~, D~) of `solver`: N rows, d (3 + p r) columns."""
-    expect(length > 0, "length", length, "at least 1")
     return length, tokens * (3 + digit_count(tokens, base) * base)
 
 
@@ -79,6 +77,4 @@ def p_hot(tokens: int, base: int) -> np.ndarray:
 
 def digit_count(tokens: int, base: int) -> int:
     """Return p, the digits that d numbers need in base r: the smallest p >= 1 with r^p >= d."""
-    expect(tokens > 0, "tokens", tokens, "at least 1")
-    expect(base > 1, "base", base, "at least 2")
     return next(digits for digits in count(1) if base**digits >= tokens)

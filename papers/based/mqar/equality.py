@@ -10,7 +10,6 @@ query always finds its own key.
 
 import numpy as np
 
-from based_jax.validate import expect_array
 from papers.zoology.base_conv import Matrix, Stack
 
 
@@ -25,8 +24,6 @@ def equal(solver: Stack, first: np.ndarray, second: np.ndarray, value: np.ndarra
 
 def instance(first: np.ndarray, second: np.ndarray, value: np.ndarray) -> Matrix:
     """Return the rows (u_1, u_1, value) and (u_2, u_2, value) of [Q | K | V], (2, 3 d)."""
-    for name, token in (("first", first), ("second", second)):
-        expect_array(name, token, value.shape)
     return np.stack([np.concatenate([token, token, value]) for token in (first, second)])
 
 

@@ -12,7 +12,6 @@ length.
 
 import numpy as np
 
-from based_jax.validate import expect, expect_array
 from papers.zoology.base_conv import Matrix
 
 
@@ -21,8 +20,6 @@ def solve(u: Matrix) -> Matrix:
 
     Rows 2, 5, ... have the signs 2 v - 1 of the first match, or zeros; other rows are 0.
     """
-    expect_array("u", u, ("3 T", "d"), "floating")
-    expect(len(u) % 3 == 0, "rows of u", len(u), "a multiple of 3")
     q, k, v = projections(u)
     return first_match(match(q, k)) @ v
 

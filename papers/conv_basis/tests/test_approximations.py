@@ -70,32 +70,6 @@ def test_anchors_are_the_first_columns_and_means_are_the_nearest(seed, length):
     np.testing.assert_allclose(near.averaged(scores, everywhere), scores, atol=1e-12)
 
 
-def test_outputs_are_means_with_exponential_weights():
-    rng = np.random.default_rng(0)
-    scores, v = rng.normal(size=(7, 7)) * 300, rng.normal(size=(7, 3))  # exp(300) is much, exp(900) too much
-    y = near.attend(scores, v)
-    for i in range(7):
-        weights = np.exp(scores[i, : i + 1] - scores[i, : i + 1].max())
-        np.testing.assert_allclose(y[i], weights @ v[: i + 1] / weights.sum(), atol=1e-14)
-
-
-@given(st.integers(1, 600), st.data())
-def test_grids_of_starts(length, data):
-    terms = data.draw(st.integers(1, length))
-    equal, geometric = near.equal_starts(length, terms), near.geometric_starts(length, terms)
-    assert len(equal) == terms
-    assert np.ptp(np.diff(equal, append=length)) <= 1
-    assert len(geometric) <= terms
-    for starts in (equal, geometric):
-        assert starts[0] == 0
-        assert (np.diff(starts) > 0).all()
-        assert starts[-1] < max(length, 2)
-
-
-def test_geometric_starts_are_powers_of_two():
-    assert near.geometric_starts(512, 10).tolist() == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256]
-
-
 def test_curves_of_known_segments():
     """Recovered starts do what they can; all columns are exact; no line is better than the nearest scores."""
     case = drawn(inputs.rotary_segments)
@@ -118,16 +92,6 @@ def test_curves_of_known_segments():
     averages = np.cumsum(v, axis=0) / np.arange(1, LENGTH + 1)[:, None]
     exact = near.attend(case.q @ case.k.T, v)
     assert lines[near.UNIFORM][0][1] == pytest.approx(near.relative_error(averages, exact))
-
-
-def test_zeros_are_a_segment():
-    scores = np.tril(np.ones((6, 6)))
-    assert near.minimal_terms(scores, 0.1) == near.minimal_terms(0.01 * scores, 0.1) == 1
-    scores[:, :2] = 0
-    assert near.minimal_terms(scores, 0.1) == 2
-    scores[5, 5] = 3
-    assert near.minimal_terms(scores, 0.1) == 3
-    assert near.minimal_terms(scores, 2.0) == 2
 
 
 def test_how_toeplitz_scores_are():

@@ -5,16 +5,15 @@ Embeddings are tables (S, d). With weights C and W a layer computes the table of
 (Ustaomeroglu & Qu 2025, theorem 3.1), and some interactions need them: `rank_bound`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from based_jax.typing import Float
-from based_jax.validate import expect, expect_array
 from papers.hyper_self_attention.interactions import embeddings, environments
 from papers.hyper_self_attention.interactions.data import Interactions
-from papers.hyper_self_attention.interactions.transform import expect_forms, on_axes
+from papers.hyper_self_attention.interactions.transform import on_axes
 
 
 class Weights(NamedTuple):
@@ -34,11 +33,6 @@ def exact(
     of `table` must be linearly independent. C[x_a, x_b, ...] = f[a, b, ...] and W[x_b, ...] = w[b, ...] as
     multilinear forms: C = B^T F B for orthonormal rows.
     """
-    expect_array("table", table, ("S", "d"), "floating")
-    size = len(table)
-    rank = int(np.linalg.matrix_rank(table))
-    expect(rank == size, "rank of table", rank, f"{size}, linearly independent rows")
-    expect_forms(size, f=f, w=w)
     inverse = np.linalg.pinv(table)
     return Weights(on_axes(inverse, f, f.ndim), on_axes(inverse, w, f.ndim - 1))
 
@@ -65,7 +59,6 @@ def low_rank(interactions: Interactions, rank: int) -> Approximation:
     d <= 2 rank + rank(w), |y - y*| <= L max_b |w_b| sigma_{rank+1}(f).
     """
     f, w = interactions.f, interactions.w
-    expect(0 <= rank <= len(f), "rank", rank, f"0..{len(f)}, the number of symbols")
     left, values, right = np.linalg.svd(f)
     kept = (left[:, :rank] * values[:rank]) @ right[:rank]
     table = _orthonormal(np.concatenate([left[:, :rank], right[:rank].T, _orthonormal(w)], axis=1))
@@ -94,47 +87,6 @@ def rank_bound(interactions: Interactions, width: int) -> float:
     return float(np.linalg.norm(np.linalg.svd(tables, compute_uv=False)[:, width:]))
 
 
-def parameters(size: int, outputs: int, length: int) -> tuple[int, int]:
-    """Count the weights that represent any interactions: of self-attention, and at least of a dense layer.
-
-    S^2 + S d2 for self-attention at every length. Without shared weights each of the L outputs has the S^2
-    values of f for each of its L summands, L^2 S^2 (theorem 3.2, a count: the paper leaves open how the dense
-    layer reads symbols).
-    """
-    return size**2 + size * outputs, length**2 * size**2
-
-
-def heads(table: Float[np.ndarray, "S S d2"]) -> Weights:
-    """Construct self-attention for any transform T[a, b, k] and one-hot embeddings with the fewest heads.
-
-    The effect of b on all others is the matrix T[:, b, :]; a head adds a matrix of rank 1 to each of them. So
-    their largest rank is necessary, and by their singular vectors sufficient: c (H, S, S) and w (H, S, d2),
-    for `layers.multi_head`.
-    """
-    expect_array("table", table, ("S", len(table), "d2"), "floating")
-    slices = np.moveaxis(table, 1, 0)
-    number = max(1, int(np.linalg.matrix_rank(slices).max()))
-    left, values, right = np.linalg.svd(slices, full_matrices=False)
-    c = np.einsum("bah,bh->hab", left, values)[:number]
-    return Weights(c, np.moveaxis(right, 1, 0)[:number])
-
-
-def skip_trigrams() -> tuple[Weights, Float[np.ndarray, "S S d2"]]:
-    """Construct one head of HyperAttention for "keep ... in" -> "mind" and "keep ... at" -> "bay".
-
-    In a head of self-attention "keep" acts along one vector: whatever raises "mind" after "in" raises it
-    after "at" (section 5). The pairs' transform has rank 2 at "keep". Here (keep, in) has its own vector.
-    Returns weights of order 3 for one-hot symbols keep, in, at, other, the outputs mind and bay, and ordered
-    tuples; and the pairs' transform T[a, b, k] that self-attention needs, see `heads`.
-    """
-    keep, preposition, word = 0, [1, 2], [0, 1]
-    c, w, pairs = np.zeros((4, 4, 4)), np.zeros((4, 4, 2)), np.zeros((4, 4, 2))
-    c[preposition, keep, preposition] = 1
-    w[keep, preposition, word] = 1
-    pairs[preposition, keep, word] = 1
-    return Weights(c, w), pairs
-
-
 def relative(values: Float[np.ndarray, " N"], orthonormal: bool = True) -> Float[np.ndarray, "N N"]:
     """Return the bilinear form of a function of the difference of positions on a circle (theorem B.6).
 
@@ -142,9 +94,7 @@ def relative(values: Float[np.ndarray, " N"], orthonormal: bool = True) -> Float
     frequency k: a = 2 Re F_k, b = -2 Im F_k with F the discrete Fourier transform divided by N (definition
     B.3 leaves the division out). An even function has a diagonal C. N, the number of differences, is even.
     """
-    expect_array("values", values, ("N",), "floating")
     size = len(values)
-    expect(size % 2 == 0, "len(values)", size, "an even number")
     spectrum = np.fft.fft(values) / size
     even, odd = 2 * spectrum.real, -2 * spectrum.imag
     c = np.zeros((size, size))
@@ -162,7 +112,6 @@ def sinusoidal_collisions(radius: int, size: int, orthonormal: bool = True) -> W
     The window |i - j| <= 2 radius has the spectrum sin(2 pi (2 radius + 1/2) k / N) / sin(pi k / N), and
     the constant column of the embedding carries W. N = `size` is even and more than 4 `radius`.
     """
-    expect(size % 2 == 0 and size > 4 * radius, "size", size, f"even and more than 4 radius = {4 * radius}")
     frequency = np.repeat(np.arange(1, size // 2 + 1), 2)[: size - 1]
     half = np.pi / size * frequency
     window = np.sin((4 * radius + 1) * half) / np.sin(half)
@@ -182,7 +131,6 @@ def relative_on_grid(
     sinusoidal embeddings, coded as by `embeddings.product`: a two-dimensional Fourier series, so C is a sum
     of Kronecker products of the blocks of `relative`, and diagonal for a function that is even in each axis.
     """
-    expect_array("values", values, ("N", "M"), "floating")
     first, second = (np.stack([relative(one, orthonormal) for one in np.eye(n)]) for n in values.shape)
     c = np.einsum("nm,nac,mbd->abcd", values, first, second, optimize=True)
     return c.reshape(values.size, values.size)
@@ -197,7 +145,6 @@ def sinusoidal_collisions_on_grid(
     In this environment only y wraps, so x is embedded on a circle of 2 N cells, half of them empty, where no
     two differences coincide: d = 2 N^2.
     """
-    expect(size >= 2 and size % 2 == 0, "size", size, "an even number, at least 2")
     table = embeddings.product(embeddings.sinusoidal(2 * size)[:size], embeddings.sinusoidal(size))
     across, around = (environments.circular_distance(n)[0] for n in (2 * size, size))
     near = np.hypot(across[:, None], around) <= neighbourhood
@@ -214,51 +161,6 @@ def embed_agents(agents: environments.Agents, size: int) -> Float[np.ndarray, ".
     diagonal = agents.x - agents.y + size - 1
     values = (agents.species, agents.policy, agents.x, agents.y, diagonal)
     return np.concatenate([np.eye(n)[v] for n, v in zip(_agent_sizes(size), values, strict=True)], axis=-1)
-
-
-def hunt(radius: int, size: int) -> Weights:
-    """Construct HyperFeatureAttention for `environments.predators_and_prey`: three heads, three factors.
-
-    See appendix F. A head's factors test that the species differ, that the policies are the head's
-    (different, both right, both up), and that the paths meet; the values give the gain by species. On a grid
-    of size 6 the width is 27. Self-attention takes 144 by theorem 3.1, one dimension for each kind of agent,
-    and needs at least 64, the rank of their interactions, see `rank_bound`. The weights, c (3, 3, d, d) and w
-    (3, 3, d, 1), are for embeddings of `embed_agents` and `layers.multi_head`.
-    """
-    expect(radius >= 0, "radius", radius, "at least 0")
-    expect(size >= 1, "size", size, "at least 1")
-    species, policy, x, y, diagonal = range(5)
-    sizes = _agent_sizes(size)
-    differ = 1 - np.eye(2)
-    both = [np.outer(one, one) for one in np.eye(2)]
-
-    def near(feature: int) -> tuple[int, np.ndarray]:
-        cells = np.arange(sizes[feature])
-        return feature, (np.abs(np.subtract.outer(cells, cells)) <= 2 * radius).astype(float)
-
-    paths = ((differ, diagonal), (both[environments.RIGHT], y), (both[environments.UP], x))
-    heads = [((species, differ), (policy, form), near(feature)) for form, feature in paths]
-    c = [[_block(sizes, *factor) for factor in head] for head in heads]
-    w = np.zeros((3, 3, sum(sizes), 1))
-    w[:, 0, [environments.PREDATOR, environments.PREY], 0] = -1, 1
-    w[:, 1:, [environments.PREDATOR, environments.PREY], 0] = 1
-    return Weights(np.array(c), w)
-
-
-def pattern_detector(
-    height: int, width: int, offsets: Sequence[tuple[int, int]]
-) -> tuple[Float[np.ndarray, "S d"], Weights]:
-    """Return [black, one-hot position] embeddings of `environments.pixels`, and weights for `black_at`.
-
-    One layer suffices for a pattern of any size: C relates positions, W reads whether a pixel is black.
-    """
-    expect(height >= 1 and width >= 1, "(height, width)", (height, width), "at least 1 each")
-    table = embeddings.concatenated(np.array([[0.0], [1.0]]), embeddings.one_hot(height * width))
-    row, column = np.unravel_index(np.arange(height * width), (height, width))
-    steps = np.stack([np.subtract.outer(p, p).T for p in (row, column)], axis=-1)
-    wanted = np.array(offsets).reshape(-1, 1, 1, 2)
-    c = np.pad((steps == wanted).all(-1).sum(0).astype(float), ((1, 0), (1, 0)))
-    return table, Weights(c, np.eye(len(c))[:, :1])
 
 
 def embed_series(series: Float[np.ndarray, "T m"]) -> Float[np.ndarray, "T+1 m+T+1"]:
@@ -279,14 +181,6 @@ def autoregression(weights: Mapping[int, float], matrix: Float[np.ndarray, "m m"
 
 def _agent_sizes(size: int) -> tuple[int, ...]:
     return 2, 2, size, size, 2 * size - 1
-
-
-def _block(sizes: Sequence[int], feature: int, form: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "d d"]:
-    """Embed a bilinear form of one feature into one of the whole embedding."""
-    start = sum(sizes[:feature])
-    c = np.zeros((sum(sizes), sum(sizes)))
-    c[start : start + len(form), start : start + len(form)] = form
-    return c
 
 
 def _orthonormal(columns: Float[np.ndarray, "S n"]) -> Float[np.ndarray, "S rank"]:

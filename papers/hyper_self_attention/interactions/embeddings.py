@@ -10,18 +10,15 @@ from functools import reduce
 import numpy as np
 
 from based_jax.typing import Float
-from based_jax.validate import expect, expect_array
 
 
 def one_hot(size: int) -> Float[np.ndarray, "S S"]:
     """Return the identity: symbol a is the unit vector e_a."""
-    expect(size >= 1, "size", size, "at least 1")
     return np.eye(size)
 
 
 def random_orthogonal(rng: np.random.Generator, size: int) -> Float[np.ndarray, "S S"]:
     """Return a random orthogonal table, uniform (Haar): another orthonormal basis for `size` symbols."""
-    expect(size >= 1, "size", size, "at least 1")
     q, r = np.linalg.qr(rng.normal(size=(size, size)))
     return q * np.sign(np.diag(r))
 
@@ -34,7 +31,6 @@ def sinusoidal(size: int, orthonormal: bool = True) -> Float[np.ndarray, "S S"]:
     rows would not be orthogonal. N is even; without the scale sqrt(2/N) of `orthonormal` the inner product of
     two rows is N/2 or 0.
     """
-    expect(size >= 2 and size % 2 == 0, "size", size, "an even number, at least 2")
     position, frequency = np.arange(size), np.arange(1, size // 2)
     angle = 2 * np.pi / size * np.outer(position, frequency)
     waves = np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(size, size - 2)
@@ -47,8 +43,6 @@ def product(
     first: Float[np.ndarray, "S d"], second: Float[np.ndarray, "T e"]
 ) -> Float[np.ndarray, "S*T d*e"]:
     """Embed pairs (a, b), coded as the symbol a T + b, as Kronecker products of the vectors."""
-    expect_array("first", first, ("S", "d"), "floating")
-    expect_array("second", second, ("T", "e"), "floating")
     return np.kron(first, second)
 
 
@@ -58,9 +52,6 @@ def concatenated(*tables: Float[np.ndarray, "S d"]) -> Float[np.ndarray, "symbol
     Tables (S_1, d_1), ..., (S_M, d_M) make one of (S_1 ... S_M, d_1 + ... + d_M). Tuples are coded as by
     `product`: the last feature varies fastest, as in ``np.ravel_multi_index``.
     """
-    expect(len(tables) >= 1, "tables", tables, "at least one table")
-    for number, table in enumerate(tables):
-        expect_array(f"tables[{number}]", table, ("S", "d"), "floating")
 
     def beside(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         repeated = np.repeat(first, len(second), axis=0)

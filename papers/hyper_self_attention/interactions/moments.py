@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from based_jax.typing import Float, Int
-from based_jax.validate import expect, expect_array
 from papers.hyper_self_attention.interactions.data import counts
 from papers.hyper_self_attention.interactions.layers import Order
 from papers.hyper_self_attention.interactions.versatility import tuple_counts
@@ -35,8 +34,6 @@ def moments(
     x: Int[np.ndarray, "B L"], y: Float[np.ndarray, "B L"], size: int, keys: int = 1, order: Order = "ordered"
 ) -> Moments:
     """Return moments of sequences `x` of symbols and a target `y` for each entity; float64."""
-    expect(x.ndim == 2, "x.shape", x.shape, "(B, L)")
-    expect_array("y", y, x.shape, "floating")
     held = counts(x, size)
     cells = size * np.arange(len(x))[:, None] + x
     sums = np.bincount(cells.ravel(), y.ravel(), minlength=held.size).reshape(held.shape)
@@ -53,5 +50,4 @@ def moments(
 
 def squared_error(outputs: Float[np.ndarray, "B L"], y: Float[np.ndarray, "B L"]) -> float:
     """Return the paper's MSE: squared differences summed over the L entities, averaged over the sequences."""
-    expect_array("outputs", outputs, y.shape, "floating")
     return float(((np.asarray(outputs, np.float64) - y) ** 2).sum(axis=-1).mean())

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from based_jax.typing import Float
-from based_jax.validate import expect, expect_array
 
 
 class Gap(NamedTuple):
@@ -33,18 +32,8 @@ def transform(
 
     T[a, b, ..., k] = C[x_a, x_b, ...] W[x_b, ...]_k for `c` of n axes of width d and `w` of n - 1 and d2.
     """
-    expect_array("table", table, ("S", "d"), "floating")
-    expect_forms(table.shape[1], c=c, w=w)
     scores, values = on_axes(table, c, c.ndim), on_axes(table, w, c.ndim - 1)
     return scores[..., None] * values
-
-
-def expect_forms(width: int, **forms: np.ndarray) -> None:
-    """Check the scores' multilinear form, at least two axes of `width`, and the values', with one less."""
-    (name, scores), (values_name, values) = forms.items()
-    expect(scores.ndim >= 2, f"{name}.ndim", scores.ndim, "at least 2")
-    expect_array(name, scores, (width,) * scores.ndim, "floating")
-    expect_array(values_name, values, (width,) * (scores.ndim - 1) + ("d2",), "floating")
 
 
 def on_axes(matrix: Any, tensor: Any, axes: int, xp: Any = np) -> Any:
@@ -60,22 +49,5 @@ def on_axes(matrix: Any, tensor: Any, axes: int, xp: Any = np) -> Any:
 
 def gap(first: Float[np.ndarray, "*T"], second: Float[np.ndarray, "*T"]) -> Gap:
     """Return the mean square and largest absolute difference of two transforms of one shape."""
-    expect_array("second", second, first.shape)
     difference = np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64))
     return Gap(float((difference**2).mean()), float(difference.max()))
-
-
-def length_bias(size: int, length: int, strength: float) -> Float[np.ndarray, "S S"]:
-    """Return a change of f that sequences of `length` distinct entities cannot show if w is constant.
-
-    `strength` on the diagonal and -strength / (length - 1) elsewhere: the entries of a row at `length`
-    distinct entities, the row's own included, sum to 0.
-    """
-    expect(2 <= length <= size, "length", length, f"2 to size = {size}: that many distinct entities")
-    return np.where(np.eye(size, dtype=bool), strength, -strength / (length - 1))
-
-
-def length_bias_effect(strength: float, trained: int, length: int) -> float:
-    """Return its effect on outputs at another length: strength (trained - length) / (trained - 1)."""
-    expect(trained >= 2, "trained", trained, "at least 2")
-    return strength * (trained - length) / (trained - 1)

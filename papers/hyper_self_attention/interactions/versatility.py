@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from based_jax.typing import Float, Int
-from based_jax.validate import expect
 from papers.hyper_self_attention.interactions.data import counts
 from papers.hyper_self_attention.interactions.layers import Order, tuples
 
@@ -38,7 +37,6 @@ def versatility(
     They come from eigenvalues of Gram matrices, which hold integers and so are exact. With the order "all",
     permuted tuples have equal counts: for two symbols or more no data are versatile.
     """
-    expect(x.ndim == 2, "x.shape", x.shape, "(count, L)")
     present = counts(x, size) > 0
     rows = tuple_counts(x, size, keys, order).reshape(len(x), -1).astype(float)
     held = (rows[present[:, symbol]] for symbol in range(size))
@@ -56,7 +54,6 @@ def tuple_counts(
 
     Returns `keys` axes of `size` after the leading axes of `x`; with 1 it is `data.counts`.
     """
-    expect(1 <= keys <= 8, "keys", keys, "1..8")
     if keys == 1:
         return counts(x, size)
     entity, symbol = ascii_lowercase[:keys], ascii_lowercase[8 : 8 + keys]
@@ -75,18 +72,5 @@ def second_moment(
     Theorem E.2 asks for a covariance with positive eigenvalues. No single length has one: counts sum to L, so
     the covariance L (diag(p) - p p^T) is singular. The argument only needs the second moment.
     """
-    expect(length >= 1, "length", length, "at least 1")
     p = np.full(size, 1 / size) if probabilities is None else np.asarray(probabilities, float)
     return length * np.diag(p) + length * (length - 1) * np.outer(p, p)
-
-
-def deficiency_bound(
-    size: int, length: int, count: int, probabilities: Float[np.ndarray, " S"] | None = None
-) -> float:
-    """Return an upper bound of the probability that counts of `count` random sequences lack full rank.
-
-    S exp(-count zeta^2 / L^2) with zeta^2 the smallest eigenvalue of `second_moment`: theorem E.2 with an
-    explicit rate, by the matrix Chernoff inequality (Tropp 2012, theorem 1.1) for sums of s s^T, |s| <= L.
-    """
-    zeta2 = np.linalg.eigvalsh(second_moment(size, length, probabilities))[0]
-    return float(min(1.0, size * np.exp(-count * zeta2 / length**2)))

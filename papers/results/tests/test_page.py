@@ -2,14 +2,12 @@
 
 import json
 
-import pytest
-
 from based_jax.experiments import mqar_tradeoff
 from based_jax.published import table
 from papers.results.__main__ import main
 from papers.results.measured import Results, measured
 from papers.results.page import page
-from papers.results.states import held_bytes, state_bytes
+from papers.results.states import state_bytes
 from tests.floors import ROOT
 
 RECALL = {
@@ -119,15 +117,6 @@ def test_states_are_counted_as_the_authors_do():
             assert abs(ours - row["state_bytes"]) <= (0 if row["read"] == "code" else 600), row
 
 
-def test_what_states_hold():
-    """Keys and values of all tokens, by BigBird too; its formula counts those of its pattern."""
-    held = {(row["model"], row["d_model"]): held_bytes(row) for row in table("zoology_states").rows}
-    conv = 4 * 2 * 64 + 13  # two inputs of a BaseConv and its counters, which the formula counts otherwise
-    assert held["BigBird, blocks of 4", 64] == held["convolution and attention", 64]
-    assert held["convolution and attention", 64] == conv + 4 * 2 * 64 * 1024 + 13
-    assert held["native sparse attention", 64] is None
-
-
 def test_values_are_written_with_the_published_decimals(tmp_path):
     results(tmp_path, fda=RECALL)
     text = page(Results(tmp_path))
@@ -145,34 +134,3 @@ def test_the_command_writes_and_compares(tmp_path, capsys):
     assert "results.md is not up to date: run python -m papers.results" in capsys.readouterr().err
     assert main(flags) == main([*flags, "--check"]) == 0
     assert out.read_text() == (ROOT / "papers" / "results" / "README.md").read_text()
-
-
-def test_an_evaluation_of_no_published_model_is_named(tmp_path, capsys):
-    other = {**RECALL, "options": {**RECALL["options"], "checkpoint": "runs/mine"}}
-    results(tmp_path, fda=RECALL, mine=other)
-    main(["--results", str(tmp_path), "--out", str(tmp_path / "results.md")])
-    err = capsys.readouterr().err
-    assert err == f"{tmp_path}/evals/mine.json: mine is no published model, so no cell is filled\n"
-
-
-@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"contains": 1}', '{"slices": {}, "info": 3}'])
-def test_files_that_no_command_wrote_are_named(tmp_path, text):
-    (tmp_path / "evals").mkdir()
-    (tmp_path / "evals" / "mine.json").write_text(text)
-    with pytest.raises(
-        ValueError, match=r"^evaluation = '.*mine\.json': expected what --json of an evaluation"
-    ):
-        Results(tmp_path)
-
-
-def test_a_study_that_no_study_wrote_is_named(tmp_path):
-    (tmp_path / "study.json").write_text('{"study": "mqar_tradeoff"}')
-    with pytest.raises(ValueError, match=r"^study = '.*study\.json': expected what a study wrote$"):
-        page(Results(tmp_path))
-
-
-def test_missing_directories_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"^results = '.*none': expected an existing directory$"):
-        Results(tmp_path / "none")
-    with pytest.raises(ValueError, match=r"^out = '.*': expected a file in an existing directory$"):
-        main(["--out", str(tmp_path / "none" / "results.md")])

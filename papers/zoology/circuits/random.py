@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.zoology.circuits.circuit import Circuit
 from papers.zoology.circuits.trace import trace
 
@@ -19,7 +18,6 @@ def random_circuit(
     deeper circuit. Of the `gates` values made, a product is one gate, a mean two, a difference three; values
     that no output needs are left out.
     """
-    expect(1 <= outputs <= variables + gates, "outputs", outputs, f"1 to {variables + gates}")
 
     def function(wires: list[Any]) -> Sequence[Any]:
         values = list(wires)

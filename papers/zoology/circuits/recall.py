@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.zoology.circuits.comparators import Bits, both, compare, opposite, to_bits
 from papers.zoology.circuits.sorting import sort
 
@@ -28,7 +27,6 @@ def recall(values: Sequence[Any], bits: int) -> list[Any]:
     Values are T = 2^k triples (k_i, v_i, q_i) of 3 d bits each: wires, numbers or arrays.
     """
     tokens = [values[start : start + bits] for start in range(0, len(values), bits)]
-    expect(len(tokens) % 3 == 0 and len(values) == len(tokens) * bits, "len(values)", len(values), "3 T bits")
     triples = list(zip(tokens[::3], tokens[1::3], tokens[2::3], strict=True))
     clock = (2 * len(triples) - 1).bit_length()
     records = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from based_jax.validate import expect
 from papers.zoology.circuits.circuit import Circuit, Node
 
 T = TypeVar("T")
@@ -71,7 +70,6 @@ def trace(function: Callable[[list[Any]], Sequence[Any]], variables: int) -> Cir
 
     The function returns wires and numbers: the outputs.
     """
-    expect(variables >= 1, "variables", variables, "at least 1")
     tape = [Node("variable")] * variables
     wires = [Wire(tape, index) for index in range(variables)]
     outputs = [_wire(tape, output).index for output in function(wires)]
@@ -80,7 +78,6 @@ def trace(function: Callable[[list[Any]], Sequence[Any]], variables: int) -> Cir
 
 def tree(combine: Callable[[T, T], T], items: Sequence[T]) -> T:
     """Combine items in pairs, and the results in pairs, in order: ceil(log2(number of items)) levels."""
-    expect(len(items) > 0, "items", items, "at least one")
     while len(items) > 1:
         pairs = [combine(first, second) for first, second in zip(items[::2], items[1::2], strict=False)]
         items = pairs + list(items[len(items) - len(items) % 2 :])

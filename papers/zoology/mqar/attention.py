@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from based_jax.validate import expect, expect_array
 from papers.zoology.base_conv import Matrix
 
 
@@ -58,8 +57,5 @@ def solve(u: Matrix) -> Matrix:
 
     Row 3 i + 2 is [v_j : 0 : 0], the sum over all keys that match the query i, other rows are 0.
     """
-    expect_array("u", u, ("3 T", "3 c"), "floating")
-    for axis, size in enumerate(u.shape):
-        expect(size % 3 == 0, f"u.shape[{axis}]", size, "a multiple of 3")
     move, recall = layers(len(u) // 3, u.shape[1] // 3)
     return recall(u + move(u))

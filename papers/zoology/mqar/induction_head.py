@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from based_jax.data.tasks.task import IGNORE
-from based_jax.validate import expect_array
 from papers.zoology.base_conv import Matrix
 
 SCALE = 30.0
@@ -38,7 +37,6 @@ def maps(tokens: np.ndarray, scale: float | None = SCALE) -> Maps:
 
     `scale` multiplies the scores in a softmax; None takes the scores themselves.
     """
-    expect_array("tokens", tokens, ("N",), "integer")
     shift = np.eye(len(tokens), k=-1)
     alike = ((tokens[:, None] == tokens) & (tokens != 0)).astype(np.float64)
     scores = np.tril(alike @ shift.T)  # <h_i, h_{j-1}>

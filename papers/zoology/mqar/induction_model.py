@@ -26,7 +26,6 @@ import numpy as np
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
-from based_jax.validate import expect_array
 from papers.zoology.base_conv import Matrix
 from papers.zoology.mqar.induction_head import SCALE
 
@@ -46,7 +45,6 @@ def language_model(codes: Matrix, scale: float = SCALE) -> tuple[LanguageModel, 
 
     The codes of the tokens, (vocabulary, d), have norm 1 or 0; `scale` is that of a match in the softmax.
     """
-    expect_array("codes", codes, ("tokens", "d"), "floating")
     tokens, half = codes.shape
     mixers = {
         "C": MixerSpec("short_conv", {"kernel_size": 2}),

@@ -16,7 +16,6 @@ The shifts are chosen from the whole sequence, so an answer may depend on what c
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.zoology.base_conv import Matrix, Stack
 from papers.zoology.basic_layers import delta, masked_convolution
 from papers.zoology.mqar.triples import Triples, one_hot_rows
@@ -34,15 +33,12 @@ def top_shifts(u: Matrix, count: int) -> np.ndarray:
 
     A query's own key (distance 0) is left out; distances without a match fill up the list.
     """
-    triples = len(u) // 3
-    expect(1 <= count < triples, "count", count, f"from 1 to T - 1 = {triples - 1}")
     distances = 1 + np.argsort(-correlation(u)[1:], kind="stable")[:count]
     return 3 * distances + 2
 
 
 def solver(rows: int, tokens: int, shifts: np.ndarray) -> Stack:
     """Return the five layers for given shifts; the input and the answers are (rows, tokens), 3 T x c."""
-    expect(bool(np.all(shifts % 3 == 2)), "shifts", shifts, "2 mod 3 each, from a query's row to a key's")
     stride = 2 * rows
     starts = stride * np.arange(len(shifts))
     shape = (stride * len(shifts), 3 * tokens)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from based_jax.validate import expect, expect_array
 from papers.zoology.base_conv import Matrix
 from papers.zoology.primitives.one_hot import binary
 
@@ -27,13 +26,6 @@ class Triples:
     values: np.ndarray
     queries: np.ndarray
     tokens: int  # c
-
-    def __post_init__(self) -> None:
-        for name in ("keys", "values", "queries"):
-            array = getattr(self, name)
-            expect_array(name, array, (len(self.keys),), "integer")
-            inside = array.min() >= 0 and array.max() < self.tokens
-            expect(bool(inside), name, array, f"tokens from 0 to {self.tokens - 1}")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -63,9 +55,7 @@ def draw(
     A query goes back a distance i - j drawn from `distances` (default: all). If there is no such key it asks
     for one that has not occurred yet, half of the time that of its own triple.
     """
-    expect(tokens >= count, "tokens", tokens, f"at least count = {count}")
     choices = np.arange(1, count + 1) if distances is None else np.asarray(distances)
-    expect(bool(np.all(choices >= 1)), "distances", distances, "at least 1 each")
     order = rng.permutation(tokens)
     sources = np.arange(count) - rng.choice(choices, count)
     unseen = [order[i if rng.random() < 0.5 else rng.integers(i, tokens)] for i in range(count)]

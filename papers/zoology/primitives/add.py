@@ -10,7 +10,6 @@ window is multiplied.
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.zoology.base_conv import Matrix, Shape, Stack
 from papers.zoology.basic_layers import delta, masked_convolution, one_layer
 
@@ -18,7 +17,6 @@ from papers.zoology.basic_layers import delta, masked_convolution, one_layer
 def add(shape: Shape, rows: int) -> Stack:
     """Map [x; S; 0] to [1; S + x; 0], where x and S have n = `rows`."""
     length, _ = shape
-    expect(0 < 2 * rows <= length, "rows", rows, f"1..{length // 2}, half of the inner length")
     window, total = np.zeros((2, length, 1))
     window[:rows] = total[rows : 2 * rows] = 1
     onto = masked_convolution(shape, delta(length, 0, rows), total)

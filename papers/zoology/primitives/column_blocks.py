@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.zoology.base_conv import Layer, Matrix, Shape, Stack
 from papers.zoology.basic_layers import delta
 
@@ -33,14 +32,6 @@ def rewrite(shape: Shape, *parts: Part) -> Stack:
     """Compute all parts, of distinct columns, in one layer; columns that no part names are kept."""
     weights = np.eye(shape[1])
     bias_1, filters, bias_2 = np.zeros(shape), np.zeros(shape), np.ones(shape)
-    for part in parts:
-        for name, columns in (("columns", part.columns), ("read", part.read)):
-            expect(columns.stop <= shape[1], name, columns, f"within {shape[1]} columns")
-        weights[:, part.columns] = 0
-        weights[part.read, part.columns] = part.weights
-        bias_1[:, part.columns] = part.bias_1
-        filters[:, part.columns] = part.filters
-        bias_2[:, part.columns] = part.bias_2
     return Stack(shape, (Layer(weights, bias_1, filters, bias_2),))
 
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from based_jax.validate import expect_divisible
 from papers.zoology.base_conv import Matrix, Shape, Stack
 from papers.zoology.basic_layers import linear
 
@@ -12,7 +11,6 @@ def sum_column_blocks(shape: Shape, width: int) -> Stack:
 
     W[i, j] = 1 where j < width and i = j mod width; the printed condition is unreadable.
     """
-    expect_divisible("the inner width", shape[1], "width", width)
     weights = np.zeros((shape[1], shape[1]))
     weights[:, :width] = np.tile(np.eye(width), (shape[1] // width, 1))
     return linear(shape, weights)

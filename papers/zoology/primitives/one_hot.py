@@ -11,7 +11,6 @@ side, in N' b columns, nothing has to move, and the count is as stated.
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.zoology.base_conv import Matrix, Shape, Stack
 from papers.zoology.primitives.column_blocks import Part, Run, block, multiply_blocks, rewrite
 
@@ -22,8 +21,6 @@ def one_hot(shape: Shape, count: int, code: int = 0, copies: int = 1, at: int = 
     From column `code` on there are `copies` codes side by side, whose sum is read. The one-hot rows begin at
     column `at`; the layers use N' b columns from there as scratch, and these may lie over the code.
     """
-    expect(count > 0, "count", count, "at least 1")
-    expect(copies > 0, "copies", copies, "at least 1")
     bits = code_width(count)
     signs, constants = literals(codes(count))
     affine = Part(block(at, bits * count), block(code, bits * copies), np.tile(signs, (copies, 1)), constants)

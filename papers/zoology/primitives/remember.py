@@ -18,7 +18,6 @@ shifts up, which come to 11 if a shift up takes 3, as stated there, and to 7 in 
 
 import numpy as np
 
-from based_jax.validate import expect, expect_array
 from papers.zoology.base_conv import Layer, Matrix, Shape, Stack
 from papers.zoology.basic_layers import delta, masked_convolution, one_layer
 
@@ -33,12 +32,8 @@ def remember(shape: Shape, f: Stack, start: int, rows: int) -> Stack:
     in all. The layers of f, of inner shape (n, D), may be circular. Takes 2 L + 1 layers, or none if f has
     none.
     """
-    length, width = shape
+    length, _width = shape
     size = f.shape[0]
-    expect(f.shape[1] == width, "f.shape", f.shape, f"{width} columns, as the inner matrix")
-    expect(0 <= start <= rows - size, "start", start, f"0..{rows - size}: {size} rows of {rows}")
-    needed = rows_needed(f, rows)
-    expect(length >= needed, "shape", shape, f"at least {needed} rows, to put {rows} aside")
     stride = rows + _reach(f)
     home, kept = np.zeros((2, length, 1))
     home[start : start + size] = 1
@@ -94,11 +89,7 @@ def remember_window(shape: Shape, filters: Matrix, factors: Matrix, rows: int) -
     This needs no projection, so b1 can clear all other rows, and no rows have to be moved before. The
     proposition has 5 layers, 3 of them for a shift up.
     """
-    expect_array("filters", filters, (None, shape[1]))
-    expect_array("factors", factors, filters.shape)
     size = len(filters)
-    expect(size <= rows, "rows", rows, f"at least the {size} of the window")
-    expect(shape[0] >= 2 * rows, "shape", shape, f"at least {2 * rows} rows, to put {rows} aside")
     taps, mask, back = np.zeros((3, *shape))
     taps[:size] = filters
     taps[rows] = 1

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from based_jax.validate import expect_divisible
 from papers.zoology.base_conv import Shape, Stack
 from papers.zoology.basic_layers import convolution, delta, linear
 from papers.zoology.primitives.column_blocks import repeated
@@ -13,12 +12,10 @@ def repeat_columns(shape: Shape, times: int) -> Stack:
 
     W[i, j] = 1 where floor(j / times) = i. The proposition prints the transpose, which sums columns.
     """
-    expect_divisible("the inner width", shape[1], "times", times)
     width = shape[1] // times
     return linear(shape, np.pad(repeated(width, times), ((0, shape[1] - width), (0, 0))))
 
 
 def repeat_matrix(shape: Shape, times: int) -> Stack:
     """Repeat the first N / `times` rows, below each other, `times` times; the other rows have to be 0."""
-    expect_divisible("the inner length", shape[0], "times", times)
     return convolution(shape, delta(shape[0], *range(0, shape[0], shape[0] // times)))

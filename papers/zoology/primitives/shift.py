@@ -7,20 +7,17 @@ down and reverses them back. But no convolution reverses rows: the filter e_0 th
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.zoology.base_conv import Matrix, Shape, Stack
 from papers.zoology.basic_layers import convolution, delta, masked_convolution
 
 
 def shift_down(shape: Shape, by: int) -> Stack:
     """Move row i to row i + `by`, with zeros at the top; one causal layer."""
-    _expect_rows(shape, by)
     return convolution(shape, delta(shape[0], by) if by < shape[0] else np.zeros((shape[0], 1)))
 
 
 def shift_up(shape: Shape, by: int) -> Stack:
     """Move row i to row i - `by`, with zeros at the bottom; one circular layer."""
-    _expect_rows(shape, by)
     stays = np.arange(shape[0]) < shape[0] - by
     return masked_convolution(shape, delta(shape[0], -by % shape[0]), stays[:, None] * 1.0, circular=True)
 
@@ -33,7 +30,3 @@ def shifted_down(u: Matrix, by: int) -> Matrix:
 def shifted_up(u: Matrix, by: int) -> Matrix:
     """Compute the result of `shift_up` directly."""
     return np.concatenate([u, np.zeros((by, u.shape[1]))])[by:]
-
-
-def _expect_rows(shape: Shape, by: int) -> None:
-    expect(0 <= by <= shape[0], "by", by, f"0..{shape[0]}, the rows of the inner matrix")

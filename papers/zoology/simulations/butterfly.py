@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from based_jax.validate import expect, expect_array, expect_divisible
 from papers.zoology.base_conv import Matrix, Shape, Stack
 from papers.zoology.basic_layers import convolution, delta, linear, one_layer
 
@@ -32,13 +31,6 @@ class Factor:
     size: int  # k, a power of 2
     own: np.ndarray  # (n,), on the diagonal: D1 and D4 of each block
     other: np.ndarray  # (n,), of the partner: D2 and D3
-
-    def __post_init__(self) -> None:
-        expect_array("own", self.own, ("n",))
-        expect_array("other", self.other, self.own.shape)
-        for name, size in (("size", self.size), ("the length of own", len(self.own))):
-            expect(size > 1 and size & (size - 1) == 0, name, size, "a power of 2, at least 2")
-        expect_divisible("the length of own", len(self.own), "size", self.size)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Compute B x, (n,), as reference for stacks."""
@@ -60,13 +52,9 @@ def butterfly(shape: Shape, factors: Sequence[Factor]) -> Stack:
 
     The inner matrix is (N, 3 d), d a power of 2; the input is (n, d), n <= N, a vector row by row.
     """
-    width, rest = divmod(shape[1], 3)
-    expect(rest == 0 and width & (width - 1) == 0, "the inner width", shape[1], "3 times a power of 2")
+    width, _rest = divmod(shape[1], 3)
     stack = Stack(shape)
     for factor in factors:
-        expect_divisible("the length of a factor", len(factor.own), "the width", width)
-        rows = len(factor.own) // width
-        expect(rows <= shape[0], "shape", shape, f"at least the {rows} rows of a factor")
         stack = stack.then(_in_rows(shape, factor) if factor.size <= width else _across(shape, factor))
     return stack.then(linear(shape, _sum_to(np.eye(width), *np.zeros((2, width, width)))))
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from based_jax.validate import expect_array
 from papers.zoology.base_conv import Matrix, Stack, convolve
 from papers.zoology.simulations.hyena import Hyena, hyena_by_columns
 
@@ -25,16 +24,8 @@ class H3:
     shift: Matrix  # h1, (N, d)
     diagonal: Matrix  # h2, (N, d)
 
-    def __post_init__(self) -> None:
-        width = len(self.queries)
-        for name in ("queries", "keys", "values"):
-            expect_array(name, getattr(self, name), (width, width))
-        expect_array("shift", self.shift, ("N", width))
-        expect_array("diagonal", self.diagonal, self.shift.shape)
-
     def __call__(self, u: Matrix) -> Matrix:
         """Compute the definition: (N, d) to (N, d)."""
-        expect_array("u", u, self.shift.shape)
         q, k, v = (u @ weights for weights in (self.queries, self.keys, self.values))
         return q * convolve(self.diagonal, convolve(self.shift, k) * v)
 

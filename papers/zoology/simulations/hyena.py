@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from based_jax.validate import expect_array
 from papers.zoology.base_conv import Matrix, Stack, convolve
 from papers.zoology.basic_layers import convolution
 from papers.zoology.primitives.column_blocks import Part, block, gated, rewrite
@@ -26,14 +25,6 @@ class Hyena:
     filters: np.ndarray  # h^1 .. h^L, (L, N, d)
     short: Matrix | None = None  # h_s, (N, 1), one short filter for all channels
 
-    def __post_init__(self) -> None:
-        expect_array("filters", self.filters, ("L", "N", "d"))
-        order, length, width = self.filters.shape
-        expect_array("gates", self.gates, (order, width, width))
-        expect_array("values", self.values, (width, width))
-        if self.short is not None:
-            expect_array("short", self.short, (length, 1))
-
     @property
     def steps(self) -> Iterable[tuple[Matrix, Matrix]]:
         """Yield W_l and h^l, l = 1..L."""
@@ -41,7 +32,6 @@ class Hyena:
 
     def __call__(self, u: Matrix) -> Matrix:
         """Compute the definition: (N, d) to (N, d)."""
-        expect_array("u", u, self.filters.shape[1:])
         z = self._project(u, self.values)
         for weights, filters in self.steps:
             z = self._project(u, weights) * convolve(filters, z)

@@ -10,7 +10,6 @@ further columns that distinguish the rows, and further rows above, biases can be
 
 import numpy as np
 
-from based_jax.validate import expect
 from papers.zoology.base_conv import Layer, Matrix
 from papers.zoology.basic_layers import delta
 from papers.zoology.primitives.column_blocks import block
@@ -19,7 +18,6 @@ from papers.zoology.simulations.hyena import Hyena
 
 def hyena_of_base_conv(layer: Layer) -> Hyena:
     """Return the Hyena that equals this layer for inputs of the form `with_positions`; so are its outputs."""
-    expect(not layer.circular, "layer.circular", layer.circular, "False, as Hyena is causal")
     length, width = layer.filters.shape
     rows = 2 * length
     u, positions = block(0, width), block(width, rows)

@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from based_jax.validate import expect_array
 from papers.zoology.base_conv import Matrix, Stack
 from papers.zoology.basic_layers import delta
 from papers.zoology.primitives.column_blocks import Part, block, gated, repeated, rewrite
@@ -43,11 +42,6 @@ class LinearAttention:
     causal: bool = True  # whether a token sees only itself and earlier ones; the paper: all
     square: float = 1.0  # weight of the squares among the features
 
-    def __post_init__(self) -> None:
-        expect_array("values", self.values, (len(self.queries), len(self.queries)))
-        expect_array("queries", self.queries, (len(self.values), "k"))
-        expect_array("keys", self.keys, self.queries.shape)
-
     def features(self, x: Matrix) -> Matrix:
         """Return [1, X, square X o X]: (N, k) to (N, 1 + k + k^2)."""
         squares = x[:, :, None] * x[:, None, :]
@@ -55,7 +49,6 @@ class LinearAttention:
 
     def __call__(self, u: Matrix) -> Matrix:
         """Compute the definition: (N, d) to (N, d)."""
-        expect_array("u", u, ("N", len(self.queries)))
         scores = self.features(u @ self.queries) @ self.features(u @ self.keys).T
         return (np.tril(scores) if self.causal else scores) @ (u @ self.values)
 

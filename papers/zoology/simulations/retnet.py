@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from based_jax.validate import expect_array
 from papers.zoology.base_conv import Matrix, Stack
 from papers.zoology.basic_layers import delta
 from papers.zoology.primitives.column_blocks import Part, block, gated, repeated, rewrite
@@ -35,13 +34,8 @@ class RetNet:
     values: Matrix  # W_V, (d, d)
     decay: float  # gamma
 
-    def __post_init__(self) -> None:
-        for name in ("keys", "queries", "values"):
-            expect_array(name, getattr(self, name), (len(self.keys), len(self.keys)))
-
     def __call__(self, u: Matrix) -> Matrix:
         """Compute the definition, token by token: (N, d) to (N, d)."""
-        expect_array("u", u, ("N", len(self.keys)))
         state, out = np.zeros_like(self.keys), np.zeros_like(u)
         for n, token in enumerate(u):
             state = self.decay * state + np.outer(token @ self.keys, token @ self.values)

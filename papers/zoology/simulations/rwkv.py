@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from based_jax.validate import expect_array
 from papers.zoology.base_conv import Matrix, Stack, convolve
 from papers.zoology.basic_layers import delta
 from papers.zoology.primitives.column_blocks import Part, block, convolved, gated, rewrite
@@ -27,16 +26,8 @@ class RWKV:
     shift: Matrix  # filters of the token shift of the values, mu and 1 - mu, (N, d)
     filters: Matrix  # h, (N, d), as `decay_filters` makes them
 
-    def __post_init__(self) -> None:
-        width = len(self.values)
-        expect_array("values", self.values, (width, width))
-        expect_array("filters", self.filters, ("N", width))
-        expect_array("shift", self.shift, self.filters.shape)
-
     def __call__(self, weights: Matrix, u: Matrix, receptance: Matrix) -> tuple[Matrix, Matrix]:
         """Compute the definition: e, u, r to numerator, r included, and denominator of y, (N, d) each."""
-        for name, array in (("weights", weights), ("u", u), ("receptance", receptance)):
-            expect_array(name, array, self.filters.shape)
         v = convolve(self.shift, u) @ self.values
         return receptance * convolve(self.filters, weights * v), convolve(self.filters, weights)
 
@@ -54,7 +45,5 @@ def rwkv_by_columns(rwkv: RWKV) -> Stack:
 
 def decay_filters(length: int, log_decay: np.ndarray, bonus: np.ndarray) -> Matrix:
     """Return h, (N, d): exp(bonus) for the token itself, then exp(l w), l = 0, 1, ..., for `log_decay` w."""
-    expect_array("log_decay", log_decay, ("d",))
-    expect_array("bonus", bonus, log_decay.shape)
     past = np.arange(length - 1)[:, None] * log_decay
     return np.exp(np.concatenate([bonus[None], past]))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from papers.check import EXACT
 from papers.zoology.base_conv import convolve
-from papers.zoology.basic_layers import convolution, delta, gate, linear, masked_convolution
+from papers.zoology.basic_layers import convolution, gate, linear, masked_convolution
 
 
 @given(st.integers(1, 9), st.integers(1, 4), st.booleans(), st.integers(0, 2**32 - 1))
@@ -24,13 +24,3 @@ def test_each_is_what_it_says_in_one_layer(length, width, circular, seed):
     ):
         np.testing.assert_allclose(stack(u), expected, rtol=0, atol=EXACT)
         assert stack.account.layers == 1
-
-
-def test_one_filter_serves_all_columns():
-    u = np.arange(6.0).reshape(3, 2)
-    np.testing.assert_array_equal(convolution((3, 2), delta(3, 1))(u), [[0, 0], [0, 1], [2, 3]])
-
-
-def test_taps():
-    np.testing.assert_array_equal(delta(4), [[1], [0], [0], [0]])
-    np.testing.assert_array_equal(delta(4, 1, 3), [[0], [1], [0], [1]])

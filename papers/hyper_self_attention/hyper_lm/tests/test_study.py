@@ -13,14 +13,13 @@ from based_jax.command import parse
 from based_jax.experiments.results import read
 from based_jax.experiments.slots import Slot
 from based_jax.models import ModelConfig, param_count
-from based_jax.models.language_model import make_mixer
 from based_jax.training.lm_config import LMConfig, model_config
 from based_jax.training.recipes import read_recipe
 from papers.hyper_self_attention.hyper_lm import __main__ as study
 from papers.hyper_self_attention.hyper_lm import report
 from papers.hyper_self_attention.hyper_lm.contenders import BENCHMARKS
 from papers.hyper_self_attention.hyper_lm.jobs import SCALES, jobs, models
-from papers.hyper_self_attention.hyper_lm.runs import POINTS, curve, summary
+from papers.hyper_self_attention.hyper_lm.runs import POINTS, curve
 from tests.floors import ROOT
 
 # Takes the trainer's flags; the model's file decides the loss, order 3 fails.
@@ -91,16 +90,6 @@ def test_the_scale_of_each_factor_is_swept():
     assert not any("scale" in config.layer(0).options for config in models(SCALES["paper"]).values())
 
 
-def test_linear_models_have_a_state_of_constant_size():
-    made = models(SCALES["cpu"])
-    linear = [one.key for part in BENCHMARKS for one in part.linear]
-    assert len(linear) == 4
-    for key in linear:
-        mixer = make_mixer(made[key], 0)
-        assert mixer.state_size(10) == mixer.state_size(1000)
-    assert not set(linear) & models(SCALES["paper"]).keys()
-
-
 @pytest.mark.parametrize("job", jobs(SCALES["paper"]), ids=lambda job: job.model)
 def test_a_recipe_is_the_studys_run(job, monkeypatch):
     monkeypatch.chdir(ROOT)
@@ -129,47 +118,6 @@ def test_a_curve_is_means_of_stretches():
         sum(losses)
     )
     assert curve([10, 20], [3.0, 1.0]) == [(10, 3.0), (20, 1.0)]
-
-
-def test_a_summary_of_metrics():
-    lines = [{"step": step, "loss": 1.0, "tokens_per_second": 100.0} for step in (1, 2)]
-    lines.append({"step": 3, "loss": 1.0, "tokens_per_second": 1.0, "eval_loss": 0.0})
-    found = summary(lines, tokens=50)
-    assert (found["perplexity"], found["steps"], found["seconds_per_step"]) == (1.0, 3, 0.5)
-
-
-def test_ratios_are_taken_within_a_seed():
-    benchmark, one = contender("a-ha")
-    baseline, *_ = benchmark.contenders
-    rows = [
-        {"model": key, "seed": seed, "perplexity": value, "status": "finished"}
-        for key, seed, value in (
-            ("a-sa", 0, 10.0),
-            ("a-sa", 1, 20.0),
-            ("a-ha", 0, 9.0),
-            ("a-ha", 1, 19.0),
-            ("a-ha", 2, 1.0),
-        )
-    ]
-    rows.append({"model": "a-ha", "seed": 3, "status": "failed"})
-    assert sorted(report.over(rows, one, baseline)) == [pytest.approx(0.9), pytest.approx(0.95)]
-
-
-def test_a_figure_compares_runs_of_the_same_seeds():
-    def row(key, seed, loss):
-        found = {"model": key, "seed": seed, "perplexity": 10 * loss}
-        return {**found, "status": "finished", "curve": [(1, loss + 1), (2, loss)]}
-
-    rows = [row("a-sa", 0, 3.0), row("a-sa", 1, 5.0), row("a-ha", 1, 4.0), row("a-ha", 2, 9.0)]
-    rows.append(row("a-sa-x4", 0, 2.0))
-    losses, beside, *_, scales = report.panels("cpu", rows)
-    assert [(line.family, list(line.points)) for line in scales.lines] == [("SA", [(1, 1.0), (4, 2 / 3)])]
-    tokens = SCALES["cpu"].tokens_per_step
-    assert [(line.family, list(line.points)) for line in losses.lines] == [
-        ("SA", [(tokens, 5.0), (2 * tokens, 4.0)]),
-        ("HA", [(tokens, 7.5), (2 * tokens, 6.5)]),
-    ]
-    assert [y for line in beside.lines for _, y in line.points] == [0.0, 0.0, -1.0, -1.0]
 
 
 @pytest.fixture
@@ -218,28 +166,6 @@ def test_a_study_to_its_end_and_again(command, capsys):
         command("--families", "SA")
     with pytest.raises(ValueError, match="families"):
         command("--families", "HFA")
-
-
-def test_an_interrupted_run_is_continued(tmp_path):
-    (job, *_) = jobs(SCALES["smoke"])
-    workdir = tmp_path / "out" / "runs" / job.name
-    fresh = job.command(workdir)
-    assert fresh[5:7] == ["--preset", str(tmp_path / "out" / "models" / "a-sa.json")]
-    (workdir / "checkpoints" / "2").mkdir(parents=True)
-    assert job.command(workdir)[5:] == ["--resume", "--workdir", str(workdir)]
-
-
-def test_the_command_lists_its_jobs(capsys):
-    assert study.main(["--scale", "paper", "--dry-run"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 9
-    assert all(line.startswith("python -m train.lm --preset models/") for line in lines)
-
-
-def test_the_papers_numbers_are_in_their_order():
-    first, second = ({one.key: one.perplexity for one in part.contenders} for part in BENCHMARKS)
-    assert first["a-ha-unshared"] < first["a-ha"] < first["a-hfa-3"] == first["a-hfa-4"] < first["a-sa"]
-    assert second["b-hfa-v2"] < second["b-hfa"] < second["b-sa"]
 
 
 @pytest.mark.slow

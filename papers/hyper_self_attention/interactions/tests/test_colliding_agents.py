@@ -10,7 +10,6 @@ import pytest
 from based_jax import plot
 from papers.hyper_self_attention.interactions import __main__ as program
 from papers.hyper_self_attention.interactions import colliding_agents as agents
-from papers.hyper_self_attention.interactions.transform import transform
 
 SMALL = dataclasses.replace(agents.SETTINGS["smoke"], tests=50)
 
@@ -112,15 +111,3 @@ def test_the_results_that_are_kept_here():
         assert {name: row[name] for name in setting} == setting
         assert set(row["test_mse"]) == {str(length) for length in agents.LENGTHS}
         assert max(row["train_mse"], *row["test_mse"].values()) <= 1e-6
-
-
-def test_devised_weights_have_the_agents_transform():
-    for run in agents.RUNS:
-        made = transform(run.table(12), *run.devised(1, 12))[..., 0]
-        assert sorted({*np.round(made, 12).ravel()}) == [-1, 0]
-        assert (made.sum(axis=0).round(9) == -5).all()
-
-
-def test_no_weights_no_figure(tmp_path):
-    with pytest.raises(FileNotFoundError, match="expected the weights of a run"):
-        agents.load_weights(tmp_path / "one_hot.npz")

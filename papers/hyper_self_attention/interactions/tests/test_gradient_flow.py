@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from papers.hyper_self_attention.interactions import data, embeddings
-from papers.hyper_self_attention.interactions.constructions import Weights, change_basis
+from papers.hyper_self_attention.interactions.constructions import Weights
 from papers.hyper_self_attention.interactions.gradient_flow import flow, in_entities, limit, promise, start
 from papers.hyper_self_attention.interactions.layers import hyper_attention, linear_self_attention
 from papers.hyper_self_attention.interactions.moments import moments, squared_error
@@ -136,14 +136,6 @@ def test_other_starts_and_embeddings_learn_other_weights_and_the_same_transform(
         assert gap(found[first].c, found[second].c).mean_square > 1e-3
 
 
-def test_orthonormal_embeddings_only_turn_the_flow(world, path):
-    """C' = Q C Q^T all the way (corollary B.1), also for the sinusoidal basis."""
-    table = embeddings.sinusoidal(SIZE)
-    turned = follow(start(0.5, table), world[3], table, **HOW)
-    for (_, weights), (_, plain) in zip(turned, path, strict=True):
-        assert_close(Weights(*weights), change_basis(Weights(*plain), table.T), FLOAT64)
-
-
 def test_without_versatile_data_no_length_is_promised():
     """Entities that are all distinct (remark D.1): fitted at the length of training, wrong at others."""
     rng = np.random.default_rng(3)
@@ -189,38 +181,6 @@ def test_hyper_attention_of_order_three(size, sequences, step, steps):
     for length in (1, 2, 9):
         longer = data.sample(rng, size, length, 20)
         np.testing.assert_allclose(outputs(weights, table, longer), outputs(truth, table, longer), atol=1e-6)
-
-
-def test_tuples_in_any_order_are_not_versatile():
-    """Gamma is symmetric then: the promise of order 3 needs ordered tuples."""
-    x = data.sample(np.random.default_rng(0), 3, LENGTH, 200)
-    y = np.ones(x.shape)
-    assert moments(x, y, 3, 2, "all").smallest < 1e-9 < 1 < moments(x, y, 3, 2, "ordered").smallest
-
-
-def _call(world, **changes):
-    table = changes.pop("table", None)
-    weights = changes.pop("weights", None) or start(0.5, np.eye(SIZE))
-    return list(flow(weights, world[3], table, **{**HOW, **changes}))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"step": 0.0}, "step = 0.0: expected a positive number"),
-        ({"steps": 7}, "steps = 7: expected a positive multiple of checkpoints = 5"),
-        ({"steps": 0}, "steps = 0"),
-        ({"method": "heun"}, "method = 'heun'"),
-        ({"step": 100.0}, "step = 100.0: expected a shorter step"),
-        ({"table": embeddings.sinusoidal(SIZE, orthonormal=False)}, "orthonormal rows"),
-        ({"weights": start(0.5, np.eye(3))}, r"weights\.c has shape"),
-        ({"weights": start(0.5, np.eye(SIZE), keys=2)}, r"weights\.c\.ndim = 3"),
-        ({"weights": Weights(np.zeros((SIZE, SIZE)), np.ones((SIZE, 2)))}, r"weights\.w has shape"),
-    ],
-)
-def test_errors_name_the_argument(world, changes, message):
-    with pytest.raises(ValueError, match=message), np.errstate(all="ignore"):
-        _call(world, **changes)
 
 
 def test_starts_and_targets_that_the_theorems_do_not_cover(world):

@@ -1,19 +1,16 @@
 """The linear layers: loops over entities, special cases that coincide, gradients, errors."""
 
 import functools
-import math
 from itertools import pairwise, product
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from based_jax import ops
 from papers.hyper_self_attention.interactions import layers
-from tests.tolerances import FINITE_DIFFERENCE, FLOAT32, FLOAT64, assert_close
+from tests.tolerances import FLOAT32, FLOAT64, assert_close
 
 WIDTH, OUTPUTS = 3, 2
 LENGTHS = [1, 5]
@@ -86,21 +83,6 @@ def test_hyper_attention(x64, axes, order):
         assert_close(y, np.stack([hyper_loop(row, c, w, order) for row in x]), FLOAT64, f"length {length}")
 
 
-def test_hyper_attention_in_float32():
-    x, c, w = normal((5, WIDTH), (WIDTH,) * 3, (WIDTH, WIDTH, OUTPUTS))
-    y = jax.jit(layers.hyper_attention)(*low(x, c, w))
-    assert y.dtype == jnp.float32
-    assert_close(y, hyper_loop(x, c, w, "ordered"), FLOAT32)
-
-
-@given(st.integers(1, 5), st.integers(1, 3))
-def test_numbers_of_tuples(length, keys):
-    numbers = {"all": length**keys, "ordered": math.comb(length + keys - 1, keys)}
-    numbers["strict"] = math.comb(length, keys)
-    for order, number in numbers.items():
-        assert int(layers.tuples(length, keys, order).sum()) == number
-
-
 def test_factored_features_are_the_op(x64):
     """C = W_Q W_K^T with every key visible: `ops.hyper_feature_attention` without a softmax."""
     x, wq, wk, wv = normal((2, 5, WIDTH), (2, WIDTH, 4), (2, WIDTH, 4), (2, WIDTH, OUTPUTS))
@@ -122,54 +104,3 @@ def test_factored_tensors_are_the_op(x64):
     assert_close(attend(x, c, w, order="all"), full(q, tuple(heads[:2]), tuple(heads[2:]))[:, :, 0], FLOAT64)
     causal = jax.jit(ops.linear_hyper_attention)(q, tuple(heads[1::-1]), tuple(heads[:1:-1]))
     assert_close(attend(x, c, w)[:, -1], causal[:, -1, 0], FLOAT64, "the last sees all")
-
-
-def test_heads_add(x64):
-    x, c, w = normal((4, WIDTH), (2, WIDTH, WIDTH), (2, WIDTH, OUTPUTS))
-    run = jax.jit(functools.partial(layers.multi_head, layers.linear_self_attention))
-    expected = sum((x @ c @ x.T) @ x @ w for c, w in zip(c, w, strict=True))
-    assert_close(run(x, c, w), expected, FLOAT64)
-
-
-@pytest.mark.parametrize("layer", ["self", "features", "tensors"])
-def test_gradients(x64, layer):
-    function, shapes = {
-        "self": (layers.linear_self_attention, ((WIDTH,) * 2, (WIDTH, OUTPUTS))),
-        "features": (layers.linear_hfa, ((2, WIDTH, WIDTH), (2, WIDTH, OUTPUTS))),
-        "tensors": (layers.hyper_attention, ((WIDTH,) * 3, (WIDTH, WIDTH, OUTPUTS))),
-    }[layer]
-    values = normal(*[(5, WIDTH), *shapes] * 2)
-    arrays, directions = [value / 4 for value in values[:3]], values[3:]
-    loss = jax.jit(jax.value_and_grad(lambda arrays: jnp.sum(jnp.sin(function(*arrays)))))
-    step = 1e-5
-    forward, backward = (
-        loss([a + sign * step * d for a, d in zip(arrays, directions, strict=True)])[0] for sign in (1, -1)
-    )
-    along = sum((g * d).sum() for g, d in zip(loss(arrays)[1], directions, strict=True))
-    assert_close(along, (forward - backward) / (2 * step), FINITE_DIFFERENCE)
-
-
-@pytest.mark.parametrize(
-    ("function", "shapes", "message"),
-    [
-        (layers.linear_self_attention, [(3,), (3, 3), (3, 1)], "x.shape"),
-        (layers.linear_self_attention, [(2, 3), (3, 2), (3, 1)], "c has shape"),
-        (layers.linear_self_attention, [(2, 3), (3, 3), (2, 1)], "w has shape"),
-        (layers.linear_hfa, [(2, 3), (3, 3), (3, 1)], "cs has shape"),
-        (layers.linear_hfa, [(2, 3), (2, 3, 3), (1, 3, 1)], "ws has shape"),
-        (layers.hyper_attention, [(2, 3), (3,), (1,)], "c.ndim = 1"),
-        (layers.hyper_attention, [(2, 3), (3, 3, 3), (3, 1)], "w has shape"),
-    ],
-)
-def test_errors_name_the_argument(function, shapes, message):
-    with pytest.raises(ValueError, match=message):
-        function(*(np.ones(shape) for shape in shapes))
-
-
-def test_unknown_orders_and_unequal_heads():
-    with pytest.raises(ValueError, match="order = 'causal'"):
-        layers.hyper_attention(np.ones((2, 3)), np.ones((3, 3)), np.ones((3, 1)), "causal")
-    with pytest.raises(ValueError, match="as many heads as cs has, 2"):
-        layers.multi_head(
-            layers.linear_self_attention, np.ones((2, 3)), np.ones((2, 3, 3)), np.ones((1, 3, 1))
-        )

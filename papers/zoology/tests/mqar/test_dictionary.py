@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from based_jax.data.tasks.mqar import MQAR
 from based_jax.data.tasks.task import IGNORE
 from papers.zoology.mqar import dictionary
-from papers.zoology.mqar.triples import draw_any, from_sequence
+from papers.zoology.mqar.triples import draw_any
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -17,14 +17,6 @@ seeds = st.integers(0, 2**32 - 1)
 def test_triples(count, tokens, seed):
     triples = draw_any(np.random.default_rng(seed), count, tokens)
     np.testing.assert_array_equal(dictionary.solve(triples), triples.answers)
-
-
-@given(st.integers(2, 12), st.integers(1, 6), seeds)
-def test_a_sequence_is_its_triples(length, tokens, seed):
-    sequence = np.random.default_rng(seed).integers(0, tokens, length)
-    np.testing.assert_array_equal(
-        dictionary.solve_sequence(sequence)[:-1], from_sequence(sequence, tokens).answers
-    )
 
 
 @pytest.mark.parametrize("random_fill", [False, True])

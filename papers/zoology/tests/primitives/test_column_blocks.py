@@ -1,13 +1,12 @@
 """Layers on blocks of columns: what is rewritten, what is carried, and how many layers a product takes."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from papers.check import EXACT
 from papers.zoology.basic_layers import delta
-from papers.zoology.primitives.column_blocks import Part, Run, block, multiply_blocks, repeated, rewrite
+from papers.zoology.primitives.column_blocks import Part, Run, block, multiply_blocks, rewrite
 
 
 @given(st.integers(1, 7), st.integers(1, 4), st.integers(0, 3), st.integers(0, 2**32 - 1))
@@ -38,12 +37,3 @@ def test_blocks_are_multiplied_in_as_many_layers_as_the_longest_run_needs(width,
         blocks = u[:, run.start : run.start + run.width * run.count].reshape(3, run.count, width)
         np.testing.assert_allclose(y[:, block(run.start, width)], blocks.prod(axis=1), rtol=0, atol=EXACT)
     assert stack.account.layers == int(np.ceil(np.log2(max(counts))))
-
-
-def test_columns_repeated():
-    np.testing.assert_array_equal(np.array([[1.0, 2.0]]) @ repeated(2, 3), [[1, 1, 1, 2, 2, 2]])
-
-
-def test_columns_that_do_not_fit_are_named():
-    with pytest.raises(ValueError, match=r"read = slice\(2, 4, None\): expected within 3 columns"):
-        rewrite((2, 3), Part(block(0, 2), block(2, 2), np.eye(2)))
