@@ -222,12 +222,9 @@ def test_gradients_flow_through_the_state(case):
 
     expected = gradients(run.variables, x, length)  # the second call has padding only
     for cut in (1, 6):
-        for wanted, got in zip(
-            jax.tree.leaves(expected), jax.tree.leaves(gradients(run.variables, x, cut)), strict=True
-        ):
-            laws.assert_close(got, wanted, 1e-5)  # float32, gradients accumulate over the length
+        # float32, gradients accumulate over the length
+        laws.assert_close(gradients(run.variables, x, cut), expected, 1e-5)
     of_x = np.asarray(expected[1])
-    assert np.all(np.isfinite(of_x))
     assert not np.any(of_x[:, length:])
     assert np.any(of_x[:, :length])
 

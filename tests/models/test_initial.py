@@ -1,5 +1,6 @@
 """All layers are drawn by one program: the same distribution, independent layers, the right shapes."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,7 +63,7 @@ def test_init_with_output_is_apply_of_init():
     model = bj.LanguageModel(CONFIG.replace(schedule="CSC"))
     variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
     (logits, _), others = jax.jit(model.init_with_output)(jax.random.key(0), TOKENS)
-    jax.tree.map(np.testing.assert_array_equal, variables, others)
+    chex.assert_trees_all_equal(variables, others)
     np.testing.assert_allclose(logits, jax.jit(model.apply)(variables, TOKENS)[0], atol=1e-5)
 
 
@@ -111,7 +112,7 @@ def test_devices_draw_what_one_cpu_draws():
         )
         for draws in (draw_by_stream, draw_by_kind)
     ]
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), *found)
+    chex.assert_trees_all_close(*found, rtol=1e-5)
 
 
 def test_layers_of_other_kinds_have_their_own_draws(drawn):
