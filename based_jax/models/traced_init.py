@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import Literal, jaxpr_as_fun
 
 from based_jax.mixers.draws import DRAW_NORMAL, DRAW_UNIFORM
 from based_jax.typing import Array
@@ -88,7 +88,7 @@ def trace(draw: Callable[[Array], Any], key: Array) -> Program:
     )
 
 
-def _part(closed: ClosedJaxpr, inputs: list[Any], outputs: list[Any]) -> Callable[..., list[Array]]:
+def _part(closed: Any, inputs: list[Any], outputs: list[Any]) -> Callable[..., list[Array]]:
     """Return the part of a program that computes `outputs` from `inputs`, any of its values."""
     needed = {value for value in outputs if not isinstance(value, Literal)} - set(inputs)
     steps: list[Any] = []
