@@ -17,7 +17,7 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 .PHONY: help demo check test test-slow test-oldest test-prerelease selection versions lint same-python bench docs docs-serve gpu-wheels format clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 # One stamp per set of extras: the same venv serves the demo and the tests. Python compiles what it imports; pip
 # would compile all there is, most of which nothing imports.
@@ -50,10 +50,10 @@ SITE = $(if $(TESTS),,docs)
 
 # Where runs write the versions that they had, for `make versions`.
 RECORD ?= build/tested
-RECORDED = --record $(RECORD)
+RECORDED = $(if $(filter-out tests,$(TESTS)),,--record $(RECORD))
 
 test: lint $(SITE) ## twelve minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
-	$(PYTEST) $(or $(TESTS),$(RECORDED))
+	$(PYTEST) $(RECORDED) $(TESTS)
 
 test-slow: lint $(SITE) ## hours: every test there is
 	$(PYTEST) --run-slow $(TESTS)
@@ -70,7 +70,7 @@ SELECTION = tests/test_compat.py tests/kernels tests/models tests/parity tests/e
   tests/training/test_step.py tests/training/test_meshes.py tests/training/test_sharding.py
 
 selection: $(VENV)/.installed-test
-	$(PYTEST) $(or $(TESTS),$(RECORDED) $(SELECTION))
+	$(PYTEST) $(RECORDED) $(or $(TESTS),$(SELECTION))
 
 versions: $(VENV)/.installed-test ## write the versions of the runs since `make clean` into docs/install.md
 	cp build/tested/*.json results/versions/

@@ -137,7 +137,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
     stats = terminalreporter.stats
     record = {
         "versions": {"python": platform.python_version(), **{name: version(name) for name in RECORDED}},
-        "all": config.args_source is not pytest.Config.ArgsSource.ARGS,
+        "all": config.args == config.getini("testpaths"),
         "passed": len(stats.get("passed", ())),
         "failed": [report.nodeid for name in ("failed", "error") for report in stats.get(name, ())],
     }
