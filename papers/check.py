@@ -1,4 +1,4 @@
-"""Define a row of the table of `python -m based_jax.theory`: a statement, and the result of its check."""
+"""Define a row of the table of a paper's command: a statement, and the result of its check."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -32,6 +32,12 @@ def rewrite(shape: Shape, *parts: Part) -> Stack:
     """Compute all parts, of distinct columns, in one layer; columns that no part names are kept."""
     weights = np.eye(shape[1])
     bias_1, filters, bias_2 = np.zeros(shape), np.zeros(shape), np.ones(shape)
+    for part in parts:
+        weights[:, part.columns] = 0
+        weights[part.read, part.columns] = part.weights
+        bias_1[:, part.columns] = part.bias_1
+        filters[:, part.columns] = part.filters
+        bias_2[:, part.columns] = part.bias_2
     return Stack(shape, (Layer(weights, bias_1, filters, bias_2),))
 
 
