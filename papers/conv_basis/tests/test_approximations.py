@@ -100,3 +100,7 @@ def test_how_toeplitz_scores_are():
     # Of independent scores each of N means takes one of N (N + 1) / 2 degrees of freedom.
     shares = [near.toeplitz_share(np.random.default_rng(i).normal(size=(40, 40))) for i in range(20)]
     assert np.mean(shares) == pytest.approx(2 / 41, rel=0.2)
+
+
+def test_geometric_starts_are_powers_of_two():
+    assert near.geometric_starts(64, 7).tolist() == [0, 1, 2, 4, 8, 16, 32]

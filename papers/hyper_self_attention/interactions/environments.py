@@ -14,12 +14,6 @@ import numpy as np
 from based_jax.typing import Float, Int
 from papers.hyper_self_attention.interactions.data import Interactions
 
-RIGHT, UP = 0, 1
-"""Policies: x grows, or y falls."""
-
-PREDATOR, PREY = 0, 1
-"""Species."""
-
 
 def circular_distance(size: int) -> Int[np.ndarray, "N N"]:
     """Return the distance in cells between positions on a circle of `size` cells."""
@@ -54,8 +48,8 @@ def collisions_on_grid(radius: int, neighbourhood: float, size: int) -> Interact
 class Agents:
     """Agents on an N x N grid, arrays of integers of one shape (..., L)."""
 
-    species: Int[np.ndarray, "... L"]  # `PREDATOR` or `PREY`
-    policy: Int[np.ndarray, "... L"]  # `RIGHT` or `UP`
+    species: Int[np.ndarray, "... L"]  # 0 a predator, 1 prey
+    policy: Int[np.ndarray, "... L"]  # 0 to the right, x grows; 1 up, y falls
     x: Int[np.ndarray, "... L"]  # where they start; so is `y`
     y: Int[np.ndarray, "... L"]
 
