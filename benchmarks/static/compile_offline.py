@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import jax
 
@@ -197,7 +197,7 @@ def _xla_triton() -> Any:
     if not hasattr(triton, "compile"):
         return None
     load_plugins()  # which register the compiler
-    return triton if triton.has_compilation_handler("cuda") else None
+    return triton if cast(Any, triton).has_compilation_handler("cuda") else None
 
 
 def _ptx_of_xla(kernel: Kernel) -> tuple[str, int]:

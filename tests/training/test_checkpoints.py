@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,7 +69,7 @@ def cut(path):
 def test_an_intact_one_is_taken(workdir):
     step, state, position = newest(workdir)
     assert (step, position) == (10, {"place": 10})
-    jax.tree.map(np.testing.assert_array_equal, state, STATE)
+    chex.assert_trees_all_equal(state, STATE)
     assert not (workdir / "damaged_checkpoints").exists()
 
 
@@ -93,7 +94,7 @@ def test_a_damaged_one_is_passed_over_with_a_warning(part, damage, reason, workd
     damage(largest_file(workdir / "checkpoints" / "10" / part))
     step, state, position = newest(workdir)
     assert (step, position) == (5, {"place": 5})
-    jax.tree.map(np.testing.assert_array_equal, state, STATE)
+    chex.assert_trees_all_equal(state, STATE)
     (message,) = caplog.messages
     assert f"{workdir}/checkpoints/10 is damaged: {part}/" in message
     assert f"falling back to {workdir}/checkpoints/5" in message
