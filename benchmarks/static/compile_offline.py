@@ -72,7 +72,7 @@ class Resources:
 
 
 def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any], Found]) -> list[Found]:
-    """Apply `read` to each call whose target begins with `target` in a lowered program, in order of appearance.
+    """Apply `read` to each call of a lowered program, in order, whose target begins with `target`.
 
     Raises:
         LookupError: there are none.
