@@ -2,7 +2,7 @@
 
 DIR is the --out of the commands on that machine. Its reports become benchmarks/results/DEVICE/*.json, the
 faster block sizes and backends rows of the tables in pallas_kernels, and the measured numbers columns of
-docs/kernels.md and benchmarks/gpu.md. Everything is checked before anything is written; repeating it changes
+benchmarks/gpu.md. Everything is checked before anything is written; repeating it changes
 nothing. `python -m benchmarks adopt --reports DIR` also updates the other pages and the figure.
 """
 
@@ -24,7 +24,7 @@ PROGRAM = "python -m pallas_kernels.adopt"
 READ = ("gpu", "decode", "tune", "backends", "timings", "profile")
 """Commands whose reports are adopted, and what was timed or profiled beside them."""
 
-PAGES = ("docs/kernels.md", "benchmarks/gpu.md")
+PAGE = "benchmarks/gpu.md"
 
 CHECKOUT = Path(pallas_kernels.__path__[0]).parent
 
@@ -111,8 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and not words[0].startswith("-"):
         words.insert(0, "--reports")
     flags = parse(Adopt, words, PROGRAM)
-    for page in PAGES:
-        expect((flags.tree / page).is_file(), "--tree", str(flags.tree), f"a checkout, with {page}")
+    expect((flags.tree / PAGE).is_file(), "--tree", str(flags.tree), f"a checkout, with {PAGE}")
     copy = flags.tree.resolve() != CHECKOUT.resolve()
     expect(copy or not flags.rehearsal, "--rehearsal", True, "--tree DIR, a copy of this checkout")
     reports = read(flags.reports, flags.rehearsal)
@@ -202,18 +201,15 @@ def kept(changes: Mapping[Path, str], tree: Path, rehearsal: bool = False) -> li
 
 
 def pages(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
-    """Return the pages with the numbers of all reports."""
+    """Return the page with the numbers of all reports."""
     by_device: dict[str, list[Mapping[str, Any]]] = {}
     for report in sorted(reports, key=lambda report: (report.device, report.date)):
         if report.kind == "gpu":
             by_device.setdefault(report.device, []).append(report.content)
     if not by_device:
         return {}
-    new = {}
-    for name in PAGES:
-        page = tree / name
-        new[page] = measured_pages.updated(page.read_text(), by_device)
-    return new
+    page = tree / PAGE
+    return {page: measured_pages.updated(page.read_text(), by_device)}
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import jax
 
@@ -72,7 +72,7 @@ class Resources:
 
 
 def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any], Found]) -> list[Found]:
-    """Apply `read` to each call of `target` in a lowered program, in order of appearance.
+    """Apply `read` to each call whose target begins with `target` in a lowered program, in order of appearance.
 
     Raises:
         LookupError: there are none.
@@ -83,7 +83,7 @@ def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any],
 
     def visit(operation: Any) -> Any:
         is_call = operation.name == "stablehlo.custom_call"
-        if is_call and ir.StringAttr(operation.attributes["call_target_name"]).value == target:
+        if is_call and ir.StringAttr(operation.attributes["call_target_name"]).value.startswith(target):
             found.append(read(operation))
         return ir.WalkResult.ADVANCE
 
@@ -197,7 +197,7 @@ def _xla_triton() -> Any:
     if not hasattr(triton, "compile"):
         return None
     load_plugins()  # which register the compiler
-    return triton if triton.has_compilation_handler("cuda") else None
+    return triton if cast(Any, triton).has_compilation_handler("cuda") else None
 
 
 def _ptx_of_xla(kernel: Kernel) -> tuple[str, int]:

@@ -6,8 +6,9 @@ no times: the loop's issue slots and tensor cycles are lower bounds of an iterat
 Reports of several versions of jax make one page:
 
     python -m benchmarks inspect --explain --json 0.11.json                   # in each environment
-    python -m benchmarks inspect --compare 0.11.json 0.12.json --markdown docs/pages.md \
-        --update benchmarks/gpu.md docs/kernels.md
+    python -m benchmarks inspect --compare 0.11.json 0.12.json \
+        --markdown benchmarks/results/static/kernels.md \
+        --update benchmarks/gpu.md pallas_kernels/taylor_attention/README.md
 """
 
 import dataclasses

@@ -71,14 +71,13 @@ def compared() -> dict[str, Any]:
 @pytest.fixture
 def tree(tmp_path) -> Path:
     copy = tmp_path / "tree"
-    for name in (*TABLES, *adopt.PAGES):
+    for name in (*TABLES, adopt.PAGE):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
     for name in BACKENDS:  # as before anything was measured
         (copy / name).write_text(tuning.as_json([]))
-    for name in adopt.PAGES:
-        page = copy / name
-        page.write_text(measured_pages.updated(page.read_text(), {"": [{"summary": summary([])}]}))
+    page = copy / adopt.PAGE
+    page.write_text(measured_pages.updated(page.read_text(), {"": [{"summary": summary([])}]}))
     return copy
 
 
@@ -101,7 +100,7 @@ def test_reports_become_results_tables_and_columns(tree, tmp_path, capsys):
     after = contents(tree)
     written = {name for name in after if after[name] != before.get(name)}
     results = {f"benchmarks/results/h200/{name}.json" for name in ("gpu", "tune", "backends", "decode")}
-    assert written == {*results, *adopt.PAGES, STEPS, BACKENDS[0]}
+    assert written == {*results, adopt.PAGE, STEPS, BACKENDS[0]}
     assert capsys.readouterr().out.count("wrote ") == len(written)
     assert json.loads(after["benchmarks/results/h200/tune.json"]) == tuned()
 
@@ -115,13 +114,12 @@ def test_reports_become_results_tables_and_columns(tree, tmp_path, capsys):
     for name in TABLES:
         assert tuning.as_json(json.loads(after[name])) == after[name]
 
-    for page in adopt.PAGES:
-        text = after[page]
-        assert "| | wanted | measured, NVIDIA H200 |" in text
-        assert "| forward, B 16, H 16, N 32768 | at most 2.5 ms | 2 ms |" in text
-        assert "| forward, B 1, H 16, N 32768 | at most 0.3 ms | |" in text
-        assert "NVIDIA H200 (`benchmarks/results/h200`): jax 0.11.2, 2026-11-24." in text
-    assert "| forward, B 16, H 16, N 32768 | 1.2 ms (0.9 to 1.9) | 2 ms |" in after["benchmarks/gpu.md"]
+    text = after[adopt.PAGE]
+    assert "| | wanted | measured, NVIDIA H200 |" in text
+    assert "| forward, B 16, H 16, N 32768 | at most 2.5 ms | 2 ms |" in text
+    assert "| forward, B 1, H 16, N 32768 | at most 0.3 ms | |" in text
+    assert "NVIDIA H200 (`benchmarks/results/h200`): jax 0.11.2, 2026-11-24." in text
+    assert "| forward, B 16, H 16, N 32768 | 1.2 ms (0.9 to 1.9) | 2 ms |" in text
 
     assert adopt.main([folder, "--tree", str(tree)]) == 0
     assert contents(tree) == after
@@ -188,7 +186,7 @@ def test_other_mistakes(tree, tmp_path):
     directory(tmp_path / "two" / "more", gpu=gpu(3e-3))
     with pytest.raises(ValueError, match="no two reports of one name and device"):
         adopt.main([two, "--tree", str(tree)])
-    with pytest.raises(ValueError, match=r"expected a checkout, with docs/kernels\.md"):
+    with pytest.raises(ValueError, match=r"expected a checkout, with benchmarks/gpu\.md"):
         adopt.main([two, "--tree", empty])
     with pytest.raises(ValueError, match="expected --tree DIR, a copy"):
         adopt.main([two, "--rehearsal"])
@@ -197,11 +195,10 @@ def test_other_mistakes(tree, tmp_path):
 def test_the_pages_here_show_the_results_here():
     """Nobody typed a number."""
     changes = adopt.pages(adopt.kept({}, ROOT), ROOT)
-    for name in adopt.PAGES:
-        page = (ROOT / name).read_text()
-        assert "<!-- measured:targets -->" in page
-        empty = {"": [{"summary": summary([])}]}
-        assert page == changes.get(ROOT / name, measured_pages.updated(page, empty))
+    page = (ROOT / adopt.PAGE).read_text()
+    assert "<!-- measured:targets -->" in page
+    empty = {"": [{"summary": summary([])}]}
+    assert page == changes.get(ROOT / adopt.PAGE, measured_pages.updated(page, empty))
 
 
 def test_the_tables_here_follow_from_the_results_here():
@@ -217,7 +214,7 @@ def test_a_rehearsal_takes_quick_runs_into_a_copy(tree, tmp_path):
     quick["machine"] |= {"device": "cpu", "platform": "cpu"}
     folder = directory(tmp_path / "out", gpu=quick)
     assert adopt.main([folder, "--tree", str(tree), "--rehearsal"]) == 0
-    assert "measured, cpu" in (tree / "docs/kernels.md").read_text()
+    assert "measured, cpu" in (tree / adopt.PAGE).read_text()
 
 
 @pytest.mark.slow
