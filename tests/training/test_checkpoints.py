@@ -77,7 +77,7 @@ def test_the_interface_of_orbax_1_reads_what_ours_writes(workdir):
     """Not the reverse: it stores JSON under another file name, which it alone reads."""
     v1 = pytest.importorskip("orbax.checkpoint.experimental.v1")
     found = v1.load_checkpointables(workdir / "checkpoints" / "10", {"state": ABSTRACT, "data": None})
-    jax.tree.map(np.testing.assert_array_equal, found["state"], STATE)
+    chex.assert_trees_all_equal(found["state"], STATE)
     assert json.loads(found["data"]["state"]) == {"place": 10}
 
 
