@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from based_jax.data import PackedTokens, train_iterator
 from based_jax.data.shards.batches import Batches, ShuffledWindows
-from based_jax.data.shards.order import GROUP, Order
 from based_jax.data.shards.permutation import make_key, permuted
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.rows import pack_as_stored, pack_permuted, read_segments, read_tokens
+from based_jax.data.shards.shuffle import GROUP, Order
 from tests.data.shards.directories import write_shards
 
 LENGTH = 7
