@@ -37,6 +37,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "decode": ("decode", "decode_steps"),
     "window": ("decode", "window_steps"),
     "blocks": ("forward", "block_steps"),
+    "wide": ("forward", "wide_steps"),
 }
 """Name -> module of `gpu_sections`, and its function that lists the steps. In this order."""
 
@@ -61,7 +62,7 @@ class Gpu:
     """Time for this command; what does not fit is skipped, and measured by a later command with --resume."""
     sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(SECTIONS)
     """Sections to measure: machine (always), correctness, mosaic, train, generate, prefill, torch, forward,
-    backward, kernels, decode, window, blocks."""
+    backward, kernels, decode, window, blocks, wide."""
     samples: int = 10
     """Samples per median."""
     quick: bool = False

@@ -21,7 +21,7 @@ from pallas_kernels.flags import parse, run
 
 PROGRAM = "python -m pallas_kernels.adopt"
 
-READ = ("gpu", "decode", "tune", "backends", "timings", "profile")
+READ = ("gpu", "decode", "tune", "timings", "profile")
 """Commands whose reports are adopted, and what was timed or profiled beside them."""
 
 PAGES = ("docs/kernels.md", "benchmarks/gpu.md")
@@ -169,7 +169,7 @@ def tables(reports: Sequence[Report], kept: Sequence[Report], tree: Path) -> dic
             for row in rows:
                 found[path] = choices.with_row(found.get(path) or json.loads(path.read_text()), row)
     for report in kept:
-        if report.kind in ("gpu", "backends"):
+        if report.kind == "gpu":
             with _complete(report):
                 backends.setdefault(report.capability, []).extend(choices.compared(report.content))
     for op in choices.AXES:

@@ -57,6 +57,7 @@ _ATTENTION = Pair("taylor_attention", "pallas", "mosaic", facts={"value_size": 6
 PAIRS = {
     "forward": _ATTENTION,
     "mosaic_forward": _ATTENTION,
+    "wide": _ATTENTION,
     "backward": _ATTENTION,
     "decode": Pair(
         "taylor_step", "xla", "pallas", " loop", {"key_size": 16, "value_size": 64, "state": "float32"}
@@ -107,9 +108,7 @@ def with_row(table: Sequence[Row], row: Row) -> list[Row]:
 
 
 def compared(report: Mapping[str, Any]) -> list[Compared]:
-    """Return the comparisons of backends in a report of `benchmarks gpu` or of `pallas_kernels.backends`."""
-    if report["benchmark"] == "backends":
-        return [_of_backends(row) for row in report["rows"] if row["candidate"] != "pallas"]
+    """Return the comparisons of backends in a report of `benchmarks gpu`."""
     steps: dict[tuple[str, str], dict[str, Row]] = {}
     for row in report["rows"]:
         if row["section"] in PAIRS and row["status"] == MEASURED:
@@ -124,13 +123,6 @@ def compared(report: Mapping[str, Any]) -> list[Compared]:
             gain = plain["seconds"] / kernel["seconds"]
             found.append(Compared(pair.op, facts, tuple(sizes[axis] for axis in AXES[pair.op]), gain))
     return found
-
-
-def _of_backends(row: Row) -> Compared:
-    when = row["when"]
-    gain = row["reference_seconds"] / row["seconds"] if row["status"] == MEASURED else 0.0
-    sizes = when["rows_and_heads"][0], when["length"][0]
-    return Compared("taylor_attention", {"value_size": when["value_size"]}, sizes, gain)
 
 
 def backend_rows(found: Sequence[Compared], capability: str) -> dict[str, list[Row]]:

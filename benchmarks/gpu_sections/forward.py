@@ -1,6 +1,6 @@
-"""Sections `forward`, `backward`, `blocks`: causal attention by length, batch and block."""
+"""Sections `forward`, `backward`, `blocks`, `wide`: causal attention by length, batch, block and values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pallas_kernels
@@ -28,6 +28,11 @@ SWEEP = (
 BLOCKS = (512, 1024, 2048, 4096, None)
 """Tokens per program at B = 1, N = 32768; None is the serial walk."""
 
+WIDE = tuple(
+    (batch, length, width) for width in (112, 128) for batch in (16, 4, 1) for length in (16384, 1024)
+)
+"""(batch, length, channels of the values) at which our kernels are compared with each other."""
+
 
 def forward_steps(session: Session) -> list[Step]:
     """List a step per size."""
@@ -45,16 +50,30 @@ def block_steps(session: Session) -> list[Step]:
     return [_step(session, size, _blocks) for size in sizes]
 
 
+def wide_steps(session: Session) -> list[Step]:
+    """Compare our kernels where values have more than 64 channels."""
+    sizes = ((1, 130, 112),) if session.sizing.quick else WIDE
+    return [_step(session, size, _portable_and_hopper, value_size=size[2]) for size in sizes]
+
+
 def _steps(session: Session, direction: str) -> list[Step]:
     sizes = ((1, 130),) if session.sizing.quick else (*TARGETS, *SWEEP)
     return [_step(session, size, partial(candidates.attention, direction)) for size in sizes]
 
 
-def _step(session: Session, size: tuple[int, int], rows: Callable[..., list[Candidate]]) -> Step:
-    sizes = Sizes(*size, 1 if session.sizing.quick else HEADS)
-    facts = {"batch": sizes.batch, "length": sizes.length, "heads": sizes.heads}
-    name, urgent = f"B{sizes.batch} N{sizes.length}", size in TARGETS
+def _step(session: Session, size: Sequence[int], rows: Callable[..., list[Candidate]], **facts: int) -> Step:
+    sizes = Sizes(*size[:2], 1 if session.sizing.quick else HEADS, **facts)
+    name = " ".join([f"B{sizes.batch} N{sizes.length}", *(f"V{width}" for width in size[2:])])
+    facts, urgent = (
+        {"batch": sizes.batch, "length": sizes.length, "heads": sizes.heads} | facts,
+        size in TARGETS,
+    )
     return Step(name, candidates=partial(rows, sizes), facts=facts, urgent=urgent)
+
+
+def _portable_and_hopper(sizes: Sizes, session: Session) -> list[Candidate]:
+    names = ("pallas", "mosaic")
+    return [row for row in candidates.attention(FORWARD, sizes, session) if row.name in names]
 
 
 def _blocks(sizes: Sizes, session: Session) -> list[Candidate]:

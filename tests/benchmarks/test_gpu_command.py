@@ -88,7 +88,7 @@ def test_rows_hold_times_ratios_and_shares_of_the_bound(result):
     measured = [row for row in result["rows"] if row["status"] == "measured"]
     assert all(row["seconds"] > 0 and row["samples"] == 1 for row in measured)
     first = [row for row in measured if row["what"] == "pallas"]
-    assert {row["section"] for row in first} == {"forward", "backward"}
+    assert {row["section"] for row in first} == {"forward", "backward", "wide"}
     assert all(row["ratio_to_first"] == 1 and row["bound_fraction"] > 0 for row in first)
     rates = [row["per_second"] for row in measured if row["section"] == "machine"]
     assert len(rates) == 2

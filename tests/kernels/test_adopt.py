@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_sections.summary import summary
-from pallas_kernels import adopt, backends, catalog, choices, measured_pages, tune, tuning
+from pallas_kernels import adopt, catalog, choices, measured_pages, tune, tuning
 from pallas_kernels.journal import SCHEMA, save
 from tests.commands import run_here
 from tests.conftest import ROOT
@@ -59,13 +59,19 @@ def tuned(ratio: float = 0.5) -> dict[str, Any]:
 
 
 def compared() -> dict[str, Any]:
-    trials = [backends.trial(backends.HEADLINE, name) for name in (backends.PORTABLE, backends.HOPPER)]
-    times = {"status": "measured", "reference_seconds": 2.0}
+    sizes = {"batch": 16, "heads": 16, "length": 16384}
     rows = [
-        {"candidate": t.candidate, **t.columns, **times, "seconds": s}
-        for t, s in zip(trials, (2, 1), strict=True)
+        {
+            "section": "forward",
+            "step": "B16 N16384",
+            "what": what,
+            "status": "measured",
+            "seconds": s,
+            **sizes,
+        }
+        for what, s in (("pallas", 2.0), ("mosaic", 1.0))
     ]
-    return report("backends", rows)
+    return report("gpu", rows, "2026-11-23", summary=summary(rows))
 
 
 @pytest.fixture
@@ -222,17 +228,13 @@ def test_a_rehearsal_takes_quick_runs_into_a_copy(tree, tmp_path):
 
 @pytest.mark.slow
 def test_from_the_interpreter_into_the_tables(tree, tmp_path):
-    for command in ("tune", "backends"):
-        flags = ["--quick", "--interpret", "--minutes", "10", "--out", str(tmp_path / "out")]
-        done = run_module(f"pallas_kernels.{command}", *flags)
-        assert done.returncode == 0, done.stderr
+    flags = ["--quick", "--interpret", "--minutes", "10", "--out", str(tmp_path / "out")]
+    done = run_module("pallas_kernels.tune", *flags)
+    assert done.returncode == 0, done.stderr
     flags = ["--tree", str(tree), "--rehearsal"]
     done = run_module("pallas_kernels.adopt", str(tmp_path / "out"), *flags)
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in (tree / "benchmarks/results/cpu").iterdir()) == [
-        "backends.json",
-        "tune.json",
-    ]
+    assert [path.name for path in (tree / "benchmarks/results/cpu").iterdir()] == ["tune.json"]
 
 
 def test_one_line_and_status_2(tmp_path, capsys):
