@@ -44,7 +44,6 @@ COMMANDS = {
         "tokenize", "Tokenize", "speed and memory of train.tokenize, against the tokenizers library"
     ),
     "train": Command("train", "Train", "training speed of language models, against torch"),
-    "twins": Command("static.twins", "Twins", "what the jax-triton twins need on GPUs, without one"),
     "waiting": Command("waiting", "Waiting", "time of imports, initial parameters and a first step"),
 }
 """Name on the command line -> the command."""

@@ -44,11 +44,11 @@ class Device(NamedTuple):
         dates = ", ".join(sorted({str(machine["date"])[:10] for machine in machines}))
         return f"{self.name}, jax {releases}, {dates}"
 
-    def table(self, name: str) -> dict[str, tuple[str, str]]:
-        """Return what -> (wanted or expected, newest measurement) of a table of `benchmarks gpu`."""
+    def targets(self) -> dict[str, tuple[str, str]]:
+        """Return target -> (wanted, newest measurement), by `benchmarks gpu`."""
         found: dict[str, tuple[str, str]] = {}
         for report in self.of("gpu"):
-            for what, wanted, value in report.content["summary"]["tables"][name]:
+            for what, wanted, value in report.content["summary"]["tables"]["targets"]:
                 if value is not None:
                     found[what] = wanted, value
         return found

@@ -82,15 +82,10 @@ def milliseconds(row: Row | None, scale: float = 1e3) -> str:
 
 
 def attention_losses(device: Device) -> Iterator[str]:
-    """Where the kernels of attention miss what was wanted or expected."""
+    """Where the kernels of attention miss what was wanted."""
     forward, backward = device.rows("forward"), device.rows("backward")
     hopper = {**device.rows("mosaic_forward"), **forward}
     lines = []
-    for what in ("forward, B 16, H 16, N 32768", "backward alone, L = N"):
-        if (found := device.table("expected").get(what)) is not None:
-            lines.append(
-                f"The portable kernels beside their estimate, {what}: {found[1]}, expected {found[0]}."
-            )
     shares = [
         f"{words} {row['bound_fraction']:.0%}"
         for words, row in (
@@ -166,7 +161,7 @@ def _missed(device: Device, beginnings: tuple[str, ...]) -> list[str]:
     """Return the targets that the newest measurement misses."""
     return [
         f"Target missed: {what}: wanted {wanted}, measured {measured.removesuffix(', missed')}."
-        for what, (wanted, measured) in device.table("targets").items()
+        for what, (wanted, measured) in device.targets().items()
         if what.startswith(beginnings) and measured.endswith(", missed")
     ]
 

@@ -14,14 +14,13 @@ MODULES = {
     "decode": "decode_figure",
     "mixers": "mixer_figure",
     "ops": "figure",
-    "static": "static.figure",
 }
 """Benchmark -> the module of its figure."""
 
 
 @dataclass(frozen=True)
 class Redraw:
-    """Draw the figure of `ops`, `mixers`, `decode`, `conv_basis` or `static` from its JSON."""
+    """Draw the figure of `ops`, `mixers`, `decode` or `conv_basis` from its JSON."""
 
     json: Path
     """A report that one of these benchmarks wrote."""

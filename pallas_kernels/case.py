@@ -26,8 +26,6 @@ class Case:
     """the variant that a call with this shape gets from the tuning table"""
     on_request: bool = False
     """whether a call with this shape runs something else unless it names the kernel"""
-    rounds: float = 1.0
-    """iterations of the main loop for the same work: 64 tokens and all their values"""
     backend: str = "pallas"
     """"mosaic" for kernels that only `inspect` uses: they need a newer jax and have nothing to tune"""
     fill: Mapping[int, int] = field(default_factory=dict, hash=False)

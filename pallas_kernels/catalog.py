@@ -8,7 +8,6 @@ The `cases.py` of an op has
 
 and may have
 
-    alternatives(case) -> list[Case] variants that need other numbers of registers, for `inspect --explain`
     CARRIED: dict[int, int]          argument -> the result that replaces it in the next call, in place
 """
 
@@ -46,11 +45,6 @@ def on_hopper(match: str = "") -> list[Case]:
 def candidates(case: Case) -> list[Case]:
     """Return the case's kernel and shape with each variant worth measuring; the case itself first."""
     return [case, *(other for other in _module(case.op).candidates(case) if other.variant != case.variant)]
-
-
-def alternatives(case: Case) -> list[Case]:
-    """Return variants to compile in search of one that spills no registers."""
-    return getattr(_module(case.op), "alternatives", lambda _: [])(case)
 
 
 def facts(case: Case) -> dict[str, int | str]:

@@ -1,7 +1,6 @@
-"""Tables of measured numbers in the documentation, from the reports of `python -m benchmarks gpu`.
+"""The table of targets in the documentation, from the reports of `python -m benchmarks gpu`.
 
-A report contains its tables as rows [what, wanted, measured], so this module is independent of the
-measurements. In a page they are between ``<!-- measured:NAME -->`` and ``<!-- /measured:NAME -->``.
+A report contains it as rows [what, wanted, measured], so this module is independent of the measurements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,43 +11,37 @@ from pallas_kernels import devices, markdown
 RESULTS = "benchmarks/results"
 """Folder of a checkout with a folder of reports per device."""
 
-TABLES = {"targets": "wanted", "expected": "expected"}
-"""Name of a table -> the heading of its second column."""
-
 NOTHING = "Not measured yet."
 
 
 def updated(page: str, reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return the page with every table for which it has markers.
+    """Return the page with the table of targets between its markers, if it has them.
 
     Args:
         reports: device -> its reports, the oldest first.
     """
-    for name in TABLES:
-        text = table(name, reports).removesuffix("\n")
-        page = markdown.between_markers(page, f"measured:{name}", text) or page
-    return page
+    return markdown.between_markers(page, "measured:targets", table(reports)) or page
 
 
-def table(name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return one table in Markdown, with a column per device, and the sources of its numbers.
+def table(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Return the table in Markdown, with a column per device, and the sources of its numbers.
 
-    It uses the latest report of each device that measured something.
+    It uses the latest measurement of each device.
     """
     wanted: dict[str, str] = {}
     measured: dict[tuple[str, str], str] = {}
     for device, found in reports.items():
         for report in found:
-            for what, want, value in report["summary"].get("tables", {}).get(name, []):
+            for what, want, value in report["summary"].get("tables", {}).get("targets", []):
                 wanted[what] = want
                 if value is not None:
                     measured[what, device] = value
     devices = [device for device in reports if any(device == other for _, other in measured)]
     shown = devices or [""]
-    headings = ["", TABLES[name], *(f"measured, {device}" if device else "measured" for device in shown)]
+    headings = ["", "wanted", *(f"measured, {device}" if device else "measured" for device in shown)]
     rows = [[*pair, *(measured.get((pair[0], device), "") for device in shown)] for pair in wanted.items()]
     text = "\n".join(markdown.table(headings, rows)).replace("|  |", "| |")
-    return f"{text}\n\n{_source(reports, devices)}\n"
+    return f"{text}\n\n{_source(reports, devices)}"
 
 
 def folder(device: str) -> str:

@@ -1,6 +1,5 @@
 """`static`: measure the resources of whole models on an absent GPU, part by part, from compiled programs."""
 
-import json
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from based_jax.mixers.contract import head_layout
 from based_jax.models import ModelConfig, presets
 from based_jax.validate import expect, expect_choice
 from benchmarks import report
-from benchmarks.flags import comma_list, expect_figure, expect_writable
+from benchmarks.flags import comma_list, expect_writable
 from benchmarks.io_model import Cost
 from benchmarks.rates import GPUS, Rates
-from benchmarks.static import cost, figure, formulas, hlo, tables, thunks
+from benchmarks.static import cost, formulas, hlo, tables, thunks
 from benchmarks.static.compile_offline import toolchain
 from benchmarks.static.cost import Work
 from benchmarks.static.parts import SOFTMAX, part_of
@@ -60,12 +59,8 @@ class Static:
     """Dtype in which the models compute."""
     json: Path | None = None
     """Write every number into this file."""
-    plot: Path | None = None
-    """Draw the parts into this file (.png, .svg or .pdf; needs matplotlib)."""
     markdown: Path | None = None
     """Put tables into this file, between the lines `<!-- static -->` and `<!-- /static -->`."""
-    compare: tuple[Path, ...] = ()
-    """Compile nothing: show what changed between two reports, written by --json."""
 
     def run(self, command: str) -> int:
         """Compile, print and write; return 0.
@@ -75,16 +70,12 @@ class Static:
             ValueError: a flag with a wrong value, or a file that cannot be read or written.
         """
         self._check()
-        if self.compare:
-            before, after = (json.loads(path.read_text()) for path in self.compare)
-            tables.show_changes(before, after)
-            return 0
         use_cpu()
         settings = {
             "gpu": self.gpu,
             "rates": GPUS[self.gpu]._asdict(),
             "dtype": self.dtype,
-            "toolchain": toolchain("xla"),
+            "toolchain": toolchain(),
         }
         found = report.new_report("static", command, settings, [], ["Compiled, not run: no GPU was used."])
         progress = Console(stderr=True, highlight=False)
@@ -101,8 +92,6 @@ class Static:
         tables.show(found)
         if self.json:
             report.save(found, self.json)
-        if self.plot:
-            figure.draw(found, self.plot)
         if self.markdown:
             self.markdown.write_text(tables.insert(self.markdown.read_text(), found))
         return 0
@@ -156,9 +145,7 @@ class Static:
         for flag, values in (counts | {"decode-batches": self.decode_batches}).items():
             for value in values:
                 expect(value >= 1, f"--{flag}", value, "at least 1")
-        expect(len(self.compare) in (0, 2), "--compare", len(self.compare), "two reports")
         expect_writable("--json", self.json)
-        expect_figure("--plot", self.plot)
         if self.markdown:
             tables.insert(self.markdown.read_text(), None)
 

@@ -1,6 +1,5 @@
-"""Format the report of `static` on a terminal and in Markdown, and the changes between two reports."""
+"""Format the report of `static` on a terminal and in Markdown."""
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from benchmarks import pages
@@ -77,39 +76,3 @@ def _part(row: dict[str, Any], total: float) -> list[str]:
         f"{1e3 * row['floor_seconds']:.3g}",
         f"{row['floor_seconds'] / total:.0%}",
     ]
-
-
-def show_changes(before: Report, after: Report) -> None:
-    """Print the changes of each part, for the programs that both reports have."""
-    for name in before["summary"]:
-        if name in after["summary"]:
-            columns = ("part", "floor, ms", "then", "GB", "then", "launches", "then")
-            show_markdown(name, pages.table(columns, changes(name, before, after)), [])
-
-
-def changes(name: str, before: Report, after: Report) -> Iterator[list[str]]:
-    """Yield the rows of one program's table, the largest change first; the last is the sum."""
-    sides = [
-        {row["part"]: row for row in x["rows"] if name_of(row) == name and not row["cudnn"]}
-        for x in (before, after)
-    ]
-    empty = {"floor_seconds": 0.0, "bytes": 0.0, "launches": 0.0}
-    pairs = {part: [side.get(part, empty) for side in sides] for part in sides[0] | sides[1]}
-
-    def change(part: str) -> float:
-        old, new = pairs[part]
-        return -abs(new["floor_seconds"] - old["floor_seconds"])
-
-    for part in sorted(pairs, key=change):
-        yield [part, *_both(pairs[part])]
-    yield ["in all", *_both([_sum(side.values()) for side in sides])]
-
-
-def _sum(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
-    kept = list(rows)
-    return {key: sum(row[key] for row in kept) for key in ("floor_seconds", "bytes", "launches")}
-
-
-def _both(pair: list[dict[str, Any]]) -> list[str]:
-    formats = (("floor_seconds", 1e3, ".3g"), ("bytes", 1e-9, ".3g"), ("launches", 1, ",.0f"))
-    return [f"{row[key] * unit:{how}}" for key, unit, how in formats for row in pair]

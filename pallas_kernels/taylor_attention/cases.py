@@ -89,16 +89,6 @@ def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
     return _with_variants(of, set(tried.values()), sizes)
 
 
-def alternatives(of: Case) -> list[Case]:
-    """Return variants that differ in one size from the case's, to find the cost of spilling nothing."""
-    if of.kernel == "scan" or of.backend != "pallas":
-        return []
-    changes = [{"stages": stages} for stages in (1, 2, 3)] + [{"tile": tile} for tile in (32, 64)]
-    changes += [{"chunk": chunk, "warps": 4} for chunk in (32, 64)] + [{"hoist": False}]
-    tried = {replace(of.variant, **change) for change in changes} - {of.variant}
-    return _with_variants(of, tried, SIZES)
-
-
 def _shape(of: Case) -> dict[str, Any]:
     """Return the arguments of `case` that a case's shape has in words."""
     key_size, value_size, dtype, *more = of.shape.split()
@@ -170,8 +160,8 @@ def case(
         return key_or_value_gradient(plan, tables, inputs, rest, states, kernel)
 
     words = " ".join([f"K{key_size} V{value_size} {dtype}", *["packed"] * packed, *filter(None, [precision])])
-    chosen, rounds = call.variant(kernel, keys, values), 64 / plan.chunk * plan.value_tiles
-    given = function, tuple(arrays), variant is None, is_slow(keys, keys, values), rounds
+    chosen = call.variant(kernel, keys, values)
+    given = function, tuple(arrays), variant is None, is_slow(keys, keys, values)
     return Case("taylor_attention", kernel, words, chosen, *given, fill=fill)
 
 

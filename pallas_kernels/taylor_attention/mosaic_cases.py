@@ -71,6 +71,6 @@ def _case(kernel: str, value_size: int, packed: bool) -> Case:
                 return mosaic_kernel.key_and_value_gradients(plan, inputs, packing, state)
 
     name, words = f"{kernel}_mosaic", f"K16 V{value_size} bfloat16" + " packed" * packed
-    options: dict[str, Any] = {"rounds": 64 / Fixed.chunk * -(-value_size // 64), "backend": "mosaic"}
+    options: dict[str, Any] = {"backend": "mosaic"}
     arguments = (*(known[name] for name in names), *rows, *states)
     return Case("taylor_attention", name, words, Fixed(), function, arguments, on_request=True, **options)

@@ -509,30 +509,3 @@ def test_targets_from_rows():
     shown = summary(rows)["tables"]["targets"]
     assert shown[2][1:] == ["at most 2.5 ms", "2 ms"]
     assert shown[0][1:] == ["at least 2", "1.5, missed"]
-
-
-def test_what_was_expected_is_found_in_rows():
-    rows = [
-        measured("machine", "copy", "copy", 1.0, per_second=4.2e12),
-        measured("forward", "B16 N32768", "pallas", 2e-3),
-        measured("backward", "B16 N32768", "pallas", 8e-3),
-        measured("kernels", "dq serial", "dq", 2.1e-3),
-        *(measured("kernels", f"{name} blocks", name, 1e-3) for name in ("key_sums", "scan", "outputs")),
-        measured("decode", "B1", "pallas loop", 5e-6, bound_fraction=0.1),
-    ]
-    rows.append(
-        {"section": "correctness", "step": "attention N2048", "status": "passed", "errors": {"y": 3e-3}}
-    )
-    found = {what: value for what, _, value in summary(rows)["tables"]["expected"] if value is not None}
-    assert found == {
-        "copy, read and written": "4.2 TB/s",
-        "forward, B 16, H 16, N 32768": "2 ms",
-        "backward alone, L = N": "6 ms",
-        "the same in three passes, L = 4096": "3 ms",
-        "decoding step, B 1": "5 us",
-        "largest error, bfloat16 forward, N 2048": "0.003",
-        "`dq` alone, B 16, H 16, N 32768, serial": "2.1 ms",
-        "`key_sums` alone, B 16, H 16, N 32768, L = 4096": "1 ms",
-        "`scan` alone, B 16, H 16, N 32768, L = 4096": "1 ms",
-        "`outputs` alone, B 16, H 16, N 32768, L = 4096": "1 ms",
-    }
