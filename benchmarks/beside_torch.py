@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import report
-from benchmarks.candidates import Candidate
+from benchmarks.ops.candidates import Candidate
 from benchmarks.study import INTERRUPTED
 
 

@@ -10,10 +10,10 @@ from benchmarks.flags import expect_figure
 from pallas_kernels.checks import expect
 
 MODULES = {
-    "conv_basis": "conv_basis_figure",
-    "decode": "decode_figure",
-    "mixers": "mixer_figure",
-    "ops": "figure",
+    "conv_basis": "ops.conv_basis_figure",
+    "decode": "decode.figure",
+    "mixers": "ops.mixer_figure",
+    "ops": "ops.figure",
 }
 """Benchmark -> the module of its figure."""
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from benchmarks.gpu.journal import SCHEMA, save
 from benchmarks.machine import cores, facts
-from pallas_kernels.journal import SCHEMA, save
 
 __all__ = ["SCHEMA", "new_report", "note_load", "save"]
 

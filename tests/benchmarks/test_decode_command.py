@@ -11,13 +11,30 @@ import pytest
 from based_jax.generate.weights import decoding_weights
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count, presets
 from based_jax.models.language_model import param_shapes
-from benchmarks import decode, decode_memory, decode_models, decode_papers, decode_parts, decode_tables
 from benchmarks.__main__ import main
-from benchmarks.decode import QUICK, summary
-from benchmarks.decode_memory import largest_batch, memory_rows
-from benchmarks.decode_models import ATTENTION, BASED, CUDNN, MAMBA, MODELS
-from benchmarks.decode_programs import Decoder, Work, decoding, filled, placed, reading
-from benchmarks.decode_progress import BROKE, Progress, resumed
+from benchmarks.decode import (
+    command as decode,
+)
+from benchmarks.decode import (
+    memory as decode_memory,
+)
+from benchmarks.decode import (
+    models as decode_models,
+)
+from benchmarks.decode import (
+    papers as decode_papers,
+)
+from benchmarks.decode import (
+    parts as decode_parts,
+)
+from benchmarks.decode import (
+    tables as decode_tables,
+)
+from benchmarks.decode.command import QUICK, summary
+from benchmarks.decode.memory import largest_batch, memory_rows
+from benchmarks.decode.models import ATTENTION, BASED, CUDNN, MAMBA, MODELS
+from benchmarks.decode.programs import Decoder, Work, decoding, filled, placed, reading
+from benchmarks.decode.progress import BROKE, Progress, resumed
 from benchmarks.report import new_report
 from benchmarks.study import Candidate, Program, Study
 from tests.benchmarks.refusals import expect_one_line

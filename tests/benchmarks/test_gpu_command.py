@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import report
-from benchmarks.gpu import SECTIONS, cuda_root, environment, say_result
-from benchmarks.gpu_sections import checks, correctness, running, torch_steps
-from benchmarks.gpu_sections.session import Session, Sizing, Step, resume
-from benchmarks.gpu_sections.stopwatch import Candidate, Prepared, compare, jitted
-from benchmarks.gpu_sections.summary import summary
-from benchmarks.gpu_sections.targets import targets
-from pallas_kernels import supervisor
-from pallas_kernels.journal import BROKE, DeviceLostError
+from benchmarks.gpu import supervisor
+from benchmarks.gpu.command import SECTIONS, cuda_root, environment, say_result
+from benchmarks.gpu.journal import BROKE, DeviceLostError
+from benchmarks.gpu.sections import checks, correctness, running, torch_steps
+from benchmarks.gpu.sections.session import Session, Sizing, Step, resume
+from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, compare, jitted
+from benchmarks.gpu.sections.summary import summary
+from benchmarks.gpu.sections.targets import targets
 from tests.benchmarks.refusals import expect_one_line
 from tests.subprocesses import ROOT
 from tests.subprocesses import environment as clean
@@ -199,7 +199,7 @@ def dying(prepared: Prepared) -> Prepared:
 
 
 def test_a_long_compilation_is_news_until_it_counts_as_hanging(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.gpu_sections.session.UPDATE_SECONDS", 0.01)
+    monkeypatch.setattr("benchmarks.gpu.sections.session.UPDATE_SECONDS", 0.01)
     clock, path, future, seen = Clock(), tmp_path / "gpu.json", Future(), []
     s = session(path, clock=clock)
 
@@ -326,7 +326,7 @@ def test_a_lost_device_ends_the_process_and_the_next_one_goes_on(tmp_path, monke
         raise DeviceLostError(str(error))
 
     steps = [Step("one", passes), Step("two", compares)]
-    monkeypatch.setattr("benchmarks.gpu_sections.session.check_device", lost)
+    monkeypatch.setattr("benchmarks.gpu.sections.session.check_device", lost)
     with pytest.raises(DeviceLostError):
         running.run(s, named("forward", *steps))
 

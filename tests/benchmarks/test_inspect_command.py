@@ -10,10 +10,12 @@ import jax
 import pytest
 
 from benchmarks.__main__ import PROGRAM, main
-from benchmarks.static import compile_offline, inspect, topology, xla_report
-from benchmarks.static.compile_offline import Resources, blocks_per_sm
-from pallas_kernels import catalog, offline
-from pallas_kernels.case import Case
+from benchmarks.gpu.cases import catalog
+from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.static import inspect, topology, xla_report
+from benchmarks.gpu.static import resources as compile_offline
+from benchmarks.gpu.static.resources import Resources, blocks_per_sm
+from pallas_kernels import offline
 from tests.commands import run_here
 from tests.kernels import toy
 
@@ -174,7 +176,7 @@ def test_the_command_compiles_kernels_whose_numbers_are_known(toys, monkeypatch,
 
 @needs_compiler
 def test_the_decoding_steps_need_no_collective_on_8_gpus():
-    from pallas_kernels import sharded
+    from benchmarks.gpu.cases import sharded
 
     topology.use_cpu()
     mesh = sharded.mesh(topology.topology(8))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import layer_tables, layers
-from benchmarks.candidates import FORWARD_BACKWARD
-from benchmarks.layers import AGREEMENT, Inputs, Layers
+from benchmarks.models import layer_tables, layers
+from benchmarks.models.layers import AGREEMENT, Inputs, Layers
+from benchmarks.ops.candidates import FORWARD_BACKWARD
 from benchmarks.pages import MISSING
 from benchmarks.study import relative_error
 from tests.benchmarks.refusals import expect_one_line

@@ -8,10 +8,10 @@ import pytest
 
 from based_jax import mixers
 from based_jax.ops.core.stream import Stream
-from benchmarks import mixer_tables
 from benchmarks.__main__ import main
-from benchmarks.mixer_candidates import DECODE, PASSES, Programs, entry
-from benchmarks.mixer_figure import CONSTANT, GROWING, NONE, group_of, spread
+from benchmarks.ops import mixer_tables
+from benchmarks.ops.mixer_candidates import DECODE, PASSES, Programs, entry
+from benchmarks.ops.mixer_figure import CONSTANT, GROWING, NONE, group_of, spread
 from tests.benchmarks.refusals import expect_one_line
 
 NAMES = ["short_conv", "long_conv"]

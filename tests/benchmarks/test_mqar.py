@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import mqar_tables
 from benchmarks.__main__ import main
-from benchmarks.mqar import AGREEMENT, TORCH, Mqar, _agreement
-from benchmarks.mqar_workload import Recipe, Workload
+from benchmarks.models import mqar_tables
+from benchmarks.models.mqar import AGREEMENT, TORCH, Mqar, _agreement
+from benchmarks.models.mqar_workload import Recipe, Workload
 from benchmarks.study import Study
 from tests.benchmarks.refusals import expect_one_line
 
@@ -105,7 +105,7 @@ def test_a_call_goes_on_where_the_last_one_ended():
 @pytest.mark.parametrize("mixer", ["attention", "based"])
 def test_torch_trains_the_same_model(mixer):
     pytest.importorskip("torch")
-    from benchmarks import mqar_torch
+    from benchmarks.models import mqar_torch
 
     workload = Workload(Recipe(**RECIPE), mixer)
     assert workload.losses[0] != workload.losses[1]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import ops_tables as tables
 from benchmarks.__main__ import main
 from benchmarks.analysis import summarize
-from benchmarks.candidates import JAX_CANDIDATES, PASSES, Inputs
-from benchmarks.shapes import SHAPES
+from benchmarks.ops import tables
+from benchmarks.ops.candidates import JAX_CANDIDATES, PASSES, Inputs
+from benchmarks.ops.shapes import SHAPES
 from benchmarks.study import Study, relative_error
 from tests.benchmarks.refusals import expect_one_line
 
@@ -150,7 +150,7 @@ def test_without_torch_a_line_says_so(capsys, monkeypatch):
 
 def test_torch_rows_agree():
     pytest.importorskip("torch")
-    from benchmarks.torch_ops import torch_candidates
+    from benchmarks.ops.torch_ops import torch_candidates
 
     inputs = Inputs(SHAPES["mqar"], 96)
     ours = {candidate.family: candidate for candidate in JAX_CANDIDATES}

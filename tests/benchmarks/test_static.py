@@ -11,16 +11,16 @@ from jax import lax
 import based_jax as bj
 from based_jax.models.language_model import param_shapes
 from benchmarks.__main__ import main
-from benchmarks.io_model import Cost, Sizes, WindowSizes, outputs, window_outputs
-from benchmarks.rates import GPUS
-from benchmarks.static import cost, formulas, hlo, programs, tables, thunks
-from benchmarks.static.command import by_part, with_cudnn
-from benchmarks.static.compile_offline import toolchain
-from benchmarks.static.copies import copies
-from benchmarks.static.cost import Work
-from benchmarks.static.hlo import Shape
-from benchmarks.static.parts import part_of
-from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
+from benchmarks.gpu.io_model import Cost, Sizes, WindowSizes, outputs, window_outputs
+from benchmarks.gpu.rates import GPUS
+from benchmarks.gpu.static import cost, formulas, hlo, programs, tables, thunks
+from benchmarks.gpu.static.command import by_part, with_cudnn
+from benchmarks.gpu.static.copies import copies
+from benchmarks.gpu.static.cost import Work
+from benchmarks.gpu.static.hlo import Shape
+from benchmarks.gpu.static.parts import part_of
+from benchmarks.gpu.static.resources import toolchain
+from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
 from tests.benchmarks.refusals import expect_one_line
 from tests.conftest import ROOT
 

@@ -17,17 +17,10 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
 from based_jax import ops
-from benchmarks.gpu_sections import checks
-from benchmarks.static import mosaic_report, topology
-from pallas_kernels import (
-    catalog,
-    interpreted,
-    lowering_for,
-    offline,
-    sharded,
-    taylor_attention,
-    tuning,
-)
+from benchmarks.gpu.cases import catalog, sharded
+from benchmarks.gpu.sections import checks
+from benchmarks.gpu.static import mosaic_report, topology
+from pallas_kernels import interpreted, lowering_for, offline, taylor_attention, tuning
 from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention import mosaic_support
 from pallas_kernels.taylor_attention.layout import Layout

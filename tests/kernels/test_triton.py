@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.gpu_sections import reference
-from benchmarks.static import topology, triton_report
-from benchmarks.static.compile_offline import Resources
+from benchmarks.gpu.sections import reference
+from benchmarks.gpu.static import topology, triton_report
+from benchmarks.gpu.static.resources import Resources
 from pallas_kernels import devices, interpreted, offline, taylor_attention, taylor_step
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from tests.marks import slow_but
