@@ -38,7 +38,6 @@ COMMANDS = {
     ),
     "gpu": Command("gpu.command", "Gpu", "correctness and speed of the fused kernels on this GPU"),
     "inspect": Command("gpu.static.inspect", "Inspect", "what the kernels need on an H200, without one"),
-    "layers": Command("models.layers", "Layers", "time of Based's layers by length, against torch"),
     "loader": Command("data.loader", "Loader", "rate of the training data in memory and from token shards"),
     "mixers": Command("ops.mixers", "Mixers", "time and memory of every sequence mixer, by length"),
     "mqar": Command("models.mqar", "Mqar", "training speed on associative recall, against torch"),

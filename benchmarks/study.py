@@ -17,9 +17,6 @@ from benchmarks.memory import with_peak
 from benchmarks.ops.candidates import FORWARD_BACKWARD, Candidate, Program
 from benchmarks.timing import Timing, extrapolate, interleave, skip_reason
 
-INTERRUPTED = "Interrupted by Ctrl-C: this is what was measured until then."
-"""Note of a report if `Study.measure` did not reach its end."""
-
 
 @dataclass
 class Case:
@@ -91,6 +88,7 @@ class Study:
                     self.measure_length(length)
                     collect()
         except KeyboardInterrupt:
+            collect()
             return False
         return True
 

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from rich.console import Console
 
 from based_jax.data import PackedTokens, train_iterator
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.streams import TokenStream
 from based_jax.validate import expect
-from benchmarks.beside_torch import make_report
-from benchmarks.data import loader_tables
+from benchmarks import report, tables
 from benchmarks.data.loader_run import tokens_per_second, train, write_random_shards
 from benchmarks.flags import comma_list, expect_writable
+from benchmarks.tables import MISSING, significant
 
 GB = 10**9
 SHUFFLES = ("windows", "documents")
@@ -60,34 +59,30 @@ class Loader:
         self._check()
         names = ("length", "batch_size", "gigabytes", "steps", "samples", "seconds")
         settings = {name: getattr(self, name) for name in names}
-        files = {"json": self.json, "markdown": self.markdown}
-        return make_report("loader", command, settings, [], self._measured, loader_tables, **files)
+        files = report.Files(json=self.json, markdown=self.markdown)
+        results = report.new_report("loader", command, settings, [], [])
+        report.note_load(results)
+        return report.make(results, lambda: self._measure(results), "Data loader", text, files)
 
-    def _measured(self, results: dict[str, Any], progress: Console) -> bool:
-        try:
-            self._measure(results, progress)
-        except KeyboardInterrupt:
-            return False
-        return True
-
-    def _measure(self, results: dict[str, Any], progress: Console) -> None:
+    def _measure(self, results: dict[str, Any]) -> bool:
         with tempfile.TemporaryDirectory(dir=self.scratch, prefix="loader-") as folder:
-            progress.print("compiling, and keeping the programs")
+            report.say("compiling, and keeping the programs")
             write_random_shards(Path(folder), int(self.gigabytes[0] * GB))
             train(Path(folder), Path(folder, "run"), self.steps)
         alone = next((size for size in self.gigabytes if size >= 1), self.gigabytes[-1])
         for size in self.gigabytes:
             with tempfile.TemporaryDirectory(dir=self.scratch, prefix="loader-") as folder:
                 directory = Path(folder)
-                progress.print(f"writing {size:g} GB of shards to {directory}")
+                report.say(f"writing {size:g} GB of shards to {directory}")
                 write_random_shards(directory, int(size * GB))
                 if size == alone:
-                    self._measure_alone(directory, results, progress)
-                progress.print(f"training on {size:g} GB")
+                    self._measure_alone(directory, results)
+                report.say(f"training on {size:g} GB")
                 found = train(directory, directory / "run", self.steps)
                 results["rows"].append({"kind": "run", "gigabytes": size, **found})
+        return True
 
-    def _measure_alone(self, directory: Path, results: dict[str, Any], progress: Console) -> None:
+    def _measure_alone(self, directory: Path, results: dict[str, Any]) -> None:
         shards = TokenShards.open(directory)
         first = shards.shard(0)
         in_memory = PackedTokens(np.array(first.tokens), np.array(first.starts), first.num_bytes)
@@ -104,7 +99,7 @@ class Loader:
                     low, median, high = (float(rate) for rate in np.percentile(rates, (25, 50, 75)))
                     row = {"kind": "loader", "source": source, **how, "tokens_per_second": median}
                     results["rows"].append({**row, "spread": (high - low) / median})
-                    progress.print(f"{source}, {shuffle}: {median / 1e6:.3g} million tokens/s")
+                    report.say(f"{source}, {shuffle}: {median / 1e6:.3g} million tokens/s")
 
     def _check(self) -> None:
         for name in ("length", "batch_size", "steps", "samples"):
@@ -116,4 +111,47 @@ class Loader:
         expect(large, "--gigabytes", ",".join(map(str, sizes)), "one or more sizes above that of a window")
         expect_writable("--json", self.json)
         if self.markdown:
-            loader_tables.insert(self.markdown.read_text(), None)
+            tables.insert(self.markdown.read_text(), "loader", None)
+
+
+_ALONE = ("tokens from", "permuted", "segment ids", "million tokens/s", "±")
+_RUNS = (
+    "tokens, GB",
+    "first step, s",
+    "own memory, MiB",
+    "beyond the least, MiB",
+    "mapped, MiB",
+    "tokens/s",
+)
+
+
+def text(report: dict[str, Any]) -> str:
+    """Return the report in Markdown."""
+    settings, rows = report["settings"], report["rows"]
+    runs = [row for row in rows if row["kind"] == "run"]
+    least = min((row["anonymous_mib"] or 0 for row in runs), default=0)
+    batch = f"{settings['batch_size']} x {settings['length']:,} tokens"
+    return tables.blocks(
+        f"The loader alone, batches of {batch}; {tables.ran_on(report)}:",
+        tables.table(_ALONE, (_loader_cells(row) for row in rows if row["kind"] == "loader"), left=3),
+        f"`train.lm --preset based-tiny` on shards, {settings['steps']} steps:",
+        tables.table(_RUNS, (_run_cells(row, least) for row in runs), left=0),
+    )
+
+
+def _loader_cells(row: dict[str, Any]) -> list[str]:
+    segments = "no" if row["cross_documents"] else "yes"
+    rate = significant(row["tokens_per_second"] / 1e6)
+    return [row["source"], row["shuffle"], segments, rate, f"{row['spread']:.0%}"]
+
+
+def _run_cells(row: dict[str, Any], least: int) -> list[str]:
+    own, mapped = row["anonymous_mib"], row["mapped_mib"]
+    return [
+        f"{row['gigabytes']:g}",
+        f"{row['first_step_seconds']:.1f}",
+        MISSING if own is None else f"{own:,}",
+        MISSING if own is None else f"{own - least:,}",
+        MISSING if mapped is None else f"{mapped:,}",
+        f"{row['tokens_per_second']:,.0f}",
+    ]

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from based_jax.data.shards.manifest import Manifest
 from based_jax.validate import expect
-from benchmarks.beside_torch import make_report
-from benchmarks.data import tokenize_tables
+from benchmarks import report, tables
 from benchmarks.data.tokenize_corpus import Corpus, batched
 from benchmarks.data.tokenize_run import Library, tokenize
 from benchmarks.flags import expect_writable
 from benchmarks.machine import cores
+from benchmarks.tables import MISSING
 
 GB = 10**9
 _LIBRARY_BYTES = 32 << 20  # of text that the library alone encodes repeatedly
@@ -58,25 +57,24 @@ class Tokenize:
         workers = self.workers or cores()
         names = ("gigabytes", "vocab_size", "every", "seconds")
         settings = {name: getattr(self, name) for name in names} | {"workers": workers}
-        files = {"json": self.json, "markdown": self.markdown}
-        return make_report("tokenize", command, settings, [], self._measured, tokenize_tables, **files)
+        files = report.Files(json=self.json, markdown=self.markdown)
+        results = report.new_report("tokenize", command, settings, [], [])
+        report.note_load(results)
+        return report.make(results, lambda: self._measure(results), "Tokenizing", text, files)
 
-    def _measured(self, results: dict[str, Any], progress: Console) -> bool:
-        try:
-            with tempfile.TemporaryDirectory(dir=self.scratch, prefix="tokenize-") as folder:
-                results["rows"].append(self._measure(Path(folder), results["settings"]["workers"], progress))
-        except KeyboardInterrupt:
-            return False
+    def _measure(self, results: dict[str, Any]) -> bool:
+        with tempfile.TemporaryDirectory(dir=self.scratch, prefix="tokenize-") as folder:
+            results["rows"].append(self._row(Path(folder), results["settings"]["workers"]))
         return True
 
-    def _measure(self, folder: Path, workers: int, progress: Console) -> dict[str, Any]:
+    def _row(self, folder: Path, workers: int) -> dict[str, Any]:
         corpus = Corpus()
-        progress.print("training the tokenizer")
+        report.say("training the tokenizer")
         corpus.train_tokenizer(folder / "bpe.json", self.vocab_size)
         library = Library(folder / "bpe.json", list(batched(corpus.documents(_LIBRARY_BYTES))))
-        progress.print(f"writing {self.gigabytes:g} GB of text to {folder}")
+        report.say(f"writing {self.gigabytes:g} GB of text to {folder}")
         files = corpus.write(folder / "corpus", int(self.gigabytes * GB))
-        progress.print(f"tokenizing {len(files)} files")
+        report.say(f"tokenizing {len(files)} files")
         out = folder / "shards"
         arguments = ["--data", *map(str, files), "--tokenizer", str(folder / "bpe.json"), "--out", str(out)]
         arguments += ["--held-out", "0.0005", "--workers", str(workers)]
@@ -108,4 +106,36 @@ class Tokenize:
             expect(0 < value < float("inf"), f"--{name}", value, "more than 0 seconds")
         expect_writable("--json", self.json)
         if self.markdown:
-            tokenize_tables.insert(self.markdown.read_text(), None)
+            tables.insert(self.markdown.read_text(), "tokenize", None)
+
+
+_COLUMNS = (
+    "text, GB",
+    "files, GB",
+    "shards, GB",
+    "documents",
+    "time, min",
+    "million tokens/s",
+    "library alone",
+    "ratio",
+    "peak memory, MiB",
+)
+
+
+def text(report: dict[str, Any]) -> str:
+    """Return the report in Markdown."""
+    facts = f"{tables.ran_on(report)}, --workers {report['settings']['workers']}:"
+    return tables.blocks(facts, tables.table(_COLUMNS, map(_cells, report["rows"]), left=0))
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    rate, library, peak = row["tokens_per_second"], row["library_tokens_per_second"], row["peak_mib"]
+    return [
+        *(f"{row[name] / 1e9:.2f}" for name in ("text_bytes", "file_bytes", "shard_bytes")),
+        f"{row['documents']:,}",
+        f"{row['seconds'] / 60:.1f}",
+        f"{rate / 1e6:.2f}",
+        f"{library / 1e6:.2f} (± {row['library_spread']:.0%})",
+        f"{rate / library:.2f}",
+        MISSING if peak is None else f"{peak:,.0f}",
+    ]

@@ -1,7 +1,6 @@
 """`decode`: measure the cost of a token for long contexts and large batches, in time and memory."""
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import jax
 
 from based_jax.models import ModelConfig, param_count
 from based_jax.validate import expect, expect_choice
-from benchmarks import report
+from benchmarks import report, tables
 from benchmarks.analysis import Row, crossover, growth_exponent, series
 from benchmarks.decode import figure as decode_figure
 from benchmarks.decode import parts as decode_parts
@@ -35,7 +34,7 @@ from benchmarks.decode.progress import BROKE, RESULTS, Progress, resumed
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.gpu.sections.session import check_device
 from benchmarks.memory import GIB
-from benchmarks.study import INTERRUPTED, Case, Study
+from benchmarks.study import Case, Study
 from benchmarks.timing import Timing
 
 QUICK: dict[str, Any] = {
@@ -150,17 +149,12 @@ class Decode(StudyFlags):
         except KeyboardInterrupt:
             interrupted = True
         if interrupted:
-            notes.append(INTERRUPTED)
+            notes.append(report.INTERRUPTED)
         elif not results["complete"]:
             notes.append(f"The {self.minutes:g} minutes were spent: this is what was measured until then.")
         progress.save()
-        decode_tables.show(results)
-        if self.plot:
-            decode_figure.draw(results, self.plot)
-        if self.markdown:
-            self.markdown.write_text(decode_tables.insert(self.markdown.read_text(), results))
-        for path in filter(None, (*paths, self.plot, self.markdown)):
-            _say(f"wrote {path}")
+        files = report.Files(json=self.json, markdown=self.markdown, plot=self.plot, draw=decode_figure.draw)
+        report.write(results, "Decoding", decode_tables.text, files)
         return 130 if interrupted else int(any(row["status"] == "failed" for row in results["rows"]))
 
     def _config(self, name: str, dtype: str) -> ModelConfig:
@@ -200,7 +194,7 @@ class Decode(StudyFlags):
         """
         results, settings = progress.results, progress.results["settings"]
         if MEMORY in settings["parts"] and not results["memory"]:
-            _say("memory: compiling one layer of each kind")
+            report.say("memory: compiling one layer of each kind")
             results["memory"] = memory_rows(
                 [name for name in configs if name != CUDNN],
                 self.fit,
@@ -228,7 +222,7 @@ class Decode(StudyFlags):
                 self.samples,
                 self.seconds,
                 settings["memory_limit_gib"] * GIB,
-                lambda line, part=part: _say(f"{part.name} {line}"),
+                lambda line, part=part: report.say(f"{part.name} {line}"),
                 device=jax.devices()[0],
                 goes_on=True,
                 past=progress.history(part.name),
@@ -299,12 +293,7 @@ class Decode(StudyFlags):
         drawn = {CONTEXTS, BATCHES} & set(self.parts)
         expect(not self.plot or bool(drawn), "--plot", str(self.plot), "contexts or batches among --parts")
         if self.markdown:
-            decode_tables.insert(self.markdown.read_text(), None)
-
-
-def _say(line: str) -> None:
-    """Report progress."""
-    print(line, file=sys.stderr, flush=True)
+            tables.insert(self.markdown.read_text(), "decode", None)
 
 
 def summary(rows: Sequence[Row], start: int) -> dict[str, Any]:

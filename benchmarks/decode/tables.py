@@ -1,26 +1,15 @@
-"""Format the `decode` report as tables, on a terminal and in Markdown."""
+"""The tables of the `decode` report."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from benchmarks import pages
+from benchmarks import tables
 from benchmarks.analysis import series
 from benchmarks.decode import papers as decode_papers
 from benchmarks.decode.models import BASED
 from benchmarks.decode.parts import BATCHES, CONTEXTS, FIRST, GENERATE, PREFILL
 from benchmarks.memory import MIB
-from benchmarks.pages import MISSING
-from benchmarks.rounding import exponent, significant
-
-
-def show(report: dict[str, Any]) -> None:
-    """Print a whole report; as plain text if rich is missing."""
-    try:
-        from benchmarks.tables import show_markdown
-    except ImportError:
-        print("# Decoding", markdown(report), *report["notes"], sep="\n\n")
-    else:
-        show_markdown("Decoding", markdown(report), report["notes"])
+from benchmarks.tables import MISSING, exponent, milliseconds, significant
 
 
 def _labels(report: dict[str, Any]) -> dict[str, str]:
@@ -28,27 +17,21 @@ def _labels(report: dict[str, Any]) -> dict[str, str]:
     return {candidate["name"]: candidate["label"] for candidate in report["candidates"]}
 
 
-def insert(page: str, report: dict[str, Any] | None) -> str:
-    """Insert the report's tables between the page's two comments; with None only check for them.
-
-    Raises:
-        ValueError: the page lacks one of the comments, or has them in the wrong order.
-    """
-    return pages.insert(page, "decode", None if report is None else markdown(report))
-
-
-def markdown(report: dict[str, Any]) -> str:
+def text(report: dict[str, Any]) -> str:
     """Return every table with numbers, and the cases that were not run, with the reason."""
-    blocks = [
+    labels = _labels(report)
+    return tables.blocks(
         _facts(report),
         *_contexts(report),
         *_prefill(report),
         *_batches(report),
         *_memory(report),
         *_papers(report),
-        *_missing(report),
-    ]
-    return "\n\n".join(blocks) + "\n"
+        tables.not_measured(
+            report["rows"],
+            lambda row: f"{labels[row['candidate']]}, {row['part']}, {row['pass']} at {row['length']:,}",
+        ),
+    )
 
 
 def _facts(report: dict[str, Any]) -> str:
@@ -78,10 +61,6 @@ def _part(report: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [row for row in report["rows"] if row["part"] == name]
 
 
-def _milliseconds(seconds: float) -> str:
-    return significant(1e3 * seconds)
-
-
 def _growing(
     report: dict[str, Any], part: str, direction: str, title: str, key: str, show: Callable[[float], str]
 ) -> str:
@@ -98,7 +77,7 @@ def _growing(
         [label, *_cells(series(rows, name, direction, key), lengths, show), _power(powers[name])]
         for name, label in _labels(report).items()
     ]
-    return pages.table([title, *_counts(lengths), "growth"], body)
+    return tables.table([title, *_counts(lengths), "growth"], body)
 
 
 def _power(value: float | None) -> str:
@@ -128,7 +107,7 @@ def _contexts(report: dict[str, Any]) -> Iterable[str]:
     yield f"**Time per token after a context**, the last {steps} tokens of it, milliseconds by tokens:"
     passes = list(dict.fromkeys(row["pass"] for row in rows))
     for direction in passes:
-        yield _growing(report, CONTEXTS, direction, direction, "seconds_per_token", _milliseconds)
+        yield _growing(report, CONTEXTS, direction, direction, "seconds_per_token", milliseconds)
     yield _growing(report, CONTEXTS, passes[0], "state of a sequence, MiB", "state_bytes", _mebibytes)
     yield _overtakes(report, CONTEXTS)
 
@@ -139,7 +118,7 @@ def _prefill(report: dict[str, Any]) -> Iterable[str]:
         return
     title = f"batch {report['settings']['prefill_batch']}"
     yield "**Prefill**, milliseconds by tokens of each prompt:"
-    yield _growing(report, PREFILL, rows[0]["pass"], title, "seconds", _milliseconds)
+    yield _growing(report, PREFILL, rows[0]["pass"], title, "seconds", milliseconds)
     yield _overtakes(report, PREFILL)
 
 
@@ -161,12 +140,12 @@ def _batches(report: dict[str, Any]) -> Iterable[str]:
         ]
         for name, label in _labels(report).items()
     ]
-    yield pages.table(["tokens per second", *_counts(batches), "state of a sequence, MiB"], speeds)
+    yield tables.table(["tokens per second", *_counts(batches), "state of a sequence, MiB"], speeds)
     firsts = [
-        [label, *_cells(series(rows, name, FIRST), batches, _milliseconds)]
+        [label, *_cells(series(rows, name, FIRST), batches, milliseconds)]
         for name, label in _labels(report).items()
     ]
-    yield pages.table(["time to the first token, ms", *_counts(batches)], firsts)
+    yield tables.table(["time to the first token, ms", *_counts(batches)], firsts)
 
 
 def _memory(report: dict[str, Any]) -> Iterable[str]:
@@ -191,7 +170,7 @@ def _memory(report: dict[str, Any]) -> Iterable[str]:
             weights = significant(of_model[contexts[0]]["weight_bytes"] / MIB)
             cells = (show(row[key]) for row in of_model.values())
             body.append([f"{_labels(report)[name]} {size}", weights, *cells])
-        yield pages.table([title, "weights, MiB", *_counts(contexts)], body)
+        yield tables.table([title, "weights, MiB", *_counts(contexts)], body)
 
 
 def _mebibytes(size: float) -> str:
@@ -216,19 +195,9 @@ def _papers(report: dict[str, Any]) -> Iterable[str]:
         [label, *(_cells(column, [name], significant)[0] for column in columns.values())]
         for name, label in _labels(report).items()
     ]
-    yield pages.table(["", *columns], [*speeds, *shares])
+    yield tables.table(["", *columns], [*speeds, *shares])
 
 
 def _ratio(column: Mapping[str, float], other: str) -> str:
     ratio = decode_papers.ratio(column, other)
     return MISSING if ratio is None else f"x {ratio:.2f}"
-
-
-def _missing(report: dict[str, Any]) -> Iterable[str]:
-    labels = _labels(report)
-    lines = pages.not_measured(
-        report["rows"],
-        lambda row: f"{labels[row['candidate']]}, {row['part']}, {row['pass']} at {row['length']:,}",
-    )
-    if lines:
-        yield "; ".join(lines) + "."

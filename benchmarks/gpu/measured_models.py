@@ -4,12 +4,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks import pages
+from benchmarks import tables
 from benchmarks.decode import tables as decode_tables
 from benchmarks.gpu.measured import Device, Row
 from benchmarks.gpu.measured_ops import milliseconds
-from benchmarks.pages import MISSING
-from benchmarks.rounding import significant
+from benchmarks.tables import MISSING, significant
 
 MODELS = {
     "based": ("based", ""),
@@ -29,7 +28,7 @@ def training(device: Device) -> Iterator[str]:
             rows.append((model, f"{row['batch']} x {row['length']:,}", row))
     if rows:
         yield f"{device.source('timings', 'gpu')}, bfloat16:"
-        yield pages.table(
+        yield tables.table(
             ["model", "tokens", "tokens/s", "ms a step", "peak, GB"],
             (
                 [
@@ -92,10 +91,10 @@ def generation(device: Device) -> Iterator[str]:
                 [*_model(step, what, "ours"), f"{row['tokens_per_second']:,.0f}"]
                 for (step, what), row in rows.items()
             )
-            yield pages.table(["model", "rows, x tokens", "tokens/s"], body, left=2)
+            yield tables.table(["model", "rows, x tokens", "tokens/s"], body, left=2)
     newest = {report.content["settings"]["size"]: report.content for report in device.of("decode")}
     for content in newest.values():
-        yield decode_tables.markdown(content).removesuffix("\n")
+        yield decode_tables.text(content)
 
 
 def rates(device: Device) -> Iterator[str]:
@@ -134,7 +133,7 @@ def programs(device: Device, floors: Mapping[str, Any]) -> Iterator[str]:
         f"Floors of an {gpu} (attn-360m: with cuDNN's attention), times of {device.source('timings', 'gpu')}"
         f"{other}."
     )
-    yield pages.table(
+    yield tables.table(
         ["program", f"floor, {gpu}, ms", f"measured, {device.name}, ms", "measured over floor"],
         (
             [name, significant(1e3 * floor), significant(1e3 * time), f"{time / floor:.2f}"]

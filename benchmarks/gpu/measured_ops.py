@@ -4,12 +4,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks import pages
+from benchmarks import tables
 from benchmarks.gpu.choices import AXES, GAIN, LAST, PAIRS
 from benchmarks.gpu.measured import Device, Found, Report, Row
 from benchmarks.gpu.trials import MEASURED
-from benchmarks.pages import MISSING
-from benchmarks.rounding import significant
+from benchmarks.tables import MISSING, significant
 
 CANDIDATES = {
     "mosaic": "ours, Mosaic",
@@ -59,7 +58,7 @@ def _titled(title: str, rows: Found) -> Iterator[str]:
     body = [[step, *(milliseconds(rows.get((step, name))) for name in names)] for step in _steps(rows)]
     if body:
         yield title
-        yield pages.table(["", *(CANDIDATES[name] for name in names)], body)
+        yield tables.table(["", *(CANDIDATES[name] for name in names)], body)
 
 
 def _size(step: str) -> tuple[int, ...]:
@@ -191,7 +190,7 @@ def steps(device: Device) -> Iterator[str]:
             for dtype, what in kinds
         ]
         if body:
-            yield pages.table([title, *(f"{batch:,}" for batch in batches)], body)
+            yield tables.table([title, *(f"{batch:,}" for batch in batches)], body)
 
 
 def step_losses(device: Device) -> Iterator[str]:
@@ -262,7 +261,7 @@ def errors(device: Device) -> Iterator[str]:
         largest = [f"{max(found):.1e}" if found else MISSING for found in (results, gradients)]
         body.append([*names, str(len(rows)), *largest, f"{rows[0]['tolerance']:g}"])
     heads = ["kernel", "inputs", "checks", "results", "gradients", "tolerance"]
-    yield pages.table(heads, body, left=2)
+    yield tables.table(heads, body, left=2)
 
 
 def defaults(backends: Mapping[str, Sequence[Row]]) -> str:
@@ -281,7 +280,7 @@ def defaults(backends: Mapping[str, Sequence[Row]]) -> str:
                 f'`"{other}"`',
             ]
             rows.append(cells)
-    return pages.table(["op", "compute capability", "where", "`None` picks", "instead of"], rows, left=5)
+    return tables.table(["op", "compute capability", "where", "`None` picks", "instead of"], rows, left=5)
 
 
 def _range(value: Any) -> str:

@@ -2,18 +2,17 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import numpy as np
-from rich.console import Console
 
 from based_jax import mixers
 from based_jax.models.backbones import ALIASES
 from based_jax.validate import expect, expect_choice
-from benchmarks import report
-from benchmarks.beside_torch import make_report
+from benchmarks import report, tables
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.models import mqar_tables
@@ -86,18 +85,14 @@ class Mqar(Recipe):
             "seconds_budget": self.seconds,
             "memory_limit_gib": round(limit / GIB, 3),
         }
-        return make_report(
-            "mqar",
-            command,
-            settings,
-            candidates,
-            lambda results, progress: self._measure(results, limit, progress),
-            mqar_tables,
-            json=self.json,
-            markdown=self.markdown,
-        )
+        described = [{"name": c.name, "label": c.label, "framework": c.framework} for c in candidates]
+        results = report.new_report("mqar", command, settings, described, [])
+        report.note_load(results)
+        files = report.Files(json=self.json, markdown=self.markdown)
+        measure = partial(self._measure, results, limit)
+        return report.make(results, measure, "Training on MQAR, CPU", mqar_tables.text, files)
 
-    def _measure(self, results: dict[str, Any], limit: float, progress: Console) -> bool:
+    def _measure(self, results: dict[str, Any], limit: float) -> bool:
         """Measure one mixer after another, updating the report after each; return False after Ctrl-C."""
         studies: list[tuple[str, Study]] = []
 
@@ -106,27 +101,23 @@ class Mqar(Recipe):
             results["summary"] = {"ratios": mqar_tables.ratios(results["rows"])}
             self._save(results)
 
-        try:
-            for mixer in self.mixers:
-                workload = Workload(self, mixer)
-                study = Study(
-                    lambda _, workload=workload: workload,
-                    self._candidates(mixer),
-                    (TRAIN,),
-                    self.samples,
-                    self.seconds,
-                    limit,
-                    lambda line, mixer=mixer: progress.print(f"{mixer} {line}"),
-                    compilers=1,
-                )
-                studies.append((mixer, study))
-                if not study.measure([self.length], collect):
-                    return False
-                results["agreement"] += self._compare(workload, mixer, study)
-        except KeyboardInterrupt:
-            return False
-        finally:
-            collect()
+        for mixer in self.mixers:
+            workload = Workload(self, mixer)
+            study = Study(
+                lambda _, workload=workload: workload,
+                self._candidates(mixer),
+                (TRAIN,),
+                self.samples,
+                self.seconds,
+                limit,
+                lambda line, mixer=mixer: report.say(f"{mixer} {line}"),
+                compilers=1,
+            )
+            studies.append((mixer, study))
+            if not study.measure([self.length], collect):
+                return False
+            results["agreement"] += self._compare(workload, mixer, study)
+        collect()
         return True
 
     def _compare(self, workload: Workload, mixer: str, study: Study) -> list[dict[str, Any]]:
@@ -201,7 +192,7 @@ class Mqar(Recipe):
             self.architecture(name)
         expect_writable("--json", self.json)
         if self.markdown:
-            mqar_tables.insert(self.markdown.read_text(), None)
+            tables.insert(self.markdown.read_text(), "mqar", None)
         devices = [device.platform for device in jax.devices()]
         expect(devices == ["cpu"], "JAX devices", ",".join(devices), "one CPU, as with JAX_PLATFORMS=cpu")
 

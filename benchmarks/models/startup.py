@@ -5,24 +5,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from rich.console import Console
 
 from based_jax.validate import expect, expect_choice
-from benchmarks.beside_torch import make_report
+from benchmarks import report, tables
 from benchmarks.flags import comma_list, expect_writable
-from benchmarks.models import startup_tables as startup_tables
 from benchmarks.models.startup_run import STAGES, measure
 
-CASES = (
-    "import",
-    "init based-360m",
-    "init based-tiny",
-    "init attn-tiny",
-    "step based-tiny",
-    "hyper_feature_attention",
-)
-"""Import based_jax after jax; call `jax.jit(model.init)` of a preset; take its first training step; compile
-the training step of three layers of HyperFeatureAttention."""
+CASES = {
+    "import": ("`import based_jax`, beyond jax's own", 1.0),
+    "init based-360m": ("`jax.jit(model.init)` of `based-360m`", 3.0),
+    "init based-tiny": ("`jax.jit(model.init)` of `based-tiny`", 1.0),
+    "init attn-tiny": ("`jax.jit(model.init)` of `attn-tiny`", 1.0),
+    "step based-tiny": ("first training step of `based-tiny`", 4.0),
+}
+"""Case -> what it measures, and the target in seconds on two cores."""
+
+COLUMNS = ("case", "time, s", "target", "processors, s", *(f"{stage}, s" for stage in STAGES[1:]))
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Startup:
     are those of all threads.
     """
 
-    cases: Annotated[tuple[str, ...], comma_list(str, "CASE,CASE,...")] = CASES
+    cases: Annotated[tuple[str, ...], comma_list(str, "CASE,CASE,...")] = tuple(CASES)
     """What to measure."""
     samples: int = 3
     """Processes per case; the table shows the median."""
@@ -50,34 +48,50 @@ class Startup:
         """
         self._check()
         settings = {"cases": list(self.cases), "samples": self.samples}
-        files = {"json": self.json, "markdown": self.markdown}
-        return make_report("startup", command, settings, [], self._measured, startup_tables, **files)
+        files = report.Files(json=self.json, markdown=self.markdown)
+        results = report.new_report("startup", command, settings, [], [])
+        report.note_load(results)
+        return report.make(results, lambda: self._measure(results), "Startup", text, files)
 
-    def _measured(self, results: dict[str, Any], progress: Console) -> bool:
-        try:
-            for case in self.cases:
-                samples = [measure(case) for _ in range(self.samples)]
-                stages = {stage: _median(samples, stage) for stage in STAGES if stage in samples[0]}
-                walls = [sum(wall for wall, _ in sample.values()) for sample in samples]
-                processors = [sum(processor for _, processor in sample.values()) for sample in samples]
-                total = {"seconds": float(np.median(walls)), "cpu_seconds": float(np.median(processors))}
-                spread = {"min_seconds": min(walls), "max_seconds": max(walls)}
-                results["rows"].append({"case": case, **total, **spread, "stages": stages})
-                progress.print(f"{case}: {total['seconds']:.2f} s")
-        except KeyboardInterrupt:
-            return False
+    def _measure(self, results: dict[str, Any]) -> bool:
+        for case in self.cases:
+            samples = [measure(case) for _ in range(self.samples)]
+            stages = {stage: _median(samples, stage) for stage in STAGES if stage in samples[0]}
+            walls = [sum(wall for wall, _ in sample.values()) for sample in samples]
+            processors = [sum(processor for _, processor in sample.values()) for sample in samples]
+            total = {"seconds": float(np.median(walls)), "cpu_seconds": float(np.median(processors))}
+            spread = {"min_seconds": min(walls), "max_seconds": max(walls)}
+            results["rows"].append({"case": case, **total, **spread, "stages": stages})
+            report.say(f"{case}: {total['seconds']:.2f} s")
         return True
 
     def _check(self) -> None:
         expect(self.samples >= 1, "--samples", self.samples, "at least 1")
         for case in self.cases:
-            expect_choice("--cases", case, CASES)
+            expect_choice("--cases", case, tuple(CASES))
         expect(len(self.cases) > 0, "--cases", "", "one or more")
         expect_writable("--json", self.json)
         if self.markdown:
-            startup_tables.insert(self.markdown.read_text(), None)
+            tables.insert(self.markdown.read_text(), "startup", None)
 
 
 def _median(samples: list[dict[str, tuple[float, float]]], stage: str) -> float:
     """Return the median of a stage's wall time."""
     return float(np.median([sample[stage][0] for sample in samples]))
+
+
+def text(results: dict[str, Any]) -> str:
+    """Return the report in Markdown."""
+    facts = f"{tables.ran_on(results)}, medians of {results['settings']['samples']} processes:"
+    return tables.blocks(facts, tables.table(COLUMNS, map(_cells, results["rows"])))
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    label, target = CASES[row["case"]]
+    times = f"{row['seconds']:.2f}", f"{target:g}", f"{row['cpu_seconds']:.2f}"
+    stages = row["stages"]
+    return [
+        label,
+        *times,
+        *(f"{stages[stage]:.2f}" if stage in stages else tables.MISSING for stage in STAGES[1:]),
+    ]

@@ -48,15 +48,8 @@ def run(case: str) -> Stages:
     if kind == "init":
         model = bj.LanguageModel(bj.presets.get(preset))
         return _stages(jax.jit(model.init), jax.random.key(0), jax.numpy.zeros((1, 1), int))
-    if kind == "step":
-        config = bj.presets.get(preset)
-        return _first_step(config, BATCH_SIZE, config.max_length)
-    from based_jax.experiments.hyper_lm.jobs import SCALES, models
-
-    scale = SCALES["cpu"]
-    length = scale.lengths["B"]
-    stages = _first_step(models(scale)["b-hfa-v2"], scale.tokens_per_step // length, length)
-    return {"compile": stages["compile"]}
+    config = bj.presets.get(preset)
+    return _first_step(config, BATCH_SIZE, config.max_length)
 
 
 def _first_step(config: Any, rows: int, length: int) -> Stages:

@@ -3,18 +3,17 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import numpy as np
-from rich.console import Console
 
 from based_jax.models import param_count
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.validate import expect, expect_choice
-from benchmarks import pages, report
-from benchmarks.beside_torch import make_report
+from benchmarks import report, tables
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.models import train_profile, train_tables
@@ -97,16 +96,13 @@ class Train(Sizes):
             "seconds_budget": self.seconds,
             "memory_limit_gib": round(limit / GIB, 3),
         }
-        return make_report(
-            "train",
-            command,
-            settings,
-            {c.name: c for model in self.models for c in self._candidates(model)}.values(),
-            lambda results, progress: self._measure(results, limit, progress),
-            train_tables,
-            json=self.json,
-            markdown=self.markdown,
-        )
+        candidates = {c.name: c for model in self.models for c in self._candidates(model)}.values()
+        described = [{"name": c.name, "label": c.label, "framework": c.framework} for c in candidates]
+        results = report.new_report("train", command, settings, described, [])
+        report.note_load(results)
+        files = report.Files(json=self.json, markdown=self.markdown, marker=train_tables.marker(self.length))
+        measure = partial(self._measure, results, limit)
+        return report.make(results, measure, "Training, CPU", train_tables.text, files)
 
     def _profile(self, command: str) -> int:
         """Profile each model, print and write; return 0."""
@@ -116,11 +112,10 @@ class Train(Sizes):
             found = train_profile.profile(self, model)
             results["rows"].append({"model": model, **found})
         results["complete"] = True
-        self._save(results)
-        train_profile.show(results)
+        report.write(results, "A training step on CPU", train_profile.text, report.Files(json=self.json))
         return 0
 
-    def _measure(self, results: dict[str, Any], limit: float, progress: Console) -> bool:
+    def _measure(self, results: dict[str, Any], limit: float) -> bool:
         """Measure one model after another, updating the report after each; return False after Ctrl-C."""
         studies: list[tuple[str, Study]] = []
 
@@ -129,31 +124,27 @@ class Train(Sizes):
             results["summary"] = {"ratios": train_tables.ratios(results["rows"])}
             self._save(results)
 
-        try:
-            for model in self.models:
-                workload = Workload(self, model)
-                study = Study(
-                    lambda _, workload=workload: workload,
-                    self._candidates(model),
-                    (STEP,),
-                    self.samples,
-                    self.seconds,
-                    limit,
-                    lambda line, model=model: progress.print(f"{model} {line}"),
-                    compilers=1,
-                )
-                studies.append((model, study))
-                if not study.measure([self.length], collect):
-                    return False
-                measured = {row["candidate"] for row in study.rows() if row["samples"]}
-                forms = self._torch_forms(model).items()
-                results["agreement"] += _agreement(
-                    model, workload, {name: form for name, form in forms if name in measured}
-                )
-        except KeyboardInterrupt:
-            return False
-        finally:
-            collect()
+        for model in self.models:
+            workload = Workload(self, model)
+            study = Study(
+                lambda _, workload=workload: workload,
+                self._candidates(model),
+                (STEP,),
+                self.samples,
+                self.seconds,
+                limit,
+                lambda line, model=model: report.say(f"{model} {line}"),
+                compilers=1,
+            )
+            studies.append((model, study))
+            if not study.measure([self.length], collect):
+                return False
+            measured = {row["candidate"] for row in study.rows() if row["samples"]}
+            forms = self._torch_forms(model).items()
+            results["agreement"] += _agreement(
+                model, workload, {name: form for name, form in forms if name in measured}
+            )
+        collect()
         return True
 
     def _row(self, model: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +206,7 @@ class Train(Sizes):
             expect(0 < len(set(values)) == len(values), flag, shown, "one or more, each once")
         expect_writable("--json", self.json)
         if self.markdown:
-            pages.insert(self.markdown.read_text(), train_tables.marker(self.length), None)
+            tables.insert(self.markdown.read_text(), train_tables.marker(self.length), None)
         devices = [device.platform for device in jax.devices()]
         expect(devices == ["cpu"], "JAX devices", ",".join(devices), "one CPU, as with JAX_PLATFORMS=cpu")
 

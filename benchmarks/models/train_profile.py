@@ -20,11 +20,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax.profiler import ProfileData, ProfileOptions
-from rich.console import Console
 
 from benchmarks.models.hlo_kinds import Operation, operations
 from benchmarks.models.train_workload import VARIANTS, Sizes, Workload
-from benchmarks.tables import grid, wide_console
+from benchmarks.tables import blocks, table
 
 EXPLAINED = (
     "One thread: time of a step's operations in a process of one thread, by XLA's profiler. split: share of "
@@ -181,32 +180,29 @@ def _add_own_time(totals: dict[str, float], events: list[tuple[float, float, str
         open_events.append((start - negative, name))
 
 
-def show(report: dict[str, Any], console: Console | None = None) -> None:
-    """Print the profile of each model: by kind of operation and by part."""
-    console = console or wide_console()
+def text(report: dict[str, Any]) -> str:
+    """Return the profile of each model in Markdown: by kind of operation and by part."""
+    parts = []
     for row in report["rows"]:
         whole = row["one_thread_seconds"]
-        console.print(
-            f"\n[bold]{row['model']}[/]: {1000 * row['seconds']:.0f} ms a step (best "
-            f"{1000 * row['seconds_min']:.0f}), {row['user_seconds']:.2f} s of processor time and "
-            f"{row['system_seconds']:.2f} s of the system's, {row['cores']:.2f} cores; on one thread "
-            f"{1000 * whole:.0f} ms",
-            highlight=False,
+        parts.append(
+            f"{row['model']}: {1000 * row['seconds']:.0f} ms a step (best {1000 * row['seconds_min']:.0f}), "
+            f"{row['user_seconds']:.2f} s of processor time and {row['system_seconds']:.2f} s of the "
+            f"system's, {row['cores']:.2f} cores; on one thread {1000 * whole:.0f} ms"
         )
         for key, sums in (("kind", row["kinds"]), ("part", row["parts"])):
-            columns = ("one thread, ms", "share", "forward, ms", "backward, ms", "update, ms", "split")
-            table = grid(None, "", left=[key], right=columns)
-            for entry in sums:
-                seconds = entry["seconds"]
-                ways = (entry.get(f"{way}_seconds", 0) for way in ("forward", "backward", "update"))
-                table.add_row(
-                    entry[key],
-                    f"{1000 * seconds:.1f}",
-                    f"{100 * seconds / whole:.1f}%",
-                    *(f"{1000 * way:.1f}" for way in ways),
-                    f"{100 * entry['split_seconds'] / max(seconds, 1e-12):.0f}%",
-                )
-            console.print(table)
-    console.print(EXPLAINED)
-    for note in report["notes"]:
-        console.print(note, highlight=False)
+            columns = (key, "one thread, ms", "share", "forward, ms", "backward, ms", "update, ms", "split")
+            parts.append(table(columns, (_cells(key, entry, whole) for entry in sums)))
+    return blocks(*parts, EXPLAINED)
+
+
+def _cells(key: str, entry: dict[str, Any], whole: float) -> list[str]:
+    seconds = entry["seconds"]
+    ways = (entry.get(f"{way}_seconds", 0) for way in ("forward", "backward", "update"))
+    return [
+        entry[key],
+        f"{1000 * seconds:.1f}",
+        f"{100 * seconds / whole:.1f}%",
+        *(f"{1000 * way:.1f}" for way in ways),
+        f"{100 * entry['split_seconds'] / max(seconds, 1e-12):.0f}%",
+    ]

@@ -2,23 +2,21 @@
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
-
-from rich.console import Console
 
 from based_jax.validate import expect_choice
 from benchmarks import report
 from benchmarks.analysis import summarize
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
-from benchmarks.ops import figure
-from benchmarks.ops import tables as ops_tables
+from benchmarks.ops import figure, tables
 from benchmarks.ops.candidates import JAX_CANDIDATES, PASSES, Candidate, Inputs
 from benchmarks.ops.shapes import SHAPES, OpShape
 from benchmarks.ops.torch_ops import NAMES as TORCH_NAMES
 from benchmarks.ops.torch_ops import missing as missing_torch
 from benchmarks.ops.torch_ops import torch_candidates
-from benchmarks.study import INTERRUPTED, Study
+from benchmarks.study import Study
 
 OURS = "taylor_xla"
 """The candidate that the summary compares with the others."""
@@ -80,7 +78,6 @@ class Ops(StudyFlags):
             for c in candidates
         ]
         results = report.new_report("ops", command, settings, rows, notes)
-        progress = Console(stderr=True, highlight=False)
         study = Study(
             lambda length: Inputs(shape, length),
             candidates,
@@ -88,19 +85,12 @@ class Ops(StudyFlags):
             self.repeats,
             self.seconds,
             limit,
-            progress.print,
+            report.say,
             clock=time.process_time if self.processor_time else time.perf_counter,
         )
-        results["complete"] = study.measure(lengths, lambda: self._collect(results, study))
-        if not results["complete"]:
-            notes.append(INTERRUPTED)
-        self._collect(results, study)
-        ops_tables.show(results)
-        if self.plot:
-            figure.draw(results, self.plot)
-        for path in filter(None, (self.json, self.plot)):
-            progress.print(f"wrote {path}")
-        return 0 if results["complete"] else 130
+        files = report.Files(json=self.json, plot=self.plot, draw=figure.draw)
+        measure = partial(study.measure, lengths, lambda: self._collect(results, study))
+        return report.make(results, measure, "Causal attention on CPU", tables.text, files)
 
     def _collect(self, results: dict[str, Any], study: Study) -> None:
         """Update the report and write it, so that a killed run keeps its numbers."""

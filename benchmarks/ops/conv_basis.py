@@ -1,13 +1,12 @@
 """`conv_basis`: compare attention through convolutions with exact attention, by length."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
-
 from based_jax.validate import expect
-from benchmarks import report
+from benchmarks import report, tables
 from benchmarks.analysis import break_even, growth, series
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
@@ -22,7 +21,7 @@ from benchmarks.ops.conv_basis_candidates import (
     terms_of,
 )
 from benchmarks.ops.shapes import SHAPES
-from benchmarks.study import INTERRUPTED, Study
+from benchmarks.study import Study
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,7 @@ class ConvBasis(StudyFlags):
         }
         entries = candidates(settings["terms"])
         described = [{"name": c.name, "label": c.label, "terms": terms_of(c.name)} for c in entries]
-        notes: list[str] = []
-        results = report.new_report("conv_basis", command, settings, described, notes)
-        progress = Console(stderr=True, highlight=False)
+        results = report.new_report("conv_basis", command, settings, described, [])
         study = Study(
             lambda length: ConvInputs(shape, length),
             entries,
@@ -81,21 +78,15 @@ class ConvBasis(StudyFlags):
             self.repeats,
             self.seconds,
             limit,
-            progress.print,
+            report.say,
         )
+        files = report.Files(
+            json=self.json, markdown=self.markdown, plot=self.plot, draw=conv_basis_figure.draw
+        )
+        measure = partial(study.measure, lengths, lambda: self._collect(results, study))
+        title, text = "Attention through convolutions on CPU", conv_basis_tables.text
         with always_by_fft():
-            results["complete"] = study.measure(lengths, lambda: self._collect(results, study))
-        if not results["complete"]:
-            notes.append(INTERRUPTED)
-        self._collect(results, study)
-        conv_basis_tables.show(results)
-        if self.plot:
-            conv_basis_figure.draw(results, self.plot)
-        if self.markdown:
-            self.markdown.write_text(conv_basis_tables.insert(self.markdown.read_text(), results))
-        for path in filter(None, (self.json, self.plot, self.markdown)):
-            progress.print(f"wrote {path}")
-        return 0 if results["complete"] else 130
+            return report.make(results, measure, title, text, files)
 
     def _collect(self, results: dict[str, Any], study: Study) -> None:
         """Update the report and write it, so that a killed run keeps its numbers."""
@@ -137,4 +128,4 @@ class ConvBasis(StudyFlags):
         for terms in self.terms:
             expect(1 <= terms <= min(self.lengths), "--terms", terms, f"1 to {min(self.lengths)}, the tokens")
         if self.markdown:
-            conv_basis_tables.insert(self.markdown.read_text(), None)
+            tables.insert(self.markdown.read_text(), "conv_basis", None)

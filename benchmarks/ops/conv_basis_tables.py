@@ -1,51 +1,36 @@
-"""Format the `conv_basis` report as tables, on a terminal and in Markdown."""
+"""The tables of the `conv_basis` report."""
 
 import math
 from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console
-
-from benchmarks import pages
+from benchmarks import tables
 from benchmarks.analysis import series
 from benchmarks.ops.candidates import FORWARD, PASSES
 from benchmarks.ops.conv_basis_candidates import DENSE, FFT, has_pass
-from benchmarks.pages import MISSING
-from benchmarks.rounding import exponent, significant
-from benchmarks.tables import PASS_TITLES, show_markdown
+from benchmarks.tables import MISSING, PASS_TITLES, exponent, significant
 
 
-def show(report: dict[str, Any], console: Console | None = None) -> None:
-    """Print a whole report."""
-    show_markdown("Attention through convolutions on CPU", markdown(report), report["notes"], console)
-
-
-def insert(page: str, report: dict[str, Any] | None) -> str:
-    """Insert the report's tables between the page's two comments; with None only check for them.
-
-    Raises:
-        ValueError: the page lacks one of the comments, or has them in the wrong order.
-    """
-    return pages.insert(page, "conv_basis", None if report is None else markdown(report))
-
-
-def markdown(report: dict[str, Any]) -> str:
+def text(report: dict[str, Any]) -> str:
     """Return milliseconds by length and their growth, one table per pass; break-even k; the products."""
-    settings, machine = report["settings"], report["machine"]
+    settings = report["settings"]
     columns = [*(f"{length:,}" for length in settings["lengths"]), "growth"]
-    lines = [
+    facts = (
         f"{settings['dtype']}, batch {settings['batch']}, {settings['heads']} head(s) of "
-        f"{settings['head_dim']} channels; {machine['cpu']}, {machine['cores']} cores; "
-        f"jax {machine['jax']}; {machine['date'][:10]}. Milliseconds by tokens; growth: time ~ N^p from "
-        f"{report['summary']['growth_from_length']} tokens up.",
-    ]
-    for direction in PASSES:
-        lines += ["", pages.table([PASS_TITLES[direction], *columns], _times(report, direction))]
-    lines += ["", pages.table(["break-even k", *columns], _break_even(report))]
-    lines += ["", pages.table(["one product, µs", *columns], _products(report))]
-    if missing := _missing(report):
-        lines += ["", "; ".join(missing) + "."]
-    return "\n".join(lines) + "\n"
+        f"{settings['head_dim']} channels; {tables.ran_on(report, 'jax')}. Milliseconds by tokens; growth: "
+        f"time ~ N^p from {report['summary']['growth_from_length']} tokens up."
+    )
+    return tables.blocks(
+        facts,
+        *(tables.table([PASS_TITLES[way], *columns], _times(report, way)) for way in PASSES),
+        tables.table(["break-even k", *columns], _break_even(report)),
+        tables.table(["one product, µs", *columns], _products(report)),
+        # Without cases that another one covers or that do not exist.
+        tables.not_measured(
+            (row for row in report["rows"] if has_pass(row["candidate"], row["pass"])),
+            lambda row: f"{row['candidate']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens",
+        ),
+    )
 
 
 def _times(report: dict[str, Any], direction: str) -> Iterable[list[str]]:
@@ -116,11 +101,3 @@ def _row(report: dict[str, Any], name: str, direction: str, unit: float) -> list
         *(significant(unit * times[n]) if n in times else MISSING for n in report["settings"]["lengths"]),
         exponent(power) if power is None else f"N^{exponent(power)}",
     ]
-
-
-def _missing(report: dict[str, Any]) -> list[str]:
-    """List each case without a time, except cases that another one covers or that do not exist."""
-    return pages.not_measured(
-        (row for row in report["rows"] if has_pass(row["candidate"], row["pass"])),
-        lambda row: f"{row['candidate']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens",
-    )

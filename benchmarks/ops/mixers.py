@@ -1,21 +1,21 @@
 """`mixers`: measure the cost of every sequence mixer on this machine's CPU against length, and its state."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-from rich.console import Console
 
 from based_jax import mixers
 from based_jax.validate import expect, expect_choice
-from benchmarks import report
+from benchmarks import report, tables
 from benchmarks.analysis import growth
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
 from benchmarks.ops import mixer_figure, mixer_tables
 from benchmarks.ops.mixer_candidates import DECODE, PASSES, entry
-from benchmarks.study import INTERRUPTED, Study
+from benchmarks.study import Study
 
 
 @dataclass(frozen=True)
@@ -63,23 +63,12 @@ class Mixers(StudyFlags):
             {"name": entry.name, "label": candidate.label, "options": entry.options}
             for entry, candidate in zip(entries, candidates, strict=True)
         ]
-        notes: list[str] = []
-        results = report.new_report("mixers", command, settings, described, notes)
-        progress = Console(stderr=True, highlight=False)
-        study = Study(self._inputs, candidates, PASSES, self.samples, self.seconds, limit, progress.print)
+        results = report.new_report("mixers", command, settings, described, [])
+        study = Study(self._inputs, candidates, PASSES, self.samples, self.seconds, limit, report.say)
         states = {(entry.name, length): entry.state(length) for entry in entries for length in lengths}
-        results["complete"] = study.measure(lengths, lambda: self._collect(results, study, states))
-        if not results["complete"]:
-            notes.append(INTERRUPTED)
-        self._collect(results, study, states)
-        mixer_tables.show(results)
-        if self.plot:
-            mixer_figure.draw(results, self.plot)
-        if self.markdown:
-            self.markdown.write_text(mixer_tables.insert(self.markdown.read_text(), results))
-        for path in filter(None, (self.json, self.plot, self.markdown)):
-            progress.print(f"wrote {path}")
-        return 0 if results["complete"] else 130
+        files = report.Files(json=self.json, markdown=self.markdown, plot=self.plot, draw=mixer_figure.draw)
+        measure = partial(study.measure, lengths, lambda: self._collect(results, study, states))
+        return report.make(results, measure, "Sequence mixers on CPU", mixer_tables.text, files)
 
     def _inputs(self, length: int) -> jax.Array:
         return jax.random.normal(jax.random.key(1), (1, length, self.d_model))
@@ -101,7 +90,7 @@ class Mixers(StudyFlags):
             expect_choice("--mixers", name, mixers.names())
         expect(len(set(self.mixers)) == len(self.mixers), "--mixers", ",".join(self.mixers), "each name once")
         if self.markdown:
-            mixer_tables.insert(self.markdown.read_text(), None)
+            tables.insert(self.markdown.read_text(), "mixers", None)
 
 
 def _throughput(row: dict[str, Any]) -> float | None:

@@ -5,9 +5,7 @@ import json
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.models import startup as waiting
-from benchmarks.models import startup_run as startup_run
-from benchmarks.models.startup_tables import TARGETS
+from benchmarks.models import startup, startup_run
 from tests.benchmarks.refusals import expect_one_line
 
 PAGE = "before\n<!-- startup -->\nold\n<!-- /startup -->\nafter\n"
@@ -16,13 +14,13 @@ PAGE = "before\n<!-- startup -->\nold\n<!-- /startup -->\nafter\n"
 def test_cases_are_reported(tmp_path, monkeypatch, capsys):
     stages = {"trace": (0.5, 0.4), "lower": (0.25, 0.2), "compile": (1.0, 1.5), "run": (0.25, 0.3)}
     found = {"import": {"import": (0.75, 0.7)}}
-    monkeypatch.setattr(waiting, "measure", lambda case: found.get(case, stages))
+    monkeypatch.setattr(startup, "measure", lambda case: found.get(case, stages))
     (tmp_path / "page.md").write_text(PAGE)
     files = ["--json", str(tmp_path / "startup.json"), "--markdown", str(tmp_path / "page.md")]
     assert main(["startup", "--samples", "2", *files]) == 0
     result = json.loads((tmp_path / "startup.json").read_text())
     assert result["complete"]
-    assert [row["case"] for row in result["rows"]] == list(waiting.CASES) == list(TARGETS)
+    assert [row["case"] for row in result["rows"]] == list(startup.CASES)
     row = result["rows"][1]
     assert (row["seconds"], row["cpu_seconds"]) == pytest.approx((2.0, 2.4))
     assert row["stages"] == {name: wall for name, (wall, _) in stages.items()}

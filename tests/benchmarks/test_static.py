@@ -21,6 +21,8 @@ from benchmarks.gpu.static.hlo import Shape
 from benchmarks.gpu.static.parts import part_of
 from benchmarks.gpu.static.resources import toolchain
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
+from benchmarks.report import on_page
+from benchmarks.tables import insert
 from tests.benchmarks.refusals import expect_one_line
 from tests.conftest import ROOT
 
@@ -273,9 +275,6 @@ def test_tables_show_parts_and_shares():
     assert "| optimizer | 4.8 | 0 | 7 | 1 | 50% |" in text
     assert "| other (1 kernels without a formula) | 0 | 0 | 1 | 0 | 0% |" in text
     assert "| attn-360m, train 2 x 32 | 2 | 1 |" in text, "with cuDNN little but the optimizer is left"
-    page = tables.insert("a\n<!-- static -->\nold\n<!-- /static -->\n", _report())
-    assert "old" not in page
-    assert text in page
 
 
 @pytest.mark.parametrize(
@@ -328,7 +327,7 @@ KEPT = ROOT / "benchmarks" / "results" / "static" / "h200.json"
 def test_the_page_shows_the_kept_report():
     page, report = (ROOT / "docs" / "gpu.md").read_text(), json.loads(KEPT.read_text())
     assert report["complete"]
-    assert tables.insert(page, report) == page
+    assert insert(page, "static", on_page(report, tables.text)) == page
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from based_jax.ops.cross_entropy import cross_entropy
+from benchmarks import report, tables
 from benchmarks.__main__ import main
 from benchmarks.models import train_tables
 from benchmarks.models.train import AGREEMENT, Train
@@ -65,7 +66,7 @@ def test_the_page(finished):
 def test_the_page_shows_the_kept_results(name):
     page = Path("docs/benchmarks.md").read_text()
     kept = json.loads(Path(f"benchmarks/results/cpu/{name}.json").read_text())
-    assert train_tables.insert(page, kept) == page
+    assert tables.insert(page, name, report.on_page(kept, train_tables.text)) == page
 
 
 def test_ratios_carry_the_spread_of_both():

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
-
 from based_jax.mixers.contract import head_layout
 from based_jax.models import ModelConfig, presets
 from based_jax.validate import expect, expect_choice
@@ -21,6 +19,7 @@ from benchmarks.gpu.static.parts import SOFTMAX, part_of
 from benchmarks.gpu.static.programs import PROGRAMS
 from benchmarks.gpu.static.resources import toolchain
 from benchmarks.gpu.static.topology import use_cpu
+from benchmarks.tables import insert
 
 FULL_ATTENTION = "attention"
 """The mixer whose softmax cuDNN would compute."""
@@ -78,22 +77,18 @@ class Static:
             "toolchain": toolchain(),
         }
         found = report.new_report("static", command, settings, [], ["Compiled, not run: no GPU was used."])
-        progress = Console(stderr=True, highlight=False)
         for preset in self.presets:
             for program, batch, length in self._programs():
                 where = {"preset": preset, "program": program, "batch": batch, "length": length}
-                progress.print(f"compiling {tables.name_of(where)}")
+                report.say(f"compiling {tables.name_of(where)}")
                 rows, summary = self._measure(preset, program, batch, length)
                 found["rows"] += [where | row for row in rows]
                 found["summary"][tables.name_of(where)] = summary
                 if self.json:
                     report.save(found, self.json)
         found["complete"] = True
-        tables.show(found)
-        if self.json:
-            report.save(found, self.json)
-        if self.markdown:
-            self.markdown.write_text(tables.insert(self.markdown.read_text(), found))
+        files = report.Files(json=self.json, markdown=self.markdown)
+        report.write(found, f"Compiled for {self.gpu}", tables.text, files)
         return 0
 
     def _programs(self) -> list[tuple[str, int, int]]:
@@ -147,7 +142,7 @@ class Static:
                 expect(value >= 1, f"--{flag}", value, "at least 1")
         expect_writable("--json", self.json)
         if self.markdown:
-            tables.insert(self.markdown.read_text(), None)
+            insert(self.markdown.read_text(), "static", None)
 
 
 def by_part(works: list[Work], config: ModelConfig, gpu: Rates) -> list[dict[str, Any]]:

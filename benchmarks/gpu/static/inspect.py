@@ -17,13 +17,12 @@ from rich.console import Console
 from rich.progress import track
 
 from based_jax.command import one_line
-from benchmarks import pages
+from benchmarks import tables
 from benchmarks.gpu.cases import catalog, sharded
 from benchmarks.gpu.cases.case import Case
 from benchmarks.gpu.static import mosaic_report, xla_report
 from benchmarks.gpu.static.resources import Resources, toolchain
 from benchmarks.gpu.static.topology import collectives, compile_program, topology, use_cpu
-from benchmarks.tables import show_markdown
 from pallas_kernels import offline
 
 COLUMNS = ("registers", "stack B", "spill B", "shared kB", "per SM", "wgmma", "mma")
@@ -72,7 +71,7 @@ class Inspect:
             self.json.write_text(json.dumps(report, indent=1) + "\n")
         if self.markdown:
             self.markdown.write_text(as_page(report))
-        show_markdown("Compiled for an H200", table(report), [])
+        tables.show("Compiled for an H200", table(report))
         failed = [case for case in cases if case["error"]]
         for case in failed:
             progress.print(f"{case['name']}: {case['error']}", highlight=False, markup=False, soft_wrap=True)
@@ -122,7 +121,7 @@ def as_page(report: dict[str, Any]) -> str:
 
 def table(report: dict[str, Any]) -> str:
     """Return the rows of a report in Markdown, one per kernel."""
-    return pages.table(["kernel", *COLUMNS], (row for case in report["cases"] for row in _rows(case)))
+    return tables.table(["kernel", *COLUMNS], (row for case in report["cases"] for row in _rows(case)))
 
 
 def _rows(case: dict[str, Any]) -> Iterator[list[str]]:
@@ -147,5 +146,5 @@ def inspect_sharded(devices: int) -> int:
         moves |= bool(found)
         rows.append([call.name, ", ".join(f"{count} {name}" for name, count in found.items()) or "none"])
     title = f"Sharded over {devices} H200s ({shape}), jax {jax.__version__}"
-    show_markdown(title, pages.table(["call", "collectives"], rows, left=2), [])
+    tables.show(title, tables.table(["call", "collectives"], rows, left=2))
     return int(moves)

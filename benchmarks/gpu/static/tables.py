@@ -2,24 +2,9 @@
 
 from typing import Any
 
-from benchmarks import pages
-from benchmarks.tables import show_markdown
+from benchmarks import tables
 
 Report = dict[str, Any]
-
-NAME = "static"
-"""Name of the markers in a page."""
-
-
-def show(report: Report) -> None:
-    """Print the tables."""
-    settings = report["settings"]
-    show_markdown(f"Compiled for {settings['gpu']}", text(report), report["notes"])
-
-
-def insert(page: str, report: Report | None) -> str:
-    """Insert the tables between the page's markers; with None only check for them."""
-    return pages.insert(page, NAME, None if report is None else text(report))
 
 
 def text(report: Report) -> str:
@@ -31,7 +16,7 @@ def text(report: Report) -> str:
         f"Compiled for {settings['gpu']} in {settings['dtype']} with {tools}; not run. Floors at "
         f"{rates['bandwidth'] / 1e12:g} TB/s and {rates['products'] / 1e12:g} TFLOP/s.",
         "",
-        pages.table(
+        tables.table(
             (
                 "program",
                 "floor, ms",
@@ -48,7 +33,7 @@ def text(report: Report) -> str:
         rows = [row for row in report["rows"] if name_of(row) == name and not row["cudnn"]]
         total = sum(row["floor_seconds"] for row in rows)
         heads = (name, "GB", "TFLOP", "launches", "floor, ms", "share")
-        lines += ["", pages.table(heads, (_part(row, total) for row in rows))]
+        lines += ["", tables.table(heads, (_part(row, total) for row in rows))]
     return "\n".join(lines)
 
 
@@ -60,10 +45,10 @@ def name_of(row: dict[str, Any]) -> str:
 
 def _program(name: str, x: dict[str, Any]) -> list[str]:
     least = x["floor_seconds_with_cudnn"]
-    cudnn = f"{1e3 * least:.3g}" if least != x["floor_seconds"] else pages.MISSING
+    cudnn = f"{1e3 * least:.3g}" if least != x["floor_seconds"] else tables.MISSING
     rate = f"{x['tokens'] / least:,.0f}"
     floor, launches = f"{1e3 * x['floor_seconds']:.3g}", f"{x['launches']:,.0f}"
-    starts = pages.MISSING if x["host_starts"] is None else str(x["host_starts"])
+    starts = tables.MISSING if x["host_starts"] is None else str(x["host_starts"])
     return [name, floor, cudnn, rate, launches, starts, f"{x['scratch_bytes'] / 1e9:.2f}"]
 
 
