@@ -1,23 +1,45 @@
-"""Workarounds for defects of some versions of JAX and Flax."""
+"""Workarounds for defects of some versions of JAX and Flax, and what JAX has no documented function for.
 
-import contextlib
+Each name of `UNDOCUMENTED` may be missing in another release: then one feature is off, as a warning says, and
+everything else works.
+"""
+
+import functools
+import importlib
 import importlib.util
 import os
 import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 import jax
-from jax._src import core, mesh, xla_bridge
-from jax._src.interpreters import ad, batching, partial_eval
+import numpy as np
+from jax import core
 
 # Versions of jaxlib, from the first to before the second; in November 2026 there were no later ones to try.
 _MISCOMPILING = ((0, 10, 2), (0, 13))
 _FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+
+UNDOCUMENTED = {
+    "jax._src.xla_bridge.backends_are_initialized": "XLA_FLAGS may be set too late to avoid broken fusions",
+    "jax.extend.core.take_current_trace": "ops outside jit are not compiled and do not check arrays' values",
+}
+"""Names of JAX, and what follows where one is missing."""
+
+
+@functools.cache
+def undocumented(name: str) -> Any:
+    """Return an object of `UNDOCUMENTED`; None, and a warning at the first time, if this jax lacks it."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError):
+        warnings.warn(f"jax {jax.__version__} has no {name}: {UNDOCUMENTED[name]}", stacklevel=3)
+        return None
 
 
 def avoid_broken_fusions() -> None:
@@ -32,7 +54,8 @@ def avoid_broken_fusions() -> None:
     version = tuple(int(part) for part in re.findall(r"\d+", metadata.version("jaxlib"))[:3])
     if not low <= version < high or _FLAG in os.environ.get("XLA_FLAGS", ""):
         return
-    if not xla_bridge.backends_are_initialized():
+    is_used = undocumented("jax._src.xla_bridge.backends_are_initialized")
+    if is_used is None or not is_used():
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=".strip()
     elif jax.default_backend() == "cpu":
         warnings.warn(
@@ -61,44 +84,50 @@ def import_flax_without_rich() -> None:
 def is_recording() -> bool:
     """Return whether JAX records operations (`jit`, `scan`, `checkpoint`, `shard_map`) and does not run them.
 
-    Under `grad`, `jvp` and `vmap` outside `jit` they run. JAX has no public function for this.
+    Under `grad`, `jvp` and `vmap` outside `jit` they run. JAX has no documented function for this.
     """
-    trace = current_trace()
-    while isinstance(trace, ad.JVPTrace | ad.LinearizeTrace | batching.BatchTrace):
-        trace = trace.parent_trace
-    return not isinstance(trace, core.EvalTrace)
-
-
-def is_recorded_as_is() -> bool:
-    """Return whether operations are recorded, under `vmap` at most: derivatives, if any, come later."""
-    trace = current_trace()
-    while isinstance(trace, batching.BatchTrace):
-        trace = trace.parent_trace
-    return isinstance(trace, partial_eval.DynamicJaxprTrace)
+    trace, known = current_trace(), _classes()
+    while type(trace) in (known["vmap"], known["jvp"], known["grad"]):
+        trace = getattr(trace, "parent_trace", None)
+    return type(trace) is not known["none"]
 
 
 def current_trace() -> Any:
     """Return the current trace; each program, and each part of one, has its own object."""
-    return core.trace_ctx.trace
+    take = undocumented("jax.extend.core.take_current_trace")
+    if take is None:
+        return object()
+    with take() as trace:
+        return trace
+
+
+_TRANSFORMATIONS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
+    "none": lambda function: function(0.0),
+    "vmap": lambda function: jax.vmap(function)(np.zeros(1)),
+    "jvp": lambda function: jax.jvp(function, (0.0,), (0.0,)),
+    "grad": lambda function: jax.vjp(function, 0.0),
+}
+
+
+@functools.cache
+def _classes() -> dict[str, type]:
+    """Return the class of the trace within each transformation."""
+    found: list[type] = []
+
+    def function(x: Any) -> Any:
+        found.append(type(current_trace()))
+        return x
+
+    with core.eval_context():
+        for transformation in _TRANSFORMATIONS.values():
+            transformation(function)
+    return dict(zip(_TRANSFORMATIONS, found, strict=True))
 
 
 def platform_of_mesh() -> str | None:
-    """Return the platform of the devices of `jax.set_mesh`; None without a mesh."""
-    found = mesh.get_concrete_mesh()
-    return None if found.empty else found.devices.flat[0].platform
-
-
-def numeric_settings() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Return a function whose context restores the current x64 and matmul precision in a later trace."""
-    config: Any = jax.config
-    wide, precision = config.jax_enable_x64, config.jax_default_matmul_precision
-
-    @contextlib.contextmanager
-    def again() -> Generator[None]:
-        with jax.enable_x64(wide), jax.default_matmul_precision(precision):
-            yield
-
-    return again
+    """Return the platform of the devices of `jax.set_mesh` or `jax.shard_map`; None without a mesh."""
+    device: Any = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
+    return None if device is None else device.platform
 
 
 def is_intercepted() -> bool:

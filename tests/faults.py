@@ -22,7 +22,7 @@ class Fault(NamedTuple):
 LAWS = "tests/mixers/test_contract.py"
 CONV = "tests/ops/test_short_conv.py"
 LINEAR = "tests/ops/test_linear_attention.py tests/ops/test_taylor_attention.py"
-LOWERED = "tests/ops/core/test_lowered.py"
+LOWERING = "tests/ops/core/test_lowering.py"
 DELTA = "tests/ops/test_delta_rule.py"
 SOFTMAX = "tests/ops/test_softmax_attention.py tests/ops/test_softmax_attention_cache.py"
 LOOP = "tests/generate/test_loop.py"
@@ -35,13 +35,8 @@ HUB = "tests/convert/test_hub.py"
 FAULTS = (
     # ops
     Fault(
-        "a program for another platform is this one's", "based_jax/ops/core/lowered.py",
-        "program = elsewhere.program(platform)", "program = here", LOWERED,
-    ),
-    Fault(
-        "exports hold kernels that jax.export refuses", "based_jax/ops/core/lowered.py",
-        'if platform == "gpu" and context.module_context.lowering_parameters.for_export:',
-        'if False:', LOWERED,
+        "a declared platform is forgotten", "based_jax/ops/core/dispatch.py",
+        "with on_platform(platform), gpu:", "with gpu:", LOWERING,
     ),
     Fault(
         "rows without an answer are numbers", "based_jax/ops/core/not_numbers.py",

@@ -19,10 +19,9 @@ def environment(devices: int = 1) -> dict[str, str]:
 
 
 def run_python(code: str, devices: int = 1) -> str:
-    """Run `code`; its failure is the test's."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(devices), capture_output=True, text=True, timeout=600
-    )
+    """Run `code`; its failure, or use of what is deprecated, is the test's."""
+    command = [sys.executable, "-W", "error::DeprecationWarning", "-c", code]
+    done = subprocess.run(command, env=environment(devices), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

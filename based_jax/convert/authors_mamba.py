@@ -8,7 +8,7 @@ from typing import Any
 
 from based_jax.convert.entries import Config, expect_sizes, flag, fraction, number, size
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options.check import expect_known
+from based_jax.convert.options import expect_known
 from based_jax.convert.tables import MAMBA_MODEL
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect

@@ -539,9 +539,11 @@ def avoid_broken_fusions() -> None:
     version = tuple(int(part) for part in re.findall(r"\d+", metadata.version("jaxlib"))[:3])
     if not (0, 10, 2) <= version < (0, 13) or flag in os.environ.get("XLA_FLAGS", ""):
         return
-    from jax._src import xla_bridge
-
-    if not xla_bridge.backends_are_initialized():
+    try:
+        from jax._src.xla_bridge import backends_are_initialized as is_used
+    except ImportError:  # private: without it too late a call is not noticed
+        is_used = bool
+    if not is_used():
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}=".strip()
     elif jax.default_backend() == "cpu":
         warnings.warn(

@@ -15,17 +15,13 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr, Literal
 
 from based_jax.models.language_model import LanguageModel
-from based_jax.ops.core.lowered import PRIMITIVE
 from based_jax.typing import Array, Params, State
 from based_jax.validate import expect_choice
 
 _MOVES = ("broadcast_in_dim", "copy", "gather", "reshape", "rev", "slice", "squeeze", "transpose")
 """operations that only move values: rounding commutes with them"""
 
-_CALLS = (
-    *("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call"),
-    PRIMITIVE.name,
-)
+_CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
 """operations that run a program on the same arguments"""
 
 _LENGTHS = (1, 8)  # steps, prompt chunks and whole texts may use parameters differently

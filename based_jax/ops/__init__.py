@@ -11,7 +11,7 @@ Ops on sequences share arguments, results and errors:
                     neither the state nor outputs of others
     chunk_size      tokens per chunk of "xla"; it affects the memory but not the result
     implementation  "reference" (the definition), "xla" (runs anywhere), another of `implementations(op)`, or
-                    None for the best (`implementation_for`) on the platform that a program is lowered for; a
+                    None for the best (`implementation_for`) on the platform that a program is traced for; a
                     named one runs or raises
 
 Outputs have the dtype of the values (v, else x); sums and states are float32, or float64 for float64 inputs.

@@ -18,7 +18,6 @@ import pallas_kernels
 from based_jax.ops.core import context_parallel, dispatch
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.lowered import by_platform
 from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.ops.core.products import is_on_one, runs_kernels
 from based_jax.ops.core.transforms import with_gradient
@@ -44,7 +43,6 @@ IGNORED = -100
 """The target that leaves its token out, torch's `ignore_index`."""
 
 
-@by_platform
 @compiled
 def cross_entropy(
     hidden: Float[Array, "B N D"],

@@ -10,7 +10,6 @@ from based_jax.ops.core import products
 from based_jax.ops.core.context_parallel import keep_tokens
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.lowered import by_platform
 from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.typing import Array, Bool, Float
 from based_jax.validate import expect_array
@@ -52,20 +51,13 @@ def add_rms_norm(
     is_fused = stream.ndim == 3 and stream.shape[1] > 1 and branch.dtype == dtype
     is_fused = is_fused and products.runs_kernels(stream)
     if is_fused and pallas_kernels.supports_rms_norm(stream, branch) is None:
-        return _add_rms_norm(stream, branch, scale, broken, bias, eps=eps)
+        return pallas_kernels.add_rms_norm(stream, branch, scale, broken, bias, eps=eps)
     if bias is not None:
         branch = products.plus_bias(branch, bias)
     if broken is not None:
         branch = nan_unless(~broken[..., None], branch)
     stream = keep_tokens(stream + branch.astype(stream.dtype))
     return stream, rms_norm(stream, scale, eps).astype(dtype), None
-
-
-@by_platform
-def _add_rms_norm(stream: Array, *arrays: Array | None, eps: float) -> tuple[Array, Array, Array]:
-    """Run the kernel, or where an exported program must not have it, its formula."""
-    call: Any = pallas_kernels.add_rms_norm
-    return call(stream, *arrays, eps=eps, fused=products.runs_kernels(stream))
 
 
 @compiled

@@ -7,13 +7,11 @@ import numpy as np
 from jax import lax
 
 from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.lowered import by_platform
 from based_jax.ops.core.products import is_on_one, stored
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
 
-@by_platform
 @compiled
 def rotary(
     x: Float[Array, "B N H D"],

@@ -41,8 +41,8 @@ BLOCKS: dict[str, Mapping[str, Callable[[Device], Iterator[str]]]] = {
 FLOORS = "benchmarks/results/static/h200.json"
 
 
-TARGETS = ("docs/kernels.md", "benchmarks/gpu.md")
-"""Pages with the table of targets."""
+TARGETS = "benchmarks/gpu.md"
+"""The page with the table of targets."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,7 @@ def pages(
     paths = {op: tree / "pallas_kernels" / op / "backends.json" for op in choices.AXES}
     backends = {op: json.loads((changes or {}).get(path) or path.read_text()) for op, path in paths.items()}
     blocks["docs/kernels.md"] = {"defaults": measured_ops.defaults(backends)}
-    for page in TARGETS:
-        blocks.setdefault(page, {})["targets"] = targets(found)
+    blocks[TARGETS] = {"targets": targets(found)}
     return {tree / page: _filled(page, (tree / page).read_text(), named) for page, named in blocks.items()}
 
 

@@ -46,7 +46,6 @@ def gated_conv(
     *,
     activation: str = "silu",
     activated: int = 0,
-    fused: bool = True,
     variant: Variant | None = None,
 ) -> jax.Array:
     """Compute activation(conv(one half)) times the other half, differentiable in all arrays.
@@ -60,7 +59,6 @@ def gated_conv(
         bias: (2, E), added to the halves first; before the first token the convolution sees zeros.
         activation: "silu" or "sigmoid".
         activated: 0 or 1, the half that is convolved and activated.
-        fused: False to compute `formula` with JAX's gradient, for a program that must have no kernel.
         variant: block sizes; None takes them from the tuning table.
 
     Returns:
@@ -83,7 +81,7 @@ def gated_conv(
         parameters.append(bias)
     count = 0 if taps is None else taps.shape[0]
     call = Call(activation, activated, count, bias is not None, variant)
-    return _gated(call, inner, tuple(parameters)) if fused else formula(inner, *parameters, call=call)[0]
+    return _gated(call, inner, tuple(parameters))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -43,7 +43,6 @@ def add_rms_norm(
     bias: jax.Array | None = None,
     *,
     eps: float = 1e-5,
-    fused: bool = True,
     variant: Variant | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Compute x = stream + branch + bias and y = x / sqrt(mean(x^2) + eps) * scale.
@@ -57,7 +56,6 @@ def add_rms_norm(
         scale: (D,).
         broken: (B, N) booleans, where x is NaN whatever the arrays hold, or None.
         bias: (D,), or None for 0.
-        fused: False to compute `formula` with JAX's gradient, for a program that must have no kernel.
         variant: block sizes; None takes them from the tuning table.
 
     Returns:
@@ -80,9 +78,7 @@ def add_rms_norm(
         expect_array("broken", broken, stream.shape[:2], ("bool",))
         addends.append(jnp.where(broken, jnp.nan, jnp.float32(0)))
     arrays = stream, branch, scale
-    results: Any = (
-        _add_norm(eps, variant, *arrays, tuple(addends)) if fused else formula(*arrays, *addends, eps=eps)
-    )
+    results: Any = _add_norm(eps, variant, *arrays, tuple(addends))
     x, y, mean = results
     return x, y, mean < jnp.inf
 

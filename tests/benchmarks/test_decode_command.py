@@ -3,6 +3,7 @@
 import json
 import sys
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -285,8 +286,7 @@ def test_a_filled_state_is_like_one_that_has_read_a_context():
     model, params = LanguageModel(config), decode_models.random_weights(config)
     _, read = reading(config, 8)(params, jnp.zeros((1, 4), jnp.int32))
     made = placed(filled(jax.eval_shape(lambda: model.init_state(1, 8))), jnp.int32(4))
-    for ours, theirs in zip(jax.tree.leaves(made), jax.tree.leaves(read), strict=True):
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    chex.assert_trees_all_equal_shapes_and_dtypes(made, read)
     assert made[0].stream.length == read[0].stream.length
     assert (made[0].k != 0).all()
 

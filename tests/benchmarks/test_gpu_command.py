@@ -34,6 +34,7 @@ ABSENT = ("needs triton", "torch", "runs on GPUs", "Mosaic", "interpreter")
 """In the reasons of what cannot run on a CPU, or without packages that may be missing."""
 
 NOT_THERE = (
+    "chex",
     "grain",
     "array_record",
     "orbax",

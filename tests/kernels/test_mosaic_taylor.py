@@ -246,7 +246,7 @@ def test_compiled_with_next_to_no_spilled_registers(case):
     (found,) = mosaic_report.report(case.function, *case.arguments)
     assert found.kernel == f"taylor_{case.kernel}"
     # Packed kernels reload addresses and indices in the loop, and dkv with two parts; no other one may, since
-    # its shared memory leaves little of the L1 cache (docs/kernels.md).
+    # its shared memory leaves little of the L1 cache (the folder's README).
     reads_state = not case.kernel.endswith("sums_mosaic")
     # Bytes of jax 0.12.0.1, whose kernels spill a little more than those of 0.11.2.
     limit = 160 if reads_state and "packed" in case.name else 0

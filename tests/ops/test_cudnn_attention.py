@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
 
 import pallas_kernels
 from based_jax import mixers, ops
@@ -30,7 +29,13 @@ def stand_in(monkeypatch):
 
 
 @pytest.fixture
-def found(monkeypatch):
+def jax_cudnn():
+    """Where JAX looks for cuDNN; private."""
+    return pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+
+
+@pytest.fixture
+def found(monkeypatch, jax_cudnn):
     """A GPU with cuDNN, as far as the choice of an implementation and JAX's tracing can see."""
     monkeypatch.setattr(dispatch, "platform", lambda arrays: "gpu")
     monkeypatch.setattr(jax_cudnn, "check_cudnn_version", lambda: 92000)
@@ -218,7 +223,7 @@ def test_what_cudnn_does_not_take(found, arrays, message):
         dispatch.implementation_for("softmax_attention", *arrays, implementation="cudnn")
 
 
-def test_where_jax_finds_no_cudnn(found, monkeypatch):
+def test_where_jax_finds_no_cudnn(found, jax_cudnn, monkeypatch):
     def missing():
         raise RuntimeError("cuDNN is not detected.")
 

@@ -17,6 +17,13 @@ import pallas_kernels
 from based_jax import compat
 from based_jax.validate import expect, expect_choice
 
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+"""Platforms that JAX lowers for, by its names."""
+
+ANY_GPU = "NVIDIA A10"
+"""GPU assumed if a program is lowered on a machine without one: it has the least shared memory of those that
+run the kernels, and no Hopper-only features."""
+
 KERNELS = ("pallas", "mosaic", "triton", "cudnn")
 
 
@@ -52,6 +59,39 @@ def on_platform(name: str) -> Generator[None]:
 def declared_platform() -> str | None:
     """Return the platform of `on_platform`, else of the mesh of `jax.set_mesh`, else None."""
     return _PLATFORM.value or _named(compat.platform_of_mesh())
+
+
+@contextlib.contextmanager
+def lowering_for(*platforms: str, device_kind: str | None = None) -> Generator[None]:
+    """Trace ops for these platforms instead of this process's; also training steps and exported kernels.
+
+    Use it around the tracing. Programs that `jit` has traced outside are not reused inside. Call only
+    `jax.jit(f).trace(...)` and `jax.export` inside: other calls would run programs for another platform here.
+
+    Args:
+        platforms: "cpu", "cuda", "rocm" or "tpu". For several, ops pick what runs on all of them.
+        device_kind: with "cuda" alone, the GPU to choose kernels and block sizes for, such as "NVIDIA H100";
+            None for this process's GPU or, without one, any that the kernels support.
+
+    Raises:
+        ValueError: no platform or an unknown one; a `device_kind` for anything but "cuda".
+    """
+    expect(bool(platforms), "platforms", platforms, f"one or more of {', '.join(PLATFORMS)}")
+    for platform in platforms:
+        expect_choice("platforms", platform, PLATFORMS)
+    is_gpu = platforms == ("cuda",)
+    expect(is_gpu or device_kind is None, "device_kind", device_kind, "None unless platforms = ('cuda',)")
+    with _tracing_for("gpu" if is_gpu else platforms[0] if len(platforms) == 1 else "any", device_kind):
+        yield
+
+
+@contextlib.contextmanager
+def _tracing_for(platform: str, device_kind: str | None = None) -> Generator[None]:
+    """Declare the platform; an absent GPU needs a name."""
+    absent = platform == "gpu" and (device_kind is not None or platform(()) != "gpu")
+    gpu = pallas_kernels.lowering_for(device_kind or ANY_GPU) if absent else contextlib.nullcontext()
+    with on_platform(platform), gpu:
+        yield
 
 
 def is_for_tests() -> bool:

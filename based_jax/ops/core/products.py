@@ -11,7 +11,6 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import context_parallel, dispatch
-from based_jax.ops.core.lowered import by_platform
 from based_jax.typing import Array, Float
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -103,13 +102,7 @@ def fused_gate(
         return None
     if pallas_kernels.supports_gated_conv(inner, taps, activation) is not None:
         return None
-    return _gate(inner, taps, bias, activation=activation, activated=activated)
-
-
-@by_platform
-def _gate(inner: Array, taps: Array | None, bias: Array | None, **how: Any) -> Array:
-    """Run the kernel, or where an exported program must not have it, its formula."""
-    return pallas_kernels.gated_conv(inner, taps, bias, fused=runs_kernels(inner), **how)
+    return pallas_kernels.gated_conv(inner, taps, bias, activation=activation, activated=activated)
 
 
 def over_rows(parameters: Float[Array, "... D"], x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:

@@ -21,7 +21,6 @@ from importlib import metadata
 from typing import Any, NamedTuple, TypeVar
 
 from based_jax.ops.core import context_parallel, dispatch
-from based_jax.ops.core.lowered import by_platform
 from based_jax.validate import expect
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -154,8 +153,6 @@ def implemented_by(
         name = op.__name__
         own = names or ("xla", "reference")
         dispatch.DECLARED[name] = dispatch.Declaration(own, supports, is_slow, fastest, on_cpu)
-        is_same_anywhere = on_cpu is None and not set(own) & set(dispatch.KERNELS)
-        open_op = op if is_same_anywhere else by_platform(op)
 
         @functools.wraps(op)
         def call(*args: Any, implementation: str | None = None, **options: Any) -> Any:
@@ -163,9 +160,7 @@ def implemented_by(
             chosen = _registered_for(name, implementation, args, options) if has_others else None
             if chosen is not None:
                 return _REGISTERED[name][chosen].function(*args, **options)
-            if implementation is not None:
-                return op(*args, implementation=implementation, **options)
-            return open_op(*args, **options)
+            return op(*args, implementation=implementation, **options)
 
         return call  # pyright: ignore[reportReturnType]
 

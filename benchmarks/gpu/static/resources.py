@@ -62,7 +62,7 @@ class Resources:
 
 
 def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any], Found]) -> list[Found]:
-    """Apply `read` to each call of `target` in a lowered program, in order of appearance.
+    """Apply `read` to each call whose target begins with `target` in a lowered program, in order.
 
     Raises:
         LookupError: there are none.
@@ -73,7 +73,7 @@ def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any],
 
     def visit(operation: Any) -> Any:
         is_call = operation.name == "stablehlo.custom_call"
-        if is_call and ir.StringAttr(operation.attributes["call_target_name"]).value == target:
+        if is_call and ir.StringAttr(operation.attributes["call_target_name"]).value.startswith(target):
             found.append(read(operation))
         return ir.WalkResult.ADVANCE
 

@@ -54,8 +54,12 @@ def _decode(operation: Any) -> Compiled:
     """Decode jaxlib's TritonAnyKernelCall: field 1 is the call, its field 1 the kernel."""
     from jaxlib.mlir import ir
 
-    config = ir.StringAttr(operation.attributes["backend_config"]).value_bytes
-    call = dict(_fields(zlib.decompress(config)))[1]
+    attributes = operation.attributes
+    if "mhlo.backend_config" in attributes:  # of the call that jax-triton 0.4 makes
+        config = attributes["mhlo.backend_config"]["opaque"]
+    else:
+        config = attributes["backend_config"]
+    call = dict(_fields(zlib.decompress(ir.StringAttr(config).value_bytes)))[1]
     kernel = dict(_fields(dict(_fields(call))[1]))
     # Fields that are 0 are omitted.
     return Compiled(kernel[1].decode(), kernel[4].decode(), warps=kernel[2], shared=kernel.get(3, 0))

@@ -1,26 +1,39 @@
-"""Check a config against the tables, so that no entry is ignored silently."""
+"""Every constructor argument and config entry of the authors' code, and what we do with it.
+
+`options.json` has them: the import path of their class -> rows of `Option`, in the order of the signature.
+"""
 
 import ast
 import functools
-import importlib
-import pkgutil
+import json
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from based_jax.convert import options
-from based_jax.convert.options.option import Option
 from based_jax.validate import expect, nearest
+
+STATUSES = ("same", "renamed", "ignored", "refused")
+
+
+class Option(NamedTuple):
+    """An argument of a constructor in the authors' code, or an entry of a config."""
+
+    name: str
+    default: str
+    """their default as text; "" for a required argument"""
+    ours: str
+    """our name or names; "" if none"""
+    status: str
+    """same, renamed, ignored (no effect on results) or refused (only the default, or the values in `note`)"""
+    note: str
+    """the reason, or the difference"""
 
 
 @functools.cache
 def tables() -> Mapping[str, Mapping[str, Option]]:
-    """Return all tables of the package: import path of their class -> option name -> option."""
-    found: dict[str, Mapping[str, Option]] = {}
-    for module in pkgutil.iter_modules(options.__path__):
-        loaded = importlib.import_module(f"{options.__name__}.{module.name}")
-        for path, rows in getattr(loaded, "OPTIONS", {}).items():
-            found[path] = {row.name: row for row in rows}
-    return found
+    """Return all tables: import path of their class -> option name -> option."""
+    found = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    return {path: {row[0]: Option(*row) for row in rows} for path, rows in found.items()}
 
 
 def expect_known(path: str, given: Mapping[str, Any], where: str) -> None:
