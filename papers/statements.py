@@ -8,9 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from based_jax import command, plot
+from based_jax import command, markdown, plot
 from based_jax.validate import expect, expect_choice
-from pallas_kernels import markdown
 from papers.check import Check
 
 Groups = Mapping[str, Callable[[int], Iterable[Check]]]

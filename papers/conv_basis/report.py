@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from based_jax import markdown
 from based_jax.experiments.results import Rows, read
-from pallas_kernels import markdown
 from papers.conv_basis.approximations import WINDOW
 from papers.conv_basis.heads import FIGURE_TOKENS, TOLERANCES
 from papers.conv_basis.recovered import SEARCHES

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from based_jax import markdown
 from based_jax.published.tables import Column, Table, names, shared_columns, table
-from pallas_kernels import markdown
 from papers.results.measured import Cells, Results, measured
 from papers.results.states import held_bytes
 from papers.results.studies import STUDIES, UNPRINTED, Run, runs_of

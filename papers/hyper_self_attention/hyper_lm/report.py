@@ -7,12 +7,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from based_jax import plot
+from based_jax import markdown, plot
 from based_jax.experiments.panels import Line, Panel
 from based_jax.experiments.results import FAILED, Rows
 from based_jax.models import param_count
 from based_jax.profile.training import training_operations
-from pallas_kernels import markdown
 from papers.hyper_self_attention.hyper_lm.contenders import BASELINE, BENCHMARKS, Benchmark, Contender, swept
 from papers.hyper_self_attention.hyper_lm.jobs import SCALES, models
 
