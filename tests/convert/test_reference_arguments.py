@@ -5,7 +5,7 @@ import math
 import re
 from typing import Any
 
-import jax
+import chex
 import numpy as np
 import pytest
 
@@ -244,7 +244,7 @@ def test_hyena_without_the_decay_whose_rate_is_learned():
     found, params = from_torch({**plain, "modulation_lr": 0.01}, learned)
     wanted, others = from_torch(plain, tensors)
     assert found == wanted
-    jax.tree.map(np.testing.assert_array_equal, params, others)
+    chex.assert_trees_all_equal(params, others)
 
 
 def test_values_that_their_code_accepts():

@@ -1,5 +1,6 @@
 """Initial layers are independent, and depend on the key and their index alone."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,7 +57,7 @@ def test_init_with_output_is_apply_of_init():
     model = bj.LanguageModel(CONFIG.replace(schedule="CSC"))
     variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
     (logits, _), others = jax.jit(model.init_with_output)(jax.random.key(0), TOKENS)
-    jax.tree.map(np.testing.assert_array_equal, variables, others)
+    chex.assert_trees_all_equal(variables, others)
     np.testing.assert_allclose(logits, jax.jit(model.apply)(variables, TOKENS)[0], atol=1e-5)
 
 
@@ -85,4 +86,4 @@ def test_runs_under_vmap_draw_as_alone():
     keys = jax.random.split(jax.random.key(0), 2)
     together = jax.jit(jax.vmap(model.init, (0, None)))(keys, TOKENS)
     alone = jax.jit(model.init)(keys[1], TOKENS)
-    jax.tree.map(lambda both, one: np.testing.assert_array_equal(both[1], one), together, alone)
+    chex.assert_trees_all_equal(jax.tree.map(lambda both: both[1], together), alone)
