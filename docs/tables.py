@@ -14,7 +14,7 @@ from based_jax.convert.options.check import tables as options_of_theirs
 from based_jax.convert.options.option import Option
 from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import class_of
-from based_jax.ops.core.dispatch import DECLARED
+from based_jax.ops.core.implementations import DECLARED
 from based_jax.published.parameters import PRINTED
 from based_jax.reports.measured import Results
 from based_jax.reports.page import page
