@@ -8,6 +8,7 @@ token is the definition; the chunked form works on pairs inside a chunk and carr
 Yang et al. 2023, section 4; products of gates are formed as in `core/decay.py`).
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Unpack, overload
 
@@ -124,10 +125,8 @@ def linear_recurrence(
     tokens = (queries * (width**-0.5 if scale is None else scale), keys, values, gates)
     own = None if bonus is None else bonus.astype(dtype)
 
-    def run(kv: Array) -> tuple[Array, Array]:
-        if chosen == "reference":
-            return _reference(tokens, own, kv, call)
-        return _chunked(tokens, own, kv, call, chunk_size)
+    form = _reference if chosen == "reference" else functools.partial(_chunked, chunk_size=chunk_size)
+    run = functools.partial(form, tokens, own, call=call)
 
     def operator() -> Array:
         return call.kept(jnp.exp(gates.sum(axis=1)))[..., None]

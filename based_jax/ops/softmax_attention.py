@@ -18,8 +18,8 @@ from based_jax.ops.attention_to_keys import (
     Pattern,
     attend,
     attend_in_blocks,
-    attend_to_keys,
     visible_keys,
+    way_of,
 )
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import append
@@ -201,7 +201,7 @@ def _softmax_attention(
             left, how = None, how._replace(left=None)
         if sharding.is_sharded():
             k, v, key_index = keys_of_devices(k, v, key_index, left)
-        return attend_to_keys(q, k, v, tokens, key_index, how)
+        return way_of(how)(q, k, v, tokens, key_index, how)
 
     written = write(cache, k, v, tokens, stream)
 
@@ -257,7 +257,7 @@ def _with_cache(
     key_index = jnp.broadcast_to(call.tokens.index, (batch, length))
     key_index = key_index if call.mask is None else jnp.where(call.mask, key_index, -1)
     keys, values, key_index = append(recent(cache, how.left), (k, v, key_index))
-    return attend_to_keys(q, keys, values, call.tokens, key_index, how)
+    return way_of(how)(q, keys, values, call.tokens, key_index, how)
 
 
 def _supports_step(kernel: str, q: Array, k: Array, v: Array, *cache_and_rotary: Any) -> str | None:

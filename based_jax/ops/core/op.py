@@ -5,9 +5,9 @@
 
 Inside `jit` the op is the function itself, after three questions: does another package's implementation run
 this call (`implementations`), is the sequence sharded over devices, has the mesh Explicit axes (`sharding`)?
-Outside `jit` it is `jax.jit` of the function, where arrays anywhere in the arguments are traced and the rest is
-static: JAX would recompile a `scan`, a `cond` or a custom gradient for each new Python function, and
-ops define such functions inside. An op that builds on another calls its undecorated function, `body(other)`.
+Outside `jit` it is `jax.jit` of the function, where arrays anywhere in the arguments are traced and the rest
+is static: JAX would recompile a `scan`, a `cond` or a custom gradient for each new Python function, and ops
+define such functions inside. An op that builds on another calls its undecorated function, `body(other)`.
 """
 
 import contextlib

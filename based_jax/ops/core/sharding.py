@@ -20,8 +20,8 @@ their tokens and move the weights. Results and gradients are those of one device
 `jax.make_mesh` makes Explicit axes, where array types include the sharding and that of each gather, reshape
 and matrix product must be unambiguous or given. This package gives none: under `jax.set_mesh(mesh)`, or with
 arrays on such a mesh, ops and modules compute with the same axes as Auto, where the compiler decides, and
-then type the results: `on_auto_axes`. Programs without such a mesh do not change. (`jax.sharding.auto_axes` does
-the same for results whose tree and ranks are known in advance.)
+then type the results: `on_auto_axes`. Programs without such a mesh do not change.
+(`jax.sharding.auto_axes` does the same for results whose tree and ranks are known in advance.)
 """
 
 import contextlib
