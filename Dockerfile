@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # The commands of the library, with JAX for CUDA 13: docs/install.md. Never built so far: no registry was at hand.
-FROM python:3.12-slim
+FROM python:3.13-slim
 
 # First the dependencies, around empty packages: a change of the code does not install CUDA again.
 WORKDIR /build

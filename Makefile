@@ -1,5 +1,6 @@
 # Everything a newcomer needs: `make demo` and `make test` set themselves up in .venv.
-PYTHON ?= python3
+# .venv is of the newest Python found, which gets the newest jax; PYTHON=... chooses another.
+PYTHON ?= $(shell .ci/find-python)
 VENV ?= .venv
 WORKERS ?= 2
 # Which tests, e.g. TESTS=tests/kernels; all of them if empty.
@@ -13,15 +14,15 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(if $(DURATIONS)
 # this a quarter of its time is page faults. Other C libraries ignore it.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: help demo check test test-slow test-newest test-newest-with lint bench docs docs-serve gpu-wheels format clean
+.PHONY: help demo check test test-slow test-oldest test-prerelease selection versions lint same-python bench docs docs-serve gpu-wheels format clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 # One stamp per set of extras: the same venv serves the demo and the tests. Python compiles what it imports; pip
 # would compile all there is, most of which nothing imports.
 $(VENV)/.installed-%: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(or $(PYTHON),false) -m venv $(VENV)
 	@echo 'installing based-jax[$*] into $(VENV), usually a minute'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[$*]'
 	@touch $@
@@ -29,7 +30,13 @@ $(VENV)/.installed-%: pyproject.toml
 demo: $(VENV)/.installed-plot ## train based-tiny on Python's own source, sample from it, plot the loss
 	$(BIN)/python -m train.demo --workdir runs/demo
 
-lint: $(VENV)/.installed-test ## style and types
+VERSION = -c 'import sys; print("%d.%d" % sys.version_info[:2])'
+
+same-python: $(VENV)/.installed-test
+	@has=$$($(BIN)/python $(VERSION)); new=$$($(or $(PYTHON),$(BIN)/python) $(VERSION)); test $$has = $$new || \
+	  echo "$(VENV) has Python $$has, which the tests now use: after 'rm -rf $(VENV)' they use $$new"
+
+lint: same-python ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -41,18 +48,33 @@ check: lint ## five minutes: lint, types and the core tests
 # The site is part of what must hold, unless TESTS picks some tests.
 SITE = $(if $(TESTS),,docs)
 
+# Where runs write the versions that they had, for `make versions`.
+RECORD ?= build/tested
+RECORDED = $(if $(filter-out tests,$(TESTS)),,--record $(RECORD))
+
 test: lint $(SITE) ## twelve minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
-	$(PYTEST) $(TESTS)
+	$(PYTEST) $(RECORDED) $(TESTS)
 
 test-slow: lint $(SITE) ## hours: every test there is
 	$(PYTEST) --run-slow $(TESTS)
 
-test-newest: ## the suite on Python >= 3.12 with the newest jax, where such a Python exists
-	@py=$$(.ci/find-python 3.12) || { echo "make test-newest: skipped, no Python >= 3.12 found"; exit 0; }; \
-	  echo "make test-newest: $$py"; $(MAKE) --no-print-directory test-newest-with PYTHON=$$py VENV=.venv-newest
+test-oldest: ## a selection of the tests on Python 3.11 with its jax, the oldest, where there is a Python 3.11
+	@py=$$(.ci/find-python 3.11) || { echo "make test-oldest: skipped, no Python 3.11 found"; exit 0; }; \
+	  echo "make test-oldest: $$py"; $(MAKE) --no-print-directory selection PYTHON=$$py VENV=.venv-oldest
 
-test-newest-with: $(VENV)/.installed-test
-	$(PYTEST) $(TESTS)
+test-prerelease: $(VENV)/.installed-test ## the selection with pre-releases of jax and flax, if pip has any
+	.ci/prerelease $(VENV) .venv-prerelease
+
+# Tests of what depends most on the versions of jax and Python.
+SELECTION = tests/test_compat.py tests/kernels tests/models tests/parity tests/export tests/generate/test_loop.py \
+  tests/training/test_step.py tests/training/test_meshes.py tests/training/test_sharding.py
+
+selection: $(VENV)/.installed-test
+	$(PYTEST) $(RECORDED) $(or $(TESTS),$(SELECTION))
+
+versions: $(VENV)/.installed-test ## write the versions of the runs since `make clean` into docs/install.md
+	cp build/tested/*.json results/versions/
+	PYTHONPATH=. $(BIN)/python docs/studies.py
 
 bench: $(VENV)/.installed-test ## time and memory of the ops on this machine, side by side
 	$(BIN)/python -m benchmarks ops
@@ -81,4 +103,4 @@ format: $(VENV)/.installed-test ## format and sort the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 clean: ## remove what the commands above made
-	rm -rf .venv .venv-newest .cache build/site runs .hypothesis .ruff_cache
+	rm -rf .venv .venv-* .cache build runs .hypothesis .ruff_cache

@@ -1,4 +1,4 @@
-"""The studies' results in the pages: `python docs/studies.py` writes them, with `--check` compares them.
+"""The results in the pages: `python docs/studies.py` writes them, with `--check` compares them.
 
 Text that depends on results is between two marks in a page, and this command replaces it:
 
@@ -30,8 +30,8 @@ from typing import Any
 from based_jax.evals.card.store import read_cards
 from based_jax.experiments.results import Rows, best, read
 from based_jax.files import read_json
+from based_jax.markdown import between_markers, table
 from based_jax.validate import expect
-from pallas_kernels.markdown import between_markers, table
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -84,6 +84,25 @@ class Cards:
             cells = [card["name"], f"{state:,}", f"{parts['accuracy']:.3f}", f"{probe:.3f}"]
             lines.append([*cells, f"{card['hits']['hits']['perplexity']:.2f}", ", ".join(off)])
         heads = ["model", "state, bytes", "accuracy", "probe", "AR hits, perplexity", "accuracy without"]
+        return "\n".join(table(heads, lines))
+
+
+@dataclass(frozen=True)
+class Versions:
+    """A table of the versions that the tests have run on, as `pytest --record` writes them."""
+
+    page: str
+    results: str
+
+    def write(self) -> str:
+        """Return the table, a row per Python."""
+        lines = []
+        for path in sorted((RESULTS / self.results).glob("*.json")):
+            run = read_json(path)
+            which = "all of `make test`" if run["all"] else "a selection"
+            lines.append([*run["versions"].values(), which, f"{run['passed']:,}"])
+            heads = [*run["versions"], "tests", "passed"]
+        expect(bool(lines), "results", self.results, "a directory with records of runs")
         return "\n".join(table(heads, lines))
 
 
@@ -205,7 +224,7 @@ def _range(values: Sequence[float], form: str) -> str:
     return f"{texts[0]} to {texts[-1]}"
 
 
-BLOCKS: dict[str, Block | Cards] = {
+BLOCKS: dict[str, Block | Cards | Versions] = {
     "mqar_tradeoff": Block("recall.md", "mqar/tradeoff", ranges),
     "mqar_gates": Block("recall.md", "mqar/gates", gates),
     "mqar_window": Block("recall.md", "mqar/window", grid("family", "window")),
@@ -215,6 +234,7 @@ BLOCKS: dict[str, Block | Cards] = {
     "read_twice": Block("recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("evaluation.md", "recall_card"),
     "tasks": Block("recall.md", "tasks", grid("setting", "family")),
+    "versions": Versions("install.md", "versions"),
 }
 """Blocks by the names in their marks."""
 

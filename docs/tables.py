@@ -10,8 +10,8 @@ import jax
 
 import based_jax as bj
 from based_jax.command_list import console_commands
-from based_jax.convert.options.check import tables as options_of_theirs
-from based_jax.convert.options.option import Option
+from based_jax.convert.options import Option
+from based_jax.convert.options import tables as options_of_theirs
 from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import class_of
 from based_jax.ops.core.implementations import DECLARED

@@ -20,6 +20,11 @@ PACKAGES = ("triton", "jax_triton")
 INSTALL = "pip install 'based-jax[triton]'"
 
 
+# Products and sums may be fused, which triton 3.10 no longer does by default. The PTX is that of CUDA 12.9:
+# XLA's assembler may be older than triton's.
+_COMPILER_OPTIONS = {"enable_fp_fusion": True, "ptx_version": 88}
+
+
 def expect_backend(backend: str) -> None:
     """Check the argument, and that its requirements are installed.
 
@@ -75,25 +80,37 @@ def launch(
     """Run a `triton.jit` function once per grid point.
 
     Args:
-        kernel: takes a pointer per operand, then one per output, then `constants` by name.
+        kernel: takes a pointer per operand, then one per output, then `constants` by name. The pointer of an
+            output in `aliases` may be None: then the kernel writes through that of its operand.
         out_shape: shape and dtype of each output.
-        constants: hashable; the kernel is compiled for them. None for an absent pointer.
+        constants: hashable; the kernel is compiled for them.
         grid, warps, stages, aliases, name: as for `launch.launch`.
     """
     import jax_triton
 
-    return tuple(
-        jax_triton.triton_call(
-            *operands,
-            kernel=kernel,
-            out_shape=list(out_shape),
-            grid=tuple(grid),
-            num_warps=warps,
-            num_stages=stages,
-            input_output_aliases=dict(aliases or {}),
-            # None queries the driver, which exists only on a machine with a GPU.
-            compute_capability=capability(),
-            name=name,
-            **constants,
+    aliases = dict(aliases or {})
+    options = {
+        "kernel": kernel,
+        "grid": tuple(grid),
+        "num_warps": warps,
+        "num_stages": stages,
+        # None queries the driver, which exists only on a machine with a GPU.
+        "compute_capability": capability(),
+        "name": name,
+        **constants,
+    }
+    if not hasattr(jax_triton, "TensorDescriptor"):  # jax-triton 0.3, the last for Python 3.11
+        results = jax_triton.triton_call(
+            *operands, out_shape=list(out_shape), input_output_aliases=aliases, **options
         )
+        return tuple(results)
+    # Later releases write in place through references, and pass no second pointer for such an output.
+    references = {output: jax.new_ref(operands[operand]) for operand, output in aliases.items()}
+    pointers = [references[aliases[i]] if i in aliases else x for i, x in enumerate(operands)]
+    parameters = kernel.arg_names[len(operands) :]
+    absent = {parameters[output]: None for output in references}
+    new = {i: x for i, x in enumerate(out_shape) if i not in references}
+    results = jax_triton.triton_call(
+        *pointers, out_type=new, backend_options=_COMPILER_OPTIONS, **options, **absent
     )
+    return tuple(jax.freeze(references[i]) if i in references else results[i] for i in range(len(out_shape)))

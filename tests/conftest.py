@@ -5,7 +5,9 @@ import ctypes
 import functools
 import gc
 import inspect
+import json
 import os
+import platform
 from importlib.metadata import version
 from pathlib import Path
 
@@ -89,6 +91,7 @@ WITHOUT_CORE = ("benchmarks", "docs", "evals", "experiments", "published", "prof
 def pytest_addoption(parser):
     parser.addoption("--core", action="store_true", help="only the core tests, as `make check`")
     parser.addoption("--run-slow", action="store_true", help="the tests marked slow too")
+    parser.addoption("--record", type=Path, help="directory for the versions of this run")
     # pytest has a --fixtures of its own.
     parser.addoption(
         "--fixtures-dir",
@@ -121,6 +124,26 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="slow; run with --run-slow"))
         if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
             item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+RECORDED = ("jax", "jaxlib", "flax", "orbax-checkpoint")
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    """Write the versions and the outcome of a run that reached its end, if `--record` names a directory."""
+    directory = config.getoption("--record")
+    if directory is None or exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return
+    stats = terminalreporter.stats
+    record = {
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in RECORDED}},
+        "all": config.args == config.getini("testpaths"),
+        "passed": len(stats.get("passed", ())),
+        "failed": [report.nodeid for name in ("failed", "error") for report in stats.get(name, ())],
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    name = f"python-{'.'.join(platform.python_version_tuple()[:2])}.json"
+    (directory / name).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 @pytest.hookimpl(trylast=True)

@@ -37,3 +37,10 @@ def test_kernels_stand_on_their_own():
 def test_ops_are_functions_without_flax():
     for path in (ROOT / "based_jax" / "ops").rglob("*.py"):
         assert "flax" not in {module.partition(".")[0] for module in imported(path)}, path
+
+
+def test_one_file_of_the_library_uses_orbax():
+    """Orbax 1.0 will replace the interface that it uses."""
+    files = [path for name in ("based_jax", "benchmarks", "train") for path in (ROOT / name).rglob("*.py")]
+    users = [path for path in files if "orbax" in {module.partition(".")[0] for module in imported(path)}]
+    assert users == [ROOT / "based_jax" / "training" / "run" / "checkpoints.py"]

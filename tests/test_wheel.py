@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from collections.abc import Callable
@@ -70,6 +71,19 @@ def test_it_holds_two_packages_and_their_data(wheel):
     assert here == {name for name in names if not name.split("/")[0].endswith(".dist-info")}
     data = ["py.typed", "recipes/based-360m-10b.toml", "published/data/tables.toml", "serve/page.html"]
     assert {f"based_jax/{name}" for name in data} <= here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_all_extras_resolve_together(wheel, tmp_path, version):
+    """For each Python of the classifiers; nothing is installed."""
+    found = subprocess.run([ROOT / ".ci" / "find-python", version], stdout=subprocess.PIPE, text=True)
+    if found.returncode:
+        pytest.skip(f"no Python {version}")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = ",".join(project["optional-dependencies"])
+    where = ["--python", found.stdout.strip(), "install", "--dry-run", "--ignore-installed"]
+    pip(*where, "--target", tmp_path, f"{wheel}[{extras}]")
 
 
 @pytest.fixture

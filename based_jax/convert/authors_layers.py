@@ -7,9 +7,9 @@ these arguments also replace those of an entry for sliding windows.
 
 from typing import Any
 
-from based_jax.convert.entries import Config, flag, number, size
+from based_jax.convert.config_values import Config, flag, number, size
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options.check import expect_known
+from based_jax.convert.options import expect_known
 from based_jax.convert.references.based import ATTENTION, BASE_CONV, MIXERS
 from based_jax.convert.tables import AUTHORS
 from based_jax.models import MixerSpec

@@ -8,10 +8,10 @@ entry is in `options.fla` and in docs/options.md.
 import math
 from typing import Any
 
-from based_jax.convert.entries import Config, expect_sizes, flag, number, size, with_current_names
+from based_jax.convert.config_values import Config, expect_sizes, flag, number, size, with_current_names
 from based_jax.convert.fla_layers import MIXERS, attention_layers, mamba2_form
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options.check import expect_known, tables
+from based_jax.convert.options import expect_known, tables
 from based_jax.convert.schedule import schedule_of
 from based_jax.convert.tables import FLA, FLA_MAMBA2
 from based_jax.models import ModelConfig

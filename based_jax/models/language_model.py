@@ -21,7 +21,7 @@ from based_jax.mixers.module import Module, wants_output
 from based_jax.models.block import Block
 from based_jax.models.config import ModelConfig
 from based_jax.models.embedding import make_tables, rows, sinusoids, table_initializers
-from based_jax.models.initial import draw_layers, draw_tables
+from based_jax.models.initial import draw_layers
 from based_jax.models.mlp import make_mlp
 from based_jax.models.noise import Drop
 from based_jax.models.norm import make_norm
@@ -167,15 +167,13 @@ class LanguageModel(Module):
         h = h.astype(config.stream_dtype) if config.block.startswith("parallel") else h
         tokens = jnp.zeros((1, 1), jnp.int32) if config.input_dim is None else None
         kinds, key = layer_kinds(config), self.make_rng("params")
-        plain = config.replace(remat="none")  # `remat` hides the draws of a block
 
         def draw(block: Block, key: Array) -> Any:
             return block.init(key, h, tokens=tokens)
 
-        tables = draw_tables(functools.partial(make_tables, config), config.num_layers, key)
-        for name, table in tables.items():
+        for name, table in make_tables(config, jax.random.fold_in(key, config.num_layers)).items():
             self.put_variable("params", name, table)
-        draws = [functools.partial(draw, make_block(plain, layers[0])) for layers in kinds]
+        draws = [functools.partial(draw, make_block(config, layers[0])) for layers in kinds]
         for layer, variables in draw_layers(draws, kinds, key).items():
             for collection, values in variables.items():
                 self.put_variable(collection, f"layers_{layer}", values)

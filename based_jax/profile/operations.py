@@ -103,10 +103,9 @@ def _jaxprs(equation: Any) -> Iterator[Any]:
     """Return the programs that the equation calls once."""
     for value in equation.params.values():
         for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, core.ClosedJaxpr):
-                yield item.jaxpr
-            elif isinstance(item, core.Jaxpr):
-                yield item
+            program = getattr(item, "jaxpr", item)  # which before jax 0.12 has no constants
+            if isinstance(program, core.Jaxpr):
+                yield program
 
 
 def _dot_general(equation: Any) -> float:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from based_jax import markdown
 from based_jax.published.tables import Column, Table, names, shared_columns, table
 from based_jax.reports.measured import Cells, Results, measured
 from based_jax.reports.states import held_bytes
 from based_jax.reports.studies import STUDIES, UNPRINTED, Run, runs_of
-from pallas_kernels import markdown
 
 _ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 _SECTIONS = {"claims": "Claims", "based": "Based", "zoology": "Zoology", "hyperattention": "HyperAttention"}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import numpy as np
 
@@ -11,28 +12,23 @@ def assert_close(
 ) -> None:
     """Assert that two trees of arrays agree within `tolerance`, relative to each array's largest magnitude.
 
-    Shapes must be equal, and `actual` must be finite. Integers and booleans must be equal. Arrays smaller
-    than `magnitude` are compared relative to it (gradients that vanish but for rounding); where `expected` is
-    zero everywhere, `tolerance` is absolute.
+    Shapes must be equal, and both trees finite. For integers and booleans, and where `expected` is zero
+    everywhere, `tolerance` is absolute. Arrays smaller than `magnitude` are compared relative to it
+    (gradients that vanish but for rounding).
     """
-    actual, expected = (jax.tree_util.tree_flatten_with_path(tree) for tree in (actual, expected))
-    assert actual[1] == expected[1], f"{what}: tree {actual[1]}, expected {expected[1]}"
-    for (path, got), (_, want) in zip(actual[0], expected[0], strict=True):
-        name = f"{what}{jax.tree_util.keystr(path)}" or "array"
-        got, want = np.asarray(got), np.asarray(want)
-        assert got.shape == want.shape, f"{name}: shape {got.shape}, expected {want.shape}"
-        if want.size == 0:
-            continue
-        if np.issubdtype(want.dtype, np.integer) or want.dtype == bool:
-            assert np.array_equal(got, want), f"{name}: {got.tolist()}, expected {want.tolist()}"
-            continue
-        got, want = got.astype(np.float64), want.astype(np.float64)
-        assert np.isfinite(want).all(), f"{name}: the expected values are not finite"
-        assert np.isfinite(got).all(), f"{name}: {np.count_nonzero(~np.isfinite(got))} values are not finite"
-        scale = max(np.abs(want).max(), magnitude) or 1.0
-        error = np.abs(got - want).max() / scale
-        where = np.unravel_index(np.abs(got - want).argmax(), want.shape)
-        assert error <= tolerance, (
-            f"{name}: error {error:.2e} of the largest magnitude {scale:.3g}, tolerance {tolerance:.0e}; "
-            f"at {tuple(map(int, where))} {got[where]:.6g}, expected {want[where]:.6g}"
-        )
+
+    def difference(got: np.ndarray, want: np.ndarray) -> str:
+        scale = 1.0 if want.dtype.kind in "iub" else np.abs(want).max(initial=magnitude) or 1.0
+        errors = np.abs(got.astype(np.float64) - want.astype(np.float64)) / float(scale)
+        if (errors <= tolerance).all():
+            return ""
+        at = tuple(map(int, np.unravel_index(errors.argmax(), want.shape)))
+        error = f"error {errors[at]:.2e} of the largest magnitude {float(scale):.3g}"
+        return f"{error}, tolerance {tolerance:.0e}; at {at} {got[at]:.6g}, expected {want[at]:.6g}"
+
+    trees = [jax.tree.map(np.asarray, tree) for tree in (actual, expected)]
+    chex.assert_trees_all_equal_shapes(*trees, custom_message=what)
+    chex.assert_tree_all_finite(trees, custom_message=what)
+    chex.assert_trees_all_equal_comparator(
+        lambda *leaves: not difference(*leaves), difference, *trees, custom_message=what
+    )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,13 +100,11 @@ def _returns(check: _Check) -> None:
     floats = mixer.state_size(100)
     assert isinstance(floats, int), f"state_size(100) = {floats!r}, expected an integer"
     y, nothing = jax.eval_shape(mixer.apply, run.variables, x)
-    assert y.shape == x.shape, f"outputs of shape {y.shape}, expected {x.shape}"
+    chex.assert_shape(y, x.shape, custom_message="outputs")
     assert nothing is None, "a call without a state returned one, expected None"
     _, after = jax.eval_shape(mixer.apply, run.variables, x, state)
-    before, after = ([(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)] for tree in (state, after))
-    assert before == after, (
-        f"a state of {after} after one of {before}: lax.scan needs equal shapes and dtypes"
-    )
+    why = "the states before and after a call: lax.scan needs equal shapes and dtypes"
+    chex.assert_trees_all_equal_shapes_and_dtypes(state, after, custom_message=why)
 
 
 def _steps(check: _Check) -> None:
@@ -158,8 +157,7 @@ def _gradients(check: _Check) -> None:
 
     gradient = jax.jit(jax.grad(loss, argnums=(0, 1)), compiler_options=laws.QUICKLY)
     of_variables, of_x = gradient(run.variables, jnp.asarray(check.drawn(9)))
-    for path, leaf in jax.tree_util.tree_leaves_with_path((of_variables, of_x)):
-        assert np.isfinite(leaf).all(), f"gradient that is not finite at {jax.tree_util.keystr(path)}"
+    chex.assert_tree_all_finite((of_variables, of_x), custom_message="gradients")
     assert not np.any(np.asarray(of_x)[1, real:]), "padding has a gradient"
     assert np.any(of_x), "the inputs have no gradient"
 

@@ -110,7 +110,7 @@ def is_slow(q: Any, k: Any, v: Any) -> bool:
 
     float32 operands and tables of more than 16 channels do not fit into registers and shared memory:
     compiled, `outputs` takes some 95 to 135 times the issue slots per token of bfloat16 at K = 16
-    (docs/kernels_report.md).
+    (benchmarks/results/static/kernels.md).
     """
     return q.shape[-1] > 16 and OPERANDS[q.dtype.name] == "float32"
 

@@ -30,6 +30,8 @@ def taylor_step(
 
     WIDTH is K and CHANNELS the next power of two; COUNT is F, in tiles of ROWS; COLUMNS is V rounded up.
     """
+    if new_kv is None:  # kv and z are written in place
+        new_kv, new_z = kv, z
     head = tl.program_id(0).to(tl.int64)
     q += head * WIDTH
     k += head * WIDTH

@@ -21,6 +21,8 @@ def window_step(
     WIDTH is K and CHANNELS the next power of two, VALUE_SIZE is V and COLUMNS the next one. A key head has
     PARTS programs of QUERIES queries; its ring is FULL tiles of TILE slots and one of TAIL, which may be 0.
     """
+    if new_k_ring is None:  # k_ring and v_ring are written in place
+        new_k_ring, new_v_ring = k_ring, v_ring
     program = tl.program_id(0)
     part = program % PARTS
     head = program // PARTS % HEADS

@@ -1,6 +1,5 @@
-"""Models with random parameters, and their comparison."""
+"""Models with random parameters."""
 
-import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
@@ -15,10 +14,3 @@ def drawn(model: bj.LanguageModel, seed: int = 0) -> dict:
     shapes = language_model_shapes(model.config)
     leaves = {path: array(rng.standard_normal(shape, np.float32)) for path, shape in shapes.items()}
     return {"params": unflatten_dict(leaves, sep="/")}
-
-
-def equal(one, other) -> bool:
-    """Whether two trees have the same arrays, bit for bit."""
-    return jax.tree.structure(one) == jax.tree.structure(other) and jax.tree.all(
-        jax.tree.map(lambda a, b: a.dtype == b.dtype and np.array_equal(a, b), one, other)
-    )

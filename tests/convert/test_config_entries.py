@@ -10,7 +10,7 @@ import pytest
 
 from based_jax.convert import load_pretrained
 from based_jax.convert.authors_config import model_config
-from based_jax.convert.options.check import tables
+from based_jax.convert.options import tables
 from based_jax.convert.references.zoology_models import language_model
 from tests.convert.changes import changed
 from tests.convert.test_both_ways import layers

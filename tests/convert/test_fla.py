@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -121,10 +122,6 @@ def gla(tmp_path):
     return tmp_path, config, numpy_fla.drawn(config)
 
 
-def equal(one, other) -> bool:
-    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
-
-
 @pytest.mark.parametrize("case", release_but(CORE, CASES))
 def test_logits(case, tmp_path):
     """float32 here against float64 there: FLOAT32's reason, over two layers."""
@@ -176,7 +173,7 @@ class TestOlderNames:
         for layer in (f"model.layers.{index}.mlp" for index in range(2)):
             rows = [older.pop(f"{layer}.{name}_proj.weight") for name in ("gate", "up")]
             older[f"{layer}.gate_proj.weight"] = np.concatenate(rows)
-        assert equal(self.loaded(directory, config, older)[1], wanted)
+        chex.assert_trees_all_equal(self.loaded(directory, config, older)[1], wanted)
 
     @pytest.mark.parametrize(
         ("case", "renamed"),
@@ -194,14 +191,14 @@ class TestOlderNames:
         for today, then in renamed.items():
             assert any(f".{today}." in name for name in older)
             older = {name.replace(f".{today}.", f".{then}."): x for name, x in older.items()}
-        assert equal(self.loaded(tmp_path, config, older)[1], wanted)
+        chex.assert_trees_all_equal(self.loaded(tmp_path, config, older)[1], wanted)
 
     def test_a_parameter_that_nothing_reads(self, tmp_path):
         config = config_of("gated_deltanet")
         tensors = numpy_fla.drawn(config)
         _, wanted = self.loaded(tmp_path, config, tensors)
         older = tensors | {f"model.layers.{index}.attn.D": np.ones(2, np.float32) for index in range(2)}
-        assert equal(self.loaded(tmp_path, config, older)[1], wanted)
+        chex.assert_trees_all_equal(self.loaded(tmp_path, config, older)[1], wanted)
 
     def test_entries(self):
         config = config_of("gla", num_kv_heads=1)
@@ -238,7 +235,7 @@ class TestOtherForms:
         _, wanted = load_pretrained(write(directory, config, tensors))
         (directory / "model.safetensors").unlink()
         write_torch_file(directory / "pytorch_model.bin", tensors)
-        assert equal(load_pretrained(directory)[1], wanted)
+        chex.assert_trees_all_equal(load_pretrained(directory)[1], wanted)
 
     @pytest.mark.parametrize("case", ["gla hybrid", "mamba2"])
     def test_native(self, case, tmp_path, capsys):
@@ -252,7 +249,7 @@ class TestOtherForms:
             load_pretrained, (tmp_path / "fla", tmp_path / "native")
         )
         assert one == other
-        assert equal(one_params, other_params)
+        chex.assert_trees_all_equal(one_params, other_params)
         with pytest.raises(ValueError, match="as the authors' code builds nothing else"):
             save_pretrained(tmp_path / "authors", one, one_params, to="authors")
 

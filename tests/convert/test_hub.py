@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import chex
 import pytest
 
 pytest.importorskip("huggingface_hub")
@@ -21,7 +22,7 @@ from based_jax.convert.push import push_to_hub, upload
 from based_jax.models import MixerSpec, ModelConfig
 from tests.commands import run_here
 from tests.convert.hub_server import TOKEN, Hub, Refused, serving
-from tests.convert.random_models import drawn, equal
+from tests.convert.random_models import drawn
 from tests.subprocesses import run_module
 
 # huggingface_hub 2.4 uploads a file as httpx2 would rather not have it (November 2026).
@@ -78,19 +79,19 @@ class TestThereAndBack:
         assert pushed.commit == remote.refs[NAME]["main"]
         model, params = load_pretrained(NAME)
         assert model == MODEL
-        assert equal(params, PARAMS)
+        chex.assert_trees_all_equal(params, PARAMS, strict=True)
 
     def test_shards(self, remote):
         push_to_hub(NAME, MODEL, PARAMS, **SHARDED)
         assert len([name for name in files_of(remote) if name.startswith("model-")]) > 2
-        assert equal(load_pretrained(NAME)[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
 
     def test_the_authors_form_is_fetched_without_its_second_weights(self, remote):
         source = CHECKPOINTS / "based-tiny"
         names = ("config.json", WEIGHTS, "pytorch_model.bin")
         files = {name: (source / name).read_bytes() for name in names}
         remote.commit(NAME, files | {"modeling.py": b"import os", "deep/model.safetensors": b"?"})
-        assert equal(load_pretrained(NAME)[1], load_pretrained(source)[1])
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], load_pretrained(source)[1], strict=True)
         fetched = {line.split("/")[-1].strip() for line in remote.requests if line.startswith("GET /owner")}
         assert fetched == {"config.json", WEIGHTS}
 
@@ -98,7 +99,7 @@ class TestThereAndBack:
         source = CHECKPOINTS / "attn-tiny"
         names = ("config.json", "pytorch_model.bin")
         remote.commit(NAME, {name: (source / name).read_bytes() for name in names})
-        assert equal(load_pretrained(NAME)[1], load_pretrained(source)[1])
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], load_pretrained(source)[1], strict=True)
 
     @pytest.mark.parametrize("sharded", [False, True])
     def test_a_push_replaces_the_weights_of_another_form(self, remote, sharded):
@@ -108,29 +109,29 @@ class TestThereAndBack:
         other = drawn(MODEL, seed=1)
         push_to_hub(NAME, MODEL, other, **second)
         assert (WEIGHTS in files_of(remote)) == (not sharded)
-        assert equal(load_pretrained(NAME)[1], other)
-        assert equal(load_pretrained(NAME, revision=before)[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], other, strict=True)
+        chex.assert_trees_all_equal(load_pretrained(NAME, revision=before)[1], PARAMS, strict=True)
 
     def test_a_branch(self, remote):
         push_to_hub(NAME, MODEL, PARAMS)
         push_to_hub(f"{NAME}@next", MODEL, drawn(MODEL, seed=1))
-        assert equal(load_pretrained(NAME)[1], PARAMS)
-        assert equal(load_pretrained(f"{NAME}@next")[1], drawn(MODEL, seed=1))
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
+        chex.assert_trees_all_equal(load_pretrained(f"{NAME}@next")[1], drawn(MODEL, seed=1), strict=True)
 
 
 class TestRevisions:
     def test_a_pinned_commit_stays_when_the_branch_moves(self, remote):
         first = push_to_hub(NAME, MODEL, PARAMS).commit
         push_to_hub(NAME, MODEL, drawn(MODEL, seed=1))
-        assert equal(load_pretrained(NAME, revision=first)[1], PARAMS)
-        assert equal(load_pretrained(f"{NAME}@{first}")[1], PARAMS)
-        assert not equal(load_pretrained(NAME)[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(NAME, revision=first)[1], PARAMS, strict=True)
+        chex.assert_trees_all_equal(load_pretrained(f"{NAME}@{first}")[1], PARAMS, strict=True)
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], drawn(MODEL, seed=1), strict=True)
 
     def test_a_pinned_commit_in_the_cache_asks_nothing(self, remote):
         commit = push_to_hub(NAME, MODEL, PARAMS, **SHARDED).commit
         load_pretrained(NAME, revision=commit)
         remote.requests.clear()
-        assert equal(load_pretrained(NAME, revision=commit)[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(NAME, revision=commit)[1], PARAMS, strict=True)
         assert not remote.requests
 
     def test_all_files_are_of_one_commit(self, remote):
@@ -143,7 +144,7 @@ class TestRevisions:
                 remote.commit(NAME, {**files_of(remote), WEIGHTS: b"?"})
 
         remote.fault = move
-        assert equal(load_pretrained(NAME)[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
 
     @pytest.mark.parametrize(
         ("source", "revision", "message"),
@@ -165,7 +166,7 @@ class TestInterruptions:
         monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
         push_to_hub(NAME, MODEL, PARAMS)
         remote.cut_at = 4000
-        assert equal(load_pretrained(NAME)[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
         assert [line.rpartition(WEIGHTS)[2] for line in gets(remote, WEIGHTS)] == ["", " bytes=4000-"]
 
     def test_files_that_are_there_are_not_fetched_again(self, remote):
@@ -181,7 +182,7 @@ class TestInterruptions:
             load_pretrained(NAME)
         remote.fault = None
         remote.requests.clear()
-        assert equal(load_pretrained(NAME)[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
         assert gets(remote, "model-") == [line for line in gets(remote, "model-") if names[-1] in line]
 
     def test_an_upload_sends_nothing_twice(self, remote):
@@ -196,7 +197,7 @@ class TestInterruptions:
         remote.requests.clear()
         push_to_hub(NAME, MODEL, PARAMS)
         assert not [line for line in remote.requests if line.startswith("PUT")]
-        assert equal(load_pretrained(NAME)[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
 
 
 class TestRefusals:
@@ -220,7 +221,7 @@ class TestRefusals:
             with pytest.raises(ValueError, match="damaged, its SHA-256 is") as found:
                 load_pretrained(NAME, revision=revision)
         Path(str(found.value).partition("remove ")[2].partition(" and")[0]).unlink()
-        assert equal(load_pretrained(NAME)[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
 
     def test_no_repository(self, remote):
         with pytest.raises(
@@ -301,7 +302,7 @@ class TestRefusals:
         load_pretrained(NAME)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         remote.requests.clear()
-        assert equal(load_pretrained(NAME)[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
         with pytest.raises(FileNotFoundError, match=r"cache has no config\.json of 'owner/other' at main"):
             load_pretrained("owner/other")
         assert not remote.requests
@@ -405,7 +406,7 @@ class TestCommand:
         assert "| fda | contains, percent | 50 | 7 examples" in text
         done = self.push(capsys, NAME, tmp_path / "back")
         assert done.status == 0, done.err
-        assert equal(load_pretrained(tmp_path / "back")[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained(tmp_path / "back")[1], PARAMS, strict=True)
         assert "license" in (tmp_path / "back" / "README.md").read_text()
 
     def test_a_page_of_ones_own_goes_along(self, remote, tmp_path, capsys):
@@ -431,7 +432,7 @@ class TestCommand:
         done = run_module("based_jax.convert", NAME, "hf:owner/copy")
         assert done.returncode == 0, done.stderr
         assert f"revision    {remote.refs['owner/copy']['main']}" in done.stdout
-        assert equal(load_pretrained("owner/copy")[1], PARAMS)
+        chex.assert_trees_all_equal(load_pretrained("owner/copy")[1], PARAMS, strict=True)
 
     @pytest.mark.parametrize(
         ("words", "message"),

@@ -2,6 +2,7 @@
 
 import json
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -114,12 +115,12 @@ def test_logits(model, params, tensors):
 def test_both_ways(model, params, tensors, tmp_path):
     found, again = from_torch({"kind": "mamba", "config": CONFIG}, tensors)
     assert found == model
-    jax.tree.map(np.testing.assert_array_equal, again, params)
+    chex.assert_trees_all_equal(again, params)
     for form in ("native", "authors"):
         save_pretrained(tmp_path / form, model, params, to=form)
         loaded, again = load_pretrained(tmp_path / form)
         assert_same_model(loaded.config, model.config)
-        jax.tree.map(np.testing.assert_array_equal, again, params)
+        chex.assert_trees_all_equal(again, params)
     written = json.loads((tmp_path / "authors" / "config.json").read_text())
     assert written["attn_layer_idx"] == [1]
     assert (written["d_intermediate"], written["tie_embeddings"]) == (128, False)
@@ -133,7 +134,7 @@ def test_hybrids_under_older_names(model, params, tmp_path):
     assert "transformer.layers.1.mixer.Wqkv.weight" in tensors
     save_pretrained(tmp_path, model, params)
     write_safetensors(tmp_path / "model.safetensors", tensors)
-    jax.tree.map(np.testing.assert_array_equal, load_pretrained(tmp_path)[1], params)
+    chex.assert_trees_all_equal(load_pretrained(tmp_path)[1], params)
 
 
 def test_without_attention_and_mlp_it_is_a_plain_mamba():

@@ -2,6 +2,7 @@
 
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_logits(case, tmp_path):
     write_safetensors(tmp_path / "model.safetensors", tensors)
     loaded, again = load_pretrained(tmp_path)
     assert loaded == model
-    jax.tree.map(np.testing.assert_array_equal, again, params)
+    chex.assert_trees_all_equal(again, params)
 
 
 @pytest.mark.parametrize("case", release_but(CORE[:1], CORE))
@@ -151,7 +152,7 @@ def test_native_directories(case, tmp_path):
     save_pretrained(tmp_path, model, params)
     loaded, again = load_pretrained(tmp_path)
     assert loaded == model
-    jax.tree.map(np.testing.assert_array_equal, again, params)
+    chex.assert_trees_all_equal(again, params)
 
 
 @pytest.mark.parametrize("rms_norm", [True, False])
@@ -175,7 +176,7 @@ def test_norms_of_older_checkpoints(rms_norm, tmp_path):
     write_safetensors(tmp_path / "model.safetensors", {f"model.{n}": t for n, t in tensors.items()})
     _, params = load_pretrained(tmp_path)
     _, wanted = from_torch({"config": config}, today)
-    jax.tree.map(np.testing.assert_array_equal, params, wanted)
+    chex.assert_trees_all_equal(params, wanted)
 
 
 def test_their_defaults():

@@ -11,8 +11,7 @@ from based_jax.convert.authors_mamba import ATTENTION, MAMBA, MODEL
 from based_jax.convert.fla_config import CLASSES as FLA_CLASSES
 from based_jax.convert.fla_config import TRANSFORMERS
 from based_jax.convert.fla_layers import ATTENTION as FLA_ATTENTION
-from based_jax.convert.options.check import expect_known, tables
-from based_jax.convert.options.option import STATUSES
+from based_jax.convert.options import STATUSES, expect_known, tables
 from based_jax.models import MLP, Block, ModelConfig
 
 FLA = {*FLA_CLASSES.values(), FLA_ATTENTION, TRANSFORMERS}

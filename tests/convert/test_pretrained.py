@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ from based_jax.convert.pretrained import (
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
 from tests.commands import run_here
-from tests.convert.random_models import drawn, equal
+from tests.convert.random_models import drawn
 from tests.marks import release_but
 
 CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
@@ -54,7 +55,7 @@ def expect_same_as(source: Path, *, loaded: Path) -> None:
     """Both directories hold the same model."""
     (one, one_params), (other, other_params) = load_pretrained(source), load_pretrained(loaded)
     assert one == other
-    assert equal(one_params, other_params)
+    chex.assert_trees_all_equal(one_params, other_params, strict=True)
 
 
 def small(**changes) -> ModelConfig:
@@ -89,10 +90,9 @@ class TestTheAuthorsDirectories:
     def test_parameters_are_those_of_init(self, torch_directory):
         model, params = load_pretrained(torch_directory)
         fresh = nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), TOKENS))
-        assert jax.tree.structure(params) == jax.tree.structure(fresh)
-        for loaded, wanted in zip(jax.tree.leaves(params), jax.tree.leaves(fresh), strict=True):
-            assert isinstance(loaded, jax.Array)
-            assert (loaded.shape, loaded.dtype) == (wanted.shape, jnp.float32)
+        chex.assert_trees_all_equal_shapes_and_dtypes(params, fresh)
+        assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+        assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
 
     def test_hyperparameters(self):
         config = load_pretrained(CHECKPOINTS / "based-tiny")[0].config
@@ -208,7 +208,7 @@ class TestOurDirectories:
         save_pretrained(directory, model, params)
         again, same_params = load_pretrained(directory)
         assert again.config == config
-        assert equal(same_params, params)
+        chex.assert_trees_all_equal(same_params, params, strict=True)
         first = (directory / "model.safetensors").read_bytes()
         save_pretrained(directory, again, params)
         assert (directory / "model.safetensors").read_bytes() == first
@@ -217,7 +217,7 @@ class TestOurDirectories:
         model = bj.LanguageModel(small(mixers={"M": MixerSpec("short_conv")}))
         boxed = normals(model.init, TOKENS)
         save_pretrained(tmp_path, model, boxed)
-        assert equal(load_pretrained(tmp_path)[1], nn.meta.unbox(boxed))
+        chex.assert_trees_all_equal(load_pretrained(tmp_path)[1], nn.meta.unbox(boxed), strict=True)
 
     def test_config_file(self, tmp_path):
         model = bj.LanguageModel(small())
@@ -288,4 +288,4 @@ def test_a_training_run_is_its_model(tmp_path):
     save_pretrained(run / "model", model, params)
     again, restored = load_pretrained(run)
     assert again.config == model.config
-    jax.tree.map(np.testing.assert_array_equal, restored, params)
+    chex.assert_trees_all_equal(restored, params)

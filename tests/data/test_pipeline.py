@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import chex
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,11 +51,8 @@ def _window_numbers(packed: PackedTokens, batches: list[Batch]) -> list[int]:
 
 
 def _assert_same(first: list[Batch], second: list[Batch]) -> None:
-    assert len(first) == len(second) > 0
-    for left, right in zip(first, second, strict=True):
-        assert left.keys() == right.keys()
-        for key in left:
-            np.testing.assert_array_equal(left[key], right[key])
+    assert first
+    chex.assert_trees_all_equal(first, second)
 
 
 def test_rows_are_windows_of_the_stream():

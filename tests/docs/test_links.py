@@ -29,7 +29,6 @@ _FILE = re.compile(
 WANTED = {
     r"[A-Z]+(?:-[a-z-]+)?\.(?:py|json)$": "a name to replace, such as based_jax/mixers/NAME.py",
     r"^results/evals/": "what the commands beside them write, of checkpoints that are not here",
-    r"^docs/pages\.md$": "the target of an example",
 }
 """Pattern of file names that need not exist, and why."""
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,11 +41,10 @@ def test_the_state_after_the_loop_is_that_after_single_steps(hybrid):
     step = jax.jit(model.apply)
     for t in range(steps):
         _, state = step(params, tokens[:, t : t + 1], state)
-    assert jax.tree.structure(after.state) == jax.tree.structure(state)
+    chex.assert_trees_all_equal_structs(after.state, state)
     assert len(streams(state)) >= len(model.config.schedule)
-    for found, wanted in zip(streams(after.state), streams(state), strict=True):
-        jax.tree.map(np.testing.assert_array_equal, found, wanted)
-        assert found.length.tolist() == [3, 5]
+    chex.assert_trees_all_equal(streams(after.state), streams(state))
+    assert all(stream.length.tolist() == [3, 5] for stream in streams(state))
 
 
 def test_layers_may_be_broken_apart(hybrid):

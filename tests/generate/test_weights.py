@@ -1,8 +1,8 @@
 """Weights cast once make what modules make that cast them at every use, to the last bit."""
 
+import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from based_jax import mixers
@@ -44,11 +44,9 @@ def test_outputs_are_the_same_to_the_last_bit(name):
     model, params = model_of(name)
     half, cast = decoding_weights(model, params)
     assert half.config == model.config.replace(dtype="bfloat16")
-    for expected, found in zip(
-        *map(jax.tree.leaves, (outputs(half, params), outputs(half, cast))), strict=True
-    ):
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(np.asarray(found, complex), np.asarray(expected, complex))
+    expected, found = outputs(half, params), outputs(half, cast)
+    chex.assert_trees_all_equal_dtypes(found, expected)
+    chex.assert_trees_all_equal(found, expected)
 
 
 def dtypes(params):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import numpy as np
 
@@ -69,7 +70,7 @@ def _load(source: Path, text: str, size: int | None) -> None:
             raise
         finally:
             assert sorted(path.name for path in directory.iterdir()) == before
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
+        chex.assert_tree_all_finite(params)
         fields = json.loads(model.config.to_json())
         assert bj.ModelConfig.from_dict(fields) == model.config
 

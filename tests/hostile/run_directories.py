@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from based_jax.directory_lock import sole_writer
 from based_jax.training.commands.lm import PROG, LMConfig
@@ -129,7 +129,7 @@ def _go_on(workdir: Path, lines: list[dict[str, Any]]) -> None:
             assert step in STEPS, f"step {step}"
             state, position = checkpoints.restore(step, abstract)
             assert position == {"place": step}
-            jax.tree.map(np.testing.assert_array_equal, state, _state(step))
+            chex.assert_trees_all_equal(state, _state(step))
         with MetricWriter(workdir, steps=10, start=step):
             pass
         kept = read_metrics(workdir / "metrics.jsonl")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
+import chex
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
@@ -39,7 +39,7 @@ def attacks(rng: Rng, count: int) -> Iterator[Attack]:
     def run(is_forged: bool) -> None:
         found = load_snapshot(path, tiny.model, tiny.params)
         assert not is_forged, "a forged snapshot was taken"
-        jax.tree.map(np.testing.assert_array_equal, found, original)
+        chex.assert_trees_all_equal(found, original)
 
     run(is_forged=False)
     for number in range(count):

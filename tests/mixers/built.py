@@ -51,9 +51,3 @@ def gradients(mixer: mixers.Mixer, x: Any) -> Any:
         return jax.grad(lambda variables: jnp.sum(mixer.apply(variables, x)[0] ** 2))(variables)
 
     return jax.device_get(run(x))
-
-
-def allocated_floats(mixer: mixers.Mixer, length: int) -> int:
-    """Numbers of type float32 in the state of one row of up to `length` tokens."""
-    state = jax.eval_shape(lambda: mixer.init_state(1, length))
-    return sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.float32)

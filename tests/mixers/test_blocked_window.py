@@ -18,12 +18,3 @@ def test_blocks_are_alone_and_begin_with_each_document():
     y, _ = blocked(x, segment_ids=np.repeat([[0, 1]], 7, axis=1).repeat(2, axis=0))
     for begin, end in ((0, 5), (5, 7), (7, 12), (12, 14)):
         assert_close(y[:, begin:end], full(blocked.variables, x[:, begin:end])[0], FLOAT32)
-
-
-def test_state():
-    mixer = mixers.make("blocked_window", d_model=6, width=WIDTH)
-    assert mixer.state_size(3) == 2 * 6 * 3
-    assert mixer.state_size(100) == 2 * 6 * WIDTH
-    short, long = (jax.eval_shape(lambda n=n: mixer.init_state(2, n)) for n in (10, 100_000))
-    assert short == long
-    assert short.cache.k.size == 2 * 6 * WIDTH

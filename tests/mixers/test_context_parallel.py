@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from based_jax.ops.core import sharding
 from tests.arrays import normals
 from tests.mixers.test_contract import CASES, WIDTH
 from tests.subprocesses import run_python
+from tests.tolerances import assert_close
 
 DEVICES = 8
 LENGTH = 3 * DEVICES
@@ -74,16 +76,8 @@ def compare(case: str, packed: bool, program: str) -> None:
             for apply in (functools.partial(plain, mixer), functools.partial(split, mixer))
         ]
         (y, grads), (ours, our_grads) = results
-        np.testing.assert_allclose(
-            np.where(weights, ours, 0), np.where(weights, y, 0), TOLERANCE, TOLERANCE, err_msg=case
-        )
-        jax.tree.map(
-            lambda ours, theirs: np.testing.assert_allclose(
-                ours, theirs, TOLERANCE, TOLERANCE * max(1, np.abs(theirs).max()), err_msg=case
-            ),
-            our_grads,
-            grads,
-        )
+        assert_close(np.where(weights, ours, 0), np.where(weights, y, 0), TOLERANCE, case)
+        assert_close(our_grads, grads, TOLERANCE, case, magnitude=1.0)
 
 
 def values(apply: Any, params: Any, x: Any, context: Any, weights: Any) -> Any:
@@ -139,4 +133,4 @@ def compare_kernel() -> None:
     ours = jax.jit(on_four, in_shardings=tokens)(q, k, v)
     theirs = jax.jit(gradients("xla"))(q, k, v)
     # float32 sums over 64 tokens, in another order; gradients are up to 2.
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), ours, theirs)
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-4, atol=1e-5)

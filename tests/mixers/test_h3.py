@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from flax.linen import meta
 
-from based_jax import mixers
 from based_jax.testing import laws
 from tests.mixers.built import initial_parameters, runner
 from tests.tolerances import FLOAT32, assert_close
@@ -122,10 +121,3 @@ def test_initial_state_spaces():
     assert 1e-3 <= steps.min() < 3e-3
     assert 3e-2 < steps.max() <= 0.1
     assert np.array_equal(params["b"][0], [[1, 0]] * 3)
-
-
-def test_the_state_has_a_fixed_size():
-    mixer = mixers.make("h3", d_model=8, d_state=6)
-    short, long = (jax.eval_shape(lambda n=n: mixer.init_state(2, n)) for n in (10, 100_000))
-    assert short == long
-    assert short.ssm.modes.size == 2 * mixer.state_size(10)  # two rows

@@ -9,7 +9,6 @@ from flax.linen import meta
 from based_jax import mixers
 from based_jax.testing import laws
 from tests.arrays import normals
-from tests.mixers.built import allocated_floats
 from tests.tolerances import assert_close
 
 
@@ -29,12 +28,6 @@ def test_token_by_token_is_the_parallel_form(x64):
     assert not np.any(whole[:, :1])
     assert np.all(whole[:, 1:])
     assert np.all(np.isnan(run(params, x[:, :1], state)[0]))
-
-
-@pytest.mark.parametrize("options", [{}, {"shared": False, "order": 4, "left": 5}])
-def test_state_sizes_are_what_is_allocated(options):
-    mixer = mixers.make("hyper_attention", d_model=64, num_heads=2, **options)
-    assert allocated_floats(mixer, 9) == mixer.state_size(9)
 
 
 def test_a_growing_state_must_know_how_far():

@@ -1,5 +1,6 @@
 """Input-dependent filters: against loops, and the laws, which here need token ids."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,7 +93,7 @@ def test_the_comparison_learns_and_short_rows_work():
     gradient = jax.jit(jax.grad(lambda variables: jnp.sum(runner.mixer.apply(variables, X)[0] ** 2)))
     of_params = meta.unbox(gradient(runner.variables))["params"]
     assert np.any(of_params["comparison"]["kernel"])
-    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(of_params))
+    chex.assert_tree_all_finite(of_params)
     for length in (1, 2):
         assert np.all(np.isfinite(runner(X[:, :length])[0]))
 

@@ -1,79 +1,21 @@
-"""Linear attention with every feature map: the laws in one program per map, sizes, limits, training."""
-
-import functools
+"""Linear attention: decay, gate, and what its feature maps add: sizes, limits, training."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from jax import lax
 
 from based_jax import mixers
 from based_jax.convert import from_torch
-from based_jax.mixers.linear_attention import FEATURE_MAPS
 from based_jax.testing import laws
-from tests.marks import slow_but
 from tests.tolerances import FLOAT32, assert_close
 
 WIDTH = 12
-IDS = np.repeat([[0, 1, 0]], 4, axis=1).repeat(2, axis=0)
-MASK = np.arange(12) < np.array([[12], [6]])
-IN_CASES = ("taylor", "cosformer", "pos_elu")
-"""checked by test_contract.py"""
-NO_SIGN = ("identity", "all_poly")
-"""their normaliser is positive for positive numbers only"""
 
 
 def make(name, **options):
     return mixers.make("linear_attention", d_model=WIDTH, feature_map=name, **options)
-
-
-@pytest.mark.parametrize(
-    "name",
-    slow_but(["all_poly", "performer", "exp_sum"], [name for name in FEATURE_MAPS if name not in IN_CASES]),
-)
-def test_the_four_laws(name):
-    """Packed and padded rows, whole and in chunks, are their documents alone; and the past stays the past."""
-    options = {"num_features": 5} if name == "performer" else {}
-    run = laws.Runner(make(name, num_heads=2, feature_dim=3, **options))
-    x = laws.inputs(2, 13, WIDTH, 1)
-    variables = run.variables
-    if name in NO_SIGN:
-        x, variables = np.abs(x), jax.tree.map(jnp.abs, variables)
-
-    @functools.partial(jax.jit, compiler_options=laws.QUICKLY)
-    def everything(x, more, ids, mask):
-        def apply(x, state=None, **context):
-            return run.mixer.apply(variables, x, state, **context)
-
-        def one(state, token):
-            x, ids, mask = (part[:, None] for part in token)
-            y, state = apply(x, state, segment_ids=ids, mask=mask)
-            return state, y[:, 0]
-
-        padded = jnp.where(mask[..., None], x, 1e3)
-        packed, _ = apply(padded, segment_ids=ids, mask=mask)
-        first, state = apply(padded[:, :5], run.fresh(2), segment_ids=ids[:, :5], mask=mask[:, :5])
-        tokens = (part[:, 5:].swapaxes(0, 1) for part in (padded, ids, mask))
-        state, rest = lax.scan(one, state, tuple(tokens))
-        chunks = jnp.concatenate([first, rest.swapaxes(0, 1)], axis=1)
-        alone = apply(x.reshape(6, 4, WIDTH))[0].reshape(x.shape)
-        # The second row ends inside its second document, and goes on there.
-        after = apply(more, state)[0][1, 0]
-        expected = apply(jnp.concatenate([x[:, 4:6], more], axis=1))[0][1, 2]
-        return {"packed": packed, "chunks": chunks, "alone": alone}, (after, expected)
-
-    got, (after, expected) = everything(x[:, :-1], x[:, -1:], IDS, MASK)
-    packed, chunks, alone = (np.where(MASK[..., None], got[key], 0) for key in ("packed", "chunks", "alone"))
-    laws.assert_close(packed, alone, laws.TOLERANCE)
-    laws.assert_close(chunks, alone, laws.TOLERANCE)
-    laws.assert_close(after, expected, laws.TOLERANCE)
-
-    x[:, 9:] += 1
-    other = everything(x[:, :-1], x[:, -1:], IDS, MASK)[0]["packed"]
-    laws.assert_close(other[:, :9], got["packed"][:, :9], 0.0)
-    assert np.any(other[0, 9] != packed[0, 9])
 
 
 @pytest.mark.parametrize("decay", ["gated", pytest.param("fixed", marks=pytest.mark.release)])

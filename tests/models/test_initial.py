@@ -1,20 +1,15 @@
-"""All layers are drawn by one program: the same distribution, independent layers, the right shapes."""
+"""Initial layers are independent, and depend on the key and their index alone."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.random import threefry_2x32
-from scipy import stats
 
 import based_jax as bj
-from based_jax.mixers.draws import draw_standard_normal, draw_standard_uniform
+from based_jax.mixers.draws import draw_together, normal, uniform
 from based_jax.models import MixerSpec
-from based_jax.models.initial import draw_by_kind, draw_layers, draw_tables
 from based_jax.models.language_model import layer_kinds
-from based_jax.models.stream import draw_by_stream
-from based_jax.models.threefry import normal_values, threefry, uniform_values
-from based_jax.models.traced_init import ROW, trace
 
 TOKENS = jnp.zeros((1, 4), jnp.int32)
 CONFIG = bj.ModelConfig(
@@ -62,89 +57,33 @@ def test_init_with_output_is_apply_of_init():
     model = bj.LanguageModel(CONFIG.replace(schedule="CSC"))
     variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
     (logits, _), others = jax.jit(model.init_with_output)(jax.random.key(0), TOKENS)
-    jax.tree.map(np.testing.assert_array_equal, variables, others)
+    chex.assert_trees_all_equal(variables, others)
     np.testing.assert_allclose(logits, jax.jit(model.apply)(variables, TOKENS)[0], atol=1e-5)
 
 
-def draw(key):
-    return {
-        "normal": 3 * draw_standard_normal(key, (2, ROW)),
-        "ones": jnp.ones(2),
-        "key": jax.random.bits(key, (2,)),
-        "uniform": draw_standard_uniform(key, (5,)),
-    }
+def test_a_layer_is_cut_from_one_vector_that_its_key_draws():
+    def init(key):
+        one, other = jax.random.split(key)
+        found = normal(3.0)(one, (2, 3)), normal(1.0)(other, (4,)), uniform(0.5)(other, (100,))
+        return (*found, normal(1.0)(one, (2,), jnp.float16))
+
+    key = jax.random.key(1)
+    own, rest = jax.random.split(key)
+    values = jax.random.normal(own, (10,))
+    drawn, alone = draw_together(init, key), init(rest)
+    np.testing.assert_allclose(drawn[0], 3 * values[:6].reshape(2, 3), rtol=1e-6)
+    assert drawn[1].tolist() == values[6:].tolist()
+    for mine, other in zip(drawn[2:], alone[2:], strict=True):
+        assert mine.dtype == other.dtype
+        assert mine.tolist() == other.tolist()
+    assert -0.5 <= drawn[2].min() < -0.4 < 0.4 < drawn[2].max() < 0.5
+    assert init(key)[1].tolist() != drawn[1].tolist()  # outside, each array by its own key
 
 
-@pytest.fixture(scope="module")
-def drawn():
-    """Two layers of `draw` and one of another kind, and tables by the same function."""
-    kinds = [[0, 4], [2]]
-
-    @jax.jit
-    def run(key):
-        layers = draw_layers([draw, lambda key: draw(key)["normal"][:, :3]], kinds, key)
-        return layers, draw_tables(draw, 7, key)
-
-    return run(jax.random.key(1))
-
-
-@pytest.mark.parametrize("number", [0, 4, 7])
-def test_draws_are_those_of_the_counters(drawn, number):
-    """Normal draws count from 0, uniform ones from the next full row."""
-    layers, table = drawn
-    own, key = table if number == 7 else layers[number], jax.random.key(1)
-    words, index = jax.random.key_data(key), np.arange(3 * ROW, dtype=np.uint32)
-    np.testing.assert_allclose(
-        own["normal"].ravel(), 3 * normal_values(words, number, index[: 2 * ROW]), rtol=1e-5
-    )
-    assert own["uniform"].tolist() == uniform_values(words, number, index[2 * ROW :][:5]).tolist()
-    assert own["ones"].tolist() == [1, 1]
-    assert own["key"].tolist() == jax.random.bits(jax.random.fold_in(key, number), (2,)).tolist()
-
-
-def test_devices_draw_what_one_cpu_draws():
-    """Without the stream; the tolerance is that of the products, which XLA may fuse otherwise."""
-    key, kinds = jax.random.key(1), [[0, 3], [1]]
-    found = [
-        jax.jit(lambda key, draws=draws: draws([trace(draw, key)] * 2, kinds, key, jax.random.key_data(key)))(
-            key
-        )
-        for draws in (draw_by_stream, draw_by_kind)
-    ]
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), *found)
-
-
-def test_layers_of_other_kinds_have_their_own_draws(drawn):
-    words = jax.random.key_data(jax.random.key(1))
-    both = [
-        3 * normal_values(words, 2, np.uint32(start) + np.arange(3, dtype=np.uint32)) for start in (0, ROW)
-    ]
-    np.testing.assert_allclose(drawn[0][2], both, rtol=1e-5)
-
-
-def test_values_have_their_distributions():
-    """Kolmogorov-Smirnov distances below 1.63 / sqrt(n), the 1 % level; the seed is fixed."""
-    count = 100_000
-    words, index = jax.random.key_data(jax.random.key(0)), np.arange(count, dtype=np.uint32)
-    for values, distribution in ((normal_values, "norm"), (uniform_values, stats.uniform(-1, 2).cdf)):
-        drawn = np.asarray(jax.jit(values)(words, 1, index), np.float64)
-        assert stats.kstest(drawn, distribution).statistic < 1.63 / count**0.5
-        assert np.abs(drawn).max() > (4 if values is normal_values else 1 - 1e-4)
-        assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 4 / count**0.5
-
-
-def test_threefry_is_that_of_jax():
-    words, high = jax.random.key_data(jax.random.key(3)), np.full(9, 5, np.uint32)
-    low = np.arange(9, dtype=np.uint32)
-    expected = threefry_2x32(words, np.concatenate([high, low]))[:9]
-    assert threefry(words, 5, low).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
-def test_runs_under_vmap_draw_as_alone(implementation):
-    """Keys of jax's other generators seed the same one, which does not mix the runs of a batch."""
+def test_runs_under_vmap_draw_as_alone():
+    """With jax's default generator; `rbg` mixes the keys of a batch."""
     model = bj.LanguageModel(CONFIG.replace(schedule="CC"))
-    keys = jax.vmap(lambda seed: jax.random.key(seed, impl=implementation))(jnp.arange(2))
+    keys = jax.random.split(jax.random.key(0), 2)
     together = jax.jit(jax.vmap(model.init, (0, None)))(keys, TOKENS)
     alone = jax.jit(model.init)(keys[1], TOKENS)
-    jax.tree.map(lambda both, one: np.testing.assert_array_equal(both[1], one), together, alone)
+    chex.assert_trees_all_equal(jax.tree.map(lambda both: both[1], together), alone)

@@ -1,5 +1,6 @@
 """The learned position embedding: where it counts from, and what lies beyond it."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,7 +75,7 @@ def test_padding_may_lie_beyond(model):
     for row, count in enumerate((4, MAX)):
         alone, _ = apply(params, given[row : row + 1, :count])
         assert_close(logits[row : row + 1, :count], alone, FLOAT32)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    chex.assert_tree_all_finite(state)
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, None])

@@ -1,5 +1,6 @@
 """Layers that repeat, as one loop: where they are, and that nothing but the program changes."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,7 +89,7 @@ def test_outputs_and_gradients_stay(schedule, remat, x64):
 def test_parameters_states_and_decoding_are_those_without_it(x64):
     scanned = CONFIG.replace(scan_layers=True)
     params = start(CONFIG)
-    jax.tree.map(np.testing.assert_array_equal, start(scanned), params)
+    chex.assert_trees_all_equal(start(scanned), params)
     model = bj.LanguageModel(scanned)
     program = jax.make_jaxpr(lambda *arguments: model.apply(*arguments)[0])
     tokens = jnp.zeros((1, 1), jnp.int32)

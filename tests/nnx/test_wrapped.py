@@ -1,5 +1,6 @@
 """Modules of NNX: the numbers of `apply`, and everything that NNX does with its own."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,7 +67,7 @@ def test_gradients_and_updates_are_those_of_plain_jax(wrapped):
     )(before)
     assert float(step(model, optimizer, TOKENS)) == pytest.approx(float(plain), rel=1e-6)
     wanted = jax.tree.map(lambda x, g: np.asarray(x) - 0.1 * np.asarray(g), before, grads)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), model.variables, wanted)
+    chex.assert_trees_all_close(model.variables, wanted, rtol=1e-7, atol=1e-6)
 
 
 def test_parameters_come_and_go_as_our_dict(wrapped, tmp_path):

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,7 +73,7 @@ def test_value_and_gradients_are_those_of_the_logits(monkeypatch, logits, platfo
         wide = [np.asarray(x, np.float64) for x in (hidden, embedding, weights)]
         theirs = jax.tree.map(lambda x: 2 * np.asarray(x), definition(*wide[:2], targets, wide[2]))
     # float32 sums of at most 33 terms.
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), ours, theirs)
+    chex.assert_trees_all_close(ours, theirs, rtol=2e-5, atol=2e-6)
     alone = jax.jit(ops.cross_entropy)(hidden, embedding, targets, weights)
     np.testing.assert_allclose(2 * np.asarray(alone), ours[0], rtol=1e-6)
 
@@ -105,8 +106,8 @@ def test_what_is_left_out_may_be_anything_and_other_targets_must_exist():
     without = changed(targets, -100)
     for odd in (without, changed(targets, VOCAB), changed(targets, -1)):
         broken = changed(hidden, np.nan)
-        jax.tree.map(np.testing.assert_array_equal, loss(broken, embedding, odd, changed(weights, 0)), wanted)
-    jax.tree.map(np.testing.assert_array_equal, loss(hidden, embedding, without, weights), wanted)
+        chex.assert_trees_all_equal(loss(broken, embedding, odd, changed(weights, 0)), wanted)
+    chex.assert_trees_all_equal(loss(hidden, embedding, without, weights), wanted)
     for missing in (-1, -99, VOCAB, 10**6):
         assert np.isnan(loss(hidden, embedding, changed(targets, missing), weights)[0])
 

@@ -3,6 +3,7 @@
 import functools
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,7 +113,7 @@ def test_gradients_in_bfloat16():
         assert result.y.dtype == jnp.bfloat16
         assert result.state["kv"].dtype == np.float32
         assert_close((result.y, result.state), (y, state), BFLOAT16)
-        assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in result.gradients.values())
+        chex.assert_tree_all_finite(result.gradients)
 
     laws.law(case, law)
 

@@ -3,6 +3,7 @@
 import functools
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -84,7 +85,7 @@ def test_extreme_gates(dtype):
 
     (_, y), gradients = run(arrays)
     assert y.dtype == dtype
-    assert all(np.isfinite(array).all() for array in jax.tree.leaves((y.astype(jnp.float32), gradients)))
+    chex.assert_tree_all_finite((y, gradients))
 
 
 @pytest.mark.release

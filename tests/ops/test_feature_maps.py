@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -310,7 +311,7 @@ def test_extreme_queries_and_keys(name):
 
     (_, y), gradients = run(q, k, v)
     assert np.all(np.abs(y) <= 1.001 * np.abs(v).max())
-    assert all(np.isfinite(gradient).all() for gradient in gradients)
+    chex.assert_tree_all_finite(gradients)
 
 
 @pytest.mark.parametrize(("size", "width"), [(10, 4), (3, 4)])

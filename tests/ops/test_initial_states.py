@@ -1,5 +1,6 @@
 """States before the first token: zeros, which the laws take for granted."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,11 +25,10 @@ STATES = {
 
 
 def test_they_are_zeros():
-    states = jax.jit(lambda: {name: make() for name, make in STATES.items()})()
-    for name, make in STATES.items():
-        for got, zeros in zip(jax.tree.leaves(states[name]), jax.tree.leaves(blank(make)), strict=True):
-            assert got.dtype == zeros.dtype
-            np.testing.assert_array_equal(got, zeros, err_msg=name)
+    def make():
+        return {name: state() for name, state in STATES.items()}
+
+    chex.assert_trees_all_equal(jax.jit(make)(), blank(make))
 
 
 def test_an_average_of_nothing_has_no_weight():

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,7 +112,7 @@ def test_gates_that_are_shut(shut):
         for name, dtype in laws.programs(case):
             result = laws.run(*drawn[:3], case, name, dtype)
             laws.check(result, drawn._replace(y=y, state=state), name, dtype)
-            assert all(np.isfinite(x).all() for x in result.gradients.values()), name
+            chex.assert_tree_all_finite(result.gradients, custom_message=name)
 
     laws.law(case, law, draw.seeds)
 
@@ -218,4 +219,4 @@ def test_short_calls_on_a_cpu_in_tiles_equal_chunks_with_sums(placed):
         return (ops.taylor_attention(q, k, v, chunk_size=chunk_size, **where) ** 2).sum()
 
     found, expected = (jax.value_and_grad(loss, (0, 1, 2))(q, k, v, size) for size in (None, 64))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4), found, expected)
+    chex.assert_trees_all_close(found, expected, rtol=2e-4, atol=2e-4)

@@ -1,5 +1,6 @@
 """Which tokens are selected: against loops over segments."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,7 +89,7 @@ def test_a_running_sum_continues(x64):
 
     gradients, sums = with_gradients(scores, nothing)
     assert_close(sums, whole(scores, nothing), FLOAT64)
-    assert all(np.all(np.isfinite(leaf)) for leaf in gradients)
+    chex.assert_tree_all_finite(gradients)
 
 
 def test_chosen_queries_attend_as_in_full_attention(x64):

@@ -3,6 +3,7 @@
 import functools
 from typing import NamedTuple
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -163,7 +164,7 @@ def test_a_step_is_the_convolution_of_one_token(implementation, gated):
     total = np.asarray(wanted[:, 0], np.float64)
     expected = total / (1 + np.exp(-total)) * (np.asarray(inner[:, 1]) if gated else 1)
     assert_close(y, expected, FLOAT32)
-    jax.tree.map(np.testing.assert_array_equal, after, moved)
+    chex.assert_trees_all_equal(after, moved)
 
 
 @pytest.mark.usefixtures("unchecked")

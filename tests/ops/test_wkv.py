@@ -4,6 +4,7 @@ import functools
 import sys
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -107,7 +108,7 @@ def test_keys_and_decays_of_any_size(implementation):
         return (y**2).sum(), y
 
     (_, y), gradients = run(k, v, log_decay, bonus)
-    assert all(np.isfinite(array).all() for array in gradients)
+    chex.assert_tree_all_finite(gradients)
     numbers = (np.asarray(x, np.float64) for x in (k, v, np.maximum(log_decay, -1e9), bonus))
     arrays = dict(zip(("k", "v", "log_decay", "bonus"), numbers, strict=True))
     arrays |= dict.fromkeys(laws.state, np.zeros((1, 4)))

@@ -3,6 +3,7 @@
 import functools
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -98,7 +99,7 @@ def without_7(tmp_path_factory):
 @pytest.mark.parametrize("value", release_but(["nan"], [np.nan, np.inf], str))
 def test_a_skipped_step_leaves_no_trace(value, without_7, tmp_path, capsys):
     outcome = run(tmp_path, {7: value}, on_bad_loss="skip")
-    jax.tree.map(np.testing.assert_array_equal, weights(outcome), without_7)
+    chex.assert_trees_all_equal(weights(outcome), without_7)
     assert capsys.readouterr().err.count("the update is skipped, 1 in a row") == 1
     lines = read_metrics(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
@@ -124,7 +125,7 @@ def test_rollback_continues_after_the_bad_batch(log_every, tmp_path):
     outcome = run(tmp_path / "a", {8: np.nan}, log_every=log_every, on_bad_loss="rollback")
     targets = {k: 1 / (k + 2) for k in range(7, STEPS + 1)}
     expected = run(tmp_path / "b", targets, log_every=log_every, on_bad_loss="rollback")
-    jax.tree.map(np.testing.assert_array_equal, weights(outcome), weights(expected))
+    chex.assert_trees_all_equal(weights(outcome), weights(expected))
     steps = [line["step"] for line in read_metrics(tmp_path / "a" / "metrics.jsonl")]
     assert steps == [line["step"] for line in read_metrics(tmp_path / "b" / "metrics.jsonl")]
 
@@ -133,7 +134,7 @@ def test_a_run_resumes_after_a_rollback_with_the_same_batches(tmp_path):
     whole = run(tmp_path / "whole", {8: np.nan}, on_bad_loss="rollback")
     run(tmp_path / "parts", {8: np.nan}, steps=9, on_bad_loss="rollback")
     parts = run(tmp_path / "parts", {8: np.nan}, on_bad_loss="rollback")
-    jax.tree.map(np.testing.assert_array_equal, weights(parts), weights(whole))
+    chex.assert_trees_all_equal(weights(parts), weights(whole))
 
 
 @pytest.mark.release
@@ -154,7 +155,7 @@ def test_rollback_without_a_checkpoint_begins_anew_after_the_batch(tmp_path):
     outcome = run(tmp_path / "a", {2: np.inf}, on_bad_loss="rollback")
     targets = {k: 1 / (k + 2) for k in range(1, STEPS + 1)}
     expected = run(tmp_path / "b", targets, on_bad_loss="rollback")
-    jax.tree.map(np.testing.assert_array_equal, weights(outcome), weights(expected))
+    chex.assert_trees_all_equal(weights(outcome), weights(expected))
 
 
 @pytest.mark.release
@@ -165,7 +166,7 @@ def test_spikes_are_judged_by_the_median_also_after_a_resume(tmp_path):
     assert [int(whole.state.opt_state.bad), int(whole.state.opt_state.good)] == [1, ENOUGH + 7]
     run(tmp_path / "parts", spike, steps=ENOUGH - 1, **settings)
     parts = run(tmp_path / "parts", spike, steps=ENOUGH + 8, **settings)
-    jax.tree.map(np.testing.assert_array_equal, parts.state, whole.state)
+    chex.assert_trees_all_equal(parts.state, whole.state)
     with pytest.raises(BadLoss, match=rf"step {ENOUGH + 3}: loss .*; stopped\. Last good"):
         run(tmp_path / "stop", spike, steps=ENOUGH + 8, spike_factor=100.0)
 

@@ -4,6 +4,7 @@ import json
 import math
 import signal
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -182,7 +183,7 @@ def test_a_classifier_survives_the_round_trip(tiny_config, tmp_path):
     loaded, same, classes = load_classifier(tmp_path)
     assert loaded == model
     assert classes == ("a", "b", "c")
-    jax.tree.map(np.testing.assert_array_equal, same, classify.nn.meta.unbox(params))
+    chex.assert_trees_all_equal(same, classify.nn.meta.unbox(params))
     assert isinstance(load_pretrained(tmp_path)[0], LanguageModel)
     with pytest.raises(ValueError, match=r"classes = .*expected 3 names"):
         save_classifier(tmp_path, model, params, ("a", "b"))

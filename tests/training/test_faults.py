@@ -3,8 +3,7 @@
 import resource
 import shutil
 
-import jax
-import numpy as np
+import chex
 import pytest
 
 from based_jax.command import run
@@ -39,7 +38,7 @@ def kill_and_resume(times, often, finished, workdir, seed):
     kill_often(often, workdir, seed, times)
     run = resume(workdir)
     assert losses(workdir) == losses(finished[0])
-    jax.tree.map(np.testing.assert_array_equal, run.outcome.state.params, finished[1].outcome.state.params)
+    chex.assert_trees_all_equal(run.outcome.state.params, finished[1].outcome.state.params)
 
 
 @pytest.mark.release
@@ -81,7 +80,7 @@ def test_a_damaged_checkpoint(copy, finished, caplog):
     (message,) = caplog.messages
     assert f"{newest} is damaged" in message
     assert losses(copy) == losses(finished[0])
-    jax.tree.map(np.testing.assert_array_equal, run.outcome.state.params, finished[1].outcome.state.params)
+    chex.assert_trees_all_equal(run.outcome.state.params, finished[1].outcome.state.params)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The training command end to end: files, resume after a signal, bad input; kills are in test_faults.py."""
 
-import functools
 import json
 import re
 import shutil
@@ -8,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -49,14 +49,14 @@ def test_the_final_model_is_exported(finished):
     workdir, run = finished
     model, params = bj.load_pretrained(workdir / "model")
     assert model.config == run.model.config
-    jax.tree.map(np.testing.assert_array_equal, params, run.outcome.state.params)
+    chex.assert_trees_all_equal(params, run.outcome.state.params)
 
 
 def resumes_bit_exactly(workdir: Path, finished: tuple[Path, lm.Run]) -> None:
     """To the end; all losses are those of the run that was left alone."""
     run = lm.train(parse_run(lm.LMConfig, ["--workdir", str(workdir), "--resume"], lm.PROG))
     assert losses(workdir) == losses(finished[0])
-    jax.tree.map(np.testing.assert_array_equal, run.outcome.state, finished[1].outcome.state)
+    chex.assert_trees_all_equal(run.outcome.state, finished[1].outcome.state)
 
 
 def saved_where_it_stopped(report: str) -> None:
@@ -189,11 +189,11 @@ def test_low_rank_changes_train_and_are_merged(finished, one_layer, tmp_path):
     assert run.metrics["eval_loss"] < begin - 0.005  # of 448 parameters
     params = run.outcome.state.params
     kept, before = params["params"], finished[1].outcome.state.params["params"]
-    jax.tree.map(np.testing.assert_array_equal, kept, before)
+    chex.assert_trees_all_equal(kept, before)
     _, exported = bj.load_pretrained(tmp_path / "model")
     merged = LowRank(run.model, 2).merged(params)
     # One is compiled and one is not: a product may be rounded before it is added.
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), exported, merged)
+    chex.assert_trees_all_close(exported, merged, rtol=1e-5, atol=1e-7)
     changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), exported["params"], before)
     names = {path for path, moved in flatten_dict(changed, sep="/").items() if moved}
     assert names == set(params[CHANGES])
@@ -213,7 +213,7 @@ def test_what_a_checkpoint_lacks_is_named(finished, one_layer, tmp_path):
     assert weights.startswith(f"{finished[0]}: 10 of 18 arrays; fresh: layers_1/")
     state = parts.programs.init(jax.random.key(7))
     taken, own = state.params["params"], finished[1].outcome.state.params["params"]
-    jax.tree.map(np.testing.assert_array_equal, taken["layers_0"], own["layers_0"])
+    chex.assert_trees_all_equal(taken["layers_0"], own["layers_0"])
 
     for rank, message in ((2, "a checkpoint with all of the model's arrays"), (99, "below the rank")):
         with pytest.raises(ValueError, match=f"lora = {rank}: expected {message}"):

@@ -6,7 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
-import jax
+import chex
 import numpy as np
 import pytest
 import tokenizers
@@ -67,7 +67,7 @@ def test_a_run_from_shards_learns(whole, shards):
 def resumes_bit_exactly(workdir: Path, whole: tuple[Path, lm.Run]) -> None:
     run = lm.train(parse_run(lm.LMConfig, ["--workdir", str(workdir), "--resume"], lm.PROG))
     assert losses(workdir) == losses(whole[0])
-    jax.tree.map(np.testing.assert_array_equal, run.outcome.state, whole[1].outcome.state)
+    chex.assert_trees_all_equal(run.outcome.state, whole[1].outcome.state)
 
 
 def test_a_run_that_was_stopped_resumes_bit_exactly(whole, from_shards, tmp_path, monkeypatch):

@@ -2,9 +2,15 @@
 
 import errno
 import json
+import math
 import os
+import re
+import socket
+import threading
+from pathlib import Path
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from based_jax.training.run.events import EventFile
 from based_jax.training.run.metrics import MetricWriter, read_metrics
@@ -30,11 +36,29 @@ def test_resume_drops_later_and_broken_lines(tmp_path):
     ]
 
 
-def test_event_files_are_written(tmp_path):
-    with MetricWriter(tmp_path, steps=1) as writer:
-        writer.write(1, {"loss": 1.0})
-    (events,) = (tmp_path / "events").iterdir()
-    assert b"loss" in events.read_bytes()
+def _events(path: Path) -> list[Event]:
+    """Read an event file: records of a length, its checksum, an event, and the checksum of that."""
+    data, events = path.read_bytes(), []
+    while data:
+        end = 12 + int.from_bytes(data[:8], "little")
+        events.append(Event.FromString(data[12:end]))
+        data = data[end + 4 :]
+    return events
+
+
+def test_event_files_hold_the_finite_metrics_and_where_a_resumed_run_restarts(tmp_path):
+    threads = threading.active_count()
+    with MetricWriter(tmp_path, steps=4, start=2) as writer:
+        writer.write(3, {"loss": 1.5, "gap": math.nan})
+        (path,) = (tmp_path / "events").iterdir()
+        version, restart, scalar = _events(path)  # on disk before the file is closed
+        assert threading.active_count() == threads
+    assert re.fullmatch(rf"events\.out\.tfevents\.\d{{10}}\.{re.escape(socket.gethostname())}", path.name)
+    assert version.file_version == "brain.Event:2"
+    assert (restart.step, restart.session_log.status) == (3, SessionLog.START)
+    assert [(scalar.step, value.tag, value.simple_value) for value in scalar.summary.value] == [
+        (3, "loss", 1.5)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -277,7 +278,7 @@ def test_loss_and_accuracy_are_those_of_all_logits(limit, monkeypatch):
     np.testing.assert_allclose(sums[0, 1], np.sum((hits * (losses > 0)).sum(1) / counts), rtol=1e-6)
     ours = jax.jit(jax.value_and_grad(grid._loss))(params, batch, jax.random.key(0))
     theirs = jax.jit(jax.value_and_grad(lambda params: all_logits(params)[0].sum() / 7))(params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, theirs)
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_a_step_is_adamw_on_all_but_constants():
@@ -309,7 +310,7 @@ def test_a_step_is_adamw_on_all_but_constants():
             tree, values = tree[key], values[key]
         np.testing.assert_array_equal(values[last], position_features(6, 3).astype(np.float32))
         tree[last] = values[last]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6), after, expected)
+    chex.assert_trees_all_close(after, expected, rtol=1e-4, atol=2e-6)
     np.testing.assert_allclose(losses[0], loss, rtol=1e-6)
     assert int(state.step) == 1
 

@@ -1,5 +1,6 @@
 """Muon: which parameters are matrices, and that their steps are orthogonal, on one device and on several."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -89,8 +90,7 @@ def test_steps_are_orthogonal_matrices_and_adams_elsewhere():
         np.testing.assert_allclose(steps[part][layer]["kernel"], -step, atol=2e-4, err_msg=layer)
         steps[part][layer].pop("kernel")
         adams[part][layer].pop("kernel")
-    assert jax.tree.structure(steps) == jax.tree.structure(adams)
-    jax.tree.map(np.testing.assert_array_equal, steps, adams)
+    chex.assert_trees_all_equal(steps, adams)
 
 
 def test_a_step_is_as_large_as_adams():

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from based_jax.convert.options.check import expect_supported, tables
+from based_jax.convert.options import expect_supported, tables
 from based_jax.validate import expect, nearest
 
 ALIASES = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from based_jax.convert.layouts import Layout, Rule, Rules, dense, linear, same, taps, vector
-from based_jax.convert.options.check import expect_known
+from based_jax.convert.options import expect_known
 from based_jax.convert.references.mixer import Meta, TorchMixer, beside_unused, to_ours
 from based_jax.convert.tables import SHORT_CONV
 from based_jax.models import MixerSpec

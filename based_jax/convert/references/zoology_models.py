@@ -8,10 +8,10 @@ mixer.
 from typing import Any
 
 from based_jax.convert import tables
-from based_jax.convert.entries import Config, flag, number, size
+from based_jax.convert.config_values import Config, flag, number, size
 from based_jax.convert.layouts import Rules, Shapes, dense, linear, rekeyed, vector
-from based_jax.convert.options.check import expect_known
-from based_jax.convert.options.check import tables as tables_of_options
+from based_jax.convert.options import expect_known
+from based_jax.convert.options import tables as tables_of_options
 from based_jax.convert.references.mixer import Meta
 from based_jax.convert.references.zoology import MIXERS
 from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from based_jax import markdown
 from based_jax.experiments.conv_basis.approximations import THRESHOLDS, UNIFORM, WINDOW
 from based_jax.experiments.conv_basis.drawn import TOLERANCE
 from based_jax.experiments.conv_basis.heads import FIGURE_TOKENS, TOLERANCES
 from based_jax.experiments.conv_basis.recovered import SEARCHES
 from based_jax.experiments.conv_basis.settings import SETTINGS
 from based_jax.experiments.results import Rows, read
-from pallas_kernels import markdown
 
 TITLE = "How few convolutions attention scores are"
 SOURCE = "Gu et al., Conv-Basis"

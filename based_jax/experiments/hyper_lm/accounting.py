@@ -14,10 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from based_jax import mixers
+from based_jax import markdown, mixers
 from based_jax.generate.rows import row_bytes
 from based_jax.profile import count_operations
-from pallas_kernels import markdown
 
 WIDTH, HEADS = 64, 4
 """d and H of the counted layers; heads of 16 channels."""

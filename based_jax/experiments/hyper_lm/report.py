@@ -7,14 +7,13 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from based_jax import plot
+from based_jax import markdown, plot
 from based_jax.experiments.hyper_lm.contenders import BASELINE, BENCHMARKS, Benchmark, Contender, swept
 from based_jax.experiments.hyper_lm.jobs import SCALES, models
 from based_jax.experiments.panels import Line, Panel
 from based_jax.experiments.results import FAILED, Rows
 from based_jax.models import param_count
 from based_jax.profile.training import training_operations
-from pallas_kernels import markdown
 
 TITLE = "Self-attention, HyperFeatureAttention and HyperAttention as language models"
 SOURCE = "Ustaomeroglu and Qu, Tables 1 and 2"

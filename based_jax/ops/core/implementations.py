@@ -26,8 +26,7 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 import pallas_kernels
-from based_jax.ops.core import sharding
-from based_jax.ops.core.platforms import platform_of
+from based_jax.ops.core import platforms, sharding
 from based_jax.validate import expect, expect_choice
 
 KERNELS = ("cudnn", "pallas", "triton", "mosaic")
@@ -165,7 +164,7 @@ def choose(op: str, *arrays: Any, implementation: str | None = None, unsupported
                 return "xla"
             has_faster = arrays and declared.fastest is not None and kernel == "pallas"
             return declared.fastest(*arrays) if has_faster and declared.fastest else kernel
-    is_on_cpu = arrays and declared.on_cpu is not None and platform_of(arrays) == "cpu"
+    is_on_cpu = arrays and declared.on_cpu is not None and platforms.platform_of(arrays) == "cpu"
     return declared.on_cpu(*arrays) if is_on_cpu and declared.on_cpu else "xla"
 
 
@@ -261,7 +260,7 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
     """Return why `kernel` cannot compute `op` of these arrays here, or None."""
     if kernel == "triton" and (missing := [n for n in ("triton", "jax_triton") if not _has_module(n)]):
         return f"needs {' and '.join(missing)}; install based-jax[triton]"
-    where = platform_of(arrays)
+    where = platforms.platform_of(arrays)
     has_interpreter = kernel not in ("triton", "cudnn")
     if where != "gpu" and not (pallas_kernels.is_interpreted() and has_interpreter):
         return (

@@ -169,8 +169,8 @@ def _expect_to_fit(array: Any) -> None:
     narrow = jax.dtypes.canonicalize_dtype(array.dtype)
     if narrow == array.dtype:
         return
-    limits = np.iinfo(narrow)
-    for value in (array.min(), array.max()):
+    limits, values = np.iinfo(narrow), cast(Any, array)
+    for value in (values.min(), values.max()):
         what = f"from {limits.min} to {limits.max} without jax_enable_x64"
         expect(limits.min <= value <= limits.max, f"a number in an array of {array.dtype}", int(value), what)
 

@@ -1,13 +1,18 @@
-"""Write TensorBoard event files of scalars synchronously, without a thread that may fail unnoticed."""
+"""Write TensorBoard event files of scalars synchronously.
+
+The `SummaryWriter` of tensorboardX writes in a thread. A full disk ends that thread, and the run then
+waits for it forever.
+"""
 
 import math
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tensorboardX import summary
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboardX import RecordWriter
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class EventFile:
@@ -18,18 +23,22 @@ class EventFile:
 
     def __init__(self, directory: Path, restart: int | None = None):
         directory.mkdir(parents=True, exist_ok=True)
-        self._writer = EventsWriter(str(directory / "events"))
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+        self._records = RecordWriter(str(directory / name))
+        self._write(file_version="brain.Event:2")
         if restart is not None:
-            start = SessionLog(status=SessionLog.START)
-            self._writer.write_event(Event(wall_time=time.time(), step=restart, session_log=start))
+            self._write(step=restart, session_log={"status": "START"})
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the scalars of one step, without non-finite values."""
         for name, value in metrics.items():
             if math.isfinite(value):
-                scalar = summary.scalar(name, value)
-                self._writer.write_event(Event(wall_time=time.time(), step=step, summary=scalar))
-        self._writer.flush()
+                self._write(step=step, summary={"value": [{"tag": name, "simple_value": value}]})
+        self._records.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        self._records.flush()
+        self._records.close()
+
+    def _write(self, **fields: Any) -> None:
+        self._records.write(Event(wall_time=time.time(), **fields).SerializeToString())

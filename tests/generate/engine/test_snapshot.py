@@ -5,6 +5,7 @@ import json
 import struct
 import sys
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,16 +41,13 @@ def saved(hybrid, made, tmp_path):
 
 
 def assert_same(found, expected):
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    assert [leaf.dtype for leaf in jax.tree.leaves(found)] == [
-        leaf.dtype for leaf in jax.tree.leaves(expected)
-    ]
+    chex.assert_trees_all_equal_dtypes(found, expected)  # bfloat16 too, unlike `strict`
+    chex.assert_trees_all_equal(found, expected)
 
 
 def assert_close(found, expected):
     """float32 sums in another order: of a few dozen tokens, measured below 1e-5."""
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected)
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_text_continues_after_a_snapshot(hybrid, made, saved):

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -118,7 +119,7 @@ def test_rows_that_see_nothing_are_zero():
     y, gradients = run(arrays, ops.row_change_mask(dense, restart=False, steps=82), weights)
     assert not np.any(np.asarray(y)[:, [0, 4, 8]])
     assert_close(y, dense_attention(*arrays, dense), FLOAT32)
-    assert all(np.all(np.isfinite(x)) for x in gradients)
+    chex.assert_tree_all_finite(gradients)
 
 
 def test_bfloat16():

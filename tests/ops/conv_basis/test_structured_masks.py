@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_intervals(length, data):
     assert np.array_equal(again_dense, dense)
     for restart in (False, True):
         by_ends, by_columns = (ops.row_change_mask(x, restart=restart) for x in (mask, dense))
-        jax.tree.map(np.testing.assert_array_equal, by_ends, by_columns)
+        chex.assert_trees_all_equal(by_ends, by_columns)
     assert np.array_equal(ops.row_changes(mask), ops.row_changes(dense))
 
 

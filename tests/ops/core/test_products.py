@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 import pallas_kernels
 from based_jax.ops.core import platforms
 from based_jax.ops.core.products import gated_product, over_rows, product, row_products, stored
-from benchmarks.static import cost, hlo
-from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
+from benchmarks.gpu.static import cost, hlo
+from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
 from tests.tolerances import BFLOAT16, FLOAT32_GRADIENT, assert_close
 
 
@@ -29,7 +30,7 @@ def test_a_row_on_a_gpu_is_multiplied_as_two(monkeypatch, lead, dtype):
     assert ("2,24]" in str(jax.make_jaxpr(product)(x, weights))) == (dtype != "float32" and lead != (3, 1))
     gradients = jax.grad(lambda x, w: jnp.sum(product(x, w).astype("float32")), argnums=(0, 1))(x, weights)
     wanted = jax.grad(lambda x, w: jnp.sum((x @ w).astype("float32")), argnums=(0, 1))(x, weights)
-    jax.tree.map(np.testing.assert_array_equal, gradients, wanted)
+    chex.assert_trees_all_equal(gradients, wanted)
 
 
 def test_a_row_of_16_bits_takes_the_kernels_where_they_run():

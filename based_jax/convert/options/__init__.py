@@ -1,1 +1,0 @@
-"""Every constructor argument and config entry of the authors' code, and what we do with it: see `option`."""
