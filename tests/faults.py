@@ -36,7 +36,7 @@ FAULTS = (
     # ops
     Fault(
         "a declared platform is forgotten", "based_jax/ops/core/platforms.py",
-        "platforms[0] if len(platforms) == 1", "platforms[0] if not platforms", LOWERING,
+        "absent = is_gpu and (", "absent = False and (", LOWERING,
     ),
     Fault(
         "rows without an answer are numbers", "based_jax/ops/core/nan_isolation.py",

@@ -149,12 +149,15 @@ def choose(op: str, *arrays: Any, implementation: str | None = None, unsupported
     another was measured to be faster. All are differentiable.
     """
     names, declared = own(op), DECLARED[op]
-    kernels = [kernel for kernel in KERNELS if kernel in names]
-    refusals = unsupported if isinstance(unsupported, Mapping) else dict.fromkeys(kernels, unsupported)
+    # Besides "cudnn" an op has kernels for windows only; then `unsupported` is by kernel.
+    kernels = ("cudnn",) if "cudnn" in names else [kernel for kernel in KERNELS if kernel in names]
+    is_by_kernel = isinstance(unsupported, Mapping)
+    refusals = unsupported if is_by_kernel else dict.fromkeys(kernels, unsupported)
     if implementation is not None:
         _expect_name(op, implementation, names)
         if implementation in KERNELS:
-            reason = refusals.get(implementation) or _cannot_run(op, implementation, arrays)
+            refusal = refusals.get(implementation) if is_by_kernel else unsupported
+            reason = refusal or _cannot_run(op, implementation, arrays)
             if reason:
                 raise ValueError(f"implementation = {implementation!r}: {reason}")
         return implementation
