@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from based_jax.convert import load_pretrained, push_to_hub, save_pretrained
     from based_jax.generate import generate, stream
     from based_jax.models import LanguageModel, ModelConfig, functional, param_count, presets
+    from based_jax.ops import feature_maps
     from based_jax.ops.core.dispatch import lowering_for
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ __all__ = [
     "ModelConfig",
     "convert",
     "evals",
+    "feature_maps",
     "functional",
     "generate",
     "load_pretrained",
@@ -44,6 +46,7 @@ __getattr__, __dir__ = on_first_use(
         "convert": ("load_pretrained", "push_to_hub", "save_pretrained"),
         "generate": ("generate", "stream"),
         "models": ("LanguageModel", "ModelConfig", "functional", "param_count", "presets"),
+        "ops": ("feature_maps",),
         "ops.core.dispatch": ("lowering_for",),
     },
 )

@@ -20,7 +20,7 @@ from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv, expect_state
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import advance
-from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
+from based_jax.ops.feature_maps import TAYLOR
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
     Sums,
@@ -28,6 +28,7 @@ from based_jax.ops.linear_attention import (
     linear_attention,
     sums_before,
 )
+from based_jax.ops.taylor_features import symmetric_taylor_size
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
