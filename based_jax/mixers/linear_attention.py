@@ -40,7 +40,7 @@ class LinearAttention(Mixer):
         eps: added to the normaliser.
         decay: "none", "fixed" (gamma), or "gated" (gamma and the gate g).
         decay_const: exponent of gamma for head 0.
-        feature_map: name of the map, such as one registered with `bj.feature_maps.register`; the normaliser of
+        feature_map: name of a map, such as one registered by `bj.feature_maps.register`; the normaliser of
             "identity" and "all_poly" may vanish.
         feature_scale: factor of queries and keys before the map; must be 1 for "cosformer", "performer"
             and "all_poly".
