@@ -32,7 +32,7 @@ class LinearHyperAttention(HyperHeads):
     Attributes:
         feature_dim: query and key channels per head.
         ordered: False takes all tuples of past tokens, in any order.
-        feature_map: "taylor", or a name of `ops.feature_maps.names()`, whose features are multiplied and summed.
+        feature_map: "taylor", or a name of `ops.feature_maps`, whose features are multiplied and summed.
         normalize: "sum" divides by the sum of the scores (not with "identity": it may vanish), "count" by the
             number of tuples, "none" by nothing: outputs then grow as N^(n - 1).
         scale: factor of the queries; None for feature_dim^(-1/2).

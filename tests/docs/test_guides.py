@@ -12,8 +12,12 @@ from based_jax.ops.core import registration
 from tests.marks import slow_but
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = ("export", "generation", "kernels", "theory")
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "papers").rglob("README.md")),
+]
+SLOW = ("docs/export.md", "docs/generation.md", "docs/kernels.md", "papers/zoology/README.md")
 """pages whose blocks compile many programs"""
 
 
@@ -40,7 +44,7 @@ def registry_of_its_own(monkeypatch):
 
 @pytest.mark.parametrize(
     "page",
-    slow_but([page for page in PAGES if page.stem not in SLOW], PAGES),
+    slow_but([page for page in PAGES if name_of(page) not in SLOW], PAGES),
     ids=name_of,
 )
 def test_python_blocks_run(page, unchecked, shallow, registry_of_its_own, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 import pallas_kernels
 from based_jax import ops
 from based_jax.ops.core import dispatch
-from benchmarks.static import triton_report
+from benchmarks.gpu.static import triton_report
 from pallas_kernels import launch, offline, triton_launch
 from tests.kernels.test_triton import compiler, needs_compiler  # noqa: F401
 from tests.kernels.test_window_step import one_step

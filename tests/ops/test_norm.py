@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops.core import dispatch
-from benchmarks.static import cost, hlo
-from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
+from benchmarks.gpu.static import cost, hlo
+from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
 from tests.arrays import ones
 from tests.ops import draw
 from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close

@@ -56,7 +56,9 @@ def test_event_files_hold_the_finite_metrics_and_where_a_resumed_run_restarts(tm
     assert re.fullmatch(rf"events\.out\.tfevents\.\d{{10}}\.{re.escape(socket.gethostname())}", path.name)
     assert version.file_version == "brain.Event:2"
     assert (restart.step, restart.session_log.status) == (3, SessionLog.START)
-    assert [(scalar.step, value.tag, value.simple_value) for value in scalar.summary.value] == [(3, "loss", 1.5)]
+    assert [(scalar.step, value.tag, value.simple_value) for value in scalar.summary.value] == [
+        (3, "loss", 1.5)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 import pallas_kernels
 from based_jax.ops.core import dispatch
 from based_jax.ops.core.products import gated_product, over_rows, product, row_products, stored
-from benchmarks.static import cost, hlo
-from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
+from benchmarks.gpu.static import cost, hlo
+from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
 from tests.tolerances import BFLOAT16, FLOAT32_GRADIENT, assert_close
 
 
