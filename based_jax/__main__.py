@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import based_jax
-from based_jax.command import fail, run
+from based_jax.command import CONSOLE, fail, run
 from based_jax.command_list import console_commands, table
 from based_jax.validate import nearest
-from pallas_kernels.flags import CONSOLE
 
 USAGE = f"""{CONSOLE} NAME [flags], where NAME is one of these; each explains its flags with --help.
 

@@ -1,18 +1,28 @@
-"""Parse flags of the project's commands and report errors: one line on stderr, exit status 2."""
+"""Parse flags of the project's commands and report errors: one line on stderr, exit status 2.
 
+tyro parses them if it is installed, as it may not be on a rented GPU machine; otherwise `plain_flags` does,
+with the standard library.
+"""
+
+import contextlib
+import io
 import itertools
+import os
+import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn, TypeVar, cast
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, cast
 
+from based_jax import plain_flags
 from based_jax.compilation_cache import keep_programs
 from based_jax.grouped_help import grouped_help
-from pallas_kernels import flags
-from pallas_kernels.flags import fail, name_of
-
-__all__ = ["fail", "find_value", "name_of", "parse", "run"]
 
 Options = TypeVar("Options")
+
+CONSOLE = "based-jax"
+"""The console command, which starts others; the process is then named for example "based-jax train lm"."""
 
 
 def parse(
@@ -22,17 +32,43 @@ def parse(
     prog: str,
     default: Options | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
+    pairs: bool = True,
 ) -> Options:
-    """Build `options` (a dataclass) from flags; a switch ``--x`` comes with its opposite, ``--no-x``.
+    """Build `options` from flags.
 
-    `groups`, title -> fields, groups the flags in the help. For other arguments see
-    `pallas_kernels.flags.parse`.
+    Args:
+        options: dataclass whose field docstrings become the help texts.
+        argv: flags; None takes the process's own.
+        prog: name of the command, as in ``python -m train.lm``.
+        default: values of the flags that are not given, instead of the dataclass's own.
+        groups: title -> fields, to group the flags in the help.
+        pairs: whether a switch ``--x`` comes with its opposite, ``--no-x``.
+
+    Raises:
+        SystemExit: status 0 after --help, 2 after a wrong flag (one line on stderr).
     """
-    words = sys.argv[1:] if argv is None else argv
-    if groups is not None and {"-h", "--help"} & set(words):
-        print(grouped_help(name_of(prog), cast(type, options), groups))
+    prog = name_of(prog)
+    if groups is not None and {"-h", "--help"} & set(sys.argv[1:] if argv is None else argv):
+        print(grouped_help(prog, cast(type, options), groups))
         raise SystemExit(0)
-    return flags.parse(options, argv, prog, default=default, pairs=True)
+    try:
+        import tyro
+    except ImportError:
+        try:
+            return plain_flags.parse(options, argv, prog, default, pairs)
+        except ValueError as error:
+            fail(prog, str(error))
+    keywords: dict[str, Any] = {} if default is None else {"default": default}
+    if not pairs:
+        keywords["config"] = (tyro.conf.FlagCreatePairsOff,)
+    captured = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(captured):
+            return tyro.cli(options, args=argv, prog=prog, **keywords)
+    except SystemExit as exit_:
+        if exit_.code not in (0, None):
+            fail(prog, _message(captured.getvalue()))
+        raise
 
 
 def find_value(words: Sequence[str], flag: str) -> str | None:
@@ -48,7 +84,55 @@ def find_value(words: Sequence[str], flag: str) -> str | None:
     return found
 
 
-def run(prog: str, main: Callable[[], int | None]) -> NoReturn:
-    """Run a command by `pallas_kernels.flags.run`, with compiled programs cached on disk."""
-    keep_programs()
-    flags.run(prog, main)
+def run(prog: str, main: Callable[[], int | None], *, cached: bool = True) -> NoReturn:
+    """Run a command and exit with its status; expected errors become one line and status 2.
+
+    The library reports bad input as ValueError, TypeError, OSError or ImportError; anything else is a bug and
+    keeps its traceback. Ctrl-C ends the process with status 130. If `cached`, compiled programs are kept on
+    disk.
+    """
+    if cached:
+        keep_programs()
+    try:
+        status = main()
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        fail(prog, str(error) or type(error).__name__)
+    except KeyboardInterrupt:
+        # Exit at once: the interpreter would wait for a compilation in another thread, and crash.
+        print(f"{name_of(prog)}: interrupted", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
+    sys.exit(status or 0)
+
+
+def fail(prog: str, message: str, status: int = 2) -> NoReturn:
+    """Print `message` in one line on stderr and exit."""
+    print(f"{name_of(prog)}: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(status)
+
+
+def name_of(prog: str) -> str:
+    """Return a command's displayed name: `prog`, or the words with which the console command started it."""
+    return sys.argv[0] if sys.argv[0].startswith(f"{CONSOLE} ") else prog
+
+
+def one_line(error: BaseException) -> str:
+    """Return the kind of the error and the first line of its message, or where it was raised."""
+    if message := str(error).strip().splitlines():
+        return f"{type(error).__name__}: {message[0]}"
+    frames = traceback.extract_tb(error.__traceback__)
+    location = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return type(error).__name__ + location
+
+
+def _message(report: str) -> str:
+    """Return the sentence inside tyro's framed report, without its title, rulers and excerpts of the help."""
+    lines = [line.strip("\u2502 ") for line in report.splitlines() if line[:1] not in "\u256d\u2570"]
+    if len(lines) > 1 and lines[1] and not lines[1].strip("-"):  # in ASCII: the title, and a ruler below it
+        del lines[0]
+    text = " ".join(line for line in lines if line.strip("\u2500- "))
+    text = re.split(r" (?:Argument helptext|For full helptext)\b", " ".join(text.split()))[0]
+    text = re.sub(r"(Perhaps you meant: \S+).*", r"\1", text)
+    is_pair = re.match(r"Unrecognized options: \w+=", text) is not None
+    return text + "; separate name=value pairs by commas without spaces" * is_pair

@@ -15,7 +15,6 @@ _IS_COMMAND = re.compile(r'^if __name__ == "__main__":', re.M)
 _HAS_MAIN = re.compile(r"^def main\(argv\b|^STUDY = ", re.M)
 _GROUPS = {"": "", "train": "training/commands", "eval": "evals", "experiments": "experiments"}
 """first word of a console command -> directory of its files"""
-_NOT_LISTED = ("based_jax", "published")  # the console command, and a generator of a page of this repository
 _NO_COMMANDS = ("runner.py",)  # runs as run.py of an exported directory
 _CODE = re.compile(r"``.*?``")
 _WIDTH = 80
@@ -40,7 +39,7 @@ def console_commands(root: Path) -> dict[str, tuple[str, str]]:
         for path in sorted([*(root / folder).glob("*.py"), *(root / folder).glob("*/__main__.py")]):
             name = path.parent.name if path.stem == "__main__" else path.stem
             text = path.read_text(encoding="utf-8")
-            if name not in _NOT_LISTED and _HAS_MAIN.search(text):
+            if path != root / "__main__.py" and _HAS_MAIN.search(text):
                 parts = path.relative_to(root).with_suffix("").parts
                 found[f"{group} {name}".strip()] = ".".join(["based_jax", *parts]), _purpose(text)
     return found

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pallas_kernels.plain_flags import field_texts
+from based_jax.plain_flags import field_texts
 
 _FLAG_WIDTH = 26
 _WIDEST = 110

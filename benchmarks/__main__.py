@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pallas_kernels.flags import fail, parse, run
+from based_jax.command import fail, parse, run
 
 PROGRAM = "python -m benchmarks"
 
@@ -26,26 +26,31 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "adopt": Command("adopt", "Adopt", "add reports of a GPU machine: results, tables, pages, the figure"),
-    "conv_basis": Command("conv_basis", "ConvBasis", "conv-basis and exact attention, by length"),
-    "decode": Command("decode", "Decode", "time and memory per generated token, of Based and its baselines"),
-    "fit": Command("static.fit", "Fit", "shared memory of the kernels on each family of GPUs, without a GPU"),
-    "gpu": Command("gpu", "Gpu", "correctness and speed of the fused kernels on this GPU"),
-    "inspect": Command("static.inspect", "Inspect", "what the kernels need on an H200, without one"),
-    "layers": Command("layers", "Layers", "time of Based's layers by length, against torch"),
-    "loader": Command("loader", "Loader", "rate of the training data in memory and from token shards"),
-    "mixers": Command("mixers", "Mixers", "time and memory of every sequence mixer, by length"),
-    "mqar": Command("mqar", "Mqar", "training speed on associative recall, against torch"),
-    "ops": Command("ops", "Ops", "time and memory of the ops, side by side"),
-    "overview": Command("overview", "Overview", "the README's figure, from kept results"),
-    "redraw": Command("redraw", "Redraw", "a benchmark's figure again, from its JSON"),
-    "static": Command("static.command", "Static", "what whole models need on a GPU, without one"),
-    "tokenize": Command(
-        "tokenize", "Tokenize", "speed and memory of train.tokenize, against the tokenizers library"
+    "adopt": Command(
+        "gpu.adopt", "Adopt", "add reports of a GPU machine: results, tables, pages, the figure"
     ),
-    "train": Command("train", "Train", "training speed of language models, against torch"),
-    "twins": Command("static.twins", "Twins", "what the jax-triton twins need on GPUs, without one"),
-    "waiting": Command("waiting", "Waiting", "time of imports, initial parameters and a first step"),
+    "conv_basis": Command("ops.conv_basis", "ConvBasis", "conv-basis and exact attention, by length"),
+    "decode": Command(
+        "decode.command", "Decode", "time and memory per generated token, of Based and its baselines"
+    ),
+    "fit": Command(
+        "gpu.static.fit", "Fit", "shared memory of the kernels on each family of GPUs, without a GPU"
+    ),
+    "gpu": Command("gpu.command", "Gpu", "correctness and speed of the fused kernels on this GPU"),
+    "inspect": Command("gpu.static.inspect", "Inspect", "what the kernels need on an H200, without one"),
+    "loader": Command("data.loader", "Loader", "rate of the training data in memory and from token shards"),
+    "mixers": Command("ops.mixers", "Mixers", "time and memory of every sequence mixer, by length"),
+    "mqar": Command("models.mqar", "Mqar", "training speed on associative recall, against torch"),
+    "ops": Command("ops.command", "Ops", "time and memory of the ops, side by side"),
+    "overview": Command("gpu.overview", "Overview", "the README's figure, from kept results"),
+    "redraw": Command("redraw", "Redraw", "a benchmark's figure again, from its JSON"),
+    "startup": Command("models.startup", "Startup", "time of imports, initial parameters and a first step"),
+    "static": Command("gpu.static.command", "Static", "what whole models need on a GPU, without one"),
+    "tokenize": Command(
+        "data.tokenize", "Tokenize", "speed and memory of train.tokenize, against the tokenizers library"
+    ),
+    "train": Command("models.train", "Train", "training speed of language models, against torch"),
+    "tune": Command("gpu.tune", "Tune", "the fastest block sizes of the kernels on this GPU"),
 }
 """Name on the command line -> the command."""
 
@@ -66,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fail(PROGRAM, f"command = {name!r}: expected one of {', '.join(COMMANDS)}; --help describes them")
     found = COMMANDS[name]
     options = getattr(importlib.import_module(f"benchmarks.{found.module}"), found.options)
-    return parse(options, arguments[1:], f"{PROGRAM} {name}").run(command_line(arguments))
+    flags = parse(options, arguments[1:], prog=f"{PROGRAM} {name}", pairs=False)
+    return flags.run(command_line(arguments))
 
 
 def usage() -> str:
@@ -81,4 +87,4 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    run(PROGRAM, main)
+    run(PROGRAM, main, cached=False)

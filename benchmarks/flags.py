@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from based_jax.plain_flags import Words
 from benchmarks.memory import GIB, available_bytes
-from benchmarks.shapes import LENGTHS
+from benchmarks.ops.shapes import LENGTHS
 from pallas_kernels.checks import expect
-from pallas_kernels.plain_flags import Words
 
 try:
     from tyro.constructors import PrimitiveConstructorSpec

@@ -10,18 +10,17 @@ from benchmarks.flags import expect_figure
 from pallas_kernels.checks import expect
 
 MODULES = {
-    "conv_basis": "conv_basis_figure",
-    "decode": "decode_figure",
-    "mixers": "mixer_figure",
-    "ops": "figure",
-    "static": "static.figure",
+    "conv_basis": "ops.conv_basis_figure",
+    "decode": "decode.figure",
+    "mixers": "ops.mixer_figure",
+    "ops": "ops.figure",
 }
 """Benchmark -> the module of its figure."""
 
 
 @dataclass(frozen=True)
 class Redraw:
-    """Draw the figure of `ops`, `mixers`, `decode`, `conv_basis` or `static` from its JSON."""
+    """Draw the figure of `ops`, `mixers`, `decode` or `conv_basis` from its JSON."""
 
     json: Path
     """A report that one of these benchmarks wrote."""

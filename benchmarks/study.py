@@ -11,14 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.candidates import FORWARD_BACKWARD, Candidate, Program
+from based_jax.command import one_line
 from benchmarks.machine import cores
 from benchmarks.memory import with_peak
+from benchmarks.ops.candidates import FORWARD_BACKWARD, Candidate, Program
 from benchmarks.timing import Timing, extrapolate, interleave, skip_reason
-from pallas_kernels.flags import one_line
-
-INTERRUPTED = "Interrupted by Ctrl-C: this is what was measured until then."
-"""Note of a report if `Study.measure` did not reach its end."""
 
 
 @dataclass
@@ -91,6 +88,7 @@ class Study:
                     self.measure_length(length)
                     collect()
         except KeyboardInterrupt:
+            collect()
             return False
         return True
 

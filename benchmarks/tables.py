@@ -1,14 +1,15 @@
-"""Format the tables of every report on a terminal; `pages` has those in Markdown."""
+"""Write the tables of every report, in Markdown: for a page, between two comments, and for a terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.table import Table
+from based_jax.markdown import between_markers
+from based_jax.validate import expect
 
-from benchmarks.rounding import significant
+Report = dict[str, Any]
+
+MISSING = "\N{EN DASH}"
+"""A cell without a number."""
 
 MIN_WIDTH = 160
 """Width of the widest table; a narrower terminal scrolls or wraps, and numbers are not split."""
@@ -16,52 +17,80 @@ MIN_WIDTH = 160
 PASS_TITLES = {"forward": "forward", "forward_backward": "fwd+bwd"}
 
 
-def show_markdown(title: str, text: str, notes: Iterable[str], console: Console | None = None) -> None:
-    """Print a report that is already Markdown, and its notes."""
-    console = console or wide_console()
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """Return a Markdown table: the first `left` columns are text, the others numbers, on the right."""
+    rule = "|" + "---|" * left + "---:|" * (len(columns) - left)
+    head, *body = (f"| {' | '.join(cells)} |" for cells in (columns, *rows))
+    return "\n".join([head, rule, *body])
+
+
+def blocks(*parts: str) -> str:
+    """Join the parts of a report that are not empty."""
+    return "\n\n".join(filter(None, parts))
+
+
+def sentence(parts: Sequence[str]) -> str:
+    """Join parts of a sentence; empty without any."""
+    return "; ".join(parts) + "." if parts else ""
+
+
+def not_measured(rows: Iterable[dict[str, Any]], label: Callable[[dict[str, Any]], str]) -> str:
+    """Name each row without a time, with the reason, which is too wide for a table's cells."""
+    return sentence(
+        [
+            f"{label(row)} {row['status']}" + (f": {row['reason']}" if row["reason"] else "")
+            for row in rows
+            if row["seconds"] is None
+        ]
+    )
+
+
+def ran_on(report: Report, *packages: str) -> str:
+    """Return the processor, the versions of packages and the date of a report."""
+    machine = report["machine"]
+    versions = ", ".join(f"{name} {machine[name] or 'not installed'}" for name in packages)
+    parts = [f"{machine['cpu']}, {machine['cores']} cores", versions, machine["date"][:10]]
+    return "; ".join(filter(None, parts))
+
+
+def insert(page: str, name: str, text: str | None) -> str:
+    """Insert `text` between the lines `<!-- name -->` and `<!-- /name -->`; with None only check for them.
+
+    Raises:
+        ValueError: the page lacks one of the comments, or has them in the wrong order.
+    """
+    filled = between_markers(page, name, text or "")
+    expect(
+        filled is not None, "--markdown", "", f"a file with the lines <!-- {name} --> and <!-- /{name} -->"
+    )
+    return page if text is None else filled or ""
+
+
+def show(title: str, text: str, notes: Iterable[str] = ()) -> None:
+    """Print tables and notes on a terminal; as plain text if rich is missing."""
+    try:
+        from rich.console import Console
+        from rich.markdown import Markdown
+    except ImportError:
+        print(f"# {title}", text, *notes, sep="\n\n")
+        return
+    console = Console(highlight=False)
+    console.width = max(console.width, MIN_WIDTH)
     console.print(Markdown(f"# {title}\n\n{text}"))
-    for line in notes:
-        console.print(line, highlight=False)
-
-
-def show_rows(
-    heading: str,
-    facts: str,
-    tables: Iterable[tuple[Sequence[str], Iterable[Sequence[str]]]],
-    notes: Iterable[str],
-    left: int = 1,
-) -> None:
-    """Print a report of tables, columns and rows of each; the first `left` columns are text."""
-    console = wide_console()
-    console.print(f"\n[bold]{heading}[/], {facts}")
-    for columns, rows in tables:
-        table = grid(None, "", left=columns[:left], right=columns[left:])
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
     for line in notes:
         console.print(line)
 
 
-def wide_console() -> Console:
-    """Return a console that does not fold a table's numbers."""
-    console = Console(highlight=False)
-    console.width = max(console.width, MIN_WIDTH)
-    return console
+def significant(value: float) -> str:
+    """Format at least three digits, never with an exponent."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def grid(title: str | None, caption: str, left: Iterable[str] = (), right: Iterable[str] = ()) -> Table:
-    """Return an empty table: columns of text on the left, then columns of numbers."""
-    table = Table(box=SIMPLE_HEAD, title=title, caption=caption, title_justify="left", caption_justify="left")
-    for column in left:
-        table.add_column(column, no_wrap=True)
-    for column in right:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
+def exponent(value: float | None) -> str:
+    """Format two decimals, or a dash for None."""
+    return "-" if value is None else f"{value:.2f}"
 
 
-def time_and_spread(row: dict[str, Any], repeats: int) -> tuple[str, str]:
-    """Format milliseconds and relative quartile range of a measured row; mark missing samples."""
-    few = row["samples"] < repeats
-    time = f"{'(n=' + str(row['samples']) + ') ' if few else ''}{significant(1000 * row['seconds'])}"
-    return time, "cold" if row["cold"] else f"{100 * row['spread']:.0f}%"
+def milliseconds(seconds: float | None) -> str:
+    """Format seconds as milliseconds, or `MISSING` for None."""
+    return MISSING if seconds is None else significant(1e3 * seconds)

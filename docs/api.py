@@ -25,7 +25,6 @@ PAGES: dict[str, tuple[str, ...]] = {
     "testing": ("based_jax.testing",),
     "profile": ("based_jax.profile",),
     "published": ("based_jax.published",),
-    "theory": ("based_jax.theory",),
     "typing": ("based_jax.typing",),
     "pallas_kernels": ("pallas_kernels",),
 }

@@ -23,7 +23,7 @@ sys.path.pop(0)
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = "repository"
 """folder of the site with the linked files from outside of docs/"""
-ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md", "tests/README.md")
+ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md", "papers/README.md", "tests/README.md")
 """in the navigation without being linked"""
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 _MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)

@@ -30,8 +30,8 @@ from typing import Any
 from based_jax.evals.card.store import read_cards
 from based_jax.experiments.results import Rows, best, read
 from based_jax.files import read_json
+from based_jax.markdown import between_markers, table
 from based_jax.validate import expect
-from pallas_kernels.markdown import between_markers, table
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

@@ -14,10 +14,8 @@ from based_jax.convert.options import Option
 from based_jax.convert.options import tables as options_of_theirs
 from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import class_of
-from based_jax.ops.core.dispatch import DECLARED
+from based_jax.ops.core.implementations import DECLARED
 from based_jax.published.parameters import PRINTED
-from based_jax.reports.measured import Results
-from based_jax.reports.page import page
 from based_jax.testing.transformations import NO_FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal
 from benchmarks.__main__ import COMMANDS as BENCHMARKS
 
@@ -118,8 +116,8 @@ def mixers_page() -> str:
         'formulas. "Held" is what `init_state` allocates, with caches, positions and counters.',
         _table(head, rows, right=(4, 5)),
         "[Benchmarks](benchmarks.md#every-mixer) has times and states of other sizes. "
-        "[Results](results.md#zoology-the-authors-repository) compares the papers' counts for their "
-        "synthetic models with ours.",
+        "[Results](../papers/results/README.md#zoology-the-authors-repository) compares the papers' counts "
+        "for their synthetic models with ours.",
         "## Initial values",
         "Projections start normal with a standard deviation of `init_std`, the output's of "
         "`out_init_std`; both are 0.02 by default. Zoology's models draw the same for every linear map "
@@ -314,11 +312,6 @@ def transformations_page() -> str:
     )
 
 
-def results_page() -> str:
-    """All published tables; `python -m based_jax.reports` writes the same."""
-    return page(Results(HERE.parent / "results"))
-
-
 def commands_page() -> str:
     """Every command, from the docstrings of their modules."""
     found = console_commands(Path(bj.__file__).parent)
@@ -350,7 +343,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "options.md": options_page,
     "presets.md": presets_page,
     "reference/commands.md": commands_page,
-    "results.md": results_page,
     "transformations.md": transformations_page,
 }
 

@@ -20,8 +20,8 @@ PACKAGES = ("triton", "jax_triton")
 INSTALL = "pip install 'based-jax[triton]'"
 
 
-# Products and sums may be fused, which triton 3.10 no longer does by default. PTX of CUDA 12.9, since XLA's assembler
-# may be older than triton's.
+# Products and sums may be fused, which triton 3.10 no longer does by default. The PTX is that of CUDA 12.9:
+# XLA's assembler may be older than triton's.
 _COMPILER_OPTIONS = {"enable_fp_fusion": True, "ptx_version": 88}
 
 

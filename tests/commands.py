@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pallas_kernels import flags
+from based_jax import command as flags
 
 
 class Ended(NamedTuple):
@@ -25,7 +25,7 @@ def run_here(
     """Run ``main(argv)`` as the module's last line does; `prog` is what its errors begin with."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        flags.run(prog, lambda: main([str(word) for word in argv]))
+        flags.run(prog, lambda: main([str(word) for word in argv]), cached=False)
     status = ended.value.code
     assert isinstance(status, int | None)
     return Ended(status or 0, *capsys.readouterr())

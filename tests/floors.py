@@ -14,7 +14,6 @@ FLOORS = (
     ("generate", "profile"),
     ("evals", "export", "serve", "training"),
     ("experiments", "nnx"),
-    ("reports", "theory"),
 )
 """Packages, from the lowest floor up; below them are the files beside them, and `pallas_kernels`."""
 

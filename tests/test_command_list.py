@@ -8,10 +8,10 @@ import pytest
 import based_jax
 from based_jax import __main__ as console
 from based_jax import command_list
-from tests.conftest import ROOT
+from tests.floors import ROOT
 from tests.subprocesses import run_module
 
-PACKAGES = ["based_jax", "train"]
+PACKAGES = ["based_jax", "papers", "train"]
 
 STARTS = re.compile(r'^if __name__ == "__main__":\n    (\w+\.)?run\(', re.M)
 COMMANDS = sorted(
@@ -73,10 +73,10 @@ def run_console(capsys, monkeypatch, *words):
 
 def test_the_console_command_runs_every_command():
     known = command_list.console_commands(ROOT / "based_jax")
-    names = ["convert", "export", "generate", "profile", "serve", "theory"]
+    names = ["convert", "export", "generate", "profile", "serve"]
     names += [f"train {name}" for name in ("lm", "mqar", "synthetic", "classify", "demo", "replay")]
     names += [f"eval {name}" for name in ("perplexity", "recall", "lm_eval")]
-    names += [f"experiments {name}" for name in ("mqar_tradeoff", "mqar_pairs", "hyper_lm", "conv_basis")]
+    names += [f"experiments {name}" for name in ("mqar_tradeoff", "mqar_pairs", "tasks")]
     assert set(names) <= set(known)
     assert not {"published", "based_jax"} & set(known)
     for name, (module, purpose) in known.items():
@@ -121,7 +121,7 @@ def test_an_unknown_command_is_one_line(words, message, capsys, monkeypatch):
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["train lm", "eval perplexity", "experiments mqar_pairs", "theory"])
+@pytest.mark.parametrize("name", ["train lm", "eval perplexity", "experiments mqar_pairs"])
 def test_messages_begin_with_the_words_that_started_the_command(name, capsys, monkeypatch):
     status, out, error = run_console(capsys, monkeypatch, *name.split(), "--no-such-flag")
     assert (status, out) == (2, "")

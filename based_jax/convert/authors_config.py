@@ -12,7 +12,7 @@ from typing import Any
 
 from based_jax.convert.authors_layers import SLOTS, expect_entry, layer_mixer
 from based_jax.convert.authors_mamba import mamba_config
-from based_jax.convert.entries import Config, expect_sizes, flag, number, size, with_current_names
+from based_jax.convert.config_values import Config, expect_sizes, flag, number, size, with_current_names
 from based_jax.convert.fla_config import CLASSES as FLA_MODELS
 from based_jax.convert.fla_config import fla_config, fla_model_type
 from based_jax.convert.layouts import Shapes

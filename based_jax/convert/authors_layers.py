@@ -7,7 +7,7 @@ these arguments also replace those of an entry for sliding windows.
 
 from typing import Any
 
-from based_jax.convert.entries import Config, flag, number, size
+from based_jax.convert.config_values import Config, flag, number, size
 from based_jax.convert.layouts import Shapes
 from based_jax.convert.options import expect_known
 from based_jax.convert.references.based import ATTENTION, BASE_CONV, MIXERS

@@ -6,7 +6,7 @@ Their blocks are r = r + h;  h = mixer(norm(r)), and with `d_intermediate` a gat
 import math
 from typing import Any
 
-from based_jax.convert.entries import Config, expect_sizes, flag, fraction, number, size
+from based_jax.convert.config_values import Config, expect_sizes, flag, fraction, number, size
 from based_jax.convert.layouts import Shapes
 from based_jax.convert.options import expect_known
 from based_jax.convert.tables import MAMBA_MODEL

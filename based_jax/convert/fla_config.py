@@ -8,7 +8,7 @@ entry is in `options.fla` and in docs/options.md.
 import math
 from typing import Any
 
-from based_jax.convert.entries import Config, expect_sizes, flag, number, size, with_current_names
+from based_jax.convert.config_values import Config, expect_sizes, flag, number, size, with_current_names
 from based_jax.convert.fla_layers import MIXERS, attention_layers, mamba2_form
 from based_jax.convert.layouts import Shapes
 from based_jax.convert.options import expect_known, tables

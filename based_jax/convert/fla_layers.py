@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from based_jax.convert.entries import Config, flag, number, size
+from based_jax.convert.config_values import Config, flag, number, size
 from based_jax.convert.options import expect_known
 from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice

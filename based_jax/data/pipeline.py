@@ -3,7 +3,7 @@
 Several processes draw from one global order: with P processes, global batch k consists of the rows of process
 0, then those of process 1, and so on: the rows that one process would draw with a batch P times as large.
 
-Grain shuffles text in memory. Shards on disk and mixtures have their own order (`shards.order`,
+Grain shuffles text in memory. Shards on disk and mixtures have their own order (`shards.shuffle`,
 `shards.mixtures`), and a thread prepares their batches ahead of the training loop.
 """
 

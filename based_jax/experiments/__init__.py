@@ -8,8 +8,6 @@
     mqar_pairs          recall by pairs, and by Hyena's heads     Zoology, Figures 6 and 7
     tasks               the other synthetic tasks, by mixer       Zoology's code, its experiments
     read_twice          recall with a context shown twice         Just read twice has no figure of it
-    interactions        colliding agents, a package               Hyper self-attention, Figures 1 to 4
-    hyper_lm            attention, HFA and HA as language models  Hyper self-attention, Tables 1 and 2
 
 A study of recall is a file: a grid of jobs for each scale, each a command line of `train.synthetic`, and the
 panels of its figure next to the papers' points. Its directory gets results.jsonl (one object per learning

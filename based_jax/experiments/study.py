@@ -68,22 +68,22 @@ class Flags:
 
 def main(study: Study, argv: Sequence[str] | None = None) -> int:
     """Run a study's command; the exit status is 1 if a job failed, 128 + n after signal n."""
-    return run_command(study.name, argv, study.jobs.__getitem__, partial(_run, study))
+    return run_command(_typed(study), argv, study.jobs.__getitem__, partial(_run, study))
 
 
 def run_command(
-    name: str,
+    prog: str,
     argv: Sequence[str] | None,
     jobs_of: Callable[[str], Sequence[Job]],
     run: Callable[[Flags, Sequence[Job], Path], int],
 ) -> int:
-    """Parse the flags of study `name`, and list or `run` the chosen jobs of their scale in its directory."""
-    flags = command.parse(Flags, argv, prog=f"python -m based_jax.experiments.{name}")
+    """Parse a study's flags, and list or `run` the chosen jobs of their scale in its directory."""
+    flags = command.parse(Flags, argv, prog=prog)
     jobs = of_families(jobs_of(flags.scale), flags.families)
     if flags.dry_run:
         print("\n".join(job.line for job in jobs))
         return 0
-    out = flags.out or Path("runs") / f"{name}-{flags.scale}"
+    out = flags.out or Path("runs") / f"{prog.rpartition('.')[2]}-{flags.scale}"
     with sole_writer(out):
         return run(flags, jobs, out)
 
@@ -174,7 +174,7 @@ def _run(study: Study, flags: Flags, jobs: Sequence[Job], out: Path) -> int:
 
 def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
     """Write figure.png and index.html; without matplotlib there is no figure, and the page says so."""
-    typed = f"python -m based_jax.experiments.{study.name} --scale {scale}"
+    typed = f"{_typed(study)} --scale {scale}"
     sentences = [
         f"{escape(study.source)}. {escape(study.about[scale])}",
         f"<code>{escape(typed)}</code>, {escape(_facts(rows))}.",
@@ -207,4 +207,8 @@ def _facts(rows: Rows) -> str:
 
 def run(study: Study) -> None:
     """Run a study's module as a program."""
-    command.run(f"python -m based_jax.experiments.{study.name}", lambda: main(study, sys.argv[1:]))
+    command.run(_typed(study), lambda: main(study, sys.argv[1:]))
+
+
+def _typed(study: Study) -> str:
+    return f"python -m based_jax.experiments.{study.name}"

@@ -1,15 +1,16 @@
 """Serve a language model over HTTP: ``python -m based_jax.serve --checkpoint DIR``."""
 
-import asyncio
 import contextlib
 import dataclasses
+import functools
 import ipaddress
 import logging
 import math
 import os
+import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from based_jax import command
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 PROG = "python -m based_jax.serve"
 
-PACKAGES = ("prometheus_client", "starlette", "uvicorn")
+PACKAGES = ("msgspec", "prometheus_client", "starlette", "uvicorn")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Options:
     this machine's in its network; *.example.com is every name with that ending, * is any"""
     timeout: float = 600.0
     """seconds for a whole answer, waiting included"""
-    drain_timeout: float = 30.0
+    drain_timeout: int = 30
     """seconds for the answers in progress after a request to stop the server"""
     max_connections: int = 1000
     """open connections; more are refused (503)"""
@@ -79,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(options)
     require()
     from based_jax.serve.app import Service
-    from based_jax.serve.completion_request import MAX_LOGPROBS
-    from based_jax.serve.connections import Server
+    from based_jax.serve.fields import MAX_LOGPROBS
+    from based_jax.serve.server import Server
     from based_jax.serve.worker import Worker
 
     keys = read_keys(Path(options.api_key_file)) if options.api_key_file is not None else ()
@@ -113,16 +114,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             length=options.max_length,
             max_tokens=min(options.max_tokens_limit, options.max_length - 1),
             choices=min(options.max_waiting, 128),
-            connections=options.max_connections,
             answer_seconds=options.timeout,
-            drain_seconds=options.drain_timeout,
         )
         chat = find_chat(directory, tokenizer)
         service = Service(worker, tokenizer, vocab_size, name, limits, keys, hosts, chat)
         address = url(listener)
-        server = Server(service, ready=lambda: print(f"{name}: {address}", flush=True))
+        ready = functools.partial(print, f"{name}: {address}", flush=True)
+        server = Server(service, ready, options.max_connections, options.drain_timeout)
         with _meanwhile(later):
-            asyncio.run(server.serve(sockets=[listener]))
+            server.run(sockets=[listener])
     if worker.failure is not None:
         command.fail(PROG, f"the engine failed: {worker.failure}", status=1)
     return 0
@@ -130,25 +130,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _meanwhile(functions: Sequence[Callable[[], object]]) -> Iterator[None]:
-    """Call functions one after another in a thread; when the block ends, the running one is the last."""
-    ended = threading.Event()
+    """Call functions one after another in a thread; when the block ends, the running one is the last.
 
-    def work() -> None:
-        for function in functions:
-            if ended.is_set():
-                return
-            try:
-                function()
-            except Exception:  # the first request that needs it compiles it again and reports the error
-                logger.exception("a program could not be compiled ahead")
-
-    thread = threading.Thread(target=work, name="compiler")
-    thread.start()
+    The block ends at a signal. uvicorn raises it again, and the process survives it to end with status 0.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    compiler = ThreadPoolExecutor(1, "compiler")
+    for function in functions:
+        compiler.submit(function)  # an error comes back in the first request that needs the program
     try:
-        yield
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
     finally:
-        ended.set()
-        thread.join()
+        compiler.shutdown(cancel_futures=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check(options: Options) -> None:

@@ -6,47 +6,23 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from based_jax.data.tokenizers import Tokenizer
-from based_jax.generate.engine.request import Request
-from based_jax.serve import errors
-from based_jax.serve.answers import Answer, Chunk, Echo
+from based_jax.serve.answers import Answer, Chunk
 from based_jax.serve.errors import Refusal
-from based_jax.serve.metrics import Watch
+from based_jax.serve.fields import SharedFields
+from based_jax.serve.metrics import Clock
 from based_jax.serve.styles import Style
-from based_jax.serve.worker import Failed, Job, SlowReader, Worker
+from based_jax.serve.worker import Job, Worker
 
 Result = TypeVar("Result")
 
 _MOST_NAMED = 1000  # most tokens whose log-probabilities the event loop writes itself: a few milliseconds
-
-
-class Wanted(Protocol):
-    """What a request asks for, in either API format."""
-
-    @property
-    def n(self) -> int: ...  # answers returned per prompt
-    @property
-    def candidates(self) -> int: ...  # answers generated per prompt
-    @property
-    def stop(self) -> tuple[str, ...]: ...
-    @property
-    def include_usage(self) -> bool: ...
-
-    def echoed(self, number: int, request: Request, tokenizer: Tokenizer) -> Echo | None: ...
-
-
-class Clock(NamedTuple):
-    """When an answer must be complete, in the event loop's time, and the metrics that record its duration."""
-
-    deadline: float
-    seconds: float  # time limit of the answer
-    watch: Watch
 
 
 class Answering:
@@ -59,7 +35,7 @@ class Answering:
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: SharedFields,
         style: Style,
         job: Job,
         worker: Worker,
@@ -71,7 +47,7 @@ class Answering:
         self.job, self.worker = job, worker
         self._wanted, self._style, self._clock, self._aside = wanted, style, clock, aside
         self._answers = [
-            Answer(tokenizer, wanted.stop, wanted.echoed(number, request, tokenizer), request.prompt)
+            Answer(tokenizer, tuple(wanted.stop), wanted.echoed(number, request, tokenizer), request.prompt)
             for number, request in enumerate(job.requests)
         ]
         self._head = {
@@ -97,12 +73,6 @@ class Answering:
 
         made = await self._run(sum(map(len, shown)), choices)
         return {**self._head, "choices": made, "usage": self._usage()}
-
-    async def begun(self) -> None:
-        """Wait until there is something to send, even if only an error."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(self._clock.deadline):
-                await self.job.ready()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events; an error on the way is the last of them."""
@@ -145,9 +115,9 @@ class Answering:
                 left -= 1
                 if event.finish is None:
                     self.worker.cancel(self.job, number)
-            self._clock.watch.chunk()
+            self._clock.chunk()
             yield number, chunk
-        self._clock.watch.end()
+        self._clock.end()
 
     async def _run(self, count: int, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function, in another thread if it writes so many tokens that other requests would wait."""
@@ -160,10 +130,6 @@ class Answering:
         except TimeoutError:
             message = f"the answer was not complete after {self._clock.seconds:g} seconds"
             raise Refusal(504, message, code="timeout") from None
-        except Failed:
-            raise errors.failed() from None
-        except SlowReader as error:
-            raise Refusal(408, str(error), code="slow_reader") from None
 
     def _usage(self) -> dict[str, int]:
         read = sum(len(request.prompt) for request in self.job.requests[:: self._wanted.candidates])
@@ -174,24 +140,17 @@ class Answering:
 class EventStream(StreamingResponse):
     """Send the events of an answering until they end or the client disconnects; then release it."""
 
-    def __init__(self, answering: Answering, ended: Callable[[], None]) -> None:
-        self._answering, self._ended, self._events = answering, ended, answering.events()
+    def __init__(self, answering: Answering) -> None:
+        self._answering = answering
         headers = {"cache-control": "no-cache"}
-        super().__init__(self._events, headers=headers, media_type="text/event-stream")
+        super().__init__(answering.events(), headers=headers, media_type="text/event-stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with contextlib.aclosing(self._events):
-                with contextlib.suppress(ClientDisconnect, OSError):
-                    await until_gone(receive, self._stream(send))
+            with contextlib.suppress(ClientDisconnect):
+                await super().__call__(scope, receive, send)
         finally:
             self._answering.worker.cancel(self._answering.job)
-            self._ended()
-
-    async def _stream(self, send: Send) -> None:
-        # After the head is sent, a disconnect is noticed only by the next write: it must follow soon.
-        await self._answering.begun()
-        await self.stream_response(send)
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:

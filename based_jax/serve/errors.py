@@ -3,8 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+_SERVED = (
+    "POST /v1/completions continues a text, POST /v1/chat/completions a conversation, "
+    "GET /v1/models names the model"
+)
 
 
 class Refusal(Exception):
@@ -20,13 +26,12 @@ class Refusal(Exception):
         self,
         status: int,
         message: str,
-        *,
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
+        self.status, self.param, self.code, self.headers = status, param, code, headers
 
     def body(self) -> dict[str, Any]:
         kind = "invalid_request_error" if self.status < 429 else "server_error"
@@ -37,37 +42,32 @@ class Refusal(Exception):
         return JSONResponse(self.body(), self.status, self.headers)
 
 
-def failed() -> Refusal:
-    message = "the engine failed and the server is stopping"
-    return Refusal(500, message, code="engine_failed", headers={"connection": "close"})
-
-
-_NOT_SERVED = {
-    "/v1/responses": "the server keeps no conversations",
-    "/v1/embeddings": "the server makes no embeddings",
-}
-"""Beginning of a path of OpenAI's API -> why it is not served."""
-
-
-async def on_refusal(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refusal)
+async def on_refusal(request: Request, error: Any) -> Response:
     return error.response()
 
 
-async def on_http(request: Request, error: Any) -> JSONResponse:
+async def on_http(request: Request, error: Any) -> Response:
     """Answer requests that the router refuses: unknown paths and methods."""
     path = request.scope["raw_path"].decode("ascii")[:60]  # still encoded, so without control characters
     message = f"{request.method[:20]} {path}: {error.detail}"
     if error.status_code == 404 and path.startswith("/v1/"):
-        served = (
-            "POST /v1/completions continues a text, POST /v1/chat/completions a conversation, "
-            "GET /v1/models names the model"
-        )
-        reasons = (reason for prefix, reason in _NOT_SERVED.items() if path.startswith(prefix))
-        message += f": {next(reasons, 'not served')}; {served}"
+        message += f": not served; {_SERVED}"
     return Refusal(error.status_code, message, headers=error.headers).response()
 
 
-async def on_bug(request: Request, error: Exception) -> JSONResponse:
+async def on_gone(request: Request, error: Any) -> Response:
+    """Answer a client that has disconnected: only the metrics count it."""
+    return Response(status_code=499)
+
+
+async def on_bug(request: Request, error: Any) -> Response:
     """Answer a request on which the server failed; the server logs the error."""
     return Refusal(500, "the server failed on this request", code="internal_error").response()
+
+
+HANDLERS: Any = {
+    Refusal: on_refusal,
+    HTTPException: on_http,
+    ClientDisconnect: on_gone,
+    Exception: on_bug,
+}

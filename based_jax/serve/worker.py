@@ -5,7 +5,6 @@ from a queue between two rounds; it sends the events to the event loop in one ca
 """
 
 import asyncio
-import collections
 import contextlib
 import functools
 import logging
@@ -16,6 +15,7 @@ from typing import Any
 
 from based_jax.generate.engine import Engine
 from based_jax.generate.engine.request import Event, Full, Request, Stats
+from based_jax.serve.errors import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +24,14 @@ CAPACITY = 1024
 _LAST_ROUND = 30.0  # seconds for the thread to end
 
 
-class Failed(RuntimeError):
+def failed() -> Refusal:
     """The engine's thread has ended with an error: nothing is generated any more."""
+    return Refusal(500, "the engine failed and the server is stopping", code="engine_failed")
 
 
-class SlowReader(RuntimeError):
-    """Events were not read while many more arrived."""
+def _full() -> Refusal:
+    message, headers = "too many requests are waiting: try again in a second", {"retry-after": "1"}
+    return Refusal(429, message, code="rate_limit_exceeded", headers=headers)
 
 
 class Job:
@@ -38,36 +40,28 @@ class Job:
     def __init__(self, requests: Sequence[Request]) -> None:
         self.requests = tuple(requests)
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._events: collections.deque[tuple[int, Event]] = collections.deque()
-        self._news = asyncio.Event()
-        self._error: Exception | None = None
+        self._events: asyncio.Queue[tuple[int, Event] | Refusal] = asyncio.Queue()
 
     async def next(self) -> tuple[int, Event]:
-        """Return the next event, with its request's number; Failed or SlowReader if there are no more."""
-        await self.ready()
-        if not self._events and self._error is not None:
-            raise self._error
-        return self._events.popleft()
-
-    async def ready(self) -> None:
-        """Wait until `next` would not block."""
-        while not self._events and self._error is None:
-            self._news.clear()
-            await self._news.wait()
+        """Return the next event, with its request's number; a Refusal if there are no more."""
+        event = await self._events.get()
+        if isinstance(event, Refusal):
+            raise event
+        return event
 
     def put(self, number: int, event: Event) -> bool:
         """Add an event; return False if too many are unread."""
-        if len(self._events) >= CAPACITY * len(self.requests):
-            self.fail(SlowReader(f"the answer was not read: {len(self._events)} chunks of it were waiting"))
+        unread = self._events.qsize()
+        if unread >= CAPACITY * len(self.requests):
+            message = f"the answer was not read: {unread} chunks of it were waiting"
+            self.fail(Refusal(408, message, code="slow_reader"))
             return False
-        self._events.append((number, event))
-        self._news.set()
+        self._events.put_nowait((number, event))
         return True
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Refusal) -> None:
         """End with an error, after the events that are already queued."""
-        self._error = self._error or error
-        self._news.set()
+        self._events.put_nowait(error)
         if not self.accepted.done():
             self.accepted.set_exception(error)
 
@@ -86,11 +80,17 @@ class Worker:
         self._engine = engine
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._owners: dict[int, tuple[Job, int]] = {}  # by ticket; used by the thread only
-        self._jobs: set[Job] = set()  # used by the event loop only
+        self._jobs: set[Job] = set()  # used by the event loop only: not yet cancelled
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: Any = None
         self.stats: Stats = engine.stats()  # after the last round
         self.failure: Exception | None = None  # what ended the thread
+        self.on_failure: Callable[[], None] = lambda: None
+
+    @property
+    def open(self) -> int:
+        """Number of jobs that were submitted and not cancelled."""
+        return len(self._jobs)
 
     def start(self) -> None:
         """Start, in the running event loop."""
@@ -105,10 +105,10 @@ class Worker:
     async def submit(self, requests: Sequence[Request]) -> Job:
         """Submit requests, all or none of them.
 
-        Full: too many are waiting. ValueError: not for this engine. Failed: the engine has failed.
+        A Refusal has status 429 (too many are waiting), 400 (not for this engine) or 500 (it has failed).
         """
         if self.failure is not None:
-            raise Failed(str(self.failure))
+            raise failed()
         job = Job(requests)
         self._jobs.add(job)
         self._commands.put(functools.partial(self._admit, job))
@@ -155,7 +155,7 @@ class Worker:
         except (Full, ValueError, TypeError) as error:
             for ticket in tickets:
                 self._engine.cancel(ticket)
-            self._call(job.fail, error)
+            self._call(job.fail, _full() if isinstance(error, Full) else Refusal(400, str(error), "prompt"))
             return
         self._owners.update({ticket: (job, number) for number, ticket in enumerate(tickets)})
         self._call(job.accept)
@@ -187,4 +187,5 @@ class Worker:
     def _fail(self, error: Exception) -> None:
         self.failure = error
         for job in self._jobs:
-            job.fail(Failed(str(error)))
+            job.fail(failed())
+        self.on_failure()

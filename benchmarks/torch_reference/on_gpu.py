@@ -1,4 +1,4 @@
-"""Time torch on a GPU; see `benchmarks.gpu_sections.torch_steps`, whose job is the only argument.
+"""Time torch on a GPU; see `benchmarks.gpu.sections.torch_steps`, whose job is the only argument.
 
 Prints a row as JSON after each case. Ends when its parent does.
 """
@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from based_jax.command import one_line
 from based_jax.training.optimizer import OptimizerConfig
 from benchmarks.timing import calls_per_sample
 from benchmarks.torch_reference import taylor
 from benchmarks.torch_reference.language_model import LanguageModel
 from benchmarks.torch_reference.training import make_step
-from pallas_kernels.flags import one_line
 
 NAMES = ("fla_parallel_based", "fla_fused_chunk_based")
 """flash-linear-attention's kernels of Based: q, k, v are (B, N, H, dim); they add 1e-6 to the normaliser."""
@@ -87,7 +87,7 @@ def checked(name: str) -> Callable[..., torch.Tensor]:
 
 def trained(job: dict[str, Any]) -> dict[str, Any]:
     """Time training steps; softmax attention is torch's own, by FlashAttention where it can."""
-    from benchmarks.decode_models import model_config
+    from benchmarks.decode.models import model_config
 
     name, *how = job["train"]
     config = model_config(name, job["size"])

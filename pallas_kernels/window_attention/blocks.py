@@ -114,7 +114,7 @@ class Plan(Variant):
                 out_shape=[jax.ShapeDtypeStruct([size[a] for a in axes], dtype) for axes, dtype in results],
                 warps=self.warps,
                 stages=self.stages,
-                # The FLOPs of a compiled call follow from its name (`benchmarks.static.formulas`).
+                # The FLOPs of a compiled call follow from its name (`benchmarks.gpu.static.formulas`).
                 name=f"window_{name}_left{self.left}",
             )
         )

@@ -12,13 +12,31 @@ import pytest
 from based_jax.generate.weights import decoding_weights
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count, presets
 from based_jax.models.language_model import param_shapes
-from benchmarks import decode, decode_memory, decode_models, decode_papers, decode_parts, decode_tables
+from benchmarks import tables
 from benchmarks.__main__ import main
-from benchmarks.decode import QUICK, summary
-from benchmarks.decode_memory import largest_batch, memory_rows
-from benchmarks.decode_models import ATTENTION, BASED, CUDNN, MAMBA, MODELS
-from benchmarks.decode_programs import Decoder, Work, decoding, filled, placed, reading
-from benchmarks.decode_progress import BROKE, Progress, resumed
+from benchmarks.decode import (
+    command as decode,
+)
+from benchmarks.decode import (
+    memory as decode_memory,
+)
+from benchmarks.decode import (
+    models as decode_models,
+)
+from benchmarks.decode import (
+    papers as decode_papers,
+)
+from benchmarks.decode import (
+    parts as decode_parts,
+)
+from benchmarks.decode import (
+    tables as decode_tables,
+)
+from benchmarks.decode.command import QUICK, summary
+from benchmarks.decode.memory import largest_batch, memory_rows
+from benchmarks.decode.models import ATTENTION, BASED, CUDNN, MAMBA, MODELS
+from benchmarks.decode.programs import Decoder, Work, decoding, filled, placed, reading
+from benchmarks.decode.progress import BROKE, Progress, resumed
 from benchmarks.report import new_report
 from benchmarks.study import Candidate, Program, Study
 from tests.benchmarks.refusals import expect_one_line
@@ -109,16 +127,13 @@ def test_only_a_cache_grows(result):
 
 
 @pytest.mark.slow
-def test_tables_on_the_page_and_the_figure(finished, result, capsys):
-    decode_tables.show(result)
-    text = capsys.readouterr().out
+def test_tables_on_the_page_and_the_figure(finished):
     titles = ("Time per token", "Prefill", "Generation by batch", "Memory", "Compared with the paper")
     page = (finished[1] / "page.md").read_text()
     assert page.startswith("before\n<!-- decode -->\nBased of ")
     assert page.endswith("\n<!-- /decode -->\nafter\n")
     assert "old" not in page.split()
     for title in titles:
-        assert title in text
         assert f"**{title}" in page
     for block in page.split("\n\n"):
         assert len({line.count("|") for line in block.splitlines() if line.startswith("|")}) <= 1
@@ -221,10 +236,9 @@ def test_a_model_that_fails_does_not_end_the_others():
 
 
 def test_tables_are_plain_text_without_rich(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "benchmarks.tables", None)
-    settings = {"device": "cpu", "dtype": "float32", "samples": 1}
-    decode_tables.show(new_report("decode", "", settings, [], ["A note."]) | {"memory": []})
-    assert capsys.readouterr().out.startswith("# Decoding\n\n")
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    tables.show("Decoding", "| a |", ["A note."])
+    assert capsys.readouterr().out == "# Decoding\n\n| a |\n\nA note.\n"
 
 
 def rows_of(part, direction, seconds, state=lambda n: 64):
@@ -371,7 +385,7 @@ def test_the_paper_beside_ours():
 @pytest.mark.slow
 def test_skipped_cases_are_named_with_their_reason(result):
     row = result["rows"][0] | {"seconds": None, "status": "skipped", "reason": "needs 99 GiB"}
-    text = decode_tables.markdown(result | {"rows": [row, *result["rows"][1:]]})
+    text = decode_tables.text(result | {"rows": [row, *result["rows"][1:]]})
     assert "Based, contexts, batch 1 at 16 skipped: needs 99 GiB." in text
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from benchmarks import io_model
-from benchmarks.gpu_sections.kernels import COSTS, catalogue
-from benchmarks.io_model import Cost, Sizes
+from benchmarks.gpu import io_model
+from benchmarks.gpu.cases import taylor_step as taylor_step_cases
+from benchmarks.gpu.cases import window_attention as window_attention_cases
+from benchmarks.gpu.cases import window_step as window_step_cases
+from benchmarks.gpu.io_model import Cost, Sizes
+from benchmarks.gpu.sections.kernels import COSTS, catalogue
 from pallas_kernels.taylor_attention.layout import Layout
-from pallas_kernels.taylor_step import cases as taylor_step_cases
-from pallas_kernels.window_attention import cases as window_attention_cases
-from pallas_kernels.window_step import cases as window_step_cases
 
 ONE = Sizes(batch=1, length=1, heads=1)
 """One token of one head, K = 16, V = 64, bfloat16."""
@@ -131,4 +131,4 @@ def nbytes(arrays) -> int:
 
 def test_the_table_of_the_docs_is_the_models():
     page = Path(__file__).resolve().parents[2] / "docs" / "kernels.md"
-    assert io_model.table() in page.read_text(), "run python -m benchmarks.io_model and put it there"
+    assert io_model.table() in page.read_text(), "run python -m benchmarks.gpu.io_model and put it there"

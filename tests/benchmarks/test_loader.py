@@ -5,8 +5,8 @@ import json
 import pytest
 
 from based_jax.data.shards.reader import TokenShards
-from benchmarks import loader, loader_run
 from benchmarks.__main__ import main
+from benchmarks.data import loader, loader_run
 from tests.benchmarks.refusals import expect_one_line
 
 PAGE = "before\n<!-- loader -->\nold\n<!-- /loader -->\nafter\n"

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import mqar_tables
 from benchmarks.__main__ import main
-from benchmarks.mqar import AGREEMENT, TORCH, Mqar, _agreement
-from benchmarks.mqar_workload import Recipe, Workload
+from benchmarks.models import mqar_tables
+from benchmarks.models.mqar import AGREEMENT, TORCH, Mqar, _agreement
+from benchmarks.models.mqar_workload import Recipe, Workload
 from benchmarks.study import Study
 from tests.benchmarks.refusals import expect_one_line
 
@@ -77,10 +77,7 @@ def test_ratios_are_of_all_models_together():
 
 
 @pytest.mark.slow
-def test_the_tables_have_every_row(finished, result, capsys):
-    mqar_tables.show(result)
-    text = capsys.readouterr().out
-    assert all(name in text for name in NAMES)
+def test_the_table_has_every_row(finished):
     page = (finished[1] / "page.md").read_text()
     assert page.startswith("before\n<!-- mqar -->\n")
     assert page.endswith("<!-- /mqar -->\nafter\n")
@@ -90,7 +87,6 @@ def test_the_tables_have_every_row(finished, result, capsys):
     assert len({row.count("|") for row in rows}) == 1
     if not HAS_TORCH:
         assert "attention torch_all skipped: torch is not installed" in page
-        assert "attention torch_all skipped: torch is not installed" in text
 
 
 def test_a_call_goes_on_where_the_last_one_ended():
@@ -105,7 +101,7 @@ def test_a_call_goes_on_where_the_last_one_ended():
 @pytest.mark.parametrize("mixer", ["attention", "based"])
 def test_torch_trains_the_same_model(mixer):
     pytest.importorskip("torch")
-    from benchmarks import mqar_torch
+    from benchmarks.models import mqar_torch
 
     workload = Workload(Recipe(**RECIPE), mixer)
     assert workload.losses[0] != workload.losses[1]
@@ -120,13 +116,13 @@ def test_a_difference_is_noticed(monkeypatch, capsys):
     assert not entry["agrees"]
     assert entry["relative_error"] == pytest.approx(1.95 * AGREEMENT)  # of the largest loss
 
-    def measure(self, results, limit, progress):
+    def measure(self, results, limit):
         results |= {"agreement": [entry], "summary": {"ratios": []}}
         return True
 
     monkeypatch.setattr(Mqar, "_measure", measure)
     assert main(["mqar"]) == 1
-    assert "based: torch_all DISAGREES with jax_1" in capsys.readouterr().out
+    assert "based: torch_all DISAGREES with jax_1" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_interrupted_run_keeps_what_it_has(tmp_path, capsys, monkeypatch):

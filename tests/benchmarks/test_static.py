@@ -11,18 +11,20 @@ from jax import lax
 import based_jax as bj
 from based_jax.models.language_model import param_shapes
 from benchmarks.__main__ import main
-from benchmarks.io_model import Cost, Sizes, WindowSizes, outputs, window_outputs
-from benchmarks.rates import GPUS
-from benchmarks.static import cost, figure, formulas, hlo, programs, tables, thunks
-from benchmarks.static.command import by_part, with_cudnn
-from benchmarks.static.compile_offline import toolchain
-from benchmarks.static.copies import copies
-from benchmarks.static.cost import Work
-from benchmarks.static.hlo import Shape
-from benchmarks.static.parts import part_of
-from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
+from benchmarks.gpu.io_model import Cost, Sizes, WindowSizes, outputs, window_outputs
+from benchmarks.gpu.rates import GPUS
+from benchmarks.gpu.static import cost, formulas, hlo, programs, tables, thunks
+from benchmarks.gpu.static.command import by_part, with_cudnn
+from benchmarks.gpu.static.copies import copies
+from benchmarks.gpu.static.cost import Work
+from benchmarks.gpu.static.hlo import Shape
+from benchmarks.gpu.static.parts import part_of
+from benchmarks.gpu.static.resources import toolchain
+from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
+from benchmarks.report import on_page
+from benchmarks.tables import insert
 from tests.benchmarks.refusals import expect_one_line
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 needs_plugin = pytest.mark.skipif(
     not any(map(importlib.util.find_spec, PLUGINS)), reason="needs jax's CUDA plugin (extra `inspect`)"
@@ -273,33 +275,6 @@ def test_tables_show_parts_and_shares():
     assert "| optimizer | 4.8 | 0 | 7 | 1 | 50% |" in text
     assert "| other (1 kernels without a formula) | 0 | 0 | 1 | 0 | 0% |" in text
     assert "| attn-360m, train 2 x 32 | 2 | 1 |" in text, "with cuDNN little but the optimizer is left"
-    page = tables.insert("a\n<!-- static -->\nold\n<!-- /static -->\n", _report())
-    assert "old" not in page
-    assert text in page
-
-
-def test_changes_are_sorted_by_their_size():
-    rows = list(tables.changes("attn-360m, train 2 x 32", _report(), _report(seconds=3e-3)))
-    assert rows[0] == ["attention, softmax", "1", "3", "4.8", "14.4", "6", "6"]
-    assert rows[-1] == ["in all", "2", "4", "9.6", "19.2", "14", "14"]
-
-
-def test_parts_are_drawn_by_kind(tmp_path):
-    pytest.importorskip("matplotlib")
-    report = _report()
-    (bar,) = figure.stacks(report).values()
-    assert bar == {"optimizer": pytest.approx(1e-3), "softmax": pytest.approx(0, abs=1e-6), "the rest": 0}
-    assert figure.kind_of("mamba") == "mixers otherwise"
-    assert figure.kind_of("mamba, products with weights") == "products of mixers with weights"
-    figure.draw(report, tmp_path / "static.png")
-    assert (tmp_path / "static.png").stat().st_size > 1000
-
-
-def test_two_reports_are_compared(tmp_path, capsys):
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(_report()))
-    assert main(["static", "--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
-    assert "in all" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -310,7 +285,6 @@ def test_two_reports_are_compared(tmp_path, capsys):
         (["--programs", "dance"], "--programs"),
         (["--batch", "0"], "--batch"),
         (["--decode-batches", "1,0"], "--decode-batches"),
-        (["--compare", "a.json"], "--compare"),
     ],
 )
 def test_wrong_flags_are_one_line(flags, message, capsys):
@@ -353,7 +327,7 @@ KEPT = ROOT / "benchmarks" / "results" / "static" / "h200.json"
 def test_the_page_shows_the_kept_report():
     page, report = (ROOT / "docs" / "gpu.md").read_text(), json.loads(KEPT.read_text())
     assert report["complete"]
-    assert tables.insert(page, report) == page
+    assert insert(page, "static", on_page(report, tables.text)) == page
 
 
 @pytest.mark.slow
@@ -363,7 +337,7 @@ def test_headline_programs_take_no_more_than_kept(preset, tmp_path):
     """Within the twentieth by which choices of the same compiler may differ."""
     kept = json.loads(KEPT.read_text())
     versions = kept["settings"]["toolchain"]
-    if toolchain("xla") != versions:
+    if toolchain() != versions:
         pytest.skip(f"the kept report is of {', '.join(map(' '.join, versions.items()))}")
     assert main(["static", "--presets", preset, "--json", str(tmp_path / "report.json")]) == 0
     for name, found in json.loads((tmp_path / "report.json").read_text())["summary"].items():

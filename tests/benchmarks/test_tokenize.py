@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from based_jax.data import load_documents, load_tokenizer
-from benchmarks import tokenize_corpus, tokenize_run
 from benchmarks.__main__ import main
-from benchmarks.tokenize_corpus import FORMATS, Corpus
+from benchmarks.data import tokenize_corpus, tokenize_run
+from benchmarks.data.tokenize_corpus import FORMATS, Corpus
 from tests.benchmarks.refusals import expect_one_line
 
 PAGE = "before\n<!-- tokenize -->\nold\n<!-- /tokenize -->\nafter\n"

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from based_jax.ops.cross_entropy import cross_entropy
-from benchmarks import train_tables
+from benchmarks import report, tables
 from benchmarks.__main__ import main
-from benchmarks.train import AGREEMENT, Train
-from benchmarks.train_workload import TORCH, VARIANTS, Sizes, Workload, _logits_at_a_time, torch_forms
+from benchmarks.models import train_tables
+from benchmarks.models.train import AGREEMENT, Train
+from benchmarks.models.train_workload import TORCH, VARIANTS, Sizes, Workload, _logits_at_a_time, torch_forms
 from tests.benchmarks.refusals import expect_one_line
 
 SIZES = {"d_model": 64, "vocab_size": 64, "length": 64, "batch_size": 2, "steps": 2}
@@ -29,7 +30,7 @@ def finished(tmp_path_factory):
     flags = ["--models", "transformer", "--variants", "jax", "--samples", "2"]
     outputs = ["--json", str(folder / "train.json"), "--markdown", str(folder / "page.md")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmarks.train.missing_torch", lambda: "torch is not installed")
+        patch.setattr("benchmarks.models.train.missing_torch", lambda: "torch is not installed")
         return main(["train", *FLAGS, *flags, *outputs]), folder
 
 
@@ -65,7 +66,7 @@ def test_the_page(finished):
 def test_the_page_shows_the_kept_results(name):
     page = Path("docs/benchmarks.md").read_text()
     kept = json.loads(Path(f"benchmarks/results/cpu/{name}.json").read_text())
-    assert train_tables.insert(page, kept) == page
+    assert tables.insert(page, name, report.on_page(kept, train_tables.text)) == page
 
 
 def test_ratios_carry_the_spread_of_both():
@@ -106,7 +107,7 @@ def test_the_loss_is_made_in_as_many_parts_as_asked():
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 @pytest.mark.parametrize("model", Train().models)
 def test_torch_computes_the_same_losses(model):
-    from benchmarks import train_torch
+    from benchmarks.models import train_torch
 
     workload = Workload(Sizes(**(SIZES | {"length": 256})), model)
     for name in ("torch", "torch_chunks") if model == "based" else ("torch",):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import hlo_kinds, train_profile
+from benchmarks.models import hlo_kinds, train_profile
 
 
 def test_operations_of_a_compiled_program_have_their_kinds_and_paths():

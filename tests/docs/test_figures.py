@@ -10,7 +10,7 @@ from tests.floors import ROOT
 STYLE = ROOT / "based_jax" / "plot.py"
 DRAWING = [
     path
-    for top in ("based_jax", "benchmarks", "docs", "pallas_kernels", "train")
+    for top in ("based_jax", "benchmarks", "docs", "pallas_kernels", "papers", "train")
     for path in sorted((ROOT / top).rglob("*.py"))
     if path != STYLE and re.search(r"\bplot\.(?:empty|draw)\(|matplotlib", path.read_text(encoding="utf-8"))
 ]

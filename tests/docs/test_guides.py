@@ -7,12 +7,16 @@ import pytest
 
 from based_jax.mixers import registry
 from based_jax.models import presets
-from based_jax.ops.core import registration
+from based_jax.ops.core import implementations
 from tests.marks import slow_but
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = ("export", "generation", "kernels", "theory")
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "papers").rglob("README.md")),
+]
+SLOW = ("docs/export.md", "docs/generation.md", "docs/kernels.md", "papers/zoology/README.md")
 """pages whose blocks compile many programs"""
 
 
@@ -33,12 +37,12 @@ def shallow(monkeypatch, request):
 def registry_of_its_own(monkeypatch):
     """What a page registers is forgotten after it."""
     monkeypatch.setattr(registry, "_MIXERS", dict(registry._MIXERS))
-    monkeypatch.setattr(registration, "_REGISTERED", {})
+    monkeypatch.setattr(implementations, "_REGISTERED", {})
 
 
 @pytest.mark.parametrize(
     "page",
-    slow_but([page for page in PAGES if page.stem not in SLOW], PAGES),
+    slow_but([page for page in PAGES if name_of(page) not in SLOW], PAGES),
     ids=name_of,
 )
 def test_python_blocks_run(page, unchecked, shallow, registry_of_its_own, monkeypatch):

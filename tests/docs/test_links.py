@@ -11,7 +11,7 @@ import pytest
 
 from tests.floors import ROOT
 
-TOP = (".github", "based_jax", "benchmarks", "docs", "pallas_kernels", "results", "tests", "train")
+TOP = (".github", "based_jax", "benchmarks", "docs", "pallas_kernels", "papers", "results", "tests", "train")
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for top in TOP for page in sorted((ROOT / top).rglob("*.md")))]
 SOURCES = [
     *(file for top in TOP if top != "tests" for file in sorted((ROOT / top).rglob("*.py"))),
@@ -22,7 +22,7 @@ _CODE = re.compile(r"^( *)(`{3,}).*?^\1\2|(?<!`)`[^`\n]+`(?!`)", flags=re.S | re
 _LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 _IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 _FILE = re.compile(
-    r"(?<![\w/.:-])((?:docs|tests|benchmarks|based_jax|pallas_kernels|train|results|\.ci|\.github)/[\w/.-]*"
+    r"(?<![\w/.:-])((?:docs|tests|benchmarks|based_jax|pallas_kernels|papers|train|results|\.ci|\.github)/[\w/.-]*"
     r"\.(?:md|py|json|png|svg|ipynb|npz|txt|html|css|yml|toml))\b(#[\w-]+)?"
 )
 
@@ -75,7 +75,8 @@ def test_files_named_in_sources_and_pages_exist():
         f"{name_of(file)}: {name}{anchor}"
         for file in [*SOURCES, *PAGES]
         for name, anchor in _FILE.findall(file.read_text(encoding="utf-8"))
-        if dead(ROOT / "README.md", name + anchor) and not any(re.search(each, name) for each in WANTED)
+        if all(dead(here, name + anchor) for here in (ROOT / "README.md", file))
+        and not any(re.search(each, name) for each in WANTED)
     }
     assert missing == set()
 

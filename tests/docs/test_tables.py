@@ -5,8 +5,8 @@ import pytest
 import based_jax as bj
 from based_jax.mixers import registry
 from based_jax.published.parameters import PRINTED
-from tests.conftest import ROOT
 from tests.docs.scripts import script
+from tests.floors import ROOT
 
 tables = script("tables")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.floors import ROOT
 
 WORDS = re.compile(
     r"\b(?:behind|in front|places?|sights?|seen|pieces?|rooms?|dear(?:er|est)?|told|tells?|without a word"
@@ -29,7 +29,15 @@ ALLOWED = {
 """Pattern around a word -> its meaning, for which the word stays."""
 _ALLOWED = re.compile("|".join(ALLOWED))
 
-LEFT = {"based_jax": 0, "pallas_kernels": 0, "train": 0, "benchmarks": 0, "docs": 0, "README.md": 0}
+LEFT = {
+    "based_jax": 0,
+    "pallas_kernels": 0,
+    "train": 0,
+    "benchmarks": 0,
+    "docs": 0,
+    "papers": 0,
+    "README.md": 0,
+}
 """Top-level directory -> upper bound of their number; lower it when you replace some, never raise it."""
 
 

@@ -1,4 +1,4 @@
-"""Requests to the server: bodies, heads, paths, and bytes that are no HTTP.
+"""Bodies of requests to the server: wrong fields and values, damaged, deep and large JSON.
 
 Each must be answered with 2xx, or with 4xx and one sentence. Nothing may be logged as an error, and a plain
 request must get its answer afterwards.
@@ -6,12 +6,9 @@ request must get its answer afterwards.
 
 import contextlib
 import functools
-import http.client
 import importlib.util
 import json
 import logging
-import re
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,7 +26,7 @@ from tests.serve.conftest import byte_model
 SECONDS = 10.0
 
 _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-_LIMITS = Limits(length=400, max_tokens=64, choices=16, body_seconds=0.5, head_seconds=0.5)
+_LIMITS = Limits(length=400, max_tokens=64, choices=16)
 _RUNNING = contextlib.ExitStack()
 _LOGGERS = ("", "uvicorn.error")  # the latter does not pass its records on
 _FIELDS = (
@@ -49,49 +46,15 @@ _VALUES: tuple[Any, ...] = (
     [{"role": "user", "content": "a"}], [{"role": "\ud800", "content": "a" * 20_000}] * 40,
     [{"role": "user", "content": [{"type": "text", "text": "\0"}]}], [{"role": 1, "content": None}],
 )  # fmt: skip
-_PATHS = (
-    "/", "/health", "/metrics", "/v1/models", "/v1/models/tiny", "/v1/completions",
-    "/v1/chat/completions", "*", "/health/", "//health", "/v1/models/../../etc/passwd",
-    "/%2e%2e/%2e%2e/etc/passwd", "/%00", "/%0d%0aa:%20b", "/%ed%a0%80", "/%ff%fe",
-    "http://attacker.example/", "/v1/models/" + "%2f" * 500, "/" + "a" * 30_000, "/[", "/?",
-    "/health?" + "a=b&" * 1000, "/v1/models?%ff", "/v1/models/{name}", "/#", "localhost:1",
-)  # fmt: skip
-_METHODS = (
-    "GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE", "CONNECT", "PATCH", "get", "X" * 3000,
-    "é", "",
-)  # fmt: skip
-_HEADS = (
-    "host: attacker.example", "host: [", "host: [::1]:99", "host:", "host: \xff", "host: a\r\nhost: b",
-    "host : a", "content-type: text/plain", "content-type: application/json; charset=utf-16",
-    "content-type:", "content-type: \xff", "content-length: -1", "content-length: 0",
-    "content-length: 1e3", "content-length: 99999999999999999999",
-    "content-length: 3\r\ncontent-length: 4", "content-length: 5", "transfer-encoding: chunked",
-    "transfer-encoding: gzip", "transfer-encoding: chunked, chunked", "content-encoding: gzip",
-    "expect: 100-continue", "expect: what", "connection: close",
-    "connection: upgrade\r\nupgrade: websocket", "upgrade: h2c", "authorization: Bearer " + "a" * 5000,
-    "authorization: Bearer \xff", "cookie: " + "a=b; " * 500, "range: bytes=0-0,1-1,5-",
-    "if-none-match: *", "accept: \0", "x: a\r\n b", ": empty", "no colon", "x" * 70_000,
-    "x-forwarded-host: attacker.example", "x-forwarded-for: 1.2.3.4", "accept-encoding: gzip",
-    "x: a\nhost: b",
-)  # fmt: skip
-_CHUNKS = (
-    b"5\r\n{}   \r\n0\r\n\r\n", b"2\r\n{}\r\n0\r\nx: y\r\n\r\n", b"zz\r\n", b"-1\r\n", b"f" * 30,
-    b"1\r\n \r\n" * 100_000,
-)  # fmt: skip
 
 
 def attacks(rng: np.random.Generator, count: int) -> Iterator[Attack]:
     """Yield `count` requests."""
-    kinds: tuple[Callable[[np.random.Generator], bytes], ...] = (_fields, _chat, _json, _head, _line, _bytes)
+    kinds: tuple[Callable[[np.random.Generator], tuple[str, bytes]], ...] = (_fields, _chat, _json)
     for number in range(count):
-        kind = kinds[number % len(kinds)]
-        data = kind(rng)
-        shown = f"{data[:300]!r}{'...' if len(data) > 300 else ''}"
-        ends = kind in (_fields, _chat) and bool(
-            rng.integers(2)
-        )  # others may lack a part that the server waits for
-        what = f"{kind.__name__[1:]}{', half-closed' if ends else ''}, {len(data)} bytes: {shown}"
-        yield Attack(what, functools.partial(_send, data, ends))
+        path, body = kinds[number % len(kinds)](rng)
+        shown = f"{body[:300]!r}{'...' if len(body) > 300 else ''}"
+        yield Attack(f"{path}, {len(body)} bytes: {shown}", functools.partial(_send, path, body))
 
 
 # What is sent.
@@ -99,17 +62,6 @@ def attacks(rng: np.random.Generator, count: int) -> Iterator[Attack]:
 
 def _pick(rng: np.random.Generator, values: tuple[Any, ...]) -> Any:
     return values[rng.integers(len(values))]
-
-
-def _request(body: bytes, *heads: str, method: str = "POST", path: str = "/v1/completions") -> bytes:
-    names = [head.partition(":")[0] for head in heads]
-    usual = ("host: localhost", "content-type: application/json", f"content-length: {len(body)}")
-    lines = [
-        f"{method} {path} HTTP/1.1",
-        *(line for line in usual if line.partition(":")[0] not in names),
-        *heads,
-    ]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
 def _body(rng: np.random.Generator) -> dict[str, Any]:
@@ -123,21 +75,22 @@ def _body(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def _fields(rng: np.random.Generator) -> bytes:
+def _fields(rng: np.random.Generator) -> tuple[str, bytes]:
     """Fields with values that they may not have."""
     body = _body(rng) | {_pick(rng, _FIELDS): _pick(rng, _VALUES) for _ in range(rng.integers(1, 4))}
-    return _request(json.dumps(body, ensure_ascii=bool(rng.integers(2))).encode("utf-8", "surrogatepass"))
+    data = json.dumps(body, ensure_ascii=bool(rng.integers(2))).encode("utf-8", "surrogatepass")
+    return "/v1/completions", data
 
 
-def _chat(rng: np.random.Generator) -> bytes:
+def _chat(rng: np.random.Generator) -> tuple[str, bytes]:
     """As `_fields`, of chat completions."""
     good = {name: value for name, value in _body(rng).items() if name not in ("prompt", "logprobs")}
     body = good | {"messages": [{"role": "user", "content": _pick(rng, ("a", "\0", "€🙂", "a" * 2000))}]}
     body |= {_pick(rng, _FIELDS): _pick(rng, _VALUES) for _ in range(rng.integers(3))}
-    return _request(json.dumps(body).encode(), path="/v1/chat/completions")
+    return "/v1/chat/completions", json.dumps(body).encode()
 
 
-def _json(rng: np.random.Generator) -> bytes:
+def _json(rng: np.random.Generator) -> tuple[str, bytes]:
     """JSON that is damaged, deep or of very many parts."""
     text = json.dumps(_body(rng)).encode()
     many = int(10 ** rng.uniform(1, 5.9))
@@ -145,7 +98,8 @@ def _json(rng: np.random.Generator) -> bytes:
         rng, (b"[", b"{", b'{"a":', b'"a",', b"[1],", b"[],", b"1,", b"\\", b'"', b"\\u", b" ", b"\0", b'""')
     )
     position = int(rng.integers(len(text) + 1))
-    return _request(
+    return (
+        "/v1/completions",
         _pick(
             rng,
             (
@@ -159,31 +113,8 @@ def _json(rng: np.random.Generator) -> bytes:
                 b'{"prompt": "' + b"a" * many + b'"}',
                 b"[" * (many // 2) + b"]" * (many // 2),
             ),
-        )
+        ),
     )
-
-
-def _head(rng: np.random.Generator) -> bytes:
-    """Header lines."""
-    heads = [_pick(rng, _HEADS) for _ in range(rng.integers(1, 4))]
-    body = json.dumps(_body(rng)).encode()
-    if any("chunked" in head for head in heads) and rng.integers(2):
-        body = _pick(rng, _CHUNKS)
-    return _request(body, *heads, path=_pick(rng, ("/v1/completions", "/v1/models", "/health")))
-
-
-def _line(rng: np.random.Generator) -> bytes:
-    """Methods, paths and versions."""
-    body = json.dumps(_body(rng)).encode() if rng.integers(2) else b""
-    data = _request(body, method=_pick(rng, _METHODS), path=_pick(rng, _PATHS))
-    version = _pick(rng, (b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1.1 ", b""))
-    return data.replace(b"HTTP/1.1", version, 1)
-
-
-def _bytes(rng: np.random.Generator) -> bytes:
-    """A good request with a few bytes changed, or several one after the other."""
-    good = [_request(json.dumps(_body(rng)).encode()) for _ in range(rng.integers(1, 4))]
-    return _mutated(rng, b"".join(good))
 
 
 def _mutated(rng: np.random.Generator, data: bytes) -> bytes:
@@ -219,51 +150,27 @@ def _client() -> tuple[Client, list[str]]:
     return client, logged
 
 
-def _send(data: bytes, ends: bool) -> None:
+def _send(path: str, body: bytes) -> None:
     try:
-        status, message = _survive(data, ends)
+        status, message = _survive(path, body)
     except REFUSALS as error:  # ours, not the server's
         raise AssertionError(f"{type(error).__name__}: {error}") from error
     if status >= 300:
         raise ValueError(f"{status} {message}")
 
 
-def _survive(data: bytes, ends: bool) -> tuple[int, str]:
-    """Send it, and a plain request before and after it; `ends` closes the client's side after it."""
+def _survive(path: str, body: bytes) -> tuple[int, str]:
+    """Send it, and a plain request before and after it; return its status and the sentence of a refusal."""
     client, logged = _client()
     logged.clear()
     expected = client.text(prompt="a", max_tokens=3)
-    answer = _answer(client, data, ends)
+    response = client.send("POST", path, body)
+    assert response.status == 200 or 400 <= response.status < 500, (response.status, response.all[:500])
+    assert b'data: {"error"' not in response.all, response.all[-500:]
     assert client.text(prompt="a", max_tokens=3) == expected, "a plain request is answered otherwise"
     client.wait_until_empty()
     assert not logged, logged[0]
-    return answer
-
-
-def _answer(client: Client, data: bytes, ends: bool) -> tuple[int, str]:
-    """The status of the first answer, and the sentence of a refusal; all answers are checked."""
-    with client.raw(b"") as connection:
-        connection.settimeout(SECONDS)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused before all was sent
-            connection.sendall(data)
-            if ends:
-                connection.shutdown(socket.SHUT_WR)
-        response = http.client.HTTPResponse(connection, method=data.partition(b" ")[0].decode("latin-1"))
-        try:
-            response.begin()
-        except (http.client.BadStatusLine, ConnectionError):
-            assert not re.search(rb"\n\r?\n", data), "a complete head got no answer"
-            return 408, "the connection was cut"
-        status, body = response.status, response.read()
-        assert 200 <= status < 300 or 400 <= status < 500, f"status {status}: {body[:500]!r}"
-        assert b'data: {"error"' not in body, body[-500:]
-        message = "" if status < 300 or not body else _sentence(body)
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(ConnectionError):
-            rest = connection.makefile("rb").read()
-            assert not re.search(rb"HTTP/1.1 (5|3)\d\d ", rest), rest[:500]
-    return status, message
+    return response.status, "" if response.status == 200 else _sentence(response.all)
 
 
 def _sentence(body: bytes) -> str:

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from based_jax import ops
-from pallas_kernels import adopt, choices, lowering_for
+from benchmarks.gpu import choices
+from pallas_kernels import lowering_for
 from pallas_kernels.taylor_attention import mosaic_support
 
 HOPPER = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")

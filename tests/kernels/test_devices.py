@@ -11,9 +11,10 @@ import pytest
 
 import pallas_kernels
 from based_jax import ops
-from benchmarks.static import fit, topology
-from pallas_kernels import catalog, devices, lowering_for, offline, tuning
-from pallas_kernels.taylor_attention import cases as attention_cases
+from benchmarks.gpu.cases import catalog
+from benchmarks.gpu.cases import taylor_attention as attention_cases
+from benchmarks.gpu.static import fit, topology
+from pallas_kernels import devices, lowering_for, offline, tuning
 from pallas_kernels.taylor_attention.function import Call, Variant
 from pallas_kernels.taylor_attention.layout import symmetric_size
 

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import catalog, devices, offline, tuning
+from benchmarks.gpu.cases import catalog
+from benchmarks.gpu.cases.taylor_attention import at_highest_precision
+from pallas_kernels import devices, offline, tuning
 from pallas_kernels.launch import interpreted, launch, whole
-from pallas_kernels.taylor_attention.cases import at_highest_precision
 from tests.marks import slow_but
 
 CASES = catalog.cases()

@@ -11,7 +11,7 @@ import pytest
 
 import pallas_kernels
 from based_jax import ops
-from benchmarks.gpu_sections.checks import (
+from benchmarks.gpu.sections.checks import (
     TOLERANCES,
     Attention,
     Outcome,
@@ -23,7 +23,7 @@ from benchmarks.gpu_sections.checks import (
     same_bits,
     triton_twins,
 )
-from benchmarks.gpu_sections.large_checks import Addresses, Model, large_checks
+from benchmarks.gpu.sections.large_checks import Addresses, Model, large_checks
 from pallas_kernels import interpreted
 from tests.marks import slow_but
 

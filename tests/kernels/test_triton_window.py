@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from benchmarks.static import triton_report
+from benchmarks.gpu.static import triton_report
 from pallas_kernels import Rotary, interpreted, offline, window_step
 from pallas_kernels.window_step import Variant
 from tests.kernels import test_window_step as window

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.case import Case
+from benchmarks.gpu.cases.case import Case
 from pallas_kernels.launch import dot, launch
 
 SIZE = 64

@@ -13,13 +13,12 @@ from typing import Any
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.serve.__main__ import bind
 from based_jax.serve.app import NO_CHAT, Service
-from based_jax.serve.connections import Server
 from based_jax.serve.limits import Limits
+from based_jax.serve.server import Server
 from based_jax.serve.worker import Worker
 from tests.patience import PATIENCE
 
 JSON = {"content-type": "application/json"}
-HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 class Client:
@@ -30,33 +29,30 @@ class Client:
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> http.client.HTTPResponse:
         """The response, its body read; `body` is JSON unless it is bytes."""
-        response = self.open(method, path, body, **headers)
-        response.all = response.read()
-        response.close()
-        return response
-
-    def open(self, method: str, path: str, body: Any = None, **headers: str) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, data, {**JSON, **named, "connection": "close"})
-        return connection.getresponse()
+        response = connection.getresponse()
+        response.all = response.read()
+        connection.close()
+        return response
 
     def get(self, path: str, **headers: str) -> http.client.HTTPResponse:
         return self.send("GET", path, **headers)
 
     def complete(self, **body: Any) -> dict[str, Any]:
         """A completion that must succeed; greedy unless it says otherwise."""
-        response = self.send("POST", "/v1/completions", {"temperature": 0, **body})
-        assert response.status == 200, response.all
-        return json.loads(response.all)
+        return self._succeed("/v1/completions", body)
 
     def text(self, **body: Any) -> str:
         return self.complete(**body)["choices"][0]["text"]
 
-    def error(self, body: Any, status: int = 400, **headers: str) -> dict[str, Any]:
+    def error(
+        self, body: Any, status: int = 400, path: str = "/v1/completions", **headers: str
+    ) -> dict[str, Any]:
         """The error that a completion must end with."""
-        response = self.send("POST", "/v1/completions", body, **headers)
+        response = self.send("POST", path, body, **headers)
         assert response.status == status, response.all
         return json.loads(response.all)["error"]
 
@@ -69,7 +65,10 @@ class Client:
 
     def chat(self, **body: Any) -> dict[str, Any]:
         """A chat completion that must succeed; greedy unless it says otherwise."""
-        response = self.send("POST", "/v1/chat/completions", {"temperature": 0, **body})
+        return self._succeed("/v1/chat/completions", body)
+
+    def _succeed(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        response = self.send("POST", path, {"temperature": 0, **body})
         assert response.status == 200, response.all
         return json.loads(response.all)
 
@@ -133,21 +132,22 @@ def slowly(engine: Any, seconds: float = 0.005) -> Any:
 def post_bytes(body: Any) -> bytes:
     """A completion request as it goes over the wire."""
     data = json.dumps(body).encode()
-    return HEAD + f"content-length: {len(data)}\r\n\r\n".encode() + data
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
 
 
 @contextlib.contextmanager
 def serving(
-    engine: Any, limits: Limits, vocab_size: int = 257, keys: tuple[str, ...] = (), chat: Any = NO_CHAT
+    engine: Any, limits: Limits, keys: tuple[str, ...] = (), chat: Any = NO_CHAT, **options: Any
 ) -> Iterator[Client]:
     """A server in a thread, stopped and drained at the end."""
     service = Service(Worker(engine), ByteTokenizer(), 257, "tiny", limits, keys, (), chat)
     started = threading.Event()
-    server = Server(service, ready=started.set)
+    server = Server(service, started.set, **options)
     with bind("127.0.0.1", 0) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what is not read is soon noticed
         client = Client(listener.getsockname()[1])
-        client.service = service
+        client.server = server
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         client.thread = thread
         thread.start()
@@ -155,6 +155,6 @@ def serving(
             assert started.wait(30)
             yield client
         finally:
-            service.draining = True
+            server.should_exit = True
             thread.join(60)
             assert not thread.is_alive()

@@ -11,7 +11,7 @@ from based_jax.serve.limits import Limits
 from tests.generate.tiny import random_params
 from tests.serve.client import Client, serving
 
-LIMITS = Limits(length=300_000, max_tokens=200_000, choices=16, body=20_000, body_seconds=2.0)
+LIMITS = Limits(length=300_000, max_tokens=200_000, choices=16, body=20_000)
 
 
 def byte_model():

@@ -103,19 +103,6 @@ def test_the_tokens_of_a_prompt_and_of_the_end_are_reported():
     }
 
 
-def test_a_prompt_of_one_token_is_reported():
-    """The separator before an empty text; without log-probabilities nothing is."""
-    for asked, shown in ((True, [(0, 256), (0, 98)]), (False, [(0, 98)])):
-        answer = Answer(ByteTokenizer(), (), Echo("", [256], asked))
-        chunks = [
-            answer.feed(Event(1, (), ())),
-            answer.feed(Event(1, (98,), (TokenLogprob(98, -2.0, ()),), "length")),
-        ]
-        assert [(begin, item.token) for chunk in chunks for begin, item in chunk.logprobs] == shown
-    items = [item for chunk in chunks for item in chunk.logprobs]
-    assert set(map(len, logprobs_object(items, ByteTokenizer()).values())) == {1}
-
-
 @pytest.mark.parametrize("echo", [True, False])
 def test_the_prompt_is_the_context_of_an_answer(echo):
     """The first word keeps its space, and a character that the prompt begins is the answer's."""

@@ -4,13 +4,13 @@ import contextlib
 import json
 import socket
 import threading
-import time
 
 import pytest
 
+from based_jax.serve import worker
 from tests.marks import release_but
 from tests.patience import PATIENCE
-from tests.serve.client import post_bytes, serving, slowly, until
+from tests.serve.client import post_bytes, serving, slowly
 from tests.serve.conftest import LIMITS
 
 ENDLESS = {"prompt": "a", "max_tokens": 200_000, "temperature": 0}
@@ -23,7 +23,6 @@ def test_a_client_that_goes_frees_its_slot(client, stream):
         client.wait_for("engine_running", 1)
     client.wait_for("engine_running", 0)
     assert client.number("engine_cancelled_total") == cancelled + 1
-    client.wait_for("open_completions", 0)
 
 
 @pytest.mark.release
@@ -48,81 +47,42 @@ def test_a_full_queue(make_engine):
         assert client.complete(prompt="a", max_tokens=3)
 
 
-@pytest.fixture(scope="module")
-def hasty(make_engine):
-    """A server with little patience."""
-    limits = LIMITS.__class__(
-        length=300_000, max_tokens=200_000, choices=16, connections=6, answer_seconds=1.0, head_seconds=1.0
-    )
-    with serving(make_engine(), limits) as client:
-        yield client
-
-
 @pytest.mark.release
-def test_answers_that_take_too_long(hasty):
-    assert hasty.error(ENDLESS, 504)["code"] == "timeout"
-    response = hasty.send("POST", "/v1/completions", {**ENDLESS, "stream": True})
-    assert response.status == 200
-    *chunks, last, end = response.all.decode().split("\n\n")
-    assert len(chunks) > 1
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
-    assert end == ""
-    hasty.wait_until_empty()
-
-
-def test_heads_that_do_not_come(hasty):
-    """None of three, which wait at the same time."""
-    begin = time.monotonic()
-    with contextlib.ExitStack() as open_ones:
-        beginnings = (b"", b"GET /hea", b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nx: ")
-        for connection in [open_ones.enter_context(hasty.raw(sent)) for sent in beginnings]:
-            assert connection.recv(1000) == b""
-            assert 0.5 < time.monotonic() - begin < LIMITS.head_seconds
-
-
-def test_more_connections_than_may_be(hasty):
-    waiting = [hasty.raw(b"") for _ in range(6)]
-    assert hasty.get("/health").status == 503
-    for connection in waiting:
-        connection.close()
-    until(lambda: hasty.get("/health").status == 200, "connections are free again")
-
-
-@pytest.mark.release
-def test_a_client_that_does_not_read(make_engine):
-    """Its answer is given up; meanwhile the others are answered."""
-    limits = LIMITS.__class__(length=300_000, max_tokens=200_000, choices=16, read_seconds=1.0)
+def test_answers_that_take_too_long(make_engine):
+    limits = LIMITS.__class__(length=300_000, max_tokens=200_000, choices=16, answer_seconds=1.0)
     with serving(make_engine(), limits) as client:
-        connection = socket.socket()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(("127.0.0.1", client.port))
-        with connection:
-            connection.sendall(post_bytes({**ENDLESS, "stream": True, "n": 2, "logprobs": 0}))
-            client.wait_for("engine_running", 2)
-            client.wait_for("engine_running", 0)
-            assert client.text(prompt="a", max_tokens=3)
-            client.wait_for("open_completions", 0)
-
-
-@pytest.mark.release
-def test_a_client_that_reads_slowly(make_engine):
-    """It is answered for as long as it reads, though more is always waiting for it."""
-    limits = LIMITS.__class__(length=300_000, max_tokens=200_000, choices=16, read_seconds=1.0)
-    with serving(make_engine(), limits) as client:
-        connection = socket.socket()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.settimeout(PATIENCE)
-        connection.connect(("127.0.0.1", client.port))
-        with connection:
-            connection.sendall(post_bytes({**ENDLESS, "stream": True, "n": 2, "logprobs": 0}))
-            end = time.monotonic() + 4 * limits.read_seconds
-            while time.monotonic() < end:
-                assert connection.recv(1024), "the answer was cut"
-                time.sleep(0.05)
+        assert client.error(ENDLESS, 504)["code"] == "timeout"
+        response = client.send("POST", "/v1/completions", {**ENDLESS, "stream": True})
+        *chunks, last, end = response.all.decode().split("\n\n")
+        assert len(chunks) > 1
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
+        assert end == ""
         client.wait_until_empty()
 
 
-def test_draining(make_engine):
+@pytest.mark.release
+def test_a_client_that_does_not_read(make_engine, monkeypatch):
+    """Its answer is given up; meanwhile the others are answered, and its connection ends with the server."""
+    monkeypatch.setattr(worker, "CAPACITY", 32)
+    with serving(make_engine(), LIMITS, drain_seconds=1) as client, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", client.port))
+        connection.sendall(post_bytes({**ENDLESS, "stream": True, "n": 2, "logprobs": 0}))
+        client.wait_for("engine_running", 2)
+        client.wait_for("engine_running", 0)
+        assert client.text(prompt="a", max_tokens=3)
+
+
+def test_more_connections_than_may_be(make_engine):
+    with serving(make_engine(), LIMITS, connections=2) as client:
+        waiting = [client.raw(b"") for _ in range(2)]
+        assert client.get("/health").status == 503
+        for connection in waiting:
+            connection.close()
+        client.wait_until_up()
+
+
+def test_stopping(make_engine):
     """What is being answered is finished, nothing new begins."""
     answers = []
     with serving(slowly(make_engine()), LIMITS) as client:
@@ -134,10 +94,10 @@ def test_draining(make_engine):
         for thread in threads:
             thread.start()
         client.wait_for("engine_running", 2)
-        client.service.draining = True
-        # Refused while the two are answered, or not even connected to after them.
-        with contextlib.suppress(OSError):
-            assert client.send("POST", "/v1/completions", asked).status == 503
+        client.server.should_exit = True
+        with contextlib.suppress(OSError):  # not connected to, or refused if it was quicker
+            while True:
+                client.get("/health")
         for thread in threads:
             thread.join(PATIENCE)
     texts = [

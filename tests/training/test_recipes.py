@@ -88,7 +88,7 @@ def test_the_programs_of_a_recipe_can_be_built(path):
 
 
 def test_printed_commands_are_the_recipes():
-    """A command of docs/results.md that trains a model of the Pile takes its recipe, and adds data alone."""
+    """A command of papers/results that trains a model of the Pile takes its recipe, and adds data alone."""
     lines = {
         line for name in names() for line in table(name).measure if "train.lm" in line and "pile/" in line
     }

@@ -5,7 +5,7 @@ Fixtures give these arguments, and so do the entries of a config.json (`authors_
 
 from typing import Any
 
-from based_jax.convert.entries import flag, fraction, number, size
+from based_jax.convert.config_values import flag, fraction, number, size
 from based_jax.convert.references.linear_attention import linear_attention
 from based_jax.convert.references.mixer import Meta, TorchMixer
 from based_jax.convert.tables import GATED_CONV, LINEAR_ATTENTION, SHORT_CONV, SOFTMAX_ATTENTION

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from based_jax.convert.entries import flag, number, size
+from based_jax.convert.config_values import flag, number, size
 from based_jax.convert.options import expect_known, tables
 from based_jax.convert.references.mixer import Meta
 from based_jax.models import MixerSpec

@@ -13,7 +13,7 @@ from flax import linen as nn
 from based_jax import mixers
 from based_jax.convert import tables
 from based_jax.convert.authors_config import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, kind, model_config
-from based_jax.convert.entries import size
+from based_jax.convert.config_values import size
 from based_jax.convert.layouts import Rules, Shapes
 from based_jax.convert.options import expect_known
 from based_jax.convert.references import based

@@ -5,7 +5,7 @@ Mixers that are not causal in Zoology are built the same way here.
 
 from typing import Any
 
-from based_jax.convert.entries import fraction, size
+from based_jax.convert.config_values import fraction, size
 from based_jax.convert.layouts import Layout, Rule, Rules, dense, same, vector
 from based_jax.convert.references.mixer import Meta, TorchMixer, to_ours
 from based_jax.convert.tables import SOFTMAX_ATTENTION

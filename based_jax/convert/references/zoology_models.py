@@ -8,7 +8,7 @@ mixer.
 from typing import Any
 
 from based_jax.convert import tables
-from based_jax.convert.entries import Config, flag, number, size
+from based_jax.convert.config_values import Config, flag, number, size
 from based_jax.convert.layouts import Rules, Shapes, dense, linear, rekeyed, vector
 from based_jax.convert.options import expect_known
 from based_jax.convert.options import tables as tables_of_options

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Int64
 
 from based_jax.data.packed import PackedTokens
-from based_jax.data.shards.order import GROUP, Order
 from based_jax.data.shards.permutation import make_key
 from based_jax.data.shards.rows import Packing, pack_as_stored, pack_permuted, read_segments, read_tokens
+from based_jax.data.shards.shuffle import GROUP, Order
 from based_jax.data.streams import TokenStream
 
 SHUFFLES = ("documents", "windows")

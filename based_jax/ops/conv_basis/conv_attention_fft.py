@@ -38,7 +38,7 @@ PRODUCTS = 256
 
 FFT_COST = 4.0
 """Time of an operation in a transform, relative to one in a matrix product. Measured on a CPU at break-even
-with exact attention (docs/conv_basis.md): 6.9 for 512 tokens, 3.4 for 1,024, 2.1 for 2,048."""
+with exact attention (papers/conv_basis/README.md): 6.9 for 512 tokens, 3.4 for 1,024, 2.1 for 2,048."""
 
 
 class Segments(NamedTuple):

@@ -17,8 +17,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from based_jax.command import name_of
 from based_jax.validate import expect, expect_ranges
-from pallas_kernels.flags import name_of
 
 # Variables that schedulers set in each process: the number of processes, the index of this one, and for SLURM
 # one that is only set under srun, not in the batch script itself.

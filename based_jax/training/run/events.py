@@ -1,7 +1,7 @@
 """Write TensorBoard event files of scalars synchronously.
 
-The `SummaryWriter` of tensorboardX writes in a thread: a full disk ends that thread, and the run then waits for it
-forever.
+The `SummaryWriter` of tensorboardX writes in a thread. A full disk ends that thread, and the run then
+waits for it forever.
 """
 
 import math

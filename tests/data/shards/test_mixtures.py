@@ -12,7 +12,7 @@ from based_jax.data import train_iterator
 from based_jax.data.shards.batches import ShuffledWindows
 from based_jax.data.shards.mixtures import Mixture, assign, parse_mixture
 from based_jax.data.shards.permutation import make_key
-from tests.data.shards.test_order import LENGTH, rows_of, several, stream_of
+from tests.data.shards.test_shuffle import LENGTH, rows_of, several, stream_of
 
 WEIGHTS = st.lists(st.integers(1, 10**6).map(lambda n: Fraction(n, 1000)), min_size=1, max_size=6)
 

@@ -23,8 +23,8 @@ from based_jax.data.shards.manifest import FILE, HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.training.commands.tokenize import PROG, main
 from tests.commands import run_here
-from tests.conftest import ROOT
 from tests.data.shards.megatron import write_megatron
+from tests.floors import ROOT
 
 TEXTS = [f"text {n} " * (n % 7 + 1) + "é\n" for n in range(40)]
 NONE = HeldOutRule(0.0, None, None)

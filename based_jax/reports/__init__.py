@@ -1,1 +1,0 @@
-"""Write a page of the published numbers next to ours: ``python -m based_jax.reports``."""

@@ -1,0 +1,342 @@
+"""Count what the kernels of Taylor attention must move and compute, as formulas: the bound of every timing.
+
+Bytes are compulsory traffic with the device's memory: each operand once per kernel, each result once. FLOPs
+are those of the matmuls that are issued, with the padding of keys and features for the tensor cores.
+Letters as in `based_jax.typing`; C tokens of a chunk, L tokens of a block, R rows of the kernels' state.
+
+`python -m benchmarks.gpu.io_model` prints the table of docs/kernels.md.
+"""
+
+import math
+from dataclasses import dataclass
+
+from benchmarks.gpu.rates import GPUS
+
+FLOAT32 = 4
+"""Bytes of a running sum, a normaliser or its gradient, whatever the inputs' dtype."""
+
+STATE_ROWS = ((8, 32, 32), (16, 128, 32), (24, 320, 64), (32, 512, 64))
+"""Key sizes up to the first number: rows of pure products, and rows of the mixed tile after them."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes and FLOPs of one call."""
+
+    bytes: float
+    flops: float
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.bytes + other.bytes, self.flops + other.flops)
+
+    def seconds(self, bandwidth: float, rate: float) -> float:
+        """Return the least time at `bandwidth` bytes/s and `rate` FLOP/s: memory and tensor cores overlap."""
+        return max(self.bytes / bandwidth, self.flops / rate)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One call of Taylor attention."""
+
+    batch: int
+    length: int
+    heads: int
+    key_size: int = 16
+    value_size: int = 64
+    itemsize: int = 2
+    """bytes per number of q, k, v, y"""
+    block: int | None = None
+    """L; None is one block, the serial walk"""
+    chunk: int = 64
+    """C"""
+    value_tile: int = 64
+    """value channels per program; features are built once per tile"""
+
+    @property
+    def tokens(self) -> int:
+        """Number of pairs of a token and a head."""
+        return self.batch * self.length * self.heads
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks per row and head."""
+        return 1 if self.block is None else math.ceil(self.length / self.block)
+
+    @property
+    def state_rows(self) -> int:
+        """R, zero rows included."""
+        return sum(_rows(self.key_size))
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes per row and head: sums phi(k) v^T, moments of the keys and their count, float32."""
+        moments = (_padded(self.key_size) + 1) * _rows(self.key_size)[1]
+        return FLOAT32 * (self.state_rows * self.value_size + moments)
+
+    def states(self, count: int) -> int:
+        """Return the bytes of `count` states per row and head."""
+        return self.batch * self.heads * count * self.state_bytes
+
+    def cost(self, keys: int, values: int, numbers: int, states: int, flops: float) -> Cost:
+        """Cost of `keys`, `values`, float32 `numbers` and FLOPs per token, of `states` per row and head."""
+        size = self.itemsize * (keys * self.key_size + values * self.value_size) + FLOAT32 * numbers
+        return Cost(self.tokens * size + self.states(states), self.tokens * flops)
+
+
+def symmetric_size(key_size: int) -> int:
+    """Return F, the number of symmetric features of a key: 153 for 16 channels."""
+    return 1 + key_size + key_size * (key_size + 1) // 2
+
+
+def key_sums(sizes: Sizes) -> Cost:
+    """Pass 1: k, v in, a state out per block but the last."""
+    return sizes.cost(1, 1, 0, sizes.blocks - 1, _build(sizes) + _add(sizes))
+
+
+def scan(sizes: Sizes) -> Cost:
+    """Pass 2: the blocks' states in, the initial state of each block out."""
+    return Cost(0 if sizes.blocks == 1 else sizes.states(2 * sizes.blocks - 1), 0)
+
+
+def outputs(sizes: Sizes) -> Cost:
+    """Pass 3, or all with one block: q, k, v and the blocks' states in, y and reciprocal normalisers out."""
+    scores = _pairs(sizes, keys=1, values=1)
+    return sizes.cost(2, 2, 1, _incoming(sizes), 2 * _build(sizes) + _read(sizes) + _add(sizes) + scores)
+
+
+def normaliser_gradient(sizes: Sizes) -> Cost:
+    """dd = -(dy . y) / normaliser, by the compiler: dy, y and a number in, a number out."""
+    return sizes.cost(0, 2, 2, 0, 2 * sizes.value_size)
+
+
+def dq(sizes: Sizes) -> Cost:
+    """q, k, v, dy, two numbers and the states of the forward pass in, dq out."""
+    work = 3 * _build(sizes) + _read(sizes) + _add(sizes) + _pairs(sizes, keys=2, values=1)
+    return sizes.cost(3, 2, 2, _incoming(sizes), work)
+
+
+def query_sums(sizes: Sizes) -> Cost:
+    """q, dy and two numbers in, a sum over the queries out per block but the first."""
+    return sizes.cost(1, 1, 2, sizes.blocks - 1, _build(sizes) + _add(sizes))
+
+
+def dk(sizes: Sizes) -> Cost:
+    """q, k, v, dy, two numbers and the sums over later queries in, dk out."""
+    return dq(sizes)
+
+
+def dv(sizes: Sizes) -> Cost:
+    """q, k, dy, two numbers and the sums over later queries in, dv out."""
+    work = 2 * _build(sizes) + _read(sizes) + _add(sizes) + _pairs(sizes, keys=1, values=1)
+    return sizes.cost(2, 2, 2, _incoming(sizes), work)
+
+
+def forward(sizes: Sizes) -> Cost:
+    """The kernels of one call; with one block `outputs` alone."""
+    return (Cost(0, 0) if sizes.blocks == 1 else key_sums(sizes) + scan(sizes)) + outputs(sizes)
+
+
+def backward(sizes: Sizes) -> Cost:
+    """The kernels of the gradients of q, k and v; the blocks' states are recomputed."""
+    walks = normaliser_gradient(sizes) + dq(sizes) + dk(sizes) + dv(sizes)
+    if sizes.blocks == 1:
+        return walks
+    return key_sums(sizes) + scan(sizes) + query_sums(sizes) + scan(sizes) + walks
+
+
+def taylor_step(
+    batch: int,
+    heads: int,
+    key_size: int = 16,
+    value_size: int = 64,
+    itemsize: int = 2,
+    state_itemsize: int = 4,
+) -> Cost:
+    """One token: the state in and out once, q, k, v in, y out; vector arithmetic."""
+    features = symmetric_size(key_size)
+    state = 2 * features * (value_size + 1) * state_itemsize
+    tokens = itemsize * (2 * key_size + 2 * value_size)
+    return Cost(batch * heads * (state + tokens), batch * heads * 4 * features * (value_size + 1))
+
+
+def window_step(
+    batch: int, heads: int, window: int = 64, size: int = 64, kv_heads: int | None = None, itemsize: int = 2
+) -> Cost:
+    """One token: the other slots in, new k and v in and written, q in and y out; K = V = `size`."""
+    kv_heads = heads if kv_heads is None else kv_heads
+    numbers = 2 * size * (window - 1 + 2) + 2 * size * heads // kv_heads
+    return Cost(batch * kv_heads * itemsize * numbers, batch * heads * 4 * window * size)
+
+
+def row_products(length: int, columns: int, results: int, itemsize: int = 2) -> Cost:
+    """One row of `length` numbers times matrices of `columns` in all; both are read, results written."""
+    return Cost(itemsize * (length * columns + length + results), 2 * length * columns)
+
+
+def conv_step(batch: int, channels: int, taps: int, halves: int = 1, itemsize: int = 2) -> Cost:
+    """One token of a short convolution: T - 1 inputs in and out, 1 or 2 `halves` in, y out; the taps."""
+    numbers = 2 * (taps - 1) + halves + 1
+    return Cost(itemsize * channels * (batch * numbers + taps), 0)
+
+
+@dataclass(frozen=True)
+class WindowSizes:
+    """One call of window attention."""
+
+    batch: int
+    length: int
+    heads: int
+    kv_heads: int
+    left: int
+    """number of past keys that a query sees"""
+    key_size: int = 64
+    value_size: int = 64
+    itemsize: int = 2
+    queries: int = 64
+    """queries per block"""
+    keys: int = 32
+    """keys per block"""
+
+    def cost(self, queries: int, keys: int, numbers: int, products: int) -> Cost:
+        """Cost of arrays like q or y, arrays like k or v, float32 numbers per query, products of q and k.
+
+        A query is multiplied with whole blocks of keys, and those of its own block of queries.
+        """
+        tokens, width = self.batch * self.length, (self.key_size + self.value_size) / 2
+        size = self.itemsize * width * (queries * self.heads + keys * self.kv_heads)
+        pairs = math.ceil(self.left / self.keys) * self.keys + self.queries
+        return Cost(
+            tokens * (size + FLOAT32 * numbers * self.heads),
+            tokens * self.heads * pairs * 2 * width * products,
+        )
+
+
+def window_outputs(sizes: WindowSizes) -> Cost:
+    """q, k, v in, y and log-sums out."""
+    return sizes.cost(queries=2, keys=2, numbers=1, products=2)
+
+
+def window_dq(sizes: WindowSizes) -> Cost:
+    """q, k, v, y, dy and log-sums in, dq and dy . y out."""
+    return sizes.cost(queries=4, keys=2, numbers=2, products=3)
+
+
+def window_dkv(sizes: WindowSizes) -> Cost:
+    """q, k, v, dy and two numbers in, dk and dv out."""
+    return sizes.cost(queries=2, keys=4, numbers=2, products=4)
+
+
+def framework_baseline(sizes: Sizes) -> Cost:
+    """The paper's baseline (section 4.1): the framework's feature map, then a fused causal dot product.
+
+    2 B H N D elements written and read again for phi(q) and phi(k), v read and y written; D = 1 + K + K^2.
+    """
+    mapped = 1 + sizes.key_size + sizes.key_size**2
+    size = sizes.itemsize * (4 * mapped + 2 * sizes.value_size)
+    return Cost(sizes.tokens * size, sizes.tokens * 4 * mapped * sizes.value_size)
+
+
+def fused_ideal(sizes: Sizes) -> Cost:
+    """The paper's fused kernel: q, k, v read and y written, the symmetric features' matmuls and no others."""
+    size = sizes.itemsize * (2 * sizes.key_size + 2 * sizes.value_size)
+    return Cost(
+        sizes.tokens * size, sizes.tokens * 4 * symmetric_size(sizes.key_size) * (sizes.value_size + 1)
+    )
+
+
+def softmax(sizes: Sizes) -> Cost:
+    """Causal softmax attention with K = V: q, k, v in, y out; half of the N x N pairs, 4 V FLOPs each."""
+    size = 4 * sizes.itemsize * sizes.value_size
+    return Cost(sizes.tokens * size, sizes.tokens * 2 * sizes.value_size * (sizes.length + 1))
+
+
+def _rows(key_size: int) -> tuple[int, int]:
+    """Return the rows of pure products, and of the mixed tile."""
+    return next((products, mixed) for limit, products, mixed in STATE_ROWS if key_size <= limit)
+
+
+def _padded(key_size: int) -> int:
+    """Return K as padded for a matmul."""
+    return 16 if key_size <= 16 else 32
+
+
+def _tiles(sizes: Sizes) -> int:
+    return math.ceil(sizes.value_size / sizes.value_tile)
+
+
+def _incoming(sizes: Sizes) -> int:
+    return 0 if sizes.blocks == 1 else sizes.blocks
+
+
+def _build(sizes: Sizes) -> float:
+    """FLOPs per token of one side's features, two products with constant matrices; or of their gradient."""
+    return _tiles(sizes) * 4 * _padded(sizes.key_size) * sizes.state_rows
+
+
+def _add(sizes: Sizes) -> float:
+    """FLOPs per token of adding it to the state and to the moments."""
+    return (
+        _tiles(sizes)
+        * 2
+        * (sizes.state_rows * sizes.value_tile + _padded(sizes.key_size) * _rows(sizes.key_size)[1])
+    )
+
+
+def _read(sizes: Sizes) -> float:
+    """FLOPs per token of reading the state and the moments, or of the features' gradient."""
+    return _add(sizes)
+
+
+def _pairs(sizes: Sizes, keys: int, values: int) -> float:
+    """FLOPs per token of products between the tokens of a chunk; both triangles are computed.
+
+    `keys` products contract or make the channels of keys (the scores are one), `values` those of values.
+    """
+    width = keys * _padded(sizes.key_size) + values * sizes.value_tile
+    return _tiles(sizes) * 2 * sizes.chunk * width
+
+
+DEVICES = ("H100", "H200")
+"""Columns of the table, see `rates`. `python -m benchmarks gpu` measures what a copy and a matmul reach."""
+
+REFERENCE = Sizes(batch=16, length=32768, heads=16)
+"""The published kernels' largest case."""
+
+
+def table() -> str:
+    """Return Markdown: each kernel per token and head, and the reference case's least time on each device."""
+    serial = REFERENCE
+    blocks = Sizes(REFERENCE.batch, REFERENCE.length, REFERENCE.heads, block=4096)
+    rows = [
+        ("key_sums, L = 4096", key_sums(blocks)),
+        ("scan, L = 4096", scan(blocks)),
+        ("outputs, L = 4096", outputs(blocks)),
+        ("**forward, L = 4096**", forward(blocks)),
+        ("**forward, L = N** (outputs alone)", forward(serial)),
+        ("dd", normaliser_gradient(serial)),
+        ("dq, L = N", dq(serial)),
+        ("dk, L = N", dk(serial)),
+        ("dv, L = N", dv(serial)),
+        ("**backward, L = N**", backward(serial)),
+        ("**backward, L = 4096** (all passes again)", backward(blocks)),
+        ("paper: fused, forward", fused_ideal(serial)),
+        ("paper: framework map, forward", framework_baseline(serial)),
+    ]
+    heading = [
+        "kernel",
+        "bytes",
+        "FLOPs",
+        *(f"{device} memory, ms" for device in DEVICES),
+        "tensor cores, ms",
+    ]
+    lines = [heading, ["---"] + ["---:"] * (len(heading) - 1)]
+    for name, cost in rows:
+        per_token = [f"{cost.bytes / serial.tokens:,.0f}", f"{cost.flops / serial.tokens:,.0f}"]
+        times = [cost.bytes / GPUS[device].bandwidth for device in DEVICES]
+        times.append(cost.flops / GPUS["H200"].products)  # the H100's, too: the same processor
+        lines.append([name, *per_token, *(f"{1e3 * seconds:.2f}" for seconds in times)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,182 @@
+"""What GPUs were measured to do: reports on disk, and the newest row of each case by GPU."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.gpu import journal
+from pallas_kernels import devices as gpus
+from pallas_kernels.checks import expect
+
+READ = ("gpu", "decode", "tune", "timings", "profile")
+"""Commands whose reports are adopted, and what was timed or profiled beside them."""
+
+RESULTS = "benchmarks/results"
+"""Folder of a checkout with a folder of reports per device."""
+
+GPUS = ("gpu", "cuda", "rocm")
+"""JAX's names of the platform."""
+
+Row = Mapping[str, Any]
+
+Found = Mapping[tuple[str, str], Row]
+"""by step and candidate"""
+
+PANEL_BATCH = 4
+"""Rows of the figure: Based, Figure 5, has its lengths at this batch."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report and its properties."""
+
+    path: Path
+    content: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """The command that wrote it."""
+        return self.content["benchmark"]
+
+    @property
+    def device(self) -> str:
+        """Name of the device, such as "NVIDIA H200"."""
+        return self._device[0]
+
+    @property
+    def capability(self) -> str:
+        """Compute capability of the GPU; "any" in a rehearsal elsewhere.
+
+        Raises:
+            ValueError: it is not known.
+        """
+        device, platform = self._device
+        family = gpus.family(device)
+        if platform.lower() not in GPUS:
+            return "any"
+        if family is None:
+            raise ValueError(f"{self.path}: device = {self.device!r}: expected a GPU of devices.FAMILIES")
+        return family.capability
+
+    @property
+    def date(self) -> str:
+        """Time of its start; sorts by time."""
+        return str(self.content["machine"].get("date", ""))
+
+    @property
+    def _device(self) -> tuple[str, str]:
+        """Kind and platform of the device."""
+        machine, settings = self.content["machine"], self.content.get("settings", {})
+        if self.kind == "decode":
+            return str(settings.get("device_kind", "")), str(settings.get("device", ""))
+        return str(machine.get("device", "")), str(machine.get("platform", ""))
+
+    def refusal(self) -> str | None:
+        """Return why its numbers must not be taken for those of a GPU, or None."""
+        settings, (device, platform) = self.content.get("settings", {}), self._device
+        if tried := [name for name in ("quick", "interpret") if settings.get(name)]:
+            return f"the run had --{' --'.join(tried)}, so it measured nothing"
+        if not device:
+            return "names no device: the run ended before it measured anything"
+        return None if platform.lower() in GPUS else f"measured on {device!r} ({platform}), which is no GPU"
+
+
+class Device(NamedTuple):
+    """What was measured on one kind of GPU."""
+
+    name: str
+    reports: tuple[Report, ...]
+    """the oldest first"""
+
+    def rows(self, section: str) -> Found:
+        """Return the newest row of each step and candidate of a section that has a time or a verdict."""
+        found: dict[tuple[str, str], Row] = {}
+        for report in self.of("timings", "gpu"):
+            for row in report.content["rows"]:
+                if row["section"] == section and row["status"] in ("measured", "passed", "wrong"):
+                    in_torch = section == "torch" and not row["step"].startswith("train")
+                    step = f"{row['step']} B{row['batch']} N{row['length']}" if in_torch else row["step"]
+                    found[step, row["what"]] = row
+        return found
+
+    def of(self, *kinds: str) -> list[Report]:
+        """Return the reports of these commands, the oldest first."""
+        return [report for report in self.reports if report.kind in kinds]
+
+    def source(self, *kinds: str) -> str:
+        """Return the GPU, and the releases of jax and the dates of its reports of these commands."""
+        machines = [report.content["machine"] for report in self.of(*kinds)]
+        releases = ", ".join(sorted({str(machine["jax"]) for machine in machines}))
+        dates = ", ".join(sorted({str(machine["date"])[:10] for machine in machines}))
+        return f"{self.name}, jax {releases}, {dates}"
+
+    def summary(self) -> list[Any]:
+        """Return the targets of the newest report of `benchmarks gpu`: what, wanted, measured there."""
+        return self.of("gpu")[-1].content["summary"]["tables"]["targets"] if self.of("gpu") else []
+
+    def targets(self) -> dict[str, str]:
+        """Return target -> its newest measurement, by `benchmarks gpu`."""
+        found: dict[str, str] = {}
+        for report in self.of("gpu"):
+            for what, _, value in report.content["summary"]["tables"]["targets"]:
+                if value is not None:
+                    found[what] = value
+        return found
+
+    def checks(self) -> int:
+        """Return the number of comparisons with float64 that the reports list, made or not."""
+        rows = [row for report in self.of("gpu") for row in report.content["rows"]]
+        return len({row["step"] for row in rows if row["section"] in ("correctness", "mosaic")})
+
+
+def devices(reports: Sequence[Report]) -> list[Device]:
+    """Return the GPUs in order of their names; `reports` are sorted by date."""
+    names = sorted({report.device for report in reports})
+    return [Device(name, tuple(x for x in reports if x.device == name)) for name in names]
+
+
+def read(folder: Path, rehearsal: bool) -> list[Report]:
+    """Return every report in a directory and its subdirectories, the oldest first."""
+    paths = sorted(folder.rglob("*.json"))
+    expect(len(paths) > 0, "DIR", str(folder), "a directory with reports, NAME.json")
+    reports = [Report(path, journal.load(path, READ)) for path in paths]
+    for report in reports:
+        if not rehearsal and (reason := report.refusal()):
+            raise ValueError(f"{report.path}: {reason}")
+    return sorted(reports, key=lambda report: report.date)
+
+
+def kept(changes: Mapping[Path, str], tree: Path, rehearsal: bool = False) -> list[Report]:
+    """Return the reports of GPUs in the tree, with those of `changes`, the oldest first."""
+    results = tree / RESULTS
+    texts = {path: path.read_text() for path in sorted(results.glob("*/*.json"))}
+    texts |= {path: text for path, text in changes.items() if path.is_relative_to(results)}
+    contents = {path: json.loads(text) for path, text in texts.items()}
+    found = [Report(path, content) for path, content in contents.items() if content.get("benchmark") in READ]
+    found = [report for report in found if rehearsal or report.refusal() is None]
+    return sorted(found, key=lambda report: report.date)
+
+
+def folder(device: str) -> str:
+    """Return the name of a device's folder of reports: "NVIDIA H100 80GB HBM3" -> "h100"."""
+    family = gpus.family(device)
+    if family is not None:
+        device = max((name for name in family.names if device.startswith(name)), key=len)
+    words = "".join(c if c.isalnum() else " " for c in device.removeprefix("NVIDIA").lower()).split()
+    return "_".join(words)
+
+
+def figure_facts(device: Device) -> str:
+    """Return what the figure's panel of this GPU shows."""
+    return f"one op on {device.source('gpu')}, bfloat16, {PANEL_BATCH} rows of 16 heads"
+
+
+def panel_times(device: Device) -> dict[str, dict[int, float]]:
+    """Return candidate -> length -> seconds of a forward and backward pass, for the figure."""
+    found: dict[str, dict[int, float]] = {}
+    for (_, what), row in sorted(device.rows("backward").items(), key=lambda item: item[1]["length"]):
+        if row["batch"] == PANEL_BATCH:
+            found.setdefault(what, {})[row["length"]] = row["seconds"]
+    return found

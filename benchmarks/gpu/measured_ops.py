@@ -1,0 +1,290 @@
+"""The pages' tables of the ops on GPUs, and the lists of where they lose; see `adopt`."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks import tables
+from benchmarks.gpu.choices import AXES, GAIN, LAST, PAIRS
+from benchmarks.gpu.measured import Device, Found, Report, Row
+from benchmarks.gpu.trials import MEASURED
+from benchmarks.tables import MISSING, significant
+
+CANDIDATES = {
+    "mosaic": "ours, Mosaic",
+    "pallas": "ours, Pallas",
+    "triton": "ours, jax-triton",
+    "xla": "ours, XLA",
+    "cumulative_sum": "cumulative sum",
+    "fla_parallel_based": "fla, parallel",
+    "fla_fused_chunk_based": "fla, fused chunk",
+    "softmax_cudnn": "softmax, cuDNN",
+}
+"""Candidates of `benchmarks gpu` -> headings."""
+
+LARGE = "B16 N32768"
+"""The size of the estimates and of the lower bounds that the lists name."""
+
+
+def attention(device: Device) -> Iterator[str]:
+    """Time of causal attention by size."""
+    yield (
+        f"{device.source('gpu')}, bfloat16, 16 heads, Taylor attention with K = 16 and V = 64, softmax "
+        "attention with 64 channels; B rows of N tokens; milliseconds, medians, in turns."
+    )
+    forward, backward = (_with_torch(device, section) for section in ("forward", "backward"))
+    yield from _titled("Forward:", forward)
+    yield from _titled("Forward and backward:", backward)
+    hopper = device.rows("mosaic_forward")
+    apart = {key: row for key, row in hopper.items() if (key[0], "mosaic") not in forward}
+    yield from _titled("Forward, the kernels for Hopper and the portable ones in turns:", apart)
+    if any(what.startswith("fla_") for _, what in forward):
+        yield "fla: flash-linear-attention, called from torch in a process of its own, launches included."
+
+
+def _with_torch(device: Device, section: str) -> Found:
+    """Return a section's rows with those of flash-linear-attention, which has its own process."""
+    theirs = {
+        (step.removeprefix(f"{section} "), what): row
+        for (step, what), row in device.rows("torch").items()
+        if step.startswith(f"{section} ") and what.startswith("fla_")
+    }
+    return {**device.rows(section), **theirs}
+
+
+def _titled(title: str, rows: Found) -> Iterator[str]:
+    """Yield a table of milliseconds by size and candidate, unless there is no row."""
+    names = [name for name in CANDIDATES if any(name == what for _, what in rows)]
+    body = [[step, *(milliseconds(rows.get((step, name))) for name in names)] for step in _steps(rows)]
+    if body:
+        yield title
+        yield tables.table(["", *(CANDIDATES[name] for name in names)], body)
+
+
+def _size(step: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", step))
+
+
+def _steps(rows: Iterable[tuple[str, str]]) -> list[str]:
+    return sorted({step for step, _ in rows}, key=_size)
+
+
+def milliseconds(row: Row | None, scale: float = 1e3) -> str:
+    """Return a row's time for a table, in milliseconds or other units per second."""
+    if row is None:
+        return MISSING
+    value = scale * row["seconds"]
+    return f"{value:.3f}" if value < 1 else significant(value)
+
+
+def attention_losses(device: Device) -> Iterator[str]:
+    """Where the kernels of attention miss what was wanted."""
+    forward, backward = device.rows("forward"), device.rows("backward")
+    hopper = {**device.rows("mosaic_forward"), **forward}
+    lines = []
+    shares = [
+        f"{words} {row['bound_fraction']:.0%}"
+        for words, row in (
+            ("Pallas forward", forward.get((LARGE, "pallas"))),
+            ("Mosaic forward", hopper.get((LARGE, "mosaic"))),
+            ("forward and backward", backward.get((LARGE, "pallas"))),
+        )
+        if row is not None
+    ]
+    if shares:
+        lines.append(
+            f"At {LARGE} the least time that the card's measured copy and matmul rates allow, as a share of "
+            f"the time: {', '.join(shares)}."
+        )
+    both = [step for step in _steps(forward) if {(step, "triton"), (step, "pallas")} <= forward.keys()]
+    ratios = [forward[step, "triton"]["seconds"] / forward[step, "pallas"]["seconds"] for step in both]
+    if ratios:
+        lines.append(
+            f"jax-triton takes {min(ratios):.2f} to {max(ratios):.2f} times as long as Pallas, forward, at "
+            f"the {len(ratios)} sizes measured."
+        )
+    lines += [*_block_sizes(device), *_profiled(device), *_missed(device, ("forward", "backward"))]
+    yield "\n".join(f"- {line}" for line in lines)
+
+
+def _block_sizes(device: Device) -> Iterator[str]:
+    """List what the newest report of block sizes gained over those in use before."""
+    for report in _tuned(device)[-1:]:
+        cases: dict[str, list[Row]] = {}
+        for row in report.content["rows"]:
+            if row["status"] == MEASURED:
+                cases.setdefault(row["case"], []).append(row)
+        fastest = [
+            min(rows, key=lambda row: row["seconds"] / row["reference_seconds"]) for rows in cases.values()
+        ]
+        gains = [
+            f"`{row['when']['kernel']}`{' with segments' * row['when']['packed']} "
+            f"{significant(1e3 * row['reference_seconds'])} to {significant(1e3 * row['seconds'])} ms"
+            for row in fastest
+            if row["reference_seconds"] >= GAIN * row["seconds"]
+        ]
+        if gains:
+            yield f"Block sizes of the portable kernels, before and after measuring them: {', '.join(gains)}."
+
+
+def _tuned(device: Device) -> list[Report]:
+    """Return the reports of the attention kernels' block sizes, the oldest first."""
+    reports = device.of("tune")
+    return [x for x in reports if any(row["op"] == "taylor_attention" for row in x.content["rows"])]
+
+
+def _profiled(device: Device) -> Iterator[str]:
+    """Describe by the newest profile how the portable kernels wait, or waited with other block sizes."""
+    for report in device.of("profile")[-1:]:
+        since = any(tuned.date > report.date for tuned in _tuned(device))
+        begins = "Before that, the portable kernels waited" if since else "The portable kernels wait"
+        first: dict[str, Row] = {}
+        for row in report.content["rows"]:
+            first.setdefault(row["kernel"], row["metrics"])
+        waits = [
+            f"`{name.removeprefix('taylor_')}` {found['Executed Ipc Active, inst/cycle']:.2f} and "
+            f"{found['No Eligible, %']:.0f} %"
+            for name, found in first.items()
+            if name != "taylor_scan"
+        ]
+        yield (
+            f"{begins} for loads: instructions that a multiprocessor executes in a cycle "
+            f"and share of cycles in which a scheduler has no warp to issue: {', '.join(waits)}."
+        )
+
+
+def _missed(device: Device, beginnings: tuple[str, ...]) -> list[str]:
+    """Return the targets that the newest measurement misses."""
+    return [
+        f"Target missed: {what}: wanted {wanted}, measured {measured.removesuffix(', missed')}."
+        for what, wanted, _ in device.summary()
+        if what.startswith(beginnings) and (measured := device.targets().get(what, "")).endswith(", missed")
+    ]
+
+
+def steps(device: Device) -> Iterator[str]:
+    """Time of the decoding steps by batch."""
+    yield (
+        f"{device.source('gpu')}, bfloat16, 16 heads of 64 channels (Taylor features of 16), a full window "
+        "of 64 keys without rotary positions; microseconds of a step in a loop inside one program, by batch:"
+    )
+    for title, section in (("`taylor_step`", "decode"), ("`window_step`", "window")):
+        found = {
+            (what.removesuffix(" loop"), row.get("state", "float32"), row["batch"]): row
+            for (_, what), row in device.rows(section).items()
+            if what.endswith(" loop")
+        }
+        batches = sorted({batch for *_, batch in found})
+        known = {(dtype, what) for what, dtype, _ in found}
+        kinds = [
+            (dtype, what)
+            for dtype in ("float32", "bfloat16")
+            for what in CANDIDATES
+            if (dtype, what) in known
+        ]
+        body = [
+            [
+                CANDIDATES[what] + (", bfloat16 state" if dtype == "bfloat16" else ""),
+                *(milliseconds(found.get((what, dtype, batch)), 1e6) for batch in batches),
+            ]
+            for dtype, what in kinds
+        ]
+        if body:
+            yield tables.table([title, *(f"{batch:,}" for batch in batches)], body)
+
+
+def step_losses(device: Device) -> Iterator[str]:
+    """Where the kernels of decoding lose."""
+    lines = []
+    for title, section in (("taylor_step", "decode"), ("window_step", "window")):
+        rows = {key: row for key, row in device.rows(section).items() if row.get("state") != "bfloat16"}
+        ours = {row["batch"]: row for (_, what), row in rows.items() if what == "pallas loop"}
+        for other in ("xla", "softmax_cudnn"):
+            theirs = {row["batch"]: row for (_, what), row in rows.items() if what == f"{other} loop"}
+            pairs = [
+                (batch, theirs[batch]["seconds"] / ours[batch]["seconds"])
+                for batch in sorted(ours)
+                if batch in theirs
+            ]
+            slower = [f"{batch:,} ({1 - ratio:.1%})" for batch, ratio in pairs if ratio < 0.995]
+            if slower:
+                name = CANDIDATES[other].removeprefix("ours, ")
+                lines.append(
+                    f"`{title}`, {name} takes less time than the kernel at batch {', '.join(slower)} of "
+                    f"{len(pairs)} batches measured."
+                )
+        if not ours:
+            continue
+        small, large = ours[min(ours)], ours[max(ours)]
+        lines.append(
+            f"`{title}` at batch {small['batch']}: a step takes {milliseconds(small, 1e6)} us, of which the "
+            f"card's copy rate explains {small['bound_fraction']:.1%}; at batch {large['batch']} "
+            f"{large['bound_fraction']:.0%}."
+        )
+    lines += _missed(device, ("decode", "window"))
+    yield "\n".join(f"- {line}" for line in lines)
+
+
+def checks(device: Device) -> Iterator[str]:
+    """How many comparisons of the kernels with float64 passed."""
+    found = [*device.rows("correctness").values(), *device.rows("mosaic").values()]
+    passed = sum(row["status"] == "passed" for row in found)
+    failed = len(found) - passed
+    text = f"{passed} of {device.checks()} comparisons of kernels with float64 passed, {failed} failed"
+    links = "[times](docs/benchmarks.md#on-a-gpu), [decoding](docs/decoding.md#on-a-gpu)"
+    yield f"- **{device.source('gpu')}**: {text}, the others were not made ({links})."
+
+
+KERNELS = {
+    "attention": "taylor_attention",
+    "window attention": "window_attention",
+    "step": "taylor_step",
+    "window": "window_step",
+}
+"""Beginning of a check's name -> kernel."""
+
+
+def errors(device: Device) -> Iterator[str]:
+    """Largest errors of the kernels against float64, by kernel and dtype."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for (step, _), row in {**device.rows("correctness"), **device.rows("mosaic")}.items():
+        if found := re.match(rf"({'|'.join(KERNELS)}) [KLW]\d.*?\b(bfloat16|float16|float32)\b", step):
+            precision = ' at "highest"' if "highest" in step else ""
+            backend = ", Mosaic forward" if step.endswith("mosaic") else ""
+            groups.setdefault((f"`{KERNELS[found[1]]}`{backend}", found[2] + precision), []).append(row)
+    yield f"{device.source('gpu')}:"
+    body = []
+    for names, rows in sorted(groups.items()):
+        values = [(name, value) for row in rows for name, value in row["errors"].items()]
+        gradients = [value for name, value in values if name.startswith("d")]
+        results = [value for name, value in values if not name.startswith("d")]
+        largest = [f"{max(found):.1e}" if found else MISSING for found in (results, gradients)]
+        body.append([*names, str(len(rows)), *largest, f"{rows[0]['tolerance']:g}"])
+    heads = ["kernel", "inputs", "checks", "results", "gradients", "tolerance"]
+    yield tables.table(heads, body, left=2)
+
+
+def defaults(backends: Mapping[str, Sequence[Row]]) -> str:
+    """Return what None picks where a measurement decides; `backends` has the table of each op."""
+    rows = []
+    for op in AXES:
+        pair = next(pair for pair in PAIRS.values() if pair.op == op)
+        for row in backends[op]:
+            when = ", ".join(f"{name} {_range(value)}" for name, value in row["when"].items())
+            other = pair.kernel if row["backend"] == pair.plain else pair.plain
+            cells = [
+                f"`{op}`",
+                row["device"],
+                when.replace("_", " "),
+                f'`"{row["backend"]}"`',
+                f'`"{other}"`',
+            ]
+            rows.append(cells)
+    return tables.table(["op", "compute capability", "where", "`None` picks", "instead of"], rows, left=5)
+
+
+def _range(value: Any) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    low, high = value
+    return f"from {low:,}" if high == LAST else f"{low:,} to {high:,}"

@@ -1,0 +1,137 @@
+"""Implementations of causal attention in JAX: our kernels, plain JAX, cuDNN."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import pallas_kernels
+from based_jax import ops
+from benchmarks.gpu import io_model
+from benchmarks.gpu.io_model import Sizes
+from benchmarks.gpu.sections.device import rates
+from benchmarks.gpu.sections.session import Session, UnavailableError
+from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
+from pallas_kernels.taylor_attention.function import block_length
+
+MEMORY_FRACTION = 0.75
+"""Share of the device's memory for the scratch of one candidate."""
+
+FORWARD = "forward"
+FORWARD_BACKWARD = "forward_backward"
+
+
+class Inputs:
+    """q, k, v and the gradient of y, or the first `count` of them; made on the device at the first use."""
+
+    def __init__(self, sizes: Sizes, key_size: int, count: int):
+        self._make = functools.partial(_arrays, sizes, key_size, count)
+        self.shapes = jax.eval_shape(self._make)
+
+    @functools.cached_property
+    def _made(self) -> list[jax.Array]:
+        return self._make()
+
+    def arrays(self) -> list[jax.Array]:
+        """Return the arrays, the same at every call."""
+        return self._made
+
+
+def attention(direction: str, sizes: Sizes, session: Session) -> list[Candidate]:
+    """List all of them, ours first. Softmax queries and keys have V channels, as in a Transformer."""
+    count = 3 if direction == FORWARD else 4
+    taylor, softmax = (Inputs(sizes, width, count) for width in (sizes.key_size, sizes.value_size))
+    limit, ideal, found = memory_limit(), ours_cost(sizes, direction), rates(session)
+
+    def row(
+        name: str, function: Callable[..., Any], inputs: Inputs, cost: io_model.Cost | None, needs: float = 0
+    ) -> Candidate:
+        def prepare() -> Prepared:
+            if needs > limit:
+                raise UnavailableError(f"needs {needs / 2**30:.0f} GiB")
+            run = function if direction == FORWARD else with_gradients(function)
+            return jitted(run, inputs.shapes, memory_limit=limit, make=inputs.arrays)
+
+        bound = None if cost is None else found.bound(cost)
+        return Candidate(name, prepare, {"direction": direction}, bound, ours=name in ("pallas", "mosaic"))
+
+    names = ("pallas", "mosaic", "triton", "xla")
+    rows = [row(name, _named(name), taylor, ideal) for name in names]
+    softmax_cost = None
+    if direction == FORWARD:
+        # XLA holds the products and their sums, and some of them twice.
+        needs = 3 * sizes.tokens * io_model.symmetric_size(sizes.key_size) * sizes.value_size * sizes.itemsize
+        rows.append(row("cumulative_sum", cumulative_sum, taylor, ideal, needs))
+        softmax_cost = io_model.softmax(sizes)
+    return [*rows, row("softmax_cudnn", softmax_for(session), softmax, softmax_cost)]
+
+
+def _arrays(sizes: Sizes, key_size: int, count: int) -> list[jax.Array]:
+    shape = (sizes.batch, sizes.length, sizes.heads)
+    widths = (key_size, key_size, sizes.value_size, sizes.value_size)[:count]
+    dtype = {2: jnp.bfloat16, 4: jnp.float32}[sizes.itemsize]
+    keys = jax.random.split(jax.random.key(0), 4)
+    return [jax.random.normal(key, (*shape, width), dtype) for key, width in zip(keys, widths, strict=False)]
+
+
+def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn (q, k, v, dy) into y and the gradients of q, k, v."""
+
+    def run(q: Any, k: Any, v: Any, dy: Any) -> Any:
+        y, pull_back = jax.vjp(function, q, k, v)
+        return y, *pull_back(dy)
+
+    return run
+
+
+def ours_cost(sizes: Sizes, direction: str) -> io_model.Cost:
+    """Return the bytes that our kernels move and the operations, with the block length that a call gets."""
+    block = block_length(sizes.batch * sizes.heads, sizes.length)
+    blocks = io_model.Sizes(**{**vars(sizes), "block": None if block >= sizes.length else block})
+    cost = io_model.forward(blocks)
+    return cost if direction == FORWARD else cost + io_model.backward(blocks)
+
+
+def memory_limit() -> float:
+    """Return the bytes of scratch memory that a candidate may need."""
+    stats = jax.devices()[0].memory_stats() or {}
+    return MEMORY_FRACTION * stats.get("bytes_limit", math.inf)
+
+
+def cumulative_sum(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Compute the framework's form (Based, Figure 5): mapped features, all prefix sums of phi(k) v^T."""
+    phi_q, phi_k = (ops.taylor_features(x) for x in (q, k))
+    sums = jnp.cumsum(phi_k[..., None] * v[..., None, :], axis=1)
+    normaliser = jnp.sum(phi_q * jnp.cumsum(phi_k.astype(jnp.float32), axis=1), axis=-1)
+    return (jnp.einsum("bnhf,bnhfv->bnhv", phi_q, sums) / normaliser[..., None]).astype(v.dtype)
+
+
+def softmax_for(session: Session, is_causal: bool = True) -> Callable[..., Any]:
+    """Return cuDNN's attention; JAX's own without a GPU."""
+    implementation: Any = "xla" if session.sizing.interpret else "cudnn"
+    return functools.partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation=implementation)
+
+
+def _named(implementation: str) -> Callable[..., Any]:
+    def run(q: Any, k: Any, v: Any) -> Any:
+        if implementation == "mosaic" and pallas_kernels.is_interpreted():
+            raise UnavailableError("the interpreter of Mosaic takes minutes")
+        require("taylor_attention", implementation, q, k, v)
+        return ops.taylor_attention(q, k, v, implementation=implementation)
+
+    return run
+
+
+def require(op: str, implementation: str, *arrays: Any) -> None:
+    """Check that the implementation can run here, on these arrays if given.
+
+    Raises:
+        UnavailableError: it cannot; the message has the reason.
+    """
+    try:
+        ops.implementation_for(op, *arrays, implementation=implementation)
+    except ValueError as error:
+        raise UnavailableError(str(error)) from None

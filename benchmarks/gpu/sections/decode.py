@@ -1,0 +1,142 @@
+"""Sections `decode` and `window`: one token, by batch (Based, Figures 6 and 7).
+
+"call" starts one step per call of the compiled function, as a framework's loop would; "loop" runs steps
+inside one program, as `generate` does, so that a step of some microseconds does not wait for its launch. The
+state is donated and updated in place.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax import ops
+from benchmarks.gpu import io_model
+from benchmarks.gpu.sections.candidates import require, softmax_for
+from benchmarks.gpu.sections.device import rates
+from benchmarks.gpu.sections.session import Session, Step, UnavailableError
+from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
+
+KEY_SIZE, SIZE, HEADS, WINDOW = 16, 64, 16, 64
+
+LOOP_STEPS = 32
+"""Number of tokens of one "loop" call."""
+
+POSITION = 750
+"""Number of tokens that every row has read: the window is full. The paper's last position."""
+
+BATCHES = (128, 1, 32, 512, 8, 64, 2, 4, 16, 256)
+"""Batches of Figures 6 and 7, those with a target first."""
+
+NARROW = (32, 128, 512)
+"""Batches that are also measured with a bfloat16 state."""
+
+One = Callable[..., tuple[jax.Array, Any]]
+
+
+def decode_steps(session: Session) -> list[Step]:
+    """List a step per batch."""
+    if session.sizing.quick:
+        return [_step("B2", _decode, 2, 1)]
+    steps = [_step(f"B{batch}", _decode, batch) for batch in BATCHES]
+    narrow = [_step(f"B{batch} bfloat16 state", _decode, batch, state="bfloat16") for batch in NARROW]
+    return [*steps[:4], *narrow, *steps[4:]]
+
+
+def window_steps(session: Session) -> list[Step]:
+    """List a step per batch."""
+    if session.sizing.quick:
+        return [_step("B2", _window, 2, 1)]
+    return [_step(f"B{batch}", _window, batch, window=WINDOW) for batch in BATCHES]
+
+
+def _step(name: str, rows: Callable[..., Any], batch: int, heads: int = HEADS, **facts: Any) -> Step:
+    facts = {"batch": batch, "heads": heads} | facts
+    dtype = facts.get("state", "float32")
+    return Step(name, candidates=partial(rows, batch, heads, dtype), facts=facts)
+
+
+def _decode(batch: int, heads: int, dtype: str, session: Session) -> list[Candidate]:
+    itemsize = jnp.dtype(dtype).itemsize
+    bound = rates(session).bound(io_model.taylor_step(batch, heads, KEY_SIZE, SIZE, state_itemsize=itemsize))
+    state = ops.init_taylor_state(batch, heads, KEY_SIZE, SIZE, jnp.dtype(dtype))
+
+    def one(name: str) -> One:
+        require("taylor_step", name)
+        if name == "xla" and dtype != "float32":
+            raise UnavailableError("keeps its state in float32")
+        return partial(ops.taylor_step, implementation=name)
+
+    names = ("pallas", "triton", "xla")
+    return _rows(session, names, one, (KEY_SIZE, KEY_SIZE, SIZE), state, (batch, heads), bound)
+
+
+def _window(batch: int, heads: int, _: str, session: Session) -> list[Candidate]:
+    bound = rates(session).bound(io_model.window_step(batch, heads, WINDOW, SIZE))
+    cache = ops.init_kv_cache(batch, WINDOW, heads, SIZE, SIZE, jnp.bfloat16)
+    stream = dataclasses.replace(cache.stream, length=jnp.full((batch,), POSITION, jnp.int32))
+    cache = dataclasses.replace(cache, stream=stream)
+
+    def one(name: str) -> One:
+        if name == "softmax_cudnn":
+            return partial(_dot_product_step, softmax_for(session, is_causal=False))
+        require("window_step", name)
+        return partial(ops.window_step, implementation=name)
+
+    names = ("pallas", "triton", "xla", "softmax_cudnn")
+    return _rows(session, names, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound)
+
+
+def _dot_product_step(attend: Any, q: Any, k: Any, v: Any, cache: Any) -> tuple[jax.Array, Any]:
+    """Write into the ring, then attend to all of it: correct once the window is full."""
+    rows, slot = jnp.arange(len(q)), cache.stream.length % cache.slots
+    keys, values = cache.k.at[rows, slot].set(k), cache.v.at[rows, slot].set(v)
+    y = attend(q[:, None], keys, values)[:, 0]
+    stream = dataclasses.replace(cache.stream, length=cache.stream.length + 1)
+    return y, dataclasses.replace(cache, k=keys, v=values, stream=stream)
+
+
+def _rows(
+    session: Session,
+    names: tuple[str, ...],
+    one: Callable[[str], One],
+    widths: tuple[int, ...],
+    state: Any,
+    lead: tuple[int, int],
+    bound: float,
+) -> list[Candidate]:
+    """Time every implementation, call by call and in a loop."""
+    steps = 2 if session.sizing.quick else LOOP_STEPS
+    keys = jax.random.split(jax.random.key(0), len(widths))
+    tokens = [
+        jax.random.normal(key, (steps, *lead, width), jnp.bfloat16)
+        for key, width in zip(keys, widths, strict=True)
+    ]
+
+    def call(name: str) -> Prepared:
+        function = one(name)
+        token = [x[0] for x in tokens]
+        return jitted(lambda token, state: function(*token, state), [token, state], {1: 1})
+
+    def loop(name: str) -> Prepared:
+        function = one(name)
+
+        def run(tokens: Any, state: Any) -> Any:
+            def body(state: Any, token: Any) -> Any:
+                y, state = function(*token, state)
+                return state, y
+
+            state, y = lax.scan(body, state, tokens)
+            return y, state
+
+        return jitted(run, [tokens, state], {1: 1}, per_call=steps)
+
+    return [
+        Candidate(f"{name} {mode}", partial(prepare, name), {"mode": mode}, bound, ours=name == "pallas")
+        for mode, prepare in (("loop", loop), ("calls", call))
+        for name in names
+    ]

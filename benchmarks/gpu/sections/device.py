@@ -1,0 +1,110 @@
+"""Measure facts about the device, and the two rates from which every bound is computed."""
+
+import importlib.metadata
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.gpu.io_model import Cost
+from benchmarks.gpu.rates import GPUS
+from benchmarks.gpu.sections.session import Session, Step
+from benchmarks.gpu.sections.stopwatch import Candidate, compare, jitted
+
+PACKAGES = ("jax-cuda13-plugin", "jax-cuda12-plugin", "triton", "jax-triton", "fla-core", "flax")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Measured rates of the device."""
+
+    bandwidth: float
+    """bytes/s, read and written, of a copy"""
+    arithmetic: float
+    """FLOP/s of a bfloat16 matmul"""
+
+    def bound(self, cost: Cost) -> float:
+        """Return the least seconds for `cost`."""
+        return cost.seconds(self.bandwidth, self.arithmetic)
+
+
+def facts() -> dict[str, Any]:
+    """Return JSON-ready facts; unknown or missing ones are None."""
+    device = jax.devices()[0]
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package.replace("-", "_")] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package.replace("-", "_")] = None
+    memory = device.memory_stats() or {}
+    return {
+        "device": device.device_kind,
+        "devices": len(jax.devices()),
+        "platform": device.platform,
+        "platform_version": getattr(device.client, "platform_version", None),
+        "memory_limit_bytes": memory.get("bytes_limit"),
+        **_nvidia_smi(),
+        **versions,
+    }
+
+
+def _nvidia_smi() -> dict[str, Any]:
+    """Return driver, clocks and power limit, as reported by nvidia-smi."""
+    names = ("driver_version", "clocks.max.sm", "clocks.sm", "power.limit", "temperature.gpu")
+    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
+    try:
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        values = output.splitlines()[0].split(",")
+        return {name.replace(".", "_"): value.strip() for name, value in zip(names, values, strict=True)}
+    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
+        return dict.fromkeys(name.replace(".", "_") for name in names)
+
+
+def rates(session: Session) -> Rates:
+    """Return the measured rates; before they are measured, an H200's from the datasheet."""
+    measured = {
+        row["what"]: row["per_second"]
+        for row in session.report["rows"]
+        if row["section"] == "machine" and row.get("per_second")
+    }
+    bandwidth, arithmetic = GPUS["H200"].bandwidth, GPUS["H200"].products
+    return Rates(measured.get("copy", bandwidth), measured.get("matmul", arithmetic))
+
+
+def steps(session: Session) -> list[Step]:
+    """List the steps: facts, copy bandwidth, matmul rate."""
+    found = {"facts": _facts, "copy": _copy, "matmul": _matmul}
+    return [Step(name, run, urgent=True) for name, run in found.items()]
+
+
+def _facts(session: Session) -> None:
+    session.report["machine"] |= facts()
+    session.say(", ".join(f"{k} {v}" for k, v in facts().items() if v is not None)[:300])
+
+
+def _copy(session: Session) -> None:
+    """Copy 1 GiB of float32, far more than the 50 MiB of cache."""
+    size = 2**10 if session.sizing.quick else 2**28
+    x = jnp.ones((size,), jnp.float32)
+    # Scaled, because the compiler removes a bare copy.
+    times = compare(session, "copy", [Candidate("copy", lambda: jitted(lambda x: x * 1.5, [x]), ours=True)])
+    _rate(session, times, "copy", 2 * 4 * size)
+
+
+def _matmul(session: Session) -> None:
+    size = 64 if session.sizing.quick else 8192
+    # Random numbers, because a device draws less power on zeros, and clocks higher.
+    a, b = (jax.random.normal(jax.random.key(i), (size, size), jnp.bfloat16) for i in range(2))
+    times = compare(session, "matmul", [Candidate("matmul", lambda: jitted(jnp.matmul, [a, b]), ours=True)])
+    _rate(session, times, "matmul", 2 * size**3)
+
+
+def _rate(session: Session, times: dict[str, float], what: str, work: float) -> None:
+    if what in times:
+        row = session.report["rows"][-1]
+        row["per_second"] = work / times[what]
+        session.save()
+        session.say(f"{what}: {row['per_second'] / 1e12:.3g} T per second")

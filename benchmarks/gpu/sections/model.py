@@ -1,0 +1,140 @@
+"""Sections `train`, `generate`, `prefill`: whole models of equal size, Based and a Transformer++.
+
+A training step has 16 rows of 2,048 tokens. A prompt is read into an empty state. Tokens are made greedily in
+one program, after half of the 1,024 tokens for which the state has capacity besides a prompt of 128: the time
+of a step grows linearly with the tokens before it, so this is the mean of all 1,024. Parameters are random,
+and stored as each use has them: in float32 for training, for decoding in bfloat16 (`generate.weights`).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax.models import ModelConfig
+from benchmarks.decode.models import (
+    ATTENTION,
+    BASED,
+    CUDNN,
+    DRAWN,
+    INIT_STD,
+    abstract_weights,
+    model_config,
+    one_of_each,
+    random_weights,
+    unavailable,
+    with_weights_of,
+)
+from benchmarks.decode.programs import Work, decode_arguments, decoding, filled, reading
+from benchmarks.gpu.sections.session import Session, Step, UnavailableError
+from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
+
+ROWS, LENGTH = 16, 2048
+"""Of a training step."""
+
+GENERATE = (
+    ("1b", 128, (BASED, CUDNN)),
+    ("1b", 128, (ATTENTION,)),
+    ("360m", 128, (BASED, CUDNN, ATTENTION)),
+    ("360m", 1, (BASED, CUDNN, ATTENTION)),
+)
+"""(size, batch, models): two caches of a Transformer++ of 1b do not fit into 80 GB"""
+
+PREFILL = (("1b", 128, 128), ("360m", 1, 16384), ("360m", 1, 65536))
+"""(size, batch, tokens)"""
+
+DECODED = Work(batch=1, start=128 + 512, tokens=128, capacity=128 + 1024)
+
+
+def train_steps(session: Session) -> list[Step]:
+    """List a training step of both models."""
+    rows, length = (1, 64) if session.sizing.quick else (ROWS, LENGTH)
+    what = f"B{rows} N{length}"
+    return [_step(session, "360m", what, (BASED, CUDNN), partial(_training, rows, length), rows * length)]
+
+
+def generate_steps(session: Session) -> list[Step]:
+    """List making tokens, by size and batch."""
+    work = DECODED._replace(tokens=2) if session.sizing.quick else DECODED
+    steps = []
+    for size, batch, names in GENERATE[-1:] if session.sizing.quick else GENERATE:
+        what = f"B{batch}" if BASED in names else f"B{batch} {' '.join(names)}"
+        prepare = partial(_decoding, work._replace(batch=batch))
+        steps.append(_step(session, size, what, names, prepare, batch * work.tokens))
+    return steps
+
+
+def prefill_steps(session: Session) -> list[Step]:
+    """List reading prompts, by their length."""
+    cases = [("360m", 1, 24)] if session.sizing.quick else PREFILL
+    return [
+        _step(session, size, f"B{rows} N{n}", (BASED, CUDNN), partial(_reading, rows, n), rows * n)
+        for size, rows, n in cases
+    ]
+
+
+def _step(
+    session: Session,
+    size: str,
+    what: str,
+    names: tuple[str, ...],
+    prepare: Callable[[ModelConfig, Any, Callable[[], Any]], Prepared],
+    tokens: int,
+) -> Step:
+    def config(name: str) -> ModelConfig:
+        if session.sizing.quick:
+            return one_of_each(model_config(name, "tiny", "bfloat16"))
+        return model_config(name, size, "bfloat16")
+
+    def candidates(_: Session) -> list[Candidate]:
+        weights = cache(random_weights)
+
+        def prepared(name: str) -> Prepared:
+            if (reason := unavailable(name, config(name))) is not None:
+                raise UnavailableError(reason)
+            own = config(with_weights_of(name))
+            return prepare(config(name), abstract_weights(own), partial(weights, own))
+
+        return [Candidate(name, partial(prepared, name), ours=name == BASED, tokens=tokens) for name in names]
+
+    return Step(f"{size} {what}", candidates=candidates, facts={"size": size})
+
+
+def _training(rows: int, length: int, config: ModelConfig, *_: Any) -> Prepared:
+    try:
+        from benchmarks.gpu.static.programs import training
+    except ImportError as error:
+        raise UnavailableError(f"needs the packages of the trainer ({error})") from None
+    step, shapes = training(config, rows, length)
+    drawn = INIT_STD * np.random.default_rng(0).standard_normal(DRAWN, np.float32)
+
+    def make() -> list[Any]:
+        def filled(leaf: Any) -> jax.Array:
+            return jnp.asarray(np.resize(drawn, leaf.shape))
+
+        state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
+        tokens = np.random.default_rng(0).integers(0, config.vocab_size, (rows, length + 1), np.int32)
+        batch = {"inputs": jnp.asarray(tokens[:, :-1]), "targets": jnp.asarray(tokens[:, 1:])}
+        return [replace(state, params=jax.tree.map(filled, shapes[0].params)), batch]
+
+    return jitted(step, shapes, {0: 0}, make=make)
+
+
+def _decoding(work: Work, config: ModelConfig, params: Any, weights: Callable[[], Any]) -> Prepared:
+    shapes = decode_arguments(config, params, work)
+
+    def make() -> list[Any]:
+        return [weights(), *shapes[1:2], filled(shapes[2]), shapes[3]]
+
+    return jitted(decoding(config, work.tokens), shapes, {2: 1}, make=make)
+
+
+def _reading(
+    rows: int, length: int, config: ModelConfig, params: Any, weights: Callable[[], Any]
+) -> Prepared:
+    tokens = jnp.ones((rows, length), jnp.int32)
+    return jitted(reading(config, length), [params, tokens], make=lambda: [weights(), tokens])

@@ -1,0 +1,237 @@
+"""Time calls on a device: compiled side by side, warmed up, in turns, each sample ended by a wait."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from based_jax.command import one_line
+from benchmarks.gpu.journal import BROKE
+from benchmarks.gpu.sections.session import Session, Sizing
+from benchmarks.timing import calls_per_sample, in_turn, seconds_per_call
+
+LONGEST_SECONDS = 2.0
+"""Seconds of all samples of one candidate; a slow one gets fewer than requested, at least 3 (or 2)."""
+
+SLOW_SECONDS = 1.0
+"""Calls of more seconds are warmed up once and timed twice."""
+
+COMPILERS = 12
+"""Programs that compile at a time."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something to time."""
+
+    name: str
+    prepare: Callable[[], "Prepared"]
+    """cheap: traces, allocates; an error it raises is the reason why this candidate is left out"""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """further columns of its row"""
+    bound: float | None = None
+    """least seconds by the device's bandwidth and arithmetic"""
+    ours: bool = False
+    """whether it must work"""
+    tokens: int = 0
+    """tokens of a call, for tokens per second"""
+
+
+@dataclass
+class Prepared:
+    """A call that is ready to be compiled, if it needs to be."""
+
+    call: Callable[[], Any]
+    """starts it; does not wait"""
+    compile: Callable[[], Any] = lambda: None
+    """runs in a thread with others"""
+    per_call: int = 1
+    """operations per call; the times are per operation"""
+    free: Callable[[], None] = lambda: None
+
+
+def jitted(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    carried: Mapping[int, int] | None = None,
+    memory_limit: float = math.inf,
+    per_call: int = 1,
+    make: Callable[[], Sequence[Any]] | None = None,
+) -> Prepared:
+    """Prepare a jitted function on arrays; `carried` arguments are donated and replaced by a result.
+
+    Traced here, in the caller's context; compiled later. With `make`, which makes the arrays before the first
+    call, the arguments are only shapes.
+
+    Raises:
+        MemoryError: on `compile`, if it would need more than `memory_limit` bytes.
+    """
+    carried = dict(carried or {})
+    lowered = jax.jit(function, donate_argnums=tuple(carried)).lower(*arguments)
+    current: list[Any] = []
+    compiled: list[Any] = []
+
+    def compile_it() -> None:
+        compiled.append(lowered.compile())
+        if (memory := compiled[0].memory_analysis()) is not None:
+            needed = memory.temp_size_in_bytes + memory.output_size_in_bytes
+            if needed > memory_limit:
+                raise MemoryError(f"would need {needed / 2**30:.0f} GiB of scratch memory and results")
+
+    def call() -> Any:
+        if not current:
+            found = arguments if make is None else make()
+            copied = () if make else carried
+            current.extend(jax.tree.map(jax.numpy.copy, x) if i in copied else x for i, x in enumerate(found))
+        results = compiled[0](*current)
+        for argument, result in carried.items():
+            current[argument] = results[result]
+        return results
+
+    def free() -> None:
+        current.clear()
+        compiled.clear()
+
+    return Prepared(call, compile_it, per_call, free)
+
+
+TOGETHER = "compiling together"
+"""Reported where any of the compilations may have ended the process."""
+
+
+class Comparison:
+    """Candidates of one step, traced and compiling in threads."""
+
+    def __init__(
+        self,
+        session: Session,
+        step: str,
+        candidates: Sequence[Candidate],
+        pool: Executor,
+        alone: bool = False,
+    ):
+        """Trace and submit all; with `alone` each compiles alone, and the report says which."""
+        self.step, self.candidates = step, candidates
+        self.ready: dict[str, Prepared] = {}
+        self.errors: dict[str, Future[str | None]] = {}
+        for candidate in candidates:
+            name, compiling = candidate.name, f"compiling {candidate.name}"
+            if session.broken(step, name) or (alone and session.broken(step, compiling)):
+                session.skip(step, name, BROKE)
+                continue
+            if alone:
+                session.running(step, compiling)
+            with session.guarded(step, name, candidate.ours, runs=False):
+                prepared = candidate.prepare()
+                self.ready[name], self.errors[name] = prepared, pool.submit(_error, prepared.compile)
+            if alone and name in self.errors:
+                session.wait([self.errors[name]])
+
+    def measure(self, session: Session, **facts: Any) -> dict[str, float]:
+        """Time the candidates against each other; add a row for each, with the ratio to the first one's time.
+
+        Returns:
+            Median seconds of those that ran.
+        """
+        step, ready = self.step, self.ready
+        ours = {candidate.name for candidate in self.candidates if candidate.ours}
+        for name, error in self.errors.items():
+            if (reason := error.result()) is not None:
+                ready.pop(name).free()
+                session.add(step=step, what=name, status="failed", reason=reason, ours=name in ours)
+                session.say(f"{step}: {name} FAILED, {reason[:160]}")
+        turns: dict[str, tuple[int, int]] = {}
+        for name, prepared in list(ready.items()):
+            with session.guarded(step, name, name in ours):
+                seconds = _timed(prepared, 1)
+                if seconds * prepared.per_call < SLOW_SECONDS:  # else its first call is no surprise
+                    seconds = _timed(prepared, 2)
+                turns[name] = _turns(seconds * prepared.per_call, session.sizing)
+            if name not in turns:
+                ready.pop(name).free()
+        session.running(step, "all")
+        samples: dict[str, list[float]] = {name: [] for name in turns}
+        for turn in range(max((taken for taken, _ in turns.values()), default=0)):
+            for name in in_turn(list(ready), turn):
+                wanted, calls = turns[name]
+                if turn < wanted:
+                    samples[name].append(_timed(ready[name], calls))
+        medians = {name: statistics.median(taken) for name, taken in samples.items() if taken}
+        first = medians.get(self.candidates[0].name)
+        for candidate in self.candidates:
+            name = candidate.name
+            if name in medians:
+                median, tokens = medians[name], candidate.tokens
+                session.add(
+                    step=step,
+                    what=name,
+                    status="measured",
+                    seconds=median,
+                    seconds_min=min(samples[name]),
+                    seconds_max=max(samples[name]),
+                    samples=len(samples[name]),
+                    calls_per_sample=turns[name][1],
+                    ratio_to_first=None if first is None else median / first,
+                    bound_fraction=None if candidate.bound is None else candidate.bound / median,
+                    **({"tokens_per_second": tokens / median} if tokens else {}),
+                    **facts,
+                    **candidate.facts,
+                )
+                ready[name].free()
+                if tokens:
+                    session.say(f"{step}: {name}: {tokens / median:,.0f} tokens/s")
+        if medians:
+            shown = ", ".join(f"{n} {1e3 * s:.4g}" for n, s in sorted(medians.items(), key=lambda x: x[1]))
+            session.say(f"{step}: ms: {shown}")
+        return medians
+
+
+def compare(session: Session, step: str, candidates: Sequence[Candidate], **facts: Any) -> dict[str, float]:
+    """Compile the candidates of one step and measure them; see `Comparison.measure`."""
+    return begin(session, [(step, lambda: candidates)])[step].measure(session, **facts)
+
+
+def begin(
+    session: Session, steps: Sequence[tuple[str, Callable[[], Sequence[Candidate]]]]
+) -> dict[str, Comparison]:
+    """Compile the candidates of several steps, all of them before the first is timed.
+
+    Only those of the first step, one by one, if compiling them together ended an earlier process.
+    """
+    begun: dict[str, Comparison] = {}
+    alone = session.broken(steps[0][0], TOGETHER)
+    if not alone:
+        session.running(steps[0][0], TOGETHER)
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        for step, candidates in steps[: 1 if alone else None]:
+            with session.guarded(step, "all", runs=False):
+                begun[step] = Comparison(session, step, candidates(), pool, alone)
+        session.wait([error for each in begun.values() for error in each.errors.values()])
+    return begun
+
+
+def _error(compile_it: Callable[[], Any]) -> str | None:
+    """Return why it does not compile, or None."""
+    try:
+        compile_it()
+    except Exception as error:  # compilers raise all kinds
+        return one_line(error)[:500]
+    return None
+
+
+def _timed(prepared: Prepared, calls: int) -> float:
+    """Return the seconds per operation."""
+    return seconds_per_call(prepared.call, jax.block_until_ready, calls) / prepared.per_call
+
+
+def _turns(seconds: float, sizing: Sizing) -> tuple[int, int]:
+    """Return samples, and calls per sample, for a call of so many seconds."""
+    if sizing.quick:
+        return 1, 1
+    calls = calls_per_sample(seconds, most=200)
+    fitting = int(LONGEST_SECONDS / max(seconds * calls, 1e-9))
+    return max(2 if seconds > SLOW_SECONDS else 3, min(sizing.samples, fitting)), calls

@@ -1,0 +1,185 @@
+"""`static`: measure the resources of whole models on an absent GPU, part by part, from compiled programs."""
+
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from based_jax.mixers.contract import head_layout
+from based_jax.models import ModelConfig, presets
+from based_jax.validate import expect, expect_choice
+from benchmarks import report
+from benchmarks.flags import comma_list, expect_writable
+from benchmarks.gpu.io_model import Cost
+from benchmarks.gpu.rates import GPUS, Rates
+from benchmarks.gpu.static import cost, formulas, hlo, tables, thunks
+from benchmarks.gpu.static.cost import Work
+from benchmarks.gpu.static.parts import SOFTMAX, part_of
+from benchmarks.gpu.static.programs import PROGRAMS
+from benchmarks.gpu.static.resources import toolchain
+from benchmarks.gpu.static.topology import use_cpu
+from benchmarks.tables import insert
+
+FULL_ATTENTION = "attention"
+"""The mixer whose softmax cuDNN would compute."""
+
+
+@dataclass(frozen=True)
+class Static:
+    """Compile training steps, prompts and decoding steps of language models for a GPU, without one.
+
+    For each part of a model: bytes and FLOPs, launches, and the least time that the GPU's datasheet allows.
+    Nothing runs, and no time is measured. cuDNN cannot be compiled for an absent GPU, so where full attention
+    would use it, its cost is computed by formula. Needs the extra `inspect`.
+    """
+
+    presets: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = (
+        "based-360m",
+        "attn-360m",
+        "mamba-360m",
+    )
+    """Models."""
+    schedule: str = ""
+    """Number of layers instead of the models' own, as CLS."""
+    programs: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ("train", "decode")
+    """Programs: train, prefill, decode."""
+    gpu: str = "H200"
+    """H200, H100, A100, RTX 4090 or B200."""
+    batch: int = 16
+    """Rows of a training step and of a prompt."""
+    length: int = 2048
+    """Tokens per row of a training step and of a prompt."""
+    decode_batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 128)
+    """Rows of decoding steps."""
+    after: int = 1024
+    """Tokens per row before a decoding step."""
+    dtype: str = "bfloat16"
+    """Dtype in which the models compute."""
+    json: Path | None = None
+    """Write every number into this file."""
+    markdown: Path | None = None
+    """Put tables into this file, between the lines `<!-- static -->` and `<!-- /static -->`."""
+
+    def run(self, command: str) -> int:
+        """Compile, print and write; return 0.
+
+        Raises:
+            ImportError: a wheel of the extra `inspect` is missing.
+            ValueError: a flag with a wrong value, or a file that cannot be read or written.
+        """
+        self._check()
+        use_cpu()
+        settings = {
+            "gpu": self.gpu,
+            "rates": GPUS[self.gpu]._asdict(),
+            "dtype": self.dtype,
+            "toolchain": toolchain(),
+        }
+        found = report.new_report("static", command, settings, [], ["Compiled, not run: no GPU was used."])
+        for preset in self.presets:
+            for program, batch, length in self._programs():
+                where = {"preset": preset, "program": program, "batch": batch, "length": length}
+                report.say(f"compiling {tables.name_of(where)}")
+                rows, summary = self._measure(preset, program, batch, length)
+                found["rows"] += [where | row for row in rows]
+                found["summary"][tables.name_of(where)] = summary
+                if self.json:
+                    report.save(found, self.json)
+        found["complete"] = True
+        files = report.Files(json=self.json, markdown=self.markdown)
+        report.write(found, f"Compiled for {self.gpu}", tables.text, files)
+        return 0
+
+    def _programs(self) -> list[tuple[str, int, int]]:
+        """Return (program, rows, tokens)."""
+        decode = [("decode", batch, self.after) for batch in self.decode_batches]
+        return [
+            case
+            for name in self.programs
+            for case in (decode if name == "decode" else [(name, self.batch, self.length)])
+        ]
+
+    def _measure(
+        self, preset: str, program: str, batch: int, length: int
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        config = presets.get(preset).replace(dtype=self.dtype)
+        if self.schedule:
+            config = config.replace(schedule=self.schedule)
+        gpu = GPUS[self.gpu]
+        with tempfile.TemporaryDirectory() as folder:
+            compiled = PROGRAMS[program](config, batch, length, gpu.kind, dump=folder)
+            starts = thunks.of_dump(Path(folder)) if program == "decode" else None
+        count = cost.turn if program == "decode" else cost.work
+        works = count(hlo.read(compiled.as_text() or ""), formulas.kernel)
+        rows = by_part(works, config, gpu)
+        fused = (
+            [] if program == "decode" else with_cudnn(rows, config, batch, length, program == "train", gpu)
+        )
+        memory: Any = compiled.memory_analysis()
+        tokens = batch if program == "decode" else batch * length
+        summary = {
+            "tokens": tokens,
+            "floor_seconds": sum(row["floor_seconds"] for row in rows),
+            "floor_seconds_with_cudnn": sum(row["floor_seconds"] for row in fused or rows),
+            "launches": sum(row["launches"] for row in rows),
+            "host_starts": starts,
+            "scratch_bytes": memory.temp_size_in_bytes,
+            "argument_bytes": memory.argument_size_in_bytes,
+        }
+        marked = [row | {"cudnn": False} for row in rows] + [row | {"cudnn": True} for row in fused]
+        return marked, summary
+
+    def _check(self) -> None:
+        expect_choice("--gpu", self.gpu, tuple(GPUS))
+        for name in self.presets:
+            expect_choice("--presets", name, presets.names())
+        for name in self.programs:
+            expect_choice("--programs", name, tuple(PROGRAMS))
+        counts = {"batch": (self.batch,), "length": (self.length,), "after": (self.after,)}
+        for flag, values in (counts | {"decode-batches": self.decode_batches}).items():
+            for value in values:
+                expect(value >= 1, f"--{flag}", value, "at least 1")
+        expect_writable("--json", self.json)
+        if self.markdown:
+            insert(self.markdown.read_text(), "static", None)
+
+
+def by_part(works: list[Work], config: ModelConfig, gpu: Rates) -> list[dict[str, Any]]:
+    """Return a row per part of the model, the longest first; `unknown` counts kernels without a formula."""
+    parts: dict[str, dict[str, float]] = defaultdict(
+        lambda: {"bytes": 0, "flops": 0, "launches": 0, "floor_seconds": 0, "unknown": 0}
+    )
+    for each in works:
+        row = parts[part_of(each.scope, config)]
+        row["bytes"] += each.bytes
+        row["flops"] += each.flops
+        row["launches"] += each.launches
+        row["floor_seconds"] += each.seconds(gpu)
+        row["unknown"] += not each.is_known
+    rows = [{"part": part, **row} for part, row in parts.items()]
+    return sorted(rows, key=lambda row: -row["floor_seconds"])
+
+
+def with_cudnn(
+    rows: list[dict[str, Any]], config: ModelConfig, batch: int, length: int, trains: bool, gpu: Rates
+) -> list[dict[str, Any]]:
+    """Return the rows with full attention's softmax by formula; empty for a model without it."""
+    part = f"{FULL_ATTENTION}{SOFTMAX}"
+    layers = [config.layer(i) for i in range(config.num_layers) if config.layer(i).mixer == FULL_ATTENTION]
+    if not layers:
+        return []
+    options = layers[0].options
+    heads, kv_heads, width = head_layout(config.d_model, options["num_heads"], options.get("num_kv_heads"))
+    one: Cost = formulas.fused_attention(batch, length, heads, kv_heads, width, trains=trains)
+    work = Work("", part, one.bytes, one.flops, 4 if trains else 1, is_wide=False)
+    fused = {
+        "part": f"{part}, by formula",
+        "bytes": len(layers) * work.bytes,
+        "flops": len(layers) * work.flops,
+        "launches": len(layers) * work.launches,
+        "floor_seconds": len(layers) * work.seconds(gpu),
+        "unknown": 0,
+    }
+    found = [row for row in rows if row["part"] != part] + [fused]
+    return sorted(found, key=lambda row: -row["floor_seconds"])

@@ -1,0 +1,1 @@
+"""Solve multi-query associative recall by BaseConv layers and by ReLU scores."""

@@ -1,0 +1,1 @@
+"""Zoology (Arora et al., 2023): BaseConv, what it computes and simulates, and layers that recall."""

@@ -1,0 +1,245 @@
+"""Implementations of other packages: by name, by priority, and what they cannot run."""
+
+import functools
+import importlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import based_jax as bj
+from based_jax import ops
+from based_jax.ops.core import implementations
+from tests.arrays import array, normals, ones
+from tests.ops import test_delta_rule
+from tests.tolerances import FLOAT32, assert_close
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """What a test registers is forgotten."""
+    monkeypatch.setattr(implementations, "_REGISTERED", {})
+
+
+def recurrence(
+    q,
+    k,
+    v,
+    beta,
+    log_decay=None,
+    *,
+    scale=None,
+    initial_state=None,
+    return_state=False,
+    segment_ids=None,
+    mask=None,
+    chunk_size=None,
+):
+    """The delta rule of somebody else: token by token in plain JAX, without gates."""
+    CALLS.append("recurrence")
+    (batch, length, heads, width), dtype = q.shape, v.dtype
+    q, k, v, beta = (x.astype(jnp.promote_types(dtype, jnp.float32)) for x in (q, k, v, beta))
+    state = initial_state or ops.init_linear_recurrence_state(batch, heads, width, v.shape[-1])
+    positions, stream = ops.advance(state.stream, batch, length, segment_ids, mask)
+    real = jnp.ones((batch, length), bool) if mask is None else mask
+    begins = jnp.broadcast_to(positions.index == positions.start, (batch, length))
+
+    def token(kv, inputs):
+        q, k, v, beta, begins, real = inputs
+        old = jnp.where(begins[:, None, None, None], 0, kv)
+        error = v - jnp.einsum("bhk,bhkv->bhv", k, old)
+        new = old + beta[..., None, None] * k[..., :, None] * error[..., None, :]
+        y = jnp.where(real[:, None, None], jnp.einsum("bhk,bhkv->bhv", q, new), 0)
+        return jnp.where(real[:, None, None, None], new, kv), y
+
+    tokens = [jnp.where(real.reshape(batch, length, *[1] * (x.ndim - 2)), x, 0) for x in (q, k, v, beta)]
+    inputs = jax.tree.map(lambda x: x.swapaxes(0, 1), (*tokens, begins, real))
+    kv, y = jax.lax.scan(token, state.kv.astype(v.dtype), inputs)
+    y = (y.swapaxes(0, 1) * (width**-0.5 if scale is None else scale)).astype(dtype)
+    return (y, ops.LinearRecurrenceState(kv, stream)) if return_state else y
+
+
+CALLS: list[str] = []
+
+
+def without_gates(q=None, k=None, v=None, beta=None, log_decay=None, **options):
+    return None if log_decay is None else "has no gates (log_decay)"
+
+
+class TestTheirDeltaRule(test_delta_rule.TestDeltaRule):
+    """An implementation of another package under the contract of the op."""
+
+    cases = (test_delta_rule.Case("rule", "", (2, 9, 2, 4, 3), 64),)
+    bare = cases
+    implementations = ("reference", "theirs")
+
+    @pytest.fixture(autouse=True)
+    def theirs(self, registered):
+        ops.register("delta_rule", "theirs", recurrence, supports=without_gates)
+
+
+def arguments():
+    rng = np.random.default_rng(0)
+    q, k, v = (array(rng.normal(size=(2, 5, 2, 3)), np.float32) for _ in range(3))
+    return q, k / 3, v, array(rng.random((2, 5, 2)), np.float32)
+
+
+def test_by_name_and_by_priority():
+    ops.register("delta_rule", "theirs", recurrence, supports=without_gates)
+    assert ops.implementations("delta_rule") == ("theirs", "xla", "reference")
+    expected = ops.delta_rule(*arguments(), implementation="reference")
+    CALLS.clear()
+    assert_close(ops.delta_rule(*arguments(), implementation="theirs"), expected, FLOAT32)
+    assert len(CALLS) == 1
+    assert ops.implementation_for("delta_rule") == "xla"
+    ops.delta_rule(*arguments())
+    assert len(CALLS) == 1, "without a priority it is for those who name it"
+    ops.register("delta_rule", "theirs", recurrence, supports=without_gates, priority=1)
+    assert ops.implementation_for("delta_rule") == "theirs"
+    assert_close(ops.delta_rule(*arguments()), expected, FLOAT32)
+    assert len(CALLS) == 2
+    ops.delta_rule(*arguments(), log_decay=jnp.zeros((2, 5, 2)))
+    assert len(CALLS) == 2, "what it does not support is the library's"
+
+
+def test_the_highest_priority_comes_first():
+    chosen = []
+    for name, priority in (("low", 1), ("high", 3), ("middle", 2)):
+        ops.register("delta_rule", name, functools.partial(_note, chosen, name), priority=priority)
+    ops.delta_rule(*arguments())
+    assert chosen == ["high"]
+
+
+def _note(chosen, name, *args, **options):
+    chosen.append(name)
+    return args[2]
+
+
+def test_mixers_pass_the_name_on():
+    def theirs(q, k, v, log_decay, *, return_state=False, **options):
+        return (v, ops.init_linear_recurrence_state(1, 2, 4, 8)) if return_state else v
+
+    ops.register("linear_recurrence", "theirs", theirs)
+    mixer = bj.mixers.make("retnet", d_model=8, num_heads=2, implementation="theirs")
+    x = array(np.ones((1, 3, 8)), np.float32)
+    variables = normals(mixer.init, jax.ShapeDtypeStruct((1, 3, 8), jnp.float32))
+    y, _ = mixer.apply(variables, x)
+    assert y.shape == (1, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.register("no_such", "theirs", recurrence), "op = 'no_such': expected one of"),
+        (lambda: ops.register("delta_rule", "xla", recurrence), "name = 'xla': expected a name other than"),
+        (
+            lambda: ops.delta_rule(*arguments(), log_decay=jnp.zeros((2, 5, 2)), implementation="theirs"),
+            r"implementation = 'theirs': has no gates \(log_decay\)",
+        ),
+        (
+            lambda: ops.delta_rule(*arguments(), implementation="other"),
+            "implementation = 'other': expected None or one of 'theirs', 'xla', 'reference' for delta_rule",
+        ),
+    ],
+)
+def test_a_name_means_that_one_or_an_error(call, message):
+    ops.register("delta_rule", "theirs", recurrence, supports=without_gates)
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+MODULE = """
+from based_jax import ops
+
+
+def theirs(q, k, v, beta, log_decay=None, **options):
+    return v + 1
+
+
+def register():
+    ops.register("delta_rule", "theirs", theirs)
+
+
+def register_first():
+    ops.register("delta_rule", "first", theirs, priority=1)
+
+
+def forget():
+    pass
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Install a package by its files, as pip would, with these entry points."""
+    caches = (
+        implementations._installed,
+        implementations._why_not_loaded,
+        implementations._warn_if_not_loaded,
+    )
+
+    def install(points: str) -> None:
+        (tmp_path / "outside_ops.py").write_text(MODULE)
+        notes = tmp_path / "outside_ops-1.0.dist-info"
+        notes.mkdir()
+        (notes / "METADATA").write_text("Metadata-Version: 2.1\nName: outside-ops\nVersion: 1.0\n")
+        (notes / "entry_points.txt").write_text(f"[based_jax.ops]\n{points}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        importlib.invalidate_caches()
+        for cache in caches:
+            cache.cache_clear()
+
+    yield install
+    sys.modules.pop("outside_ops", None)
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_an_installed_package_is_imported_when_its_implementation_is_named(installed):
+    installed("delta_rule.theirs = outside_ops:register")
+    assert ops.implementations("delta_rule") == ("theirs", "xla", "reference")
+    ops.delta_rule(*arguments(), implementation="xla")
+    ops.wkv(*(ones((1, 2, 3)),) * 2, *(ones(3),) * 2)
+    assert "outside_ops" not in sys.modules, "nobody needs it yet"
+    y = ops.delta_rule(*arguments(), implementation="theirs")
+    assert_close(y, arguments()[2] + 1, 0)
+    assert ops.implementation_for("delta_rule") == "xla", "it has no priority"
+
+
+def test_an_installed_package_with_a_priority_comes_first(installed):
+    installed("delta_rule.first = outside_ops:register_first")
+    assert_close(ops.delta_rule(*arguments()), arguments()[2] + 1, 0)
+    assert ops.implementation_for("delta_rule") == "first"
+
+
+def test_what_the_program_registered_stays(installed):
+    installed("delta_rule.theirs = outside_ops:register")
+    ops.register("delta_rule", "theirs", lambda q, k, v, beta, **options: v + 2)
+    ops.delta_rule(*arguments())  # without a name: looks for installed implementations
+    assert_close(ops.delta_rule(*arguments(), implementation="theirs"), arguments()[2] + 2, 0)
+
+
+@pytest.mark.parametrize("name", [None, "theirs"])
+def test_supports_returns_a_reason_or_none(name):
+    ops.register("delta_rule", "theirs", recurrence, supports=lambda *args, **options: True, priority=1)
+    with pytest.raises(ValueError, match="supports of 'theirs' returned = True: expected None, or a phrase"):
+        ops.delta_rule(*arguments(), implementation=name)
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        ("no_such_module:register", "cannot load no_such_module:register: No module named"),
+        ("outside_ops:missing", "cannot load outside_ops:missing: .*missing"),
+        ("outside_ops:forget", "outside_ops:forget has not registered it"),
+    ],
+)
+def test_an_installed_package_that_fails_is_named(installed, point, reason):
+    installed(f"delta_rule.theirs = {point}")
+    with pytest.raises(ValueError, match=f"implementation = 'theirs': {reason}"):
+        ops.delta_rule(*arguments(), implementation="theirs")
+    with pytest.warns(UserWarning, match=f"delta_rule ignores the implementation 'theirs': {reason}"):
+        y = ops.delta_rule(*arguments())
+    assert_close(y, ops.delta_rule(*arguments(), implementation="xla"), 0)
