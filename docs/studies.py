@@ -103,7 +103,7 @@ class Versions:
             lines.append([*run["versions"].values(), which, f"{run['passed']:,}"])
             heads = [*run["versions"], "tests", "passed"]
         expect(bool(lines), "results", self.results, "a directory with records of runs")
-        return "\n".join(table(heads, lines))
+        return "\n".join(table(heads, lines, words=(0, 5)))
 
 
 def grid(row: str, column: str, where: Mapping[str, Any] | None = None) -> Callable[[Rows], str]:
