@@ -12,7 +12,7 @@ from based_jax import convert, mixers, ops  # noqa: E402
 from based_jax.convert import load_pretrained, push_to_hub, save_pretrained  # noqa: E402
 from based_jax.generate import generate, stream  # noqa: E402
 from based_jax.models import LanguageModel, ModelConfig, functional, param_count, presets  # noqa: E402
-from based_jax.ops.core.dispatch import lowering_for  # noqa: E402
+from based_jax.ops.core.platforms import lowering_for  # noqa: E402
 
 if TYPE_CHECKING:
     from based_jax import evals, nnx

@@ -48,8 +48,8 @@ import numpy as np
 from jax.tree_util import Partial
 
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.not_numbers import nan_unless
+from based_jax.ops.core.nan_isolation import nan_unless
+from based_jax.ops.core.op import op
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -76,7 +76,7 @@ class FeatureMap(NamedTuple):
     """F as a function of K"""
 
 
-@compiled
+@op()
 def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     """Return the full map [1, x / K^(1/4), vec(x x^T) / sqrt(2 K)], quadratic part row-major.
 
@@ -88,7 +88,7 @@ def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x, outer.reshape(*x.shape[:-1], width**2)], axis=-1)
 
 
-@compiled
+@op()
 def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     """Return the compact map [1, x, x^2 / sqrt(2), x_m x_n for n < m (row-major)], x scaled by K^(-1/4).
 
@@ -117,7 +117,7 @@ def taylor_similarity(products: Float[Array, "... N M"], width: int) -> Float[Ar
     return 1 + s + s * s / 2
 
 
-@compiled
+@op()
 def symmetric_to_full(features: Float[Array, "... F"], width: int) -> Float[Array, "... D"]:
     """Turn symmetric Taylor features, or sums of them, into the full layout of `taylor_features`.
 
@@ -250,7 +250,7 @@ def fixed_size(size: int, width: int) -> int:
     return size
 
 
-@compiled
+@op()
 def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "F K"]:
     """Draw directions for `performer_map`: orthonormal blocks of K rows, over sqrt(F / K) as in Zoology.
 
@@ -281,7 +281,7 @@ def _polynomials(
     return ((x @ first) ** 2 + (x * x) @ second) * 2**-0.5
 
 
-@compiled
+@op()
 def cosformer_features(
     x: Float[Array, "B N H K"], positions: Int[Array, "rows N"], max_length: int
 ) -> Float[Array, "B N H F"]:
