@@ -107,7 +107,8 @@ def rates(device: Device) -> Iterator[str]:
             speed = f"{rows[step]['tokens_per_second']:,.0f} ({model.removesuffix(', ours')})"
             parts.append(f"{words.format(size)}: {speed}")
     if parts:
-        links = "[training](docs/gpu.md#training-steps-on-a-gpu), [generation](docs/decoding.md#whole-models-on-a-gpu)"
+        links = "[training](docs/gpu.md#training-steps-on-a-gpu), "
+        links += "[generation](docs/decoding.md#whole-models-on-a-gpu)"
         yield f"- Tokens per second on {device.source('timings', 'gpu')}: {'; '.join(parts)} ({links})."
 
 

@@ -121,7 +121,10 @@ def _rows(run: Run) -> str:
 
 def _unprinted(directory: Path) -> list[str]:
     """Describe the figures of synthetic tasks that print no numbers, with our runs of their studies."""
-    parts = ["## Figures without printed numbers", "[Studies of recall](../zoology/recall.md) discusses our runs."]
+    parts = [
+        "## Figures without printed numbers",
+        "[Studies of recall](../zoology/recall.md) discusses our runs.",
+    ]
     for figure, (study, shows) in UNPRINTED.items():
         parts += [f"### {figure}", shows]
         for run in runs_of(directory, study) if study not in STUDIES.values() else ():
