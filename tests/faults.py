@@ -62,11 +62,11 @@ FAULTS = (
         "jnp.broadcast_to(log_decay.astype(dtype) * (log_decay.shape[1] > 1), (batch", LINEAR,
     ),
     Fault(
-        "the half of Taylor's square is lost", "based_jax/ops/feature_maps.py",
+        "the half of Taylor's square is lost", "based_jax/ops/taylor_features.py",
         "return 1 + s + s * s / 2", "return 1 + s + s * s", LINEAR,
     ),
     Fault(
-        "features are scaled as products are", "based_jax/ops/feature_maps.py",
+        "features are scaled as products are", "based_jax/ops/taylor_features.py",
         "x = x * width**-0.25\n    triangle", "x = x * width**-0.5\n    triangle", LINEAR,
     ),
     Fault(

@@ -88,11 +88,6 @@ from based_jax.ops.feature_maps import feature_map as feature_map
 from based_jax.ops.feature_maps import orthogonal_features as orthogonal_features
 from based_jax.ops.feature_maps import performer_map as performer_map
 from based_jax.ops.feature_maps import scaled as scaled
-from based_jax.ops.feature_maps import symmetric_taylor_features as symmetric_taylor_features
-from based_jax.ops.feature_maps import symmetric_taylor_size as symmetric_taylor_size
-from based_jax.ops.feature_maps import symmetric_to_full as symmetric_to_full
-from based_jax.ops.feature_maps import taylor_features as taylor_features
-from based_jax.ops.feature_maps import taylor_size as taylor_size
 from based_jax.ops.hyper_attention import hyper_attention as hyper_attention
 from based_jax.ops.hyper_feature_attention import hyper_feature_attention as hyper_feature_attention
 from based_jax.ops.input_filters import repeated_lags as repeated_lags
@@ -152,6 +147,11 @@ from based_jax.ops.softmax_attention import window_step as window_step
 from based_jax.ops.taylor_attention import init_taylor_state as init_taylor_state
 from based_jax.ops.taylor_attention import taylor_attention as taylor_attention
 from based_jax.ops.taylor_attention import taylor_step as taylor_step
+from based_jax.ops.taylor_features import symmetric_taylor_features as symmetric_taylor_features
+from based_jax.ops.taylor_features import symmetric_taylor_size as symmetric_taylor_size
+from based_jax.ops.taylor_features import symmetric_to_full as symmetric_to_full
+from based_jax.ops.taylor_features import taylor_features as taylor_features
+from based_jax.ops.taylor_features import taylor_size as taylor_size
 from based_jax.ops.tensor_product import sketched_product_map as sketched_product_map
 from based_jax.ops.tensor_product import tensor_product as tensor_product
 from based_jax.ops.tensor_product import tensor_product_map as tensor_product_map

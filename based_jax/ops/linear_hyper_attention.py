@@ -34,8 +34,9 @@ from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.op import body, op
 from based_jax.ops.core.stream import Stream, init_stream
-from based_jax.ops.feature_maps import IDENTITY, FeatureMap, symmetric_taylor_features, symmetric_taylor_size
+from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.hyper_attention import check_hyper_attention
+from based_jax.ops.taylor_features import symmetric_taylor_features, symmetric_taylor_size
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_choice
 

@@ -17,7 +17,7 @@ from based_jax.ops.core.expectations import expect_qkv, expect_state
 from based_jax.ops.core.implementations import KERNELS, choose
 from based_jax.ops.core.op import body, op
 from based_jax.ops.core.stream import advance
-from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
+from based_jax.ops.feature_maps import TAYLOR
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
     Sums,
@@ -25,6 +25,7 @@ from based_jax.ops.linear_attention import (
     linear_attention,
     sums_before,
 )
+from based_jax.ops.taylor_features import symmetric_taylor_size
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 

@@ -7,6 +7,7 @@ import pytest
 
 from based_jax.mixers import registry
 from based_jax.models import presets
+from based_jax.ops import feature_maps
 from based_jax.ops.core import implementations
 from tests.marks import slow_but
 
@@ -37,7 +38,8 @@ def shallow(monkeypatch, request):
 @pytest.fixture
 def registry_of_its_own(monkeypatch):
     """What a page registers is forgotten after it."""
-    monkeypatch.setattr(registry, "_MIXERS", dict(registry._MIXERS))
+    monkeypatch.setattr(registry.MIXERS, "entries", dict(registry.MIXERS.entries))
+    monkeypatch.setattr(feature_maps.MAPS, "entries", dict(feature_maps.MAPS.entries))
     monkeypatch.setattr(implementations, "_REGISTERED", {})
 
 
