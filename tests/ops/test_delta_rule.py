@@ -118,17 +118,6 @@ def test_gradients_in_bfloat16():
     laws.law(case, law)
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("chunk", [1, 7, 16])
-def test_chunk_sizes(chunk):
-    laws, case = TestDeltaRule(), CASES[1]._replace(chunk=chunk)
-
-    def law(drawn):
-        laws.check(laws.run(*drawn[:3], case, "xla", "float32", gradients=False), drawn, "xla", "float32")
-
-    laws.law(case, law)
-
-
 unscaled = jax.jit(functools.partial(ops.delta_rule, scale=1.0, return_state=True, chunk_size=64))
 
 

@@ -11,21 +11,10 @@ from hypothesis import given
 
 from based_jax import ops
 from based_jax.testing.laws import QUICKLY
-from tests.arrays import array, ones, stream_at
-from tests.marks import release_but, slow_but
+from tests.arrays import array, ones
+from tests.marks import release_but
 from tests.ops import draw, oracles
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
-
-
-@pytest.mark.parametrize(
-    ("width", "symmetric", "full"), [(8, 45, 73), (16, 153, 273), (24, 325, 601), (32, 561, 1057)]
-)
-def test_published_sizes(width, symmetric, full):
-    assert ops.symmetric_taylor_size(width) == ops.TAYLOR.size(width) == symmetric
-    assert ops.taylor_size(width) == full
-    x = jax.ShapeDtypeStruct((width,), jnp.float32)
-    assert jax.eval_shape(ops.symmetric_taylor_features, x).shape == (symmetric,)
-    assert jax.eval_shape(ops.taylor_features, x).shape == (full,)
 
 
 @jax.jit
@@ -69,13 +58,6 @@ def test_features_factor_the_polynomial_in_both_layouts(width):
         assert_close(got, expected, FLOAT64)
 
     law()
-
-
-def test_identity():
-    x = array(np.arange(6.0, dtype=np.float32).reshape(2, 3))
-    assert ops.IDENTITY.features(x) is x
-    assert ops.IDENTITY.similarity(x, 3) is x
-    assert ops.IDENTITY.size(7) == 7
 
 
 def test_wrong_width(unchecked):
@@ -219,71 +201,6 @@ def test_features_are_the_formulas(name):
         assert features32.dtype == jnp.float32
         assert_close(features32, expected, FLOAT32)
         assert_close(gx32, gx, FLOAT32_GRADIENT)
-
-    law()
-
-
-@functools.partial(jax.jit, static_argnames=("name", "implementation"), compiler_options=QUICKLY)
-def attention(arrays, placement, weights, *, name, implementation):
-    """y and sums, and the gradient of the weighted sum of all three."""
-
-    def loss(arrays):
-        state = ops.LinearAttentionState(arrays["kv"], arrays["k_sum"], stream_at(*placement["stream"]))
-        y, state = ops.linear_attention(
-            arrays["q"],
-            arrays["k"],
-            arrays["v"],
-            feature_map=ours(name, arrays["projections"]),
-            initial_state=state,
-            return_state=True,
-            segment_ids=placement["segment_ids"],
-            mask=placement["mask"],
-            chunk_size=4,
-            implementation=implementation,
-        )
-        outputs = (y, state.kv, state.k)
-        return sum((w * x).sum() for w, x in zip(weights, outputs, strict=True)), outputs
-
-    (_, outputs), gradients = jax.value_and_grad(loss, has_aux=True)(arrays)
-    return outputs, gradients
-
-
-@pytest.mark.parametrize("name", slow_but(["performer"], ["performer", "all_poly", "exp_dim"], core=[]))
-def test_attention_with_a_map(name):
-    """Both implementations against the recurrence, after a state, with segments and padding."""
-
-    @given(draw.seeds, draw.segment_ids(2, LENGTH), draw.counts(2, LENGTH))
-    def law(seed, ids, counts):
-        rng = np.random.default_rng(seed)
-        projections = rng.normal(size=(2, FEATURES, WIDTH))
-        if name == "all_poly":  # else its normaliser has no sign
-            projections = np.abs(projections)
-        q, k, v, before_q, before_k, before_v = rng.normal(size=(6, 2, LENGTH, 2, WIDTH))
-
-        def features(x):
-            return FORMULAS[name](x, projections)
-
-        _, state = oracles.linear_attention(features(before_q), features(before_k), before_v)
-        expected = oracles.linear_attention(
-            features(q), features(k), v, segment_ids=ids, counts=counts, state=state
-        )
-        arrays = {"q": q, "k": k, "v": v, "projections": projections, "kv": state.kv, "k_sum": state.k}
-        placement = {"stream": tuple(state[2:]), "segment_ids": ids, "mask": draw.mask(counts, LENGTH)}
-        weights = [rng.normal(size=x.shape) for x in (v, state.kv, state.k)]
-
-        results = []
-        for implementation in ("reference", "xla"):
-            with jax.enable_x64(True):
-                outputs, gradients = attention(
-                    arrays, placement, weights, name=name, implementation=implementation
-                )
-            assert_close(outputs, (expected[0], expected[1].kv, expected[1].k), FLOAT64)
-            results.append(gradients)
-        assert_close(*results, FLOAT64, magnitude=1.0)
-        single = jax.tree.map(lambda x: np.asarray(x, np.float32), (arrays, weights))
-        outputs, gradients = attention(single[0], placement, single[1], name=name, implementation="xla")
-        assert_close(outputs, (expected[0], expected[1].kv, expected[1].k), FLOAT32)
-        assert_close(gradients, results[0], FLOAT32_GRADIENT, magnitude=1.0)
 
     law()
 

@@ -142,13 +142,6 @@ def test_an_unnamed_continuation_stays_in_its_segment():
         assert_close(y, whole[:, 19:], FLOAT32)
 
 
-def test_tap_0_is_the_present_and_nothing_wraps_around():
-    """More taps than tokens, and a transform in which the end would meet the beginning."""
-    kernel = np.arange(1.0, 9.0, dtype=np.float32)[:, None]
-    y = conv(np.float32(np.arange(5) == 3)[None, :, None], kernel)
-    np.testing.assert_allclose(y[0, :, 0], [0, 0, 0, 1, 2], atol=1e-6)
-
-
 @pytest.mark.release
 def test_packed_rows_are_causal_and_separate_to_the_last_bit():
     """Their transforms never contain a later token, or one of another segment: not even NaN passes."""

@@ -32,18 +32,6 @@ FULL = ["tiled", *IMPLEMENTATIONS]
 """of full causal attention"""
 
 
-@pytest.mark.parametrize(
-    ("left", "implementation"), [*zip([None] * 3, FULL, strict=True), (2, "xla"), (2, "reference")]
-)
-def test_grouped_heads_equal_repeated_heads(implementation, left):
-    rng = np.random.default_rng(0)
-    q = rng.normal(size=(2, 6, 6, 3)).astype(np.float32)
-    k, v = rng.normal(size=(2, 2, 6, 2, 3)).astype(np.float32)
-    call = jax.jit(functools.partial(ops.softmax_attention, left=left, implementation=implementation))
-    repeated = call(q, np.repeat(k, 3, axis=2), np.repeat(v, 3, axis=2))
-    assert_close(call(q, k, v), repeated, FLOAT32)
-
-
 def test_helpers_of_the_two_window_conventions():
     """The paper's w keys are left = w - 1; the authors' window_size W is halved: W // 2 + 1 keys."""
     assert [ops.left_from_paper_window(w) for w in (1, 16, 64)] == [0, 15, 63]

@@ -96,14 +96,6 @@ def test_the_dense_product_its_transpose_and_gradients(length):
     law()
 
 
-def test_float32():
-    kernels, x, weights = numbers(0, 13)
-    low = jax.tree.map(lambda a: a.astype(np.float32), (kernels, x, weights))
-    got = everything(low[0], np.int32(8), *low[1:])
-    assert got["conv", False][0].dtype == jnp.float32
-    assert_close(got, expected(kernels, 8, x, weights), FLOAT32, magnitude=1.0)
-
-
 def test_leading_axes_broadcast():
     """One kernel for each head, other inputs in each row, a size for each of both."""
     rng = np.random.default_rng(1)
@@ -125,16 +117,6 @@ def test_kernels_of_another_length():
     assert_close(product(kernel, x), dense_conv(kernel[:5]) @ x, FLOAT32)
     short = dense_conv(np.append(kernel[:2], np.zeros(3)))
     assert_close(product(kernel[:2], x, transpose=True), short.T @ x, FLOAT32)
-
-
-def test_a_toeplitz_matrix_is_a_corner_of_a_circulant():
-    """Circ(a') [x; 0] = [Toep(a) x; ...] for the column a' = (a_0, a_1, ..., 0, a_-12, ..., a_-1)."""
-    kernels, x, _ = numbers(3, 13)
-    diagonals = kernels["toeplitz"]
-    column = np.concatenate([diagonals[12:], [0], diagonals[:12]])
-    with jax.enable_x64(True):
-        corner = jax.jit(ops.circulant_multiply)(column, np.concatenate([x, 0 * x]))[:13]
-    assert_close(corner, dense_toeplitz(diagonals) @ x, FFT64)
 
 
 def test_low_precision():
