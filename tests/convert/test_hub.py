@@ -146,19 +146,16 @@ class TestRevisions:
         remote.fault = move
         chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
 
-    @pytest.mark.parametrize(
-        ("source", "revision", "message"),
-        [
+    def test_what_is_no_revision(self, remote):
+        for source, revision, message in [
             (f"{NAME}@a", "b", "revision = 'b': expected None with"),
             (NAME, "../../x", r"revision = '\.\./\.\./x': expected a branch, tag or commit"),
             (NAME, "", "revision = ''"),
             (str(CHECKPOINTS / "based-tiny"), "main", "revision = 'main': expected None, or a hub id"),
-        ],
-    )
-    def test_what_is_no_revision(self, remote, source, revision, message):
-        with pytest.raises(ValueError, match=message):
-            load_pretrained(source, revision=revision)
-        assert not remote.requests
+        ]:
+            with pytest.raises(ValueError, match=message):
+                load_pretrained(source, revision=revision)
+            assert not remote.requests
 
 
 class TestInterruptions:
@@ -333,11 +330,11 @@ class TestRefusals:
             ):
                 act(NAME)
 
-    @pytest.mark.parametrize("name", ["a b", "a/b/c", "", "-/x@", "../x"])
-    def test_names_that_are_none(self, remote, name):
-        with pytest.raises(ValueError, match="repository = "):
-            push_to_hub(name, MODEL, PARAMS)
-        assert not remote.requests
+    def test_names_that_are_none(self, remote):
+        for name in ["a b", "a/b/c", "", "-/x@", "../x"]:
+            with pytest.raises(ValueError, match="repository = "):
+                push_to_hub(name, MODEL, PARAMS)
+            assert not remote.requests
 
     def test_pickles_are_not_uploaded(self, remote, tmp_path):
         with pytest.raises(ValueError, match="expected the native one, without pickles"):

@@ -50,11 +50,11 @@ def build(path: str, **given: Any) -> mixers.Mixer:
     return mixers.make(spec.mixer, d_model=WIDTH, **spec.options)
 
 
-@pytest.mark.parametrize("path", CLASSES)
-def test_unknown_arguments_are_errors(path):
-    name = path.rpartition(".")[2]
-    with pytest.raises(ValueError, match=rf"argument of {name} = 'no_such_argument': expected one of"):
-        from_torch(built_with(path, no_such_argument=1), {})
+def test_unknown_arguments_are_errors():
+    for path in CLASSES:
+        name = path.rpartition(".")[2]
+        with pytest.raises(ValueError, match=rf"argument of {name} = 'no_such_argument': expected one of"):
+            from_torch(built_with(path, no_such_argument=1), {})
 
 
 @pytest.mark.parametrize("path", MIXERS)
@@ -79,19 +79,18 @@ def test_arguments_that_we_have_are_accepted(path):
         build(path, **given)
 
 
-@pytest.mark.parametrize("path", MIXERS)
-def test_our_names_are_options_of_the_mixer(path):
-    spec = MIXERS[path].spec(built_with(path))
-    known = {*mixers.options(spec.mixer), "d_model"}
-    if spec.mixer == "attention":  # with a window
-        known |= {*mixers.options("sliding_window")}
-    for option in rows(path).values():
-        assert set(filter(None, option.ours.split(", "))) <= known, option
+def test_our_names_are_options_of_the_mixer():
+    for path in MIXERS:
+        spec = MIXERS[path].spec(built_with(path))
+        known = {*mixers.options(spec.mixer), "d_model"}
+        if spec.mixer == "attention":  # with a window
+            known |= {*mixers.options("sliding_window")}
+        for option in rows(path).values():
+            assert set(filter(None, option.ours.split(", "))) <= known, option
 
 
-@pytest.mark.parametrize(
-    ("path", "given", "message"),
-    [
+def test_what_cannot_be_is_refused():
+    for path, given, message in [
         ("zoology.mixers.based.Based", {"num_key_value_heads": 1}, "num_key_value_heads = 1: expected 12"),
         ("zoology.mixers.based.Based", {"causal": False}, "causal = False: expected true"),
         ("zoology.mixers.hyena.Hyena", {"num_blocks": 2}, "num_blocks = 2: expected 1"),
@@ -134,11 +133,9 @@ def test_our_names_are_options_of_the_mixer(path):
             {"parallel_implementation": "tk"},
             "parallel_implementation = 'tk'",
         ),
-    ],
-)
-def test_what_cannot_be_is_refused(path, given, message):
-    with pytest.raises(ValueError, match=message):
-        from_torch(built_with(path, **given), {})
+    ]:
+        with pytest.raises(ValueError, match=message):
+            from_torch(built_with(path, **given), {})
 
 
 def test_every_feature_map_has_a_table():
@@ -146,20 +143,20 @@ def test_every_feature_map_has_a_table():
     assert {path.rpartition(".")[2] for path in paths} == set(FEATURE_MAPS) >= set(SHORT_NAMES.values())
 
 
-@pytest.mark.parametrize("name", FEATURE_MAPS)
-def test_options_of_feature_maps(name):
+def test_options_of_feature_maps():
     """Ours follow from the arguments that a map's table says it reads."""
-    table = next(table for path, table in tables().items() if re.fullmatch(rf"zoology\..*\.{name}", path))
-    values = {"temp": 2.0, "eps": 0.1, "fullspace": True, "head_dim_idx": -1, "input_dim": 8}
-    options = feature_map(name, {key: value for key, value in values.items() if key in table}, 8)
-    ours = {option.ours for option in table.values() if option.status == "renamed"}
-    assert ("feature_scale" in options) == (table["temp"].ours == "feature_scale")
-    assert ("feature_floor" in options) == ("feature_floor" in ours)
-    mixers.make("linear_attention", d_model=8, feature_dim=8, **options)
-    with pytest.raises(ValueError, match=r"head_dim_idx'.* = -2: expected -1 or 3"):
-        feature_map(name, {"head_dim_idx": -2}, 8)
-    with pytest.raises(ValueError, match="entry of feature_kwargs = 'no_such_argument': expected one of"):
-        feature_map(name, {"no_such_argument": 1}, 8)
+    for name in FEATURE_MAPS:
+        table = next(table for path, table in tables().items() if re.fullmatch(rf"zoology\..*\.{name}", path))
+        values = {"temp": 2.0, "eps": 0.1, "fullspace": True, "head_dim_idx": -1, "input_dim": 8}
+        options = feature_map(name, {key: value for key, value in values.items() if key in table}, 8)
+        ours = {option.ours for option in table.values() if option.status == "renamed"}
+        assert ("feature_scale" in options) == (table["temp"].ours == "feature_scale")
+        assert ("feature_floor" in options) == ("feature_floor" in ours)
+        mixers.make("linear_attention", d_model=8, feature_dim=8, **options)
+        with pytest.raises(ValueError, match=r"head_dim_idx'.* = -2: expected -1 or 3"):
+            feature_map(name, {"head_dim_idx": -2}, 8)
+        with pytest.raises(ValueError, match="entry of feature_kwargs = 'no_such_argument': expected one of"):
+            feature_map(name, {"no_such_argument": 1}, 8)
 
 
 def test_taylor_maps_of_another_width_are_scaled():

@@ -50,11 +50,11 @@ class TestReadStateDict:
         save_file({"whole": ONE}, tmp_path / "model.safetensors")
         assert list(read_state_dict(tmp_path)) == ["whole"]
 
-    @pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth"])
-    def test_names_of_torch_files(self, tmp_path, suffix):
-        file = tmp_path / f"weights{suffix}"
-        shutil.copy(CHECKPOINTS / "attn-tiny" / "pytorch_model.bin", file)
-        assert "lm_head.weight" in read_state_dict(file)
+    def test_names_of_torch_files(self, tmp_path):
+        for suffix in [".bin", ".pt", ".pth"]:
+            file = tmp_path / f"weights{suffix}"
+            shutil.copy(CHECKPOINTS / "attn-tiny" / "pytorch_model.bin", file)
+            assert "lm_head.weight" in read_state_dict(file)
 
     def test_prefix_metrics_and_buffers(self, tmp_path):
         names = [
@@ -84,18 +84,19 @@ class TestReadStateDict:
         with pytest.raises(CheckpointError, match=r"model\.safetensors: w is there twice"):
             read_state_dict(tmp_path)
 
-    @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
-    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-    def test_not_finite(self, tmp_path, dtype, value, monkeypatch):
-        monkeypatch.setattr(state_dict, "_CHECK_ELEMENTS", 8)
-        bad = {f"bad{i:02}": np.where(np.arange(20) == i, value, 0).astype(dtype) for i in range(20)}
-        fine = np.array([np.finfo(np.float16).max] * 20, dtype)
-        file = tmp_path / "w.safetensors"
-        write_safetensors(file, {**bad, "fine": fine, "metrics": bad["bad00"]})
-        with pytest.raises(
-            CheckpointError, match=r"w\.safetensors: NaN or infinity in bad00, .* and 10 more, as float32$"
-        ):
-            read_state_dict(file)
+    def test_not_finite(self, tmp_path, monkeypatch):
+        for dtype in [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]:
+            for value in [np.nan, np.inf, -np.inf]:
+                monkeypatch.setattr(state_dict, "_CHECK_ELEMENTS", 8)
+                bad = {f"bad{i:02}": np.where(np.arange(20) == i, value, 0).astype(dtype) for i in range(20)}
+                fine = np.array([np.finfo(np.float16).max] * 20, dtype)
+                file = tmp_path / "w.safetensors"
+                write_safetensors(file, {**bad, "fine": fine, "metrics": bad["bad00"]})
+                with pytest.raises(
+                    CheckpointError,
+                    match=r"w\.safetensors: NaN or infinity in bad00, .* and 10 more, as float32$",
+                ):
+                    read_state_dict(file)
 
     @pytest.mark.parametrize(
         "value",
@@ -151,9 +152,8 @@ class TestSafetensorsDamage:
             with pytest.raises(CheckpointError, match=r"cut\.safetensors: truncated or damaged"):
                 read_state_dict(file)
 
-    @pytest.mark.parametrize(
-        "entry",
-        [
+    def test_headers_that_lie(self, tmp_path):
+        for entry in [
             {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
             {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]},
             {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]},
@@ -162,20 +162,17 @@ class TestSafetensorsDamage:
             {"dtype": "F8_E5M2", "shape": [4], "data_offsets": [0, 4]},
             {"dtype": "X", "shape": [1], "data_offsets": [0, 4]},
             {},
-        ],
-    )
-    def test_headers_that_lie(self, tmp_path, entry):
-        header = json.dumps({"w": entry}).encode()
-        file = tmp_path / "w.safetensors"
-        file.write_bytes(
-            struct.pack("<Q", len(header)) + header + bytes(entry.get("data_offsets", [0, 4])[1])
-        )
-        with pytest.raises(CheckpointError, match=r"w\.safetensors"):
-            read_state_dict(file)
+        ]:
+            header = json.dumps({"w": entry}).encode()
+            file = tmp_path / "w.safetensors"
+            file.write_bytes(
+                struct.pack("<Q", len(header)) + header + bytes(entry.get("data_offsets", [0, 4])[1])
+            )
+            with pytest.raises(CheckpointError, match=r"w\.safetensors"):
+                read_state_dict(file)
 
-    @pytest.mark.parametrize(
-        ("header", "message"),
-        [
+    def test_headers_that_can_be_read_in_two_ways(self, tmp_path):
+        for header, message in [
             (b'{"w":%s,"w":%s}', "the key 'w' is there twice"),
             (b'{"w":%s,"\\u0077":%s}', "the key 'w' is there twice"),
             (
@@ -183,14 +180,12 @@ class TestSafetensorsDamage:
                 "'dtype' is there",
             ),
             (b"[" * 65 + b"]" * 65, "more than 64 levels"),
-        ],
-    )
-    def test_headers_that_can_be_read_in_two_ways(self, tmp_path, header, message):
-        file = tmp_path / "w.safetensors"
-        header = header.replace(b"%s", b'{"dtype":"F32","shape":[1],"data_offsets":[0,4]}')
-        file.write_bytes(struct.pack("<Q", len(header)) + header + ONE.tobytes()[:4])
-        with pytest.raises(CheckpointError, match=rf"w\.safetensors: .*{message}"):
-            read_state_dict(file)
+        ]:
+            file = tmp_path / "w.safetensors"
+            header = header.replace(b"%s", b'{"dtype":"F32","shape":[1],"data_offsets":[0,4]}')
+            file.write_bytes(struct.pack("<Q", len(header)) + header + ONE.tobytes()[:4])
+            with pytest.raises(CheckpointError, match=rf"w\.safetensors: .*{message}"):
+                read_state_dict(file)
 
     def test_a_header_beyond_the_limit_is_not_read(self, tmp_path):
         file = tmp_path / "w.safetensors"
@@ -256,9 +251,8 @@ class TestShards:
         ):
             read_state_dict(with_index(tmp_path, {"s.safetensors": promised}))
 
-    @pytest.mark.parametrize(
-        "text",
-        [
+    def test_broken_index(self, tmp_path):
+        for text in [
             "",
             "{",
             "[]",
@@ -272,12 +266,10 @@ class TestShards:
             "{}",
             "[" * 100_000,
             "\ud800",
-        ],
-    )
-    def test_broken_index(self, tmp_path, text):
-        (tmp_path / "model.safetensors.index.json").write_bytes(text.encode(errors="surrogatepass"))
-        with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: .{0,300}$"):
-            read_state_dict(tmp_path)
+        ]:
+            (tmp_path / "model.safetensors.index.json").write_bytes(text.encode(errors="surrogatepass"))
+            with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: .{0,300}$"):
+                read_state_dict(tmp_path)
 
 
 TENSORS = {

@@ -184,9 +184,8 @@ def test_errors_are_one_line(run, checkpoint, tmp_path, flags, message):
     assert not (checkpoint / "exported").exists()
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
+def test_errors_of_the_runner(small, capsys):
+    for argv, message in [
         (["--tokens", "1,x"], "argument --tokens"),
         (["--max-new-tokens", "3"], "--tokens"),
         (
@@ -202,16 +201,13 @@ def test_errors_are_one_line(run, checkpoint, tmp_path, flags, message):
         ),
         (["--prompt", "a", "--stop", "", "--directory", "SMALL"], "stop = ['']: expected texts"),
         (["--tokens", "1", "--max-new-tokens", "0", "--directory", "SMALL"], "max_new_tokens = 0: expected"),
-    ],
-    ids=str,
-)
-def test_errors_of_the_runner(small, argv, message, capsys):
-    try:
-        status = runner.main([str(small.directory) if word == "SMALL" else word for word in argv])
-    except SystemExit as ended:  # of argparse
-        status = ended.code
-    assert status == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.startswith("run.py: ")
-    assert said.count("\n") == 1
+    ]:
+        try:
+            status = runner.main([str(small.directory) if word == "SMALL" else word for word in argv])
+        except SystemExit as ended:  # of argparse
+            status = ended.code
+        assert status == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.startswith("run.py: ")
+        assert said.count("\n") == 1

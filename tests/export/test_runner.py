@@ -155,9 +155,8 @@ def test_models(schedule, tmp_path):
     assert [case.exported.generate([prompt], NEW)[0] for prompt in PROMPTS] == texts
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_arguments(plain):
+    for options, message in [
         ({"prompts": []}, r"^prompts = \[\]: expected at least one row"),
         ({"prompts": [[1], []]}, "^prompts = 'an empty row': expected at least one token"),
         ({"prompts": [[1, 50]]}, r"^tokens = \[50\]: expected integers in \[0, 50\)"),
@@ -179,12 +178,9 @@ def test_models(schedule, tmp_path):
         ({"logit_bias": {5: 101}}, r"^logit_bias = \{5: 101\}: expected tokens and numbers"),
         ({"logit_bias": {"5": 1}}, r"^logit_bias = \{'5': 1\}: expected tokens and numbers"),
         ({"logit_bias": [5]}, r"^logit_bias = \[5\]: expected a mapping of up to 300 tokens"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments(plain, options, message):
-    with pytest.raises(ValueError, match=message):
-        plain.exported.generate(**{"prompts": [[1, 2, 3]], "max_new_tokens": 1, **options})
+    ]:
+        with pytest.raises(ValueError, match=message):
+            plain.exported.generate(**{"prompts": [[1, 2, 3]], "max_new_tokens": 1, **options})
 
 
 @pytest.mark.parametrize("case", release_but(["plain"], ["plain", "mixed"]))
@@ -196,15 +192,15 @@ def test_the_whole_length_can_be_used(case, request):
     expect_clear_choices(case, prompts, case.exported.generate(prompts, count))
 
 
-@pytest.mark.parametrize("version", ["0.10.1", "0.10.2", "0.12.3", "0.13.0"])
-def test_broken_fusions_are_avoided_as_in_the_library(monkeypatch, version):
-    monkeypatch.setattr(metadata, "version", lambda _: version)
-    monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", None)  # does not say whether JAX was used
-    monkeypatch.setattr(compat, "undocumented", lambda name: None)
-    found = []
-    for avoid in (compat.avoid_broken_fusions, runner.avoid_broken_fusions):
-        monkeypatch.setenv("XLA_FLAGS", "--other")
-        avoid()
-        found.append(os.environ["XLA_FLAGS"])
-    assert found[0] == found[1]
-    assert (found[0] != "--other") == (version in ("0.10.2", "0.12.3"))
+def test_broken_fusions_are_avoided_as_in_the_library(monkeypatch):
+    for version in ["0.10.1", "0.10.2", "0.12.3", "0.13.0"]:
+        monkeypatch.setattr(metadata, "version", lambda _, version=version: version)
+        monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", None)  # does not say whether JAX was used
+        monkeypatch.setattr(compat, "undocumented", lambda name: None)
+        found = []
+        for avoid in (compat.avoid_broken_fusions, runner.avoid_broken_fusions):
+            monkeypatch.setenv("XLA_FLAGS", "--other")
+            avoid()
+            found.append(os.environ["XLA_FLAGS"])
+        assert found[0] == found[1]
+        assert (found[0] != "--other") == (version in ("0.10.2", "0.12.3"))

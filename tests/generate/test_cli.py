@@ -129,9 +129,8 @@ def test_interrupt_ends_the_text(capsys):
     assert err.startswith("6 tokens, interrupted: first after ")
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_errors_are_one_line(run, directory, tmp_path):
+    for flags, message in [
         (("--wrong",), "--wrong"),
         (("--prompt", "a"), "--checkpoint"),
         (("--checkpoint", "nowhere/at/all", "--prompt", "a"), "nowhere/at/all"),
@@ -150,17 +149,14 @@ def test_interrupt_ends_the_text(capsys):
         (("--checkpoint", "GOOD", "--prompt", "a", "--stop", ""), "stop = '': expected"),
         (("--checkpoint", "GOOD", "--prompt", "a", "--tokenizer", "none.json"), "none.json"),
         (("--checkpoint", "UNFINISHED", "--prompt", "a"), "expected a finished run"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_errors_are_one_line(run, directory, tmp_path, flags, message):
-    (tmp_path / "checkpoints").mkdir()
-    paths = {"GOOD": directory, "UNFINISHED": tmp_path}
-    status, out, err = run(*(paths.get(flag, flag) for flag in flags))
-    assert status == 2
-    assert out == ""
-    assert message in err
-    assert err.count("\n") == 1
+    ]:
+        (tmp_path / "checkpoints").mkdir()
+        paths = {"GOOD": directory, "UNFINISHED": tmp_path}
+        status, out, err = run(*(paths.get(flag, flag) for flag in flags))
+        assert status == 2
+        assert out == ""
+        assert message in err
+        assert err.count("\n") == 1
 
 
 def test_a_vocabulary_without_its_tokenizer_is_an_error(directory):

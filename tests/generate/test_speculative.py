@@ -276,21 +276,18 @@ def test_early_exit_shares_the_arrays(hybrid):
             early_exit(hybrid.model, hybrid.params, layers)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_errors(simple):
+    for options, message in [
         ({"draft_tokens": 0}, r"^draft_tokens = 0: expected an integer, at least 1"),
         ({"max_new_tokens": 0}, r"^max_new_tokens = 0: expected an integer, at least 1"),
         ({"temperature": 1.0}, r"^rng = None: expected jax.random.key\(seed\) when temperature > 0"),
         ({"temperature": -1.0}, r"^temperature = -1.0: expected"),
         ({"stop_tokens": (50,)}, r"^stop_tokens = 50: expected tokens in \[0, 50\)"),
         ({"prompt": [[]]}, r"^prompt = 'row 0': expected at least one token"),
-    ],
-)
-def test_errors(simple, options, message):
-    models = simple.model, simple.params, simple.model, simple.params
-    with pytest.raises(ValueError, match=message):
-        speculate(*models, **{"prompt": PROMPTS, "max_new_tokens": STEPS, **options})
+    ]:
+        models = simple.model, simple.params, simple.model, simple.params
+        with pytest.raises(ValueError, match=message):
+            speculate(*models, **{"prompt": PROMPTS, "max_new_tokens": STEPS, **options})
 
 
 def test_a_draft_of_other_tokens(simple):

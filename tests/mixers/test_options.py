@@ -23,9 +23,8 @@ def init(name, options, **context):
     jax.eval_shape(functools.partial(make(name, options).init, **context), jax.random.key(0), X)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
+def test_bad_options_are_named(unchecked):
+    for name, options, message in [
         ("blocked_window", {"width": 0}, "width = 0: expected at least 1"),
         ("conv_basis", {"starts": (1, 2)}, r"starts = \(1, 2\): expected integers ascending from 0"),
         ("conv_basis", {"left": -1}, "left = -1"),
@@ -151,22 +150,19 @@ def init(name, options, **context):
         ("selected_attention", {"share": 0.0}, "share = 0.0: expected above 0"),
         ("selective_lookups", {"hard": True}, "causal = True: expected False with hard"),
         ("sigmoid_lookups", {"lookups": 0}, "lookups = 0: expected None or at least 1"),
-    ],
-)
-def test_bad_options_are_named(unchecked, name, options, message):
-    with pytest.raises(ValueError, match=message):
-        init(name, options)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            init(name, options)
 
 
-@pytest.mark.parametrize("option", ["d_state", "d_conv", "expand", "dt_rank", "num_layers"])
-def test_mamba_names_them_when_it_is_made(option):
-    with pytest.raises(ValueError, match=f"{option} = 0: expected .*(at least 1|above 0)"):
-        make("mamba", {option: 0})
+def test_mamba_names_them_when_it_is_made():
+    for option in ["d_state", "d_conv", "expand", "dt_rank", "num_layers"]:
+        with pytest.raises(ValueError, match=f"{option} = 0: expected .*(at least 1|above 0)"):
+            make("mamba", {option: 0})
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
+def test_options_that_no_state_can_have_are_named(unchecked):
+    for name, options, message in [
         ("base_conv", {"kernel_size": 0}, "kernel_size = 0: expected"),
         ("base_conv", {"l_max": 0}, "l_max = 0: expected at least 1"),
         ("hyper_attention", {"left": -1}, "left = -1: expected"),
@@ -177,16 +173,13 @@ def test_mamba_names_them_when_it_is_made(option):
         ("selected_attention", {"causal": False}, "causal = False: expected True for a state"),
         ("selective_lookups", {"causal": False}, "causal = False: expected True for a state"),
         ("sigmoid_lookups", {"hard": True}, "hard = True: expected False for a state"),
-    ],
-)
-def test_options_that_no_state_can_have_are_named(unchecked, name, options, message):
-    with pytest.raises(ValueError, match=message):
-        make(name, options).init_state(1, 4)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make(name, options).init_state(1, 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "context", "message"),
-    [
+def test_arguments_that_options_exclude_are_named(unchecked):
+    for name, options, context, message in [
         ("bigbird", {}, {"cells": np.zeros((2, 2))}, "cells has dtype"),
         ("conv_basis", {"max_error": 0.1}, {"mask": MASK}, "expected None with max_error, which reads"),
         (
@@ -200,11 +193,9 @@ def test_options_that_no_state_can_have_are_named(unchecked, name, options, mess
         ("scatterbrain", {"causal": False}, {"mask": MASK}, "mask = '.*': expected None"),
         ("selected_attention", {"causal": False}, {"state": "any"}, "state = 'str': expected None"),
         ("sma", {"hard": True}, {"state": "any"}, "state = 'str': expected None with hard = True"),
-    ],
-)
-def test_arguments_that_options_exclude_are_named(unchecked, name, options, context, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        init(name, options, **context)
+    ]:
+        with pytest.raises((ValueError, TypeError), match=message):
+            init(name, options, **context)
 
 
 def test_defaults_divide():

@@ -119,10 +119,10 @@ def test_a_package_that_cannot_be_imported_is_named(installed):
         bj.mixers.make("outside", d_model=4)
 
 
-@pytest.mark.parametrize("name", ["", "Mamba", "2d", "a-b", None])
-def test_a_name_of_another_form_is_refused(name, unchecked):
-    with pytest.raises(ValueError, match=r"^name = .*: expected lower-case letters"):
-        bj.mixers.register(name)
+def test_a_name_of_another_form_is_refused(unchecked):
+    for name in ["", "Mamba", "2d", "a-b", None]:
+        with pytest.raises(ValueError, match=r"^name = .*: expected lower-case letters"):
+            bj.mixers.register(name)
 
 
 def test_a_name_that_is_taken_is_refused():

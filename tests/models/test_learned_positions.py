@@ -78,7 +78,7 @@ def test_padding_may_lie_beyond(model):
     chex.assert_tree_all_finite(state)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, None])
-def test_config(value):
-    with pytest.raises(ValueError, match="max_positions"):
-        bj.presets.get("attn-tiny").replace(max_positions=value)
+def test_config():
+    for value in [-1, 1.5, None]:
+        with pytest.raises(ValueError, match="max_positions"):
+            bj.presets.get("attn-tiny").replace(max_positions=value)

@@ -32,18 +32,15 @@ CONFIG = bj.ModelConfig(
 )
 
 
-@pytest.mark.parametrize(
-    ("schedule", "layers", "period"),
-    [
+def test_repetitions_of_the_presets():
+    for schedule, layers, period in [
         ("A" * 24, range(24), 1),
         ("CLSCC" * 5 + "CC", range(25), 5),
         ("CLS", range(0), 1),
         ("XCLSCCCLSCCCLSCCY", range(1, 16), 5),
         ("TC" * 19, range(38), 2),
-    ],
-)
-def test_repetitions_of_the_presets(schedule, layers, period):
-    assert find_repeats(schedule) == (layers, period)
+    ]:
+        assert find_repeats(schedule) == (layers, period)
 
 
 @given(st.text("AB", min_size=1, max_size=12))

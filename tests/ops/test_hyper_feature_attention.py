@@ -240,9 +240,8 @@ NARROW = blank(ops.init_kv_cache, 2, 4, 2, 4, 5)
 SUMS = blank(ops.init_linear_attention_state, 2, 2, 16, 5)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"qs": ()}, ValueError, "factors in qs = 0: expected at least 1"),
         ({"ks": (ones((2, 3, 2, 4)),)}, ValueError, "factors in ks = 1: expected as many as in qs, 2"),
         ({"ks": (ones((2, 3, 2, 4)), ones((2, 3, 2, 3)))}, ValueError, r"ks\[1\] has shape"),
@@ -265,8 +264,6 @@ SUMS = blank(ops.init_linear_attention_state, 2, 2, 16, 5)
         ),
         ({"mask": ones((2, 3), int)}, TypeError, "mask has dtype"),
         ({"segment_ids": ones((1, 3), int)}, ValueError, "segment_ids has shape"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    with pytest.raises(error, match=message):
-        ops.hyper_feature_attention(**_arguments(**changes))
+    ]:
+        with pytest.raises(error, match=message):
+            ops.hyper_feature_attention(**_arguments(**changes))

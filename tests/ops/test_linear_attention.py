@@ -116,9 +116,8 @@ def _state(**changes):
     return blank(ops.init_linear_attention_state, **sizes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"q": [1.0]}, TypeError, "q = "),
         ({"q": ones((2, 3, 4))}, ValueError, "q has shape"),
         ({"q": ones((2, 3, 2, 4), int)}, TypeError, "q has dtype"),
@@ -154,11 +153,9 @@ def _state(**changes):
             ValueError,
             "state length has shape",
         ),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    with pytest.raises(error, match=message):
-        ops.linear_attention(**_arguments(**changes))
+    ]:
+        with pytest.raises(error, match=message):
+            ops.linear_attention(**_arguments(**changes))
 
 
 def test_numpy_arrays_are_arrays(unchecked):

@@ -98,9 +98,8 @@ def _arguments(**changes):
     return {"q": x, "ks": (x, x), "vs": (x, x)} | changes
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"q": ones((2, 3, 4))}, ValueError, "q has shape"),
         ({"ks": (ones((2, 3, 2, 4)),)}, ValueError, "number of vs = 2: expected 1"),
         ({"normalize": "rms"}, ValueError, "normalize = 'rms': expected one of 'none'"),
@@ -123,11 +122,9 @@ def _arguments(**changes):
             ValueError,
             "initial_state = 'LinearHyperState': expected None when causal is False",
         ),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    with pytest.raises(error, match=message):
-        ops.linear_hyper_attention(**_arguments(**changes))
+    ]:
+        with pytest.raises(error, match=message):
+            ops.linear_hyper_attention(**_arguments(**changes))
 
 
 def test_an_order_has_two_factors_at_least():

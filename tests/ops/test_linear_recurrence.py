@@ -121,9 +121,8 @@ def _arguments(**changes):
     return arguments | changes
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"q": ones((2, 3, 4))}, ValueError, "q has shape"),
         ({"q": ones((2, 3, 2, 4), int)}, TypeError, "q has dtype"),
         ({"k": ones((2, 3, 1, 4))}, ValueError, "k has shape"),
@@ -147,8 +146,6 @@ def _arguments(**changes):
             ValueError,
             r"initial_state\.kv has shape",
         ),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    with pytest.raises(error, match=message):
-        ops.linear_recurrence(**_arguments(**changes))
+    ]:
+        with pytest.raises(error, match=message):
+            ops.linear_recurrence(**_arguments(**changes))

@@ -83,16 +83,13 @@ def test_bfloat16_and_length_one():
     )
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_errors_name_the_argument():
+    for call, message in [
         (lambda: ops.polynomial_map(-1), "degree = -1"),
         (lambda: ops.polynomial_map(2, 0.0), r"scale = 0\.0"),
         (lambda: ops.polynomial_error(-1, 1.0), "degree = -1"),
         (lambda: ops.polynomial_error(1, -1.0), r"largest = -1\.0"),
         (lambda: ops.polynomial_degree(0.0, 1.0), r"error = 0\.0"),
-    ],
-)
-def test_errors_name_the_argument(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -132,9 +132,8 @@ def test_long_sums_do_not_lose_tokens(seed):
     assert_close(state.k[0, 0, 0], np.float64(3000), FLOAT32)
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for name, changes, error, message in [
         ("attention", {"q": ones((1, 3, 4))}, ValueError, "q has shape"),
         ("attention", {"k": ones((1, 3, 2, 3))}, ValueError, "k has shape"),
         (
@@ -160,12 +159,10 @@ def test_long_sums_do_not_lose_tokens(seed):
             r"initial_state\.kv has shape",
         ),
         ("step", {"implementation": "quadratic"}, ValueError, "implementation = 'quadratic'"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, name, changes, error, message):
-    tokens = (1, 2) if name == "step" else (1, 3, 2)
-    arguments = {"q": ones((*tokens, 4)), "k": ones((*tokens, 4)), "v": ones((*tokens, 5))}
-    if name == "step":
-        arguments["state"] = blank(ops.init_taylor_state, 1, 2, 4, 5)
-    with pytest.raises(error, match=message):
-        getattr(ops, f"taylor_{name}")(**arguments | changes)
+    ]:
+        tokens = (1, 2) if name == "step" else (1, 3, 2)
+        arguments = {"q": ones((*tokens, 4)), "k": ones((*tokens, 4)), "v": ones((*tokens, 5))}
+        if name == "step":
+            arguments["state"] = blank(ops.init_taylor_state, 1, 2, 4, 5)
+        with pytest.raises(error, match=message):
+            getattr(ops, f"taylor_{name}")(**arguments | changes)

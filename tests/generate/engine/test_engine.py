@@ -204,9 +204,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_wrong_requests():
+    for changes, error, message in [
         ({"prompt": []}, ValueError, r"^prompt = \(\): expected at least one token"),
         ({"prompt": 3}, TypeError, "^prompt = 3: expected a row of integers"),
         ({"prompt": "text"}, TypeError, "^prompt = 'text': expected a row of integers"),
@@ -219,12 +218,9 @@ WRONG = [
         ({"sampler": 0.7}, TypeError, "^sampler = 0.7: expected a Sampler"),
         ({"seed": 2**32}, ValueError, "^seed = 4294967296: expected an integer, from 0 to 4294967295"),
         ({"logprobs": -1}, ValueError, "^logprobs = -1: expected an integer, at least 0"),
-    ],
-    ids=str,
-)
-def test_wrong_requests(changes, error, message):
-    with pytest.raises(error, match=message):
-        Request(**{"prompt": [1], **changes})
+    ]:
+        with pytest.raises(error, match=message):
+            Request(**{"prompt": [1], **changes})
 
 
 def test_a_request_is_a_value():
@@ -233,27 +229,22 @@ def test_a_request_is_a_value():
     assert hash(request) == hash(Request((1, 2), stop_tokens=[3]))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_wrong_options(simple):
+    for options in [
         {"slots": 0},
         {"max_length": 0},
         {"prefill_chunk": 0},
         {"decode_chunk": 1.5},
         {"max_waiting": 0},
         {"top_logprobs": 51},
-    ],
-    ids=str,
-)
-def test_wrong_options(simple, options):
-    (name,) = options
-    with pytest.raises(ValueError, match=f"^{name} = {options[name]}: expected an integer"):
-        Engine(simple.model, simple.params, **options)
+    ]:
+        (name,) = options
+        with pytest.raises(ValueError, match=f"^{name} = {options[name]}: expected an integer"):
+            Engine(simple.model, simple.params, **options)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "changes", "limit"),
-    [
+def test_how_long_a_text_can_be():
+    for schedule, changes, limit in [
         ("CLS", {}, None),
         ("CLSA", {}, 100),
         ("CLS", {"max_positions": 70}, 70),
@@ -261,18 +252,16 @@ def test_wrong_options(simple, options):
         ("CY", {}, 64),
         ("N", {}, 100),
         ("E", {}, 30),
-    ],
-)
-def test_how_long_a_text_can_be(schedule, changes, limit):
-    mixers = MIXERS | {
-        "Y": MixerSpec("hyena", {"l_max": 64}),
-        "N": MixerSpec("nystrom", {"num_heads": 2, "num_landmarks": 4}),
-        "E": MixerSpec("linear_attention", {"feature_map": "cosformer", "max_length": 30}),
-    }
-    config = ModelConfig(
-        vocab_size=50, d_model=16, schedule=schedule, mixers=mixers, mlp_hidden=16, **changes
-    )
-    assert token_limit(LanguageModel(config), 100) == limit
+    ]:
+        mixers = MIXERS | {
+            "Y": MixerSpec("hyena", {"l_max": 64}),
+            "N": MixerSpec("nystrom", {"num_heads": 2, "num_landmarks": 4}),
+            "E": MixerSpec("linear_attention", {"feature_map": "cosformer", "max_length": 30}),
+        }
+        config = ModelConfig(
+            vocab_size=50, d_model=16, schedule=schedule, mixers=mixers, mlp_hidden=16, **changes
+        )
+        assert token_limit(LanguageModel(config), 100) == limit
 
 
 @pytest.mark.slow

@@ -249,9 +249,8 @@ Q = np.ones((2, 3, 2, 4), np.float32)
 STATE = blank(ops.init_conv_attention_state, 2, 5, 2, 2, 4, 4)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"q": Q[0]}, ValueError, "q has shape"),
         ({"k": Q[:, :2]}, ValueError, "k has shape"),
         ({"v": Q[:, :, :1]}, ValueError, "v has shape"),
@@ -275,9 +274,7 @@ STATE = blank(ops.init_conv_attention_state, 2, 5, 2, 2, 4, 4)
         ({"initial_state": STATE, "starts": (0,)}, ValueError, r"state\.anchors has shape"),
         ({"mask": np.ones((2, 3))}, TypeError, "mask has dtype"),
         ({"implementation": "pallas"}, ValueError, "implementation = 'pallas': expected None or one"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    arguments = {"q": Q, "k": Q, "v": Q, "starts": (0, 2)}
-    with pytest.raises(error, match=message):
-        ops.conv_attention(**arguments | changes)
+    ]:
+        arguments = {"q": Q, "k": Q, "v": Q, "starts": (0, 2)}
+        with pytest.raises(error, match=message):
+            ops.conv_attention(**arguments | changes)

@@ -112,9 +112,8 @@ def test_exp(drawn):
 ROUND = np.tril(np.ones((3, 3)))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for call, error, message in [
         (lambda: ops.conv_decompose(ROUND[:2]), ValueError, r"matrix has shape \(2, 3\): expected \(N, 2\)"),
         (lambda: ops.conv_decompose(3.0), ValueError, r"matrix has shape \(\)"),
         (lambda: ops.conv_decompose(0 * ROUND), ValueError, r"max \|matrix\| = 0.0: expected more than tol"),
@@ -128,8 +127,6 @@ ROUND = np.tril(np.ones((3, 3)))
         (lambda: ops.conv_matrix(ROUND, [0, 2, 1]), ValueError, r"starts = \[0, 2, 1\]: expected increasing"),
         (lambda: ops.conv_separation(ROUND, [3, 2, 1], 2), ValueError, "width = 2: expected 1 to 1"),
         (lambda: ops.conv_separation(ROUND, [3, 2, 1], 0), ValueError, "width = 0: expected 1 to 1"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+    ]:
+        with pytest.raises(error, match=message):
+            call()

@@ -238,9 +238,8 @@ def test_a_binary_search_takes_logarithmically_many_probes(length):
         assert binary_probes(length, width) <= math.ceil(math.log2(length))
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"q": jnp.ones((5, 1, 2))}, ValueError, r"q has shape \(5, 1, 2\): expected \(B, N, H, K\)"),
         ({"q": jnp.ones((1, 5, 1, 2), int)}, TypeError, "q has dtype int32"),
         ({"k": jnp.ones((1, 5, 2, 2))}, ValueError, r"k has shape \(1, 5, 2, 2\): expected \(1, 5, 1, 2\)"),
@@ -254,14 +253,12 @@ def test_a_binary_search_takes_logarithmically_many_probes(length):
             ValueError,
             "search = 'linear': expected one of 'binary', 'scan', 'largest', 'causal'",
         ),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    arguments = {"q": jnp.ones((1, 5, 1, 2)), "k": jnp.ones((1, 5, 1, 2)), "terms": 2, "width": 2}
-    arguments |= {"threshold": 1.0} | changes
-    q, k = arguments.pop("q"), arguments.pop("k")
-    with pytest.raises(error, match=message):
-        ops.conv_recover(q, k, **arguments)
+    ]:
+        arguments = {"q": jnp.ones((1, 5, 1, 2)), "k": jnp.ones((1, 5, 1, 2)), "terms": 2, "width": 2}
+        arguments |= {"threshold": 1.0} | changes
+        q, k = arguments.pop("q"), arguments.pop("k")
+        with pytest.raises(error, match=message):
+            ops.conv_recover(q, k, **arguments)
 
 
 def test_errors_of_given_starts(unchecked):

@@ -93,9 +93,8 @@ def test_longlora_masks():
 ROWS = np.arange(3, dtype=np.int32)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for call, error, message in [
         (lambda: ops.interval_mask(np.ones((2, 3))), ValueError, r"mask has shape \(2, 3\)"),
         (lambda: ops.interval_mask([[1]]), TypeError, "expected an array"),
         (lambda: ops.interval_mask(np.array([[1, 0, 1]] * 3)), ValueError, r"mask\[0\] = \[0, 2\]"),
@@ -121,11 +120,9 @@ ROWS = np.arange(3, dtype=np.int32)
         (lambda: ops.block_mask(0, 2), ValueError, "length = 0"),
         (lambda: ops.block_mask(4, 0), ValueError, "size = 0"),
         (lambda: ops.block_mask(4, 2, shift=2), ValueError, "shift = 2: expected 0 to size - 1 = 1"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+    ]:
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_indices_on_the_device_are_checked_too(unchecked):

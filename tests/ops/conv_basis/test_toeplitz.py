@@ -127,20 +127,17 @@ def test_low_precision():
     assert_close(y, dense_conv(np.asarray(kernel, np.float64)) @ np.asarray(x, np.float64), BFLOAT16)
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"), [(1, 1), (2, 2), (7, 8), (17, 18), (33, 36), (1000, 1024), (1200, 1280)]
-)
-def test_transform_sizes(size, expected):
-    assert fft_size(size) == expected
+def test_transform_sizes():
+    for size, expected in [(1, 1), (2, 2), (7, 8), (17, 18), (33, 36), (1000, 1024), (1200, 1280)]:
+        assert fft_size(size) == expected
 
 
 def test_no_transform_is_much_longer_than_needed():
     assert all(size <= fft_size(size) <= 1.25 * size for size in range(1, 3000))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for call, error, message in [
         (lambda a, x: ops.conv_multiply(a, x[:, 0]), ValueError, r"x has shape \(5,\): expected \(N, C\)"),
         (lambda a, x: ops.conv_multiply(a.astype(int), x), TypeError, "kernel has dtype int32"),
         (lambda a, x: ops.conv_multiply(a, x.astype(int)), TypeError, "x has dtype int32"),
@@ -157,8 +154,6 @@ def test_no_transform_is_much_longer_than_needed():
             ValueError,
             r"diagonals.shape\[-1\] = 5: expected 2 N - 1",
         ),
-    ],
-)
-def test_errors_name_the_argument(unchecked, call, error, message):
-    with pytest.raises(error, match=message):
-        call(ones(5), ones((5, 2)))
+    ]:
+        with pytest.raises(error, match=message):
+            call(ones(5), ones((5, 2)))
