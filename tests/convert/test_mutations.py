@@ -1,7 +1,6 @@
 """What may be different about a checkpoint: taken, or refused by name.
 
-Every row of a table is tried on every directory of tests/fixtures/checkpoints. The tests of the readers damage
-files.
+Every row of a table is tried on every directory of tests/fixtures/checkpoints.
 """
 
 import copy

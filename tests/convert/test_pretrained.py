@@ -203,13 +203,10 @@ class TestOurDirectories:
         save_pretrained(tmp_path, model, params)
         assert load_file(tmp_path / "model.safetensors")[EMBEDDING].dtype == ml_dtypes.bfloat16
 
-    @pytest.mark.parametrize(
-        ("preset", "tensors"), [("based-360m", 225), pytest.param("based-1b", 298, marks=pytest.mark.slow)]
-    )
-    def test_key_lists_of_the_released_models(self, preset, tensors):
-        config = bj.presets.get(preset)
+    def test_key_lists_of_the_released_models(self):
+        config = bj.presets.get("based-360m")
         keys = torch_shapes(language_model_rules(config), language_model_shapes(config))
-        assert len(keys) == tensors  # and the head
+        assert len(keys) == 225  # and the head
         width = config.d_model
         assert keys["transformer.layers.0.mixer.in_proj.weight"] == (4 * width, width)
         assert keys["transformer.layers.0.mixer.conv.conv.weight"] == (2 * width, 1, 3)

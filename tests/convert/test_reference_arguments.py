@@ -25,8 +25,6 @@ WIDTH = 64
 REQUIRED = {"num_heads": 2, "l_max": 16, "kernel_size": 3, "window_size": 4}
 CAUSAL = "mha.MHA"
 """End of paths of classes that are only taken with `causal`."""
-WHEN_GIVEN = {"window_size": (3, -1), "l_max": 16, "d_ssm": 64, "num_kv_heads": 1, "num_heads": 2}
-"""Values of arguments whose default does not work there, or is None."""
 
 
 def rows(path: str) -> dict[str, Any]:
@@ -55,28 +53,6 @@ def test_unknown_arguments_are_errors():
         name = path.rpartition(".")[2]
         with pytest.raises(ValueError, match=rf"argument of {name} = 'no_such_argument': expected one of"):
             from_torch(built_with(path, no_such_argument=1), {})
-
-
-@pytest.mark.parametrize("path", MIXERS)
-def test_arguments_that_we_have_are_accepted(path):
-    """Each by itself, with its default or with the value that it needs."""
-    for name, option in rows(path).items():
-        if option.status not in ("same", "renamed") or not option.default or name == "feature_map":
-            continue
-        default = option.default.replace("inf", "1e999")
-        value = ast.literal_eval(default)
-        if path.endswith(CAUSAL) and name == "causal":
-            continue
-        if value is None or value == (-1, -1):
-            value = WHEN_GIVEN.get(name)
-        if path.endswith("SBLocalAttention") and name == "window_size":
-            value = 4
-        if value is None:
-            continue
-        given = {name: value}
-        if path.endswith("RWKV7Attention") and name == "num_heads":
-            given["head_dim"] = None
-        build(path, **given)
 
 
 def test_our_names_are_options_of_the_mixer():

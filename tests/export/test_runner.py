@@ -11,7 +11,7 @@ import pytest
 from based_jax import compat
 from based_jax.export import runner
 from based_jax.generate import generate
-from tests.export.conftest import PLAN, Case, make_case
+from tests.export.conftest import Case
 from tests.generate.tiny import LENGTH
 from tests.marks import release_but
 from tests.subprocesses import run_python
@@ -143,16 +143,6 @@ def test_fixed_batch_and_weights_inside(small):
         small.exported.generate([prompt] * 3, 7)
     with pytest.raises(ValueError, match=r"^rows = 1: expected 2, as exported"):
         small.exported.init(1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["CLS", "A", "M", "R"])
-def test_models(schedule, tmp_path):
-    case = make_case(schedule, PLAN, tmp_path)
-    texts = reference(case)
-    expect_clear_choices(case, PROMPTS, texts)
-    assert case.exported.generate(PROMPTS, NEW) == texts
-    assert [case.exported.generate([prompt], NEW)[0] for prompt in PROMPTS] == texts
 
 
 def test_wrong_arguments(plain):

@@ -15,7 +15,6 @@ from based_jax.generate import generate
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
 from tests.generate.tiny import random_params
-from tests.subprocesses import run_module
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +103,6 @@ def test_run_directory(run, directory, expected, tmp_path):
     shutil.copytree(directory, tmp_path / "model")
     (tmp_path / "model" / "tokenizer.json").unlink()  # 257 tokens are bytes
     assert run("--checkpoint", tmp_path, *GREEDY)[1] == f"def{expected}\n"
-
-
-@pytest.mark.slow  # a process: the tests above call the same main
-def test_module(directory, expected):
-    done = run_module("based_jax.generate", "--checkpoint", str(directory), *map(str, GREEDY))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"def{expected}\n"
 
 
 def test_interrupt_ends_the_text(capsys):

@@ -67,13 +67,9 @@ def start(config: bj.ModelConfig):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize(
-    ("schedule", "remat"),
-    [("PRPRC", "block"), pytest.param("CLSLSLS", "none", marks=pytest.mark.slow)],
-)
-def test_outputs_and_gradients_stay(schedule, remat, x64):
+def test_outputs_and_gradients_stay(x64):
     """With layers before and after, and with RWKV's, which start differently at each depth."""
-    config = CONFIG.replace(schedule=schedule, remat=remat, mlp="none")
+    config = CONFIG.replace(schedule="PRPRC", remat="block", mlp="none")
     params = start(config)
     context = {
         "segment_ids": jnp.asarray([[0, 0, 0, 0, 1, 1, 1, 1]] * 2),

@@ -267,8 +267,3 @@ def bfloat16_calls(length, lefts):
 @pytest.mark.gpu
 def test_cudnn_itself():
     bfloat16_calls(257, (None, 63))
-
-
-@pytest.mark.slow  # the same calls as above, in bfloat16
-def test_the_check_of_cudnn_itself(stand_in):
-    bfloat16_calls(17, (None,))

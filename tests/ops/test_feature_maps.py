@@ -209,7 +209,8 @@ EXTREMES = np.array([0.0, 1e-8, -1e-8, 20.0, -20.0, 1e3, -1e3], np.float32)
 
 
 @pytest.mark.parametrize(
-    "name", release_but(["cosformer", "performer"], sorted(set(FORMULAS) - {"all_poly", "identity"}))
+    "name",
+    release_but(["cosformer", "performer"], ["cosformer", "exp_max", "exp_sum", "performer", "taylor"]),
 )
 def test_extreme_queries_and_keys(name):
     """Features that vanish or saturate: everything is finite, gradients too, and y is an average of v."""

@@ -27,7 +27,6 @@ from tests.convert.torch_files import (
     storage,
     tensor,
 )
-from tests.marks import slow_but
 
 
 @pytest.fixture
@@ -207,23 +206,21 @@ class TestArchiveChecks:
             load_torch_file(file)
         assert not canary.exists()
 
-    @pytest.mark.parametrize("every", slow_but([4], [4, 1]))
-    def test_truncation_anywhere(self, every, tmp_path):
+    def test_truncation_anywhere(self, tmp_path):
         small = save(tmp_path / "small.bin", {"w": tensor()}).read_bytes()
         fixture = (CHECKPOINTS / "attn-tiny" / "pytorch_model.bin").read_bytes()
         cut = tmp_path / "cut.bin"
-        for content, step in ((small, every), (fixture, 4001 * every)):
+        for content, step in ((small, 4), (fixture, 16004)):
             for length in [*range(0, len(content), step), len(content) - 1]:
                 cut.write_bytes(content[:length])
                 with pytest.raises(CheckpointError, match=r"cut\.bin"):
                     load_torch_file(cut)
 
-    @pytest.mark.parametrize("every", slow_but([4], [4, 1]))
-    def test_damage_anywhere(self, every, tmp_path):
+    def test_damage_anywhere(self, tmp_path):
         """A changed byte is noticed, or it does not matter."""
         content = save(tmp_path / "small.bin", {"w": tensor()}).read_bytes()
         damaged = tmp_path / "damaged.bin"
-        for position in range(0, len(content), every):
+        for position in range(0, len(content), 4):
             changed = bytearray(content)
             changed[position] ^= (0x01, 0x80, 0xFF)[position % 3]
             damaged.write_bytes(changed)

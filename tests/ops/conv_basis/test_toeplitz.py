@@ -78,7 +78,7 @@ def numbers(seed, length):
 
 @pytest.mark.parametrize("length", [1, 13])
 def test_the_dense_product_its_transpose_and_gradients(length):
-    """For any number m of columns, in float64; in float32 as good as float32 is."""
+    """For any number m of columns, in float64."""
 
     @given(draw.seeds, st.integers(0, length))
     @settings(max_examples=10)
