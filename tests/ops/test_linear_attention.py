@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from based_jax.ops.core.dispatch import KERNELS
+from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import blank, ones
 from tests.marks import slow_but
 from tests.ops import draw, oracles

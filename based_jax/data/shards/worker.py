@@ -1,8 +1,8 @@
 """Worker process that encodes blocks of documents: it receives text and returns token ids.
 
-`based_jax.data.shards.pool` starts it; it imports neither JAX nor the packages that contain this file. The
-two exchange messages over sockets: the sizes of a header and of the bytes after it, the header as JSON, and
-the bytes. A thread answers each socket's messages in order; the process ends with its input.
+`based_jax.data.shards.pool` starts it; it imports neither JAX nor Grain, which take 1.4 s and 200 MB. The two
+exchange messages over sockets: the sizes of a header and of the bytes after it, the header as JSON, and the
+bytes. A thread answers each socket's messages in order; the process ends with its input.
 """
 
 import hashlib
