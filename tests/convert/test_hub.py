@@ -201,16 +201,12 @@ class TestRefusals:
         chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
 
     def test_no_repository(self, remote):
-        with pytest.raises(
-            FileNotFoundError, match="'no/body': no such directory, and no such model on the hub"
-        ):
+        with pytest.raises(FileNotFoundError, match="'no/body': no such directory, and no such model on"):
             load_pretrained("no/body")
 
     def test_no_revision(self, remote):
         push_to_hub(NAME, MODEL, PARAMS)
-        with pytest.raises(
-            FileNotFoundError, match="revision = 'v9': expected a branch, tag or commit of 'own"
-        ):
+        with pytest.raises(FileNotFoundError, match="revision = 'v9': expected a branch, tag or commit of"):
             load_pretrained(NAME, revision="v9")
 
     def test_a_gated_repository(self, remote):
@@ -226,10 +222,7 @@ class TestRefusals:
         [
             ({}, "has no config.json, but nothing"),
             ({WEIGHTS: b"?"}, "has no config.json, but model.safetensors"),
-            (
-                {"config.json": b"{}", "evil.pkl": b"?"},
-                r"no model\.safetensors or .*, but config.json, evil.pkl",
-            ),
+            ({"config.json": b"{}", "evil.pkl": b"?"}, r"no model\.safetensors or .*, but config.json"),
             ({"config.json": b"{}", WEIGHTS: b"?"}, "expected those of a based or attn model"),
             ({"config.json": b'{"format": "based_jax", "version": 9}', WEIGHTS: b"?"}, "version = 9"),
             (
@@ -268,10 +261,7 @@ class TestRefusals:
 
     def test_no_network(self, remote, monkeypatch):
         monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-        with pytest.raises(
-            FileNotFoundError,
-            match=r"no such directory, the hub cannot be reached .*, and the cache has no config",
-        ):
+        with pytest.raises(FileNotFoundError, match=r"no such directory, the hub cannot be reached .*, and"):
             load_pretrained(NAME)
 
     def test_offline(self, remote, monkeypatch):
@@ -305,9 +295,7 @@ class TestRefusals:
     def test_without_the_package(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
         for act in (load_pretrained, lambda name: push_to_hub(name, MODEL, PARAMS)):
-            with pytest.raises(
-                ImportError, match=r"install huggingface_hub \(pip install 'based-jax\[hub\]'\)"
-            ):
+            with pytest.raises(ImportError, match=r"install huggingface_hub \(pip install"):
                 act(NAME)
 
     def test_names_that_are_none(self, remote):

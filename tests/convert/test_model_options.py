@@ -181,14 +181,8 @@ def test_entries_that_are_refused():
         ({"mixer": CONV | {"_target_": "zoology.mixers.base_conv.BaseConv"}}, "mixer._target_ = 'zoology"),
         ({"mixer": CONV | {"_target_": "MHA"}}, "mixer._target_ = 'MHA': expected one of 'based.models"),
         ({"mixer": {"_target_": MHA, "num_heads": 2}}, "mixer: causal = False: expected true"),
-        (
-            {"mixer": {"_target_": MHA, "causal": True}},
-            "mixer: num_heads = None: expected a positive",
-        ),
-        (
-            {"mixer": LINEAR | {"feature_map": {"_target_": "x.TaylorExp"}}},
-            "mixer: feature_map._target_ = 'x.TaylorExp': expected one of",
-        ),
+        ({"mixer": {"_target_": MHA, "causal": True}}, "mixer: num_heads = None: expected a positive"),
+        ({"mixer": LINEAR | {"feature_map": {"_target_": "x.TaylorExp"}}}, "mixer: feature_map._target_ ="),
         ({"mixer": LINEAR | {"parallel_implementation": "tk"}}, "mixer: parallel_implementation = 'tk'"),
         ({"hidden_size": 16}, "hidden_size = 16: expected 8, another value of n_embd"),
         ({"architectures": ["GPT2LMHeadModel"]}, "that of `transformers` is not supported"),

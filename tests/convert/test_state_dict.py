@@ -123,9 +123,7 @@ class TestReadStateDict:
     def test_nothing_to_read(self, tmp_path):
         with pytest.raises(CheckpointError, match=r"none: no such file or directory"):
             read_state_dict(tmp_path / "none")
-        with pytest.raises(
-            CheckpointError, match=r"no weights in this directory, expected model\.safetensors or"
-        ):
+        with pytest.raises(CheckpointError, match=r"no weights in this directory"):
             read_state_dict(tmp_path)
         (tmp_path / "weights.ckpt").write_bytes(b"")
         with pytest.raises(CheckpointError, match=r"weights\.ckpt: expected a weight file ending in"):
@@ -225,9 +223,7 @@ class TestShards:
         for target in (tmp_path / "outside.safetensors", inner / "sub" / "inside.safetensors"):
             save_file({"w": ONE}, target)
         shard = shard.format(absolute=tmp_path / "outside.safetensors")
-        with pytest.raises(
-            CheckpointError, match=r"index\.json: w is in .*, expected a file of this directory"
-        ):
+        with pytest.raises(CheckpointError, match=r"index\.json: w is in .*, expected a file of this"):
             read_state_dict(with_index(inner, {shard: ["w"]}))
 
     def test_missing_shard_and_unknown_kind(self, tmp_path):
@@ -239,9 +235,7 @@ class TestShards:
     @pytest.mark.parametrize("promised", [["a"], ["a", "b", "c"]])
     def test_shards_hold_what_the_index_promises(self, tmp_path, promised):
         save_file({"a": ONE, "b": ONE}, tmp_path / "s.safetensors")
-        with pytest.raises(
-            CheckpointError, match=r"s\.safetensors: differs from model\.safetensors\.index\.json"
-        ):
+        with pytest.raises(CheckpointError, match=r"s\.safetensors: differs from"):
             read_state_dict(with_index(tmp_path, {"s.safetensors": promised}))
 
     def test_broken_index(self, tmp_path):

@@ -152,7 +152,5 @@ def test_errors_are_one_line(run, directory, tmp_path):
 
 
 def test_a_vocabulary_without_its_tokenizer_is_an_error(directory):
-    with pytest.raises(
-        ValueError, match=r"^tokenizer = None: expected one to be given: .* has no tokenizer.json"
-    ):
+    with pytest.raises(ValueError, match=r"^tokenizer = None: expected one to be given: .* has no"):
         cli.find_tokenizer(directory.parent, None, 50_257)

@@ -338,10 +338,7 @@ def test_inherited_options_come_last_and_are_explained_once():
     assert (
         options["qkv_bias"]
         == options["out_bias"]
-        == (
-            False,
-            "add biases in the input projections, and in the output projection.",
-        )
+        == (False, "add biases in the input projections, and in the output projection.")
     )
     assert options["implementation"].meaning == "passed to `ops.softmax_attention`."
 
@@ -350,10 +347,7 @@ def test_bad_input_is_named(unchecked):
     for call, message in [
         (lambda: mixers.make("no_such", d_model=8), "mixer = 'no_such': expected one of 'attention'"),
         (lambda: mixers.make("attention", d_model=0), "d_model = 0: expected at least 1"),
-        (
-            lambda: mixers.make("attention", d_model=8, heads=2),
-            "option of attention = 'heads': expected one of",
-        ),
+        (lambda: mixers.make("attention", d_model=8, heads=2), "option of attention = 'heads':"),
         (lambda: mixers.make("attention", d_model=8, heads=2), r"; did you mean 'num_heads'\?$"),
         (
             lambda: mixers.make("atention", d_model=8),

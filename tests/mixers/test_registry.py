@@ -113,9 +113,7 @@ def test_commands_train_sample_and_export_a_mixer_of_an_installed_package(
 
 def test_a_package_that_cannot_be_imported_is_named(installed):
     installed("outside = outside_mixers:Missing")
-    with pytest.raises(
-        ValueError, match=r"mixer = 'outside': cannot import outside_mixers:Missing: .*Missing"
-    ):
+    with pytest.raises(ValueError, match=r"mixer = 'outside': cannot import outside_mixers:Missing:"):
         bj.mixers.make("outside", d_model=4)
 
 

@@ -49,10 +49,7 @@ def change(**fields):
 def test_bad_descriptions_are_named():
     for fields, message in [
         (change(no_such=1), r"config = \['no_such'\]: expected only the keys"),
-        (
-            {"vocab_size": 3},
-            "the missing keys d_model, mixers, schedule|the missing keys d_model",
-        ),
+        ({"vocab_size": 3}, "the missing keys d_model, mixers, schedule|the missing keys d_model"),
         (change(schedule=""), "schedule = '': expected at least one layer"),
         (change(schedule="CX"), "schedule = 'CX': expected letters among"),
         (change(d_model=0), "d_model = 0: expected at least 1"),

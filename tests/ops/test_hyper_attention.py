@@ -94,26 +94,10 @@ def test_errors_name_the_argument(unchecked):
         ({"return_state": True}, ValueError, "return_state = True"),
         ({"mask": ones((2, 3), int)}, TypeError, "mask has dtype"),
         ({"segment_ids": ones((1, 3), int)}, ValueError, "segment_ids has shape"),
-        (
-            {"initial_state": cache(2, 3, 2, 8, 4)},
-            ValueError,
-            r"initial_state\.k has shape",
-        ),
-        (
-            {"initial_state": cache(2, 2, 2, 4, 4)},
-            ValueError,
-            "length = 3: expected at most max_len",
-        ),
-        (
-            {"initial_state": cache(2, 3, 2, 4, 4), "left": 1},
-            ValueError,
-            "expected left . 1 = 2",
-        ),
-        (
-            {"initial_state": cache(2, 3, 2, 4, 4), "causal": False},
-            ValueError,
-            "causal = False",
-        ),
+        ({"initial_state": cache(2, 3, 2, 8, 4)}, ValueError, r"initial_state\.k has shape"),
+        ({"initial_state": cache(2, 2, 2, 4, 4)}, ValueError, "length = 3: expected at most max_len"),
+        ({"initial_state": cache(2, 3, 2, 4, 4), "left": 1}, ValueError, "expected left . 1 = 2"),
+        ({"initial_state": cache(2, 3, 2, 4, 4), "causal": False}, ValueError, "causal = False"),
     ]:
         with pytest.raises(error, match=message):
             ops.hyper_attention(**_arguments(**changes))

@@ -257,11 +257,7 @@ def test_errors_name_the_argument(unchecked):
         ({"causal": False, "initial_state": CACHE}, ValueError, "causal = False: expected True"),
         ({"kind": "linear", "initial_state": CACHE}, ValueError, "initial_state = 'KVCache': expected a Lin"),
         ({"initial_state": SUMS}, ValueError, "'LinearAttentionState': expected a KVCache with kind = 'soft"),
-        (
-            {"initial_state": NARROW},
-            ValueError,
-            r"initial_state\.k has shape",
-        ),
+        ({"initial_state": NARROW}, ValueError, r"initial_state\.k has shape"),
         ({"mask": ones((2, 3), int)}, TypeError, "mask has dtype"),
         ({"segment_ids": ones((1, 3), int)}, ValueError, "segment_ids has shape"),
     ]:

@@ -15,15 +15,7 @@ from tests.arrays import blank, ones
 from tests.marks import slow_but
 from tests.ops import draw, oracles
 from tests.ops.contract import Contract
-from tests.ops.linear_attention_cases import (
-    Case,
-    call,
-    cast,
-    decays,
-    recurrence,
-    tokens,
-    values,
-)
+from tests.ops.linear_attention_cases import Case, call, cast, decays, recurrence, tokens, values
 from tests.tolerances import FLOAT32, assert_close
 
 # Lengths below and above a chunk and in one, odd ones, one token, one row, one channel.
@@ -103,11 +95,7 @@ def test_state_of_lower_precision_is_continued_in_float32():
 
 
 def _arguments(**changes):
-    arguments: dict[str, Any] = {
-        "q": ones((2, 3, 2, 4)),
-        "k": ones((2, 3, 2, 4)),
-        "v": ones((2, 3, 2, 5)),
-    }
+    arguments: dict[str, Any] = {"q": ones((2, 3, 2, 4)), "k": ones((2, 3, 2, 4)), "v": ones((2, 3, 2, 5))}
     return arguments | changes
 
 

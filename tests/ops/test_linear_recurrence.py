@@ -127,11 +127,7 @@ def test_errors_name_the_argument(unchecked):
         ({"q": ones((2, 3, 2, 4), int)}, TypeError, "q has dtype"),
         ({"k": ones((2, 3, 1, 4))}, ValueError, "k has shape"),
         ({"v": ones((2, 2, 4, 5))}, ValueError, "v has shape"),
-        (
-            {"v": ones((2, 3, 3, 5))},
-            ValueError,
-            "heads of v = 3: expected a multiple of heads of q and k",
-        ),
+        ({"v": ones((2, 3, 3, 5))}, ValueError, "heads of v = 3: expected a multiple of heads of q and k"),
         ({"log_decay": ones((2, 3))}, ValueError, "log_decay has shape"),
         ({"log_decay": ones((2, 3, 2))}, ValueError, "log_decay has shape"),
         ({"log_decay": ones((2, 3, 4, 1))}, ValueError, r"expected \(2, 3, 4, 4\)"),

@@ -118,10 +118,7 @@ def test_bad_arguments_are_named(unchecked):
     for call, message in [
         (lambda q, k, v: ops.nystrom_attention(q, k, v, num_landmarks=0), "num_landmarks = 0"),
         (lambda q, k, v: ops.nystrom_attention(q, k, v, num_landmarks=2, iterations=0), "iterations = 0"),
-        (
-            lambda q, k, v: ops.landmark_attention(q, k, v, tokens_per_landmark=0),
-            "tokens_per_landmark = 0: expected at least 1 token",
-        ),
+        (lambda q, k, v: ops.landmark_attention(q, k, v, tokens_per_landmark=0), "tokens_per_landmark = 0:"),
         (
             lambda q, k, v: ops.landmark_attention(q, k[:, 1:], v, tokens_per_landmark=2),
             r"k has shape \(2, 12, 2, 3\)",

@@ -23,8 +23,7 @@ CORE = [(8, 4), (8, 5)]
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(
-    ("width", "dim"),
-    [pytest.param(*dims, marks=[pytest.mark.release] * (dims not in CORE)) for dims in DIMS],
+    ("width", "dim"), [pytest.param(*dims, marks=[pytest.mark.release] * (dims not in CORE)) for dims in DIMS]
 )
 def test_turns_pairs_as_complex_numbers(width, dim, interleaved):
     @settings(max_examples=5)
@@ -76,11 +75,7 @@ def test_errors_name_the_argument(unchecked):
         ({"x": ones((2, 3, 4))}, ValueError, "x has shape"),
         ({"x": ones((2, 3, 1, 4), int)}, TypeError, "x has dtype"),
         ({"positions": ones(3, int)}, ValueError, r"positions has shape \(3,\)"),
-        (
-            {"positions": ones((3, 3), int)},
-            ValueError,
-            r"positions has shape \(3, 3\): expected \(2, 3\)",
-        ),
+        ({"positions": ones((3, 3), int)}, ValueError, r"positions has shape \(3, 3\): expected \(2, 3\)"),
         ({"positions": ones((1, 2), int)}, ValueError, "positions has shape"),
         ({"positions": ones((2, 3))}, TypeError, "positions has dtype"),
         ({"dim": 0}, ValueError, "dim = 0"),

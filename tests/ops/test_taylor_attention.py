@@ -136,18 +136,13 @@ def test_errors_name_the_argument(unchecked):
     for name, changes, error, message in [
         ("attention", {"q": ones((1, 3, 4))}, ValueError, "q has shape"),
         ("attention", {"k": ones((1, 3, 2, 3))}, ValueError, "k has shape"),
-        (
-            "attention",
-            {"implementation": "cuda"},
-            ValueError,
-            "implementation = 'cuda'.*taylor_attention",
-        ),
+        ("attention", {"implementation": "cuda"}, ValueError, "implementation = 'cuda'.*taylor_attention"),
         ("attention", {"chunk_size": -1}, ValueError, "chunk_size = -1"),
         (
             "attention",
             {"initial_state": blank(ops.init_linear_attention_state, 1, 2, ops.taylor_size(4), 5)},
             ValueError,
-            r"initial_state\.kv has shape \(1, 2, 21, 5\): expected \(1, 2, 15, 5\)",
+            r"initial_state\.kv has shape \(1, 2, 21, 5\):",
         ),
         ("step", {"q": ones((1, 1, 2, 4))}, ValueError, "q has shape"),
         ("step", {"k": ones((2, 4))}, ValueError, "k has shape"),

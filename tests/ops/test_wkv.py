@@ -125,20 +125,11 @@ def test_errors_name_the_argument(unchecked):
         ({"v": ones((2, 3, 5))}, ValueError, "v has shape"),
         ({"log_decay": ones(3)}, ValueError, "log_decay has shape"),
         ({"bonus": ones(4, int)}, TypeError, "bonus has dtype"),
-        (
-            {"initial_state": blank(ops.init_wkv_state, 2, 3)},
-            ValueError,
-            r"initial_state\.numerator has shape",
-        ),
+        ({"initial_state": blank(ops.init_wkv_state, 2, 3)}, ValueError, r"initial_state\.numerator has"),
         ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
         ({"implementation": "cuda"}, ValueError, "implementation = 'cuda'"),
     ]:
-        arguments = {
-            "k": ones((2, 3, 4)),
-            "v": ones((2, 3, 4)),
-            "log_decay": -ones(4),
-            "bonus": ones(4),
-        }
+        arguments = {"k": ones((2, 3, 4)), "v": ones((2, 3, 4)), "log_decay": -ones(4), "bonus": ones(4)}
         with pytest.raises(error, match=message):
             ops.wkv(**arguments | changes)
 

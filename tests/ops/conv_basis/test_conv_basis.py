@@ -7,12 +7,7 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from tests.ops import draw
-from tests.ops.conv_basis.conv_basis_cases import (
-    degenerate,
-    dense_conv,
-    full_rank,
-    piecewise_rope,
-)
+from tests.ops.conv_basis.conv_basis_cases import degenerate, dense_conv, full_rank, piecewise_rope
 
 EXACT = 1e-13
 """Sums and differences of tens of float64 numbers of order 1, or their exponentials."""

@@ -144,16 +144,8 @@ def test_errors_name_the_argument(unchecked):
         (lambda a, x: ops.conv_multiply(a[:0], x), ValueError, r"kernel has shape \(0,\)"),
         (lambda a, x: ops.conv_multiply(None, x), TypeError, "kernel = None: expected an array"),
         (lambda a, x: ops.sub_conv_multiply(a, 6, x), ValueError, "size = 6: expected 0 to N = 5"),
-        (
-            lambda a, x: ops.circulant_multiply(a[:4], x),
-            ValueError,
-            r"column.shape\[-1\] = 4: expected N = 5",
-        ),
-        (
-            lambda a, x: ops.toeplitz_multiply(a, x),
-            ValueError,
-            r"diagonals.shape\[-1\] = 5: expected 2 N - 1",
-        ),
+        (lambda a, x: ops.circulant_multiply(a[:4], x), ValueError, r"column.shape\[-1\] = 4: expected N ="),
+        (lambda a, x: ops.toeplitz_multiply(a, x), ValueError, r"diagonals.shape\[-1\] = 5: expected 2 N -"),
     ]:
         with pytest.raises(error, match=message):
             call(ones(5), ones((5, 2)))
