@@ -199,9 +199,12 @@ class TestShards:
         same(found, {"a": ONE, "b": 2 * ONE, "c": 3 * ONE})
         same(read_state_dict(tmp_path / "model.safetensors.index.json"), found)
 
-    @pytest.mark.parametrize(
-        "shard",
-        [
+    def test_shards_stay_in_the_directory(self, tmp_path):
+        inner = tmp_path / "checkpoint"
+        (inner / "sub").mkdir(parents=True)
+        for target in (tmp_path / "outside.safetensors", inner / "sub" / "inside.safetensors"):
+            save_file({"w": ONE}, target)
+        for shard in (
             "../outside.safetensors",
             "sub/../../outside.safetensors",
             "sub/inside.safetensors",
@@ -210,21 +213,14 @@ class TestShards:
             "",
             "..\\outside.safetensors",
             "C:outside.safetensors",
-            "{absolute}",
+            str(tmp_path / "outside.safetensors"),
             "~/outside.safetensors",
             ".hidden.safetensors",
             "a.safetensors\n",
             "a.safetensors\0",
-        ],
-    )
-    def test_shards_stay_in_the_directory(self, tmp_path, shard):
-        inner = tmp_path / "checkpoint"
-        (inner / "sub").mkdir(parents=True)
-        for target in (tmp_path / "outside.safetensors", inner / "sub" / "inside.safetensors"):
-            save_file({"w": ONE}, target)
-        shard = shard.format(absolute=tmp_path / "outside.safetensors")
-        with pytest.raises(CheckpointError, match=r"index\.json: w is in .*, expected a file of this"):
-            read_state_dict(with_index(inner, {shard: ["w"]}))
+        ):
+            with pytest.raises(CheckpointError, match=r"index\.json: w is in .*, expected a file of this"):
+                read_state_dict(with_index(inner, {shard: ["w"]}))
 
     def test_missing_shard_and_unknown_kind(self, tmp_path):
         with pytest.raises(CheckpointError, match=r"none\.safetensors: no such file"):
