@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax.data import PackedTokens, train_iterator
+from based_jax.data.packed import TokenStream
 from based_jax.data.shards.batches import Batches, ShuffledWindows
 from based_jax.data.shards.permutation import make_key, permuted
 from based_jax.data.shards.rows import pack_as_stored, pack_permuted, read_segments, read_tokens
@@ -31,7 +32,7 @@ OLD = [10, 5, 7, 3, 8, 4, 9, 2, 0, 11, 6, 1, 11, 8, 9, 3, 5, 0, 1, 10, 7, 4, 6, 
 
 
 @dataclass(frozen=True, eq=False)
-class Several:
+class Several(TokenStream):
     """Shards in memory, a `TokenStream`."""
 
     shards: tuple[PackedTokens, ...]
@@ -46,17 +47,8 @@ class Several:
 
     num_bytes = 1
 
-    def __len__(self) -> int:
-        return int(self.sizes.sum())
-
     def shard(self, number: int) -> PackedTokens:
         return self.shards[number]
-
-    def num_windows(self, length: int, *, drop_last: bool) -> int:
-        return sum(shard.num_windows(length, drop_last=drop_last) for shard in self.shards)
-
-    def window(self, i: int, length: int) -> dict[str, np.ndarray]:
-        raise NotImplementedError
 
 
 def stream_of(sizes: list[int], first: int = 1) -> PackedTokens:
