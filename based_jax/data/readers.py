@@ -113,12 +113,13 @@ def read_file(
     return _parse_lines(text, name) if is_lines else ([Document(name, text)], [])
 
 
-def import_optional(module: str, argument: str, value: str) -> ModuleType:
-    """Import a package of the ``data`` extra, or raise an ImportError with the install command."""
+def import_optional(module: str, argument: str, value: str, extra: str = "data") -> ModuleType:
+    """Import a package of an extra, or raise an ImportError with the install command."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        expected = f"the package {module!r} to be installed; it comes with: pip install 'based-jax[data]'"
+        package, install = module.partition(".")[0], f"pip install 'based-jax[{extra}]'"
+        expected = f"the package {package!r} to be installed; it comes with: {install}"
         raise ImportError(f"{argument} = {value!r}: expected {expected}") from error
 
 

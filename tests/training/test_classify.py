@@ -221,21 +221,3 @@ def test_bad_input_is_one_line_and_status_2(change, message, settings, tmp_path,
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("python -m train.classify: ")
     assert message in last
-
-
-def test_help_explains_every_flag(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        classify.main(["--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    for flag in (
-        "--checkpoint",
-        "--preset",
-        "--data",
-        "--epochs",
-        "--validation",
-        "--pooling",
-        "--learning-rate",
-    ):
-        assert flag in text
-    assert "passes over the training split" in text

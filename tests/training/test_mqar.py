@@ -345,13 +345,3 @@ def test_bad_input_is_one_line_and_status_2(flags, message, tmp_path, capsys):
     assert last.startswith("python -m train.mqar: ")
     assert message in last
     assert not list(tmp_path.iterdir())
-
-
-def test_help_explains_every_flag(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        mqar.main(["--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    flags = "mixer d-model vocab-size length pairs examples epochs batch-size learning-rates seeds workdir"
-    for flag in flags.split():
-        assert f"--{flag}" in text
