@@ -1,30 +1,30 @@
 """Recall-efficient sequence models in JAX: Based, its baselines, and the ops beneath them."""
 
-import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from based_jax.compat import avoid_broken_fusions, import_flax_without_rich
+from based_jax.broken_fusions import avoid_broken_fusions
+from based_jax.first_use import on_first_use
 
 avoid_broken_fusions()  # before anything can create an array
-import_flax_without_rich()
-
-from based_jax import convert, mixers, ops  # noqa: E402
-from based_jax.convert import load_pretrained, push_to_hub, save_pretrained  # noqa: E402
-from based_jax.generate import generate, stream  # noqa: E402
-from based_jax.models import LanguageModel, ModelConfig, functional, param_count, presets  # noqa: E402
-from based_jax.ops.core.dispatch import lowering_for  # noqa: E402
 
 if TYPE_CHECKING:
-    from based_jax import evals, nnx
+    from based_jax import convert, evals, mixers, nnx, ops
+    from based_jax.convert import load_pretrained, push_to_hub, save_pretrained
+    from based_jax.generate import generate, stream
+    from based_jax.models import LanguageModel, ModelConfig, functional, param_count, presets
+    from based_jax.ops import feature_maps
+    from based_jax.ops.core.platforms import lowering_for
 
 __version__ = "0.1.0"
 
-# `generate` here is the function; the package of the same name is still importable as `based_jax.generate`.
 __all__ = [
     "LanguageModel",
     "ModelConfig",
     "convert",
     "evals",
+    "feature_maps",
     "functional",
     "generate",
     "load_pretrained",
@@ -39,9 +39,25 @@ __all__ = [
     "stream",
 ]
 
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "": ("convert", "evals", "mixers", "models", "nnx", "ops", "typing"),
+        "convert": ("load_pretrained", "push_to_hub", "save_pretrained"),
+        "generate": ("generate", "stream"),
+        "models": ("LanguageModel", "ModelConfig", "functional", "param_count", "presets"),
+        "ops": ("feature_maps",),
+        "ops.core.platforms": ("lowering_for",),
+    },
+)
 
-def __getattr__(name: str) -> Any:
-    """Import packages on first use: `evals` is on a higher floor; flax.nnx is slow to import, needs rich."""
-    if name in ("evals", "nnx"):
-        return importlib.import_module(f"based_jax.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+class _Root(ModuleType):
+    """A module whose `generate` is the function, although a package of this name can be imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "generate" or not isinstance(value, ModuleType):  # which the import of a package sets
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Root

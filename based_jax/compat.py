@@ -1,4 +1,4 @@
-"""Workarounds for defects of some versions of JAX and Flax, and what JAX has no documented function for.
+"""Find out what JAX has no documented function for.
 
 Each name of `UNDOCUMENTED` may be missing in another release: then one feature is off, as a warning says, and
 everything else works.
@@ -6,23 +6,14 @@ everything else works.
 
 import functools
 import importlib
-import importlib.util
-import os
-import re
 import sys
-import types
 import warnings
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 import jax
 import numpy as np
 from jax import core
-
-# Versions of jaxlib, from the first to before the second; in November 2026 there were no later ones to try.
-_MISCOMPILING = ((0, 10, 2), (0, 13))
-_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 
 UNDOCUMENTED = {
     "jax._src.xla_bridge.backends_are_initialized": "XLA_FLAGS may be set too late to avoid broken fusions",
@@ -42,43 +33,10 @@ def undocumented(name: str) -> Any:
         return None
 
 
-def avoid_broken_fusions() -> None:
-    """Disable XLA's fusions of matrix products on a CPU, whose programs can be wrong or crash.
-
-    Seen with jaxlib 0.10.2: `linear_attention` on 32 rows of 32 tokens and 4 heads returns 1e33 (0.12.0 too),
-    `gla` and `rwkv7` at that size end the process (related: https://github.com/jax-ml/jax/issues/39257).
-    This sets XLA_FLAGS, which JAX reads once, at its first use; if JAX was already used, a warning is issued.
-    A user's own value of the flag is kept.
-    """
-    low, high = _MISCOMPILING
-    version = tuple(int(part) for part in re.findall(r"\d+", metadata.version("jaxlib"))[:3])
-    if not low <= version < high or _FLAG in os.environ.get("XLA_FLAGS", ""):
-        return
+def is_jax_used() -> bool:
+    """Return whether JAX has read XLA_FLAGS; False if this jax cannot answer."""
     is_used = undocumented("jax._src.xla_bridge.backends_are_initialized")
-    if is_used is None or not is_used():
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=".strip()
-    elif jax.default_backend() == "cpu":
-        warnings.warn(
-            f"JAX was used before based_jax was imported: import it first or set XLA_FLAGS={_FLAG}= "
-            "because this jaxlib's fusions of matrix products can be wrong on a CPU",
-            stacklevel=3,
-        )
-
-
-def import_flax_without_rich() -> None:
-    """Import Flax on a machine without rich, which Flax always imports but needs only for `tabulate`."""
-    if importlib.util.find_spec("rich") is not None:
-        return
-    names = ("rich", "rich.console", "rich.table", "rich.text")
-    before: dict[str, Any] = {name: sys.modules[name] for name in names if name in sys.modules}
-    placeholders = {name: types.ModuleType(name) for name in names}
-    sys.modules.update(placeholders)
-    try:
-        import flax.linen  # noqa: F401
-    finally:
-        for name in names:
-            del sys.modules[name]
-        sys.modules.update(before)
+    return is_used is not None and is_used()
 
 
 def is_recording() -> bool:

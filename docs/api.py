@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES: dict[str, tuple[str, ...]] = {
     "based_jax": ("based_jax",),
     "ops": ("based_jax.ops",),
+    "feature_maps": ("based_jax.ops.feature_maps",),
     "mixers": ("based_jax.mixers",),
     "models": ("based_jax.models", "based_jax.models.presets"),
     "data": ("based_jax.data", "based_jax.data.tasks"),

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import warnings
+from importlib import metadata
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 import based_jax as bj
 from based_jax import compat
+from based_jax.broken_fusions import avoid_broken_fusions
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals, ones
 from tests.marks import slow_but
@@ -69,21 +71,21 @@ def test_a_row_does_not_depend_on_how_many_there_are(name):
     ],
 )
 def test_the_flag(monkeypatch, version, flags, expected):
-    monkeypatch.setattr(compat.metadata, "version", lambda name: version)
+    monkeypatch.setattr(metadata, "version", lambda name: version)
     monkeypatch.setattr(compat, "undocumented", lambda name: lambda: False)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     if flags is not None:
         monkeypatch.setenv("XLA_FLAGS", flags)
-    compat.avoid_broken_fusions()
+    avoid_broken_fusions()
     assert os.environ.get("XLA_FLAGS") == expected
 
 
 def test_too_late_is_said(monkeypatch):
-    monkeypatch.setattr(compat.metadata, "version", lambda name: "0.10.2")
+    monkeypatch.setattr(metadata, "version", lambda name: "0.10.2")
     monkeypatch.setattr(compat, "undocumented", lambda name: lambda: True)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     with pytest.warns(UserWarning, match="import it first or set XLA_FLAGS"):
-        compat.avoid_broken_fusions()
+        avoid_broken_fusions()
     assert "XLA_FLAGS" not in os.environ
 
 
@@ -140,11 +142,11 @@ def test_without_an_undocumented_name(name, without, monkeypatch):
     x = ones((1, 3, 2), np.float32)
     expected = bj.ops.rms_norm(x, x[0, 0])
     without(name)
-    monkeypatch.setattr(compat.metadata, "version", lambda name: "0.10.2")
+    monkeypatch.setattr(metadata, "version", lambda name: "0.10.2")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        compat.avoid_broken_fusions()
+        avoid_broken_fusions()
         assert_close(bj.ops.rms_norm(x, x[0, 0]), expected, 1e-6)  # not compiled: sums of another order
         model = bj.LanguageModel(CONFIG)
         params = normals(model.init, TOKENS, dtype=np.float32)

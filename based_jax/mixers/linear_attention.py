@@ -21,12 +21,12 @@ from based_jax.fields import Epsilon, Positive, Share, Size, States
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, named, normal, project
 from based_jax.mixers.registry import register
+from based_jax.ops import feature_maps
 from based_jax.ops.core.ring import expect_capacity
 from based_jax.typing import Array, Float, Positions, State
 from based_jax.validate import expect, expect_choice
 
 DECAYS = ("none", "fixed", "gated")
-FEATURE_MAPS = (*ops.FEATURE_MAPS, "cosformer", "performer", "all_poly")
 
 
 @register("linear_attention")
@@ -40,9 +40,10 @@ class LinearAttention(Mixer):
         eps: added to the normaliser.
         decay: "none", "fixed" (gamma), or "gated" (gamma and the gate g).
         decay_const: exponent of gamma for head 0.
-        feature_map: name of the map; the normaliser of "identity" and "all_poly" may vanish.
-        feature_scale: factor of queries and keys before the map; must be 1 for maps that are not in
-            `ops.FEATURE_MAPS`.
+        feature_map: name of a map, such as one registered by `bj.feature_maps.register`; the normaliser of
+            "identity" and "all_poly" may vanish.
+        feature_scale: factor of queries and keys before the map; must be 1 for "cosformer", "performer"
+            and "all_poly".
         feature_floor: lower bound of the features, for the maps in `ops.FLOORED`.
         num_features: F of "performer" (default 256) and "all_poly" (default `feature_dim`).
         max_length: M of "cosformer", tokens of the longest document; None for the call's length, as in the
@@ -165,10 +166,10 @@ class LinearAttention(Mixer):
     def feature_size(self) -> int:
         """F, features of a query or key."""
         name, width, count = self.feature_map, self.feature_dim, self.num_features
-        expect_choice("feature_map", name, FEATURE_MAPS)
+        expect_choice("feature_map", name, (*feature_maps.names(), *feature_maps.PARAMETRIC))
         is_allowed = self.learned_map or name == "all_poly"
         expect(is_allowed, "learned_map", False, f"True for feature_map = {name!r}")
-        is_plain = name in ops.FEATURE_MAPS
+        is_plain = name not in feature_maps.PARAMETRIC
         expect(is_plain or self.feature_scale == 1, "feature_scale", self.feature_scale, f"1 for {name!r}")
         is_default = self.feature_floor == ops.FLOOR
         has_floor = name in ops.FLOORED
@@ -180,7 +181,7 @@ class LinearAttention(Mixer):
         if name == "cosformer":
             return 2 * width
         expect(self.max_length is None, "max_length", self.max_length, f"None for feature_map = {name!r}")
-        return ops.FEATURE_MAPS[name].size(width)
+        return ops.feature_map(name).size(width)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, head_dim = self.layout()

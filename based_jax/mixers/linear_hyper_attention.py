@@ -19,7 +19,7 @@ from based_jax.mixers.contract import MixerSummary, head_layout
 from based_jax.mixers.hyper_heads import HyperHeads
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect
 
 SIGNED = ("identity",)
 """Feature maps whose sum of scores may vanish"""
@@ -32,7 +32,7 @@ class LinearHyperAttention(HyperHeads):
     Attributes:
         feature_dim: query and key channels per head.
         ordered: False takes all tuples of past tokens, in any order.
-        feature_map: "taylor", or a name of `ops.FEATURE_MAPS`, whose features are multiplied and summed.
+        feature_map: "taylor", or a name of `ops.feature_maps`, whose features are multiplied and summed.
         normalize: "sum" divides by the sum of the scores (not with "identity": it may vanish), "count" by the
             number of tuples, "none" by nothing: outputs then grow as N^(n - 1).
         scale: factor of the queries; None for feature_dim^(-1/2).
@@ -72,12 +72,12 @@ class LinearHyperAttention(HyperHeads):
         Raises:
             ValueError: unknown name, or `normalize` divides by a sum that may vanish.
         """
-        expect_choice("feature_map", self.feature_map, tuple(ops.FEATURE_MAPS))
+        phi = ops.feature_map(self.feature_map)
         safe = self.normalize != "sum" or self.feature_map not in SIGNED
         expect(safe, "normalize", self.normalize, f"'count' or 'none' for feature_map = {self.feature_map!r}")
         if self.feature_map == "taylor":
             return ops.hyper_taylor_map(self.order)
-        return ops.FEATURE_MAPS[self.feature_map]
+        return phi
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, _, value_size = head_layout(self.d_model, self.num_heads)

@@ -38,7 +38,7 @@ class LinearHyperFeatureAttention(Mixer):
         num_heads: heads H; default d_model / 64.
         order: A, factors of a score; 1 is plain linear attention.
         feature_dim: query/key channels per factor; default 64, 16, 8 for order 1, 2, 3, and 4 above.
-        feature_map: phi of each factor, a name of `ops.FEATURE_MAPS`.
+        feature_map: phi of each factor, a name of `ops.feature_maps.names()`.
         norm: "rms" norms each head's output; "sum" divides by the sum of the scores, which must not be
             negative (not with "identity"); "none" is the paper's form. In one trial on MQAR (16 tokens, 4
             pairs, width 64, 600 steps) the defaults had learned it after 240 steps, "pos_elu" with "sum"
@@ -74,11 +74,11 @@ class LinearHyperFeatureAttention(Mixer):
     def phi(self) -> ops.FeatureMap:
         """The map of each factor."""
         name = self.feature_map
-        expect_choice("feature_map", name, tuple(ops.FEATURE_MAPS))
+        phi = ops.feature_map(name)
         expect_choice("norm", self.norm, NORMS)
         is_safe = self.norm != "sum" or name not in SIGNED
         expect(is_safe, "norm", self.norm, f"'rms' or 'none' with feature_map = {name!r}: sums may vanish")
-        return ops.FEATURE_MAPS[name]
+        return phi
 
     @property
     def feature_size(self) -> int:

@@ -12,21 +12,23 @@ or, without an import, by an entry point in the pyproject.toml of its package:
 """
 
 import dataclasses
-import functools
-import re
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from typing import Any, TypeVar
 
 from based_jax.fields import expect_fields
 from based_jax.mixers.contract import Mixer, MixerSummary, option_names
 from based_jax.mixers.option_docs import Option, attribute_docs
+from based_jax.registry import Registry
 from based_jax.validate import expect, nearest
 
-ENTRY_POINTS = "based_jax.mixers"
-"""group of the entry points by which installed packages declare mixers"""
 
-_MIXERS: dict[str, type[Mixer]] = {}
+def _accept(name: str, mixer: Any) -> type[Mixer]:
+    if not (isinstance(mixer, type) and issubclass(mixer, Mixer)):
+        raise TypeError(f"mixer {name!r} = {mixer!r}: expected a subclass of based_jax.mixers.Mixer")
+    return mixer
+
+
+MIXERS: Registry[type[Mixer]] = Registry("mixer", "based_jax.mixers", _accept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,34 +70,12 @@ def register(name: str) -> Callable[[M], M]:
         TypeError: the class is not a subclass of `Mixer`.
         ValueError: a name of another form, or one already taken by another class.
     """
-    form = "lower-case letters, digits and underscores, beginning with a letter"
-    expect(isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name) is not None, "name", name, form)
-
-    def add(mixer: M) -> M:
-        if not (isinstance(mixer, type) and issubclass(mixer, Mixer)):
-            raise TypeError(f"mixer {name!r} = {mixer!r}: expected a subclass of based_jax.mixers.Mixer")
-        other = _MIXERS.get(name)
-        if other is not None and _path(other) != _path(mixer):
-            raise ValueError(f"name = {name!r}: expected a name that {_path(other)} does not have")
-        _MIXERS[name] = mixer
-        return mixer
-
-    return add
-
-
-def _path(mixer: type[Mixer]) -> str:
-    return f"{mixer.__module__}.{mixer.__qualname__}"
+    return MIXERS.register(name)
 
 
 def names() -> tuple[str, ...]:
     """Return the sorted names of all mixers: built in, registered, or from installed packages."""
-    return tuple(sorted({*_MIXERS, *_installed()}))
-
-
-@functools.cache
-def _installed() -> dict[str, metadata.EntryPoint]:
-    """Return the entry points by name, without importing them."""
-    return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+    return tuple(sorted(MIXERS.names()))
 
 
 def class_of(name: str) -> type[Mixer]:
@@ -104,18 +84,7 @@ def class_of(name: str) -> type[Mixer]:
     Raises:
         ValueError: unknown name, or an installed package whose mixer cannot be imported.
     """
-    known = names()
-    listed = ", ".join(repr(choice) for choice in known)
-    end = f", or install the package that provides it{nearest(name, known)}"
-    expect(name in known, "mixer", name, f"one of {listed}{end}")
-    if name not in _MIXERS:
-        point = _installed()[name]
-        try:
-            mixer = point.load()
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"mixer = {name!r}: cannot import {point.value}: {error}") from error
-        register(name)(mixer)
-    return _MIXERS[name]
+    return MIXERS.find(name)
 
 
 def make(name: str, *, d_model: int, **options: Any) -> Mixer:

@@ -16,7 +16,7 @@ Ops on sequences share arguments, results and errors:
 
 Outputs have the dtype of the values (v, else x); sums and states are float32, or float64 for float64 inputs.
 An argument of the wrong shape, dtype or value raises TypeError or ValueError, which name it, its value and
-what was expected. Dimension letters: `based_jax.typing`. Sequences sharded over devices: `context_parallel`.
+what was expected. Dimension letters: `based_jax.typing`. Sequences sharded over devices: `core.sharding`.
 """
 
 from types import ModuleType as _ModuleType
@@ -54,11 +54,11 @@ from based_jax.ops.conv_basis.toeplitz import circulant_multiply as circulant_mu
 from based_jax.ops.conv_basis.toeplitz import conv_multiply as conv_multiply
 from based_jax.ops.conv_basis.toeplitz import sub_conv_multiply as sub_conv_multiply
 from based_jax.ops.conv_basis.toeplitz import toeplitz_multiply as toeplitz_multiply
+from based_jax.ops.core.implementations import implementation_for as implementation_for
+from based_jax.ops.core.implementations import implementations as implementations
+from based_jax.ops.core.implementations import register as register
 from based_jax.ops.core.kv_cache import KVCache as KVCache
 from based_jax.ops.core.kv_cache import init_kv_cache as init_kv_cache
-from based_jax.ops.core.registration import implementation_for as implementation_for
-from based_jax.ops.core.registration import implementations as implementations
-from based_jax.ops.core.registration import register as register
 from based_jax.ops.core.stream import Stream as Stream
 from based_jax.ops.core.stream import TokenPositions as TokenPositions
 from based_jax.ops.core.stream import advance as advance
@@ -88,11 +88,6 @@ from based_jax.ops.feature_maps import feature_map as feature_map
 from based_jax.ops.feature_maps import orthogonal_features as orthogonal_features
 from based_jax.ops.feature_maps import performer_map as performer_map
 from based_jax.ops.feature_maps import scaled as scaled
-from based_jax.ops.feature_maps import symmetric_taylor_features as symmetric_taylor_features
-from based_jax.ops.feature_maps import symmetric_taylor_size as symmetric_taylor_size
-from based_jax.ops.feature_maps import symmetric_to_full as symmetric_to_full
-from based_jax.ops.feature_maps import taylor_features as taylor_features
-from based_jax.ops.feature_maps import taylor_size as taylor_size
 from based_jax.ops.hyper_attention import hyper_attention as hyper_attention
 from based_jax.ops.hyper_feature_attention import hyper_feature_attention as hyper_feature_attention
 from based_jax.ops.input_filters import repeated_lags as repeated_lags
@@ -152,6 +147,11 @@ from based_jax.ops.softmax_attention import window_step as window_step
 from based_jax.ops.taylor_attention import init_taylor_state as init_taylor_state
 from based_jax.ops.taylor_attention import taylor_attention as taylor_attention
 from based_jax.ops.taylor_attention import taylor_step as taylor_step
+from based_jax.ops.taylor_features import symmetric_taylor_features as symmetric_taylor_features
+from based_jax.ops.taylor_features import symmetric_taylor_size as symmetric_taylor_size
+from based_jax.ops.taylor_features import symmetric_to_full as symmetric_to_full
+from based_jax.ops.taylor_features import taylor_features as taylor_features
+from based_jax.ops.taylor_features import taylor_size as taylor_size
 from based_jax.ops.tensor_product import sketched_product_map as sketched_product_map
 from based_jax.ops.tensor_product import tensor_product as tensor_product
 from based_jax.ops.tensor_product import tensor_product_map as tensor_product_map

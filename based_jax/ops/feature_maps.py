@@ -5,7 +5,7 @@ Zoology's study of maps (its code; Based, figure 3). x is a query or key of K ch
 ============  ====================================================================================  =======
 name          phi(x)                                                                                F
 ============  ====================================================================================  =======
-taylor        see below                                                                             153 (16)
+taylor        see `taylor_features`                                                                 153 (16)
 relu          max(x, e)                                                                             K
 pos_elu       elu(x) + 1                                                                            K
 square        x^2                                                                                   K
@@ -27,31 +27,32 @@ all_poly      ((P x)^2 + R x^2) / sqrt(2), P and R learned                      
 
 e is 1e-12 by default. With identity and all_poly the normaliser may be negative or vanish: outputs can then
 be as large as 1 / eps. All others are >= 0 (cosformer: for tokens less than M apart).
-
-The second-order Taylor map (Based, section 4.1 and its code, which scale by the feature width):
-
-    phi(q) . phi(k) = 1 + s + s^2 / 2,   s = q . k / sqrt(K)
-
-Full form: 1 + K + K^2 features. Symmetric form: x_m x_n = x_n x_m, so the strict lower triangle is stored
-once, without its factor 1/sqrt(2): 1 + K + K (K + 1) / 2 features (153 instead of 273 for K = 16).
 """
 
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import Partial
 
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.not_numbers import nan_unless
+from based_jax.ops.core.nan_isolation import nan_unless
+from based_jax.ops.core.op import op
+from based_jax.ops.taylor_features import (
+    symmetric_taylor_features,
+    symmetric_taylor_size,
+    taylor_similarity,
+)
+from based_jax.registry import Registry
 from based_jax.typing import Array, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect, expect_array, shown
+
+__all__ = ["names", "register"]  # of `bj.feature_maps`; all other public names are in `bj.ops`
 
 FLOOR = 1e-12
 """The authors' lower bound e, which keeps sums of features above 0."""
@@ -74,66 +75,6 @@ class FeatureMap(NamedTuple):
     """phi(q) . phi(k) as a function of the products q . k and the width K; None: from the features"""
     size: Callable[[int], int]
     """F as a function of K"""
-
-
-@compiled
-def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    """Return the full map [1, x / K^(1/4), vec(x x^T) / sqrt(2 K)], quadratic part row-major.
-
-    This is the authors' layout, used by the states of their checkpoints and by the torch fixtures.
-    """
-    width = x.shape[-1]
-    x = x * width**-0.25
-    outer = x[..., :, None] * x[..., None, :] * 2**-0.5
-    return jnp.concatenate([jnp.ones_like(x[..., :1]), x, outer.reshape(*x.shape[:-1], width**2)], axis=-1)
-
-
-@compiled
-def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    """Return the compact map [1, x, x^2 / sqrt(2), x_m x_n for n < m (row-major)], x scaled by K^(-1/4).
-
-    Rows of the triangle are slices times a column, so neither pass needs gathers or scatters, which made the
-    backward pass of an indexed form slower (measured on a CPU).
-    """
-    width = x.shape[-1]
-    x = x * width**-0.25
-    triangle = [x[..., m : m + 1] * x[..., :m] for m in range(1, width)]
-    return jnp.concatenate([jnp.ones_like(x[..., :1]), x, x * x * 2**-0.5, *triangle], axis=-1)
-
-
-def taylor_size(width: int) -> int:
-    """Return the size of the full map: 1 + K + K^2."""
-    return 1 + width + width**2
-
-
-def symmetric_taylor_size(width: int) -> int:
-    """Return the size of the symmetric map: 1 + K + K (K + 1) / 2."""
-    return 1 + width + width * (width + 1) // 2
-
-
-def taylor_similarity(products: Float[Array, "... N M"], width: int) -> Float[Array, "... N M"]:
-    """Return 1 + s + s^2 / 2 with s = products / sqrt(K); at least 1/2, so a normaliser never vanishes."""
-    s = products * width**-0.5
-    return 1 + s + s * s / 2
-
-
-@compiled
-def symmetric_to_full(features: Float[Array, "... F"], width: int) -> Float[Array, "... D"]:
-    """Turn symmetric Taylor features, or sums of them, into the full layout of `taylor_features`.
-
-    Linear in its input, so a stored state converts the same way (feature axis last).
-
-    Raises:
-        ValueError: the last axis is not `symmetric_taylor_size(width)` long.
-    """
-    expect_array("features", features, (*[None] * (features.ndim - 1), symmetric_taylor_size(width)))
-    constant_and_linear, diagonal, triangle = jnp.split(features, [1 + width, 1 + 2 * width], axis=-1)
-    rows, columns = np.tril_indices(width, -1)
-    square = jnp.zeros((*features.shape[:-1], width, width), features.dtype)
-    square = square.at[..., np.arange(width), np.arange(width)].set(diagonal)
-    triangle = triangle * 2**-0.5
-    square = square.at[..., rows, columns].set(triangle).at[..., columns, rows].set(triangle)
-    return jnp.concatenate([constant_and_linear, square.reshape(*features.shape[:-1], width**2)], axis=-1)
 
 
 def _pos_elu(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
@@ -204,16 +145,80 @@ FLOORED = tuple(_WITH_FLOOR)
 """The names of the maps that have a lower bound e."""
 
 
-def feature_map(name: str, floor: float = FLOOR) -> FeatureMap:
-    """Return the map called `name`, a function of x alone, with e = `floor` if it is in `FLOORED`."""
-    if name not in _WITH_FLOOR:
-        return _WITHOUT_FLOOR[name]
+def _floored(name: str, floor: float = FLOOR) -> FeatureMap:
     features, ratio = _WITH_FLOOR[name]
     return FeatureMap(Partial(features, floor), None, Partial(operator.mul, ratio))
 
 
-FEATURE_MAPS: dict[str, FeatureMap] = {name: feature_map(name) for name in (*_WITHOUT_FLOOR, *_WITH_FLOOR)}
+FEATURE_MAPS: dict[str, FeatureMap] = {**_WITHOUT_FLOOR, **{name: _floored(name) for name in FLOORED}}
 """The maps that are functions of x alone, by name, with the authors' floor."""
+
+PARAMETRIC = ("cosformer", "performer", "all_poly")
+"""Names for which the mixer `linear_attention` makes a map from positions, random directions or weights."""
+
+
+def _accept(name: str, phi: Any) -> FeatureMap:
+    expect(name not in PARAMETRIC, "name", name, f"another name than {', '.join(PARAMETRIC)}")
+    if isinstance(phi, FeatureMap):
+        return phi
+    try:
+        inspect.signature(phi).bind(None)
+    except (TypeError, ValueError) as error:
+        expected = "expected a function of one array, (..., K) -> (..., F)"
+        raise TypeError(f"feature map {name!r} = {shown(phi)}: {expected}") from error
+    return FeatureMap(phi, None, functools.partial(_find_size, name, phi))
+
+
+@functools.cache
+def _find_size(name: str, phi: Callable[[Array], Array], width: int) -> int:
+    """Trace a registered function to find its number of features."""
+    y: Any = jax.eval_shape(phi, jax.ShapeDtypeStruct((2, 3, width), jnp.float32))
+    is_right = hasattr(y, "shape") and len(y.shape) == 3 and y.shape[:2] == (2, 3)
+    is_right = is_right and jnp.issubdtype(y.dtype, jnp.floating)
+    expect(is_right, f"feature map {name!r} of x, (2, 3, {width}),", y, "floating features, (2, 3, F)")
+    return y.shape[-1]
+
+
+MAPS = Registry("feature_map", "based_jax.feature_maps", _accept, dict(FEATURE_MAPS))
+
+M = TypeVar("M", bound=Callable[..., Array] | FeatureMap)
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Return a decorator that makes a function of (..., K) arrays a feature map with a name.
+
+    The name then works as `feature_map` of the mixers, in `ModelConfig`, checkpoints and commands. The
+    function takes queries and keys, any dtype, and returns features (..., F) of each alone; their products
+    must be positive, or outputs can be as large as 1 / eps. A `FeatureMap` can be registered too. A notebook
+    may register a function again after changing it. An installed package needs no import of it, with this in
+    its pyproject.toml:
+
+        [project.entry-points."based_jax.feature_maps"]
+        my_map = "my_package.my_module:my_map"
+
+    Args:
+        name: lower-case letters, digits and underscores.
+
+    Raises:
+        TypeError: neither a function of one argument nor a `FeatureMap`.
+        ValueError: a name of another form, or one already taken. When the map is first used: its result is
+            not an array of floating features, (..., F).
+    """
+    return MAPS.register(name)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the maps that are functions of x alone: built in, registered, or installed."""
+    return MAPS.names()
+
+
+def feature_map(name: str, floor: float = FLOOR) -> FeatureMap:
+    """Return the map called `name`, a function of x alone, with e = `floor` if it is in `FLOORED`.
+
+    Raises:
+        ValueError: unknown name, or an installed package whose map cannot be imported.
+    """
+    return _floored(name, floor) if name in FLOORED else MAPS.find(name)
 
 
 def scaled(phi: FeatureMap, scale: float) -> FeatureMap:
@@ -250,7 +255,7 @@ def fixed_size(size: int, width: int) -> int:
     return size
 
 
-@compiled
+@op()
 def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "F K"]:
     """Draw directions for `performer_map`: orthonormal blocks of K rows, over sqrt(F / K) as in Zoology.
 
@@ -281,7 +286,7 @@ def _polynomials(
     return ((x @ first) ** 2 + (x * x) @ second) * 2**-0.5
 
 
-@compiled
+@op()
 def cosformer_features(
     x: Float[Array, "B N H K"], positions: Int[Array, "rows N"], max_length: int
 ) -> Float[Array, "B N H F"]:

@@ -39,13 +39,12 @@ NOT_THERE = (
     "array_record",
     "orbax",
     "tyro",
-    "rich",
     "typeguard",
     "beartype",
     "safetensors",
     "tensorboardX",
 )
-"""What a rented GPU machine may lack: the command needs jax, flax, numpy and jaxtyping."""
+"""What a rented GPU machine may lack: the command needs jax, flax with rich, numpy and jaxtyping."""
 
 
 def bare_run(folder: Path, *flags: str) -> dict[str, Any]:

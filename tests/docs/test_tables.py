@@ -24,7 +24,7 @@ def test_a_stale_page_is_noticed(monkeypatch, tmp_path, capsys):
 
 
 def test_mixers_of_other_packages_are_not_listed(monkeypatch):
-    monkeypatch.setattr(registry, "_MIXERS", dict(registry._MIXERS))
+    monkeypatch.setattr(registry.MIXERS, "entries", dict(registry.MIXERS.entries))
     own = list(bj.mixers.names())
 
     @bj.mixers.register("outside")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from based_jax import compat
+from based_jax.broken_fusions import avoid_broken_fusions
 from based_jax.export import runner
 from based_jax.generate import generate
 from tests.export.conftest import PLAN, Case, make_case
@@ -202,7 +203,7 @@ def test_broken_fusions_are_avoided_as_in_the_library(monkeypatch, version):
     monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", None)  # does not say whether JAX was used
     monkeypatch.setattr(compat, "undocumented", lambda name: None)
     found = []
-    for avoid in (compat.avoid_broken_fusions, runner.avoid_broken_fusions):
+    for avoid in (avoid_broken_fusions, runner.avoid_broken_fusions):
         monkeypatch.setenv("XLA_FLAGS", "--other")
         avoid()
         found.append(os.environ["XLA_FLAGS"])

@@ -29,9 +29,9 @@ class Outside(mixers.ShortConv):
 @pytest.fixture
 def registered(monkeypatch):
     """What a test registers is forgotten."""
-    monkeypatch.setattr(registry, "_MIXERS", dict(registry._MIXERS))
+    monkeypatch.setattr(registry.MIXERS, "entries", dict(registry.MIXERS.entries))
     yield
-    registry._installed.cache_clear()
+    vars(registry.MIXERS).pop("installed", None)
 
 
 def test_a_registered_class_has_a_name(registered):
@@ -75,7 +75,7 @@ def installed(tmp_path, monkeypatch, registered):
         (notes / "entry_points.txt").write_text(f"[based_jax.mixers]\n{points}\n")
         monkeypatch.syspath_prepend(tmp_path)
         importlib.invalidate_caches()
-        registry._installed.cache_clear()
+        vars(registry.MIXERS).pop("installed", None)
 
     yield install
     sys.modules.pop("outside_mixers", None)

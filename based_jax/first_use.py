@@ -1,0 +1,28 @@
+"""Import a package's public names on first use (PEP 562), so that importing the package costs little."""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def on_first_use(
+    package: str, names: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: its `__name__`.
+        names: module of the package -> the names that it defines; "" -> modules that are names themselves.
+    """
+    modules = {name: module for module, defined in names.items() for name in defined}
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(f"{package}.{modules[name] or name}")
+        value = getattr(module, name) if modules[name] else module
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find, lambda: sorted({*vars(sys.modules[package]), *modules})

@@ -1,0 +1,35 @@
+"""Public names are imported on first use: what a fresh process has loaded by then."""
+
+import importlib
+
+import pytest
+
+from tests.subprocesses import run_python
+
+PROGRAM = """
+import sys
+import based_jax.data.shards.worker  # as each process that encodes text does
+
+loaded = {"jax", "flax", "grain"} & {*sys.modules}
+assert not loaded, loaded
+assert {*based_jax.__all__} <= {*dir(based_jax)}
+from based_jax.generate import loop  # before anything uses the function of the package's name
+
+assert based_jax.generate is loop.generate
+assert based_jax.LanguageModel.__name__ == "LanguageModel"
+assert "grain" not in sys.modules
+based_jax.data.train_iterator
+assert "grain" in sys.modules
+"""
+
+
+def test_a_fresh_process_loads_what_it_uses():
+    run_python(PROGRAM)
+
+
+@pytest.mark.parametrize("package", ["based_jax", "based_jax.data", "based_jax.generate"])
+def test_every_listed_name_is_found_and_others_are_not(package):
+    module = importlib.import_module(package)
+    assert [name for name in dir(module) if not hasattr(module, name)] == []
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'generated'"):
+        _ = module.generated
