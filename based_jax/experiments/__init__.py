@@ -1,4 +1,4 @@
-"""Run the papers' studies, each a command: ``python -m based_jax.experiments.NAME --scale cpu``.
+"""Run the papers' studies, each a command: ``based-jax experiments NAME --scale cpu``.
 
     mqar_tradeoff       recall against the size of the state      Based, Figures 2 and 8
     mqar_gates          what H3 and Hyena need to recall          Based, Figure 2

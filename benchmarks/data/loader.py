@@ -26,7 +26,7 @@ class Loader:
     """Rate of the data loader on random 16-bit tokens; start, memory and rate of `train.lm`.
 
     The loader alone draws batches from one shard in memory and from shards in the page cache. Then
-    `python -m train.lm --preset based-tiny` runs on shards of each size, in its own process, with its
+    `based-jax train lm --preset based-tiny` runs on shards of each size, in its own process, with its
     programs already compiled.
     """
 

@@ -63,7 +63,7 @@ def test_a_disk_that_fills_up(often, finished, tmp_path):
     message = one_line(error)
     assert status == 2
     last = steps_saved(tmp_path)[-1]
-    assert message.startswith("python -m train.lm: checkpoint ")
+    assert message.startswith("based-jax train lm: checkpoint ")
     assert "cannot be written: File too large" in message
     assert message.endswith(f"last complete checkpoint: {tmp_path}/checkpoints/{last}")
     resume(tmp_path)

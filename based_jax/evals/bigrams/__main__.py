@@ -1,4 +1,4 @@
-"""Count the bigrams of a training corpus: ``python -m based_jax.evals.bigrams --data stdlib --out FILE``.
+"""Count the bigrams of a training corpus: ``based-jax eval bigrams --data stdlib --out FILE``.
 
 The stream is that of training, ``EOT d1 EOT d2 ... dn EOT``, so every pair of an input and its target counts
 once. Documents are counted separately (``EOT d EOT``), so merging the counts of several files gives the same
@@ -27,7 +27,7 @@ from based_jax.files import read_json
 from based_jax.validate import expect
 from based_jax.whole_file import whole_file
 
-PROG = "python -m based_jax.evals.bigrams"
+PROG = "based-jax eval bigrams"
 GIB = 1 << 30
 
 

@@ -1,4 +1,4 @@
-"""Write the recall card of a checkpoint: ``python -m based_jax.evals.card --checkpoint DIR --out DIR``.
+"""Write the recall card of a checkpoint: ``based-jax eval card --checkpoint DIR --out DIR``.
 
 The output directory gets NAME.json, and index.html with every card in the directory, so that several models
 are compared by one command each.
@@ -21,7 +21,7 @@ from based_jax.evals.options import expect_positive
 from based_jax.evals.text import TextOptions, pack_text
 from based_jax.validate import expect
 
-PROG = "python -m based_jax.evals.card"
+PROG = "based-jax eval card"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Measure distances between repeated bigrams: ``python -m based_jax.evals.distances``."""
+"""Measure distances between repeated bigrams: ``based-jax eval distances``."""

@@ -1,4 +1,4 @@
-"""Measure the distances between repeated bigrams: ``python -m based_jax.evals.distances --data PATH``.
+"""Measure the distances between repeated bigrams: ``based-jax eval distances --data PATH``.
 
 Reproduces Zoology's Figures 3 (Pile) and 4, 5 (subsets of RedPajama: one call each, the last draws them all).
 """
@@ -24,7 +24,7 @@ from based_jax.evals.perplexity.slices import distances
 from based_jax.evals.text import TextOptions, pack_text, text_tokenizer
 from based_jax.validate import expect
 
-PROG = "python -m based_jax.evals.distances"
+PROG = "based-jax eval distances"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Measure perplexity by slice: ``python -m based_jax.evals.perplexity --checkpoint DIR --data PATH``."""
+"""Measure perplexity by slice: ``based-jax eval perplexity --checkpoint DIR --data PATH``."""
 
 import dataclasses
 import logging
@@ -28,7 +28,7 @@ from based_jax.evals.progress import interruptible, progress
 from based_jax.evals.text import TextOptions, pack_text
 from based_jax.validate import expect
 
-PROG = "python -m based_jax.evals.perplexity"
+PROG = "based-jax eval perplexity"
 
 
 @dataclasses.dataclass(frozen=True)
