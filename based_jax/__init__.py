@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from based_jax.generate import generate, stream
     from based_jax.models import LanguageModel, ModelConfig, functional, param_count, presets
     from based_jax.ops import feature_maps
-    from based_jax.ops.core.dispatch import lowering_for
+    from based_jax.ops.core.platforms import lowering_for
 
 __version__ = "0.1.0"
 
@@ -47,7 +47,7 @@ __getattr__, __dir__ = on_first_use(
         "generate": ("generate", "stream"),
         "models": ("LanguageModel", "ModelConfig", "functional", "param_count", "presets"),
         "ops": ("feature_maps",),
-        "ops.core.dispatch": ("lowering_for",),
+        "ops.core.platforms": ("lowering_for",),
     },
 )
 

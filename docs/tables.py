@@ -14,7 +14,7 @@ from based_jax.convert.options import Option
 from based_jax.convert.options import tables as options_of_theirs
 from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import class_of
-from based_jax.ops.core.dispatch import DECLARED
+from based_jax.ops.core.implementations import DECLARED
 from based_jax.published.parameters import PRINTED
 from based_jax.testing.transformations import NO_FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal
 from benchmarks.__main__ import COMMANDS as BENCHMARKS

@@ -35,11 +35,11 @@ HUB = "tests/convert/test_hub.py"
 FAULTS = (
     # ops
     Fault(
-        "a declared platform is forgotten", "based_jax/ops/core/dispatch.py",
-        "with on_platform(platform), gpu:", "with gpu:", LOWERING,
+        "a declared platform is forgotten", "based_jax/ops/core/platforms.py",
+        "absent = is_gpu and (", "absent = False and (", LOWERING,
     ),
     Fault(
-        "rows without an answer are numbers", "based_jax/ops/core/not_numbers.py",
+        "rows without an answer are numbers", "based_jax/ops/core/nan_isolation.py",
         "0 / good.astype(y.dtype)", "0 * good.astype(y.dtype)", LAWS,
     ),
     Fault(
@@ -167,7 +167,7 @@ FAULTS = (
         "length=stream.length + count", "length=stream.length + every", "tests/ops/core/test_stream.py",
     ),
     Fault(
-        "a broken document breaks the next one of its row", "based_jax/ops/core/not_numbers.py",
+        "a broken document breaks the next one of its row", "based_jax/ops/core/nan_isolation.py",
         "broken |= before.broken[:, None] & (start == before.start[:, None])",
         "broken |= before.broken[:, None]", LAWS,
     ),

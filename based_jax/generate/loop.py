@@ -24,7 +24,7 @@ from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_t
 from based_jax.generate.rows import row_count, take_rows
 from based_jax.generate.sampling import Counts, RowSettings, Sampler, batch_settings, choose
 from based_jax.models.language_model import LanguageModel
-from based_jax.ops.core import border, explicit_mesh
+from based_jax.ops.core import sharding
 from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
 from based_jax.validate import INT32_MAX, expect, expect_array, expect_integer
 
@@ -66,7 +66,7 @@ class Rules(NamedTuple):
 _SETTINGS = tuple(field.name for field in dataclasses.fields(Sampler))
 
 
-@border.own_settings()
+@sharding.own_settings()
 def generate(
     model: LanguageModel,
     params: Params,
@@ -249,14 +249,14 @@ def _read(
             progress = begin(model, batch, capacity)
         else:
             progress = _continue(model, prefix.state, prefix.hidden, batch, capacity)
-        mesh = explicit_mesh.explicit_mesh((params, prompt))  # per-row arrays are sharded like the rows
-        progress = explicit_mesh.placed(progress, mesh, like=prompt)
+        mesh = sharding.explicit_mesh((params, prompt))  # per-row arrays are sharded like the rows
+        progress = sharding.placed(progress, mesh, like=prompt)
         for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
             part = padded.tokens[:, offset:end]
             if mesh is not None:
-                part = explicit_mesh.placed(jnp.asarray(part), mesh, like=progress.hidden)
+                part = sharding.placed(jnp.asarray(part), mesh, like=progress.hidden)
             progress = prefill(model, params, progress, part, padded.lengths, offset)
-        return progress._replace(counts=explicit_mesh.placed(counts, mesh, like=prompt))
+        return progress._replace(counts=sharding.placed(counts, mesh, like=prompt))
 
     return start, Rules(chosen.rows, stops, int(pad_token), chosen.biases)
 
@@ -265,7 +265,7 @@ def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
     """Count how often each token occurs in the prompts and in the prefix before them."""
     tokens = jnp.asarray(prompt.tokens)
     real = jnp.arange(tokens.shape[1])[None] < prompt.lengths[:, None]
-    counts = border.run(Counts.of_prompt, (tokens, real, vocab_size), {})
+    counts = sharding.isolated(Counts.of_prompt, (tokens, real, vocab_size), {})
     if prefix is None:
         return counts
     before = np.bincount(np.asarray(prefix.tokens), minlength=vocab_size).astype(np.int32)
@@ -291,7 +291,7 @@ def _continue(model, state, hidden, batch, capacity):
         every = jnp.zeros((batch,), jnp.int32)
         return _progress(take_rows(state, every), hidden[every].astype(model.config.jnp_dtype))
 
-    return border.run(repeat, (state, hidden), {})
+    return sharding.isolated(repeat, (state, hidden), {})
 
 
 def _progress(state: State, hidden: Array) -> Progress:
@@ -302,7 +302,7 @@ def _progress(state: State, hidden: Array) -> Progress:
 def prefill(model, params, progress, tokens, lengths, offset):
     """Read tokens offset ... offset + C of prompts of `lengths` tokens."""
     read = functools.partial(read_chunk, model)
-    return border.run(read, (params, progress, tokens, lengths, offset), {}, like=progress.hidden)
+    return sharding.isolated(read, (params, progress, tokens, lengths, offset), {}, like=progress.hidden)
 
 
 def read_chunk(model, params, progress, tokens, lengths, offset):
@@ -324,7 +324,7 @@ def _decode(model, params, progress, limit, rules, *, size):
         the progress after them.
     """
     make = functools.partial(make_tokens, model, size)
-    return border.run(make, (params, progress, limit, rules), {}, like=progress.hidden)
+    return sharding.isolated(make, (params, progress, limit, rules), {}, like=progress.hidden)
 
 
 def make_tokens(model, size, params, progress, limit, rules):

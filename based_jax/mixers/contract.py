@@ -31,8 +31,8 @@ from based_jax.mixers.draws import normal, uniform
 from based_jax.mixers.module import Module
 from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
-from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.not_numbers import broken_tokens, is_number, nan_unless, numbers, with_broken
+from based_jax.ops.core.nan_isolation import broken_tokens, is_number, nan_unless, numbers, with_broken
+from based_jax.ops.core.op import op
 from based_jax.ops.core.products import ACTIVATIONS, gated_product, plus_bias, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
@@ -256,7 +256,7 @@ def _expect_options(mixer: type[Mixer], *values: Any) -> None:
     expect_fields(mixer, dict(zip(option_names(mixer), values, strict=True)))
 
 
-@compiled
+@op()
 def _apply(mixer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return nn.Module.apply(mixer, *args, **kwargs)
 

@@ -18,7 +18,7 @@ from based_jax.mixers.context import Context
 from based_jax.mixers.contract import MixerSummary, head_layout
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import op
 from based_jax.typing import Array, Float, State
 
 POWERS = (0, *(2**n for n in range(31)))
@@ -87,7 +87,7 @@ class ConvBasis(SoftmaxHeads):
         return starts if length is None else tuple(start for start in starts if start < length)
 
 
-@compiled
+@op()
 def _within(
     max_error: float, q: Array, k: Array, v: Array, starts: tuple[int, ...], left: int | None, **how: Any
 ) -> Array:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -66,6 +67,6 @@ def draw_together(init: Callable[[Array], Any], key: Array) -> Any:
             _vector.reset(token)
 
     counter = _Vector(None)
-    jax.eval_shape(lambda key: run(key, counter), key)
+    jax.eval_shape(partial(run, vector=counter), key)
     own, rest = jax.random.split(key)
     return run(rest, _Vector(jax.random.normal(own, (counter.used,), jnp.float32)))

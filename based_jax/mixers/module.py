@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from flax import linen as nn
 
-from based_jax.ops.core import border
+from based_jax.ops.core import sharding
 
 _wants_output = contextvars.ContextVar("wants_output", default=True)
 
@@ -22,7 +22,7 @@ class Module(nn.Module):
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the module with `variables`, see `nn.Module.apply`."""
         inputs = [value for name, value in kwargs.items() if name != "rngs"]
-        return border.run(self._apply, (variables, *args), kwargs, like=(args, inputs))
+        return sharding.isolated(self._apply, (variables, *args), kwargs, like=(args, inputs))
 
     @nn.nowrap
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -41,7 +41,7 @@ class Module(nn.Module):
     @nn.nowrap
     def init_with_output(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
         """Initialise the variables, see `nn.Module.init_with_output`."""
-        return border.run(cast(Any, super().init_with_output), (rngs, *args), kwargs)
+        return sharding.isolated(cast(Any, super().init_with_output), (rngs, *args), kwargs)
 
 
 def wants_output() -> bool:

@@ -1,8 +1,9 @@
 """Draw a model's initial layers: one program for each kind of layer, mapped over its layers."""
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +23,11 @@ def draw_layers(
         kinds: for each kind the indices of its layers.
         key: for all layers.
     """
-
     found: dict[int, Any] = {}
     for draw, layers in zip(draws, kinds, strict=True):
         keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.array(layers, jnp.uint32))
         # `vmap` would need the memory of all layers' vectors at once.
-        stacks = lax.map(partial(draw_together, draw), keys)
+        stacks: Any = cast(Any, lax.map)(partial(draw_together, draw), keys)
         for index, layer in enumerate(layers):
-            found[layer] = jax.tree.map(lambda stack, index=index: stack[index], stacks)
+            found[layer] = jax.tree.map(operator.itemgetter(index), stacks)
     return found

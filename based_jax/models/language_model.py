@@ -26,7 +26,7 @@ from based_jax.models.mlp import make_mlp
 from based_jax.models.noise import Drop
 from based_jax.models.norm import make_norm
 from based_jax.models.scan import find_repeats, run_repeats
-from based_jax.ops.core.context_parallel import keep_tokens
+from based_jax.ops.core.sharding import keep_tokens
 from based_jax.typing import Array, Float, Int, Mask, Params, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array
 

@@ -16,7 +16,7 @@ Ops on sequences share arguments, results and errors:
 
 Outputs have the dtype of the values (v, else x); sums and states are float32, or float64 for float64 inputs.
 An argument of the wrong shape, dtype or value raises TypeError or ValueError, which name it, its value and
-what was expected. Dimension letters: `based_jax.typing`. Sequences sharded over devices: `context_parallel`.
+what was expected. Dimension letters: `based_jax.typing`. Sequences sharded over devices: `core.sharding`.
 """
 
 from types import ModuleType as _ModuleType
@@ -54,11 +54,11 @@ from based_jax.ops.conv_basis.toeplitz import circulant_multiply as circulant_mu
 from based_jax.ops.conv_basis.toeplitz import conv_multiply as conv_multiply
 from based_jax.ops.conv_basis.toeplitz import sub_conv_multiply as sub_conv_multiply
 from based_jax.ops.conv_basis.toeplitz import toeplitz_multiply as toeplitz_multiply
+from based_jax.ops.core.implementations import implementation_for as implementation_for
+from based_jax.ops.core.implementations import implementations as implementations
+from based_jax.ops.core.implementations import register as register
 from based_jax.ops.core.kv_cache import KVCache as KVCache
 from based_jax.ops.core.kv_cache import init_kv_cache as init_kv_cache
-from based_jax.ops.core.registration import implementation_for as implementation_for
-from based_jax.ops.core.registration import implementations as implementations
-from based_jax.ops.core.registration import register as register
 from based_jax.ops.core.stream import Stream as Stream
 from based_jax.ops.core.stream import TokenPositions as TokenPositions
 from based_jax.ops.core.stream import advance as advance

@@ -4,6 +4,7 @@ What a query sees follows from running indices: of its token, of the first token
 key, where a negative index is no key.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -84,12 +85,9 @@ def attend(
     return y, log_sum.reshape(*lead, length, heads)
 
 
-def attend_to_keys(
-    q: Array, k: Array, v: Array, tokens: TokenPositions, key_index: Array, how: AttentionOptions
-) -> Any:
-    """Attend to these keys and to no others; see `attend_in_blocks` and `_windowed`."""
-    in_window = how.chosen == "xla" and how.left is not None
-    return (_windowed if in_window else attend_in_blocks)(q, k, v, tokens, key_index, how)
+def way_of(how: AttentionOptions) -> Callable[..., Any]:
+    """Return the function that attends to given keys and to no others: in windows or in blocks of queries."""
+    return attend_in_windows if how.chosen == "xla" and how.left is not None else attend_in_blocks
 
 
 def attend_in_blocks(
@@ -126,11 +124,8 @@ def attend_in_blocks(
         )
         y = y.astype(v.dtype)
         return (y, log_sum) if how.return_log_sum else y
-    return map_chunks(
-        lambda tokens: attend_to(tokens, k, v, key_index, how.return_log_sum),
-        tokens_of_call,
-        length if how.chosen == "reference" else QUERY_BLOCK,
-    )
+    own = functools.partial(attend_to, k=k, v=v, key_index=key_index, sums=how.return_log_sum)
+    return map_chunks(own, tokens_of_call, length if how.chosen == "reference" else QUERY_BLOCK)
 
 
 def _continues_long_cache(q: Array, k: Array) -> bool:
@@ -138,7 +133,7 @@ def _continues_long_cache(q: Array, k: Array) -> bool:
     return q.shape[1] < min(k.shape[1], MIN_TILED_LENGTH) and k.shape[1] > BLOCK and is_on_one("cpu", q)
 
 
-def _windowed(
+def attend_in_windows(
     q: Array, k: Array, v: Array, tokens: TokenPositions, key_index: Array, how: AttentionOptions
 ) -> Any:
     """Attend from blocks of queries to their own block and those before it in the window: exact and linear.

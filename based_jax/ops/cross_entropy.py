@@ -15,10 +15,10 @@ import numpy as np
 from jax import lax
 
 import pallas_kernels
-from based_jax.ops.core import context_parallel, dispatch
+from based_jax.ops.core import platforms, sharding
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.not_numbers import nan_unless
+from based_jax.ops.core.nan_isolation import nan_unless
+from based_jax.ops.core.op import op
 from based_jax.ops.core.products import is_on_one, runs_kernels
 from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
@@ -43,7 +43,7 @@ IGNORED = -100
 """The target that leaves its token out, torch's `ignore_index`."""
 
 
-@compiled
+@op()
 def cross_entropy(
     hidden: Float[Array, "B N D"],
     embedding: Float[Array, "V D"],
@@ -221,7 +221,7 @@ def _scan(chunk: Any, start: Any, table: Array, tokens: Any) -> tuple[Any, Any]:
     if is_on_cpu:
         tokens = jax.tree.map(in_one_row, tokens)
     batch, length = tokens[0].shape[:2]
-    devices, limit = context_parallel.devices(), LOGITS.get(dispatch.platform(tokens), SHARED_LOGITS)
+    devices, limit = sharding.devices(), LOGITS.get(platforms.platform_of(tokens), SHARED_LOGITS)
     limit = max(limit, table.size) if devices == 1 else max(limit, SHARED_LOGITS) * devices
     needed = min(-(-batch * length * len(table) // limit), length)
     # Powers of two divide what devices hold more often than other numbers.

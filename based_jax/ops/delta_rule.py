@@ -19,16 +19,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core import context_parallel, decay
+from based_jax.ops.core import decay
 from based_jax.ops.core.arrays import cast
 from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks, scan_tokens
 from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
-from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size, expect_qkv, expect_state
+from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.products import is_on_one
-from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.transforms import repeat, with_tangents
 from based_jax.ops.linear_recurrence import LinearRecurrenceState, init_linear_recurrence_state
 from based_jax.typing import Array, Bool, Float, Int
@@ -71,8 +70,7 @@ def delta_rule(
     return_state: Yes,
     **how: Unpack[_How],
 ) -> tuple[Array, LinearRecurrenceState]: ...
-@implemented_by()
-@compiled
+@op("xla", "reference", tokens=("q", "k", "v", "beta", "log_decay", "segment_ids", "mask"))
 def delta_rule(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -113,7 +111,9 @@ def delta_rule(
         erased = erased * jnp.exp(log_decay.astype(dtype))[..., None]
     options: _How = {"scale": scale, "chunk_size": chunk_size, "implementation": implementation}
     options |= {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
-    return generalized_delta_rule(q, written, v, k, erased, log_decay, return_state=return_state, **options)
+    return body(generalized_delta_rule)(
+        q, written, v, k, erased, log_decay, return_state=return_state, **options
+    )
 
 
 @overload
@@ -140,9 +140,7 @@ def generalized_delta_rule(
     return_state: Yes,
     **how: Unpack[_How],
 ) -> tuple[Array, LinearRecurrenceState]: ...
-@implemented_by()
-@context_parallel.shardable("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask")
-@compiled
+@op("xla", "reference", tokens=("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask"))
 def generalized_delta_rule(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -170,7 +168,7 @@ def generalized_delta_rule(
         log_decay: (B, N, H), or (B, N, H, K) for a gate per channel, <= 0; None for no decay. The first two
             axes may be 1.
     """
-    chosen = implementation_for("generalized_delta_rule", q, k, v, implementation=implementation)
+    chosen = choose("generalized_delta_rule", q, k, v, implementation=implementation)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     for name, array in (("a", a), ("b", b)):
         expect_array(name, array, q.shape, "floating")

@@ -16,15 +16,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core import context_parallel
 from based_jax.ops.core.arrays import lift, map_arrays
 from based_jax.ops.core.chunks import scan_chunks
 from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
-from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
-from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Bool, Float, Int
@@ -81,8 +79,7 @@ def selective_scan(
     return_state: Yes,
     **how: Unpack[_How],
 ) -> tuple[Array, DiagonalScanState]: ...
-@implemented_by()
-@compiled
+@op("xla", "reference", tokens=("x", "dt", "B", "C", "segment_ids", "mask"))
 def selective_scan(
     x: Float[Array, "B N E"],
     dt: Float[Array, "B N E"],
@@ -113,7 +110,7 @@ def selective_scan(
         D: factor of the skip connection; None for no skip connection.
         chunk_size: tokens per chunk; default 64. "reference" goes token by token.
     """
-    chosen = implementation_for("selective_scan", x, dt, B, implementation=implementation)
+    chosen = choose("selective_scan", x, dt, B, implementation=implementation)
     expect_array("x", x, ("B", "N", "E"), "floating")
     batch, length, channels = x.shape
     expect_array("dt", dt, x.shape, "floating")
@@ -138,7 +135,7 @@ def selective_scan(
 
     options: _How = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
     options |= {"chunk_size": chunk_size, "implementation": chosen}
-    return diagonal_scan((x, dt, B, C), terms, readout, return_state=return_state, **options)
+    return body(diagonal_scan)((x, dt, B, C), terms, readout, return_state=return_state, **options)
 
 
 @overload
@@ -149,9 +146,7 @@ def diagonal_scan(
 def diagonal_scan(
     inputs: Any, terms: Terms, readout: Readout[Y], *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Y, DiagonalScanState]: ...
-@implemented_by()
-@context_parallel.shardable("inputs", "segment_ids", "mask")
-@compiled
+@op("xla", "reference", tokens=("inputs", "segment_ids", "mask"))
 def diagonal_scan(
     inputs: Any,
     terms: Terms,
@@ -175,7 +170,7 @@ def diagonal_scan(
         readout: maps states (B, C, *state) and the inputs of the same tokens to outputs, a pytree of
             (B, C, ...) arrays.
     """
-    chosen = implementation_for("diagonal_scan", implementation=implementation)
+    chosen = choose("diagonal_scan", implementation=implementation)
     batch, length = jax.tree.leaves(inputs)[0].shape[:2]
     size = even_chunks(length, expect_chunk_size(chunk_size, CHUNK))
     call = continue_from(initial_state, batch, length, segment_ids, mask)

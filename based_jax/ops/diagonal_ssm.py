@@ -14,14 +14,12 @@ from typing import Any, Unpack, overload
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.core import context_parallel
 from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks, scan_tokens
 from based_jax.ops.core.continuation import Chunked, Continuation, No, Yes, continue_from
-from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state, expect_state_to_return
-from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.long_conv import long_conv
 from based_jax.typing import Array, Bool, Float, Int
@@ -49,7 +47,7 @@ def init_diagonal_ssm_state(
     return DiagonalSSMState(jnp.zeros(shape, dtype), init_stream(batch_size))
 
 
-@compiled
+@op()
 def discretize_bilinear(
     a: Float[Array, "H S 2"], b: Float[Array, "H S 2"], c: Float[Array, "H S 2"], dt: Float[Array, " H"]
 ) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
@@ -70,7 +68,7 @@ def discretize_bilinear(
     return log_a, _product(_product(c, b), inverse)
 
 
-@compiled
+@op()
 def discretize_hold(
     a: Float[Array, "H S 2"], b: Float[Array, "H S 2"], c: Float[Array, "H S 2"], dt: Float[Array, " H"]
 ) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
@@ -87,7 +85,7 @@ def discretize_hold(
     return log_a, _product(_product(c, b), _product(jnp.stack([real, imaginary], axis=-1), inverse))
 
 
-@compiled
+@op()
 def diagonal_ssm_kernel(
     log_a: Float[Array, "H S 2"], weight: Float[Array, "H S 2"], length: int
 ) -> Float[Array, "N H"]:
@@ -128,9 +126,7 @@ def diagonal_ssm(
 def diagonal_ssm(
     x: Array, log_a: Array, weight: Array, *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, DiagonalSSMState]: ...
-@implemented_by()
-@context_parallel.shardable("x", "segment_ids", "mask")
-@compiled
+@op("xla", "reference", tokens=("x", "segment_ids", "mask"))
 def diagonal_ssm(
     x: Float[Array, "B N H V"],
     log_a: Float[Array, "H S 2"],
@@ -157,7 +153,7 @@ def diagonal_ssm(
         chunk_size: tokens per chunk in calls with a state; default 64.
         implementation: "reference" (token by token), "xla" (FFT, or chunks with a state) or None.
     """
-    chosen = implementation_for("diagonal_ssm", x, log_a, weight, implementation=implementation)
+    chosen = choose("diagonal_ssm", x, log_a, weight, implementation=implementation)
     expect_array("x", x, ("B", "N", "H", "V"), "floating")
     batch, length, heads, channels = x.shape
     expect_array("log_a", log_a, (heads, "S", 2), "floating")
@@ -182,9 +178,9 @@ def diagonal_ssm(
         return call.kept(_powers(log_a, call.count[:, None, None]))[:, :, None]
 
     if call.before is None and chosen == "xla":
-        kernel = jnp.repeat(diagonal_ssm_kernel(log_a, weight, length), channels, axis=1)
+        kernel = jnp.repeat(body(diagonal_ssm_kernel)(log_a, weight, length), channels, axis=1)
         flat = values.reshape(batch, length, heads * channels)
-        y, modes = long_conv(flat, kernel, segment_ids=segment_ids).reshape(values.shape), None
+        y, modes = body(long_conv)(flat, kernel, segment_ids=segment_ids).reshape(values.shape), None
     else:
         modes = jnp.zeros(shape, dtype) if initial_state is None else initial_state.modes.astype(dtype)
         y, modes = run(call.prefix(run, modes, operator, _product))

@@ -41,8 +41,8 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.not_numbers import nan_unless
+from based_jax.ops.core.nan_isolation import nan_unless
+from based_jax.ops.core.op import op
 from based_jax.ops.taylor_features import (
     symmetric_taylor_features,
     symmetric_taylor_size,
@@ -255,7 +255,7 @@ def fixed_size(size: int, width: int) -> int:
     return size
 
 
-@compiled
+@op()
 def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "F K"]:
     """Draw directions for `performer_map`: orthonormal blocks of K rows, over sqrt(F / K) as in Zoology.
 
@@ -286,7 +286,7 @@ def _polynomials(
     return ((x @ first) ** 2 + (x * x) @ second) * 2**-0.5
 
 
-@compiled
+@op()
 def cosformer_features(
     x: Float[Array, "B N H K"], positions: Int[Array, "rows N"], max_length: int
 ) -> Float[Array, "B N H F"]:

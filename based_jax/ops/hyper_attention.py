@@ -23,13 +23,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.attention_to_keys import attend, visible_keys
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import append, map_arrays
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
+from based_jax.ops.core.op import op
 from based_jax.ops.softmax_attention import keys_of_devices, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -162,8 +162,7 @@ class _Keys(NamedTuple):
     """start of their segment; None for a causal call, which does not need it"""
 
 
-@context_parallel.shardable("q", "k", "v", "segment_ids", "mask")
-@compiled
+@op(tokens=("q", "k", "v", "segment_ids", "mask"))
 def _attend_to_tuples(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H slots_K"],
@@ -178,7 +177,7 @@ def _attend_to_tuples(
     slots, shared, causal, ordered, strict, left, scale = tuples
     batch, length = q.shape[:2]
     cache = initial_state
-    if cache is None and left is not None and left >= length * context_parallel.shards() - 1:
+    if cache is None and left is not None and left >= length * sharding.shards() - 1:
         left = None
     call = continue_from(cache, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))
@@ -215,8 +214,8 @@ def _attend_to_tuples(
 
 def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
     """Return the keys of a call without a cache: all, or in a window those before the call and its own."""
-    if context_parallel.is_sharded():
-        return _Keys(*keys_of_devices(own.k, own.v, own.index, left), context_parallel.whole(own.start))
+    if sharding.is_sharded():
+        return _Keys(*keys_of_devices(own.k, own.v, own.index, left), sharding.whole(own.start))
     if left is None:
         return own
     before = jnp.full((own.index.shape[0], left), -1)

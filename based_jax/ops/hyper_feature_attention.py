@@ -20,13 +20,13 @@ from typing import Any, Unpack, overload
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from based_jax.ops.core.chunks import map_chunks
 from based_jax.ops.core.continuation import Chunked, Continued, No, Yes, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, slot_index, write
+from based_jax.ops.core.op import body, op
 from based_jax.ops.linear_attention import LinearAttentionState, linear_attention
 from based_jax.ops.tensor_product import factors_in, tensor_product_map
 from based_jax.typing import Array, Bool, Float, Int
@@ -76,7 +76,7 @@ def hyper_feature_attention(
     return_state: Yes,
     **how: Unpack[_How],
 ) -> tuple[Array, State]: ...
-@context_parallel.shardable("qs", "ks", "v", "segment_ids", "mask")
+@op(tokens=("qs", "ks", "v", "segment_ids", "mask"))
 def hyper_feature_attention(
     qs: Sequence[Float[Array, "B N H _"]],
     ks: Sequence[Float[Array, "B N H _"]],
@@ -139,7 +139,7 @@ def hyper_feature_attention(
         k, phi = jnp.concatenate(ks, axis=-1), tensor_product_map([q.shape[-1] for q in qs])
         linear: Chunked[LinearAttentionState] = {"initial_state": state, "chunk_size": chunk_size or CHUNK}
         linear |= {"segment_ids": segment_ids, "mask": mask}
-        return linear_attention(
+        return body(linear_attention)(
             q, k, v, feature_map=phi, normalize=normalize, return_state=return_state, **linear
         )
     block = chunk_size or max(QUERY_BLOCK // len(qs), 1)
@@ -157,7 +157,6 @@ def _check(qs: Sequence[Array], ks: Sequence[Array], v: Array, kind: str) -> Non
         expect_array(f"ks[{number}]", k, q.shape, "floating")
 
 
-@compiled
 def _in_blocks(
     qs: Sequence[Array],
     ks: Sequence[Array],
@@ -183,7 +182,7 @@ def _in_blocks(
         written = write(cache, jnp.concatenate(ks, axis=-1), v, call.tokens, call.after)
         ks = factors_in(written.k, [k.shape[-1] for k in ks])
         values, marks = written.v, slot_index(call.after.length, cache.slots)
-    ks, values, marks = context_parallel.whole((tuple(ks), values, marks))
+    ks, values, marks = sharding.whole((tuple(ks), values, marks))
 
     def attend(chunk: Any) -> Array:
         qs, first, last = chunk

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import op
 from based_jax.ops.core.stream import TokenPositions
 from based_jax.ops.core.transforms import checkpoint
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
 
-@compiled
+@op()
 def repeated_lags(
     history: Int[Array, "B W"], last: Int[Array, "B W"], positions: TokenPositions
 ) -> tuple[Bool[Array, "B N W"], Int[Array, "B W"]]:
@@ -50,7 +50,7 @@ def repeated_lags(
     return matrix, times[:, -1]
 
 
-@compiled
+@op()
 def strongest_lags(
     x: Float[Array, "B N K"], count: int, mask: Bool[Array, "B N"] | None = None
 ) -> tuple[Int[Array, "B T"], Float[Array, "B T"]]:
@@ -79,7 +79,7 @@ def strongest_lags(
     return lags + 1, values
 
 
-@compiled
+@op()
 def shifted_sum(
     x: Float[Array, "B N D"], lags: Int[Array, "B T"], weights: Float[Array, "B T"]
 ) -> Float[Array, "B N D"]:

@@ -8,6 +8,7 @@ chunked form carries the sums S = sum phi(k) v^T and z = sum phi(k) between chun
 linear in the length; with one token per call it is the recurrence.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Unpack, overload
@@ -15,17 +16,16 @@ from typing import Any, Unpack, overload
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.continuation import Chunked, Continuation, No, Yes, continue_from
 from based_jax.ops.core.decay import expect_log_decay
-from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size, expect_qkv, expect_state
+from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.op import op
 from based_jax.ops.core.products import is_on_one
-from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.linear_recurrence import decayed_chunk
@@ -80,9 +80,7 @@ def linear_attention(
 def linear_attention(
     q: Array, k: Array, v: Array, *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, LinearAttentionState]: ...
-@implemented_by()
-@context_parallel.shardable("q", "k", "v", "log_decay", "segment_ids", "mask")
-@compiled
+@op("xla", "reference", tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"))
 def linear_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -113,7 +111,7 @@ def linear_attention(
         eps: added to the normaliser (1e-12 in the authors' torch code, 1e-6 in fla's kernels).
         chunk_size: tokens per chunk of "xla"; default 128. "reference" is quadratic in N.
     """
-    chosen = implementation_for("linear_attention", q, k, v, implementation=implementation)
+    chosen = choose("linear_attention", q, k, v, implementation=implementation)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     shape = (batch, heads, feature_map.size(width), value_size)
     expect_state(initial_state, kv=shape, k=shape[:3])
@@ -142,9 +140,8 @@ def linear_attention(
         y, sums = _attend(chunk, start, mask, sums, feature_map, eps if normalize else None)
         return heads_first(y), sums
 
-    def run(sums: Sums) -> tuple[Array, Sums]:
-        return scan_chunks(step, sums, tokens, chunk_size=chunk_size, start=call.start, mask=mask)
-
+    chunks: dict[str, Any] = {"chunk_size": chunk_size, "start": call.start, "mask": mask}
+    run = functools.partial(scan_chunks, step, inputs=tokens, **chunks)
     sums = (state.kv.astype(dtype), state.k.astype(dtype))
     y, (kv, k_sum) = run(sums_before(call, run, sums, tokens[3]))
     y = y.astype(v.dtype)
@@ -195,7 +192,7 @@ def sums_before(
             values = values * jnp.exp(log_decay.sum(axis=1))[..., None, None]
         return values, keys
 
-    return call.prefix(run, sums, operator, context_parallel.scale)
+    return call.prefix(run, sums, operator, sharding.scale)
 
 
 def _attend(

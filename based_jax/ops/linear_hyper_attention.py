@@ -26,13 +26,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import cast, map_arrays
 from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.continuation import Continuation, Continued, No, Yes, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.hyper_attention import check_hyper_attention
@@ -96,7 +96,7 @@ def _hyper_taylor_features(order: int, x: Float[Array, "... K"]) -> Float[Array,
     width = x.shape[-1]
     weights = np.ones(symmetric_taylor_size(width))
     weights[1 + width : 1 + 2 * width] = 2 ** (1 / 2 - 1 / order)
-    return symmetric_taylor_features(x * width**0.25) * jnp.asarray(weights, x.dtype)
+    return body(symmetric_taylor_features)(x * width**0.25) * jnp.asarray(weights, x.dtype)
 
 
 class _How(Continued[LinearHyperState], total=False):
@@ -118,8 +118,7 @@ def linear_hyper_attention(
 def linear_hyper_attention(
     q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, LinearHyperState]: ...
-@context_parallel.shardable("q", "ks", "vs", "segment_ids", "mask")
-@compiled
+@op(tokens=("q", "ks", "vs", "segment_ids", "mask"))
 def linear_hyper_attention(
     q: Float[Array, "B N H K"],
     ks: tuple[Float[Array, "B N H K"], ...],
@@ -181,7 +180,7 @@ def linear_hyper_attention(
         y, sums = _scan(form, sums, q, ks, vs, call.start, mask, chunk_size)
         count = call.tokens.positions + 1
     else:
-        ks, vs, of_keys = context_parallel.whole((ks, vs, mask))
+        ks, vs, of_keys = sharding.whole((ks, vs, mask))
         _, sums = _scan(form, state.sums, None, ks, vs, None, of_keys, chunk_size)
         total = sums[:, :, 0] if ordered else jnp.prod(sums, axis=2)
         y = jnp.einsum("bnhf,bhfv->bnhv", feature_map.features(q), total)
@@ -273,7 +272,7 @@ def _running(visibility: ChunkMask, old: Array, added: Array) -> Array:
 def _sums_before(
     form: _Form, empty: Array, ks: Sequence[Array], vs: Sequence[Array], call: Continuation, chunk_size: int
 ) -> Array:
-    """Return the sums before this device's shard of the sequences; see `context_parallel`."""
+    """Return the sums before this device's shard of the sequences; see `sharding`."""
     slots = len(ks)
     keep = call.stays[:, None, None, None].astype(empty.dtype)
 
@@ -284,9 +283,9 @@ def _sums_before(
 
     if not form.ordered:
         own, nothing = (keep[..., None], of_slots(slots)), (jnp.zeros_like(keep[..., None]), empty)
-        return context_parallel.scan_before(_add, own, nothing)[1]
+        return sharding.scan_before(_add, own, nothing)[1]
     own = (keep, [of_slots(count) for count in range(1, slots + 1)])
-    return context_parallel.scan_before(_merge, own, map_arrays(lambda x: jnp.zeros_like(x), own))[1][-1]
+    return sharding.scan_before(_merge, own, map_arrays(lambda x: jnp.zeros_like(x), own))[1][-1]
 
 
 def _add(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ token is the definition; the chunked form works on pairs inside a chunk and carr
 Yang et al. 2023, section 4; products of gates are formed as in `core/decay.py`).
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Unpack, overload
 
@@ -15,15 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.ops.core import context_parallel, decay
+from based_jax.ops.core import decay
 from based_jax.ops.core.arrays import cast
 from based_jax.ops.core.chunks import ChunkMask, begins, chunk_mask, heads_first, scan_chunks, scan_tokens
 from based_jax.ops.core.continuation import Chunked, Continuation, No, Yes, continue_from
-from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
-from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.op import op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array, expect_divisible
@@ -72,9 +72,7 @@ def linear_recurrence(
 def linear_recurrence(
     q: Array, k: Array, v: Array, log_decay: Array, *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, LinearRecurrenceState]: ...
-@implemented_by()
-@context_parallel.shardable("q", "k", "v", "log_decay", "segment_ids", "mask")
-@compiled
+@op("xla", "reference", tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"))
 def linear_recurrence(
     q: Float[Array, "B N G K"],
     k: Float[Array, "B N G K"],
@@ -104,7 +102,7 @@ def linear_recurrence(
         scale: factor of the outputs; default K^(-1/2).
         chunk_size: tokens per chunk of "xla"; default 64. "reference" goes token by token.
     """
-    chosen = implementation_for("linear_recurrence", q, k, v, implementation=implementation)
+    chosen = choose("linear_recurrence", q, k, v, implementation=implementation)
     expect_array("q", q, ("B", "N", "G", "K"), "floating")
     batch, length, groups, width = q.shape
     expect_array("k", k, q.shape, "floating")
@@ -127,10 +125,8 @@ def linear_recurrence(
     tokens = (queries * (width**-0.5 if scale is None else scale), keys, values, gates)
     own = None if bonus is None else bonus.astype(dtype)
 
-    def run(kv: Array) -> tuple[Array, Array]:
-        if chosen == "reference":
-            return _reference(tokens, own, kv, call)
-        return _chunked(tokens, own, kv, call, chunk_size)
+    form = _reference if chosen == "reference" else functools.partial(_chunked, chunk_size=chunk_size)
+    run = functools.partial(form, tokens, own, call=call)
 
     def operator() -> Array:
         return call.kept(jnp.exp(gates.sum(axis=1)))[..., None]

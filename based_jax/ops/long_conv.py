@@ -16,14 +16,13 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops.conv_basis.toeplitz import circular_convolution, fft_size
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from
-from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_state_to_return
-from based_jax.ops.core.not_numbers import nan_unless
-from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.nan_isolation import nan_unless
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.typing import Array, Bool, Float, Int
@@ -59,8 +58,7 @@ def long_conv(x: Array, kernel: Array, *, return_state: No = ..., **how: Unpack[
 def long_conv(
     x: Array, kernel: Array, *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, LongConvState]: ...
-@implemented_by()
-@context_parallel.shardable("x", "segment_ids", "mask")
+@op("xla", "reference", tokens=("x", "segment_ids", "mask"))
 def long_conv(
     x: Float[Array, "B N E"],
     kernel: Float[Array, "T E"],
@@ -89,7 +87,7 @@ def long_conv(
     Raises:
         ValueError: a text longer than the state, if lengths are known.
     """
-    chosen = implementation_for("long_conv", x, kernel, implementation=implementation)
+    chosen = choose("long_conv", x, kernel, implementation=implementation)
     expect_array("x", x, ("B", "N", "E"), "floating")
     batch, length, channels = x.shape
     expect_array("kernel", kernel, ("T", channels), "floating")
@@ -97,7 +95,7 @@ def long_conv(
         expect_array("skip", skip, (channels,), "floating")
     state, taps = initial_state, kernel.shape[0]
     expect_state_to_return(state, return_state)
-    if state is None and context_parallel.is_sharded():
+    if state is None and sharding.is_sharded():
         return _of_channels(x, kernel, skip, segment_ids, mask, chosen)
     if state is not None:
         expect_array("state length", state.stream.length, (batch,))
@@ -109,7 +107,6 @@ def long_conv(
     return _long_conv(x, kernel, skip, state, return_state, segment_ids, mask, chosen)
 
 
-@compiled
 def _long_conv(
     x: Float[Array, "B N E"],
     kernel: Float[Array, "T E"],
@@ -167,12 +164,14 @@ def _of_channels(
     x: Array, kernel: Array, skip: Array | None, segment_ids: Array | None, mask: Array | None, chosen: str
 ) -> Float[Array, "B N E"]:
     """Convolve sharded sequences: exchange shards of all channels for whole sequences of some, and back."""
-    share = context_parallel.to_channels(x)
-    kernel, skip = jax.tree.map(context_parallel.own_channels, (kernel, skip))
-    segment_ids, mask = context_parallel.whole((segment_ids, mask))
-    with context_parallel.whole_sequences():
-        y = long_conv(share, kernel, skip=skip, segment_ids=segment_ids, mask=mask, implementation=chosen)
-    return context_parallel.to_tokens(y, x.shape[-1])
+    share = sharding.to_channels(x)
+    kernel, skip = jax.tree.map(sharding.own_channels, (kernel, skip))
+    segment_ids, mask = sharding.whole((segment_ids, mask))
+    with sharding.whole_sequences():
+        y = body(long_conv)(
+            share, kernel, skip=skip, segment_ids=segment_ids, mask=mask, implementation=chosen
+        )
+    return sharding.to_tokens(y, x.shape[-1])
 
 
 def _toeplitz(

@@ -7,15 +7,15 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import products
-from based_jax.ops.core.context_parallel import keep_tokens
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.not_numbers import nan_unless
+from based_jax.ops.core.nan_isolation import nan_unless
+from based_jax.ops.core.op import op
+from based_jax.ops.core.sharding import keep_tokens
 from based_jax.typing import Array, Bool, Float
 from based_jax.validate import expect_array
 
 
-@compiled
+@op()
 def rms_norm(
     x: Float[Array, "... D"], scale: Float[Array, "*heads D"], eps: float = 1e-5
 ) -> Float[Array, "... D"]:
@@ -60,7 +60,7 @@ def add_rms_norm(
     return stream, rms_norm(stream, scale, eps).astype(dtype), None
 
 
-@compiled
+@op()
 def layer_norm(
     x: Float[Array, "... D"],
     scale: Float[Array, "*heads D"],
@@ -81,7 +81,7 @@ def layer_norm(
     return (y if bias is None else y + products.over_rows(bias.astype(dtype), y)).astype(x.dtype)
 
 
-@compiled
+@op()
 def l2_norm(x: Float[Array, "... D"], eps: float = 1e-6) -> Float[Array, "... D"]:
     """Return x / sqrt(sum(x^2) + eps) over the last axis, in the dtype of x; zeros stay zeros."""
     y = x.astype(accumulation_dtype(x))

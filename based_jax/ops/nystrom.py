@@ -30,10 +30,10 @@ import jax.numpy as jnp
 from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
 from based_jax.ops.core.continuation import Chosen, No, Padded, Yes, continue_from, outputs_and_state
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache
-from based_jax.ops.core.not_numbers import nan_unless
+from based_jax.ops.core.nan_isolation import nan_unless
+from based_jax.ops.core.op import op
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
@@ -82,7 +82,7 @@ def init_landmark_state(
     )
 
 
-@compiled
+@op()
 def nystrom_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -123,7 +123,7 @@ def nystrom_attention(
     return y.swapaxes(1, 2).astype(v.dtype)
 
 
-@compiled
+@op()
 def iterative_pinv(
     matrix: Float[Array, "*lead M M"], iterations: int = 6, *, shared: bool = False
 ) -> Float[Array, "*lead M M"]:
@@ -154,7 +154,7 @@ def landmark_attention(
 def landmark_attention(
     q: Array, k: Array, v: Array, *, tokens_per_landmark: int, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, LandmarkState]: ...
-@compiled
+@op()
 def landmark_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

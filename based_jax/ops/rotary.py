@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import op
 from based_jax.ops.core.products import is_on_one, stored
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
 
-@compiled
+@op()
 def rotary(
     x: Float[Array, "B N H D"],
     positions: Int[Array, "rows N"],

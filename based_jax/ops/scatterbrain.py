@@ -28,9 +28,9 @@ from jax import lax
 from based_jax.ops.core.arrays import append
 from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from, outputs_and_state
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.stream import Stream
 from based_jax.ops.feature_maps import orthogonal_features
 from based_jax.ops.linear_attention import (
@@ -79,7 +79,7 @@ def init_scatterbrain_state(
     )
 
 
-@compiled
+@op()
 def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "R K"]:
     """Draw FAVOR+'s random directions: orthogonal in blocks of K, with the lengths of Gaussian vectors.
 
@@ -97,7 +97,7 @@ def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float
 
     directions, lengths = jax.random.split(key)
     lengths = norm(jax.random.normal(lengths, shape, dtype))
-    rows = orthogonal_features(directions, shape, dtype)
+    rows = body(orthogonal_features)(directions, shape, dtype)
     return rows / norm(rows) * lengths
 
 
@@ -112,7 +112,7 @@ def scatterbrain_attention(
 def scatterbrain_attention(
     q: Array, k: Array, v: Array, directions: Array, *, left: int, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, ScatterBrainState]: ...
-@compiled
+@op()
 def scatterbrain_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -174,7 +174,7 @@ def scatterbrain_attention(
     return (y, ScatterBrainState(written, sums)) if return_state else y
 
 
-@compiled
+@op()
 def zoology_scatterbrain(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

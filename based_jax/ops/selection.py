@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Shaped
 
 from based_jax.ops.attention_to_keys import attend
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.ring import put
 from based_jax.ops.core.stream import Stream, TokenPositions, advance, unpadded
 from based_jax.typing import Array, Bool, Float, Int
@@ -19,7 +19,7 @@ NOTHING = -1e30
 """The logarithm of an empty sum: finite, so that it may be added and differentiated."""
 
 
-@compiled
+@op()
 def repeated(
     tokens: Int[Array, "B N"],
     order: int = 1,
@@ -44,7 +44,7 @@ def repeated(
     expect_array("tokens", tokens, ("B", "N"), "integer")
     expect(order >= 1, "order", order, "at least 1 token")
     batch, length = tokens.shape
-    positions, _ = advance(None, batch, length, segment_ids, mask)
+    positions, _ = body(advance)(None, batch, length, segment_ids, mask)
     start, index, age = (
         jnp.broadcast_to(x, tokens.shape) for x in (positions.start, positions.index, positions.positions)
     )
@@ -58,7 +58,7 @@ def repeated(
     return result if mask is None else result & mask
 
 
-@compiled
+@op()
 def repeated_in(
     history: Int[Array, "B W"],
     tokens: Int[Array, "B N"],
@@ -84,13 +84,13 @@ def repeated_in(
     return same.any(axis=-1), history
 
 
-@compiled
+@op()
 def segment_lengths(positions: TokenPositions, batch_size: int) -> Int[Array, "B N"]:
     """Return the number of real tokens in each token's segment."""
-    return segment_sum(jnp.ones((batch_size, positions.index.shape[1]), jnp.int32), positions)
+    return body(segment_sum)(jnp.ones((batch_size, positions.index.shape[1]), jnp.int32), positions)
 
 
-@compiled
+@op()
 def segment_sum(values: Shaped[Array, "B N"], positions: TokenPositions) -> Shaped[Array, "B N"]:
     """Return the sum over the real tokens of each token's segment. NOT causal."""
     start, rows = _starts(positions, values.shape[0])
@@ -99,7 +99,7 @@ def segment_sum(values: Shaped[Array, "B N"], positions: TokenPositions) -> Shap
     return jnp.zeros_like(values).at[rows, start].add(values)[rows, start]
 
 
-@compiled
+@op()
 def highest(
     scores: Float[Array, "B N"], count: Int[Array, "B N"], positions: TokenPositions
 ) -> Bool[Array, "B N"]:
@@ -115,7 +115,7 @@ def highest(
     return rank < count if positions.mask is None else (rank < count) & positions.mask
 
 
-@compiled
+@op()
 def segment_softmax(scores: Float[Array, "B N"], positions: TokenPositions) -> Float[Array, "B N"]:
     """Return the softmax over the tokens of each segment, 0 for padding. NOT causal."""
     start, rows = _starts(positions, scores.shape[0])
@@ -125,11 +125,11 @@ def segment_softmax(scores: Float[Array, "B N"], positions: TokenPositions) -> F
     weights = jnp.exp(scores - top)
     if positions.mask is not None:
         weights = jnp.where(positions.mask, weights, 0)
-    total = segment_sum(weights, positions)
+    total = body(segment_sum)(weights, positions)
     return weights / jnp.where(total > 0, total, 1)
 
 
-@compiled
+@op()
 def running_log_sum(
     scores: Float[Array, "B N"], before: Float[Array, " B"], positions: TokenPositions
 ) -> tuple[Float[Array, "B N"], Float[Array, " B"]]:
@@ -153,7 +153,7 @@ def running_log_sum(
     return totals[:, 1:], totals[:, -1]
 
 
-@compiled
+@op()
 def attention_of_some(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N G K"],

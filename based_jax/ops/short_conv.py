@@ -14,12 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 
 import pallas_kernels
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
-from based_jax.ops.core.dispatch import implementation_for
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.products import over_rows
-from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import Stream, advance, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
@@ -52,8 +51,7 @@ def short_conv(
 def short_conv(
     x: Array, kernel: Array, bias: Array | None = None, *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, ShortConvState]: ...
-@context_parallel.shardable("x", "segment_ids", "mask")
-@compiled
+@op(tokens=("x", "segment_ids", "mask"))
 def short_conv(
     x: Float[Array, "B N E"],
     kernel: Float[Array, "T E"],
@@ -86,7 +84,7 @@ def short_conv(
     if initial_state is not None:
         history = initial_state.inputs
     elif call.follows_shards:
-        history = context_parallel.halo(x, taps - 1)
+        history = sharding.halo(x, taps - 1)
     else:
         history = None
 
@@ -123,8 +121,7 @@ def _supports_step(kernel: str, inner: Array, taps: Array) -> str | None:
     return pallas_kernels.supports_conv_step(inner, taps)
 
 
-@implemented_by("pallas", "xla", supports=_supports_step)
-@compiled
+@op("pallas", "xla", supports=_supports_step)
 def short_conv_step(
     inner: Float[Array, "B 2 E"],
     kernel: Float[Array, "T E"],
@@ -152,11 +149,11 @@ def short_conv_step(
     taps = kernel.astype(inner.dtype)
     wide = "the kernel takes no float64 state" if state.inputs.dtype == jnp.float64 else None
     request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
-    if implementation_for("short_conv_step", inner, taps, **request) == "pallas":
+    if choose("short_conv_step", inner, taps, **request) == "pallas":
         bias = None if bias is None else bias.astype(inner.dtype)
         age = state.stream.length - state.stream.start
         y, inputs = pallas_kernels.conv_step(inner, state.inputs, age, taps, bias, gated=gated)
-        return y, ShortConvState(inputs, advance(state.stream, batch, 1)[1])
-    conv, state = short_conv(inner[:, :1], kernel, bias, initial_state=state, return_state=True)
+        return y, ShortConvState(inputs, body(advance)(state.stream, batch, 1)[1])
+    conv, state = body(short_conv)(inner[:, :1], kernel, bias, initial_state=state, return_state=True)
     y = jax.nn.silu(conv[:, 0])
     return (y * inner[:, 1] if gated else y), state

@@ -18,10 +18,10 @@ from based_jax.ops.attention_to_keys import (
     Pattern,
     attend,
     attend_in_blocks,
-    attend_to_keys,
     visible_keys,
+    way_of,
 )
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import append
 from based_jax.ops.core.continuation import (
     Chosen,
@@ -31,11 +31,10 @@ from based_jax.ops.core.continuation import (
     continue_from,
     outputs_and_state,
 )
-from based_jax.ops.core.dispatch import KERNELS, implementation_for
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.implementations import KERNELS, choose
 from based_jax.ops.core.key_blocks import merge
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
-from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.stream import TokenPositions, advance
 from based_jax.ops.core.transforms import cond
 from based_jax.ops.rotary import rotary
@@ -97,13 +96,13 @@ def _on_cpu(q: Any, k: Any, v: Any) -> str:
     return "tiled" if q.shape[1] >= MIN_TILED_LENGTH else "xla"
 
 
-@implemented_by(
+@op(
     *("cudnn", "pallas", "tiled", "xla", "reference"),
     supports=_supports,
     is_slow=cudnn_attention.is_slow,
     on_cpu=_on_cpu,
+    tokens=("q", "k", "v", "segment_ids", "mask"),
 )
-@context_parallel.shardable("q", "k", "v", "segment_ids", "mask")
 def softmax_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N G K"],
@@ -160,7 +159,7 @@ def softmax_attention(
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
     request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
-    chosen = implementation_for("softmax_attention", q, k, v, **request)
+    chosen = choose("softmax_attention", q, k, v, **request)
     if chosen == "tiled" and (reason := _not_in_tiles(causal, left, allowed)):
         expect(implementation is None, "implementation", implementation, f"another one: it {reason}")
         chosen = "xla"
@@ -173,7 +172,6 @@ def softmax_attention(
     return (y, state) if return_state else y
 
 
-@compiled
 def _softmax_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N G K"],
@@ -196,14 +194,14 @@ def _softmax_attention(
             return _fused(q, k, v, tokens, segment_ids, mask, how)
         if not causal:
             keys = (k, v, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], length)), mask)
-            k, v, *where = context_parallel.whole(keys)
+            k, v, *where = sharding.whole(keys)
             return attend(q, k, v, _same_segment(tokens.start, *where), scale, return_log_sum)
         key_index = tokens.index if mask is None else jnp.where(mask, tokens.index, -1)
-        if left is not None and left >= length * context_parallel.shards() - 1:
+        if left is not None and left >= length * sharding.shards() - 1:
             left, how = None, how._replace(left=None)
-        if context_parallel.is_sharded():
+        if sharding.is_sharded():
             k, v, key_index = keys_of_devices(k, v, key_index, left)
-        return attend_to_keys(q, k, v, tokens, key_index, how)
+        return way_of(how)(q, k, v, tokens, key_index, how)
 
     written = write(cache, k, v, tokens, stream)
 
@@ -259,7 +257,7 @@ def _with_cache(
     key_index = jnp.broadcast_to(call.tokens.index, (batch, length))
     key_index = key_index if call.mask is None else jnp.where(call.mask, key_index, -1)
     keys, values, key_index = append(recent(cache, how.left), (k, v, key_index))
-    return attend_to_keys(q, keys, values, call.tokens, key_index, how)
+    return way_of(how)(q, keys, values, call.tokens, key_index, how)
 
 
 def _supports_step(kernel: str, q: Array, k: Array, v: Array, *cache_and_rotary: Any) -> str | None:
@@ -274,8 +272,7 @@ def _fastest_step(
     return pallas_kernels.fastest_window_step(q, k, v, cache.k, rotary_dim is not None)
 
 
-@implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step, fastest=_fastest_step)
-@compiled
+@op("pallas", "triton", "xla", "reference", supports=_supports_step, fastest=_fastest_step)
 def window_step(
     q: Float[Array, "B H K"],
     k: Float[Array, "B G K"],
@@ -311,7 +308,7 @@ def window_step(
         expect_array("positions", positions, (q.shape[0],), "integer")
     wide = "the kernel takes no float64 cache" if cache.k.dtype == jnp.float64 else None
     request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
-    chosen = implementation_for("window_step", q, k, v, cache, rotary_dim, **request)
+    chosen = choose("window_step", q, k, v, cache, rotary_dim, **request)
     if chosen in KERNELS:
         sizes = _sizes(q[:, None], k[:, None], v[:, None])
         expect_cache(cache, sizes, causal=True, left=cache.slots - 1, return_state=True, mask=None)
@@ -321,14 +318,14 @@ def window_step(
         options: dict[str, Any] = {"start": cache.stream.start, "position": positions, "scale": scale}
         rings = (cache.k, cache.v, cache.stream.length)
         y, keys, values = pallas_kernels.window_step(q, k, v, *rings, rotary=turn, backend=chosen, **options)
-        return y, KVCache(keys, values, advance(cache.stream, q.shape[0], 1)[1])
+        return y, KVCache(keys, values, body(advance)(cache.stream, q.shape[0], 1)[1])
     if rotary_dim is not None:
         positions = cache.stream.length - cache.stream.start if positions is None else positions
         angles: dict[str, Any] = {"dim": rotary_dim, "base": rotary_base, "interleaved": rotary_interleaved}
-        q, k = (rotary(x[:, None], positions[:, None], **angles)[:, 0] for x in (q, k))
+        q, k = (body(rotary)(x[:, None], positions[:, None], **angles)[:, 0] for x in (q, k))
     how: dict[str, Any] = {"left": cache.slots - 1, "scale": scale, "implementation": chosen}
     tokens = (x[:, None] for x in (q, k, v))
-    y, cache = softmax_attention(*tokens, initial_state=cache, return_state=True, **how)
+    y, cache = body(softmax_attention)(*tokens, initial_state=cache, return_state=True, **how)
     return y[:, 0], cache
 
 
@@ -348,7 +345,7 @@ def _not_in_tiles(causal: bool, left: int | None, allowed: Any) -> str | None:
         "is causal": not causal,
         "has no windows (left)": left is not None,
         "has no pattern (allowed)": allowed is not None,
-        "needs whole sequences and heads, and these are sharded over devices": context_parallel.is_active(),
+        "needs whole sequences and heads, and these are sharded over devices": sharding.is_active(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -367,7 +364,7 @@ def _refusals(
         "has no pattern but windows (allowed)": allowed is not None,
         "returns no log-sums (return_log_sum)": log_sum,
         "needs a number as scale, known when the call is traced": not isinstance(scale, float | int | None),
-        "needs whole sequences, and these are sharded over devices": context_parallel.is_sharded(),
+        "needs whole sequences, and these are sharded over devices": sharding.is_sharded(),
     }
     cudnn = both | {
         "has no segments (segment_ids)": segment_ids is not None,
@@ -389,12 +386,12 @@ def _refusals(
 def keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> tuple[Array, Array, Array]:
     """Return keys, values and indices visible to a shard of the sequences: all, or its window and its own."""
     if left is None:
-        return context_parallel.whole((k, v, key_index))
-    before = (*(context_parallel.halo(x, left) for x in (k, v)), key_index[:, :1] + jnp.arange(-left, 0))
+        return sharding.whole((k, v, key_index))
+    before = (*(sharding.halo(x, left) for x in (k, v)), key_index[:, :1] + jnp.arange(-left, 0))
     return append(before, (k, v, key_index))
 
 
-@compiled
+@op()
 def merge_attention(*parts: tuple[Array, Array]) -> Array:
     """Merge attention to several disjoint sets of keys.
 

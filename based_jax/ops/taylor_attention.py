@@ -6,19 +6,16 @@ Only one chunk's features (153 per head and token for K = 16) exist at a time, a
 polynomial of q.k replaces them. The state has the symmetric layout.
 """
 
-import functools
 from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from based_jax.ops.core import context_parallel
 from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
-from based_jax.ops.core.dispatch import KERNELS, implementation_for
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv, expect_state
-from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.implementations import KERNELS, choose
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.stream import advance
 from based_jax.ops.feature_maps import TAYLOR
 from based_jax.ops.linear_attention import (
@@ -66,7 +63,7 @@ def taylor_attention(
 ) -> tuple[Array, LinearAttentionState]: ...
 
 
-@implemented_by(
+@op(
     "pallas",
     "mosaic",
     "triton",
@@ -75,9 +72,8 @@ def taylor_attention(
     supports=_supports,
     is_slow=pallas_kernels.is_slow_taylor_attention,
     fastest=pallas_kernels.fastest_taylor_attention,
+    tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"),
 )
-@context_parallel.shardable("q", "k", "v", "log_decay", "segment_ids", "mask")
-@compiled
 def taylor_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -109,17 +105,17 @@ def taylor_attention(
     elif initial_state is not None and initial_state.kv.dtype == jnp.float64:
         unsupported = "the kernels take no float64 state"
     request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
-    chosen = implementation_for("taylor_attention", q, k, v, **request)
-
-    is_fused = chosen in KERNELS
-
-    def scan(q: Array, k: Array, v: Array, state: State | None, ids: Array | None, mask: Array | None) -> Any:
-        how: _How = {"log_decay": log_decay, "eps": eps, "initial_state": state, "segment_ids": ids}
-        how |= {"mask": mask, "chunk_size": chunk_size, "implementation": "xla" if is_fused else chosen}
-        return linear_attention(q, k, v, feature_map=TAYLOR, return_state=return_state, **how)
-
-    run = functools.partial(_fused, eps, return_state, chosen) if is_fused else scan
-    return run(q, k, v, initial_state, segment_ids, mask)
+    chosen = choose("taylor_attention", q, k, v, **request)
+    if chosen in KERNELS:
+        return _fused(eps, return_state, chosen, q, k, v, initial_state, segment_ids, mask)
+    how: _How = {
+        "log_decay": log_decay,
+        "eps": eps,
+        "initial_state": initial_state,
+        "segment_ids": segment_ids,
+    }
+    how |= {"mask": mask, "chunk_size": chunk_size, "implementation": chosen}
+    return body(linear_attention)(q, k, v, feature_map=TAYLOR, return_state=return_state, **how)
 
 
 def _fused(
@@ -170,8 +166,7 @@ def init_taylor_state(
     return init_linear_attention_state(batch_size, num_heads, features, value_size, dtype)
 
 
-@implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step, fastest=_fastest_step)
-@compiled
+@op("pallas", "triton", "xla", "reference", supports=_supports_step, fastest=_fastest_step)
 def taylor_step(
     q: Float[Array, "B H K"],
     k: Float[Array, "B H K"],
@@ -193,15 +188,15 @@ def taylor_step(
         expect_array(name, array, ("B", "H", "dim"), "floating")
     wide = "the kernel takes no float64 state" if state.kv.dtype == jnp.float64 else None
     request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
-    chosen = implementation_for("taylor_step", q, k, v, state, **request)
+    chosen = choose("taylor_step", q, k, v, state, **request)
     if chosen in KERNELS:
         kv, k_sum = state.kv, state.k
         rows = (*q.shape[:2], symmetric_taylor_size(q.shape[-1]))
         expect_array("initial_state.kv", kv, (*rows, v.shape[-1]), "floating")
         expect_array("initial_state.k", k_sum, rows, "floating")
         y, kv, k_sum = pallas_kernels.taylor_step(q, k, v, kv, k_sum, eps=eps, backend=chosen)
-        return y, LinearAttentionState(kv, k_sum, advance(state.stream, q.shape[0], 1)[1])
+        return y, LinearAttentionState(kv, k_sum, body(advance)(state.stream, q.shape[0], 1)[1])
     tokens = (x[:, None] for x in (q, k, v))
     options: _How = {"eps": eps, "initial_state": state, "implementation": chosen}
-    y, state = taylor_attention(*tokens, return_state=True, **options)
+    y, state = body(taylor_attention)(*tokens, return_state=True, **options)
     return y[:, 0], state

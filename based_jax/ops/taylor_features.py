@@ -9,12 +9,12 @@ once, without its factor 1/sqrt(2): 1 + K + K (K + 1) / 2 features (153 instead 
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import op
 from based_jax.typing import Array, Float
 from based_jax.validate import expect_array
 
 
-@compiled
+@op()
 def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     """Return the full map [1, x / K^(1/4), vec(x x^T) / sqrt(2 K)], quadratic part row-major.
 
@@ -26,7 +26,7 @@ def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x, outer.reshape(*x.shape[:-1], width**2)], axis=-1)
 
 
-@compiled
+@op()
 def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     """Return the compact map [1, x, x^2 / sqrt(2), x_m x_n for n < m (row-major)], x scaled by K^(-1/4).
 
@@ -55,7 +55,7 @@ def taylor_similarity(products: Float[Array, "... N M"], width: int) -> Float[Ar
     return 1 + s + s * s / 2
 
 
-@compiled
+@op()
 def symmetric_to_full(features: Float[Array, "... F"], width: int) -> Float[Array, "... D"]:
     """Turn symmetric Taylor features, or sums of them, into the full layout of `taylor_features`.
 

@@ -21,13 +21,13 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import body, op
 from based_jax.ops.feature_maps import FeatureMap, fixed_size
 from based_jax.typing import Array, Float
 from based_jax.validate import expect
 
 
-@compiled
+@op()
 def tensor_product(factors: Sequence[Float[Array, "... _"]]) -> Float[Array, "... F"]:
     """Return all products of one channel of each factor, the last factor's channel running fastest.
 
@@ -58,7 +58,7 @@ def tensor_product_map(widths: Sequence[int]) -> FeatureMap:
 
 
 def _all_products(widths: tuple[int, ...], x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    return tensor_product(factors_in(x, widths))
+    return body(tensor_product)(factors_in(x, widths))
 
 
 def factors_in(x: Float[Array, "... K"], widths: Sequence[int]) -> list[Float[Array, "... _"]]:

@@ -10,7 +10,7 @@ from typing import Any, Unpack, overload
 import jax.numpy as jnp
 
 from based_jax.ops.core.continuation import Continued, No, Padded, Yes
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import body, op
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
@@ -29,7 +29,7 @@ def token_shift(
 def token_shift(
     x: Array, *, return_state: Yes, **options: Unpack[Continued[ShortConvState]]
 ) -> tuple[Array, ShortConvState]: ...
-@compiled
+@op(tokens=("x", "segment_ids", "mask"))
 def token_shift(
     x: Float[Array, "B N E"],
     *,
@@ -45,4 +45,4 @@ def token_shift(
     expect_array("x", x, ("B", "N", "E"), "floating")
     taps = jnp.zeros((2, x.shape[-1]), x.dtype).at[0].set(1)
     options: Padded = {"segment_ids": segment_ids, "mask": mask}
-    return short_conv(x, taps, initial_state=initial_state, return_state=return_state, **options)
+    return body(short_conv)(x, taps, initial_state=initial_state, return_state=return_state, **options)

@@ -18,15 +18,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import cast, select
 from based_jax.ops.core.chunks import scan_chunks
 from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
-from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
-from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.op import op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.diagonal_scan import even_chunks, scan_along
 from based_jax.typing import Array, Bool, Float, Int
@@ -74,9 +73,7 @@ def wkv(
 def wkv(
     k: Array, v: Array, log_decay: Array, bonus: Array, *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, WKVState]: ...
-@implemented_by()
-@context_parallel.shardable("k", "v", "segment_ids", "mask")
-@compiled
+@op("xla", "reference", tokens=("k", "v", "segment_ids", "mask"))
 def wkv(
     k: Float[Array, "B N E"],
     v: Float[Array, "B N E"],
@@ -101,7 +98,7 @@ def wkv(
         bonus: u, added to the exponent of the current token.
         chunk_size: tokens per chunk of "xla"; default 64. "reference" goes token by token.
     """
-    chosen = implementation_for("wkv", k, v, implementation=implementation)
+    chosen = choose("wkv", k, v, implementation=implementation)
     expect_array("k", k, ("B", "N", "E"), "floating")
     batch, length, channels = k.shape
     expect_array("v", v, k.shape, "floating")
@@ -127,7 +124,7 @@ def wkv(
         steps = call.count[:, None] * log_decay.astype(dtype)
         steps = jnp.where(call.stays[:, None], steps, EMPTY)
         own, empty = (*run(sums)[1], steps), (*sums, jnp.zeros_like(steps))
-        sums = context_parallel.scan_before(_add, own, empty)[:3]
+        sums = sharding.scan_before(_add, own, empty)[:3]
     y, sums = run(sums)
     y = y.astype(v.dtype)
     return (y, WKVState(*sums, call.after)) if return_state else y

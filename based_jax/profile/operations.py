@@ -14,7 +14,7 @@ import jax
 from jax import lax
 from jax.extend import core
 
-from based_jax.ops.core.dispatch import on_platform
+from based_jax.ops.core.platforms import on_platform
 
 _FREE = re.compile(
     "broadcast_in_dim|reshape|transpose|squeeze|slice|dynamic_slice|dynamic_update_slice|concatenate|pad|gather|"

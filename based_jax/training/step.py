@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops import cross_entropy
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.training.bad_loss import guard_metrics, updates_made
 from based_jax.training.devices import hosts
@@ -188,11 +188,11 @@ def build_programs(
     step_anywhere = make_train_step(model, optimizer, schedule, accumulate, seed, losses_of)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        with context_parallel.over(tokens):
+        with sharding.over(tokens):
             return step_anywhere(state, batch)
 
     def evaluate(params: Params, batch: Batch) -> tuple[Array, Array]:
-        with context_parallel.over(tokens):
+        with sharding.over(tokens):
             return losses_of(model, params, batch)[0]
 
     if tokens is None or mesh is None:

@@ -8,7 +8,7 @@ import pytest
 from based_jax.mixers import registry
 from based_jax.models import presets
 from based_jax.ops import feature_maps
-from based_jax.ops.core import registration
+from based_jax.ops.core import implementations
 from tests.marks import slow_but
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def registry_of_its_own(monkeypatch):
     """What a page registers is forgotten after it."""
     monkeypatch.setattr(registry.MIXERS, "entries", dict(registry.MIXERS.entries))
     monkeypatch.setattr(feature_maps.MAPS, "entries", dict(feature_maps.MAPS.entries))
-    monkeypatch.setattr(registration, "_REGISTERED", {})
+    monkeypatch.setattr(implementations, "_REGISTERED", {})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 import pallas_kernels
 from based_jax import ops
-from based_jax.ops.core import dispatch
+from based_jax.ops.core import implementations
 from benchmarks.gpu.static import triton_report
 from pallas_kernels import launch, offline, triton_launch
 from tests.kernels.test_triton import compiler, needs_compiler  # noqa: F401
@@ -60,7 +60,7 @@ def removed(monkeypatch):
 def packages(monkeypatch):
     """The optional packages that seem to be installed."""
     found: set[str] = set()
-    monkeypatch.setattr(dispatch, "_installed", found.__contains__)
+    monkeypatch.setattr(implementations, "_has_module", found.__contains__)
     return found
 
 

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import pallas_kernels
 from based_jax import mixers, ops
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from tests.arrays import normals
 from tests.mixers.test_contract import CASES, WIDTH
 from tests.subprocesses import run_python
@@ -101,7 +101,7 @@ def split(mixer: Any, params: Any, x: Any, context: Any) -> Any:
     mesh = jax.make_mesh((DEVICES,), ("context",), axis_types=(AxisType.Auto,))
     tokens = NamedSharding(mesh, PartitionSpec(None, "context"))
     x, context = lax.with_sharding_constraint((x, context), tokens)
-    with context_parallel.over(tokens):
+    with sharding.over(tokens):
         return plain(mixer, params, x, context)
 
 
@@ -127,7 +127,7 @@ def compare_kernel() -> None:
     tokens = NamedSharding(mesh, PartitionSpec("data", "context"))
 
     def on_four(q: Any, k: Any, v: Any) -> Any:
-        with context_parallel.over(tokens), pallas_kernels.interpreted():
+        with sharding.over(tokens), pallas_kernels.interpreted():
             return gradients("pallas")(q, k, v)
 
     ours = jax.jit(on_four, in_shardings=tokens)(q, k, v)

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from based_jax import ops
-from based_jax.ops.core import context_parallel, dispatch
+from based_jax.ops.core import platforms, sharding
 from pallas_kernels import interpreted, is_interpreted
 from tests.arrays import array, ones, zeros
 from tests.tolerances import FLOAT32_GRADIENT, assert_close
@@ -48,7 +48,7 @@ def expected(hidden, embedding, targets, weights):
 def pretend(monkeypatch, platform, logits):
     """Take the form for a platform and a limit of the logits; kernels run in the interpreter only."""
     monkeypatch.setattr(MODULE, "LOGITS", {platform: logits})
-    monkeypatch.setattr(dispatch, "platform", lambda arrays: platform)
+    monkeypatch.setattr(platforms, "platform_of", lambda arrays: platform)
     monkeypatch.setattr(MODULE, "runs_kernels", lambda x: is_interpreted())
 
 
@@ -158,7 +158,7 @@ def test_the_limit_is_each_devices(monkeypatch):
     rows = NamedSharding(AbstractMesh((8,), ("data",)), PartitionSpec("data"))
 
     def program(tokens):
-        with context_parallel.over(tokens):
+        with sharding.over(tokens):
             # Not the op itself: what has been traced once would not be traced again.
             return str(jax.make_jaxpr(lambda *x: ops.cross_entropy(*x))(hidden, embedding, targets, weights))
 

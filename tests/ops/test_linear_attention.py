@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from based_jax import ops
-from based_jax.ops.core.dispatch import KERNELS
+from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import blank, ones
 from tests.marks import slow_but
 from tests.ops import draw, oracles

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import ops
-from based_jax.ops.core import dispatch
+from based_jax.ops.core import platforms
 from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
 from tests.arrays import ones
@@ -104,7 +104,7 @@ def test_l2_norm():
 
 @pytest.mark.parametrize("magnitude", [1e-4, 1.0, 1e3])
 def test_one_row_on_a_gpu_has_the_same_norm(monkeypatch, magnitude):
-    monkeypatch.setattr(dispatch, "platform", lambda arrays: "gpu")
+    monkeypatch.setattr(platforms, "platform_of", lambda arrays: "gpu")
     rng = np.random.default_rng(1)
     x, scale, bias = magnitude * rng.normal(size=(1, 1, 96)), rng.normal(size=96), rng.normal(size=96)
     rms, layer = (

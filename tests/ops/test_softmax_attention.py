@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops import attention_to_keys
-from based_jax.ops.core.dispatch import KERNELS
+from based_jax.ops.core.implementations import KERNELS
 from pallas_kernels import interpreted
 from tests.marks import release_but, slow_but
 from tests.ops import oracles

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from based_jax.ops.core.dispatch import KERNELS
+from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import array, blank
 from tests.marks import release_but
 from tests.ops import draw, oracles

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops.attention_to_keys import window_block
-from based_jax.ops.core.dispatch import KERNELS
+from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import array, blank, ones
 from tests.marks import release_but
 from tests.ops import draw, oracles

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
-from based_jax.ops.core.dispatch import KERNELS
+from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import array, blank, ones
 from tests.marks import release_but
 from tests.ops import draw, oracles

@@ -12,7 +12,7 @@ import numpy as np
 
 import pallas_kernels
 from based_jax import mixers, ops
-from based_jax.ops.core.dispatch import DECLARED
+from based_jax.ops.core.implementations import DECLARED
 from based_jax.testing.arrays import normals
 from tests.arrays import array
 from tests.test_eager import BATCH, CALLS, CASES

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from based_jax import mixers, ops
-from based_jax.ops.core.dispatch import DECLARED
+from based_jax.ops.core.implementations import DECLARED
 from based_jax.testing.transformations import FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal
 from tests.marks import slow_but
 from tests.test_eager import CALLS, K, Q, V, X

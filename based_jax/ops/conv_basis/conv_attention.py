@@ -32,15 +32,14 @@ from based_jax.ops.conv_basis.conv_attention_fft import (
     softmax_where,
 )
 from based_jax.ops.conv_basis.conv_recovery import conv_recover
-from based_jax.ops.core.border import own_settings
 from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
-from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv, expect_state_to_return
+from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import nan_where_outgrown, slot_index
-from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.ring import expect_capacity, latest, put
+from based_jax.ops.core.sharding import own_settings
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
 from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradient
 from based_jax.typing import Array, Bool, Float, Int
@@ -115,7 +114,7 @@ def conv_attention(
 def conv_attention(
     q: Array, k: Array, v: Array, num_bases: int | None = None, *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, ConvAttentionState]: ...
-@implemented_by()
+@op("xla", "reference", reads_values=True)
 def conv_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -163,7 +162,7 @@ def conv_attention(
         ValueError: a text longer than the state, if lengths are known; the surrogate gradient through a
             state, which has no keys.
     """
-    chosen = implementation_for("conv_attention", q, k, v, implementation=implementation)
+    chosen = choose("conv_attention", q, k, v, implementation=implementation)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
     expect(left is None or left >= 0, "left", left, "None or at least 0")
     expect_choice("gradient", gradient, GRADIENTS)
@@ -199,7 +198,7 @@ class _Resolved(NamedTuple):
     chosen: str
 
 
-@compiled
+@op()
 def _attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -221,7 +220,7 @@ def _attention(
     if at is None:
         width = min(LAGS, length)
         search: dict[str, Any] = {"terms": how.terms, "width": width, "threshold": 0.0, "search": "largest"}
-        at, _ = conv_recover(scaled, k, mask=mask, **search)
+        at, _ = body(conv_recover)(scaled, k, mask=mask, **search)
     starts = at
     q, k, values = (x.astype(dtype).transpose(0, 2, 3, 1) for x in (scaled, k, v))
 

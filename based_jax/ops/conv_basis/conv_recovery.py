@@ -18,7 +18,7 @@ from jax import lax
 
 from based_jax.ops.core.chunks import heads_first
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import body, op
 from based_jax.ops.core.transforms import map_rows, repeat
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
@@ -29,7 +29,7 @@ COLUMNS = 128
 """Columns of scores computed at a time in `conv_score_error`: memory O(128 N) per row and head."""
 
 
-@compiled
+@op()
 def conv_recover(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -89,10 +89,10 @@ def conv_recover(
     find = functools.partial(SEARCHES[search], terms=terms, width=width, threshold=threshold)
     starts = _per_head(find)(*(lax.stop_gradient(x).astype(dtype) for x in (q, k)), counts)
     starts = jnp.where((starts < counts[..., None]) | (starts == 0), starts, length)
-    return starts, conv_anchors(q, k, starts, mask)
+    return starts, body(conv_anchors)(q, k, starts, mask)
 
 
-@compiled
+@op()
 def conv_anchors(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -110,7 +110,7 @@ def conv_anchors(
     return _per_head(_columns)(q.astype(dtype), k.astype(dtype), counts, starts)
 
 
-@compiled
+@op()
 def conv_score_error(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -145,7 +145,7 @@ def conv_score_error(
 
         return map_rows(worst, columns).max()
 
-    anchors, dtype = conv_anchors(q, k, starts, mask), accumulation_dtype(q)
+    anchors, dtype = body(conv_anchors)(q, k, starts, mask), accumulation_dtype(q)
     return _per_head(one)(q.astype(dtype), k.astype(dtype), counts, starts, anchors)
 
 
@@ -177,7 +177,7 @@ class ConvFit:
         return 2 * jnp.expm1(self.score_error)
 
 
-@compiled
+@op()
 def conv_fit(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -195,9 +195,11 @@ def conv_fit(
         q, k, terms, width, threshold, search, mask: as for `conv_recover`.
         columns: as for `conv_score_error`; None checks all scores.
     """
-    starts, _ = conv_recover(q, k, terms=terms, width=width, threshold=threshold, search=search, mask=mask)
+    starts, _ = body(conv_recover)(
+        q, k, terms=terms, width=width, threshold=threshold, search=search, mask=mask
+    )
     used = (starts < q.shape[1]).sum(axis=-1, dtype=jnp.int32)
-    return ConvFit(starts, used, conv_score_error(q, k, starts, columns, mask))
+    return ConvFit(starts, used, body(conv_score_error)(q, k, starts, columns, mask))
 
 
 def binary_probes(length: int, width: int) -> int:

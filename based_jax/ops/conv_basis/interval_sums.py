@@ -12,12 +12,12 @@ the tree, which adds only members of the interval.
 
 import jax.numpy as jnp
 
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import op
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 
 
-@compiled
+@op()
 def interval_sums(
     x: Float[Array, "B N *rest"], first: Int[Array, " M"], last: Int[Array, " M"]
 ) -> Float[Array, "B M *rest"]:

@@ -36,19 +36,18 @@ from based_jax.ops.conv_basis.structured_masks import (
     RowChangeMask,
     StructuredMask,
 )
-from based_jax.ops.core.border import own_settings
 from based_jax.ops.core.chunks import heads_first
-from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv
-from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.op import body, op
+from based_jax.ops.core.sharding import own_settings
 from based_jax.ops.core.transforms import checkpoint, map_rows
 from based_jax.ops.linear_attention import linear_attention
 from based_jax.typing import Array, Float
 
 
-@implemented_by()
+@op("xla", "reference", reads_values=True)
 def masked_low_rank(
     u1: Float[Array, "B N H F"],
     u2: Float[Array, "B N H F"],
@@ -72,7 +71,7 @@ def masked_low_rank(
     Returns:
         y in the dtype of v; sums are float32, or float64 for float64 values.
     """
-    chosen = implementation_for("masked_low_rank", u1, u2, v, implementation=implementation)
+    chosen = choose("masked_low_rank", u1, u2, v, implementation=implementation)
     length = expect_qkv(u1, u2, v, names=("u1", "u2", "v"), width="F").length
     if not isinstance(mask, StructuredMask):
         raise TypeError(f"mask = {mask!r}: expected a mask of based_jax.ops.conv_basis.structured_masks")
@@ -81,7 +80,7 @@ def masked_low_rank(
         return _masked_low_rank(u1, u2, v, mask, normalize, chosen)
 
 
-@compiled
+@op()
 def _masked_low_rank(
     u1: Array, u2: Array, v: Array, mask: StructuredMask, normalize: bool, chosen: str
 ) -> Array:
@@ -132,7 +131,7 @@ def _by_intervals(u1: Array, u2: Array, v: Array, mask: IntervalMask) -> Array:
 
     @checkpoint
     def column(v: Float[Array, "B N H"]) -> Float[Array, "B N H"]:
-        return jnp.sum(u1 * interval_sums(u2 * v[..., None], first, last), axis=-1)
+        return jnp.sum(u1 * body(interval_sums)(u2 * v[..., None], first, last), axis=-1)
 
     return jnp.moveaxis(map_rows(column, jnp.moveaxis(v, -1, 0)), 0, -1)
 

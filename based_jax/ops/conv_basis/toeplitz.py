@@ -18,12 +18,12 @@ ValueError, which name it.
 import jax.numpy as jnp
 
 from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import body, op
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
 
-@compiled
+@op()
 def toeplitz_multiply(
     diagonals: Float[Array, "... _"], x: Float[Array, "... N C"], transpose: bool = False
 ) -> Float[Array, "... N C"]:
@@ -44,7 +44,7 @@ def toeplitz_multiply(
     return _multiply(column, x, size, transpose)
 
 
-@compiled
+@op()
 def circulant_multiply(
     column: Float[Array, "... N"], x: Float[Array, "... N C"], transpose: bool = False
 ) -> Float[Array, "... N C"]:
@@ -62,7 +62,7 @@ def circulant_multiply(
     return _multiply(column, x, length, transpose)
 
 
-@compiled
+@op()
 def conv_multiply(
     kernel: Float[Array, "... T"], x: Float[Array, "... N C"], transpose: bool = False
 ) -> Float[Array, "... N C"]:
@@ -78,7 +78,7 @@ def conv_multiply(
     return _multiply(kernel, x, fft_size(length + kernel.shape[-1] - 1), transpose)
 
 
-@compiled
+@op()
 def sub_conv_multiply(
     kernel: Float[Array, "... T"],
     size: int | Int[Array, "..."],
@@ -104,8 +104,8 @@ def sub_conv_multiply(
         expect(0 <= size <= length, "size", size, f"0 to N = {length}")
     inside = (jnp.arange(length) >= length - jnp.asarray(size)[..., None])[..., None]
     if transpose:
-        return jnp.where(inside, conv_multiply(kernel, x, transpose), 0)
-    return conv_multiply(kernel, jnp.where(inside, x, 0))
+        return jnp.where(inside, body(conv_multiply)(kernel, x, transpose), 0)
+    return body(conv_multiply)(kernel, jnp.where(inside, x, 0))
 
 
 def circular_convolution(

@@ -9,8 +9,9 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVa
 
 import jax.numpy as jnp
 
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import lift, select
+from based_jax.ops.core.op import body
 from based_jax.ops.core.stream import Stream, TokenPositions, advance, init_stream, unpadded
 from based_jax.typing import Array, Bool, Int
 
@@ -115,7 +116,7 @@ class Continuation:
         """
         if not self.follows_shards:
             return state
-        return context_parallel.affine_before(lambda state: run(state)[1], state, operator(), apply)
+        return sharding.affine_before(lambda state: run(state)[1], state, operator(), apply)
 
 
 def continue_from(
@@ -130,11 +131,11 @@ def continue_from(
     Raises:
         TypeError, ValueError: `segment_ids` is not (batch_size, length) integers, or `mask` not booleans.
     """
-    follows_shards = state is None and context_parallel.is_sharded()
+    follows_shards = state is None and sharding.is_sharded()
     before = None if state is None else state.stream
     if follows_shards:
         before = _stream_before_shard(batch_size, length, segment_ids, mask)
-    tokens, after = advance(before, batch_size, length, segment_ids, mask)
+    tokens, after = body(advance)(before, batch_size, length, segment_ids, mask)
     start = None
     if segment_ids is not None:
         start = tokens.start - (0 if before is None else before.length[:, None])
@@ -147,14 +148,14 @@ def _stream_before_shard(
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
 ) -> Stream:
-    """Return the stream before this device's shard of the rows; see `context_parallel`."""
+    """Return the stream before this device's shard of the rows; see `sharding`."""
     if segment_ids is None and mask is None:
-        counted = jnp.full((batch_size,), context_parallel.shard() * length, jnp.int32)
+        counted = jnp.full((batch_size,), sharding.shard() * length, jnp.int32)
         return replace(init_stream(batch_size), length=counted)
     zero = jnp.zeros((batch_size,), jnp.int32)
     first = zero if segment_ids is None else segment_ids[:, 0].astype(jnp.int32)
     fresh = replace(init_stream(batch_size), segment=first)
-    _, own = advance(fresh, batch_size, length, segment_ids, mask)
+    _, own = body(advance)(fresh, batch_size, length, segment_ids, mask)
 
     def combine(earlier: tuple[Stream, Array], later: tuple[Stream, Array]) -> tuple[Stream, Array]:
         """Combine streams with their first tokens' segments; `start` is 0 if the last token has the same."""
@@ -166,4 +167,4 @@ def _stream_before_shard(
         return select(a.length > 0, (joined, first), (b, second))
 
     nothing = (init_stream(batch_size), zero)
-    return context_parallel.scan_before(combine, (own, first), nothing)[0]
+    return sharding.scan_before(combine, (own, first), nothing)[0]

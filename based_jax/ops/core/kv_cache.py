@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from based_jax.ops.core.arrays import lift, map_arrays
 from based_jax.ops.core.continuation import Stateful
-from based_jax.ops.core.not_numbers import nan_unless
+from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
 from based_jax.typing import Array, Bool, Float, Int

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import pallas_kernels
-from based_jax.ops.core import context_parallel, dispatch
+from based_jax.ops.core import platforms, sharding
 from based_jax.typing import Array, Float
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -150,18 +150,18 @@ def stored(x: Float[Array, "... D"]) -> Float[Array, "... D"]:
 
 def is_on_one(platform: str, x: Array) -> bool:
     """Return whether x is on this platform, and no mesh is known over which it might be sharded."""
-    return dispatch.platform([x]) == platform and not context_parallel.is_active()
+    return platforms.platform_of([x]) == platform and not sharding.is_active()
 
 
 def is_row_on_gpu(x: Float[Array, "... K"]) -> bool:
     """Return whether x is one row, as in decoding one text, on a GPU."""
-    return math.prod(x.shape[:-1]) == 1 and dispatch.platform([x]) == "gpu"
+    return math.prod(x.shape[:-1]) == 1 and platforms.platform_of([x]) == "gpu"
 
 
 def runs_kernels(x: Array) -> bool:
     """Return whether kernels run where x is: on one GPU, or in the interpreter."""
-    is_on_gpu = pallas_kernels.is_interpreted() or dispatch.platform([x]) == "gpu"
-    return is_on_gpu and not context_parallel.is_active()
+    is_on_gpu = pallas_kernels.is_interpreted() or platforms.platform_of([x]) == "gpu"
+    return is_on_gpu and not sharding.is_active()
 
 
 def _takes_kernel(x: Any, *weights: Any) -> bool:

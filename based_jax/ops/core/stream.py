@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core.arrays import lift
-from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.op import op
 from based_jax.ops.core.value_checks import expect_at_most
 from based_jax.typing import Array, Bool, Int
 from based_jax.validate import expect_array
@@ -29,7 +29,7 @@ class Stream:
         length: (B,) tokens consumed; padding is not counted.
         start: (B,) index of the first token of the current segment.
         segment: (B,) segment id of the last token.
-        broken: (B,) whether a token of the current segment was NaN or infinite; see `not_numbers`.
+        broken: (B,) whether a token of the current segment was NaN or infinite; see `nan_isolation`.
     """
 
     length: Int[Array, " B"]
@@ -60,7 +60,7 @@ def init_stream(batch_size: int) -> Stream:
     return Stream(length, start, segment, jnp.zeros((batch_size,), bool))
 
 
-@compiled
+@op()
 def advance(
     stream: Stream | None,
     batch_size: int,

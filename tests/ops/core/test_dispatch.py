@@ -7,7 +7,7 @@ import pytest
 
 import pallas_kernels
 from based_jax import ops
-from based_jax.ops.core import dispatch
+from based_jax.ops.core import implementations
 from tests.arrays import ones
 
 OPS = [
@@ -66,8 +66,7 @@ def test_an_op_without_a_twin_is_xlas_where_only_those_run(monkeypatch):
     arrays = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((1, 2, 8), (3, 8))]
     with pallas_kernels.lowering_for():
         assert ops.implementation_for("short_conv_step", *arrays) == "pallas"
-        monkeypatch.setattr(dispatch, "_portable_kernel", lambda arrays: "triton")
-        monkeypatch.setattr(dispatch, "_cannot_run", lambda op, kernel, arrays: None)
+        monkeypatch.setattr(pallas_kernels, "cannot_launch", lambda kernel: "was removed")
         assert ops.implementation_for("short_conv_step", *arrays) == "xla"
 
 
@@ -93,7 +92,7 @@ def test_what_the_kernels_do_not_take(op):
 
 @pytest.mark.parametrize("op", WITH_KERNELS)
 def test_triton_without_its_packages(op, monkeypatch):
-    monkeypatch.setattr(dispatch, "_installed", lambda module: False)
+    monkeypatch.setattr(implementations, "_has_module", lambda module: False)
     with pytest.raises(
         ValueError, match=r"'triton': needs triton and jax_triton; install based-jax\[triton\]"
     ):

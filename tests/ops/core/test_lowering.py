@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 
 import based_jax as bj
 from based_jax import ops
-from based_jax.ops.core import dispatch
+from based_jax.ops.core import platforms
 from tests.arrays import array
 from tests.tolerances import FLOAT32, assert_close
 
@@ -83,15 +83,15 @@ def test_derivatives_are_of_the_declared_platform():
 def test_a_mesh_knows_its_devices():
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
     with jax.set_mesh(mesh):
-        assert dispatch.declared_platform() == "cpu"
+        assert platforms.declared_platform() == "cpu"
     rows = jax.sharding.PartitionSpec("data")
     sharded = jax.jit(jax.shard_map(taylor, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False))
     assert_close(sharded(Q), taylor(Q), FLOAT32)
 
 
 def test_what_is_no_platform():
-    for platforms, message in ((("gpu",), "platforms = 'gpu': expected one of"), ((), r"platforms = \(\)")):
-        with pytest.raises(ValueError, match=message), bj.lowering_for(*platforms):
+    for names, message in ((("gpu",), "platforms = 'gpu': expected one of"), ((), r"platforms = \(\)")):
+        with pytest.raises(ValueError, match=message), bj.lowering_for(*names):
             pass
     with (
         pytest.raises(ValueError, match=r"device_kind = 'NVIDIA H100': expected None unless platforms ="),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pallas_kernels
-from based_jax.ops.core import dispatch
+from based_jax.ops.core import platforms
 from based_jax.ops.core.products import gated_product, over_rows, product, row_products, stored
 from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
@@ -25,7 +25,7 @@ def _drawn(*shape, dtype):
 def test_a_row_on_a_gpu_is_multiplied_as_two(monkeypatch, lead, dtype):
     x, weights = _drawn(*lead, 24, dtype=dtype), _drawn(24, 5, dtype=dtype)
     plain = product(x, weights)
-    monkeypatch.setattr(dispatch, "platform", lambda arrays: "gpu")
+    monkeypatch.setattr(platforms, "platform_of", lambda arrays: "gpu")
     np.testing.assert_array_equal(product(x, weights), plain)
     assert ("2,24]" in str(jax.make_jaxpr(product)(x, weights))) == (dtype != "float32" and lead != (3, 1))
     gradients = jax.grad(lambda x, w: jnp.sum(product(x, w).astype("float32")), argnums=(0, 1))(x, weights)

@@ -1,9 +1,9 @@
-"""Context parallelism: sequences sharded over the mesh axis "context".
+"""Ops on meshes: sequences sharded over the mesh axis "context", and meshes with Explicit axes.
 
 Ops take no mesh. Code that traces a step declares the sharding of (B, N) arrays by `with over(sharding):`. An
-op decorated with `shardable` then runs on the devices of its tokens, if the mesh has an axis "context" of
-more than one device: each device computes its shard of every sequence, in the order of the devices, and gets
-the data from before its shard by the functions of this module:
+op that names its `tokens` (see `core.op`) then runs on the devices of its tokens, if the mesh has an axis
+"context" of more than one device: each device computes its shard of every sequence, in the order of the
+devices, and gets the data from before its shard by the functions of this module:
 
     a linear recurrence    the state after the shards before: an exclusive scan, log2(devices) rounds
     windows, short taps    a halo of the last tokens of the shards before
@@ -16,19 +16,25 @@ sharded. A sharded call with `return_state` raises ValueError: no device has the
 Everything else (maps, norms, and mixers that read whole rows) is left to the compiler, which may gather whole
 sequences. Models have one hook, `keep_tokens`, which makes the compiler keep activations on the devices of
 their tokens and move the weights. Results and gradients are those of one device, up to the order of sums.
+
+`jax.make_mesh` makes Explicit axes, where array types include the sharding and that of each gather, reshape
+and matrix product must be unambiguous or given. This package gives none: under `jax.set_mesh(mesh)`, or with
+arrays on such a mesh, ops and modules compute with the same axes as Auto, where the compiler decides, and
+then type the results: `on_auto_axes`. Programs without such a mesh do not change.
+(`jax.sharding.auto_axes` does the same for results whose tree and ranks are known in advance.)
 """
 
 import contextlib
 import contextvars
-import functools
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
 from based_jax.ops.core.arrays import map_arrays, select
 from based_jax.typing import Array
@@ -37,7 +43,6 @@ from based_jax.validate import expect
 AXIS = "context"
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 _TOKENS: contextvars.ContextVar[NamedSharding | None] = contextvars.ContextVar("tokens", default=None)
 _SHARD: contextvars.ContextVar[Array | None] = contextvars.ContextVar("shard", default=None)
@@ -67,50 +72,49 @@ def is_active() -> bool:
     return _TOKENS.get() is not None or is_sharded()
 
 
-def shardable(*names: str) -> Callable[[F], F]:
-    """Decorate an op on (B, N, ...) arrays that can run on a shard of its tokens.
+def shards_tokens() -> bool:
+    """Return whether a call of an op on whole sequences should run on the devices of its tokens."""
+    tokens = _TOKENS.get()
+    return not (tokens is None or is_sharded() or tokens.mesh.shape.get(AXIS, 1) == 1)
+
+
+def over_devices(
+    op: Callable[..., Any], names: Sequence[str], signature: inspect.Signature, args: Any, kwargs: Any
+) -> Any:
+    """Run an op on the devices of its tokens, where `shards_tokens`, if this call can be sharded.
 
     Args:
+        op: called with shards, or with the whole arrays.
         names: arguments (pytrees) whose arrays have an axis of tokens. The axis may be 1.
+        signature: of the op.
+        args, kwargs: of the call.
 
     Raises:
-        ValueError: by the op, if a sharded call has `return_state`.
+        ValueError: a sharded call has `return_state`.
     """
+    mesh = cast(NamedSharding, _TOKENS.get()).mesh
+    given = dict(signature.bind(*args, **kwargs).arguments)
+    length = jax.tree.leaves(given[names[0]])[0].shape[1]
+    if given.get("initial_state") is not None or length % mesh.shape[AXIS]:
+        return isolated(op, (), given, list(given.values()))
+    # No device has the state after a whole sequence.
+    expected = f"False with sequences sharded over the mesh axis {AXIS!r}"
+    expect(not given.pop("return_state", False), "return_state", True, expected)
+    rows = {name: given.pop(name) for name in names if name in given}
+    arrays = {name: value for name, value in given.items() if _is_array(value)}
+    options = {name: value for name, value in given.items() if name not in arrays}
 
-    def decorate(op: F) -> F:
-        signature = inspect.signature(op)
+    def run(rows: Any, arrays: Any, shard: Array) -> Any:
+        with _set(_SHARD, shard[0]):
+            given = rows | arrays | options
+            return isolated(op, (), given, list(given.values()))
 
-        @functools.wraps(op)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            tokens = _TOKENS.get()
-            if tokens is None or is_sharded() or tokens.mesh.shape.get(AXIS, 1) == 1:
-                return op(*args, **kwargs)
-            mesh = tokens.mesh
-            given = dict(signature.bind(*args, **kwargs).arguments)
-            length = jax.tree.leaves(given[names[0]])[0].shape[1]
-            if given.get("initial_state") is not None or length % mesh.shape[AXIS]:
-                return op(**given)
-            # No device has the state after a whole sequence.
-            expected = f"False with sequences sharded over the mesh axis {AXIS!r}"
-            expect(not given.pop("return_state", False), "return_state", True, expected)
-            rows = {name: given.pop(name) for name in names if name in given}
-            arrays = {name: value for name, value in given.items() if _is_array(value)}
-            options = {name: value for name, value in given.items() if name not in arrays}
-
-            def run(rows: Any, arrays: Any, shard: Array) -> Any:
-                with _set(_SHARD, shard[0]):
-                    return op(**rows, **arrays, **options)
-
-            along = PartitionSpec(None, AXIS)
-            specs = map_arrays(lambda x: along if x.shape[1] == length else PartitionSpec(), rows)
-            # The compiler still partitions over the other axes of the mesh.
-            where: dict[str, Any] = {"mesh": mesh, "axis_names": {AXIS}, "check_vma": False}
-            where |= {"in_specs": (specs, PartitionSpec(), PartitionSpec(AXIS)), "out_specs": along}
-            return jax.shard_map(run, **where)(rows, arrays, jnp.arange(mesh.shape[AXIS]))
-
-        return wrapper  # pyright: ignore[reportReturnType]
-
-    return decorate
+    along = PartitionSpec(None, AXIS)
+    specs = map_arrays(lambda x: along if x.shape[1] == length else PartitionSpec(), rows)
+    # The compiler still partitions over the other axes of the mesh.
+    where: dict[str, Any] = {"mesh": mesh, "axis_names": {AXIS}, "check_vma": False}
+    where |= {"in_specs": (specs, PartitionSpec(), PartitionSpec(AXIS)), "out_specs": along}
+    return jax.shard_map(run, **where)(rows, arrays, jnp.arange(mesh.shape[AXIS]))
 
 
 def _is_array(value: Any) -> bool:
@@ -241,3 +245,93 @@ def _from_before(x: Array, step: int) -> Array:
     """Return x of the device `step` positions before this one; zeros on the first `step` devices."""
     size = shards()
     return lax.ppermute(x, AXIS, [(source, source + step) for source in range(size - step)])
+
+
+@contextlib.contextmanager
+def own_settings() -> Generator[None]:
+    """Restore JAX's defaults for settings that raise.
+
+    Arrays of different ranks broadcast regardless of `jax_numpy_rank_promotion`, and `jax.transfer_guard`
+    allows the code's constants, which outside `jit` are transferred to the device one by one.
+    """
+    with jax.numpy_rank_promotion("allow"), jax.transfer_guard("allow"):
+        yield
+
+
+def isolated(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], like: Any = None
+) -> Any:
+    """Call a function with `own_settings`, `on_auto_axes`."""
+    with own_settings():
+        return on_auto_axes(function, (args, kwargs), like)(*args, **kwargs)
+
+
+def on_auto_axes(function: Callable[..., Any], arguments: Any, like: Any = None) -> Callable[..., Any]:
+    """Return a function that computes on Auto axes instead of Explicit ones; itself if there are none.
+
+    Args:
+        function: must use no arrays on the mesh except its arguments.
+        arguments: a pytree that contains the arrays it will be called with.
+        like: a pytree; results are sharded like its first array with sharded rows, or else its first array,
+            along as many of the leading axes as have its sizes. None replicates results.
+    """
+    mesh = explicit_mesh(arguments)
+    if mesh is None:
+        return function
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        auto = mesh.abstract_mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, AxisType.Auto))
+        with use_abstract_mesh(auto):
+            args, kwargs = jax.tree.map(_untyped, (args, kwargs))
+            results = function(*args, **kwargs)
+        return placed(results, mesh, like)
+
+    return run
+
+
+def explicit_mesh(arrays: Any) -> Mesh | AbstractMesh | None:
+    """Return the mesh of the context or of the first of these arrays that has one, if it has Explicit axes.
+
+    Outside `jit` and without a context only the arrays themselves know their devices.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty:
+        return mesh if mesh.explicit_axes else None
+    for x in jax.tree.leaves(arrays):
+        if isinstance(x, jax.Array) and (mesh := jax.typeof(x).sharding.mesh).explicit_axes:
+            known = None if isinstance(x, Tracer) else x.sharding
+            return known.mesh if isinstance(known, NamedSharding) else mesh
+    return None
+
+
+def placed(results: Any, mesh: Mesh | AbstractMesh | None, like: Any) -> Any:
+    """Return the results with their arrays sharded as in `on_auto_axes`; unchanged without a mesh."""
+    if mesh is None:
+        return results
+    shape, spec = _rows(like)
+
+    def reshard(x: Any) -> Any:
+        if not isinstance(x, jax.Array):
+            return x
+        same = 0
+        while same < min(x.ndim, len(shape)) and x.shape[same] == shape[same]:
+            same += 1
+        return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec[:same])))
+
+    return jax.tree.map(reshard, results)
+
+
+def _untyped(x: Any) -> Any:
+    """Remove the mesh axes from an array's type; the compiler still knows its sharding."""
+    if not isinstance(x, jax.Array) or not jax.typeof(x).sharding.mesh.explicit_axes:
+        return x
+    return jax.sharding.reshard(x, PartitionSpec())
+
+
+def _rows(like: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    """Return shape and partition of the array that results are sharded like; empty if there is none."""
+    arrays = [x for x in jax.tree.leaves(like) if isinstance(x, jax.Array)]
+    types = [jax.typeof(x) for x in arrays]
+    rows = [x for x in types if x.ndim and tuple(x.sharding.spec)[:1] not in ((), (None,))]
+    first = next(iter(rows or types), None)
+    return ((), ()) if first is None else (first.shape, tuple(first.sharding.spec))

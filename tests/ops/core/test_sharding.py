@@ -5,14 +5,14 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from based_jax import ops
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import sharding
 from tests.arrays import ones
 from tests.subprocesses import run_python
 
 
 @pytest.mark.release
 def test_a_state_of_sharded_sequences_is_refused():
-    run_python("from tests.ops.core.test_context_parallel import refuse; refuse()", devices=2)
+    run_python("from tests.ops.core.test_sharding import refuse; refuse()", devices=2)
 
 
 def refuse() -> None:
@@ -23,7 +23,7 @@ def refuse() -> None:
         "delta_rule": lambda **options: ops.delta_rule(q, q, q, ones((1, 4, 1)), **options),
         "short_conv": lambda **options: ops.short_conv(q[:, :, 0], bias, **options),
     }
-    with context_parallel.over(NamedSharding(mesh, PartitionSpec(None, "context"))):
+    with sharding.over(NamedSharding(mesh, PartitionSpec(None, "context"))):
         for name, call in calls.items():
             assert jax.eval_shape(call).shape[:2] == (1, 4), name
             expected = "return_state = True: expected False with sequences sharded over the mesh axis"

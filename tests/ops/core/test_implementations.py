@@ -11,7 +11,7 @@ import pytest
 
 import based_jax as bj
 from based_jax import ops
-from based_jax.ops.core import registration
+from based_jax.ops.core import implementations
 from tests.arrays import array, normals, ones
 from tests.ops import test_delta_rule
 from tests.tolerances import FLOAT32, assert_close
@@ -20,7 +20,7 @@ from tests.tolerances import FLOAT32, assert_close
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     """What a test registers is forgotten."""
-    monkeypatch.setattr(registration, "_REGISTERED", {})
+    monkeypatch.setattr(implementations, "_REGISTERED", {})
 
 
 def recurrence(
@@ -174,7 +174,11 @@ def forget():
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """Install a package by its files, as pip would, with these entry points."""
-    caches = (registration._installed, registration._why_not_loaded, registration._warn_if_not_loaded)
+    caches = (
+        implementations._installed,
+        implementations._why_not_loaded,
+        implementations._warn_if_not_loaded,
+    )
 
     def install(points: str) -> None:
         (tmp_path / "outside_ops.py").write_text(MODULE)

@@ -1,0 +1,280 @@
+"""Implementations of ops, and the choice of one: a named one runs or raises, None picks the first that runs.
+
+"reference" is the definition that tests compare with; None never picks it. "xla" runs anywhere, and so does
+"tiled", which is made for CPUs. "pallas", "mosaic" and "triton" are the fused GPU kernels of
+`pallas_kernels`; "cudnn" is NVIDIA's attention. Other packages register theirs:
+
+    bj.ops.register("delta_rule", "my_kernel", function, supports=can_run, priority=1)
+
+`implementation="my_kernel"` then runs that function or raises, in the op and in every mixer and model that
+uses it; with a priority it is also a candidate if the caller names none. An installed package needs no import
+for this if its pyproject.toml declares OP.NAME as a function without arguments that registers that
+implementation:
+
+    [project.entry-points."based_jax.ops"]
+    "delta_rule.my_kernel" = "my_package.my_module:register"
+
+It is called once: when the name is requested, or before the first call of the op that names none. A name that
+the program has registered itself stays.
+"""
+
+import functools
+import importlib.util
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import pallas_kernels
+from based_jax.ops.core import platforms, sharding
+from based_jax.validate import expect, expect_choice
+
+KERNELS = ("cudnn", "pallas", "triton", "mosaic")
+"""Fused kernels, in the order in which None tries them."""
+
+ENTRY_POINTS = "based_jax.ops"
+"""group of the entry points by which installed packages declare implementations"""
+
+
+class Declaration(NamedTuple):
+    """An op's own implementations, and functions of its first arrays (shapes, dtypes)."""
+
+    names: tuple[str, ...]
+    """best first"""
+    supports: Callable[..., str | None] | None
+    """of a kernel and the arrays: the reason why the kernel cannot take these on this GPU, or None"""
+    is_slow: Callable[..., bool] | None
+    """whether a kernel takes the arrays but should run only on request"""
+    fastest: Callable[..., str] | None
+    """what was measured to be the fastest where "pallas" runs: a kernel or `"xla"`"""
+    on_cpu: Callable[..., str] | None
+    """the name that None picks on a CPU; default `"xla"`"""
+
+
+DECLARED: dict[str, Declaration] = {}
+"""by op; `core.op` adds them"""
+
+Refusals = str | Mapping[str, str | None] | None
+"""reason why a call's other arguments exclude all kernels, or reasons by kernel, the preferred first"""
+
+
+class Implementation(NamedTuple):
+    """A registered implementation."""
+
+    function: Callable[..., Any]
+    supports: Callable[..., str | None]
+    priority: int | None
+
+
+_REGISTERED: dict[str, dict[str, Implementation]] = {}
+"""by op and name"""
+
+
+def register(
+    op: str,
+    name: str,
+    function: Callable[..., Any],
+    *,
+    supports: Callable[..., str | None] | None = None,
+    priority: int | None = None,
+) -> None:
+    """Add an implementation to an op; a name that is already registered is replaced.
+
+    Register before the first call: compiled programs keep their implementation.
+
+    Args:
+        op: name of a function of `based_jax.ops` that takes `implementation`.
+        name: name that callers pass as `implementation`.
+        function: takes the op's arguments without `implementation` and returns the op's results, including
+            the state with `return_state`. JAX differentiates it directly.
+        supports: called with the same arguments; returns None, or a phrase with the reason why the function
+            cannot run this call ("takes heads of at most 64 channels"). Default: it runs every call.
+        priority: if `implementation` is None, candidates with a priority are tried in descending order,
+            before the library's own; without a priority the function runs only by name.
+
+    Raises:
+        ValueError: unknown op, or a name of the op's own implementations.
+    """
+    names = own(op)
+    expect(name not in names, "name", name, f"a name other than {op}'s own: {', '.join(names)}")
+    expect(callable(function), "function", function, "a function")
+    _REGISTERED.setdefault(op, {})[name] = Implementation(function, supports or _everything, priority)
+
+
+def implementations(op: str) -> tuple[str, ...]:
+    """Return the names that `op` accepts as `implementation`.
+
+    The registered ones come first, in order of registration; then its own, best first.
+
+    Raises:
+        ValueError: unknown op.
+    """
+    return (*{**_REGISTERED.get(op, {}), **_installed().get(op, {})}, *own(op))
+
+
+def own(op: str) -> tuple[str, ...]:
+    """Return the names of the library's own implementations of `op`, best first.
+
+    Raises:
+        ValueError: unknown op.
+    """
+    expect_choice("op", op, tuple(DECLARED))
+    return DECLARED[op].names
+
+
+def implementation_for(
+    op: str, *arrays: Any, implementation: str | None = None, unsupported: Refusals = None
+) -> str:
+    """Return the implementation that runs for these arguments.
+
+    Args:
+        op: name of a function of `based_jax.ops` that takes `implementation`.
+        arrays: its first array arguments (q, k, v), and the state of a decoding step: their shapes, dtypes
+            and devices decide.
+        implementation: the caller's choice; None picks the best.
+        unsupported: reason why the call's other arguments exclude the library's kernels, or None; or reasons
+            by kernel, for those that None may pick, the preferred first.
+
+    Raises:
+        ValueError: unknown op, an implementation that it does not have, or one that cannot run this call.
+    """
+    chosen = _registered_for(op, implementation, arrays, {})
+    return chosen or choose(op, *arrays, implementation=implementation, unsupported=unsupported)
+
+
+def choose(op: str, *arrays: Any, implementation: str | None = None, unsupported: Refusals = None) -> str:
+    """Choose among the op's own implementations; arguments and errors as of `implementation_for`.
+
+    None picks the first kernel that supports the call, in the order of `unsupported` or of `KERNELS`, unless
+    another was measured to be faster. All are differentiable.
+    """
+    names, declared = own(op), DECLARED[op]
+    # Besides "cudnn" an op has kernels for windows only; then `unsupported` is by kernel.
+    kernels = ("cudnn",) if "cudnn" in names else [kernel for kernel in KERNELS if kernel in names]
+    is_by_kernel = isinstance(unsupported, Mapping)
+    refusals = unsupported if is_by_kernel else dict.fromkeys(kernels, unsupported)
+    if implementation is not None:
+        _expect_name(op, implementation, names)
+        if implementation in KERNELS:
+            refusal = refusals.get(implementation) if is_by_kernel else unsupported
+            reason = refusal or _cannot_run(op, implementation, arrays)
+            if reason:
+                raise ValueError(f"implementation = {implementation!r}: {reason}")
+        return implementation
+    for kernel, refusal in refusals.items():
+        if refusal is None and _cannot_run(op, kernel, arrays) is None:
+            if arrays and declared.is_slow is not None and declared.is_slow(*arrays):
+                return "xla"
+            has_faster = arrays and declared.fastest is not None and kernel == "pallas"
+            return declared.fastest(*arrays) if has_faster and declared.fastest else kernel
+    is_on_cpu = arrays and declared.on_cpu is not None and platforms.platform_of(arrays) == "cpu"
+    return declared.on_cpu(*arrays) if is_on_cpu and declared.on_cpu else "xla"
+
+
+def _expect_name(op: str, name: str, available: Sequence[str]) -> None:
+    """Check a caller's `implementation`."""
+    expected = f"None or one of {', '.join(map(repr, available))} for {op}"
+    expect(name in available, "implementation", name, expected)
+
+
+def registered(op: str, args: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any] | None:
+    """Return the function of another package that runs a call, or None for the op's own implementations.
+
+    Raises:
+        ValueError: the named implementation cannot run this call.
+    """
+    if op not in _REGISTERED and op not in _installed():
+        return None
+    others = {name: value for name, value in options.items() if name != "implementation"}
+    chosen = _registered_for(op, options.get("implementation"), args, others)
+    return None if chosen is None else _REGISTERED[op][chosen].function
+
+
+def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+    """Return the registered implementation that runs a call, or None for the op's own.
+
+    Raises:
+        ValueError: the named implementation cannot run this call.
+    """
+    others = _installed().get(op, {})
+    if name is not None:
+        _expect_name(op, name, implementations(op))
+        if name in own(op):
+            return None
+        reason = _why_not_loaded(op, name) if name not in _REGISTERED.get(op, {}) else None
+        reason = reason or _refuses(name, _REGISTERED[op][name], args, options)
+        if reason is not None:
+            raise ValueError(f"implementation = {name!r}: {reason}")
+        return name
+    for other in others:
+        if other not in _REGISTERED.get(op, {}):
+            _warn_if_not_loaded(op, other)
+    known = _REGISTERED.get(op, {})
+    candidates = {name: found.priority for name, found in known.items() if found.priority is not None}
+    for name in sorted(candidates, key=lambda name: candidates[name], reverse=True):
+        if _refuses(name, known[name], args, options) is None:
+            return name
+    return None
+
+
+@functools.cache
+def _warn_if_not_loaded(op: str, name: str) -> None:
+    if reason := _why_not_loaded(op, name):
+        warnings.warn(f"{op} ignores the implementation {name!r}: {reason}", stacklevel=4)
+
+
+def _refuses(name: str, found: Implementation, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+    if sharding.is_active():
+        return "needs whole sequences, and these are sharded over devices"
+    reason: Any = found.supports(*args, **options)
+    is_reason = reason is None or isinstance(reason, str)
+    expect(is_reason, f"supports of {name!r} returned", reason, "None, or a phrase with the reason")
+    return reason
+
+
+def _everything(*args: Any, **options: Any) -> None:
+    """Support every call."""
+
+
+@functools.cache
+def _installed() -> dict[str, dict[str, metadata.EntryPoint]]:
+    """Return the entry points by op and name, without importing them."""
+    found: dict[str, dict[str, metadata.EntryPoint]] = {}
+    for point in metadata.entry_points(group=ENTRY_POINTS):
+        op, _, name = point.name.partition(".")
+        found.setdefault(op, {})[name] = point
+    return found
+
+
+@functools.cache
+def _why_not_loaded(op: str, name: str) -> str | None:
+    """Let an installed package register an implementation; return the reason of a failure, or None."""
+    point = _installed()[op][name]
+    try:
+        point.load()()
+    except Exception as error:  # errors of a package must not stop calls that do not need it
+        return f"cannot load {point.value}: {error}"
+    if name not in _REGISTERED.get(op, {}):
+        return f"{point.value} has not registered it"
+    return None
+
+
+def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
+    """Return why `kernel` cannot compute `op` of these arrays here, or None."""
+    if kernel == "triton" and (missing := [n for n in ("triton", "jax_triton") if not _has_module(n)]):
+        return f"needs {' and '.join(missing)}; install based-jax[triton]"
+    where = platforms.platform_of(arrays)
+    has_interpreter = kernel not in ("triton", "cudnn")
+    if where != "gpu" and not (pallas_kernels.is_interpreted() and has_interpreter):
+        return (
+            f"runs on GPUs, and these arrays are on {where!r}; expected None, 'xla' or 'reference'"
+            + " (tests may use `with pallas_kernels.interpreted():`)" * has_interpreter
+        )
+    if kernel in ("pallas", "triton") and (reason := pallas_kernels.cannot_launch(kernel)):
+        return reason
+    supports = DECLARED[op].supports
+    return supports(kernel, *arrays) if arrays and supports is not None else pallas_kernels.cannot_run()
+
+
+def _has_module(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None

@@ -1,0 +1,200 @@
+"""The one way through an op: a function of arrays and options, with one decorator.
+
+    @op("pallas", "xla", "reference", tokens=("q", "k", "v", "mask"), supports=...)
+    def taylor_attention(q, k, v, *, mask=None, implementation=None): ...
+
+Inside `jit` the op is the function itself, after three questions: does another package's implementation run
+this call (`implementations`), is the sequence sharded over devices, has the mesh Explicit axes (`sharding`)?
+Outside `jit` it is `jax.jit` of the function, where arrays anywhere in the arguments are traced and the rest
+is static: JAX would recompile a `scan`, a `cond` or a custom gradient for each new Python function, and ops
+define such functions inside. An op that builds on another calls its undecorated function, `body(other)`.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import jax
+import numpy as np
+
+from based_jax import compat
+from based_jax.ops.core import implementations, platforms, sharding, value_checks
+from based_jax.validate import expect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def body(function: F) -> F:
+    """Return the undecorated function of an op, for ops that build on it."""
+    return getattr(function, "__wrapped__", function)
+
+
+def op(
+    *names: str,
+    tokens: Sequence[str] = (),
+    supports: Callable[..., str | None] | None = None,
+    is_slow: Callable[..., bool] | None = None,
+    fastest: Callable[..., str] | None = None,
+    on_cpu: Callable[..., str] | None = None,
+    reads_values: bool = False,
+) -> Callable[[F], F]:
+    """Decorate a function of its arguments alone that returns a pytree of arrays.
+
+    It must not read values of arrays, nor compare their identities; `value_checks` defers checks of values.
+    Functions and modules from outside this package (such as a user's feature maps) may read mutable state:
+    with one of them the op is not compiled.
+
+    Args:
+        names: values of `implementation` that the op accepts, best first; other packages may add some. Empty
+            for an op without such an argument.
+        tokens: arguments (pytrees) whose arrays have an axis of tokens, maybe of size 1, if the op can run on
+            a shard of the tokens.
+        supports, is_slow, fastest, on_cpu: see `implementations.Declaration`.
+        reads_values: the op checks values, and is not compiled; what it calls may be.
+    """
+
+    def decorate(function: F) -> F:
+        name = function.__name__.strip("_")
+        signature = inspect.signature(function)
+        if names:
+            how = implementations.Declaration(names, supports, is_slow, fastest, on_cpu)
+            implementations.DECLARED[name] = how
+
+        def run(call: _Call, arrays: list[Any]) -> Any:
+            args, kwargs = call.arguments(arrays)
+            with platforms.on_platform(call.platform), value_checks.waiting() as checks, _entered(name):
+                like = args, list(kwargs.values())
+                return sharding.on_auto_axes(function, (args, kwargs), like)(*args, **kwargs), checks
+
+        run.__name__ = run.__qualname__ = function.__name__
+        program = jax.jit(run, static_argnums=0)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if names and (other := implementations.registered(name, args, kwargs)) is not None:
+                kwargs.pop("implementation", None)
+                return other(*args, **kwargs)
+            is_direct = reads_values or compat.is_recording() or sharding.is_active()
+            static = None if is_direct or platforms.is_for_tests() else _Call.of(args, kwargs)
+            if static is None:
+                with _entered(name):
+                    if tokens and sharding.shards_tokens():
+                        return sharding.over_devices(function, tokens, signature, args, kwargs)
+                    like = args, list(kwargs.values())
+                    return sharding.on_auto_axes(function, (args, kwargs), like)(*args, **kwargs)
+            with _naming(name, args):
+                results, checks = cast(Any, program(*static))
+            for check in checks:
+                check.hold()
+            return results
+
+        return call  # pyright: ignore[reportReturnType]
+
+    return decorate
+
+
+@contextlib.contextmanager
+def _entered(name: str) -> Generator[None]:
+    with sharding.own_settings(), jax.named_scope(name):  # profilers show the scope
+        yield
+
+
+@contextlib.contextmanager
+def _naming(name: str, args: Sequence[Any]) -> Generator[None]:
+    """Name the op, or the module that is the first argument, in JAX's error about forward mode."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode autodiff" not in str(error):
+            raise
+        module = args[0] if args and dataclasses.is_dataclass(args[0]) else None
+        name = name if module is None else type(module).__name__
+        declared = implementations.DECLARED.get(name)
+        has_plain = hasattr(module, "implementation") or (declared and "reference" in declared.names)
+        raise TypeError(
+            f"{name} has no forward-mode derivative here (jax.jvp, jax.linearize, jax.jacfwd): expected "
+            "reverse mode (jax.grad, jax.vjp, jax.hessian)"
+            + " or implementation='reference'"
+            * bool(has_plain)
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The static part of a call, which is part of its program."""
+
+    tree: Any
+    options: tuple[Any, ...]
+    """leaves that are not arrays, and `_ARRAY` in place of arrays"""
+    kinds: tuple[type, ...]
+    """types of the options, because 1 == True == 1.0"""
+    platform: str
+    """platform of the arrays, which is unknown under `jit`"""
+
+    @staticmethod
+    def of(args: Any, kwargs: Any) -> "tuple[_Call, list[Any]] | None":
+        """Return the static part of a call and its arrays; None if its options may change."""
+        leaves, tree = cast("tuple[list[Any], Any]", jax.tree.flatten((args, kwargs)))
+        arrays = [leaf for leaf in leaves if _is_array(leaf)]
+        for array in arrays:
+            _expect_to_fit(array)
+        options = tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves)
+        if not _never_change(options):
+            return None
+        return _Call(tree, options, tuple(map(type, options)), platforms.platform_of(arrays)), arrays
+
+    def arguments(self, arrays: Iterable[Any]) -> Any:
+        """Return the positional and the named arguments."""
+        rest = iter(arrays)
+        leaves = [next(rest) if option is _ARRAY else option for option in self.options]
+        return jax.tree.unflatten(self.tree, leaves)
+
+
+_ARRAY: Any = object()
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def _expect_to_fit(array: Any) -> None:
+    """Raise ValueError for NumPy integers that JAX would silently truncate to 32 bits."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or not array.size:
+        return
+    narrow = jax.dtypes.canonicalize_dtype(array.dtype)
+    if narrow == array.dtype:
+        return
+    limits, values = np.iinfo(narrow), cast(Any, array)
+    for value in (values.min(), values.max()):
+        what = f"from {limits.min} to {limits.max} without jax_enable_x64"
+        expect(limits.min <= value <= limits.max, f"a number in an array of {array.dtype}", int(value), what)
+
+
+def _never_change(options: tuple[Any, ...]) -> bool:
+    """Return whether equal options mean equal programs."""
+    try:
+        hash(options)
+    except TypeError:
+        return False
+    return all(_never_changes(option) for option in options)
+
+
+def _never_changes(option: Any) -> bool:
+    """Return whether an option behaves the same in every call: it holds no function from outside."""
+    if isinstance(option, type) or not callable(option):
+        return True
+    if dataclasses.is_dataclass(option):  # a Flax module
+        fields = [getattr(option, field.name) for field in dataclasses.fields(option)]
+        return _is_ours(type(option)) and all(map(_never_changes, fields))
+    option = inspect.unwrap(option)
+    is_known = isinstance(option, types.FunctionType) and "<locals>" not in option.__qualname__
+    return is_known and _is_ours(option)
+
+
+def _is_ours(what: Any) -> bool:
+    return what.__module__.split(".")[0] == __name__.split(".")[0]
