@@ -52,7 +52,7 @@ class Options:
     license: str | None = None
     """for the model card: the hub's identifier of a license, such as apache-2.0"""
     results: str | None = None
-    """for the model card: comma-separated files from --json of based_jax.evals.recall or perplexity"""
+    """for the model card: comma-separated files from --json of eval recall or perplexity"""
     private: bool = False
     """make a new hub repository private; default: the account's setting"""
 

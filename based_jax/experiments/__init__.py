@@ -9,7 +9,7 @@
     tasks               the other synthetic tasks, by mixer       Zoology's code, its experiments
     read_twice          recall with a context shown twice         Just read twice has no figure of it
 
-A study of recall is a file: a grid of jobs for each scale, each a command line of `train.synthetic`, and the
+A study of recall is a file: a grid of jobs for each scale, each a command line of `train synthetic`, and the
 panels of its figure next to the papers' points. Its directory gets results.jsonl (one object per learning
 rate and seed), figure.png, index.html and runs/ (logs and checkpoints of stopped jobs). The same command
 resumes a study.

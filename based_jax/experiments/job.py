@@ -1,4 +1,4 @@
-"""Define a job: a model of a study, trained with each learning rate of its grid by one `train.mqar`."""
+"""Define a job: a model of a study, trained with each learning rate of its grid by one `train mqar`."""
 
 import re
 import sys

@@ -33,7 +33,7 @@ GIB = 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Count how often each pair of neighbouring tokens occurs, for the slices of evals.perplexity.
+    """Count how often each pair of neighbouring tokens occurs, for the slices of eval perplexity.
 
     After an interruption or kill, the same command resumes from OUT.partial.
     """

@@ -55,7 +55,7 @@ class Options:
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute dtype; default: the checkpoint's"""
     counts: Path | None = None
-    """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
+    """count file of the training data (eval bigrams); without it every repeat is an AR hit"""
     max_count: int = MAX_COUNT
     """largest training count of an AR hit's bigram"""
     reference: str | None = None

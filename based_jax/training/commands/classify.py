@@ -1,7 +1,7 @@
 """Classify sequences: ``based-jax train classify --checkpoint runs/dna --data DIR --workdir runs/enhancers``.
 
 Fine-tunes a language model, or trains one from scratch, as Based does on GenomicBenchmarks (Table 5). The run
-directory is laid out as by `train.lm`; ``model/`` holds the classifier (`based_jax.convert.classifier`) and
+directory is laid out as by `train lm`; ``model/`` holds the classifier (`based_jax.convert.classifier`) and
 results.json the accuracy on the test split.
 """
 

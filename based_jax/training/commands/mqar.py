@@ -1,6 +1,6 @@
 """Train on multi-query associative recall: ``based-jax train mqar --mixer based --learning-rates 1e-3,3e-3``.
 
-The older name of `train.synthetic`, whose default task is this one.
+The older name of `train synthetic`, whose default task is this one.
 """
 
 from collections.abc import Sequence

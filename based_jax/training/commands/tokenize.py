@@ -27,7 +27,7 @@ _SECONDS = 20.0  # between progress lines where there is no terminal
 
 @dataclasses.dataclass(frozen=True)
 class TokenizeConfig:
-    """Tokenize text into shards that train.lm reads in place."""
+    """Tokenize text into shards that train lm reads in place."""
 
     data: tuple[str, ...]
     """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx (with NAME.bin), or
