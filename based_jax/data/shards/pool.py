@@ -126,20 +126,22 @@ class Workers:
             yield first, future.result()
 
     def _encode(self, block: Block) -> Encoded:
-        channel = self._idle.get()
+        channel, answer, tokens = self._idle.get(), None, b""
         try:
             channel.connection.send([part[:-1] for part in block.parts])
             for part in block.parts:
                 channel.connection.send_bytes(part.data)
-            answer: Encoded | ValueError = channel.connection.recv()
-            if isinstance(answer, ValueError):
-                raise answer
-            tokens = channel.connection.recv_bytes()
-        except (EOFError, OSError) as error:
-            status = channel.process.wait()
-            reason = "out of memory?" if status == -9 else "its error is above"
-            message = f"a worker that encodes text has ended with status {status} ({reason})"
-            raise OSError(message) from error
+            answer = channel.connection.recv()
+            if not isinstance(answer, ValueError):
+                tokens = channel.connection.recv_bytes()
+        except (EOFError, OSError):  # raised below: its traceback holds buffers that Python warns about
+            answer = None
         finally:
             self._idle.put(channel)
+        if answer is None:
+            status = channel.process.wait()
+            reason = "out of memory?" if status == -9 else "its error is above"
+            raise OSError(f"a worker that encodes text has ended with status {status} ({reason})")
+        if isinstance(answer, ValueError):
+            raise answer
         return answer._replace(tokens=np.frombuffer(tokens, answer.tokens.dtype))

@@ -49,7 +49,7 @@ def _serve(encoder: "BlockEncoder", connection: Connection) -> None:
                 connection.send(error)
             else:
                 connection.send(encoded._replace(tokens=encoded.tokens[:0]))
-                connection.send_bytes(encoded.tokens)
+                connection.send_bytes(encoded.tokens.view(np.uint8).data)  # also of no token
     except (EOFError, OSError):  # the parent process has ended
         os._exit(1)
     except BaseException:
