@@ -9,10 +9,10 @@ from rich.console import Console
 
 from based_jax.data import Corpus
 from based_jax.data.documents import describe_counts, describe_not_read, describe_skipped
+from based_jax.data.packed import TokenStream
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.pairs import TokenPairs
 from based_jax.data.shards.reader import TokenShards
-from based_jax.data.streams import TokenStream
 from based_jax.models import ModelConfig
 from based_jax.models.language_model import param_count
 from based_jax.training.initial_weights import Taken
@@ -92,8 +92,8 @@ def describe_end(config: LMConfig, metrics: Mapping[str, float]) -> dict[str, st
         rows["held out"] = f"loss {loss:.4f} nats per token, {bits}perplexity {perplexity:.4f}"
     rows["model"] = str(config.workdir / "model")
     prompt = "ACGT" if config.tokenizer == "dna" else "def " if config.data == "stdlib" else "The "
-    rows["generate"] = f'python -m based_jax.generate --checkpoint {directory} --prompt "{prompt}"'
-    rows["serve"] = f"python -m based_jax.serve --checkpoint {directory}"
+    rows["generate"] = f'based-jax generate --checkpoint {directory} --prompt "{prompt}"'
+    rows["serve"] = f"based-jax serve --checkpoint {directory}"
     return rows
 
 

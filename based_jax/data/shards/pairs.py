@@ -24,9 +24,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Int64
 
-from based_jax.data.packed import PackedTokens
+from based_jax.data.packed import PackedTokens, TokenStream
 from based_jax.data.shards.megatron import INDEX, TOKENS, TokenFile
-from based_jax.data.shards.sharded import Sharded
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.validate import expect
 
@@ -36,7 +35,7 @@ Side: TypeAlias = Literal["train", "held_out"]
 
 _SAMPLE = 1 << 11  # tokens of each shard in the checksum
 _CHUNK = 1 << 21  # tokens searched for separators at once
-_OTHERWISE = "python -m train.tokenize --data {} makes token shards of other files"
+_OTHERWISE = "based-jax train tokenize --data {} makes token shards of other files"
 
 
 class _Cut(NamedTuple):
@@ -48,7 +47,7 @@ class _Cut(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TokenPairs(Sharded):
+class TokenPairs(TokenStream):
     """One split of a directory of pairs; reading tokens needs a tokenizer."""
 
     path: Path

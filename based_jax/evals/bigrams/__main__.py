@@ -1,4 +1,4 @@
-"""Count the bigrams of a training corpus: ``python -m based_jax.evals.bigrams --data stdlib --out FILE``.
+"""Count the bigrams of a training corpus: ``based-jax eval bigrams --data stdlib --out FILE``.
 
 The stream is that of training, ``EOT d1 EOT d2 ... dn EOT``, so every pair of an input and its target counts
 once. Documents are counted separately (``EOT d EOT``), so merging the counts of several files gives the same
@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
@@ -21,19 +21,20 @@ from based_jax.data import Tokenizer
 from based_jax.evals.bigrams.counter import SMALLEST_MEMORY, BigramCounter
 from based_jax.evals.bigrams.table import BigramTable, merge_tables
 from based_jax.evals.options import expect_positive
-from based_jax.evals.progress import interruptible, progress
+from based_jax.evals.progress import progress
 from based_jax.evals.text import Stretches, TextOptions, open_text, text_tokenizer
 from based_jax.files import read_json
+from based_jax.stop_request import StopRequest
 from based_jax.validate import expect
 from based_jax.whole_file import whole_file
 
-PROG = "python -m based_jax.evals.bigrams"
+PROG = "based-jax eval bigrams"
 GIB = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Count how often each pair of neighbouring tokens occurs, for the slices of evals.perplexity.
+    """Count how often each pair of neighbouring tokens occurs, for the slices of eval perplexity.
 
     After an interruption or kill, the same command resumes from OUT.partial.
     """
@@ -80,9 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         table = merge_tables(list(map(BigramTable.load, options.merge)), options.out, None, memory_bytes)
     else:
         tokenizer = text_tokenizer(options.text, options.tokenizer)
-        with interruptible() as interrupted:
-            limits = {"memory_bytes": memory_bytes, "save_every": options.save_every}
-            table = count(options.text, tokenizer, options.out, **limits, interrupted=interrupted)
+        with StopRequest("this document", "run the same command to resume from the last save") as request:
+            limits: Any = {"memory_bytes": memory_bytes, "save_every": options.save_every}
+            limits["interrupted"] = lambda: request.signal is not None
+            table = count(options.text, tokenizer, options.out, **limits)
         if table is None:
             print(
                 f"interrupted: run the same command to resume from {_scratch(options.out)}", file=sys.stderr

@@ -1,1 +1,0 @@
-"""Measure distances between repeated bigrams: ``python -m based_jax.evals.distances``."""
