@@ -28,7 +28,7 @@ $(VENV)/.installed-%: pyproject.toml
 	@touch $@
 
 demo: $(VENV)/.installed-plot ## train based-tiny on Python's own source, sample from it, plot the loss
-	$(BIN)/python -m train.demo --workdir runs/demo
+	$(BIN)/based-jax train demo --workdir runs/demo
 
 VERSION = -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 

@@ -19,17 +19,16 @@ USAGE = f"""{CONSOLE} NAME [flags], where NAME is one of these; each explains it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first one or two words name; return its exit status."""
+    """Run the command that the first one or two words name, ``_`` as ``-``; return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["--version"]:
         print(based_jax.__version__)
         return 0
     known = console_commands(Path(__file__).parent)
     for count in (2, 1):
-        name = " ".join(words[:count])
+        name = " ".join(words[:count]).replace("_", "-")
         if name in known:
-            sys.argv = [f"{CONSOLE} {name}", *words[count:]]  # what messages begin with
-            run(sys.argv[0], functools.partial(_main_of(known[name][0]), words[count:]))
+            run(f"{CONSOLE} {name}", functools.partial(_main_of(known[name][0]), words[count:]))
     group = "".join(word for word in words[:1] if not word.startswith("-"))
     inside = {name: text for name, (_, text) in known.items() if not group or name.split()[0] == group}
     if inside and words[bool(group) :] in ([], ["-h"], ["--help"]):

@@ -39,7 +39,7 @@ def parse(
     Args:
         options: dataclass whose field docstrings become the help texts.
         argv: flags; None takes the process's own.
-        prog: name of the command, as in ``python -m train.lm``.
+        prog: name of the command, as in ``based-jax train lm``.
         default: values of the flags that are not given, instead of the dataclass's own.
         groups: title -> fields, to group the flags in the help.
         pairs: whether a switch ``--x`` comes with its opposite, ``--no-x``.
@@ -47,7 +47,6 @@ def parse(
     Raises:
         SystemExit: status 0 after --help, 2 after a wrong flag (one line on stderr).
     """
-    prog = name_of(prog)
     if groups is not None and {"-h", "--help"} & set(sys.argv[1:] if argv is None else argv):
         print(grouped_help(prog, cast(type, options), groups))
         raise SystemExit(0)
@@ -99,7 +98,7 @@ def run(prog: str, main: Callable[[], int | None], *, cached: bool = True) -> No
         fail(prog, str(error) or type(error).__name__)
     except KeyboardInterrupt:
         # Exit at once: the interpreter would wait for a compilation in another thread, and crash.
-        print(f"{name_of(prog)}: interrupted", file=sys.stderr)
+        print(f"{prog}: interrupted", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(130)
@@ -108,13 +107,8 @@ def run(prog: str, main: Callable[[], int | None], *, cached: bool = True) -> No
 
 def fail(prog: str, message: str, status: int = 2) -> NoReturn:
     """Print `message` in one line on stderr and exit."""
-    print(f"{name_of(prog)}: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{prog}: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)
-
-
-def name_of(prog: str) -> str:
-    """Return a command's displayed name: `prog`, or the words with which the console command started it."""
-    return sys.argv[0] if sys.argv[0].startswith(f"{CONSOLE} ") else prog
 
 
 def one_line(error: BaseException) -> str:

@@ -37,7 +37,7 @@ def console_commands(root: Path) -> dict[str, tuple[str, str]]:
     found = {}
     for group, folder in _GROUPS.items():
         for path in sorted([*(root / folder).glob("*.py"), *(root / folder).glob("*/__main__.py")]):
-            name = path.parent.name if path.stem == "__main__" else path.stem
+            name = (path.parent.name if path.stem == "__main__" else path.stem).replace("_", "-")
             text = path.read_text(encoding="utf-8")
             if path != root / "__main__.py" and _HAS_MAIN.search(text):
                 parts = path.relative_to(root).with_suffix("").parts

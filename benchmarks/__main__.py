@@ -47,7 +47,7 @@ COMMANDS = {
     "startup": Command("models.startup", "Startup", "time of imports, initial parameters and a first step"),
     "static": Command("gpu.static.command", "Static", "what whole models need on a GPU, without one"),
     "tokenize": Command(
-        "data.tokenize", "Tokenize", "speed and memory of train.tokenize, against the tokenizers library"
+        "data.tokenize", "Tokenize", "speed and memory of train tokenize, against the tokenizers library"
     ),
     "train": Command("models.train", "Train", "training speed of language models, against torch"),
     "tune": Command("gpu.tune", "Tune", "the fastest block sizes of the kernels on this GPU"),

@@ -58,7 +58,7 @@ class Block:
         for row in rows:  # the models of a job are trained at the same time
             jobs[row["job"]] = max(jobs.get(row["job"], 0.0), row.get("seconds") or 0.0)
         minutes = sum(jobs.values()) / 60
-        typed = f"python -m based_jax.experiments.{facts['study']} --scale {facts['scale']}"
+        typed = f"based-jax experiments {facts['study'].replace('_', '-')} --scale {facts['scale']}"
         link = posixpath.relpath(f"results/{self.results}/results.jsonl", posixpath.dirname(self.page))
         caption = (
             f"`{typed}` made it: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes added up "

@@ -277,11 +277,11 @@ def commands_page() -> str:
     speed = [[f"`python -m benchmarks {name}`", command.purpose] for name, command in BENCHMARKS.items()]
     return _page(
         "Commands",
-        "This page lists every command of the library. `--help` explains "
-        "a command's flags, units and defaults:",
-        "```\nbased-jax generate --help\npython -m based_jax.generate --help    # the same command\n```",
-        "After installation the first form runs in any directory. The second form does the same; "
-        "`python -m train...` needs a checkout.",
+        "This page lists every command of the library. `--help` explains a command's flags, units and "
+        "defaults:",
+        "```\nbased-jax generate --help\n```",
+        "An underscore in a name stands for a hyphen. `python -m` with the module in the table runs the same "
+        "command; `python -m train.lm` and its neighbours need a checkout.",
         "A wrong flag, path or value ends the command with one line on stderr and exit status 2. Long "
         "commands show their progress, and Ctrl-C saves the work.",
         _table(["command", "module", "what it does"], rows),
@@ -293,7 +293,7 @@ def commands_page() -> str:
 
 def _runnable(module: str) -> str:
     module = module.removesuffix(".__main__").replace("based_jax.training.commands", "train")
-    return f"python -m {module}"
+    return module
 
 
 PAGES: dict[str, Callable[[], str]] = {

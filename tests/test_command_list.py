@@ -29,7 +29,13 @@ def test_every_command_in_a_process(name):
     """Its last lines: arguments come from the shell, errors go to it as one line and the status."""
     done = run_module(name, "--no-such-flag")
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert done.stderr.splitlines()[-1].startswith(f"python -m {name}: ")
+    known = command_list.console_commands(ROOT / "based_jax")
+    console = {
+        module.replace("based_jax.training.commands", "train"): words for words, (module, _) in known.items()
+    }
+    words = console.get(name, console.get(f"{name}.__main__"))
+    expected = f"based-jax {words}: " if words else f"python -m {name}: "
+    assert done.stderr.splitlines()[-1].startswith(expected)
     assert "Traceback" not in done.stderr
 
 
@@ -75,8 +81,8 @@ def test_the_console_command_runs_every_command():
     known = command_list.console_commands(ROOT / "based_jax")
     names = ["convert", "export", "generate", "profile", "serve"]
     names += [f"train {name}" for name in ("lm", "mqar", "synthetic", "classify", "demo", "replay")]
-    names += [f"eval {name}" for name in ("perplexity", "recall", "lm_eval")]
-    names += [f"experiments {name}" for name in ("mqar_tradeoff", "mqar_pairs", "tasks")]
+    names += [f"eval {name}" for name in ("perplexity", "recall", "lm-eval")]
+    names += [f"experiments {name}" for name in ("mqar-tradeoff", "mqar-pairs", "tasks")]
     assert set(names) <= set(known)
     assert not {"published", "based_jax"} & set(known)
     for name, (module, purpose) in known.items():
@@ -121,7 +127,13 @@ def test_an_unknown_command_is_one_line(words, message, capsys, monkeypatch):
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["train lm", "eval perplexity", "experiments mqar_pairs"])
+def test_an_underscore_stands_for_a_hyphen(capsys, monkeypatch):
+    status, _, error = run_console(capsys, monkeypatch, "experiments", "mqar_pairs", "--no-such-flag")
+    assert status == 2
+    assert error.startswith("based-jax experiments mqar-pairs: ")
+
+
+@pytest.mark.parametrize("name", ["train lm", "eval perplexity", "experiments mqar-pairs"])
 def test_messages_begin_with_the_words_that_started_the_command(name, capsys, monkeypatch):
     status, out, error = run_console(capsys, monkeypatch, *name.split(), "--no-such-flag")
     assert (status, out) == (2, "")

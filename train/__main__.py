@@ -1,8 +1,8 @@
-"""List the commands: ``python -m train``."""
+"""List the commands: ``based-jax train``."""
 
 from based_jax import command_list
 
-REMARKS = """A first run, in minutes: python -m train.lm --preset based-tiny --data stdlib --steps 1000
+REMARKS = """A first run, in minutes: based-jax train lm --preset based-tiny --data stdlib --steps 1000
 --workdir runs/first. docs/training.md explains it."""
 
 if __name__ == "__main__":

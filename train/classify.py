@@ -1,4 +1,4 @@
-"""Classify sequences: ``python -m train.classify --checkpoint runs/dna --data DIR --workdir runs/a``."""
+"""Classify sequences: ``based-jax train classify --checkpoint runs/dna --data DIR --workdir runs/a``."""
 
 from based_jax import command
 from based_jax.training.commands.classify import PROG, main

@@ -1,4 +1,4 @@
-"""Train a language model: ``python -m train.lm --preset based-tiny --data stdlib --workdir runs/a``."""
+"""Train a language model: ``based-jax train lm --preset based-tiny --data stdlib --workdir runs/a``."""
 
 from based_jax import command
 from based_jax.training.commands.lm import PROG, main

@@ -1,4 +1,4 @@
-"""Train on multi-query associative recall: ``python -m train.mqar --mixer based --workdir runs/recall``."""
+"""Train on multi-query associative recall: ``based-jax train mqar --mixer based --workdir runs/recall``."""
 
 from based_jax import command
 from based_jax.training.commands.mqar import PROG, main

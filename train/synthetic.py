@@ -1,4 +1,4 @@
-"""Train on a synthetic task: ``python -m train.synthetic --task forgetting --mixer based``."""
+"""Train on a synthetic task: ``based-jax train synthetic --task forgetting --mixer based``."""
 
 from based_jax import command
 from based_jax.training.commands.synthetic import PROG, main

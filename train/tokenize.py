@@ -1,4 +1,4 @@
-"""Tokenize text into shards: ``python -m train.tokenize --data a.jsonl --tokenizer byte --out DIR``."""
+"""Tokenize text into shards: ``based-jax train tokenize --data a.jsonl --tokenizer byte --out DIR``."""
 
 from based_jax import command
 from based_jax.training.commands.tokenize import PROG, main

@@ -1,4 +1,4 @@
-"""Convert a language model's directory: ``python -m based_jax.convert SRC DST``.
+"""Convert a language model's directory: ``based-jax convert SRC DST``.
 
 SRC is a directory or a hub id, in the authors' form or ours; config.json, the weights, a model card and SRC's
 tokenizer files are written to DST, or uploaded if DST is ``hf:owner/name``. See `pretrained` for the forms.
@@ -32,7 +32,7 @@ from based_jax.phases import phase
 from based_jax.typing import Params
 from based_jax.validate import expect
 
-PROG = "python -m based_jax.convert"
+PROG = "based-jax convert"
 HUB = "hf:"
 
 
@@ -52,7 +52,7 @@ class Options:
     license: str | None = None
     """for the model card: the hub's identifier of a license, such as apache-2.0"""
     results: str | None = None
-    """for the model card: comma-separated files from --json of based_jax.evals.recall or perplexity"""
+    """for the model card: comma-separated files from --json of eval recall or perplexity"""
     private: bool = False
     """make a new hub repository private; default: the account's setting"""
 

@@ -169,7 +169,7 @@ def read_measurements(path: Path) -> list[Measurement]:
         data, found = Path(content["info"]["data"]).name, content["slices"]["all"]
         return [Measurement(data, "perplexity", found["perplexity"], f"{found['tokens']:,} tokens")]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        expected = "what --json of based_jax.evals.recall or based_jax.evals.perplexity writes"
+        expected = "what --json of eval recall or eval perplexity writes"
         raise ValueError(f"results = {str(path)!r}: expected {expected}") from error
 
 

@@ -1,4 +1,4 @@
-"""The papers' evaluations, each a command: ``python -m based_jax.evals.NAME``; and a model's recall card."""
+"""The papers' evaluations, each a command: ``based-jax eval NAME``; and a model's recall card."""
 
 from based_jax.evals.card.recall_card import recall_card as recall_card
 from based_jax.evals.card.store import write_recall_card as write_recall_card

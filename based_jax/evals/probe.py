@@ -1,4 +1,4 @@
-"""Probe recall in any model's vocabulary: ``python -m based_jax.evals.probe --checkpoint DIR``.
+"""Probe recall in any model's vocabulary: ``based-jax eval probe --checkpoint DIR``.
 
 The model reads rows of `data.tasks.RecallProbe`: key-value pairs of random tokens, then the keys again
 between copies of one filler token. The perplexity of the values at the repeated keys (the AR tokens) measures
@@ -30,7 +30,7 @@ from based_jax.plot import Line, Panel
 from based_jax.typing import Int
 from based_jax.validate import expect
 
-PROG = "python -m based_jax.evals.probe"
+PROG = "based-jax eval probe"
 PAIRS = (16, 32, 64, 128, 256)
 """Numbers of pairs in the paper's figure."""
 

@@ -1,4 +1,4 @@
-"""Open the text of an evaluation, with the flags of ``train.lm``, one file or shard after the other."""
+"""Open the text of an evaluation, with the flags of ``train lm``, one file or shard after the other."""
 
 import dataclasses
 import hashlib
@@ -35,17 +35,17 @@ class TextOptions:
 
     data: str | None = None
     """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], or tokens:DIR for
-    the output of train.tokenize: its held-out split, or for counting bigrams its training split"""
+    the output of train tokenize: its held-out split, or for counting bigrams its training split"""
     include: str | None = None
-    """also read these files, whatever their suffix, e.g. '*.rst,README', as given to train.lm"""
+    """also read these files, whatever their suffix, e.g. '*.rst,README', as given to train lm"""
     part: Literal["all", "train", "held_out"] = "all"
-    """all documents, or one split of train.lm; for tokens:DIR always one split"""
+    """all documents, or one split of train lm; for tokens:DIR always one split"""
     held_out: float = 0.02
-    """share of held-out documents, as given to train.lm"""
+    """share of held-out documents, as given to train lm"""
     held_out_bytes: int = 262144
-    """maximum bytes of held-out text, as given to train.lm"""
+    """maximum bytes of held-out text, as given to train lm"""
     held_out_names: str | None = None
-    """names of held-out files or records, as given to train.lm"""
+    """names of held-out files or records, as given to train lm"""
 
     def __str__(self) -> str:
         return str(self.data) if self.part == "all" else f"{self.data} ({self.part})"

@@ -1,4 +1,4 @@
-"""Define a job: a model of a study, trained with each learning rate of its grid by one `train.mqar`."""
+"""Define a job: a model of a study, trained with each learning rate of its grid by one `train mqar`."""
 
 import re
 import sys
@@ -53,7 +53,7 @@ class Job:
     def line(self) -> str:
         """The command line to type."""
         command = self.trainer[-1].rpartition(".")[2]
-        return " ".join([f"python -m train.{command}", *self.arguments])
+        return " ".join([f"based-jax train {command}", *self.arguments])
 
 
 def of_families(jobs: Sequence[J], families: str | None) -> list[J]:

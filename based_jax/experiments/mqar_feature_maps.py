@@ -1,6 +1,6 @@
 """Study recall by feature map of linear attention, against state and parameters: Based, Figure 3.
 
-``python -m based_jax.experiments.mqar_feature_maps --scale smoke|cpu|paper --out DIR``
+``based-jax experiments mqar-feature-maps --scale smoke|cpu|paper --out DIR``
 """
 
 from collections.abc import Iterable

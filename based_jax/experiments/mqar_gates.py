@@ -4,7 +4,7 @@ All training examples have the fewest pairs of these studies. For gated convolut
 feature map AllPoly one setting changes at a time: steps, examples, learning rate, width. The others have more
 steps only.
 
-``python -m based_jax.experiments.mqar_gates --scale smoke|cpu|paper --out DIR``
+``based-jax experiments mqar-gates --scale smoke|cpu|paper --out DIR``
 """
 
 from itertools import product

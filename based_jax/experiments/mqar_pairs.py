@@ -1,6 +1,6 @@
 """Study recall by the number of pairs, and by Hyena's heads: Zoology, Figures 6 and 7.
 
-``python -m based_jax.experiments.mqar_pairs --scale smoke|cpu|paper --out DIR``
+``based-jax experiments mqar-pairs --scale smoke|cpu|paper --out DIR``
 """
 
 from collections.abc import Iterator, Sequence

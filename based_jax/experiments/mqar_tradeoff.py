@@ -1,6 +1,6 @@
 """Study recall against the size of the state: Based, Figure 2, and Figure 8 with sparse approximations.
 
-``python -m based_jax.experiments.mqar_tradeoff --scale smoke|cpu|paper --out DIR``
+``based-jax experiments mqar-tradeoff --scale smoke|cpu|paper --out DIR``
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
 """Study recall by width: Zoology, Figure 2, mixers above and input-dependent variants of BaseConv below.
 
-``python -m based_jax.experiments.mqar_width --scale smoke|cpu|paper --out DIR``
+``based-jax experiments mqar-width --scale smoke|cpu|paper --out DIR``
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Study recall by the window, alone and after Taylor linear attention: Based, Figure 1, centre.
 
-``python -m based_jax.experiments.mqar_window --scale smoke|cpu|paper --out DIR``
+``based-jax experiments mqar-window --scale smoke|cpu|paper --out DIR``
 """
 
 from collections.abc import Iterable

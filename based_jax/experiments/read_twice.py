@@ -1,6 +1,6 @@
 """Study what repeating the context and asking first do for recall ("Just read twice", 2407.05483).
 
-``python -m based_jax.experiments.read_twice --scale smoke|cpu|paper --out DIR``
+``based-jax experiments read-twice --scale smoke|cpu|paper --out DIR``
 
 Two of many values are asked for. The forms of a row:
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import platform
+import re
 import signal
 import sys
 import time
@@ -83,7 +84,7 @@ def run_command(
     if flags.dry_run:
         print("\n".join(job.line for job in jobs))
         return 0
-    out = flags.out or Path("runs") / f"{prog.rpartition('.')[2]}-{flags.scale}"
+    out = flags.out or Path("runs") / f"{re.split('[ .]', prog)[-1].replace('-', '_')}-{flags.scale}"
     with sole_writer(out):
         return run(flags, jobs, out)
 
@@ -211,4 +212,4 @@ def run(study: Study) -> None:
 
 
 def _typed(study: Study) -> str:
-    return f"python -m based_jax.experiments.{study.name}"
+    return f"based-jax experiments {study.name.replace('_', '-')}"

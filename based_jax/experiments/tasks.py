@@ -1,6 +1,6 @@
 """Study which mixers learn the synthetic tasks other than MQAR (Zoology's code).
 
-``python -m based_jax.experiments.tasks --scale smoke|cpu|paper --out DIR``
+``based-jax experiments tasks --scale smoke|cpu|paper --out DIR``
 """
 
 import sys

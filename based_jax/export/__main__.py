@@ -1,4 +1,4 @@
-"""Export a language model: ``python -m based_jax.export --checkpoint DIR``."""
+"""Export a language model: ``based-jax export --checkpoint DIR``."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from based_jax.generate.weights import decoding_weights
 from based_jax.phases import phase
 from based_jax.validate import expect
 
-PROG = "python -m based_jax.export"
+PROG = "based-jax export"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Continue a text: ``python -m based_jax.generate --checkpoint DIR --prompt TEXT``."""
+"""Continue a text: ``based-jax generate --checkpoint DIR --prompt TEXT``."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from based_jax.generate.weights import decoding_weights
 from based_jax.phases import phase
 from based_jax.validate import expect, expect_integer
 
-PROG = "python -m based_jax.generate"
+PROG = "based-jax generate"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Count a model's parameters, floating-point operations and state by tracing, without running it.
 
-``python -m based_jax.profile --preset NAME --length N``
+``based-jax profile --preset NAME --length N``
 """
 
 from based_jax.profile.operations import Operations, count_operations

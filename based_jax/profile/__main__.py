@@ -1,4 +1,4 @@
-"""Count a model's costs, layer by layer: ``python -m based_jax.profile --preset NAME --length N``."""
+"""Count a model's costs, layer by layer: ``based-jax profile --preset NAME --length N``."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from based_jax.profile.training import training_operations
 from based_jax.published.flops import printed_tflops, training_flops
 from based_jax.validate import expect_ranges
 
-PROG = "python -m based_jax.profile"
+PROG = "based-jax profile"
 
 
 @dataclasses.dataclass(frozen=True)

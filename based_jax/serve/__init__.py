@@ -1,4 +1,4 @@
-"""Serve completions over HTTP in the format of OpenAI's API: ``python -m based_jax.serve``.
+"""Serve completions over HTTP in the format of OpenAI's API: ``based-jax serve``.
 
 Needs extra packages: ``pip install 'based-jax[serve]'``.
 """

@@ -1,4 +1,4 @@
-"""Serve a language model over HTTP: ``python -m based_jax.serve --checkpoint DIR``."""
+"""Serve a language model over HTTP: ``based-jax serve --checkpoint DIR``."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ from based_jax.validate import expect
 
 logger = logging.getLogger(__name__)
 
-PROG = "python -m based_jax.serve"
+PROG = "based-jax serve"
 
 PACKAGES = ("msgspec", "prometheus_client", "starlette", "uvicorn")
 
@@ -182,8 +182,7 @@ def require() -> None:
         try:
             __import__(package)
         except ImportError as error:
-            name = command.name_of(PROG)
-            raise ImportError(f"{name} needs {package}: pip install 'based-jax[serve]'") from error
+            raise ImportError(f"{PROG} needs {package}: pip install 'based-jax[serve]'") from error
 
 
 def read_keys(path: Path) -> tuple[str, ...]:

@@ -16,5 +16,5 @@
     mqar/               sweeps on synthetic tasks: all learning rates and seeds in one compiled program
     commands/           the command lines
 
-``based-jax train NAME`` runs a command; in a checkout ``python -m train.NAME`` does the same.
+``based-jax train NAME`` runs a command.
 """

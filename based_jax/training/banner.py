@@ -92,8 +92,8 @@ def describe_end(config: LMConfig, metrics: Mapping[str, float]) -> dict[str, st
         rows["held out"] = f"loss {loss:.4f} nats per token, {bits}perplexity {perplexity:.4f}"
     rows["model"] = str(config.workdir / "model")
     prompt = "ACGT" if config.tokenizer == "dna" else "def " if config.data == "stdlib" else "The "
-    rows["generate"] = f'python -m based_jax.generate --checkpoint {directory} --prompt "{prompt}"'
-    rows["serve"] = f"python -m based_jax.serve --checkpoint {directory}"
+    rows["generate"] = f'based-jax generate --checkpoint {directory} --prompt "{prompt}"'
+    rows["serve"] = f"based-jax serve --checkpoint {directory}"
     return rows
 
 

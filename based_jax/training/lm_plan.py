@@ -51,5 +51,5 @@ def _command_for(config: LMConfig, directory: Path) -> str:
         if recipe.shards and recipe.flags.get("data") == f"{TOKENS}{directory}":
             return recipe.shards
     tokenizer, out = shlex.quote(config.tokenizer or "byte"), shlex.quote(str(directory))
-    command = f"python -m train.tokenize --data TEXT --tokenizer {tokenizer}"
+    command = f"based-jax train tokenize --data TEXT --tokenizer {tokenizer}"
     return f"{command} --held-out-bytes {config.held_out_bytes} --out {out}"

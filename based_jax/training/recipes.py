@@ -1,9 +1,9 @@
-"""Read recipes: files of flags for `--recipe FILE` of `train.lm` and `train.synthetic`.
+"""Read recipes: files of flags for `--recipe FILE` of `train lm` and `train synthetic`.
 
 Flags are keys, with dashes or underscores, at the top of the file or in the table ``[flags]``. A file may
 also have `title`, `source`, `tokens`, `shards` and `remarks`, for readers. based_jax/recipes has one for each
 run of the papers; `--recipe recipes/NAME.toml` finds it from any directory. Those below
-recipes/synthetic are of `train.synthetic`.
+recipes/synthetic are of `train synthetic`.
 """
 
 import dataclasses

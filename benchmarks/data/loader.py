@@ -23,10 +23,10 @@ SHUFFLES = ("windows", "documents")
 
 @dataclass(frozen=True)
 class Loader:
-    """Rate of the data loader on random 16-bit tokens; start, memory and rate of `train.lm`.
+    """Rate of the data loader on random 16-bit tokens; start, memory and rate of `train lm`.
 
     The loader alone draws batches from one shard in memory and from shards in the page cache. Then
-    `python -m train.lm --preset based-tiny` runs on shards of each size, in its own process, with its
+    `based-jax train lm --preset based-tiny` runs on shards of each size, in its own process, with its
     programs already compiled.
     """
 
@@ -134,7 +134,7 @@ def text(report: dict[str, Any]) -> str:
     return tables.blocks(
         f"The loader alone, batches of {batch}; {tables.ran_on(report)}:",
         tables.table(_ALONE, (_loader_cells(row) for row in rows if row["kind"] == "loader"), left=3),
-        f"`train.lm --preset based-tiny` on shards, {settings['steps']} steps:",
+        f"`train lm --preset based-tiny` on shards, {settings['steps']} steps:",
         tables.table(_RUNS, (_run_cells(row, least) for row in runs), left=0),
     )
 

@@ -63,7 +63,7 @@ def tokens_per_second(batches: Iterator[Batch], seconds: float) -> float:
 
 
 def train(data: Path, workdir: Path, steps: int) -> dict[str, Any]:
-    """Run ``train.lm`` on shards in its own process.
+    """Run ``train lm`` on shards in its own process.
 
     Returns:
         first_step_seconds: from the start of the process to the end of its first step.

@@ -1,4 +1,4 @@
-"""`tokenize`: measure speed and memory of ``train.tokenize``, compared with the tokenizers library alone."""
+"""`tokenize`: measure speed and memory of ``train tokenize``, compared with the tokenizers library alone."""
 
 import tempfile
 from dataclasses import dataclass

@@ -38,7 +38,7 @@ class Library:
 
 
 class Run(NamedTuple):
-    """Time and memory of a run of ``train.tokenize``."""
+    """Time and memory of a run of ``train tokenize``."""
 
     seconds: float
     """from the start of the process to its end, without the pauses"""
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 
 def tokenize(arguments: Sequence[str], library: Library, every: float, seconds: float) -> Run:
-    """Run ``train.tokenize`` in its own process, and pause it to measure the library.
+    """Run ``train tokenize`` in its own process, and pause it to measure the library.
 
     It is stopped after every `every` seconds for `seconds`, so that both see the same noise.
 

@@ -39,7 +39,7 @@ class Overview:
     """Draw recall against the size of the state and time against length, from results; measure nothing."""
 
     study: Path = Path("results/mqar/tradeoff")
-    """Directory of `python -m based_jax.experiments.mqar_tradeoff`."""
+    """Directory of `based-jax experiments mqar-tradeoff`."""
     json: Path = Path("benchmarks/results/cpu/ops.json")
     """A report of `python -m benchmarks ops`."""
     results: Path = Path()

@@ -16,7 +16,7 @@ Stages = dict[str, tuple[float, float]]
 """Stage -> seconds on the clock, and of all processors."""
 
 BATCH_SIZE = 16
-"""Rows of the training step, the default of `train.lm`."""
+"""Rows of the training step, the default of `train lm`."""
 
 
 def measure(case: str) -> Stages:

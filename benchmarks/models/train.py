@@ -44,7 +44,7 @@ AGREEMENT = 1e-5
 class Train(Sizes):
     """Training throughput and memory of small language models, on CPU in float32.
 
-    Whole steps of `python -m train.lm` (loss, gradients, clipping, AdamW) on random tokens, with its ways to
+    Whole steps of `based-jax train lm` (loss, gradients, clipping, AdamW) on random tokens, with its ways to
     save memory, and the same models in torch, if that is installed. All candidates of a model take turns.
     JAX and torch have to compute the same losses from the same parameters, or the exit status is 1.
     """

@@ -8,7 +8,7 @@ experiment on how close that is to attention on other inputs; this is one.
     approximations      dense: scores of few segments, their outputs' errors, the number of segments needed
     structured          the paper's inputs: are segments found, is attention exact, do the bounds hold
     drawn               errors against the number of segments for random inputs
-    training            a small language model, trained by ``train.lm``
+    training            a small language model, trained by ``train lm``
     heads               the same for its heads, on held-out text
     replaced            its loss with other attention in place of its own
     recovered           the same for the paper's Recover, on each text and head

@@ -1,4 +1,4 @@
-"""Train the language model whose heads are examined, with `train.lm`, once per directory."""
+"""Train the language model whose heads are examined, with `train lm`, once per directory."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from papers.hyper_self_attention.hyper_lm.jobs import MODELS, TRAINER, LMJob
 from papers.hyper_self_attention.hyper_lm.runs import LMRunner
 
 RECORD = "training.jsonl"
-"""File in a study's directory with `train.lm`'s results"""
+"""File in a study's directory with `train lm`'s results"""
 FRACTION = 0.02
 """Share of the documents held out from training"""
 

@@ -130,7 +130,7 @@ def _unprinted(directory: Path) -> list[str]:
         for run in runs_of(directory, study) if study not in STUDIES.values() else ():
             where = run.path.relative_to(directory)
             parts += [f"Ours, `--scale {run.scale}` (`{where}`). {run.study.about[run.scale]}:", _rows(run)]
-        command = f"python -m based_jax.experiments.{study} --scale paper"
+        command = f"based-jax experiments {study.replace('_', '-')} --scale paper"
         parts.append(f"```\n{command} --out results/{study.replace('_', '/', 1)}-paper\n```")
     return parts
 

@@ -52,7 +52,7 @@ class Options:
     max_tokens: int = 16_000_000
     """number of tokens of the data to use, from the start"""
     counts: Path | None = None
-    """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
+    """count file of the training data (eval bigrams); without it every repeat is an AR hit"""
     max_count: int = MAX_COUNT
     """largest training count of an AR hit's bigram"""
     stop_words: Path | None = None

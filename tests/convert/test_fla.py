@@ -223,7 +223,7 @@ class TestOtherForms:
 
     @pytest.mark.parametrize("case", ["gla hybrid", "mamba2"])
     def test_native(self, case, tmp_path, capsys):
-        """What `python -m based_jax.convert` writes loads again; fla's form is not written."""
+        """What `based-jax convert` writes loads again; fla's form is not written."""
         config = config_of(case)
         (tmp_path / "fla").mkdir()
         write(tmp_path / "fla", config, numpy_fla.drawn(config))

@@ -139,7 +139,7 @@ def test_flags_of_the_trainer():
     )
     words = "--mixer based:feature_dim=8 --d-model 64 --no-random-fill --positions"
     assert job.arguments == words.split()
-    assert job.line == f"python -m train.mqar {words}"
+    assert job.line == f"based-jax train mqar {words}"
     assert Job("B", "", "a,b", {}).arguments == ["--layers", "a,b"]
     assert job.name.startswith("based-d-64-")
     assert segments((64, 4, 100), (128, 8)) == "64:4:100,128:8"

@@ -185,7 +185,7 @@ def tiny():
 def test_a_study_to_its_end_and_again(tiny, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     assert study.main(tiny, [*out, "--dry-run"]) == 0
-    assert capsys.readouterr().out.count("python -m train.mqar") == 2
+    assert capsys.readouterr().out.count("based-jax train mqar") == 2
     assert study.main(tiny, out) == 1
     results = (tmp_path / "out" / "results.jsonl").read_text()
     records = [json.loads(line) for line in results.splitlines()]

@@ -1,4 +1,4 @@
-"""``python -m based_jax.export`` and the run.py that it leaves."""
+"""``based-jax export`` and the run.py that it leaves."""
 
 import json
 import sys

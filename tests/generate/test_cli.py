@@ -1,4 +1,4 @@
-"""``python -m based_jax.generate`` on a tiny byte-level model."""
+"""``based-jax generate`` on a tiny byte-level model."""
 
 import shutil
 from collections.abc import Callable

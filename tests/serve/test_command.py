@@ -1,4 +1,4 @@
-"""``python -m based_jax.serve``: one process, its signals, and what it says when it cannot serve."""
+"""``based-jax serve``: one process, its signals, and what it says when it cannot serve."""
 
 import os
 import re

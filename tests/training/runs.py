@@ -1,4 +1,4 @@
-"""Runs of ``python -m train.lm`` in processes of their own, and the files that they left."""
+"""Runs of ``based-jax train lm`` in processes of their own, and the files that they left."""
 
 import random
 import re

@@ -219,5 +219,5 @@ def test_bad_input_is_one_line_and_status_2(change, message, settings, tmp_path,
         run(classify.PROG, lambda: classify.main(given))
     assert exit_.value.code == 2
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("python -m train.classify: ")
+    assert last.startswith("based-jax train classify: ")
     assert message in last

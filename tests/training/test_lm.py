@@ -155,7 +155,7 @@ def test_more_steps_hold_the_final_rate(finished, tmp_path, capsys):
     found = re.search(r"held out +loss (\d+\.\d{4}) nats per token, \d+\.\d{4} bits per byte", end.out)
     assert found
     assert float(found[1]) == pytest.approx(lines[-1]["eval_loss"], abs=1e-4)
-    assert f"python -m based_jax.serve --checkpoint {copy}" in end.out
+    assert f"based-jax serve --checkpoint {copy}" in end.out
 
     with pytest.raises(ValueError, match="steps = 20: expected at least 26, those of the run so far"):
         lm.train(parse_run(lm.LMConfig, [*resume, "--steps", "20"], lm.PROG))
@@ -284,7 +284,7 @@ def test_bad_input_is_one_line_and_status_2(change, message, settings, tmp_path,
         run(lm.PROG, lambda: lm.main([*flags(settings, tmp_path), *change]))
     assert exit_.value.code == 2
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("python -m train.lm: ")
+    assert last.startswith("based-jax train lm: ")
     assert message in last
 
 

@@ -263,7 +263,7 @@ def test_a_plan_names_the_shards_or_how_to_make_them(from_shards, shards, tmp_pa
     missing = lm.LMConfig(workdir=tmp_path, data="tokens:a b=1,src=1", tokenizer="gpt2")
     assert plan_data(missing) == {
         "data": "tokens:a b: no token shards yet; src: text, to be read into memory",
-        "make them": "python -m train.tokenize --data TEXT --tokenizer gpt2 "
+        "make them": "based-jax train tokenize --data TEXT --tokenizer gpt2 "
         "--held-out-bytes 262144 --out 'a b'",
     }
     dna = write_shards(tmp_path / "dna", [["ACGT" * 20]], [["ACGT"]], NucleotideTokenizer())

@@ -342,6 +342,6 @@ def test_bad_input_is_one_line_and_status_2(flags, message, tmp_path, capsys):
         command.run(mqar.PROG, lambda: mqar.main([*flags, "--workdir", str(tmp_path)]))
     assert exit_.value.code == 2
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("python -m train.mqar: ")
+    assert last.startswith("based-jax train mqar: ")
     assert message in last
     assert not list(tmp_path.iterdir())

@@ -61,7 +61,7 @@ def test_other_numbers_are_status_1(run, tmp_path, capsys):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert replay.main(["--workdir", str(path.parent), "--step", "22"]) == 1
     error = capsys.readouterr().err
-    assert re.search(r"^python -m train.replay: loss was [\d.]+ and is [\d.]+ now$", error, re.MULTILINE)
+    assert re.search(r"^based-jax train replay: loss was [\d.]+ and is [\d.]+ now$", error, re.MULTILINE)
 
 
 @pytest.mark.release

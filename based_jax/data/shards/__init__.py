@@ -1,1 +1,1 @@
-"""Write and read token shards: a corpus tokenized to disk by ``python -m train.tokenize``."""
+"""Write and read token shards: a corpus tokenized to disk by ``based-jax train tokenize``."""

@@ -171,7 +171,7 @@ class Manifest:
         if not path.is_file():
             raise FileNotFoundError(
                 f"{directory}: expected token shards with a {FILE}; without it there are none, or "
-                "python -m train.tokenize has not finished: run it again with the same flags"
+                "based-jax train tokenize has not finished: run it again with the same flags"
             )
         content = read_json(path, max_bytes=MAX_BYTES)
         try:

@@ -35,7 +35,7 @@ Side: TypeAlias = Literal["train", "held_out"]
 
 _SAMPLE = 1 << 11  # tokens of each shard in the checksum
 _CHUNK = 1 << 21  # tokens searched for separators at once
-_OTHERWISE = "python -m train.tokenize --data {} makes token shards of other files"
+_OTHERWISE = "based-jax train tokenize --data {} makes token shards of other files"
 
 
 class _Cut(NamedTuple):

@@ -34,7 +34,7 @@ class TokenShards(TokenStream):
 
     @classmethod
     def open(cls, directory: str | Path, side: Literal["train", "held_out"] = "train") -> "TokenShards":
-        """Open a directory that ``python -m train.tokenize`` wrote.
+        """Open a directory that ``based-jax train tokenize`` wrote.
 
         Raises:
             FileNotFoundError: no such directory, an unfinished one, or a missing shard.

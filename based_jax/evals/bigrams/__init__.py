@@ -1,1 +1,1 @@
-"""Count the bigrams of a training corpus: ``python -m based_jax.evals.bigrams``."""
+"""Count the bigrams of a training corpus: ``based-jax eval bigrams``."""

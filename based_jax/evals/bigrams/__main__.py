@@ -1,4 +1,4 @@
-"""Count the bigrams of a training corpus: ``python -m based_jax.evals.bigrams --data stdlib --out FILE``.
+"""Count the bigrams of a training corpus: ``based-jax eval bigrams --data stdlib --out FILE``.
 
 The stream is that of training, ``EOT d1 EOT d2 ... dn EOT``, so every pair of an input and its target counts
 once. Documents are counted separately (``EOT d EOT``), so merging the counts of several files gives the same
@@ -28,13 +28,13 @@ from based_jax.stop_request import StopRequest
 from based_jax.validate import expect
 from based_jax.whole_file import whole_file
 
-PROG = "python -m based_jax.evals.bigrams"
+PROG = "based-jax eval bigrams"
 GIB = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Count how often each pair of neighbouring tokens occurs, for the slices of evals.perplexity.
+    """Count how often each pair of neighbouring tokens occurs, for the slices of eval perplexity.
 
     After an interruption or kill, the same command resumes from OUT.partial.
     """

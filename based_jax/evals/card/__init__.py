@@ -1,1 +1,1 @@
-"""Describe the recall of any causal model on one page: ``python -m based_jax.evals.card``."""
+"""Describe the recall of any causal model on one page: ``based-jax eval card``."""

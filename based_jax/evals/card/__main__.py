@@ -1,4 +1,4 @@
-"""Write the recall card of a checkpoint: ``python -m based_jax.evals.card --checkpoint DIR --out DIR``.
+"""Write the recall card of a checkpoint: ``based-jax eval card --checkpoint DIR --out DIR``.
 
 The output directory gets NAME.json, and index.html with every card in the directory, so that several models
 are compared by one command each.
@@ -21,7 +21,7 @@ from based_jax.evals.options import expect_positive
 from based_jax.evals.text import TextOptions, pack_text
 from based_jax.validate import expect
 
-PROG = "python -m based_jax.evals.card"
+PROG = "based-jax eval card"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Options:
     """Measure a model's recall: MQAR, AR hits, the probe, its state, and each kind of mixer switched off."""
 
     checkpoint: str
-    """pretrained directory, a run's directory (of train.lm or train.mqar), or a hub id"""
+    """pretrained directory, a run's directory (of train lm or train mqar), or a hub id"""
     out: Path
     """directory for NAME.json and index.html, which shows all cards in the directory"""
     name: str | None = None
@@ -43,7 +43,7 @@ class Options:
     filler: int = 0
     """token between the probe's queries"""
     text: str | None = None
-    """text in which AR hits are compared with other tokens: a file, or what --data of evals.perplexity takes;
+    """text in which AR hits are compared with other tokens: a file, or what --data of eval perplexity takes;
     default: a synthetic stream"""
     tokenizer: str | None = None
     """of the text: byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory, instead of
@@ -51,7 +51,7 @@ class Options:
     max_tokens: int = 100_000
     """number of tokens of the text to use, from the start"""
     counts: Path | None = None
-    """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
+    """count file of the training data (eval bigrams); without it every repeat is an AR hit"""
     batch_size: int | None = None
     """rows per call; affects only the speed"""
     seed: int = SEED

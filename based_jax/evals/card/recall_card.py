@@ -33,7 +33,7 @@ from based_jax.validate import UINT32_MAX, expect, expect_integer
 PAIRS = (2, 4, 8, 16, 32, 64)
 EXAMPLES = 100
 SEED = 1 << 31
-"""Outside the seeds from which `train.mqar` draws its data."""
+"""Outside the seeds from which `train mqar` draws its data."""
 
 CARRIES, BYPASSED = 0.5, 0.95
 """Shares of the accuracy that are left without a part: below the first it carries recall, above the second it

@@ -1,1 +1,1 @@
-"""Run tasks of lm-eval: ``python -m based_jax.evals.lm_eval``."""
+"""Run tasks of lm-eval: ``based-jax eval lm-eval``."""

@@ -1,4 +1,4 @@
-"""Run tasks of lm-eval: ``python -m based_jax.evals.lm_eval --checkpoint DIR --tasks hellaswag``."""
+"""Run tasks of lm-eval: ``based-jax eval lm-eval --checkpoint DIR --tasks hellaswag``."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ from based_jax.evals.options import as_text, expect_positive, write_json, write_
 from based_jax.evals.progress import progress
 from based_jax.validate import expect
 
-PROG = "python -m based_jax.evals.lm_eval"
+PROG = "based-jax eval lm-eval"
 
 BOOTSTRAP = 1000
 """Number of resamples for the standard error of metrics that are not means, such as a perplexity."""

@@ -1,1 +1,1 @@
-"""Measure perplexity by slice, from one record per token: ``python -m based_jax.evals.perplexity``."""
+"""Measure perplexity by slice, from one record per token: ``based-jax eval perplexity``."""

@@ -1,4 +1,4 @@
-"""Measure perplexity by slice: ``python -m based_jax.evals.perplexity --checkpoint DIR --data PATH``."""
+"""Measure perplexity by slice: ``based-jax eval perplexity --checkpoint DIR --data PATH``."""
 
 import dataclasses
 import logging
@@ -29,7 +29,7 @@ from based_jax.evals.text import TextOptions, pack_text
 from based_jax.stop_request import StopRequest
 from based_jax.validate import expect
 
-PROG = "python -m based_jax.evals.perplexity"
+PROG = "based-jax eval perplexity"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Options:
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute dtype; default: the checkpoint's"""
     counts: Path | None = None
-    """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
+    """count file of the training data (eval bigrams); without it every repeat is an AR hit"""
     max_count: int = MAX_COUNT
     """largest training count of an AR hit's bigram"""
     reference: str | None = None

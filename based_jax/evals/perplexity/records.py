@@ -124,7 +124,7 @@ def read_records(path: str | os.PathLike[str]) -> Records:
     info = (table.schema.metadata or {}).get(_KEY, b"")
     missing = sorted(_DTYPES.keys() - set(table.column_names))
     good = bool(info) and not missing and table.num_rows > 0
-    expect(good, "records", os.fspath(path), "a file written by --records of evals.perplexity")
+    expect(good, "records", os.fspath(path), "a file written by --records of eval perplexity")
     columns = {name: table[name].to_numpy().astype(dtype, copy=False) for name, dtype in _DTYPES.items()}
     count = table["count"].to_numpy() if "count" in table.column_names else None
     return Records(**columns, count=count, info=json.loads(info))

@@ -1,1 +1,1 @@
-"""Evaluate SWDE, FDA and SQuAD-completion by the authors' protocol: ``python -m based_jax.evals.recall``."""
+"""Evaluate SWDE, FDA and SQuAD-completion by the authors' protocol: ``based-jax eval recall``."""

@@ -1,4 +1,4 @@
-"""Measure recall: ``python -m based_jax.evals.recall --checkpoint DIR --task swde --data hub``."""
+"""Measure recall: ``based-jax eval recall --checkpoint DIR --task swde --data hub``."""
 
 import dataclasses
 import sys
@@ -27,7 +27,7 @@ from based_jax.published.recall import published
 from based_jax.typing import Params
 from based_jax.validate import expect
 
-PROG = "python -m based_jax.evals.recall"
+PROG = "based-jax eval recall"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Classify sequences: ``python -m train.classify --checkpoint runs/dna --data DIR --workdir runs/enhancers``.
+"""Classify sequences: ``based-jax train classify --checkpoint runs/dna --data DIR --workdir runs/enhancers``.
 
 Fine-tunes a language model, or trains one from scratch, as Based does on GenomicBenchmarks (Table 5). The run
-directory is laid out as by `train.lm`; ``model/`` holds the classifier (`based_jax.convert.classifier`) and
+directory is laid out as by `train lm`; ``model/`` holds the classifier (`based_jax.convert.classifier`) and
 results.json the accuracy on the test split.
 """
 
@@ -43,7 +43,7 @@ from based_jax.training.step import Batch, TrainState, build_programs, cross_ent
 from based_jax.typing import Array, Params
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
 
-PROG = "python -m train.classify"
+PROG = "based-jax train classify"
 
 _MAY_CHANGE = {"workdir", "tracking", "log_every", "checkpoint_every", "keep", "resume"}
 

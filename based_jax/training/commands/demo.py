@@ -20,7 +20,7 @@ from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.run.metrics import read_metrics
 from based_jax.validate import expect_range
 
-PROG = "python -m train.demo"
+PROG = "based-jax train demo"
 PROMPT = "class Parser:\n    def __init__(self, "
 
 

@@ -1,4 +1,4 @@
-"""Train a language model: ``python -m train.lm --preset based-tiny --data stdlib --workdir runs/a``.
+"""Train a language model: ``based-jax train lm --preset based-tiny --data stdlib --workdir runs/a``.
 
 The run directory holds config.json, metrics.jsonl, events/ (TensorBoard), checkpoints/ (Orbax) and, at the
 end, model/ (safetensors and tokenizer, for `based_jax.generate` and `bj.load_pretrained`).
@@ -49,7 +49,7 @@ from based_jax.training.run.launches import record_launch
 from based_jax.training.step import Programs, TrainState, build_programs
 from based_jax.validate import expect
 
-PROG = "python -m train.lm"
+PROG = "based-jax train lm"
 
 # Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
 # schedule stays the same up to the old end.

@@ -1,13 +1,13 @@
-"""Train on multi-query associative recall: ``python -m train.mqar --mixer based --learning-rates 1e-3,3e-3``.
+"""Train on multi-query associative recall: ``based-jax train mqar --mixer based --learning-rates 1e-3,3e-3``.
 
-The older name of `train.synthetic`, whose default task is this one.
+The older name of `train synthetic`, whose default task is this one.
 """
 
 from collections.abc import Sequence
 
 from based_jax.training.commands import synthetic
 
-PROG = "python -m train.mqar"
+PROG = "based-jax train mqar"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

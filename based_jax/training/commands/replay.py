@@ -1,4 +1,4 @@
-"""Replay one step of a run: ``python -m train.replay --workdir runs/a --step 1234``.
+"""Replay one step of a run: ``based-jax train replay --workdir runs/a --step 1234``.
 
 Starts from the newest checkpoint before the step (from scratch if there is none) and repeats the run's steps
 up to it; on the same machine this gives bitwise identical numbers. Prints the step's loss, the norms of all
@@ -29,7 +29,7 @@ from based_jax.training.step import TrainState
 from based_jax.typing import Params
 from based_jax.validate import expect
 
-PROG = "python -m train.replay"
+PROG = "based-jax train replay"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("metrics.jsonl has no line of this step to compare with")
         return 0
     for name, (was, now) in found.differences.items():
-        print(f"{command.name_of(PROG)}: {name} was {was!r} and is {now!r} now", file=sys.stderr)
+        print(f"{PROG}: {name} was {was!r} and is {now!r} now", file=sys.stderr)
     if not found.differences:
         print("loss and grad_norm are those of metrics.jsonl, bit for bit")
     return 1 if found.differences else 0

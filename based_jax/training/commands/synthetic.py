@@ -1,4 +1,4 @@
-"""Train on a synthetic task: ``python -m train.synthetic --task forgetting --mixer based --epochs 8``.
+"""Train on a synthetic task: ``based-jax train synthetic --task forgetting --mixer based --epochs 8``.
 
 `--task` is one of `based_jax.data.tasks.TASKS`, by default multi-query associative recall. One compiled
 program (`based_jax.training.mqar`) trains all learning rates and seeds at once, with the recipe of Zoology's
@@ -40,7 +40,7 @@ from based_jax.training.run.checkpoints import say_once
 from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import expect, expect_choice, expect_ranges
 
-PROG = "python -m train.synthetic"
+PROG = "based-jax train synthetic"
 
 # Settings that may change on resuming.
 _MAY_CHANGE = {"workdir", "tracking", "log_every", "recipe"}

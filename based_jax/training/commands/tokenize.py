@@ -1,4 +1,4 @@
-"""Tokenize text into shards on disk: ``python -m train.tokenize --data stdlib --tokenizer byte --out DIR``.
+"""Tokenize text into shards on disk: ``based-jax train tokenize --data stdlib --tokenizer byte --out DIR``.
 
 The text is streamed, so memory does not grow with it. After an interruption the same command resumes.
 """
@@ -19,7 +19,7 @@ from based_jax.stop_request import StopRequest
 from based_jax.training.run.progress import clock, short
 from based_jax.validate import expect, expect_range, expect_ranges
 
-PROG = "python -m train.tokenize"
+PROG = "based-jax train tokenize"
 HELD_OUT_BYTES = 4 << 20
 """Default limit of held-out text, about a million GPT-2 tokens: each evaluation reads all of it."""
 _SECONDS = 20.0  # between progress lines where there is no terminal
@@ -27,7 +27,7 @@ _SECONDS = 20.0  # between progress lines where there is no terminal
 
 @dataclasses.dataclass(frozen=True)
 class TokenizeConfig:
-    """Tokenize text into shards that train.lm reads in place."""
+    """Tokenize text into shards that train lm reads in place."""
 
     data: tuple[str, ...]
     """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx (with NAME.bin), or
@@ -139,5 +139,5 @@ def summary(out: Path, manifest: Manifest, left_out: Mapping[str, int]) -> str:
     lines.append(f"skipped: {describe_counts(manifest.skipped) or 'nothing'}")
     if left_out:
         lines.append(f"not read: {describe_not_read(left_out)}")
-    lines.append(f"next: python -m train.lm --data tokens:{out} --workdir runs/{out.resolve().name}")
+    lines.append(f"next: based-jax train lm --data tokens:{out} --workdir runs/{out.resolve().name}")
     return "\n".join(lines)

@@ -17,7 +17,6 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from based_jax.command import name_of
 from based_jax.validate import expect, expect_ranges
 
 # Variables that schedulers set in each process: the number of processes, the index of this one, and for SLURM
@@ -84,7 +83,7 @@ def together(prog: str) -> Iterator[None]:
         if jax.process_count() == 1:
             raise
         process = f"process {jax.process_index()} of {jax.process_count()}"
-        message = f"{name_of(prog)}: {process}: {error or type(error).__name__}"
+        message = f"{prog}: {process}: {error or type(error).__name__}"
         os.write(2, f"{' '.join(message.split())[:2000]}\n".encode())
         os._exit(2)
 

@@ -58,7 +58,7 @@ def squared_error(answers: Answers, targets: Int[Array, "..."]) -> Float[Array, 
 
 
 LABEL_LOSSES = {"cross_entropy": cross_entropy, "mse": squared_error}
-"""Losses of a label by the names of `train.synthetic --loss`; "mse" needs a fixed head."""
+"""Losses of a label by the names of `train synthetic --loss`; "mse" needs a fixed head."""
 
 
 @jax.tree_util.register_dataclass

@@ -1,4 +1,4 @@
-"""Define the grid: every contender of both benchmarks, by learning rate and seed, as lines of `train.lm`."""
+"""Define the grid: every contender of both benchmarks, by learning rate and seed, as lines of `train lm`."""
 
 import sys
 from collections.abc import Mapping, Sequence

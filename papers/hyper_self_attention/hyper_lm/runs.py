@@ -1,4 +1,4 @@
-"""Run a study's processes: `train.lm` writes metrics, and each run becomes one record."""
+"""Run a study's processes: `train lm` writes metrics, and each run becomes one record."""
 
 import json
 import math

@@ -119,7 +119,7 @@ def test_the_tokenizer_has_to_be_named(directory):
             [[1, 2], [3, 4]],
             r"last ids of documents = \(2, 4\): expected 256.*train\.tokenize",
         ),
-        ([[1, 2, 256]], r"a\.idx, documents = 1: expected at least 2; python -m train\.tokenize"),
+        ([[1, 2, 256]], r"a\.idx, documents = 1: expected at least 2; based-jax train tokenize"),
     ],
 )
 def test_what_is_no_such_stream_is_refused(tmp_path, documents, message):

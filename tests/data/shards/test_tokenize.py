@@ -143,7 +143,7 @@ def test_finished_and_other_settings(tmp_path, capsys):
     before = _contents(out)
     again = run_here(PROG, main, argv, capsys)
     assert again.status == 0
-    assert f"next: python -m train.lm --data tokens:{out} --workdir runs/out" in again.out
+    assert f"next: based-jax train lm --data tokens:{out} --workdir runs/out" in again.out
     assert "not read" not in again.out
     ended = run_here(PROG, main, [*argv, "--shard-tokens", 5], capsys)
     assert ended.status == 2
