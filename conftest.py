@@ -119,13 +119,12 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--core"):
-        later = [any(map(item.get_closest_marker, ("release", "slow"))) for item in items]
-        config.hook.pytest_deselected(items=[item for item, out in zip(items, later, strict=True) if out])
-        items[:] = [item for item, out in zip(items, later, strict=True) if not out]
+    core, slow = config.getoption("--core"), config.getoption("--run-slow")
+    later = ("release", "slow") if core else () if slow else ("slow",)
+    out = [any(map(item.get_closest_marker, later)) for item in items]
+    config.hook.pytest_deselected(items=[item for item, is_out in zip(items, out, strict=True) if is_out])
+    items[:] = [item for item, is_out in zip(items, out, strict=True) if not is_out]
     for item in items:
-        if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
-            item.add_marker(pytest.mark.skip(reason="slow; run with --run-slow"))
         if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
             item.add_marker(pytest.mark.skip(reason="no GPU"))
 

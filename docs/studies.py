@@ -10,16 +10,16 @@ below results/, and a function from the study's rows to Markdown. The rows are t
 job with its best learning rate only (`based_jax.experiments.results.best`). `grid` makes such functions, and
 `ranges` is one:
 
-    "mqar_window": Block("recall.md", "mqar/window", grid("family", "window")),
-    "mqar_width": Block("recall.md", "mqar/width", grid("family", "d_model")),
-    "mqar_pairs": Block("recall.md", "mqar/pairs", grid("family", "pairs")),
-    "mqar_feature_maps": Block("recall.md", "mqar/feature_maps", states("64")),
-    "mqar_pairs": Block("recall.md", "mqar/pairs", grid("family", "pairs", where={"d_model": 64})),
+    "mqar_window": Block("papers/zoology/recall.md", "mqar/window", grid("family", "window")),
+    "mqar_width": Block("papers/zoology/recall.md", "mqar/width", grid("family", "d_model")),
+    "mqar_pairs": Block("papers/zoology/recall.md", "mqar/pairs", grid("family", "pairs")),
+    "mqar_feature_maps": Block("papers/zoology/recall.md", "mqar/feature_maps", states("64")),
 
 A function of your own can also write sentences with numbers. tests/docs/test_studies.py runs the check.
 """
 
 import argparse
+import posixpath
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +33,8 @@ from based_jax.files import read_json
 from based_jax.markdown import between_markers, table
 from based_jax.validate import expect
 
-HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
 _WIDTH = 120
 _EVERY = 576
 """Steps between the columns of `gates`."""
@@ -44,7 +44,7 @@ _EVERY = 576
 class Block:
     """Text of a page that is made from a study's results."""
 
-    page: str  # below docs/
+    page: str  # from the root of the repository
     results: str  # directory below results/
     text: Callable[[Rows], str]  # from each job with its best learning rate to Markdown
     slice_: tuple[str, str] | None = None  # slice whose accuracy counts, such as ("num_pairs", "64")
@@ -59,9 +59,10 @@ class Block:
             jobs[row["job"]] = max(jobs.get(row["job"], 0.0), row.get("seconds") or 0.0)
         minutes = sum(jobs.values()) / 60
         typed = f"based-jax experiments {facts['study'].replace('_', '-')} --scale {facts['scale']}"
+        link = posixpath.relpath(f"results/{self.results}/results.jsonl", posixpath.dirname(self.page))
         caption = (
             f"`{typed}` made it: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes added up "
-            f"over the jobs ([results](../results/{self.results}/results.jsonl))."
+            f"over the jobs ([results]({link}))."
         )
         lines = textwrap.wrap(caption, _WIDTH, break_long_words=False, break_on_hyphens=False)
         return "\n".join([self.text(best(rows, self.slice_)), "", *lines])
@@ -103,7 +104,7 @@ class Versions:
             lines.append([*run["versions"].values(), which, f"{run['passed']:,}"])
             heads = [*run["versions"], "tests", "passed"]
         expect(bool(lines), "results", self.results, "a directory with records of runs")
-        return "\n".join(table(heads, lines))
+        return "\n".join(table(heads, lines, words=(0, 5)))
 
 
 def grid(row: str, column: str, where: Mapping[str, Any] | None = None) -> Callable[[Rows], str]:
@@ -225,16 +226,16 @@ def _range(values: Sequence[float], form: str) -> str:
 
 
 BLOCKS: dict[str, Block | Cards | Versions] = {
-    "mqar_tradeoff": Block("recall.md", "mqar/tradeoff", ranges),
-    "mqar_gates": Block("recall.md", "mqar/gates", gates),
-    "mqar_window": Block("recall.md", "mqar/window", grid("family", "window")),
-    "mqar_width": Block("recall.md", "mqar/width", grid("family", "d_model")),
-    "mqar_pairs": Block("recall.md", "mqar/pairs", pairs),
-    "mqar_feature_maps": Block("recall.md", "mqar/feature_maps", states("64")),
-    "read_twice": Block("recall.md", "mqar/read_twice", grid("form", "family")),
-    "recall_card": Cards("evaluation.md", "recall_card"),
-    "tasks": Block("recall.md", "tasks", grid("setting", "family")),
-    "versions": Versions("install.md", "versions"),
+    "mqar_tradeoff": Block("papers/zoology/recall.md", "mqar/tradeoff", ranges),
+    "mqar_gates": Block("papers/zoology/recall.md", "mqar/gates", gates),
+    "mqar_window": Block("papers/zoology/recall.md", "mqar/window", grid("family", "window")),
+    "mqar_width": Block("papers/zoology/recall.md", "mqar/width", grid("family", "d_model")),
+    "mqar_pairs": Block("papers/zoology/recall.md", "mqar/pairs", pairs),
+    "mqar_feature_maps": Block("papers/zoology/recall.md", "mqar/feature_maps", states("64")),
+    "read_twice": Block("papers/zoology/recall.md", "mqar/read_twice", grid("form", "family")),
+    "recall_card": Cards("papers/zoology/recall.md", "recall_card"),
+    "tasks": Block("papers/zoology/recall.md", "tasks", grid("setting", "family")),
+    "versions": Versions("docs/install.md", "versions"),
 }
 """Blocks by the names in their marks."""
 
@@ -253,11 +254,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     check = parser.parse_args(argv).check
     stale = 0
     for name, block in BLOCKS.items():
-        path = HERE / block.page
+        path = ROOT / block.page
         page = path.read_text(encoding="utf-8")
         new = replaced(page, name, block.write())
         if check and new != page:
-            print(f"docs/{block.page}, {name} is not up to date: run python docs/studies.py", file=sys.stderr)
+            print(f"{block.page}, {name} is not up to date: run python docs/studies.py", file=sys.stderr)
             stale = 1
         elif not check:
             path.write_text(new, encoding="utf-8")

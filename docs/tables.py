@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import jax
 
 import based_jax as bj
 from based_jax.command_list import console_commands
-from based_jax.convert.options import Option
-from based_jax.convert.options import tables as options_of_theirs
 from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import class_of
 from based_jax.ops.core.implementations import DECLARED
@@ -90,8 +87,9 @@ def mixers_page() -> str:
         sizes = [f"{count:,}" for count in _state_bytes(name)]
         rows.append([f"`{name}`", equation, training, state, *sizes, decoding, *answers, parity, row.source])
     return _page(
-        "Mixers",
-        "This page lists every mixer with its equation, its costs and its source. Every mixer can be a layer "
+        "Mixers and presets",
+        "This page lists every mixer with its equation, its costs and its source, and every "
+        "[preset](#presets). Every mixer can be a layer "
         "of every model: a letter of a config's schedule names it ([guide](guide.md)). A mixer also works "
         "alone:",
         _block(
@@ -131,6 +129,7 @@ def mixers_page() -> str:
         "## Mixers of Zoology's code that are not here",
         _table(["class", "reason"], [[f"`{name}`", reason] for name, reason in NOT_HERE.items()]),
         'Mega\'s moving averages, the `ema` kernel of its H3, are an option of `h3`: `kernel="ema"`.',
+        *presets(),
     )
 
 
@@ -191,8 +190,8 @@ NOT_HERE = {
 }
 
 
-def presets_page() -> str:
-    """All presets, with the papers' numbers."""
+def presets() -> list[str]:
+    """Return the paragraphs about all presets, with the papers' numbers."""
     rows = []
     for name in bj.presets.names():
         config, count = bj.presets.get(name), bj.param_count(bj.presets.get(name))
@@ -208,9 +207,9 @@ def presets_page() -> str:
             cells += ["", "", "ours", "bytes, for a laptop's CPU", ""]
         rows.append(cells)
     head = ["preset", "layers", "d_model", "parameters", "printed", "difference", "source", "why", "settings"]
-    return _page(
-        "Presets",
-        "A preset is a named model configuration, most of them a model of the papers. This page compares "
+    return [
+        "## Presets",
+        "A preset is a named model configuration, most of them a model of the papers. This table compares "
         "their sizes with the printed ones.",
         _block(
             "import based_jax as bj",
@@ -222,48 +221,7 @@ def presets_page() -> str:
         "count, or that of the released checkpoint if there is one. The last column has the printed "
         "hyperparameters that a preset does not have, with the reason; all others are as printed.",
         _table(head, rows, right=(2, 3, 4, 5)),
-    )
-
-
-MANY = 8
-"""So many ignored options with one reason between them share a line."""
-
-
-def options_page() -> str:
-    """Every option of the authors' code, from the converter's tables."""
-    found = options_of_theirs()
-    counts = Counter(option.status for options in found.values() for option in options.values())
-    parts = [
-        "This page says how the converters treat each option of the authors' code. "
-        "[`load_pretrained`](checkpoints.md) reads checkpoints of that code and of fla's models, and "
-        "`convert.from_torch` reads modules of the authors' code. The tables list every argument of the "
-        "constructors and every entry of the configs, in their order: the default there, the name here, and "
-        "the status. `bj.mixers.options(NAME)` and `help(bj.ModelConfig)` explain our names.",
-        "- same, renamed: the option exists here under the name given, with equal numbers.\n"
-        "- ignored: the option has no effect here, and changes no number there either.\n"
-        "- refused: a value other than the default raises an error with the reason in the note.",
-        "An entry of a config that is in no table is an error that names it, whether or not the code that "
-        "wrote the config ignores it. "
-        f"Of {sum(counts.values())} options, {counts['same']} are the same, {counts['renamed']} renamed, "
-        f"{counts['ignored']} ignored and {counts['refused']} refused.",
     ]
-    for path, options in sorted(found.items()):
-        shared = Counter(option.note for option in options.values() if option.status == "ignored")
-        many = [note for note, count in shared.items() if count >= MANY]
-        rows = [_option_cells(option) for option in options.values() if option.note not in many]
-        head = ["option", "default", "ours", "status", "note"]
-        parts += [f"## `{path}`", *([_table(head, rows)] if rows else [])]
-        for note in many:
-            names = ", ".join(f"`{option.name}`" for option in options.values() if option.note == note)
-            parts.append(f"Ignored ({note}): {names}.")
-    return _page("Options of the authors' code", *parts)
-
-
-def _option_cells(option: Option) -> list[str]:
-    ours = ", ".join(f"`{name}`" for name in option.ours.split(", ") if name)
-    default = f"`{option.default}`" if option.default else "required"
-    cells = [f"`{option.name}`", default, ours, option.status, option.note]
-    return [cell.replace("|", "\\|") for cell in cells]
 
 
 def transformations_page() -> str:
@@ -323,7 +281,7 @@ def commands_page() -> str:
         "defaults:",
         "```\nbased-jax generate --help\n```",
         "An underscore in a name stands for a hyphen. `python -m` with the module in the table runs the same "
-        "command; `python -m train.lm` and its neighbours need a checkout.",
+        "command; `based-jax train lm` and its neighbours need a checkout.",
         "A wrong flag, path or value ends the command with one line on stderr and exit status 2. Long "
         "commands show their progress, and Ctrl-C saves the work.",
         _table(["command", "module", "what it does"], rows),
@@ -340,8 +298,6 @@ def _runnable(module: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "mixers.md": mixers_page,
-    "options.md": options_page,
-    "presets.md": presets_page,
     "reference/commands.md": commands_page,
     "transformations.md": transformations_page,
 }

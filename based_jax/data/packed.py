@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt
@@ -21,9 +22,71 @@ from based_jax.data.tokenizers import Tokenizer
 from based_jax.validate import expect
 
 
+class TokenStream:
+    """Tokens of documents in one or more shards, each a stream of its own; `len` counts all tokens."""
+
+    num_bytes: Any
+    """UTF-8 bytes of the documents' text"""
+    checksum: Any
+    """an integer by which a run that resumes on other data is detected"""
+
+    @property
+    def name(self) -> str:
+        """Return the name to use in errors."""
+        return "stream"
+
+    @cached_property
+    def sizes(self) -> Int64[np.ndarray, " shards"]:
+        """Return the number of tokens of each shard."""
+        raise NotImplementedError
+
+    def shard(self, number: int) -> "PackedTokens":
+        """Return shard `number`; its arrays may be memory-mapped."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return int(self.sizes.sum())
+
+    def num_windows(self, length: int, *, drop_last: bool) -> int:
+        """Count the windows of `length` targets; `drop_last` excludes short ones at the ends of shards."""
+        expect(length >= 1, "length", length, "at least 1")
+        return int(self._windows(length, drop_last).sum())
+
+    def window(self, i: int, length: int) -> dict[str, np.ndarray]:
+        """Return window `i`, counted over all shards in order; see `PackedTokens.window`."""
+        ends = np.cumsum(self._windows(length, drop_last=False))
+        count = int(ends[-1]) if ends.size else 0
+        if not 0 <= i < count:
+            raise IndexError(f"i = {i}: expected 0 <= i < {count}, the number of windows of {length} tokens")
+        number = int(np.searchsorted(ends, i, side="right"))
+        return self.shard(number).window(i - (int(ends[number - 1]) if number else 0), length)
+
+    def _windows(self, length: int, drop_last: bool) -> Int64[np.ndarray, " shards"]:
+        targets = self.sizes - 1
+        return targets // length if drop_last else -(-targets // length)
+
+    def head(self, tokens: int) -> "PackedTokens":
+        """Copy the first `tokens` tokens into memory as one stream; the last document may be cut.
+
+        Raises:
+            ValueError: there is no document.
+        """
+        expect(len(self) > 0, self.name, "no document", "at least one on this side")
+        chunks, starts, size, num_bytes = list[np.ndarray](), list[np.ndarray](), 0, 0
+        for number in range(self.sizes.size):
+            packed, last = self.shard(number), number == self.sizes.size - 1
+            # The final EOT of a shard is the leading EOT of the next shard's first document.
+            chunks.append(packed.tokens[: min(tokens - size, len(packed) - (not last))])
+            starts.append(packed.starts[packed.starts < chunks[-1].size] + size)
+            size, num_bytes = size + chunks[-1].size, num_bytes + packed.num_bytes
+            if size >= tokens:
+                break
+        return PackedTokens(np.concatenate(chunks), np.concatenate(starts), num_bytes)
+
+
 @dataclass(frozen=True, eq=False)
-class PackedTokens:
-    """A stream of T >= 2 tokens; its `len` is T."""
+class PackedTokens(TokenStream):
+    """A stream of T >= 2 tokens, its only shard; its `len` is T."""
 
     tokens: UInt[np.ndarray, " T"]
     """uint8, uint16 or uint32, the whole stream"""
@@ -58,9 +121,6 @@ class PackedTokens:
         expect(bool(starts), "documents", [], "at least one document")
         return cls(np.concatenate([*chunks, eot]), np.asarray(starts, dtype=np.int64), num_bytes)
 
-    def __len__(self) -> int:
-        return self.tokens.size
-
     @cached_property
     def checksum(self) -> int:
         """Return a CRC-32 of the tokens, to detect that a run resumes on other data."""
@@ -68,18 +128,12 @@ class PackedTokens:
 
     @cached_property
     def sizes(self) -> Int64[np.ndarray, " 1"]:
-        """Return the tokens of its only shard, itself; see `based_jax.data.streams.TokenStream`."""
-        return np.array([len(self)])
+        """Return the number of its tokens."""
+        return np.array([self.tokens.size])
 
     def shard(self, number: int) -> "PackedTokens":
-        """Return itself, the only shard."""
+        """Return itself."""
         return self
-
-    def num_windows(self, length: int, *, drop_last: bool) -> int:
-        """Count the windows of `length` targets; `drop_last` excludes a short one at the end."""
-        expect(length >= 1, "length", length, "at least 1")
-        targets = len(self) - 1
-        return targets // length if drop_last else -(-targets // length)
 
     def window(self, i: int, length: int) -> dict[str, np.ndarray]:
         """Return window `i` of `length` tokens.

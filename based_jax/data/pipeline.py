@@ -14,11 +14,10 @@ from typing import Any
 import grain
 import numpy as np
 
-from based_jax.data.packed import PackedTokens
+from based_jax.data.packed import PackedTokens, TokenStream
 from based_jax.data.shards.batches import SHUFFLES, Batches, Rows, ShuffledWindows
 from based_jax.data.shards.mixtures import MixedRows, Mixture
 from based_jax.data.shards.permutation import make_key
-from based_jax.data.streams import TokenStream
 from based_jax.validate import expect, expect_choice
 
 Batch = dict[str, np.ndarray]

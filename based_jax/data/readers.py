@@ -11,6 +11,7 @@ same kinds of files as streams.
 
 import codecs
 import contextlib
+import gzip
 import importlib
 import os
 import re
@@ -39,7 +40,6 @@ MAX_RATIO = 100  # maximum bytes of text per byte of a compressed file, beyond t
 MAX_JSON = 128 << 20  # size limit of a ``.json`` file that is not JSON lines, as it is parsed as a whole
 _MIN_LIMIT = 64 << 20
 _CHUNK = 1 << 20  # bytes
-_GZIP_STEP = 1 << 16  # bytes; small, as the rest after each member is copied, and members may have 20 bytes
 _ZSTD_STEP = 1 << 11  # bytes that zstd unpacks at once: every four of them may become 128 KiB
 _ROWS = 64  # rows of a Parquet file to read at once
 _LINE = re.compile("[^\n]+")
@@ -113,12 +113,13 @@ def read_file(
     return _parse_lines(text, name) if is_lines else ([Document(name, text)], [])
 
 
-def import_optional(module: str, argument: str, value: str) -> ModuleType:
-    """Import a package of the ``data`` extra, or raise an ImportError with the install command."""
+def import_optional(module: str, argument: str, value: str, extra: str = "data") -> ModuleType:
+    """Import a package of an extra, or raise an ImportError with the install command."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        expected = f"the package {module!r} to be installed; it comes with: pip install 'based-jax[data]'"
+        package, install = module.partition(".")[0], f"pip install 'based-jax[{extra}]'"
+        expected = f"the package {package!r} to be installed; it comes with: {install}"
         raise ImportError(f"{argument} = {value!r}: expected {expected}") from error
 
 
@@ -251,7 +252,7 @@ def _read(
                     raise Unusable("binary")
                 report(file.tell())
                 yield chunk
-    except (EOFError, zlib.error) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Unusable("damaged") from error
     except OSError as error:
         raise Unusable("unreadable") from error
@@ -294,29 +295,9 @@ def _read_plain(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _read_gzip(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Yield all members of a gzip file, without the zeros after them (which `gzip` reads one by one)."""
-    member, is_first = None, True
-    while chunk := file.read(_GZIP_STEP):
-        while chunk := chunk if member or is_first else chunk.lstrip(b"\0"):
-            member, is_first = member or zlib.decompressobj(wbits=31), False
-            yield member.decompress(chunk, _CHUNK)
-            while member.unconsumed_tail and not member.eof:  # a finished member keeps its last tail
-                yield member.decompress(member.unconsumed_tail, _CHUNK)
-            if not member.eof:
-                break
-            chunk, member = member.unused_data, None
-        if member is None:
-            _skip_zeros(file)
-    if member is not None:
-        raise EOFError("the last gzip member has no end")
-
-
-def _skip_zeros(file: BinaryIO) -> None:
-    """Seek to the next nonzero byte, or to the end."""
-    while chunk := file.read(_CHUNK):
-        if chunk != bytes(len(chunk)):
-            file.seek(-len(chunk.lstrip(b"\0")), os.SEEK_CUR)
-            return
+    with gzip.GzipFile(fileobj=file) as unpacked:
+        while chunk := unpacked.read(_CHUNK):
+            yield chunk
 
 
 def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:

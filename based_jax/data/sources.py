@@ -22,6 +22,7 @@ are in the order of their sorted paths. To load a file that is itself called ``s
 import fnmatch
 import logging
 import os
+import re
 import sysconfig
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -30,7 +31,6 @@ from typing import NamedTuple
 
 from based_jax.data import readers
 from based_jax.data.documents import Corpus, Document, Skipped, describe_skipped
-from based_jax.data.globs import identity, match_files
 from based_jax.data.hub import HUB, load_texts, parse_hub
 from based_jax.validate import expect
 
@@ -113,7 +113,7 @@ def find_files(
         kind, found = "a directory", sorted(_walk(path, skipped))
     else:
         is_glob = any(wildcard in spec for wildcard in "*?[")
-        kind, found = "a glob", [(match, Path(match)) for match in sorted(match_files(spec))]
+        kind, found = "a glob", [(match, Path(match)) for match in _match(spec)] if is_glob else []
         if not found:
             problem = "this glob matches no file" if is_glob else "there is no such path"
             raise FileNotFoundError(f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; {problem}")
@@ -121,11 +121,37 @@ def find_files(
     files = _by_suffix(found, include, suffixes, () if asks_for_json else (readers.JSON_EXTENSION,))
     once: dict[str, File] = {}
     for file in files.found:  # a broken link, which has no identity, is reported when it is read
-        once.setdefault(identity(str(file.path)), file)
+        once.setdefault(_identity(file.path), file)
     files = Files(list(once.values()), files.left_out)
     others = f", or --include with a pattern for {' '.join(files.left_out)}" if files.left_out else ""
     expect(bool(files.found or skipped), _ARGUMENT, spec, f"{kind} with text ({readers.KNOWN_FILES}){others}")
     return files
+
+
+def _match(pattern: str) -> list[str]:
+    """Return the sorted files that match a glob; hidden names only match a component with a dot, too.
+
+    ``**`` does not follow links, in which `glob.glob` may go around in circles.
+    """
+    parts = [part if part == "**" else re.sub(r"\*+", "*", part) for part in Path(pattern).parts]
+    parts = [part for part, before in zip(parts, ["", *parts], strict=False) if not part == before == "**"]
+    hidden = [part for part in parts if part.startswith(".")]
+    root = Path(parts.pop(0)) if os.path.isabs(pattern) else Path()
+    found = []
+    for path in root.glob(os.path.join(*parts, *["*"] * (parts[-1] == "**"))):
+        dots = [name for name in path.relative_to(root).parts if name.startswith(".")]
+        if all(any(fnmatch.fnmatch(name, part) for part in hidden) for name in dots) and path.is_file():
+            found.append(f"./{path}" if pattern.startswith("./") else str(path))
+    return sorted(found)
+
+
+def _identity(path: Path) -> str:
+    """Return the same string for every path to a file; the path itself if nothing is there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return str(path)
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 def _by_suffix(

@@ -1,7 +1,6 @@
-"""Show the progress of long work on stderr, as a bar or as occasional lines, and handle interruptions."""
+"""Show the progress of long work on stderr, as a bar or as occasional lines."""
 
 import contextlib
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -43,20 +42,3 @@ def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int
 
     with bar:
         yield advance
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Record Ctrl-C and SIGTERM instead of raising, so that a unit of work is never left half done.
-
-    Yields:
-        A function that returns whether one of the signals arrived.
-    """
-    caught: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda number, frame: caught.append(number)) for number in numbers]
-    try:
-        yield lambda: bool(caught)
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -1,6 +1,6 @@
 """Named models: sizes and layer schedules of the papers' language models.
 
-Based: Tables 7 to 13. Zoology: its Pile suite, under "zoology-". `printed.py` and docs/presets.md compare
+Based: Tables 7 to 13. Zoology: its Pile suite, under "zoology-". `printed.py` and docs/mixers.md compare
 the printed parameter counts with ours and explain the differences.
 
 Based's Table 4 lists three models of the human genome (HG38) with their sizes only. The shapes under "hg38-"

@@ -12,7 +12,7 @@
     lm_config, recipes  settings of language-model runs, and files of settings
     banner              the summaries printed at the start and the end of a run
     devices/            meshes, sharding, several hosts, utilization
-    run/                the run directory: config, metrics, events, checkpoints, progress, signals
+    run/                the run directory: config, metrics, events, checkpoints, progress
     mqar/               sweeps on synthetic tasks: all learning rates and seeds in one compiled program
     commands/           the command lines
 

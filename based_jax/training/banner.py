@@ -9,10 +9,10 @@ from rich.console import Console
 
 from based_jax.data import Corpus
 from based_jax.data.documents import describe_counts, describe_not_read, describe_skipped
+from based_jax.data.packed import TokenStream
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.pairs import TokenPairs
 from based_jax.data.shards.reader import TokenShards
-from based_jax.data.streams import TokenStream
 from based_jax.models import ModelConfig
 from based_jax.models.language_model import param_count
 from based_jax.training.initial_weights import Taken

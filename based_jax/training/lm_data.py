@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from based_jax import data
+from based_jax.data.packed import TokenStream
 from based_jax.data.shards.manifest import HeldOutRule, shard_file
 from based_jax.data.shards.mixtures import Mixture, parse_mixture
 from based_jax.data.shards.specs import (
@@ -15,7 +16,6 @@ from based_jax.data.shards.specs import (
     shard_directory,
 )
 from based_jax.data.shards.text_cache import PackedText, load_cached
-from based_jax.data.streams import TokenStream
 from based_jax.training.banner import describe_data, describe_tokens
 from based_jax.training.lm_config import LMConfig
 from based_jax.validate import expect

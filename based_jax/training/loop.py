@@ -11,11 +11,11 @@ from typing import Any
 import grain
 import jax
 
+from based_jax.stop_request import StopRequest
 from based_jax.training.bad_loss import BadLoss, BadLossConfig, is_bad
 from based_jax.training.devices import hosts
 from based_jax.training.run.checkpoints import Checkpoints
 from based_jax.training.run.metrics import open_writer
-from based_jax.training.run.signals import StopRequest
 from based_jax.training.run.trackers import TrackConfig
 from based_jax.training.step import Batch, Programs, TrainState
 from based_jax.validate import expect_ranges

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from based_jax.data import PackedTokens, train_iterator
+from based_jax.data.packed import TokenStream
 from based_jax.data.shards.reader import TokenShards
-from based_jax.data.streams import TokenStream
 from based_jax.validate import expect
 from benchmarks import report, tables
 from benchmarks.data.loader_run import tokens_per_second, train, write_random_shards

@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 BLOCKS: dict[str, Mapping[str, Callable[[Device], Iterator[str]]]] = {
     "README.md": {"checks": measured_ops.checks, "rates": measured_models.rates},
-    "docs/benchmarks.md": {
+    "docs/gpu.md": {
         "attention": measured_ops.attention,
         "attention_losses": measured_ops.attention_losses,
         "training": measured_models.training,
@@ -160,7 +160,7 @@ def pages(
         for page, named in BLOCKS.items()
     }
     programs = _paragraphs(found, lambda device: measured_models.programs(device, floors))
-    blocks["docs/gpu.md"] = {"programs": programs}
+    blocks["docs/gpu.md"]["programs"] = programs
     paths = {op: tree / "pallas_kernels" / op / "backends.json" for op in choices.AXES}
     backends = {op: json.loads((changes or {}).get(path) or path.read_text()) for op, path in paths.items()}
     blocks["docs/kernels.md"] = {"defaults": measured_ops.defaults(backends)}

@@ -98,18 +98,18 @@ def generation(device: Device) -> Iterator[str]:
 
 
 def rates(device: Device) -> Iterator[str]:
-    """Tokens per second of whole models with kernels, and with cuDNN's attention, in a line."""
+    """The most tokens per second of Based in training, and in generation."""
     parts = []
     for section, words in (("train", "training on {} tokens"), ("generate", "generation of {} rows")):
-        sizes: dict[str, list[str]] = {}
-        for (step, what), row in device.rows(section).items():
-            if what != "attention":
-                model, size = _model(step, what, "ours")
-                found = f"{row['tokens_per_second']:,.0f} ({model.replace(', ours', '')})"
-                sizes.setdefault(size, []).append(found)
-        parts += [f"{words.format(size)}: {', '.join(found)}" for size, found in sizes.items()]
+        if rows := {step: row for (step, what), row in device.rows(section).items() if what == "based"}:
+            step = max(rows, key=lambda step: rows[step]["tokens_per_second"])
+            model, size = _model(step, "based", "ours")
+            speed = f"{rows[step]['tokens_per_second']:,.0f} ({model.removesuffix(', ours')})"
+            parts.append(f"{words.format(size)}: {speed}")
     if parts:
-        yield f"- Tokens per second on {device.source('timings', 'gpu')}: {'; '.join(parts)}."
+        links = "[training](docs/gpu.md#training-steps-on-a-gpu), "
+        links += "[generation](docs/decoding.md#whole-models-on-a-gpu)"
+        yield f"- Tokens per second on {device.source('timings', 'gpu')}: {'; '.join(parts)} ({links})."
 
 
 def programs(device: Device, floors: Mapping[str, Any]) -> Iterator[str]:

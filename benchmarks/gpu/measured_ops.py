@@ -231,7 +231,7 @@ def checks(device: Device) -> Iterator[str]:
     passed = sum(row["status"] == "passed" for row in found)
     failed = len(found) - passed
     text = f"{passed} of {device.checks()} comparisons of kernels with float64 passed, {failed} failed"
-    links = "[times](docs/benchmarks.md#on-a-gpu), [decoding](docs/decoding.md#on-a-gpu)"
+    links = "[times](docs/gpu.md#on-a-gpu), [decoding](docs/decoding.md#on-a-gpu)"
     yield f"- **{device.source('gpu')}**: {text}, the others were not made ({links})."
 
 

@@ -121,7 +121,10 @@ def _rows(run: Run) -> str:
 
 def _unprinted(directory: Path) -> list[str]:
     """Describe the figures of synthetic tasks that print no numbers, with our runs of their studies."""
-    parts = ["## Figures without printed numbers", "[Recall](../../docs/recall.md) discusses our runs."]
+    parts = [
+        "## Figures without printed numbers",
+        "[Studies of recall](../zoology/recall.md) discusses our runs.",
+    ]
     for figure, (study, shows) in UNPRINTED.items():
         parts += [f"### {figure}", shows]
         for run in runs_of(directory, study) if study not in STUDIES.values() else ():
@@ -161,7 +164,7 @@ assert found.about["lambada_ppl"].better == "lower"
 - A column "ours" follows each column for which we have a value; "-" is a cell that was not run. A table
   without such a column has no value of ours yet: most need a GPU, or data and checkpoints from the network.
 - These values are computed when the page is written. `size`, `parameters`: `bj.param_count` of the preset
-  ([presets](../../docs/presets.md)). `tflops`: the papers' formulas on the preset. `state_bytes`:
+  ([presets](../../docs/mixers.md#presets)). `tflops`: the papers' formulas on the preset. `state_bytes`:
   `state_size` of our mixers, four bytes for each float of the papers' formulas. `held`: the bytes that
   `init_state` allocates.
 - All other values come from files. An evaluation's `--json results/evals/NAME.json` fills the cells of its

@@ -18,7 +18,7 @@ from tests.subprocesses import run_module
 H200 = "NVIDIA H200"
 STEPS = "pallas_kernels/taylor_step/tuning.json"
 BACKENDS = [f"pallas_kernels/{op}/backends.json" for op in choices.AXES]
-PAGES = (*adopt.BLOCKS, adopt.TARGETS, "docs/gpu.md", "docs/kernels.md")
+PAGES = (*adopt.BLOCKS, adopt.TARGETS, "docs/kernels.md")
 TABLES = [*(f"pallas_kernels/{op}/tuning.json" for op in catalog.OPS), *BACKENDS]
 
 

@@ -1,7 +1,7 @@
 """A stand-in for the Hugging Face hub: the part of its HTTP interface that models use, in memory.
 
-Repositories with commits and branches, files as git blobs or in large-file storage, downloads with ETag,
-commit and range headers, uploads by preupload, LFS batch and commit. `Hub` can break what it serves.
+Repositories with commits and branches, files as git blobs or in large-file storage, downloads with ETag and
+commit headers, uploads by preupload, LFS batch and commit. `Hub` can break what it serves.
 """
 
 import base64
@@ -38,9 +38,8 @@ class Hub:
         self.commits: dict[str, dict[str, Files]] = {}  # repository -> commit -> files
         self.refs: dict[str, dict[str, str]] = {}  # repository -> branch or tag -> commit
         self.large: dict[str, bytes] = {}  # SHA-256 -> content, of what was uploaded
-        self.requests: list[str] = []  # "GET /path", with "bytes=..." after it
+        self.requests: list[str] = []  # "GET /path"
         self.fault: Any = None  # called with a handler before each answer
-        self.cut_at: int | None = None  # the next download of more bytes ends after so many
         self.damaged: set[str] = set()  # files whose last byte is another one
         self.sizes: dict[str, int] = {}  # file -> the size that listings report
 
@@ -111,8 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         self.query = parse_qs(parts.query)
         self.body = self.read_body()
-        wanted = f"{self.command} {parts.path} {self.headers.get('Range', '')}"
-        self.hub.requests.append(wanted.strip())
+        self.hub.requests.append(f"{self.command} {parts.path}")
         try:
             if self.hub.fault is not None:
                 self.hub.fault(self)
@@ -147,13 +145,6 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command == "HEAD":
-            return
-        cut = self.hub.cut_at
-        if cut is not None and len(body) > cut:
-            self.hub.cut_at = None
-            self.wfile.write(body[:cut])
-            self.wfile.flush()
-            self.close_connection = True
             return
         self.wfile.write(body)
 
@@ -192,17 +183,12 @@ class Handler(BaseHTTPRequestHandler):
         if path not in files:
             raise Refused(404, "EntryNotFound")
         content, whole = files[path], len(files[path])
-        headers = {"ETag": f'"{etag_of(path, content)}"', "X-Repo-Commit": name, "Accept-Ranges": "bytes"}
+        headers = {"ETag": f'"{etag_of(path, content)}"', "X-Repo-Commit": name}
         if path.endswith(LARGE):
             headers |= {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(whole)}
         if path in self.hub.damaged:
             content = content[:-1] + bytes([content[-1] ^ 1])
-        if match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
-            start = int(match[1])
-            headers["Content-Range"] = f"bytes {start}-{whole - 1}/{whole}"
-            self.answer(content[start:], 206, headers)
-        else:
-            self.answer(content, 200, headers)
+        self.answer(content, 200, headers)
 
     # Writing
 

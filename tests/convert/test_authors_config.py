@@ -82,17 +82,14 @@ def test_mamba_options():
     assert dict(options) == wanted
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_mamba_models_that_are_not_here():
+    for changes, message in [
         ({"ssm_cfg": {"layer": "Mamba3"}}, r"ssm_cfg\.layer = 'Mamba3'"),
         ({"ssm_cfg": {"bias": 1}}, "bias = 1"),
         ({"attn_layer_idx": [0], "attn_cfg": {"mlp_dim": 256}}, r"attn_cfg\.mlp_dim = 256"),
-    ],
-)
-def test_mamba_models_that_are_not_here(changes, message):
-    with pytest.raises(ValueError, match=message):
-        model_config(MAMBA | changes, {})
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model_config(MAMBA | changes, {})
 
 
 def test_mamba_without_its_depth():

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-import based_jax as bj
 from based_jax.convert import __main__ as convert
 from based_jax.convert import load_pretrained, save_pretrained
 from based_jax.convert.authors_config import model_config
@@ -99,7 +98,6 @@ CASES: dict[str, dict[str, Any]] = {
     "mamba2 bare": {"rmsnorm": False, "dt_limit": [0.0, {"__float__": "Infinity"}]},
 }
 CORE = [name for name in CASES if not name.endswith((" bare", " fraction", " norm first"))]
-MODELS = ["gla", "retnet", "delta_net", "gated_deltanet", "mamba2"]
 TOKENS = np.random.default_rng(1).integers(0, 11, (2, 9))
 
 
@@ -133,26 +131,14 @@ def test_logits(case, tmp_path):
     assert model.config == model_config(config, {})
 
 
-@pytest.mark.parametrize("kind", release_but(["gla", "gated_deltanet"], MODELS))
-def test_generation(kind, tmp_path):
-    """Greedy text: each token is the likeliest after the ones before it, in NumPy."""
-    config = config_of(kind)
-    tensors = numpy_fla.drawn(config)
-    model, params = load_pretrained(write(tmp_path, config, tensors))
-    found = bj.generate(model, params, [TOKENS[0, :4]], max_new_tokens=4, temperature=0.0)
-    text = np.concatenate([TOKENS[0, :4], np.asarray(found)[0]])
-    likeliest = numpy_fla.logits(config, tensors, text[None, :-1])[0].argmax(-1)
-    np.testing.assert_array_equal(text[4:], likeliest[3:])
-
-
-@pytest.mark.parametrize("entry", [{"norm_before_gate": True}, {"n_groups": 2}])
-def test_a_mamba2_that_nobody_is_known_to_have_written(entry):
+def test_a_mamba2_that_nobody_is_known_to_have_written():
     """Its norm depends on the code that wrote it."""
-    config = {name: MAMBA2[name] for name in MAMBA2 if name != "dt_limit"} | {"model_type": "mamba2"}
-    model_config(config, {})
-    (name,) = entry
-    with pytest.raises(ValueError, match=f"{name} = .*: expected .*fla's dt_limit or transformers'"):
-        model_config(config | entry, {})
+    for entry in [{"norm_before_gate": True}, {"n_groups": 2}]:
+        config = {name: MAMBA2[name] for name in MAMBA2 if name != "dt_limit"} | {"model_type": "mamba2"}
+        model_config(config, {})
+        (name,) = entry
+        with pytest.raises(ValueError, match=f"{name} = .*: expected .*fla's dt_limit or transformers'"):
+            model_config(config | entry, {})
 
 
 def test_a_mamba2_with_entries_of_two_codes():
@@ -216,9 +202,7 @@ class TestOlderNames:
         assert model_config(older, {}) == model_config(config, {})
 
     def test_two_names_of_one_entry(self):
-        with pytest.raises(
-            ValueError, match=r"rms_norm_eps = 0\.25: expected 0\.5, another value of norm_eps"
-        ):
+        with pytest.raises(ValueError, match=r"rms_norm_eps = 0\.25: expected 0\.5, another value of"):
             model_config(config_of("gla", norm_eps=0.5, rms_norm_eps=0.25), {})
 
     def test_two_tensors_of_one_name(self, gla):
@@ -290,16 +274,11 @@ class TestRefusals:
         with pytest.raises(ValueError, match="num_hidden_layers = 3: expected 2, as the weights have layers"):
             load_pretrained(write(directory, config | {"num_hidden_layers": 3}, tensors))
 
-    @pytest.mark.parametrize(
-        ("case", "changes", "message"),
-        [
+    def test_entries(self, tmp_path):
+        for case, changes, message in [
             ("gla", {"hidden_act": "powlu"}, "hidden_act = 'powlu': expected 'swish': the MLP is SwiGLU"),
             ("gla", {"attnres_block_size": 2}, "attnres_block_size = 2: expected None: attention over"),
-            (
-                "gla",
-                {"feature_map": "logsigmoid"},
-                "feature_map = 'logsigmoid': expected one of 'gelu', 'relu'",
-            ),
+            ("gla", {"feature_map": "logsigmoid"}, "feature_map = 'logsigmoid': expected one of 'gelu'"),
             ("gla", {"clamp_min": 0.5}, "clamp_min = 0.5: expected a finite number, at most 0"),
             ("gla", {"num_heads": 3}, r"expand_k \* d_model = 4: expected a multiple of num_heads = 3"),
             ("gla", {"use_short_conv": 1}, "use_short_conv = 1: expected true or false"),
@@ -308,18 +287,10 @@ class TestRefusals:
             ("gla", {"attn": 5}, "attn = 5: expected null, a JSON object, or a list of them"),
             ("mamba2", {"dt_limit": 3}, "dt_limit = 3: expected two numbers, 0 <= least <= most"),
             ("gla", {"attn": "all"}, "attn = 'all': expected null, a JSON object, or a list of them"),
-            (
-                "gla",
-                {"attn": {"layers": [2], "num_heads": 2}},
-                r"attn.layers = \[2\]: expected a list of layers below 2",
-            ),
+            ("gla", {"attn": {"layers": [2], "num_heads": 2}}, r"attn.layers = \[2\]: expected a list of"),
             ("gla", {"attn": {"layers": [0, 0], "num_heads": 2}}, "attn.layers = .*, each once"),
             ("gla", {"attn": {"layers": [0]}}, "attn.num_heads = None: expected a positive integer"),
-            (
-                "gla",
-                {"model_type": "hgrn2"},
-                "model_type = 'hgrn2': expected a supported model: gpt2, mamba, delta_net, ",
-            ),
+            ("gla", {"model_type": "hgrn2"}, "model_type = 'hgrn2': expected a supported model: gpt2"),
             ("retnet", {"feature_map": "gelu"}, "feature_map = 'gelu': expected one of 'relu', 'relu2'"),
             ("delta_net", {"use_rope": True}, "use_rope = True: expected False: of older versions: rotary"),
             ("delta_net", {"use_output_norm": False}, "use_output_norm = False: expected True"),
@@ -327,22 +298,12 @@ class TestRefusals:
             ("gated_deltanet", {"expand_v": 1.5}, "expand_v = 1.5: expected whole channels"),
             ("gated_deltanet", {"num_v_heads": 3}, "num_v_heads = 3: expected a multiple of num_heads = 2"),
             ("mamba2", {"num_heads": 5}, r"num_heads = 5: expected expand \* hidden_size / head_dim = 4"),
-            (
-                "mamba2",
-                {"intermediate_size": 8},
-                r"intermediate_size = 8: expected expand \* hidden_size = 16",
-            ),
+            ("mamba2", {"intermediate_size": 8}, r"intermediate_size = 8: expected expand \* hidden_size ="),
             ("mamba2", {"hidden_act": "gelu"}, "hidden_act = 'gelu': expected 'silu'"),
-            (
-                "mamba2",
-                {"dt_limit": [1, 0]},
-                r"dt_limit = \[1, 0\]: expected two numbers, 0 <= least <= most",
-            ),
-        ],
-    )
-    def test_entries(self, case, changes, message, tmp_path):
-        config = config_of(case)
-        write(tmp_path, config | changes, numpy_fla.drawn(config))
-        with pytest.raises(ValueError, match=message) as caught:
-            load_pretrained(tmp_path)
-        assert re.match(rf"{re.escape(str(tmp_path))}/config\.json: ", str(caught.value))
+            ("mamba2", {"dt_limit": [1, 0]}, r"dt_limit = \[1, 0\]: expected two numbers, 0 <= least <="),
+        ]:
+            config = config_of(case)
+            write(tmp_path, config | changes, numpy_fla.drawn(config))
+            with pytest.raises(ValueError, match=message) as caught:
+                load_pretrained(tmp_path)
+            assert re.match(rf"{re.escape(str(tmp_path))}/config\.json: ", str(caught.value))

@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import chex
 import flax.linen as nn
@@ -155,34 +154,7 @@ class TestRefusals:
         assert not (tmp_path / "x").exists()
 
 
-def kind_of(name: str) -> tuple[Any, ...]:
-    """What presets of one family have in common."""
-    preset = bj.presets.get(name)
-    names = {spec.mixer for spec in preset.mixers.values()}
-    return (*sorted(names), preset.mlp, preset.norm, preset.tie_embeddings)
-
-
 class TestOurDirectories:
-    @pytest.mark.parametrize(
-        "name",
-        release_but(
-            ["hg38-based-49m", "mamba-360m"],
-            sorted({kind_of(name): name for name in bj.presets.names()}.values()),
-        ),
-    )
-    def test_every_kind_of_preset_at_a_tiny_size(self, name, tmp_path):
-        preset = bj.presets.get(name)
-        options = {"num_heads": 2, "feature_dim": 4, "left": 3, "l_max": 16, "d_state": 4, "expand_v": 2.0}
-        specs = {
-            letter: MixerSpec(
-                spec.mixer, {key: options.get(key, value) for key, value in spec.options.items()}
-            )
-            for letter, spec in preset.mixers.items()
-        }
-        layers = "".join(dict.fromkeys(preset.schedule))
-        config = preset.replace(d_model=8, mlp_hidden=8, vocab_size=11, mixers=specs, schedule=layers)
-        self.there_and_back(config, tmp_path)
-
     @pytest.mark.parametrize("name", release_but(["attention", "rwkv7"], mixers.names()))
     def test_every_registered_mixer(self, name, tmp_path):
         self.there_and_back(small(mixers={"M": MixerSpec(name)}), tmp_path)
@@ -225,24 +197,16 @@ class TestOurDirectories:
         saved = json.loads((tmp_path / "deep" / "er" / "config.json").read_text())
         assert saved == {"format": "based_jax", "version": 1, "model": model.config.to_dict()}
 
-    def test_head_is_the_embedding(self):
-        model = bj.LanguageModel(small())
-        tensors = state_dict(model, drawn(model))
-        np.testing.assert_array_equal(tensors["lm_head.weight"], tensors[EMBEDDING])
-
     def test_dtypes_are_kept(self, tmp_path):
         model = bj.LanguageModel(small())
         params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), drawn(model))
         save_pretrained(tmp_path, model, params)
         assert load_file(tmp_path / "model.safetensors")[EMBEDDING].dtype == ml_dtypes.bfloat16
 
-    @pytest.mark.parametrize(
-        ("preset", "tensors"), [("based-360m", 225), pytest.param("based-1b", 298, marks=pytest.mark.slow)]
-    )
-    def test_key_lists_of_the_released_models(self, preset, tensors):
-        config = bj.presets.get(preset)
+    def test_key_lists_of_the_released_models(self):
+        config = bj.presets.get("based-360m")
         keys = torch_shapes(language_model_rules(config), language_model_shapes(config))
-        assert len(keys) == tensors  # and the head
+        assert len(keys) == 225  # and the head
         width = config.d_model
         assert keys["transformer.layers.0.mixer.in_proj.weight"] == (4 * width, width)
         assert keys["transformer.layers.0.mixer.conv.conv.weight"] == (2 * width, 1, 3)

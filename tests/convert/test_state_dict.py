@@ -50,11 +50,11 @@ class TestReadStateDict:
         save_file({"whole": ONE}, tmp_path / "model.safetensors")
         assert list(read_state_dict(tmp_path)) == ["whole"]
 
-    @pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth"])
-    def test_names_of_torch_files(self, tmp_path, suffix):
-        file = tmp_path / f"weights{suffix}"
-        shutil.copy(CHECKPOINTS / "attn-tiny" / "pytorch_model.bin", file)
-        assert "lm_head.weight" in read_state_dict(file)
+    def test_names_of_torch_files(self, tmp_path):
+        for suffix in [".bin", ".pt", ".pth"]:
+            file = tmp_path / f"weights{suffix}"
+            shutil.copy(CHECKPOINTS / "attn-tiny" / "pytorch_model.bin", file)
+            assert "lm_head.weight" in read_state_dict(file)
 
     def test_prefix_metrics_and_buffers(self, tmp_path):
         names = [
@@ -84,54 +84,46 @@ class TestReadStateDict:
         with pytest.raises(CheckpointError, match=r"model\.safetensors: w is there twice"):
             read_state_dict(tmp_path)
 
-    @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
-    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-    def test_not_finite(self, tmp_path, dtype, value, monkeypatch):
-        monkeypatch.setattr(state_dict, "_CHECK_ELEMENTS", 8)
-        bad = {f"bad{i:02}": np.where(np.arange(20) == i, value, 0).astype(dtype) for i in range(20)}
-        fine = np.array([np.finfo(np.float16).max] * 20, dtype)
-        file = tmp_path / "w.safetensors"
-        write_safetensors(file, {**bad, "fine": fine, "metrics": bad["bad00"]})
-        with pytest.raises(
-            CheckpointError, match=r"w\.safetensors: NaN or infinity in bad00, .* and 10 more, as float32$"
-        ):
-            read_state_dict(file)
+    def test_not_finite(self, tmp_path, monkeypatch):
+        for dtype in [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]:
+            for value in [np.nan, np.inf, -np.inf]:
+                monkeypatch.setattr(state_dict, "_CHECK_ELEMENTS", 8)
+                bad = {f"bad{i:02}": np.where(np.arange(20) == i, value, 0).astype(dtype) for i in range(20)}
+                fine = np.array([np.finfo(np.float16).max] * 20, dtype)
+                file = tmp_path / "w.safetensors"
+                write_safetensors(file, {**bad, "fine": fine, "metrics": bad["bad00"]})
+                with pytest.raises(
+                    CheckpointError,
+                    match=r"w\.safetensors: NaN or infinity in bad00, .* and 10 more, as float32$",
+                ):
+                    read_state_dict(file)
 
-    @pytest.mark.parametrize(
-        "value",
-        [
+    def test_numbers_that_are_no_weights(self, tmp_path):
+        name, kinds = "layers.0.\x1b[31mred\n", {np.dtype(dtype): name for name, dtype in STORAGES.items()}
+        files = [tmp_path / "w.safetensors", tmp_path / "w.bin"]
+        for value in (
             np.float64([1, -1e300]),
             np.complex64([1j]),
             np.int8([3]),
             np.int64([1]),
             np.uint64([1 << 63]),
             np.bool_([True]),
-        ],
-        ids=lambda value: value.dtype.name,
-    )
-    @pytest.mark.parametrize("kind", ["safetensors", "bin"])
-    def test_numbers_that_are_no_weights(self, tmp_path, value, kind):
-        file, name = tmp_path / f"w.{kind}", "layers.0.\x1b[31mred\n"
-        if kind == "safetensors":
-            save_file({name: value, "fine": ONE}, file)
-        elif value.dtype in (np.complex64, np.uint64):
-            pytest.skip("torch_files writes none")
-        else:
-            kinds = {np.dtype(dtype): name for name, dtype in STORAGES.items()}
-            on = storage(numel=value.size, dtype=named("torch", kinds[value.dtype]))
-            torch_save(file, {name: tensor(shape=value.shape, stride=(1,), on=on)}, {"0": value})
-        with pytest.raises(CheckpointError) as caught:
-            read_state_dict(file)
-        assert str(caught.value).startswith(f"{file}: ")
-        assert repr(name) in str(caught.value)
-        assert str(caught.value).isprintable()
+        ):
+            save_file({name: value, "fine": ONE}, files[0])
+            if kind := kinds.get(value.dtype):  # torch_files writes the others not
+                on = storage(numel=value.size, dtype=named("torch", kind))
+                torch_save(files[1], {name: tensor(shape=value.shape, stride=(1,), on=on)}, {"0": value})
+            for file in files if kind else files[:1]:
+                with pytest.raises(CheckpointError) as caught:
+                    read_state_dict(file)
+                assert str(caught.value).startswith(f"{file}: ")
+                assert repr(name) in str(caught.value)
+                assert str(caught.value).isprintable()
 
     def test_nothing_to_read(self, tmp_path):
         with pytest.raises(CheckpointError, match=r"none: no such file or directory"):
             read_state_dict(tmp_path / "none")
-        with pytest.raises(
-            CheckpointError, match=r"no weights in this directory, expected model\.safetensors or"
-        ):
+        with pytest.raises(CheckpointError, match=r"no weights in this directory"):
             read_state_dict(tmp_path)
         (tmp_path / "weights.ckpt").write_bytes(b"")
         with pytest.raises(CheckpointError, match=r"weights\.ckpt: expected a weight file ending in"):
@@ -151,9 +143,8 @@ class TestSafetensorsDamage:
             with pytest.raises(CheckpointError, match=r"cut\.safetensors: truncated or damaged"):
                 read_state_dict(file)
 
-    @pytest.mark.parametrize(
-        "entry",
-        [
+    def test_headers_that_lie(self, tmp_path):
+        for entry in [
             {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
             {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]},
             {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]},
@@ -162,20 +153,17 @@ class TestSafetensorsDamage:
             {"dtype": "F8_E5M2", "shape": [4], "data_offsets": [0, 4]},
             {"dtype": "X", "shape": [1], "data_offsets": [0, 4]},
             {},
-        ],
-    )
-    def test_headers_that_lie(self, tmp_path, entry):
-        header = json.dumps({"w": entry}).encode()
-        file = tmp_path / "w.safetensors"
-        file.write_bytes(
-            struct.pack("<Q", len(header)) + header + bytes(entry.get("data_offsets", [0, 4])[1])
-        )
-        with pytest.raises(CheckpointError, match=r"w\.safetensors"):
-            read_state_dict(file)
+        ]:
+            header = json.dumps({"w": entry}).encode()
+            file = tmp_path / "w.safetensors"
+            file.write_bytes(
+                struct.pack("<Q", len(header)) + header + bytes(entry.get("data_offsets", [0, 4])[1])
+            )
+            with pytest.raises(CheckpointError, match=r"w\.safetensors"):
+                read_state_dict(file)
 
-    @pytest.mark.parametrize(
-        ("header", "message"),
-        [
+    def test_headers_that_can_be_read_in_two_ways(self, tmp_path):
+        for header, message in [
             (b'{"w":%s,"w":%s}', "the key 'w' is there twice"),
             (b'{"w":%s,"\\u0077":%s}', "the key 'w' is there twice"),
             (
@@ -183,14 +171,12 @@ class TestSafetensorsDamage:
                 "'dtype' is there",
             ),
             (b"[" * 65 + b"]" * 65, "more than 64 levels"),
-        ],
-    )
-    def test_headers_that_can_be_read_in_two_ways(self, tmp_path, header, message):
-        file = tmp_path / "w.safetensors"
-        header = header.replace(b"%s", b'{"dtype":"F32","shape":[1],"data_offsets":[0,4]}')
-        file.write_bytes(struct.pack("<Q", len(header)) + header + ONE.tobytes()[:4])
-        with pytest.raises(CheckpointError, match=rf"w\.safetensors: .*{message}"):
-            read_state_dict(file)
+        ]:
+            file = tmp_path / "w.safetensors"
+            header = header.replace(b"%s", b'{"dtype":"F32","shape":[1],"data_offsets":[0,4]}')
+            file.write_bytes(struct.pack("<Q", len(header)) + header + ONE.tobytes()[:4])
+            with pytest.raises(CheckpointError, match=rf"w\.safetensors: .*{message}"):
+                read_state_dict(file)
 
     def test_a_header_beyond_the_limit_is_not_read(self, tmp_path):
         file = tmp_path / "w.safetensors"
@@ -213,9 +199,12 @@ class TestShards:
         same(found, {"a": ONE, "b": 2 * ONE, "c": 3 * ONE})
         same(read_state_dict(tmp_path / "model.safetensors.index.json"), found)
 
-    @pytest.mark.parametrize(
-        "shard",
-        [
+    def test_shards_stay_in_the_directory(self, tmp_path):
+        inner = tmp_path / "checkpoint"
+        (inner / "sub").mkdir(parents=True)
+        for target in (tmp_path / "outside.safetensors", inner / "sub" / "inside.safetensors"):
+            save_file({"w": ONE}, target)
+        for shard in (
             "../outside.safetensors",
             "sub/../../outside.safetensors",
             "sub/inside.safetensors",
@@ -224,23 +213,14 @@ class TestShards:
             "",
             "..\\outside.safetensors",
             "C:outside.safetensors",
-            "{absolute}",
+            str(tmp_path / "outside.safetensors"),
             "~/outside.safetensors",
             ".hidden.safetensors",
             "a.safetensors\n",
             "a.safetensors\0",
-        ],
-    )
-    def test_shards_stay_in_the_directory(self, tmp_path, shard):
-        inner = tmp_path / "checkpoint"
-        (inner / "sub").mkdir(parents=True)
-        for target in (tmp_path / "outside.safetensors", inner / "sub" / "inside.safetensors"):
-            save_file({"w": ONE}, target)
-        shard = shard.format(absolute=tmp_path / "outside.safetensors")
-        with pytest.raises(
-            CheckpointError, match=r"index\.json: w is in .*, expected a file of this directory"
         ):
-            read_state_dict(with_index(inner, {shard: ["w"]}))
+            with pytest.raises(CheckpointError, match=r"index\.json: w is in .*, expected a file of this"):
+                read_state_dict(with_index(inner, {shard: ["w"]}))
 
     def test_missing_shard_and_unknown_kind(self, tmp_path):
         with pytest.raises(CheckpointError, match=r"none\.safetensors: no such file"):
@@ -251,14 +231,11 @@ class TestShards:
     @pytest.mark.parametrize("promised", [["a"], ["a", "b", "c"]])
     def test_shards_hold_what_the_index_promises(self, tmp_path, promised):
         save_file({"a": ONE, "b": ONE}, tmp_path / "s.safetensors")
-        with pytest.raises(
-            CheckpointError, match=r"s\.safetensors: differs from model\.safetensors\.index\.json"
-        ):
+        with pytest.raises(CheckpointError, match=r"s\.safetensors: differs from"):
             read_state_dict(with_index(tmp_path, {"s.safetensors": promised}))
 
-    @pytest.mark.parametrize(
-        "text",
-        [
+    def test_broken_index(self, tmp_path):
+        for text in [
             "",
             "{",
             "[]",
@@ -272,12 +249,10 @@ class TestShards:
             "{}",
             "[" * 100_000,
             "\ud800",
-        ],
-    )
-    def test_broken_index(self, tmp_path, text):
-        (tmp_path / "model.safetensors.index.json").write_bytes(text.encode(errors="surrogatepass"))
-        with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: .{0,300}$"):
-            read_state_dict(tmp_path)
+        ]:
+            (tmp_path / "model.safetensors.index.json").write_bytes(text.encode(errors="surrogatepass"))
+            with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: .{0,300}$"):
+                read_state_dict(tmp_path)
 
 
 TENSORS = {

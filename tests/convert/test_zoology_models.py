@@ -128,9 +128,8 @@ def test_mamba_blocks():
     assert_close(logits, bj.LanguageModel(config).apply(params, array(TOKENS, np.int32))[0], 0.0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_what_is_not_here():
+    for changes, message in [
         ({"block_type": "ParallelBlock"}, "block_type = 'ParallelBlock': expected one of 'TransformerBlock'"),
         (
             {"state_mixer": {"name": "zoology.mixers.rwkv.RWKVStateMixer"}},
@@ -141,8 +140,6 @@ def test_mamba_blocks():
         ({"n_heads": 3}, "entry of config = 'n_heads': expected one of"),
         ({"d_model": 12}, "d_model = 12: expected 6, as the weights have it"),
         ({"state_mixer": {"name": "zoology.mixers.mlp.MLP", "kwargs": {"hidden_mult": 2}}}, "wrongly shaped"),
-    ],
-)
-def test_what_is_not_here(changes, message):
-    with pytest.raises(ValueError, match=message):
-        from_torch({**META, **changes}, drawn(META))
+    ]:
+        with pytest.raises(ValueError, match=message):
+            from_torch({**META, **changes}, drawn(META))

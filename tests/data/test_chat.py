@@ -6,7 +6,6 @@ import threading
 import pytest
 import tokenizers
 
-from based_jax.data.chat import child
 from based_jax.data.chat.renderer import Renderer
 from based_jax.data.chat.template import MAX_CHARACTERS, Chat, ChatTemplate
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer, load_tokenizer, save_chat_files
@@ -244,7 +243,3 @@ def test_without_jinja(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"^chat templates need jinja2: pip install 'based-jax\[chat\]'$"):
         Renderer("a")
-
-
-def test_limits_are_what_is_documented():
-    assert (child.SECONDS, child.BYTES) == (2, 512 << 20)

@@ -94,25 +94,6 @@ def test_a_file_that_is_not_fasta_is_an_error(tmp_path):
         load_documents(str(tmp_path))
 
 
-def test_unusable_files_are_skipped_by_reason(tmp_path):
-    whole = gzip.compress(b">chr1\n" + b"ACGTTGCA\n" * 500)
-    files = {
-        "cut.fa.gz": (whole[:-9], "damaged"),
-        "junk.fa.gz": (b"not gzip", "damaged"),
-        "binary.fa": (b">a\nAC\0GT", "binary"),
-        "latin.fa": (">a\nACé".encode("latin-1"), "not UTF-8"),
-        "empty.fna": (b"", "empty"),
-    }
-    for name, (content, _) in files.items():
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "gone.fa").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "good.fa").write_text(">a\nA")
-    corpus = load_documents(str(tmp_path))
-    assert [document.name for document in corpus.documents] == ["good.fa:a"]
-    reasons = {name: reason for name, (_, reason) in files.items()} | {"gone.fa": "unreadable"}
-    assert {item.name: item.reason for item in corpus.skipped} == reasons
-
-
 # --- held-out records
 
 

@@ -66,12 +66,6 @@ def test_what_is_no_nucleotide_is_named_with_its_position(text, position, charac
         DNA.encode(text)
 
 
-def test_packing_names_the_document():
-    documents = [Document("good", "acgt"), Document("bad:chr1", "acgt!")]
-    with pytest.raises(ValueError, match="bad:chr1: character 4 of a sequence = '!'"):
-        PackedTokens.from_documents(documents, DNA)
-
-
 def test_a_packed_base_is_a_byte():
     packed = PackedTokens.from_documents([Document("a", "acgt"), Document("b", "nn")], DNA)
     assert packed.tokens.dtype == np.uint8

@@ -84,19 +84,6 @@ def test_dropping_the_last_keeps_only_full_windows(texts, length):
     assert all_windows - full == ((len(packed) - 1) % length != 0)
 
 
-def test_segments_of_a_small_example():
-    packed = _pack(["ab", "c"])  # EOT a b EOT c EOT
-    window = packed.window(0, 4)
-    assert window["inputs"].tolist() == [EOT, 97, 98, EOT]
-    assert window["targets"].tolist() == [97, 98, EOT, 99]
-    assert window["segment_ids"].tolist() == [1, 1, 1, 2]
-    window = packed.window(1, 4)
-    assert window["inputs"].tolist() == [99, EOT, EOT, EOT]
-    assert window["targets"].tolist() == [EOT, EOT, EOT, EOT]
-    assert window["segment_ids"].tolist() == [1, 1, 1, 1]
-    assert window["mask"].tolist() == [True, False, False, False]
-
-
 def test_a_separator_id_inside_a_document_begins_no_segment():
     class Forged(ByteTokenizer):
         def encode(self, text: str) -> np.ndarray:

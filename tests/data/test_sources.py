@@ -73,13 +73,6 @@ def test_a_byte_order_mark_is_not_text(tmp_path, ending, monkeypatch):
             assert [document.text for document in load_documents(str(path)).documents] == [text]
 
 
-def test_compressed_files_may_have_several_parts(tmp_path):
-    halves = TEXT[:7].encode(), TEXT[7:].encode()
-    _write(tmp_path / "a.txt.gz", b"".join(map(gzip.compress, halves)))
-    _write(tmp_path / "b.txt.zst", b"".join(map(zstandard.compress, halves)))
-    assert [document.text for document in load_documents(str(tmp_path)).documents] == [TEXT, TEXT]
-
-
 def test_a_large_gzip_file_is_read_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr("based_jax.data.readers._CHUNK", 5)  # a member's text comes in many chunks
     texts = ["a" * 100, "", "b" * 10, "c"]

@@ -151,18 +151,6 @@ def test_few_documents_lose_their_tails(caplog):
     assert "tails" in caplog.text
 
 
-def test_copies_of_one_document_do_not_leak():
-    train, held_out = _split(["same text as ever"] * 5, fraction=0.3)
-    assert train == ["same text as"] * 5
-    assert held_out == [" ever"]
-
-
-def test_a_tail_that_is_another_document_is_not_held_out():
-    train, held_out = _split(["ab", "b", "cd"], fraction=0.01)
-    assert train == ["a", "b", "c"]
-    assert held_out == ["d"]
-
-
 @pytest.mark.parametrize("texts", [[], [""], ["a"], ["a", "b"], ["aa"], ["", "a", ""]])
 def test_too_little_text_is_an_error(texts):
     with pytest.raises(ValueError, match=r"documents = .*expected enough text"):

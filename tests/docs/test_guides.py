@@ -16,6 +16,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "papers").rglob("README.md")),
+    ROOT / "papers/based/dna.md",
 ]
 SLOW = ("docs/export.md", "docs/generation.md", "docs/kernels.md", "papers/zoology/README.md")
 """pages whose blocks compile many programs"""

@@ -1,4 +1,4 @@
-"""Sentences of docs/recall.md have the numbers of the studies' results, and no others."""
+"""Sentences of papers/zoology/recall.md have the numbers of the studies' results, and no others."""
 
 import math
 import re
@@ -210,9 +210,8 @@ def read_twice() -> Iterator[str]:
 
 
 def test_every_number_in_the_sentences_is_that_of_the_results():
-    page = (studies.HERE / "recall.md").read_text(encoding="utf-8")
-    before, _, after = page.partition("## Studies")
-    text = before + after.partition("### What small models learn")[2].partition("**Randomness.**")[0]
+    page = (studies.ROOT / "papers/zoology/recall.md").read_text(encoding="utf-8")
+    text = page.partition("## A probe of two language models")[0]
     for written in (r"<!-- (\w+) -->.*?<!-- /\1 -->", r"!\[.*?\]\(.*?\)", r"\]\(.*?\)"):
         text = re.sub(written, "]", text, flags=re.DOTALL)
     text = " ".join(text.split())

@@ -31,7 +31,7 @@ def test_tables():
 
 def test_a_stale_page_is_noticed(monkeypatch, tmp_path, capsys):
     """A number that changes in the results is out of date on the page until the command has run."""
-    monkeypatch.setattr(studies, "HERE", tmp_path)
+    monkeypatch.setattr(studies, "ROOT", tmp_path)
     monkeypatch.setattr(studies, "RESULTS", tmp_path)
     monkeypatch.setattr(studies, "BLOCKS", {"x": studies.Block("page.md", ".", studies.ranges)})
     page = tmp_path / "page.md"
@@ -42,7 +42,7 @@ def test_a_stale_page_is_noticed(monkeypatch, tmp_path, capsys):
         if accuracy == 0.5:
             page.write_text("a\n<!-- x --><!-- /x -->\nb\n")
         assert studies.main(["--check"]) == 1
-        assert "docs/page.md, x is not up to date: run python docs/studies.py" in capsys.readouterr().err
+        assert "page.md, x is not up to date: run python docs/studies.py" in capsys.readouterr().err
         assert studies.main([]) == studies.main(["--check"]) == 0
         assert f"| {accuracy:.3f} |" in page.read_text()
     assert page.read_text().startswith("a\n")

@@ -15,6 +15,14 @@ def test_the_pages_are_up_to_date():
     assert tables.main(["--check"]) == 0
 
 
+def test_pages_written_by_hand_are_few_and_short():
+    pages = {page.relative_to(tables.HERE).as_posix(): page for page in tables.HERE.rglob("*.md")}
+    by_hand = pages.keys() - tables.PAGES.keys()
+    assert len(by_hand) <= 30
+    lengths = {name: len(page.read_text(encoding="utf-8").splitlines()) for name, page in pages.items()}
+    assert {name: length for name, length in lengths.items() if length > 300} == {}
+
+
 def test_a_stale_page_is_noticed(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(tables, "HERE", tmp_path)
     monkeypatch.setattr(tables, "PAGES", {"mixers.md": tables.mixers_page})

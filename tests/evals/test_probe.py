@@ -93,7 +93,7 @@ def test_the_command(directory, tmp_path, capsys):
 
 def test_the_numbers_of_the_page_are_those_of_the_results():
     results = [json.loads((ROOT / f"results/probe/{name}.json").read_text()) for name in ("CA", "CL")]
-    page = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8")
+    page = (ROOT / "papers/zoology/recall.md").read_text(encoding="utf-8")
     for rows in zip(*(result["pairs"] for result in results), strict=True):
         cells = [str(rows[0]["num_pairs"])]
         for key, form in (("accuracy", ".3f"), ("ar_perplexity", ".2f"), ("filler_perplexity", ",.0f")):

@@ -132,9 +132,11 @@ def test_kernels_and_another_jax(copy):
 REMOVED = object()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
+def test_a_manifest_of_other_entries_is_one_line(copy):
+    """With a right checksum."""
+    path = copy / "manifest.json"
+    original = json.loads(path.read_text())
+    for name, value, message in [
         ("programs", {}, r"programs = \{\}: expected init, prefill, decode, extend$"),
         ("programs", REMOVED, "programs = None: expected this entry$"),
         ("weights", {"file": "weights.safetensors"}, "weights = .*: expected an object with the texts"),
@@ -151,17 +153,13 @@ REMOVED = object()
             {"file": "a", "sha256": "", "eot": 1, "stop_tokens": 3},
             'tokenizer = .*: expected "eot", a token of',
         ),
-    ],
-)
-def test_a_manifest_of_other_entries_is_one_line(copy, name, value, message):
-    """With a right checksum."""
-    path = copy / "manifest.json"
-    manifest = json.loads(path.read_text()) | {name: value}
-    if value is REMOVED:
-        del manifest[name]
-    path.write_text(json.dumps(manifest | {"sha256": runner.digest(manifest)}))
-    with pytest.raises(ValueError, match=rf"^{path}: {message}"):
-        Exported.load(copy, trust=True)
+    ]:
+        manifest = original | {name: value}
+        if value is REMOVED:
+            del manifest[name]
+        path.write_text(json.dumps(manifest | {"sha256": runner.digest(manifest)}))
+        with pytest.raises(ValueError, match=rf"^{path}: {message}"):
+            Exported.load(copy, trust=True)
 
 
 def test_a_manifest_without_an_end(copy):

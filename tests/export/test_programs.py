@@ -39,18 +39,14 @@ def test_kernels_are_inside_and_named(tmp_path):
 
 def test_kernels_that_no_layer_uses():
     tiny = make_tiny("A", norm="layer", mlp="plain", mlp_activation="gelu")
-    with pytest.raises(
-        ValueError, match=r"^kernels = 'pallas': expected xla, as no layer of this model uses"
-    ):
+    with pytest.raises(ValueError, match=r"^kernels = 'pallas': expected xla, as no layer of this model"):
         unchecked(export_programs, tiny.model, tiny.params, ON_GPU)
 
 
 def test_layers_that_need_the_number_of_rows(monkeypatch):
     tiny = make_tiny("C")
     monkeypatch.setattr(programs._Functions, "init", lambda _, rows: {"state": jnp.zeros(int(rows.shape[0]))})
-    with pytest.raises(
-        ValueError, match=r"^batch_size = None: expected a number .--batch-size. for this model, which"
-    ):
+    with pytest.raises(ValueError, match=r"^batch_size = None: expected a number .--batch-size. for this"):
         unchecked(export_programs, tiny.model, tiny.params, PLAN)
 
 
@@ -96,29 +92,22 @@ def test_float64_is_refused():
         export_programs(model, tiny.params, PLAN)
 
 
-@pytest.mark.parametrize(
-    ("plan", "message"),
-    [
+def test_wrong_plans():
+    for plan, message in [
         ({"platforms": ()}, r"^platforms = \(\): expected at least one"),
         ({"platforms": ("gpu",)}, "^platforms = 'gpu': expected one of 'cpu', 'cuda'"),
         ({"platforms": ("cpu", "cpu")}, "^platforms = .*: expected each once"),
         ({"kernels": "pallas", "batch_size": 2}, "^platforms = .*: expected cuda alone with kernels pallas"),
-        (
-            {"kernels": "pallas", "platforms": ("cuda",)},
-            "^batch_size = None: expected a number .--batch-size. with kernels",
-        ),
+        ({"kernels": "pallas", "platforms": ("cuda")}, "^batch_size = None: expected a number"),
         ({"kernels": "triton"}, "^kernels = 'triton': expected one of"),
         ({"weights": "within"}, "^weights = 'within': expected one of"),
         ({"batch_size": 0}, "^batch_size = 0: expected an integer, at least 1"),
         ({"prefill_chunk": 0}, "^prefill_chunk = 0: expected an integer"),
         ({"decode_chunk": True}, "^decode_chunk = True: expected an integer"),
         ({"max_length": 1.5}, "^max_length = 1.5: expected an integer"),
-    ],
-    ids=str,
-)
-def test_wrong_plans(plan, message):
-    with pytest.raises(ValueError, match=message):
-        Plan(**plan)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Plan(**plan)
 
 
 @pytest.mark.slow

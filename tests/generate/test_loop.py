@@ -12,7 +12,6 @@ from based_jax.generate.capacity import capacity_for
 from based_jax.generate.prompt import CHUNKS, bucket, chunk_sizes
 from based_jax.models.language_model import LanguageModel
 from tests.generate.tiny import LENGTH
-from tests.marks import slow_but
 
 STEPS = 12
 PROMPTS = [
@@ -36,21 +35,14 @@ def simple(tiny):
     return tiny("C")
 
 
-@pytest.mark.parametrize("schedule", slow_but(["CLSA"], ["C", "L", "S", "A", "CLSA"]))
-def test_greedy_is_the_full_forward_at_every_step(tiny, schedule):
-    case = tiny(schedule)
+def test_greedy_is_the_full_forward_at_every_step(tiny):
+    case = tiny("CLSA")
     tokens = generate(case.model, case.params, PROMPTS, STEPS)
     assert tokens.dtype == jnp.int32
     assert tokens.shape == (len(PROMPTS), STEPS)
     expected = [case.greedy(prompt, STEPS) for prompt in PROMPTS]
     assert tokens.tolist() == expected
     assert len({token for row in expected for token in row}) >= 8, "the case is too easy"
-
-
-def test_a_ragged_row_is_the_row_alone(hybrid, greedy):
-    for row in (0, 2):  # one bucket
-        alone = generate(hybrid.model, hybrid.params, np.array([PROMPTS[row]]), STEPS)
-        assert alone[0].tolist() == greedy[row].tolist()
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 5, "top_p": 0.9}], ids=["plain", "top_k-top_p"])
@@ -261,21 +253,6 @@ def test_penalties_count_a_prefix(simple):
     prefix = prefix_of(simple, PENALISED[:-1], 16)
     tokens = generate(simple.model, simple.params, [PENALISED[-1:]], STEPS, prefix=prefix, **options)
     assert tokens.tolist() == expected.tolist()
-
-
-def test_padded_vocabulary_is_never_generated(simple):
-    config = simple.model.config
-    assert config.padded_vocab_size > config.vocab_size
-    # Large rows make their logits the largest or the smallest of all: try both signs.
-    for sign in (1, -1):
-        params = jax.tree.map(lambda leaf: leaf, simple.params)
-        embedding = params["params"]["embedding"]
-        params["params"]["embedding"] = jax.tree.map(
-            lambda rows, sign=sign: rows.at[config.vocab_size :].set(sign * 50.0), embedding
-        )
-        for options in ({}, {"temperature": 1.0, "rng": jax.random.key(0)}):
-            tokens = generate(simple.model, params, PROMPTS, STEPS, **options)
-            assert int(tokens.max()) < config.vocab_size
 
 
 class Counting(LanguageModel):

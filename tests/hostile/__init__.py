@@ -1,1 +1,1 @@
-"""Attack classes, run by hand: ``python -m tests.hostile``. The last run is in docs/security.md."""
+"""Attack classes, run by hand: ``python -m tests.hostile``. The last run is in SECURITY.md."""

@@ -124,11 +124,7 @@ def _text(text: str, rng: np.random.Generator) -> tuple[str, str, int | None]:
             at = int(rng.integers(len(text)))
             return f"cut at {at}", text[:at], None
         case 4:
-            return (
-                "an entry twice",
-                body + ',"n_layer":2,"n_layer":2}',
-                None,
-            )
+            return ("an entry twice", body + ',"n_layer":2,"n_layer":2}', None)
         case _:
             letters = list(text)
             for _ in range(4):

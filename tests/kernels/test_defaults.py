@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from based_jax import ops
-from benchmarks.gpu import choices
+from benchmarks.gpu import adopt, choices
 from pallas_kernels import lowering_for
 from pallas_kernels.taylor_attention import mosaic_support
 

@@ -2,39 +2,14 @@
 
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.testing import laws
-from tests.mixers.built import float64_weights, parameter_count, runner
+from tests.mixers.built import float64_weights, runner
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, assert_close
 
 WIDTH = 12
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, 4 * 64**2),
-        ({"num_heads": 4, "orders": 4}, 4 * 64**2),
-        ({"orders": (1, 1, 2, 2)}, 4 * 64**2),
-        ({"num_heads": 2, "orders": 4, "value_product": True}, (3 + 4) * 64**2),
-        ({"orders": (1, 2, 4, 1), "value_product": True}, 3 * 64**2 + 64 * 8 * 16),
-    ],
-)
-def test_parameters_are_the_papers(options, expected):
-    """Remark F.4: as many as attention; a product of values costs d d_h for each factor of each head."""
-    assert parameter_count("hyper_feature_attention", d_model=64, **options) == expected
-
-
-def test_order_1_is_the_attention_mixer():
-    """The same parameters, rotary embeddings and outputs."""
-    run = runner("hyper_feature_attention", d_model=WIDTH, num_heads=2, orders=1)
-    attention = runner("attention", d_model=WIDTH, num_heads=2)
-    x = laws.inputs(2, 9, WIDTH, 0)
-    assert_close(*(nn.meta.unbox(mixer.variables) for mixer in (run, attention)), 0.0)
-    assert_close(run(x)[0], attention(x)[0], 1e-6)  # the same sums, blocked differently
 
 
 @pytest.fixture(scope="module")

@@ -36,9 +36,9 @@ def test_decay_and_gate_are_those_of_the_paper(decay):
     assert_close(run(x)[0], np.einsum("bhnv,hvd->bnd", y, weights["out"]["kernel"]), FLOAT32)
 
 
-@pytest.mark.parametrize(
-    ("options", "features", "reported"),
-    [
+def test_sizes():
+    """64 channels: what Zoology counts, and what the state holds."""
+    for options, features, reported in [
         ({"feature_map": "taylor"}, 2145, 2145),
         *(
             ({"feature_map": name}, 64, 64)
@@ -48,16 +48,13 @@ def test_decay_and_gate_are_those_of_the_paper(decay):
         ({"feature_map": "all_poly"}, 64, 64),
         ({"feature_map": "all_poly", "num_features": 32}, 32, 32),
         ({"feature_map": "performer"}, 256, 64),  # Zoology's code does not count what it expands to
-    ],
-)
-def test_sizes(options, features, reported):
-    """64 channels: what Zoology counts, and what the state holds."""
-    mixer = mixers.make("linear_attention", d_model=64, num_heads=1, feature_dim=64, **options)
-    assert mixer.state_size(1024) == reported * (64 + 1)
-    if mixer.feature_map == "cosformer":
-        mixer = mixer.clone(max_length=1024)
-    state = jax.eval_shape(lambda: mixer.init_state(1))
-    assert state.kv.size + state.k.size == features * (64 + 1)
+    ]:
+        mixer = mixers.make("linear_attention", d_model=64, num_heads=1, feature_dim=64, **options)
+        assert mixer.state_size(1024) == reported * (64 + 1)
+        if mixer.feature_map == "cosformer":
+            mixer = mixer.clone(max_length=1024)
+        state = jax.eval_shape(lambda: mixer.init_state(1))  # noqa: B023
+        assert state.kv.size + state.k.size == features * (64 + 1)
 
 
 @pytest.mark.parametrize(

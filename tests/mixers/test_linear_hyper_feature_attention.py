@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from based_jax import mixers, ops
+from based_jax import ops
 from based_jax.mixers.linear_hyper_feature_attention import SIGNED
 from based_jax.testing import laws
 from tests.mixers.built import float64_weights, runner
@@ -60,18 +60,3 @@ def test_maps_that_a_sum_may_normalise_have_no_negative_scores():
     for name, phi in ops.FEATURE_MAPS.items():
         q, k = (np.asarray(phi.features(jnp.asarray(part)), np.float64) for part in x)
         assert (name in SIGNED) == np.any(q @ k.T < 0), name
-
-
-@pytest.mark.parametrize(
-    ("options", "length", "expected"),
-    [
-        ({"d_model": 64}, 100, 256 * 64),
-        ({"d_model": 64, "order": 3, "feature_map": "relu", "norm": "sum"}, 100, 512 * (64 + 1)),
-        ({"d_model": 128, "num_heads": 2, "feature_dim": 8, "norm": "none"}, 100, 2 * 64 * 64),
-    ],
-)
-def test_the_linear_state_has_a_row_for_each_product(options, length, expected):
-    mixer = mixers.make("linear_hyper_feature_attention", **options)
-    assert mixer.state_size(length) == expected
-    state = jax.eval_shape(lambda: mixer.init_state(1))
-    assert state.kv.size + state.k.size * (mixer.norm == "sum") == expected

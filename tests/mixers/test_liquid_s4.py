@@ -3,13 +3,11 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import linen as nn
 
 from based_jax import mixers
-from tests.tolerances import FLOAT32, FLOAT64, assert_close
+from tests.tolerances import FLOAT64, assert_close
 
 
 def oracle(tree: dict, x: np.ndarray) -> np.ndarray:
@@ -25,18 +23,13 @@ def oracle(tree: dict, x: np.ndarray) -> np.ndarray:
     return np.array(y)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [("float64", FLOAT64), pytest.param("float32", FLOAT32, marks=pytest.mark.slow)],
-)
-def test_a_token_loop(dtype, tolerance):
+def test_a_token_loop():
     """Over more than one chunk, and the gradients of the tree are those of the recurrence."""
     with jax.enable_x64(True):
         x = np.random.default_rng(0).normal(size=(1, 70, 3))
-        mixer = mixers.make("liquid_s4", d_model=3, d_state=6, dtype=dtype)
-        params = nn.meta.unbox(jax.jit(mixer.init)(jax.random.key(0), x.astype(dtype)))
+        mixer = mixers.make("liquid_s4", d_model=3, d_state=6, dtype="float64")
+        params = nn.meta.unbox(jax.jit(mixer.init)(jax.random.key(0), x))
         params["params"]["out"] = {"kernel": np.eye(3), "bias": np.zeros(3)}
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
 
         @jax.jit
         def run(params, x):
@@ -46,14 +39,8 @@ def test_a_token_loop(dtype, tolerance):
 
             return [jax.grad(loss, has_aux=True)(params, name) for name in ("xla", "reference")]
 
-        (gradients, y), (of_loop, _) = run(params, x.astype(dtype))
+        (gradients, y), (of_loop, _) = run(params, x)
         expected = jax.jit(functools.partial(jax.nn.gelu, approximate=False))(oracle(params["params"], x[0]))
-    assert y.dtype == dtype
-    assert_close(y[0], expected, tolerance)
-    assert_close(gradients, of_loop, 5 * tolerance)
-
-
-def test_state_sizes():
-    assert mixers.info("liquid_s4").state_size(8, 100) == 8 * 64
-    state = mixers.make("liquid_s4", d_model=8, dtype=jnp.bfloat16).init_state(2)
-    assert (state.h.shape, state.h.dtype) == ((2, 8, 32), jnp.complex64)
+    assert y.dtype == np.float64
+    assert_close(y[0], expected, FLOAT64)
+    assert_close(gradients, of_loop, 5 * FLOAT64)

@@ -23,9 +23,8 @@ def init(name, options, **context):
     jax.eval_shape(functools.partial(make(name, options).init, **context), jax.random.key(0), X)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
+def test_bad_options_are_named(unchecked):
+    for name, options, message in [
         ("blocked_window", {"width": 0}, "width = 0: expected at least 1"),
         ("conv_basis", {"starts": (1, 2)}, r"starts = \(1, 2\): expected integers ascending from 0"),
         ("conv_basis", {"left": -1}, "left = -1"),
@@ -37,11 +36,7 @@ def init(name, options, **context):
         ("gated_delta_net", {"expand_v": 0}, "expand_v = 0"),
         ("gated_delta_net", {"kernel_size": 0}, "kernel_size = 0: expected None or at least 1"),
         ("gated_delta_net", {"num_v_heads": 3}, "num_v_heads = 3: expected a multiple of num_heads = 2"),
-        (
-            "gated_delta_net",
-            {"num_v_heads": 6},
-            r"expand_v \* d_model = 16: expected a multiple of num_v_heads = 6",
-        ),
+        ("gated_delta_net", {"num_v_heads": 6}, r"expand_v \* d_model = 16: expected a multiple of"),
         ("gla", {"num_heads": 3}, r"expand_k \* d_model = 4: expected a multiple of num_heads = 3"),
         ("gla", {"kernel_size": 0}, "kernel_size = 0: expected None or at least 1"),
         ("gla", {"gate_activation": "tanh"}, "gate_activation = 'tanh': expected one of 'gelu'"),
@@ -63,62 +58,30 @@ def init(name, options, **context):
         ("hyper_attention", {"num_heads": 3}, "d_model = 8: expected a multiple of num_heads = 3"),
         ("hyper_feature_attention", {"orders": 3}, "channels of a head = 8: expected a mult.* order = 3"),
         ("hyper_feature_attention", {"orders": 0}, "orders = 0: expected None or at least 1"),
-        (
-            "hyper_feature_attention",
-            {"num_heads": 4, "orders": (1, 2)},
-            r"orders = \(1, 2\): expected an order for each of the 4 heads",
-        ),
+        ("hyper_feature_attention", {"num_heads": 4, "orders": (1, 2)}, r"orders = \(1, 2\): expected an"),
         ("hyper_feature_attention", {"orders": (1, 1, 2)}, "d_model = 8: expected a multiple of num_heads"),
         ("hyper_feature_attention", {"rotary_fraction": 1.5}, "rotary_fraction = 1.5: expected at least 0"),
         ("input_conv", {"filter": "some"}, "filter = 'some': expected one of 'programmatic'"),
         ("input_conv", {"lags": 0}, "lags = 0: expected at least 1"),
-        (
-            "input_conv",
-            {"filter": "autocorrelation", "copy_next": True},
-            "copy_next = True: expected False with filter = 'autocorrelation'",
-        ),
+        ("input_conv", {"filter": "autocorrelation", "copy_next": True}, "copy_next = True: expected False"),
         ("linear_attention", {"feature_map": "elu"}, "feature_map = 'elu': expected one of 'taylor'"),
         (
             "linear_attention",
             {"feature_map": "performer", "num_features": 0},
             "num_features = 0: expected None or at least 1",
         ),
-        (
-            "linear_attention",
-            {"num_features": 8},
-            "num_features = 8: expected None for feature_map = 'taylor'",
-        ),
-        (
-            "linear_attention",
-            {"feature_map": "relu", "max_length": 8},
-            "max_length = 8: expected None for feature_map = 'relu'",
-        ),
-        (
-            "linear_attention",
-            {"feature_map": "cosformer", "max_length": 0},
-            "max_length = 0: expected None or at least 1",
-        ),
-        (
-            "linear_attention",
-            {"learned_map": False},
-            "learned_map = False: expected True for feature_map = 'taylor'",
-        ),
+        ("linear_attention", {"num_features": 8}, "num_features = 8: expected None for feature_map ="),
+        ("linear_attention", {"feature_map": "relu", "max_length": 8}, "max_length = 8: expected None for"),
+        ("linear_attention", {"feature_map": "cosformer", "max_length": 0}, "max_length = 0: expected None"),
+        ("linear_attention", {"learned_map": False}, "learned_map = False: expected True for feature_map ="),
         ("linear_attention", {"feature_dim": 0}, "feature_dim = 0: expected at least 1"),
         ("linear_hyper_attention", {"order": 1}, "order = 1: expected at least 2"),
         ("linear_hyper_attention", {"feature_dim": 0}, "feature_dim = 0: expected at least 1"),
         ("linear_hyper_attention", {"feature_map": "sin"}, "feature_map = 'sin': expected one of 'taylor'"),
-        (
-            "linear_hyper_attention",
-            {"feature_map": "identity"},
-            "normalize = 'sum': expected 'count' or 'none'",
-        ),
+        ("linear_hyper_attention", {"feature_map": "identity"}, "normalize = 'sum': expected 'count' or"),
         ("linear_hyper_attention", {"normalize": "rms"}, "normalize = 'rms': expected one of"),
         ("linear_hyper_attention", {"strict": True, "ordered": False}, "strict = True: expected False if"),
-        (
-            "linear_hyper_feature_attention",
-            {"norm": "sum"},
-            "norm = 'sum': expected 'rms' or 'none' with feature_map = 'identity'",
-        ),
+        ("linear_hyper_feature_attention", {"norm": "sum"}, "norm = 'sum': expected 'rms' or 'none' with"),
         ("linear_hyper_feature_attention", {"feature_map": "softmax"}, "feature_map = 'softmax': expected"),
         ("linear_hyper_feature_attention", {"norm": "batch"}, "norm = 'batch': expected one of"),
         ("linear_hyper_feature_attention", {"order": 0}, "order = 0: expected at least 1"),
@@ -134,11 +97,7 @@ def init(name, options, **context):
         ("mamba2", {"d_state": 0}, "d_state = 0"),
         ("retnet", {"expand_v": 0.0}, "expand_v = 0.0: expected above 0"),
         ("retnet", {"norm": "batch"}, "norm = 'batch': expected one of 'layer', 'rms'"),
-        (
-            "retnet",
-            {"num_heads": 4, "num_kv_heads": 3},
-            "num_heads = 4: expected a multiple of num_kv_heads = 3",
-        ),
+        ("retnet", {"num_heads": 4, "num_kv_heads": 3}, "num_heads = 4: expected a multiple of"),
         ("rwkv4", {"layer": 3, "num_layers": 3}, "layer = 3: expected 0 to 2"),
         ("rwkv5", {"head_size": 3}, "d_model = 8: expected a multiple of head_size = 3"),
         ("rwkv5", {"layer": 12}, "layer = 12: expected 0 to 11"),
@@ -151,22 +110,19 @@ def init(name, options, **context):
         ("selected_attention", {"share": 0.0}, "share = 0.0: expected above 0"),
         ("selective_lookups", {"hard": True}, "causal = True: expected False with hard"),
         ("sigmoid_lookups", {"lookups": 0}, "lookups = 0: expected None or at least 1"),
-    ],
-)
-def test_bad_options_are_named(unchecked, name, options, message):
-    with pytest.raises(ValueError, match=message):
-        init(name, options)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            init(name, options)
 
 
-@pytest.mark.parametrize("option", ["d_state", "d_conv", "expand", "dt_rank", "num_layers"])
-def test_mamba_names_them_when_it_is_made(option):
-    with pytest.raises(ValueError, match=f"{option} = 0: expected .*(at least 1|above 0)"):
-        make("mamba", {option: 0})
+def test_mamba_names_them_when_it_is_made():
+    for option in ["d_state", "d_conv", "expand", "dt_rank", "num_layers"]:
+        with pytest.raises(ValueError, match=f"{option} = 0: expected .*(at least 1|above 0)"):
+            make("mamba", {option: 0})
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
+def test_options_that_no_state_can_have_are_named(unchecked):
+    for name, options, message in [
         ("base_conv", {"kernel_size": 0}, "kernel_size = 0: expected"),
         ("base_conv", {"l_max": 0}, "l_max = 0: expected at least 1"),
         ("hyper_attention", {"left": -1}, "left = -1: expected"),
@@ -177,16 +133,13 @@ def test_mamba_names_them_when_it_is_made(option):
         ("selected_attention", {"causal": False}, "causal = False: expected True for a state"),
         ("selective_lookups", {"causal": False}, "causal = False: expected True for a state"),
         ("sigmoid_lookups", {"hard": True}, "hard = True: expected False for a state"),
-    ],
-)
-def test_options_that_no_state_can_have_are_named(unchecked, name, options, message):
-    with pytest.raises(ValueError, match=message):
-        make(name, options).init_state(1, 4)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make(name, options).init_state(1, 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "context", "message"),
-    [
+def test_arguments_that_options_exclude_are_named(unchecked):
+    for name, options, context, message in [
         ("bigbird", {}, {"cells": np.zeros((2, 2))}, "cells has dtype"),
         ("conv_basis", {"max_error": 0.1}, {"mask": MASK}, "expected None with max_error, which reads"),
         (
@@ -200,11 +153,9 @@ def test_options_that_no_state_can_have_are_named(unchecked, name, options, mess
         ("scatterbrain", {"causal": False}, {"mask": MASK}, "mask = '.*': expected None"),
         ("selected_attention", {"causal": False}, {"state": "any"}, "state = 'str': expected None"),
         ("sma", {"hard": True}, {"state": "any"}, "state = 'str': expected None with hard = True"),
-    ],
-)
-def test_arguments_that_options_exclude_are_named(unchecked, name, options, context, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        init(name, options, **context)
+    ]:
+        with pytest.raises((ValueError, TypeError), match=message):
+            init(name, options, **context)
 
 
 def test_defaults_divide():

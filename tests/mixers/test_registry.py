@@ -113,16 +113,14 @@ def test_commands_train_sample_and_export_a_mixer_of_an_installed_package(
 
 def test_a_package_that_cannot_be_imported_is_named(installed):
     installed("outside = outside_mixers:Missing")
-    with pytest.raises(
-        ValueError, match=r"mixer = 'outside': cannot import outside_mixers:Missing: .*Missing"
-    ):
+    with pytest.raises(ValueError, match=r"mixer = 'outside': cannot import outside_mixers:Missing:"):
         bj.mixers.make("outside", d_model=4)
 
 
-@pytest.mark.parametrize("name", ["", "Mamba", "2d", "a-b", None])
-def test_a_name_of_another_form_is_refused(name, unchecked):
-    with pytest.raises(ValueError, match=r"^name = .*: expected lower-case letters"):
-        bj.mixers.register(name)
+def test_a_name_of_another_form_is_refused(unchecked):
+    for name in ["", "Mamba", "2d", "a-b", None]:
+        with pytest.raises(ValueError, match=r"^name = .*: expected lower-case letters"):
+            bj.mixers.register(name)
 
 
 def test_a_name_that_is_taken_is_refused():

@@ -1,6 +1,7 @@
 """Model descriptions: JSON round trip, strictness."""
 
 import dataclasses
+import functools
 import json
 
 import pytest
@@ -10,11 +11,11 @@ from based_jax.mixers.option_docs import attribute_docs
 from based_jax.models import MixerSpec
 
 
-@pytest.mark.parametrize("name", bj.presets.names())
-def test_json_round_trip(name):
-    config = bj.presets.get(name)
-    assert bj.ModelConfig.from_dict(json.loads(config.to_json())) == config
-    assert hash(bj.ModelConfig.from_dict(json.loads(config.to_json()))) == hash(config)
+def test_json_round_trip():
+    for name in bj.presets.names():
+        config = bj.presets.get(name)
+        assert bj.ModelConfig.from_dict(json.loads(config.to_json())) == config
+        assert hash(bj.ModelConfig.from_dict(json.loads(config.to_json()))) == hash(config)
 
 
 def test_options_that_are_sequences_survive_json():
@@ -24,9 +25,9 @@ def test_options_that_are_sequences_survive_json():
     assert hash(again) == hash(config)
 
 
-@pytest.mark.parametrize("cls", [bj.ModelConfig, MixerSpec])
-def test_help_explains_every_field(cls):
-    assert list(attribute_docs(cls.__doc__)) == [field.name for field in dataclasses.fields(cls)]
+def test_help_explains_every_field():
+    for cls in [bj.ModelConfig, MixerSpec]:
+        assert list(attribute_docs(cls.__doc__)) == [field.name for field in dataclasses.fields(cls)]
 
 
 def test_an_unknown_key_names_the_nearest():
@@ -45,14 +46,10 @@ def change(**fields):
     return {**plain, **fields}
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_bad_descriptions_are_named():
+    for fields, message in [
         (change(no_such=1), r"config = \['no_such'\]: expected only the keys"),
-        (
-            {"vocab_size": 3},
-            "the missing keys d_model, mixers, schedule|the missing keys d_model",
-        ),
+        ({"vocab_size": 3}, "the missing keys d_model, mixers, schedule|the missing keys d_model"),
         (change(schedule=""), "schedule = '': expected at least one layer"),
         (change(schedule="CX"), "schedule = 'CX': expected letters among"),
         (change(d_model=0), "d_model = 0: expected at least 1"),
@@ -73,16 +70,13 @@ def change(**fields):
         (change(schedule="C" * 3000), r"schedule = 'CCC.*\.\.\.C.*: expected at most 1024 layers"),
         (change(mixers={"C": {"mixer": "gated_conv", "options": 5}}), "options = 5: expected a mapping"),
         (change(mixers={"C": {"mixer": ["gated_conv"]}}), r"mixer = \['gated_conv'\]: expected one of"),
-    ],
-)
-def test_bad_descriptions_are_named(fields, message):
-    with pytest.raises(ValueError, match=message):
-        bj.ModelConfig.from_dict(fields)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            bj.ModelConfig.from_dict(fields)
 
 
-@pytest.mark.parametrize(
-    ("mixer", "option", "value", "expected"),
-    [
+def test_options_are_checked_where_they_are_given():
+    for mixer, option, value, expected in [
         ("sliding_window", "left", 1.5, "at least 0 and at most 16777216, an integer"),
         ("sliding_window", "rotary_base", 0, "above 0 and at most"),
         ("sliding_window", "qkv_bias", "no", "true or false"),
@@ -91,17 +85,15 @@ def test_bad_descriptions_are_named(fields, message):
         ("linear_attention", "feature_dim", 10**6, "at least 1 and at most 1024, an integer"),
         ("conv_basis", "starts", [0, "a"], "None or a list in which each item is at least 0"),
         ("attention", "num_heads", 10**4000, "None or at least 1 and at most 16777216, an integer"),
-    ],
-)
-def test_options_are_checked_where_they_are_given(mixer, option, value, expected):
-    spec = {"mixer": mixer, "options": {option: value}}
-    for build in (
-        lambda: bj.ModelConfig.from_dict(change(schedule="C", mixers={"C": spec})),
-        lambda: bj.mixers.make(mixer, d_model=64, **{option: value}),
-    ):
-        with pytest.raises(ValueError, match=rf"{option} = .*: expected {expected}") as caught:
-            build()
-        assert len(str(caught.value)) < 1000
+    ]:
+        spec = {"mixer": mixer, "options": {option: value}}
+        for build in (
+            functools.partial(bj.ModelConfig.from_dict, change(schedule="C", mixers={"C": spec})),
+            functools.partial(bj.mixers.make, mixer, d_model=64, **{option: value}),
+        ):
+            with pytest.raises(ValueError, match=rf"{option} = .*: expected {expected}") as caught:
+                build()
+            assert len(str(caught.value)) < 1000
 
 
 def test_an_unknown_preset_lists_the_known_ones():

@@ -24,14 +24,14 @@ CONFIG = bj.ModelConfig(
 TOKENS = array([[3, 1, 4, 1, 5, 9, 2, 6]], np.int32)
 
 
-@pytest.mark.parametrize("width", [6, 7])
-def test_sines_and_cosines(width):
-    table = np.asarray(sinusoids(9, width, jnp.float32))
-    for position in (0, 1, 8):
-        for channel in range(width):
-            angle = position * 10000.0 ** (-2 * (channel // 2) / width)
-            wanted = np.cos(angle) if channel % 2 else np.sin(angle)
-            assert abs(table[position, channel] - wanted) < 1e-6
+def test_sines_and_cosines():
+    for width in [6, 7]:
+        table = np.asarray(sinusoids(9, width, jnp.float32))
+        for position in (0, 1, 8):
+            for channel in range(width):
+                angle = position * 10000.0 ** (-2 * (channel // 2) / width)
+                wanted = np.cos(angle) if channel % 2 else np.sin(angle)
+                assert abs(table[position, channel] - wanted) < 1e-6
 
 
 def test_fixed_positions_are_a_learned_table_that_is_not_there():

@@ -35,12 +35,6 @@ def tokens(rows: int, length: int):
     return jax.random.randint(jax.random.key(1), (rows, length), 0, 11)
 
 
-def test_positions_matter(model):
-    _, params, apply = model
-    logits, _ = apply(params, jnp.full((1, 3), 5))
-    assert np.abs(logits[0, 0] - logits[0, 2]).max() > 0.1
-
-
 def test_continues_after_a_state(model):
     module, params, apply = model
     given = tokens(2, MAX)
@@ -78,7 +72,7 @@ def test_padding_may_lie_beyond(model):
     chex.assert_tree_all_finite(state)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, None])
-def test_config(value):
-    with pytest.raises(ValueError, match="max_positions"):
-        bj.presets.get("attn-tiny").replace(max_positions=value)
+def test_config():
+    for value in [-1, 1.5, None]:
+        with pytest.raises(ValueError, match="max_positions"):
+            bj.presets.get("attn-tiny").replace(max_positions=value)

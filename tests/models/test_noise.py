@@ -137,9 +137,8 @@ def test_padding_and_documents_beside_dropped_weights():
     assert_close(np.asarray(noisy)[mask], np.asarray(calm)[mask], FLOAT32)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_bad_options_are_errors():
+    for changes, message in [
         ({"residual_dropout": 1.0}, "residual_dropout = 1.0: expected from 0 to below 1"),
         ({"drop_path": 0.1, "block": "parallel"}, "drop_path = 0.1: expected 0 with block = 'parallel'"),
         ({"residual_dropout": 0.1, "scan_layers": True}, "scan_layers = True: expected False with dropout"),
@@ -147,8 +146,6 @@ def test_padding_and_documents_beside_dropped_weights():
         ({"final_norm": "rms", "block": "postnorm"}, "final_norm = 'rms': expected one of None"),
         ({"freeze_embedding": True}, "freeze_embedding = True: expected False with a tied head"),
         ({"positions": "rotary"}, "positions = 'rotary': expected one of 'learned', 'sinusoidal'"),
-    ],
-)
-def test_bad_options_are_errors(changes, message):
-    with pytest.raises(ValueError, match=message):
-        CONFIG.replace(**changes)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            CONFIG.replace(**changes)

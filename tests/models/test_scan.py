@@ -32,18 +32,15 @@ CONFIG = bj.ModelConfig(
 )
 
 
-@pytest.mark.parametrize(
-    ("schedule", "layers", "period"),
-    [
+def test_repetitions_of_the_presets():
+    for schedule, layers, period in [
         ("A" * 24, range(24), 1),
         ("CLSCC" * 5 + "CC", range(25), 5),
         ("CLS", range(0), 1),
         ("XCLSCCCLSCCCLSCCY", range(1, 16), 5),
         ("TC" * 19, range(38), 2),
-    ],
-)
-def test_repetitions_of_the_presets(schedule, layers, period):
-    assert find_repeats(schedule) == (layers, period)
+    ]:
+        assert find_repeats(schedule) == (layers, period)
 
 
 @given(st.text("AB", min_size=1, max_size=12))
@@ -70,13 +67,9 @@ def start(config: bj.ModelConfig):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize(
-    ("schedule", "remat"),
-    [("PRPRC", "block"), pytest.param("CLSLSLS", "none", marks=pytest.mark.slow)],
-)
-def test_outputs_and_gradients_stay(schedule, remat, x64):
+def test_outputs_and_gradients_stay(x64):
     """With layers before and after, and with RWKV's, which start differently at each depth."""
-    config = CONFIG.replace(schedule=schedule, remat=remat, mlp="none")
+    config = CONFIG.replace(schedule="PRPRC", remat="block", mlp="none")
     params = start(config)
     context = {
         "segment_ids": jnp.asarray([[0, 0, 0, 0, 1, 1, 1, 1]] * 2),
@@ -111,7 +104,5 @@ def test_the_program_is_smaller_and_does_as_much(x64):
 
 def test_noise_is_refused():
     config = CONFIG.replace(schedule="CBBB", scan_layers=True)
-    with pytest.raises(
-        ValueError, match="scan_layers = True: expected False with bigbird, which draws noise"
-    ):
+    with pytest.raises(ValueError, match="scan_layers = True: expected False with bigbird, which draws"):
         jax.eval_shape(bj.LanguageModel(config).init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))

@@ -1,28 +1,26 @@
 """The papers' hybrids and ablations: which layers, with which options."""
 
-import pytest
-
 import based_jax as bj
 from based_jax.models import MixerSpec
 from based_jax.models.variants import spaced
 
 
-@pytest.mark.parametrize(("layers", "found"), [(4, [1, 2, 3]), (18, [4, 9, 13]), (48, [12, 24, 36])])
-def test_spaced(layers, found):
-    assert spaced(layers) == found
+def test_spaced():
+    for layers, found in [(4, [1, 2, 3]), (18, [4, 9, 13]), (48, [12, 24, 36])]:
+        assert spaced(layers) == found
 
 
-@pytest.mark.parametrize("selection", ["full", "learned", "programmatic", "random"])
-def test_three_layers_select(selection):
+def test_three_layers_select():
     """k is 256 of 2,048 tokens where it is a number, and everything else is BaseConv's model."""
-    (name,) = [n for n in bj.presets.names() if n.startswith(f"zoology-base-conv-{selection}-16")]
-    config, base = bj.presets.get(name), bj.presets.get("zoology-base-conv-168m")
-    layers = [i for i in range(30) if config.layer(i) != base.layer(i)]
-    assert layers == [7, 15, 22]
-    options = bj.mixers.make("selected_attention", d_model=864, **config.layer(7).options)
-    assert (config.layer(7).mixer, options.selection) == ("selected_attention", selection)
-    assert options.share * 2048 == 256
-    assert config.replace(schedule=base.schedule, mixers=base.mixers) == base
+    for selection in ["full", "learned", "programmatic", "random"]:
+        (name,) = [n for n in bj.presets.names() if n.startswith(f"zoology-base-conv-{selection}-16")]
+        config, base = bj.presets.get(name), bj.presets.get("zoology-base-conv-168m")
+        layers = [i for i in range(30) if config.layer(i) != base.layer(i)]
+        assert layers == [7, 15, 22]
+        options = bj.mixers.make("selected_attention", d_model=864, **config.layer(7).options)
+        assert (config.layer(7).mixer, options.selection) == ("selected_attention", selection)
+        assert options.share * 2048 == 256
+        assert config.replace(schedule=base.schedule, mixers=base.mixers) == base
 
 
 def test_hyena_with_windows():

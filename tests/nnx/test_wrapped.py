@@ -184,7 +184,7 @@ def test_a_pipeline_on_eight_devices(framework):
     assert "P('fsdp'" in out
 
 
-def test_what_is_no_module_of_ours_is_refused():
+def test_what_is_no_module_of_ours_is_refused(unchecked):
     with pytest.raises(TypeError, match="module = Dense: expected a mixer or model of based_jax"):
         bj.nnx.wrap(nn.Dense(3), nnx.Rngs(0), jnp.ones((1, 2)))
     with pytest.raises(TypeError, match="expected the arguments of one call"):

@@ -106,9 +106,8 @@ def test_the_history_of_states_is_never_in_memory():
     assert memory.temp_size_in_bytes < 4 * length * channels * states
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"x": ones((2, 3))}, ValueError, "x has shape"),
         ({"x": ones((2, 3, 4), int)}, TypeError, "x has dtype"),
         ({"dt": ones((2, 3, 1))}, ValueError, "dt has shape"),
@@ -124,18 +123,16 @@ def test_the_history_of_states_is_never_in_memory():
         ({"mask": ones((2, 3))}, TypeError, "mask has dtype"),
         ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
         ({"implementation": "pallas"}, ValueError, "implementation = 'pallas'"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    arguments = {
-        "x": ones((2, 3, 4)),
-        "dt": ones((2, 3, 4)),
-        "A": -ones((4, 2)),
-        "B": ones((2, 3, 2)),
-        "C": ones((2, 3, 2)),
-    }
-    with pytest.raises(error, match=message):
-        ops.selective_scan(**arguments | changes)
+    ]:
+        arguments = {
+            "x": ones((2, 3, 4)),
+            "dt": ones((2, 3, 4)),
+            "A": -ones((4, 2)),
+            "B": ones((2, 3, 2)),
+            "C": ones((2, 3, 2)),
+        }
+        with pytest.raises(error, match=message):
+            ops.selective_scan(**arguments | changes)
 
 
 def test_terms_have_one_shape(unchecked):

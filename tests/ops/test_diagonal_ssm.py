@@ -129,9 +129,8 @@ def test_a_transition_of_zero():
 STATE = blank(ops.init_diagonal_ssm_state, 2, 1, 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"x": ones((2, 3, 4))}, ValueError, "x has shape"),
         ({"x": ones((2, 3, 1, 1), int)}, TypeError, "x has dtype"),
         ({"log_a": ones((2, 3, 2))}, ValueError, "log_a has shape"),
@@ -145,9 +144,7 @@ STATE = blank(ops.init_diagonal_ssm_state, 2, 1, 1, 2)
             ValueError,
             r"state\.modes has shape",
         ),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    arguments = {"x": ones((2, 3, 1, 1)), "log_a": ones((1, 3, 2)), "weight": ones((1, 3, 2))}
-    with pytest.raises(error, match=message):
-        ops.diagonal_ssm(**arguments | changes)
+    ]:
+        arguments = {"x": ones((2, 3, 1, 1)), "log_a": ones((1, 3, 2)), "weight": ones((1, 3, 2))}
+        with pytest.raises(error, match=message):
+            ops.diagonal_ssm(**arguments | changes)

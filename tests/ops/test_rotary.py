@@ -23,8 +23,7 @@ CORE = [(8, 4), (8, 5)]
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(
-    ("width", "dim"),
-    [pytest.param(*dims, marks=[pytest.mark.release] * (dims not in CORE)) for dims in DIMS],
+    ("width", "dim"), [pytest.param(*dims, marks=[pytest.mark.release] * (dims not in CORE)) for dims in DIMS]
 )
 def test_turns_pairs_as_complex_numbers(width, dim, interleaved):
     @settings(max_examples=5)
@@ -43,27 +42,6 @@ def test_turns_pairs_as_complex_numbers(width, dim, interleaved):
     law()
 
 
-def test_frequencies_by_hand():
-    """Position 1, unit vectors: channel i turns by 10000^(-2 i / D) into its partner."""
-    frequencies = 10000.0 ** (-np.arange(0, 6, 2) / 6)
-    eye = np.eye(6, dtype=np.float32)
-    one = np.ones((1, 1), np.int32)
-    half = np.asarray(rotary(eye[:3].reshape(3, 1, 1, 6), one))[:, 0, 0]
-    expected = np.concatenate([np.diag(np.cos(frequencies)), np.diag(np.sin(frequencies))], axis=1)
-    assert_close(half, expected, FLOAT32)
-    pairs = np.asarray(rotary(eye[::2].reshape(3, 1, 1, 6), one, interleaved=True))[:, 0, 0]
-    assert_close(pairs, expected[:, [0, 3, 1, 4, 2, 5]], FLOAT32)
-
-
-def test_the_layouts_are_permutations_of_each_other():
-    x = np.random.default_rng(0).normal(size=(1, 4, 1, 8)).astype(np.float32)
-    positions = np.arange(4, dtype=np.int32)[None]
-    order = np.arange(8).reshape(2, 4).T.ravel()  # 0 4 1 5 ...: half-split channels in pairs
-    half = rotary(x, positions)
-    pairs = rotary(x[..., order], positions, interleaved=True)
-    assert_close(pairs, np.asarray(half)[..., order], FLOAT32)
-
-
 def test_an_odd_dim_takes_one_channel_more():
     """35 of 70 channels: 36 turn, by position * 10000^(-2 i / 35), as in the released attention models."""
     x = np.ones((1, 1, 1, 70), np.float32)
@@ -72,25 +50,6 @@ def test_an_odd_dim_takes_one_channel_more():
     assert_close(y[:18], np.cos(angle) - np.sin(angle), FLOAT32)
     assert_close(y[18:36], np.cos(angle) + np.sin(angle), FLOAT32)
     assert (y[36:] == 1).all()
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_scores_depend_on_distances_only_and_norms_stay(interleaved):
-    @given(draw.seeds, st.integers(0, 1000))
-    def law(seed, shift):
-        q, k = np.float32(np.random.default_rng(seed).normal(size=(2, 1, 4, 1, 8)))
-        positions = np.int32([[0, 3, 4, 9]])
-
-        def turned(x, by):
-            return np.asarray(rotary(x, positions + np.int32(by), interleaved=interleaved))[0, :, 0]
-
-        here = turned(q, 0) @ turned(k, 0).T
-        there = turned(q, shift) @ turned(k, shift).T
-        assert_close(there, here, FLOAT32 + (shift + 9) * FLOAT32_ANGLE)
-        norms = np.linalg.norm(turned(q, shift), axis=-1)
-        assert_close(norms, np.linalg.norm(q[0, :, 0], axis=-1), FLOAT32)
-
-    law()
 
 
 def test_scores_are_those_of_the_distance_at_any_offset():
@@ -104,14 +63,6 @@ def test_scores_are_those_of_the_distance_at_any_offset():
         assert_close(score, near, 1e-5)  # 64 products, each off by 4e-7
 
 
-def test_position_zero_changes_nothing_and_the_dtype_stays():
-    for dtype in (jnp.float32, jnp.bfloat16):
-        x = np.random.default_rng(0).normal(size=(1, 2, 1, 4)).astype(dtype)
-        y = rotary(x, np.zeros((1, 2), np.int32))
-        assert y.dtype == dtype
-        assert np.array_equal(y, x)
-
-
 def test_bfloat16_angles_are_float32():
     """At position 4095 a bfloat16 position would be off by several radians."""
     x = np.random.default_rng(0).normal(size=(1, 1, 1, 8))
@@ -119,26 +70,19 @@ def test_bfloat16_angles_are_float32():
     assert_close(y, oracles.rotary(x, np.full((1, 1), 4095), 8, 1e4, False), 2 * BFLOAT16)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"x": ones((2, 3, 4))}, ValueError, "x has shape"),
         ({"x": ones((2, 3, 1, 4), int)}, TypeError, "x has dtype"),
         ({"positions": ones(3, int)}, ValueError, r"positions has shape \(3,\)"),
-        (
-            {"positions": ones((3, 3), int)},
-            ValueError,
-            r"positions has shape \(3, 3\): expected \(2, 3\)",
-        ),
+        ({"positions": ones((3, 3), int)}, ValueError, r"positions has shape \(3, 3\): expected \(2, 3\)"),
         ({"positions": ones((1, 2), int)}, ValueError, "positions has shape"),
         ({"positions": ones((2, 3))}, TypeError, "positions has dtype"),
         ({"dim": 0}, ValueError, "dim = 0"),
         ({"dim": 5}, ValueError, "dim = 5: expected 1 to the head width 4"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    with pytest.raises(error, match=message):
-        ops.rotary(**{"x": ones((2, 3, 1, 4)), "positions": ones((2, 3), int)} | changes)
+    ]:
+        with pytest.raises(error, match=message):
+            ops.rotary(**{"x": ones((2, 3, 1, 4)), "positions": ones((2, 3), int)} | changes)
 
 
 def test_an_odd_width_has_no_partner_for_its_last_channel(unchecked):

@@ -12,11 +12,7 @@ from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import array, blank
 from tests.marks import release_but
 from tests.ops import draw, oracles
-from tests.tolerances import (
-    BFLOAT16,
-    FLOAT32,
-    assert_close,
-)
+from tests.tolerances import BFLOAT16, FLOAT32, assert_close
 
 IMPLEMENTATIONS = [
     name for name in ops.implementations("softmax_attention") if name not in (*KERNELS, "tiled")

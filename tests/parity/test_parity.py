@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc):
 
 
 QUIRKS = {
-    "quirk_long_conv_wraparound": "the authors' transform is too short: the end leaks into the beginning",
+    "quirk_long_conv_wraparound": "the authors' transform is too short: the end leaks into the beginning"
 }
 """What we do not reproduce, and why; these cases must fail."""
 

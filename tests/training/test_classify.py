@@ -221,31 +221,3 @@ def test_bad_input_is_one_line_and_status_2(change, message, settings, tmp_path,
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("based-jax train classify: ")
     assert message in last
-
-
-@pytest.mark.release
-def test_a_run_is_not_overwritten_or_resumed_with_other_data(finished, settings):
-    with pytest.raises(ValueError, match="a new directory, or --resume"):
-        classify.train(classify.ClassifyConfig(workdir=finished[0], **settings))
-    with pytest.raises(ValueError, match=r"validation = 0\.5: expected 0\.25 as in the run"):
-        classify.train(
-            classify.ClassifyConfig(workdir=finished[0], **{**settings, "validation": 0.5}, resume=True)
-        )
-
-
-def test_help_explains_every_flag(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        classify.main(["--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    for flag in (
-        "--checkpoint",
-        "--preset",
-        "--data",
-        "--epochs",
-        "--validation",
-        "--pooling",
-        "--learning-rate",
-    ):
-        assert flag in text
-    assert "passes over the training split" in text

@@ -1,6 +1,5 @@
 """Whatever ends a run: what was saved is not lost, and what is wrong is said in one line."""
 
-import resource
 import shutil
 
 import chex
@@ -9,7 +8,7 @@ import pytest
 from based_jax.command import run
 from based_jax.training.commands import lm
 from based_jax.training.run.directory import parse_run
-from tests.training.runs import command, flags, kill_often, losses, start, steps_saved, until
+from tests.training.runs import flags, kill_often, losses, steps_saved
 
 
 @pytest.fixture(scope="module")
@@ -44,43 +43,6 @@ def kill_and_resume(times, often, finished, workdir, seed):
 @pytest.mark.release
 def test_killed_at_a_random_moment(often, finished, tmp_path):
     kill_and_resume(1, often, finished, tmp_path, seed=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 11))
-def test_killed_at_twenty_more_random_moments(seed, often, finished, tmp_path):
-    kill_and_resume(2, often, finished, tmp_path, seed)
-
-
-@pytest.mark.slow  # tests/training/test_checkpoints.py has the same in one process
-def test_a_disk_that_fills_up(often, finished, tmp_path):
-    """From step 5 on no file may grow beyond 8 KiB."""
-
-    def fill(process):
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 13, 1 << 13))
-
-    status, error = until(5, start(command(often, tmp_path)), fill)
-    message = one_line(error)
-    assert status == 2
-    last = steps_saved(tmp_path)[-1]
-    assert message.startswith("based-jax train lm: checkpoint ")
-    assert "cannot be written: File too large" in message
-    assert message.endswith(f"last complete checkpoint: {tmp_path}/checkpoints/{last}")
-    resume(tmp_path)
-    assert losses(tmp_path) == losses(finished[0])
-
-
-@pytest.mark.release  # tests/training/test_checkpoints.py has the same without a run
-def test_a_damaged_checkpoint(copy, finished, caplog):
-    """The run goes on from the one before, and makes the same losses again."""
-    newest = copy / "checkpoints" / str(steps_saved(copy)[-1])
-    largest = max(newest.glob("state/**/*"), key=lambda path: path.stat().st_size)
-    largest.write_bytes(largest.read_bytes()[:-1])
-    run = resume(copy)
-    (message,) = caplog.messages
-    assert f"{newest} is damaged" in message
-    assert losses(copy) == losses(finished[0])
-    chex.assert_trees_all_equal(run.outcome.state.params, finished[1].outcome.state.params)
 
 
 @pytest.mark.parametrize(

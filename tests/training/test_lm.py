@@ -23,7 +23,7 @@ from based_jax.training.low_rank import CHANGES, LowRank
 from based_jax.training.optimizer import OptimizerConfig, make_optimizer
 from based_jax.training.run.directory import parse_run
 from based_jax.training.run.metrics import MetricWriter, read_metrics
-from tests.training.runs import command, flags, losses, sending, start, until
+from tests.training.runs import flags, losses
 
 STEPS = 24  # of the fixture `settings`
 
@@ -78,15 +78,6 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_pat
         run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "checkpoint_every": 0}))
     assert run.outcome.stopped_by == signal.SIGTERM
     saved_where_it_stopped(capsys.readouterr().err)
-    resumes_bit_exactly(tmp_path, finished)
-
-
-@pytest.mark.slow  # as above, in a process
-def test_a_process_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_path):
-    process = start(command(one_layer, tmp_path, "--checkpoint-every", "0"))
-    status, rest = until(6, process, sending(signal.SIGTERM))
-    assert status == 128 + signal.SIGTERM, rest
-    saved_where_it_stopped(rest)
     resumes_bit_exactly(tmp_path, finished)
 
 
@@ -302,21 +293,6 @@ def test_help_explains_every_flag(capsys):
         lm.main(["--help"])
     assert exit_.value.code == 0
     text = capsys.readouterr().out
-    for flag in (
-        "--preset",
-        "--data",
-        "--steps",
-        "--workdir",
-        "--seed",
-        "--batch-size",
-        "--length",
-        "--log-every",
-        "--checkpoint-every",
-        "--mesh",
-        "--resume",
-        "--learning-rate",
-    ):
-        assert flag in text
     assert "optimizer steps" in text
     assert re.findall(r"^[a-z]+$", text, re.M) == ["data", "model", "optimisation", "run", "devices"]
     assert sorted(re.findall(r"^  --(\S+)", text, re.M)) == sorted(

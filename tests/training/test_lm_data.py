@@ -22,7 +22,7 @@ from based_jax.training.run.directory import parse_run, prepare_run
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.data.shards.directories import write_shards
 from tests.data.shards.megatron import write_megatron
-from tests.training.runs import kill_often, losses
+from tests.training.runs import losses
 from tests.training.test_hosts import CLOSE, finish, together
 
 
@@ -85,15 +85,6 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(whole, from_shards, tmp_path
     resumes_bit_exactly(tmp_path, whole)
 
 
-@pytest.mark.slow  # as above, in processes, and without a chance to save
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_process_that_was_killed_ten_times_resumes_bit_exactly(seed, from_shards, tmp_path):
-    settings = {**from_shards, "steps": 200, "eval_every": 0}
-    whole = tmp_path / "whole", lm.train(lm.LMConfig(workdir=tmp_path / "whole", **settings))
-    kill_often(settings, tmp_path / "run", seed, times=10, most=15)
-    resumes_bit_exactly(tmp_path / "run", whole)
-
-
 @pytest.mark.slow
 def test_two_processes_read_what_one_reads(whole, from_shards, tmp_path):
     finish(together(from_shards, tmp_path, 2, 1))
@@ -118,17 +109,6 @@ def test_resume_refuses_changed_shards(whole, shards, tmp_path):
     write_shards(moved, [["another text " * 20]], [["held out"]])
     with pytest.raises(ValueError, match=r"expected the same training text as in the run"):
         lm.train(config)
-
-
-@pytest.mark.release
-def test_a_damaged_shard_stops_the_run_by_name(from_shards, shards, tmp_path):
-    damaged = Path(shutil.copytree(shards, tmp_path / "damaged"))
-    file = damaged / "train" / "00005.tokens.npy"
-    content = bytearray(file.read_bytes())
-    content[-20] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"00005\.tokens\.npy = 'CRC-32 .*the file is damaged"):
-        lm.train(lm.LMConfig(workdir=tmp_path / "run", **{**from_shards, "data": f"tokens:{damaged}"}))
 
 
 def test_the_summary_names_the_shards(from_shards, shards, tmp_path):

@@ -202,20 +202,6 @@ def test_an_interrupted_sweep_continues_where_it_was(finished, tmp_path, monkeyp
     assert ours == theirs
 
 
-@pytest.mark.release
-def test_what_is_finished_is_not_trained_again(finished, monkeypatch):
-    monkeypatch.setattr(mqar_sweep, "Grid", None)
-    before = (finished[0] / "results.jsonl").read_text()
-    assert run(finished[0]).records == finished[1].records
-    assert (finished[0] / "results.jsonl").read_text() == before
-
-
-@pytest.mark.release
-def test_another_run_is_not_overwritten(finished):
-    with pytest.raises(ValueError, match=r"batch_size = 8: expected 32 as .* or another workdir"):
-        run(finished[0], batch_size=8)
-
-
 def labelled() -> Segment:
     """Five examples with none to three labels."""
     labels = np.full((5, 6), IGNORE)
@@ -359,13 +345,3 @@ def test_bad_input_is_one_line_and_status_2(flags, message, tmp_path, capsys):
     assert last.startswith("based-jax train mqar: ")
     assert message in last
     assert not list(tmp_path.iterdir())
-
-
-def test_help_explains_every_flag(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        mqar.main(["--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    flags = "mixer d-model vocab-size length pairs examples epochs batch-size learning-rates seeds workdir"
-    for flag in flags.split():
-        assert f"--{flag}" in text

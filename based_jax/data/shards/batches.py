@@ -10,11 +10,10 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Int64
 
-from based_jax.data.packed import PackedTokens
+from based_jax.data.packed import PackedTokens, TokenStream
 from based_jax.data.shards.permutation import make_key
 from based_jax.data.shards.rows import Packing, pack_as_stored, pack_permuted, read_segments, read_tokens
 from based_jax.data.shards.shuffle import GROUP, Order
-from based_jax.data.streams import TokenStream
 
 SHUFFLES = ("documents", "windows")
 """What is permuted: documents before packing, then windows; or only the windows of the stored order."""

@@ -18,8 +18,8 @@ from itertools import accumulate
 import numpy as np
 from jaxtyping import Int64
 
+from based_jax.data.packed import TokenStream
 from based_jax.data.shards.batches import Rows
-from based_jax.data.streams import TokenStream
 from based_jax.validate import expect
 
 _PART = re.compile(r"(.+)=([0-9]*\.?[0-9]+)")

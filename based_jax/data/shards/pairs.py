@@ -24,9 +24,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Int64
 
-from based_jax.data.packed import PackedTokens
+from based_jax.data.packed import PackedTokens, TokenStream
 from based_jax.data.shards.megatron import INDEX, TOKENS, TokenFile
-from based_jax.data.shards.sharded import Sharded
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.validate import expect
 
@@ -48,7 +47,7 @@ class _Cut(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TokenPairs(Sharded):
+class TokenPairs(TokenStream):
     """One split of a directory of pairs; reading tokens needs a tokenizer."""
 
     path: Path

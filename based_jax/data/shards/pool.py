@@ -1,6 +1,5 @@
 """Encode blocks in parallel worker processes, with results in the order of the blocks."""
 
-import contextlib
 import json
 import os
 import queue
@@ -10,13 +9,14 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from based_jax.data.shards.blocks import BLOCK, Block
-from based_jax.data.shards.worker import DIGEST, Encoded, receive, send
+from based_jax.data.shards.worker import Encoded
 
 _START = """
 import json, sys
@@ -33,8 +33,7 @@ class Channel(NamedTuple):
     """A connection to one of the threads of a worker process that answer messages."""
 
     process: subprocess.Popen[bytes]
-    connection: socket.socket
-    file: BinaryIO  # of the connection
+    connection: Connection
 
 
 class Workers:
@@ -48,18 +47,11 @@ class Workers:
             are a sixth faster than its processes, so with `is_threaded` up to `_THREADS` share a process.
         directory: what `load_tokenizer` reads.
         names: documents to hold out.
-        dtype: of the tokens.
         is_threaded: whether the tokenizer is a `FileTokenizer`.
     """
 
     def __init__(
-        self,
-        count: int,
-        directory: Path,
-        names: Sequence[str],
-        dtype: np.dtype,
-        *,
-        is_threaded: bool = False,
+        self, count: int, directory: Path, names: Sequence[str], *, is_threaded: bool = False
     ) -> None:
         arguments = json.dumps(sys.path), str(directory.resolve()), json.dumps([*names])
         self._command = [sys.executable, "-c", _START, *arguments]
@@ -67,7 +59,6 @@ class Workers:
         if is_threaded:
             processes = -(-count // _THREADS)
             self._threads_of = [count // processes + (i < count % processes) for i in range(processes)]
-        self._dtype = dtype
         self._idle: queue.SimpleQueue[Channel] = queue.SimpleQueue()
 
     def __enter__(self) -> "Workers":
@@ -96,7 +87,7 @@ class Workers:
         channels = []
         for own, their in pairs:
             their.close()
-            channels.append(Channel(process, own, cast(BinaryIO, own.makefile("rwb"))))
+            channels.append(Channel(process, Connection(own.detach())))
         return channels
 
     def __exit__(self, *error: object) -> None:
@@ -105,8 +96,6 @@ class Workers:
         self._threads.shutdown(cancel_futures=True)
         for channel in self._channels:
             channel.process.wait()
-            with contextlib.suppress(OSError):
-                channel.file.close()
             channel.connection.close()
 
     @property
@@ -139,32 +128,18 @@ class Workers:
     def _encode(self, block: Block) -> Encoded:
         channel = self._idle.get()
         try:
-            parts = [(part.kind, part.name, part.number, part.sizes) for part in block.parts]
-            send(channel.file, {"parts": parts}, *(part.data for part in block.parts))
-            answer = receive(channel.file)
-        except OSError:
-            answer = None
-        finally:
-            self._idle.put(channel)
-        if answer is None:
+            channel.connection.send([part[:-1] for part in block.parts])
+            for part in block.parts:
+                channel.connection.send_bytes(part.data)
+            answer: Encoded | ValueError = channel.connection.recv()
+            if isinstance(answer, ValueError):
+                raise answer
+            tokens = channel.connection.recv_bytes()
+        except (EOFError, OSError) as error:
             status = channel.process.wait()
             reason = "out of memory?" if status == -9 else "its error is above"
-            raise OSError(f"a worker that encodes text has ended with status {status} ({reason})")
-        header, content = answer
-        if "error" in header:
-            raise ValueError(header["error"])
-        return _encoded(header, content, self._dtype)
-
-
-def _encoded(header: dict, content: bytes, dtype: np.dtype) -> Encoded:
-    """Parse the arrays of a response without copying: a chromosome's tokens take half a gigabyte."""
-    count, begin, arrays = header["documents"], 0, []
-    for kind, size in (("<i8", count), ("<i8", count), ("?", count), ("u1", DIGEST * count), (dtype, -1)):
-        arrays.append(
-            np.frombuffer(content, kind, size, begin) if begin < len(content) else np.zeros(0, kind)
-        )
-        begin += arrays[-1].nbytes
-    lengths, sizes, named, digests, tokens = arrays
-    return Encoded(
-        lengths, sizes, named, digests.reshape(count, DIGEST), tokens, header["skipped"], header["names"]
-    )
+            message = f"a worker that encodes text has ended with status {status} ({reason})"
+            raise OSError(message) from error
+        finally:
+            self._idle.put(channel)
+        return answer._replace(tokens=np.frombuffer(tokens, answer.tokens.dtype))

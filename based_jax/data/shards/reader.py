@@ -11,9 +11,8 @@ from typing import BinaryIO, Literal
 import numpy as np
 from jaxtyping import Int64
 
-from based_jax.data.packed import PackedTokens
+from based_jax.data.packed import PackedTokens, TokenStream
 from based_jax.data.shards.manifest import Manifest, Shard, Split
-from based_jax.data.shards.sharded import Sharded
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect
 
@@ -22,8 +21,8 @@ _AGAIN = "the file is damaged: copy the directory again, or tokenize the sources
 
 
 @dataclass(frozen=True, eq=False)
-class TokenShards(Sharded):
-    """One split of a directory of token shards, a `based_jax.data.streams.TokenStream`.
+class TokenShards(TokenStream):
+    """One split of a directory of token shards, a `based_jax.data.packed.TokenStream`.
 
     The arrays are memory-mapped, and a shard's checksums are verified when it is first read.
     """

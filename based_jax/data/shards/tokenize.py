@@ -97,8 +97,7 @@ def tokenize(
         state = _begin(out, settings, content)
         with _Run(out, sources, record, rule, shard_tokens, settings, state) as run:
             names = (rule.names or "").split(",") if rule.names else []
-            dtype, is_threaded = token_dtype(record.vocab_size), isinstance(tokenizer, FileTokenizer)
-            with Workers(workers, out, names, dtype, is_threaded=is_threaded) as pool:
+            with Workers(workers, out, names, is_threaded=isinstance(tokenizer, FileTokenizer)) as pool:
                 for block, encoded in pool.encode(read_blocks(sources.units, run.position)):
                     run.take(encoded, [item.reason for item in block.skipped])
                     run.position = block.end

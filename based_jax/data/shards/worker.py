@@ -1,20 +1,20 @@
 """Worker process that encodes blocks of documents: it receives text and returns token ids.
 
-`based_jax.data.shards.pool` starts it; it imports neither JAX nor Grain, which take 1.4 s and 200 MB. The two
-exchange messages over sockets: the sizes of a header and of the bytes after it, the header as JSON, and the
-bytes. A thread answers each socket's messages in order; the process ends with its input.
+`based_jax.data.shards.pool` starts it; it imports neither JAX nor Grain, which take 1.4 s and 200 MB. A
+message is the parts of a block, and its answer an `Encoded` or a ValueError. Texts and tokens follow as bytes
+without copies, since a chromosome's tokens take half a gigabyte. A thread answers the messages of each
+connection in order; the process ends with its input.
 """
 
 import hashlib
 import json
 import os
-import socket
-import struct
 import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple, cast
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,64 +25,36 @@ from based_jax.validate import expect
 
 DIGEST = 32  # bytes of a SHA-256
 MAX_LINE = 256 << 20  # bytes of a line of JSON; longer ones are skipped
-_SIZES = struct.Struct("<QQ")
 _STEP = 1 << 20  # characters that a character-level tokenizer encodes at once
 
 
-def send(file: BinaryIO, header: dict[str, Any], *buffers: Any) -> None:
-    """Write a message."""
-    head = json.dumps(header).encode()
-    views = [memoryview(buffer).cast("B") for buffer in buffers if memoryview(buffer).nbytes]
-    file.write(_SIZES.pack(len(head), sum(view.nbytes for view in views)) + head)
-    for view in views:
-        file.write(view)
-    file.flush()
-
-
-def receive(file: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
-    """Read a message; None at the end of the input, even inside a message."""
-    sizes = file.read(_SIZES.size)
-    if len(sizes) < _SIZES.size:
-        return None
-    head_size, body_size = _SIZES.unpack(sizes)
-    head, body = file.read(head_size), file.read(body_size)
-    return (json.loads(head), body) if len(head) == head_size and len(body) == body_size else None
-
-
 def main() -> None:
-    """Answer each message with one; the arguments are those of `pool.Workers`."""
+    """Answer the messages of `pool.Workers`, whose arguments these are."""
     directory, names, sockets = sys.argv[-3], json.loads(sys.argv[-2]), json.loads(sys.argv[-1])
     encoder = BlockEncoder(load_tokenizer(directory), names)
-    threads = [threading.Thread(target=_serve, args=(encoder, each)) for each in sockets]
+    threads = [threading.Thread(target=_serve, args=(encoder, Connection(each))) for each in sockets]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def _serve(encoder: "BlockEncoder", descriptor: int) -> None:
-    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as both:
-        file = cast(BinaryIO, both)
-        try:
-            while message := receive(file):
-                _answer(encoder, message, file)
-        except OSError:  # the parent process was killed
-            os._exit(1)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)  # a thread alone would leave the parent waiting
-
-
-def _answer(encoder: "BlockEncoder", message: tuple[dict[str, Any], bytes], target: BinaryIO) -> None:
-    header, data = message
+def _serve(encoder: "BlockEncoder", connection: Connection) -> None:
     try:
-        encoded = encoder.encode(header["parts"], data)
-    except ValueError as error:
-        send(target, {"error": str(error)})
-        return
-    arrays = (encoded.lengths, encoded.sizes, encoded.named, encoded.digests, encoded.tokens)
-    head = {"documents": len(encoded.lengths), "skipped": encoded.skipped, "names": encoded.names}
-    send(target, head, *(array.data for array in arrays))
+        while True:
+            parts = [(*part, connection.recv_bytes()) for part in connection.recv()]
+            try:
+                encoded = encoder.encode(parts)
+            except ValueError as error:
+                connection.send(error)
+            else:
+                connection.send(encoded._replace(tokens=encoded.tokens[:0]))
+                connection.send_bytes(encoded.tokens)
+    except (EOFError, OSError):  # the parent process has ended
+        os._exit(1)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # a thread alone would leave the parent waiting
 
 
 class Encoded(NamedTuple):
@@ -105,16 +77,15 @@ class BlockEncoder:
         self._names = frozenset(names)
         self._dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
-    def encode(self, parts: Sequence[Sequence[Any]], data: bytes) -> Encoded:
-        """Encode the parts of a block, (kind, name, number, sizes) each, with the bytes `data`.
+    def encode(self, parts: Sequence[Sequence[Any]]) -> Encoded:
+        """Encode the parts of a block, each a `blocks.Part` or a tuple of its fields.
 
         Raises:
             ValueError: ids of a token file outside the vocabulary: they belong to another tokenizer.
         """
-        names, texts, ids, skipped, begin = list[str](), list[str](), list[Any](), list[Any](), 0
-        for kind, name, number, sizes in parts:
-            end = begin + sum(sizes)
-            for own_name, found in _documents(kind, name, number, sizes, memoryview(data)[begin:end]):
+        names, texts, ids, skipped = list[str](), list[str](), list[Any](), list[Any]()
+        for kind, name, number, sizes, data in parts:
+            for own_name, found in _documents(kind, name, number, sizes, memoryview(data)):
                 if isinstance(found, np.ndarray):
                     for document in split_at(found, self._tokenizer.eot):
                         ids.append(self._checked(own_name, document))
@@ -126,7 +97,6 @@ class BlockEncoder:
                     ids.append(None)
                     texts.append(found.text)
                     names.append(own_name)
-            begin = end
         self._tokenize(texts, ids)
         refused = [i for i, found in enumerate(ids) if isinstance(found, str)]
         skipped += [(names[i], ids[i]) for i in refused]

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
@@ -21,9 +21,10 @@ from based_jax.data import Tokenizer
 from based_jax.evals.bigrams.counter import SMALLEST_MEMORY, BigramCounter
 from based_jax.evals.bigrams.table import BigramTable, merge_tables
 from based_jax.evals.options import expect_positive
-from based_jax.evals.progress import interruptible, progress
+from based_jax.evals.progress import progress
 from based_jax.evals.text import Stretches, TextOptions, open_text, text_tokenizer
 from based_jax.files import read_json
+from based_jax.stop_request import StopRequest
 from based_jax.validate import expect
 from based_jax.whole_file import whole_file
 
@@ -80,9 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         table = merge_tables(list(map(BigramTable.load, options.merge)), options.out, None, memory_bytes)
     else:
         tokenizer = text_tokenizer(options.text, options.tokenizer)
-        with interruptible() as interrupted:
-            limits = {"memory_bytes": memory_bytes, "save_every": options.save_every}
-            table = count(options.text, tokenizer, options.out, **limits, interrupted=interrupted)
+        with StopRequest("this document", "run the same command to resume from the last save") as request:
+            limits: Any = {"memory_bytes": memory_bytes, "save_every": options.save_every}
+            limits["interrupted"] = lambda: request.signal is not None
+            table = count(options.text, tokenizer, options.out, **limits)
         if table is None:
             print(
                 f"interrupted: run the same command to resume from {_scratch(options.out)}", file=sys.stderr

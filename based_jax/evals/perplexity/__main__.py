@@ -24,8 +24,9 @@ from based_jax.evals.perplexity.report_table import report_lines
 from based_jax.evals.perplexity.scoring import score_documents, score_windows
 from based_jax.evals.perplexity.slice_figures import draw_perplexity, expect_figure, read_results
 from based_jax.evals.perplexity.slices import report
-from based_jax.evals.progress import interruptible, progress
+from based_jax.evals.progress import progress
 from based_jax.evals.text import TextOptions, pack_text
+from based_jax.stop_request import StopRequest
 from based_jax.validate import expect
 
 PROG = "based-jax eval perplexity"
@@ -106,9 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     options = command.parse(Options, argv, prog=PROG)
     table = None if options.counts is None else BigramTable.load(options.counts)
-    with interruptible() as interrupted:
-        records, reference = evaluate(options, table, interrupted)
-        stopped = interrupted()
+    with StopRequest("this batch", "nothing is kept") as request:
+        records, reference = evaluate(options, table, lambda: request.signal is not None)
+        stopped = request.signal is not None
     result = report(records, options.max_count, reference)
     print("\n".join(report_lines(result)))
     if options.records is not None:

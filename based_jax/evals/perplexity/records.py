@@ -1,7 +1,6 @@
 """Keep one record per token, in memory and as Parquet, from which slices are computed without the model."""
 
 import dataclasses
-import importlib
 import json
 import os
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from based_jax.data import PackedTokens
+from based_jax.data.readers import import_optional
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.perplexity.repeats import stream_distances
 from based_jax.evals.perplexity.scoring import Scores
@@ -132,9 +132,7 @@ def read_records(path: str | os.PathLike[str]) -> Records:
 
 def import_pyarrow() -> tuple[Any, Any]:
     """Import `pyarrow` and `pyarrow.parquet`, or raise an ImportError with the install command."""
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ImportError(
-            "records need the package 'pyarrow'; it comes with: pip install 'based-jax[eval]'"
-        ) from error
+    arrow, parquet = (
+        import_optional(name, "records", "a .parquet file", "eval") for name in ("pyarrow", "pyarrow.parquet")
+    )
+    return arrow, parquet

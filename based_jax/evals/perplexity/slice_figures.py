@@ -1,8 +1,4 @@
-"""Plot the slices: loss against a bigram's frequency, distances of repeats, repeats by source.
-
-`draw_perplexity` reproduces Zoology's Figure 1, `draw_distances` its Figures 3 to 5, from the files that the
-two commands write with --json.
-"""
+"""Plot the slices: loss against a bigram's frequency (Zoology, Figure 1), and distances of repeats."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +6,7 @@ from typing import Any
 
 from based_jax import plot
 from based_jax.files import read_json
-from based_jax.plot import Bars, Line, Panel
+from based_jax.plot import Line, Panel
 from based_jax.validate import expect
 
 _MAX_BYTES = 64 << 20  # size limit of a results file, which has many slices
@@ -61,7 +57,7 @@ def draw_perplexity(path: Path, results: Sequence[Result]) -> None:
     """
     models = [model for result in results for model in (result, result.get("reference")) if model]
     named = short_names([(str(model["info"].get("checkpoint")), model) for model in models])
-    panels: list[Panel | Bars] = []
+    panels: list[Panel] = []
     counted = results[0].get("frequency") or []
     for which, title in (("all", "all tokens"), ("repeats", "tokens that end a repeated bigram")):
         lines = [
@@ -75,37 +71,21 @@ def draw_perplexity(path: Path, results: Sequence[Result]) -> None:
         panels.append(Panel(title, *labels, None, x_tick=lambda x: plot.count(x - 1), **bars))
     distances = results[0]["distances"]
     kinds = (("repeats", "all repeats"), ("hits", "AR hits"))
-    drawn = [Line(label, _density(distances, kind)) for kind, label in kinds]
+    drawn = [Line(label, density(distances, kind)) for kind, label in kinds]
     counts = [(bin_["low"], bin_["repeats"]) for bin_ in distances["bins"]]
-    panels.append(_distances(drawn, "repeats", counts))
+    panels.append(distances_panel(drawn, "repeats", counts))
     facts = (
-        f"{results[0]['info'].get('data')}. {_BINS} Grey bars: how many tokens are in each bin. "
+        f"{results[0]['info'].get('data')}. {BINS} Grey bars: how many tokens are in each bin. "
         "AR hits: repeats of bigrams that are rare in training."
     )
     title = "Loss by how often a bigram was trained on, and how far back repeats reach"
     plot.draw(title, facts, panels, path)
 
 
-def draw_distances(path: Path, results: Sequence[Result]) -> None:
-    """Plot repeats and hits per sequence (Figure 4) and their distances (Figures 3 and 5), by source."""
-    named = short_names([(str(result.get("data")), result) for result in results])
-    panels: list[Panel | Bars] = []
-    counted = any(result["hits_per_sequence"] < result["repeats_per_sequence"] for result in results)
-    kinds = ("repeats", "hits") if counted else ("repeats",)
-    if len(named) > 1:
-        for kind in kinds:
-            values = {name: result[f"{kind}_per_sequence"] for name, result in named.items()}
-            panels.append(Bars(f"{kind} by source", f"{kind} per sequence", values, "source"))
-    for kind in kinds:
-        panels.append(_distances([Line(n, _density(r, kind)) for n, r in named.items()], kind))
-    facts = f"Bigrams that occur again in their sequence. {_BINS}"
-    plot.draw("Repeated bigrams and how far back they reach", facts, panels, path, columns=2)
+BINS = "Bins of doubling width (1, 2-3, 4-7, ...), drawn at their low end."
 
 
-_BINS = "Bins of doubling width (1, 2-3, 4-7, ...), drawn at their low end."
-
-
-def _distances(lines: Sequence[Line], kind: str, counts: Sequence[tuple[float, float]] = ()) -> Panel:
+def distances_panel(lines: Sequence[Line], kind: str, counts: Sequence[tuple[float, float]] = ()) -> Panel:
     labels = ("distance to the last occurrence (tokens)", lines, f"share of {kind} per token of distance")
     bars = {"counts": counts, "counts_label": f"{kind} in the bin"}
     return Panel(f"distances of {kind}", *labels, None, y_log=True, **bars)
@@ -116,7 +96,7 @@ def _ticks(counts: Sequence[tuple[float, float]]) -> list[float]:
     return [x for x, _ in counts][:: -(-len(counts) // 8) or 1]
 
 
-def _density(distances: Result, kind: str) -> list[tuple[float, float]]:
+def density(distances: Result, kind: str) -> list[tuple[float, float]]:
     """Return the share per token of distance, as bins differ in width."""
     total = sum(bin_[kind] for bin_ in distances["bins"])
     filled = [(bin_["low"], bin_["high"], bin_[kind]) for bin_ in distances["bins"] if bin_[kind]]

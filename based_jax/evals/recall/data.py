@@ -11,7 +11,6 @@ squad_completion   hazyresearch/based-squad    text, question, value
 All rows are in the split "validation". Prompts that repeat the passage of SQuAD also need its column context.
 """
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,13 +101,7 @@ def read_rows(path: str | Path, columns: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _from_parquet(file: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ImportError(
-            f"data = {str(file)!r}: expected the package 'pyarrow' to be installed; "
-            "it comes with: pip install 'based-jax[eval]'"
-        ) from error
+    parquet: Any = import_optional("pyarrow.parquet", "data", str(file), "eval")
     try:
         opened = parquet.ParquetFile(file)
     except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError

@@ -143,7 +143,7 @@ def implementation_for(
 
 
 def choose(op: str, *arrays: Any, implementation: str | None = None, unsupported: Refusals = None) -> str:
-    """Choose among the op's own implementations; see `implementation_for`.
+    """Choose among the op's own implementations; see `implementation_for` for arguments and errors.
 
     None picks the first kernel that supports the call, in the order of `unsupported` or of `KERNELS`, unless
     another was measured to be faster. All are differentiable.

@@ -15,8 +15,8 @@ from based_jax.data.documents import describe_counts, describe_not_read
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import SAVE_EVERY, SHARD_TOKENS, Progress, tokenize
+from based_jax.stop_request import StopRequest
 from based_jax.training.run.progress import clock, short
-from based_jax.training.run.signals import StopRequest
 from based_jax.validate import expect, expect_range, expect_ranges
 
 PROG = "based-jax train tokenize"

@@ -1,1 +1,1 @@
-"""Manage a run on disk and at the terminal: directory, checkpoints, metrics, progress and signals."""
+"""Manage a run on disk and at the terminal: directory, checkpoints, metrics and progress."""

@@ -41,17 +41,16 @@ class TestTensors:
             assert array.shape == twin[key].shape
             assert array.tobytes() == twin[key].tobytes()
 
-    @pytest.mark.parametrize("name", STORAGES)
-    def test_every_dtype(self, file, name):
-        values = np.array([0, 1, 1, 0, 1, 0]).astype(STORAGES[name])
-        content = {"w": tensor(on=storage(dtype=named("torch", name)))}
-        loaded = load_torch_file(save(file, content, {"0": values}))["w"]
-        assert loaded.dtype == values.dtype
-        np.testing.assert_array_equal(loaded, values.reshape(2, 3))
+    def test_every_dtype(self, file):
+        for name in STORAGES:
+            values = np.array([0, 1, 1, 0, 1, 0]).astype(STORAGES[name])
+            content = {"w": tensor(on=storage(dtype=named("torch", name)))}
+            loaded = load_torch_file(save(file, content, {"0": values}))["w"]
+            assert loaded.dtype == values.dtype
+            np.testing.assert_array_equal(loaded, values.reshape(2, 3))
 
-    @pytest.mark.parametrize(
-        ("shape", "stride", "offset", "expected"),
-        [
+    def test_windows_on_a_storage(self, file):
+        for shape, stride, offset, expected in [
             ((3, 2), (1, 3), 0, SIX.reshape(2, 3).T),
             ((2, 2), (3, 1), 1, SIX.reshape(2, 3)[:, 1:]),
             ((3,), (2,), 1, SIX[1::2]),
@@ -59,13 +58,11 @@ class TestTensors:
             ((1, 6), (1 << 80, 1), 0, SIX[None]),
             ((2, 2), (0, 1), 4, np.stack([SIX[4:], SIX[4:]])),
             ((0, 3), (3, 1), 6, np.zeros((0, 3))),
-        ],
-    )
-    def test_windows_on_a_storage(self, file, shape, stride, offset, expected):
-        loaded = load_torch_file(save(file, {"w": tensor(shape, stride, offset)}))["w"]
-        assert loaded.flags.c_contiguous
-        np.testing.assert_array_equal(loaded, expected)
-        assert loaded.shape == expected.shape
+        ]:
+            loaded = load_torch_file(save(file, {"w": tensor(shape, stride, offset)}))["w"]
+            assert loaded.flags.c_contiguous
+            np.testing.assert_array_equal(loaded, expected)
+            assert loaded.shape == expected.shape
 
     def test_tied_tensors_share_memory_and_cannot_be_written(self, file):
         loaded = load_torch_file(save(file, {"a": tensor(), "b": tensor()}))
@@ -112,7 +109,9 @@ class TestOtherEntries:
         assert list(loaded) == ["model.w"]
         assert "'epoch', 'optimizer_states'" in caplog.text
 
-    @pytest.mark.parametrize("content", [{"model": {"w": 1}}, {}, [tensor()], tensor(), 7, "text"])
-    def test_without_tensors_at_the_top(self, file, content):
-        with pytest.raises(CheckpointError, match=r"no tensors at the top level|expected a dict of tensors"):
-            load_torch_file(save(file, content))
+    def test_without_tensors_at_the_top(self, file):
+        for content in [{"model": {"w": 1}}, {}, [tensor()], tensor(), 7, "text"]:
+            with pytest.raises(
+                CheckpointError, match=r"no tensors at the top level|expected a dict of tensors"
+            ):
+                load_torch_file(save(file, content))

@@ -27,9 +27,7 @@ def texts_of(spec: Path, start: Position = START, include: str | None = None) ->
     """The texts, and what was skipped for which reason."""
     encoder, texts, skipped = BlockEncoder(load_tokenizer()), list[str](), list[str]()
     for block in read_blocks(find_sources([str(spec)], include).units, start):
-        found = encoder.encode(
-            [part[:4] for part in block.parts], b"".join(part.data for part in block.parts)
-        )
+        found = encoder.encode(block.parts)
         texts += [
             load_tokenizer().decode(ids) for ids in np.split(found.tokens, np.cumsum(found.lengths))[:-1]
         ]

@@ -39,15 +39,6 @@ def test_any_row_is_where_it_is_alone(weights, rows):
         assert abs(own[number] - row * share) <= len(weights)
 
 
-def test_simple_shares():
-    """Each of three in turn, and every fourth row."""
-    thirds, _ = assign(np.arange(30), [Fraction(1)] * 3)
-    assert all(sorted(thirds[i : i + 3]) == [0, 1, 2] for i in range(0, 30, 3))
-    quarters, own = assign(np.arange(12), [Fraction(3, 4), Fraction(1, 4)])
-    assert np.diff(np.flatnonzero(quarters == 1)).tolist() == [4, 4]
-    assert own[quarters == 0].tolist() == list(range(9))
-
-
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
@@ -126,9 +117,3 @@ def test_other_weights_are_other_data():
     assert states[0] == states[1] != states[2]
     with pytest.raises(ValueError, match=r"state\['checksum'\]"):
         train_iterator(mixture(), length=LENGTH, batch_size=2, seed=1).set_state(states[2])
-
-
-def test_a_source_shorter_than_a_window_is_an_error():
-    data = Mixture(("a", "b"), (several([[30]]), several([[3], [2]])), (Fraction(1), Fraction(1)))
-    with pytest.raises(ValueError, match=r"stream = '5 tokens': expected at least 8 tokens"):
-        train_iterator(data, length=LENGTH, batch_size=2, seed=1)

@@ -1,50 +1,23 @@
 """Worker processes that encode blocks: nothing of an answer is lost."""
 
-import array
-import fcntl
 import os
 import signal
-import termios
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tokenizers
 
-from based_jax.data import ByteTokenizer
 from based_jax.data.shards.blocks import Block, Part, Position
 from based_jax.data.shards.pool import Workers
-from based_jax.data.shards.worker import receive, send
 from based_jax.data.tokenizers import FileTokenizer
-from tests.patience import PATIENCE
-
-TEXT = b"any text " * 100_000  # its tokens are more than a socket holds
-
-
-def test_an_answer_that_is_interrupted_arrives_whole(tmp_path, monkeypatch):
-    """The worker is stopped while it writes, as by Ctrl-Z, and continued."""
-    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    ByteTokenizer().save(tmp_path)
-    with ThreadPoolExecutor() as threads, Workers(1, tmp_path, [], np.dtype("<u2")) as pool:
-        (channel,) = pool._channels
-        send(channel.file, {"parts": [("texts", "a", None, [len(TEXT)])]}, TEXT)
-        _wait_until_full(channel.connection.fileno())
-        os.kill(channel.process.pid, signal.SIGSTOP)
-        os.kill(channel.process.pid, signal.SIGCONT)
-        answer = threads.submit(receive, channel.file).result(PATIENCE)
-    assert answer is not None
-    header, content = answer
-    assert header["documents"] == 1
-    assert np.frombuffer(content[-2 * len(TEXT) :], "<u2").astype(np.uint8).tobytes() == TEXT
 
 
 @pytest.mark.parametrize(("count", "threads"), [(1, [1]), (2, [2]), (4, [4]), (5, [3, 2]), (9, [3, 3, 3])])
 def test_threads_of_the_library_share_few_processes(tmp_path, count, threads):
-    pool = Workers(count, tmp_path, [], np.dtype("<u2"), is_threaded=True)
+    pool = Workers(count, tmp_path, [], is_threaded=True)
     assert pool._threads_of == threads
-    assert Workers(count, tmp_path, [], np.dtype("<u2"))._threads_of == [1] * count
+    assert Workers(count, tmp_path, [])._threads_of == [1] * count
 
 
 def test_concurrent_blocks_of_one_process_keep_their_order(tmp_path):
@@ -55,7 +28,7 @@ def test_concurrent_blocks_of_one_process_keep_their_order(tmp_path):
         Block([Part("texts", f"{i}", None, [len(text)], text.encode())], [], Position(i, 0, 0), i)
         for i, text in enumerate(texts)
     ]
-    with Workers(2, tmp_path, [], np.dtype("<u2"), is_threaded=True) as pool:
+    with Workers(2, tmp_path, [], is_threaded=True) as pool:
         assert len(pool.pids) == 1
         results = list(pool.encode(blocks))
     assert [block.end.unit for block, _ in results] == list(range(20))
@@ -68,7 +41,7 @@ def test_a_worker_that_is_killed_ends_the_run(tmp_path):
     _words_tokenizer(tmp_path)
     text = b"word1 " * 200_000
     blocks = [Block([Part("texts", "a", None, [len(text)], text)], [], Position(0, 0, 0), 0)] * 6
-    with Workers(2, tmp_path, [], np.dtype("<u2"), is_threaded=True) as pool:
+    with Workers(2, tmp_path, [], is_threaded=True) as pool:
         results = pool.encode(blocks)
         next(results)
         os.kill(pool.pids[0], signal.SIGKILL)
@@ -84,14 +57,3 @@ def _words_tokenizer(directory: Path) -> FileTokenizer:
     tokenizer = FileTokenizer(words.to_str())
     tokenizer.save(directory)
     return tokenizer
-
-
-def _wait_until_full(pipe: int) -> None:
-    """Wait until a socket has taken bytes, and takes no more."""
-    before, now = array.array("i", [0]), array.array("i", [0])
-    deadline = time.monotonic() + PATIENCE
-    while not (0 < before[0] == now[0]):
-        assert time.monotonic() < deadline
-        before[0] = now[0]
-        time.sleep(0.2)
-        fcntl.ioctl(pipe, termios.FIONREAD, now)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from based_jax.data import ByteTokenizer, Document, NucleotideTokenizer, PackedTokens, held_out_batches
+from based_jax.data import ByteTokenizer, Document, NucleotideTokenizer, PackedTokens
 from based_jax.data.shards import reader
 from based_jax.data.shards.manifest import Manifest
 from based_jax.data.shards.reader import TokenShards
@@ -59,12 +59,6 @@ def test_each_shard_is_the_stream_of_its_documents(directory, side, texts):
                 np.testing.assert_array_equal(found[name], expected[name])
         with pytest.raises(IndexError, match=f"expected 0 <= i < {len(windows)}"):
             shards.window(len(windows), length)
-
-
-def test_every_held_out_target_is_evaluated_once(directory):
-    batches = held_out_batches(TokenShards.open(directory, "held_out"), length=5, batch_size=2)
-    targets = np.concatenate([batch["targets"][batch["mask"]] for batch in batches])
-    np.testing.assert_array_equal(targets, np.concatenate([pack(texts).tokens[1:] for texts in HELD_OUT]))
 
 
 def test_the_arrays_are_memory_mapped(directory):

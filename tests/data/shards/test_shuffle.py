@@ -4,7 +4,6 @@ import functools
 import itertools
 import json
 import zlib
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax.data import PackedTokens, train_iterator
+from based_jax.data.packed import TokenStream
 from based_jax.data.shards.batches import Batches, ShuffledWindows
 from based_jax.data.shards.permutation import make_key, permuted
-from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.rows import pack_as_stored, pack_permuted, read_segments, read_tokens
 from based_jax.data.shards.shuffle import GROUP, Order
-from tests.data.shards.directories import write_shards
 
 LENGTH = 7
 
@@ -34,7 +32,7 @@ OLD = [10, 5, 7, 3, 8, 4, 9, 2, 0, 11, 6, 1, 11, 8, 9, 3, 5, 0, 1, 10, 7, 4, 6, 
 
 
 @dataclass(frozen=True, eq=False)
-class Several:
+class Several(TokenStream):
     """Shards in memory, a `TokenStream`."""
 
     shards: tuple[PackedTokens, ...]
@@ -49,17 +47,8 @@ class Several:
 
     num_bytes = 1
 
-    def __len__(self) -> int:
-        return int(self.sizes.sum())
-
     def shard(self, number: int) -> PackedTokens:
         return self.shards[number]
-
-    def num_windows(self, length: int, *, drop_last: bool) -> int:
-        return sum(shard.num_windows(length, drop_last=drop_last) for shard in self.shards)
-
-    def window(self, i: int, length: int) -> dict[str, np.ndarray]:
-        raise NotImplementedError
 
 
 def stream_of(sizes: list[int], first: int = 1) -> PackedTokens:
@@ -80,18 +69,6 @@ SIZES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=8), min_size=
 @given(size=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))
 def test_a_permutation_has_every_number_once(size, key):
     assert sorted(permuted(np.arange(size), size, key).tolist()) == list(range(size))
-
-
-def test_all_permutations_of_few_are_about_as_likely():
-    counts = Counter(tuple(permuted(np.arange(4), 4, make_key(seed)).tolist()) for seed in range(1200))
-    assert len(counts) == 24
-    assert max(counts.values()) < 90  # of 50 on average, with a standard deviation of 7
-
-
-def test_a_permutation_of_many_mixes_them():
-    images = permuted(np.arange(100_000), 100_000, 1)
-    assert abs(np.corrcoef(images[:-1], images[1:])[0, 1]) < 0.02
-    assert abs(np.corrcoef(images, np.arange(images.size))[0, 1]) < 0.02
 
 
 def test_the_order_stays_what_it_is():
@@ -260,30 +237,6 @@ def test_processes_share_one_order_and_resume_anywhere(shuffle, cross_documents)
     np.testing.assert_array_equal(rows_of(alone, 17)["targets"], whole["targets"][23 * 8 :])
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4])
-def test_processes_see_each_window_of_files_once_an_epoch(processes, tmp_path):
-    """By the command's own reader and iterators; "windows" leaves them what they are in the files."""
-    generator = np.random.default_rng(0)
-    texts = [generator.integers(97, 123, size, np.uint8).tobytes().decode() for size in range(1, 49)]
-    directory = write_shards(tmp_path / "a", [texts[i : i + 4] for i in range(0, 48, 4)])
-    shards = TokenShards.open(directory)
-    stored = Counter(
-        shard.window(i, LENGTH)["targets"].tobytes()
-        for shard in map(shards.shard, range(12))
-        for i in range(shard.num_windows(LENGTH, drop_last=True))
-    )
-    count = stored.total()
-    epochs = 4 // np.gcd(count, 4)  # end with a batch of four rows
-    drawn = Counter[bytes]()
-    for index in range(processes):
-        own = {"batch_size": 4 // processes, "shard_index": index, "shard_count": processes}
-        stream = TokenShards.open(directory)
-        iterator = train_iterator(stream, length=LENGTH, seed=3, shuffle="windows", **own)
-        steps = epochs * count // 4
-        drawn += Counter(row.tobytes() for row in rows_of(iterator, steps)["targets"])
-    assert drawn == Counter({window: epochs * number for window, number in stored.items()})
-
-
 @pytest.mark.parametrize("batch_size", [1, 3, 100, 300])
 def test_batches_are_consecutive_rows(batch_size):
     rows = ShuffledWindows(several([[100] * 9] * 3), LENGTH, 1, "documents")
@@ -322,14 +275,3 @@ def test_text_in_memory_is_shuffled_by_grain_unless_documents_are_asked_for():
     iterator = train_iterator(documents, length=LENGTH, batch_size=4, seed=1, shuffle="documents")
     assert iterator.get_state()["data"]["shuffle"] == "documents"
     assert rows_of(iterator, 3)["inputs"].shape == (12, LENGTH)
-
-
-def test_a_damaged_shard_ends_the_training_by_name(tmp_path):
-    directory = write_shards(tmp_path / "a", [["some text " * 9], ["another one " * 9]])
-    file = directory / "train" / "00001.tokens.npy"
-    content = bytearray(file.read_bytes())
-    content[-9] ^= 1
-    file.write_bytes(content)
-    iterator = train_iterator(TokenShards.open(directory), length=LENGTH, batch_size=4, seed=1)
-    with pytest.raises(ValueError, match=r"00001\.tokens\.npy = 'CRC-32"):
-        next(iterator)

@@ -24,7 +24,7 @@ from based_jax.data.splits import position
 class InProcess:
     """As `pool.Workers`, without the seconds in which processes start."""
 
-    def __init__(self, count: int, directory: Path, names: list[str], dtype: np.dtype, **more) -> None:
+    def __init__(self, count: int, directory: Path, names: list[str], **more) -> None:
         self._count, self._encoder = count, BlockEncoder(load_tokenizer(directory), names)
 
     def __enter__(self) -> "InProcess":
@@ -35,8 +35,7 @@ class InProcess:
 
     def encode(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, Encoded]]:
         for block in blocks:
-            data = b"".join(part.data for part in block.parts)
-            yield block, self._encoder.encode([part[:4] for part in block.parts], data)
+            yield block, self._encoder.encode(block.parts)
 
 
 @pytest.fixture(scope="module", autouse=True)

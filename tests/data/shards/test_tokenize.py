@@ -1,7 +1,6 @@
 """train.tokenize: every format, any number of workers, and interruptions give the same shards."""
 
 import gzip
-import itertools
 import json
 import random
 import signal
@@ -17,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from based_jax.data import PackedTokens, load_documents, load_tokenizer, split_documents
+from based_jax.data import PackedTokens, load_documents, load_tokenizer
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import FILE, HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
@@ -108,29 +107,6 @@ def test_small_shards_whatever_the_workers_and_the_interruptions(tmp_path):
     assert interruptions > 2
     assert _contents(tmp_path / "a") == _contents(tmp_path / "b") == _contents(tmp_path / "c")
     assert Manifest.read(tmp_path / "a") == Manifest.read(tmp_path / "c")
-
-
-@pytest.mark.parametrize("max_bytes", [None, 200])
-def test_the_sides_have_no_text_in_common_and_are_those_of_the_split(tmp_path, max_bytes):
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 2))
-    manifest = _run(tmp_path / "out", path, HeldOutRule(0.3, None, max_bytes))
-    train, held_out = split_documents(load_documents(str(path)).documents, fraction=0.3)
-    sides = {}
-    for name, split in manifest.splits.items():
-        (shard,) = split.shards
-        tokens = np.load(tmp_path / "out" / shard.file)
-        starts = [*np.load(tmp_path / "out" / shard.starts_file), len(tokens) - 1]
-        sides[name] = [load_tokenizer().decode(tokens[a:b]) for a, b in itertools.pairwise(starts)]
-    expected = [document.text for document in held_out]
-    if max_bytes is None:
-        assert sides["train"] == [document.text for document in train]
-    else:
-        count = np.searchsorted(np.cumsum([len(text.encode()) for text in expected]), max_bytes, side="right")
-        assert 0 < count < len(held_out)
-        assert set(sides["train"]) == {document.text for document in train} | {*expected[count:]}
-        expected = expected[:count]
-    assert sorted(sides["held_out"]) == sorted(expected)
 
 
 def test_bad_documents_are_counted(tmp_path):

@@ -1,6 +1,5 @@
-"""Figures of the slices: what they show, from which files, and the bigrams that are left out."""
+"""Figures of the slices: what they show, and from which files."""
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -9,69 +8,12 @@ import numpy as np
 import pytest
 
 from based_jax import command, plot
-from based_jax.data import ByteTokenizer, Document, PackedTokens
+from based_jax.data import PackedTokens
 from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.distances import __main__ as distances
-from based_jax.evals.distances.stop_words import read_words, stop_tokens
 from based_jax.evals.perplexity import __main__ as perplexity
 from based_jax.evals.perplexity import slice_figures
 from based_jax.evals.perplexity.records import Records, make_records, write_records
 from based_jax.evals.perplexity.scoring import Scores
-from based_jax.plot import Bars
-
-TEXT = "the cat, the dog. the cat, a dog! abc abc abc "
-
-
-class Words:
-    """A tokenizer with a word or a mark per token, with a leading space as in GPT-2's."""
-
-    name = "words"
-    texts = (" The", " cat", ",", " \u201c?!\u201d", " dog", "\n", "a.b", "")
-    vocab_size = len(texts)
-    eot = 7
-
-    def encode(self, text):
-        raise NotImplementedError
-
-    def decode(self, ids):
-        return "".join(self.texts[int(token)] for token in ids)
-
-    def save(self, directory):
-        raise NotImplementedError
-
-
-def test_stop_words_and_punctuation():
-    found = stop_tokens(Words(), {"the", "dog"})
-    assert found.tolist() == [True, False, True, True, True, False, False, False]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "expected a file with a word per line"), (b"\n \n", "at least one word"), (b"\xff", "UTF-8")],
-)
-def test_files_without_words(content, message, tmp_path):
-    path = tmp_path / "words"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises((FileNotFoundError, ValueError), match=message):
-        read_words(path)
-
-
-def test_bigrams_with_a_stop_token_are_no_repeats():
-    tokenizer = ByteTokenizer()
-    packed = PackedTokens.from_documents([Document("", TEXT)], tokenizer)
-    left_out = stop_tokens(tokenizer, {"a", "t"})
-    found = distances.histogram(packed, 20, left_out=left_out)
-    stream = packed.tokens.tolist()
-    repeats = 0
-    for position in range(len(stream) - 1):
-        pair = stream[position : position + 2]
-        repeated = any(stream[i : i + 2] == pair for i in range(position // 20 * 20, position))
-        repeats += repeated and not any(token < 256 and chr(token) in "aAtT,.!" for token in pair)
-    every = distances.histogram(packed, 20)
-    assert 0 < repeats == found["repeats_per_sequence"] * found["sequences"]
-    assert found["repeats_per_sequence"] < every["repeats_per_sequence"]
-    assert sum(entry["repeats"] for entry in found["bins"]) == repeats
 
 
 @pytest.fixture
@@ -98,51 +40,6 @@ def fails(module, argv, capsys) -> str:
 
 def is_png(path: Path) -> bool:
     return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-def test_distances_of_several_texts(tmp_path, drawn, capsys):
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.txt").write_text(TEXT * (2 if name == "one" else 3))
-    (tmp_path / "stop").write_text("t\n")
-    packed = PackedTokens.from_documents([Document("", TEXT * 2)], ByteTokenizer())
-    BigramTable.of_stream(packed.tokens, 257).save(tmp_path / "counts")
-    flags = [
-        "--length",
-        40,
-        "--counts",
-        tmp_path / "counts",
-        "--max-count",
-        4,
-        "--stop-words",
-        tmp_path / "stop",
-    ]
-
-    def run(name, *more):
-        argv = ["--data", tmp_path / f"{name}.txt", *flags, "--json", tmp_path / f"{name}.json", *more]
-        assert distances.main([str(arg) for arg in argv]) == 0
-        return json.loads((tmp_path / f"{name}.json").read_text())
-
-    two = run("two")
-    one = run("one", "--figure", tmp_path / "f.png", "--beside", tmp_path / "two.json")
-    assert is_png(tmp_path / "f.png")
-    bars, lines = drawn[:2], drawn[2:]
-    for panel, kind in zip(bars, ("repeats", "hits"), strict=True):
-        assert isinstance(panel, Bars)
-        assert list(panel.values.values()) == [result[f"{kind}_per_sequence"] for result in (one, two)]
-    for panel, kind in zip(lines, ("repeats", "hits"), strict=True):
-        assert [line.family.rpartition("/")[2] for line in panel.lines] == ["one.txt", "two.txt"]
-        for line, result in zip(panel.lines, (one, two), strict=True):
-            widths = {entry["low"]: entry["high"] - entry["low"] + 1 for entry in result["bins"]}
-            assert math.isclose(sum(y * widths[x] for x, y in line.points), 1)
-            total = sum(entry[kind] for entry in result["bins"])
-            first = next(entry for entry in result["bins"] if entry[kind])
-            assert line.points[0] == (first["low"], first[kind] / total / widths[first["low"]])
-
-    argv = ["--data", tmp_path / "one.txt", "--figure", tmp_path / "f.png", "--beside"]
-    assert "expected a file of --json" in fails(distances, [*argv, tmp_path / "none.json"], capsys)
-    (tmp_path / "other.json").write_text('{"slices": {}}')
-    assert "--json of the same command" in fails(distances, [*argv, tmp_path / "other.json"], capsys)
-    assert "beside" in fails(distances, [*argv[:2], "--beside", tmp_path / "one.json"], capsys)
 
 
 def records(seed: int, counts: bool) -> Records:
@@ -188,17 +85,9 @@ def test_without_counts_there_are_distances_only(tmp_path, drawn):
 
 
 def test_figures_that_cannot_be_drawn(tmp_path, monkeypatch, capsys):
-    argv = ["--data", "stdlib", "--figure"]
-    assert "a .png, .pdf, .svg file" in fails(distances, [*argv, tmp_path / "f.jpg"], capsys)
-    assert "in an existing directory" in fails(distances, [*argv, tmp_path / "no" / "f.png"], capsys)
+    argv = ["--checkpoint", "r.parquet", "--figure"]
+    assert "a .png, .pdf, .svg file" in fails(perplexity, [*argv, tmp_path / "f.jpg"], capsys)
+    assert "in an existing directory" in fails(perplexity, [*argv, tmp_path / "no" / "f.png"], capsys)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'based-jax[plot]'" in fails(distances, [*argv, tmp_path / "f.png"], capsys)
-
-
-def test_equal_names_are_numbered(tmp_path, drawn):
-    result = distances.histogram(PackedTokens.from_documents([Document("", TEXT)], ByteTokenizer()), 40)
-    slice_figures.draw_distances(tmp_path / "f.png", [{"data": "a/b/c", **result}] * 2)
-    assert [line.family for line in drawn[-1].lines] == ["b/c", "b/c (2)"]
-    assert list(drawn[0].values) == ["b/c", "b/c (2)"]
-    assert len(drawn) == 2  # without counts the hits are the repeats, which are shown once
+    assert "pip install 'based-jax[plot]'" in fails(perplexity, [*argv, tmp_path / "f.png"], capsys)

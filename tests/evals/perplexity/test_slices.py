@@ -1,7 +1,6 @@
 """Repeats, slices, the gap and the histograms against definitions spelled out in loops."""
 
 import dataclasses
-import itertools
 import json
 import math
 
@@ -10,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.data import ByteTokenizer, Document, PackedTokens
+from based_jax.data import PackedTokens
 from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.distances import __main__ as distances
 from based_jax.evals.perplexity.records import Records, make_records
 from based_jax.evals.perplexity.repeats import repeat_distances
 from based_jax.evals.perplexity.scoring import Scores
@@ -133,26 +131,6 @@ def test_the_gap_explained_is_zoologys_formula():
     assert gap_explained(np.where(hits, 2.0, 0.9), np.where(hits, 1.0, 0.9), hits) == 1.0
     assert gap_explained(attention, attention, hits) is None
     assert gap_explained(np.where(hits, 1.0, 2.0), np.where(hits, 2.0, 1.0), hits) < 0
-
-
-def test_the_distances_command_counts_the_repeats_of_a_text(tmp_path, capsys):
-    text = tmp_path / "text.txt"
-    text.write_text("abab xyz abab " * 9)
-    packed = PackedTokens.from_documents([Document("", text.read_text())], ByteTokenizer())
-    BigramTable.of_stream(packed.tokens, 257).save(tmp_path / "counts")
-    flags = ["--data", text, "--length", 40, "--counts", tmp_path / "counts", "--max-count", 9]
-    assert distances.main([str(flag) for flag in [*flags, "--json", tmp_path / "out.json"]]) == 0
-    assert "127 tokens in 4 sequences" in capsys.readouterr().out
-    found = json.loads((tmp_path / "out.json").read_text())
-    repeats = hits = 0
-    stream = packed.tokens.tolist()
-    pairs = list(itertools.pairwise(stream))
-    for position, pair in enumerate(pairs):
-        repeat = pair in pairs[position // 40 * 40 : position]
-        repeats, hits = repeats + repeat, hits + (repeat and pairs.count(pair) <= 9)
-    assert 0 < hits < repeats
-    assert (found["repeats_per_sequence"], found["hits_per_sequence"]) == (repeats / 4, hits / 4)
-    assert sum(entry["hits"] for entry in found["bins"]) == hits
 
 
 def test_a_reference_on_other_tokens_is_refused():

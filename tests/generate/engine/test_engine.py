@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from based_jax.generate import Engine, Event, Full, Request, Sampler, generate
+from based_jax.generate import Engine, Event, Full, Request, Sampler
 from based_jax.generate.capacity import token_limit
 from based_jax.generate.engine import pool as pools
 from based_jax.generate.engine.prefix_cache import PrefixCache
@@ -14,7 +14,7 @@ from based_jax.generate.engine.snapshot import Snapshot
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
 from tests.generate.answers import ENGINE, check
-from tests.generate.tiny import LENGTH, MIXERS, make_tiny
+from tests.generate.tiny import LENGTH, MIXERS
 
 PROMPTS = [[7], [3, 1], [4, 4, 9, 0, 2, 30, 49, 8], list(range(10, 26)), list(range(3, 45, 2))]
 STEPS = 10
@@ -29,38 +29,6 @@ def engine(wide, x64):
 def simple(tiny):
     """A model without caches that grow, which compiles fast."""
     return tiny("C")
-
-
-@pytest.mark.slow  # for what it compiles; the other tests compare with the forward instead
-@pytest.mark.parametrize("temperature", [0.0, 0.9], ids=["greedy", "sampled"])
-def test_answers_are_those_of_generate(wide, engine, temperature):
-    sampler = Sampler(temperature, top_k=9)
-    requests = [Request(prompt, STEPS, sampler, seed) for seed, prompt in enumerate(PROMPTS)]
-    keys = jax.vmap(jax.random.key)(np.arange(len(PROMPTS), dtype=np.uint32))
-    options = {"top_k": 9, "rng": keys} if temperature else {}
-    expected = generate(wide.model, wide.params, PROMPTS, STEPS, temperature, **options)
-    answers = engine.run(requests)
-    assert [list(answer.tokens) for answer in answers] == expected.tolist()
-    assert {answer.finish for answer in answers} == {"length"}
-
-
-MORE = {
-    "M": MixerSpec("mamba", {"d_state": 4}),
-    "R": MixerSpec("rwkv7", {"head_dim": 8}),
-    "D": MixerSpec("gated_delta_net", {"num_heads": 2}),
-    "H": MixerSpec("h3", {"d_state": 4}),
-    "G": MixerSpec("gla", {"num_heads": 2}),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["CLSA", "MRD", "HG"])
-def test_other_mixers(schedule, x64):
-    mixed = make_tiny(schedule, dtype="float64", mixers=MIXERS | MORE)
-    requests = [Request(prompt, STEPS, seed=row) for row, prompt in enumerate([*PROMPTS, [1] * 9])]
-    answers = Engine(mixed.model, mixed.params, **ENGINE).run(requests)
-    check(mixed, requests, answers)
-    assert len({token for answer in answers for token in answer.tokens}) >= 8, "the case is too easy"
 
 
 def test_stops(wide, engine):
@@ -204,9 +172,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_wrong_requests():
+    for changes, error, message in [
         ({"prompt": []}, ValueError, r"^prompt = \(\): expected at least one token"),
         ({"prompt": 3}, TypeError, "^prompt = 3: expected a row of integers"),
         ({"prompt": "text"}, TypeError, "^prompt = 'text': expected a row of integers"),
@@ -219,12 +186,9 @@ WRONG = [
         ({"sampler": 0.7}, TypeError, "^sampler = 0.7: expected a Sampler"),
         ({"seed": 2**32}, ValueError, "^seed = 4294967296: expected an integer, from 0 to 4294967295"),
         ({"logprobs": -1}, ValueError, "^logprobs = -1: expected an integer, at least 0"),
-    ],
-    ids=str,
-)
-def test_wrong_requests(changes, error, message):
-    with pytest.raises(error, match=message):
-        Request(**{"prompt": [1], **changes})
+    ]:
+        with pytest.raises(error, match=message):
+            Request(**{"prompt": [1], **changes})
 
 
 def test_a_request_is_a_value():
@@ -233,27 +197,22 @@ def test_a_request_is_a_value():
     assert hash(request) == hash(Request((1, 2), stop_tokens=[3]))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_wrong_options(simple):
+    for options in [
         {"slots": 0},
         {"max_length": 0},
         {"prefill_chunk": 0},
         {"decode_chunk": 1.5},
         {"max_waiting": 0},
         {"top_logprobs": 51},
-    ],
-    ids=str,
-)
-def test_wrong_options(simple, options):
-    (name,) = options
-    with pytest.raises(ValueError, match=f"^{name} = {options[name]}: expected an integer"):
-        Engine(simple.model, simple.params, **options)
+    ]:
+        (name,) = options
+        with pytest.raises(ValueError, match=f"^{name} = {options[name]}: expected an integer"):
+            Engine(simple.model, simple.params, **options)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "changes", "limit"),
-    [
+def test_how_long_a_text_can_be():
+    for schedule, changes, limit in [
         ("CLS", {}, None),
         ("CLSA", {}, 100),
         ("CLS", {"max_positions": 70}, 70),
@@ -261,25 +220,16 @@ def test_wrong_options(simple, options):
         ("CY", {}, 64),
         ("N", {}, 100),
         ("E", {}, 30),
-    ],
-)
-def test_how_long_a_text_can_be(schedule, changes, limit):
-    mixers = MIXERS | {
-        "Y": MixerSpec("hyena", {"l_max": 64}),
-        "N": MixerSpec("nystrom", {"num_heads": 2, "num_landmarks": 4}),
-        "E": MixerSpec("linear_attention", {"feature_map": "cosformer", "max_length": 30}),
-    }
-    config = ModelConfig(
-        vocab_size=50, d_model=16, schedule=schedule, mixers=mixers, mlp_hidden=16, **changes
-    )
-    assert token_limit(LanguageModel(config), 100) == limit
-
-
-@pytest.mark.slow
-def test_without_a_cache_max_length_is_no_limit(simple):
-    engine = Engine(simple.model, simple.params, **{**ENGINE, "max_length": 4})
-    (answer,) = engine.run([Request([1, 2, 3], 30)])
-    assert list(answer.tokens) == simple.greedy([1, 2, 3], 30)
+    ]:
+        mixers = MIXERS | {
+            "Y": MixerSpec("hyena", {"l_max": 64}),
+            "N": MixerSpec("nystrom", {"num_heads": 2, "num_landmarks": 4}),
+            "E": MixerSpec("linear_attention", {"feature_map": "cosformer", "max_length": 30}),
+        }
+        config = ModelConfig(
+            vocab_size=50, d_model=16, schedule=schedule, mixers=mixers, mlp_hidden=16, **changes
+        )
+        assert token_limit(LanguageModel(config), 100) == limit
 
 
 def test_prompts_continue_after_what_the_prefix_cache_knows(wide, x64):

@@ -1,16 +1,11 @@
 """Random requests that come, go and are taken back at any moment: every answer right, nothing remains."""
 
-import gc
-import resource
-import time
-
-import jax
 import numpy as np
 import pytest
 
 from based_jax.generate import Completion, Engine, Full, Request, Sampler
 from tests.generate.answers import ENGINE, check
-from tests.generate.tiny import LENGTH, Tiny, make_tiny
+from tests.generate.tiny import LENGTH, Tiny
 
 PLAIN = [Sampler(), Sampler(0.9), Sampler(1.3, top_k=7, min_p=0.01), Sampler(0.7, top_p=0.8)]
 PENALTIES = [
@@ -92,25 +87,6 @@ def test_random_requests(wide, x64):
     live(wide, engine, 200, extras=False)
 
 
-@pytest.mark.slow
-def test_very_many_random_requests(capsys, x64):
-    tiny = make_tiny("CLSA", dtype="float64")
-    options = {**ENGINE, "slots": 6}
-    engine = Engine(tiny.model, tiny.params, **options, max_waiting=5)
-    begin, after = time.perf_counter(), []
-    for number in range(10):
-        live(tiny, engine, 1000, extras=True, seed=number)
-        after.append(memory())
-    assert engine.stats().finished + engine.stats().cancelled == 10_000
-    with capsys.disabled():
-        print(f"\n10,000 requests in {time.perf_counter() - begin:.0f} s: {engine.stats()}")
-        print("live arrays, their bytes and the process's MiB after each 1,000:", *after, sep="\n")
-    # How many rows the pool has and whether it has counts is as the last request left it.
-    (arrays, size, _), (arrays_then, size_then, _) = after[-1], after[0]
-    assert arrays <= arrays_then + 2
-    assert size <= 1.1 * size_then
-
-
 def live(tiny: Tiny, engine: Engine, count: int, *, extras: bool, seed: int = 0) -> None:
     """Serve requests, check every answer, and that nothing remains."""
     client = Client(engine, tiny.model.config.vocab_size, extras, seed)
@@ -121,11 +97,3 @@ def live(tiny: Tiny, engine: Engine, count: int, *, extras: bool, seed: int = 0)
     assert client.refused
     stats = engine.stats()
     assert (stats.waiting, stats.prefilling, stats.running, stats.free) == (0, 0, 0, engine.slots)
-
-
-def memory() -> tuple[int, int, int]:
-    """Live arrays, their bytes, and the process's largest size in MiB."""
-    gc.collect()
-    arrays = jax.live_arrays()
-    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    return len(arrays), sum(array.nbytes for array in arrays), size

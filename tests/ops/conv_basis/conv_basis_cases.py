@@ -113,40 +113,6 @@ def piecewise_rope(
     return ConvCase(q, k, starts, np.where(np.arange(length) < (length - starts)[:, None], kernels, 0))
 
 
-def orthonormal(length: int, width: int, seed: int = 0) -> ConvCase:
-    """The paper's general Toeplitz construction (lemma A.20): q = k, rows of norm 1, one segment.
-
-    Amplitudes a with sum a^2 = 1 and frequencies theta, cosines and sines on the axes of a random orthonormal
-    basis, and for an odd width one constant coordinate: scores sum_k a_k^2 cos((i - j) theta_k).
-    """
-    rng = np.random.default_rng(seed)
-    half = (width + 1) // 2
-    amplitudes = rng.uniform(0.5, 1.5, half)
-    amplitudes /= np.linalg.norm(amplitudes)
-    angles = np.arange(length)[:, None] * rng.uniform(0.1, 3.0, half)
-    if width % 2:
-        angles[:, -1] = 0  # a constant: its sine would be the missing axis
-    u = np.zeros((length, width))
-    axes = rng.permutation(width)
-    u[:, axes[:half]] = amplitudes * np.cos(angles)
-    u[:, axes[half:]] = (amplitudes * np.sin(angles))[:, : width - half]
-    basis, _ = np.linalg.qr(rng.normal(size=(width, width)))
-    x = u @ basis.T
-    anchor = (amplitudes**2 * np.cos(angles)).sum(axis=1)
-    return ConvCase(x, x, np.zeros(1, np.int32), anchor[None])
-
-
-def circulant(length: int, harmonics: Sequence[int], seed: int = 0) -> ConvCase:
-    """Circulant scores from few Fourier modes: rank 2 per harmonic (1 for 0 and N / 2), and one segment."""
-    rng = np.random.default_rng(seed)
-    angles = 2 * np.pi * np.outer(np.arange(length), harmonics) / length
-    weights = rng.uniform(0.5, 1.5, len(harmonics))
-    features = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
-    return ConvCase(
-        features * np.tile(weights, 2), features, np.zeros(1, np.int32), (np.cos(angles) @ weights)[None]
-    )
-
-
 def degenerate(length: int = 64) -> ConvCase:
     """Kernels g, g + e, g from columns 0, 14, 20: b_3 = -b_2, so delta = 0 and a binary search fails."""
     rng = np.random.default_rng(0)

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,7 +11,7 @@ from based_jax import ops
 from based_jax.ops.conv_basis import conv_attention_fft
 from tests.arrays import array
 from tests.ops.conv_basis import conv_basis_cases as cases
-from tests.ops.conv_basis.conv_attention_cases import attend, in_one_head, softmax
+from tests.ops.conv_basis.conv_attention_cases import attend, in_one_head
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT32_GRADIENT, FLOAT64, assert_close
 
 
@@ -85,32 +84,3 @@ def test_the_gradient_through_anchors_is_that_of_the_outputs(rope, by_fft):
     assert_close(own[2], rope.exact[2], FLOAT64)
     for of_attention, of_anchors in zip(rope.exact[:2], own[:2], strict=True):
         assert np.abs(of_attention - of_anchors).max() > 0.5 * np.abs(of_attention).max()
-
-
-@pytest.mark.release
-def test_the_papers_training_loss(rope, x64, by_fft):
-    """L(X) = |f A_3 Y - E|^2 / 2 with dL/dX = A_1^T (p_1 - p_2) A_2 (lemma B.9; the paper prints a plus)."""
-    case = rope.case
-    rng = np.random.default_rng(3)
-    a3, y, e = rng.normal(size=(40, 3)), rng.normal(size=(3, 3)), rng.normal(size=(40, 3))
-    x = np.linalg.qr(rng.normal(size=(4, 4)))[0]
-    a1, a2 = case.q @ x.T, case.k
-
-    @jax.jit
-    @jax.value_and_grad
-    def loss(x):
-        f_h = ops.conv_attention(*in_one_head_of_jax(a1 @ x, a2, a3 @ y), starts=(0, 9, 25), scale=1.0)
-        return 0.5 * jnp.sum((f_h[0, :, 0] - e) ** 2)
-
-    f, h = softmax(case.scores, np.eye(40)), a3 @ y
-    c = f @ h - e
-    p1 = f * (c @ h.T)
-    p2 = f * p1.sum(1, keepdims=True)
-    value, gradient = loss(x)
-    assert_close(value, 0.5 * (c**2).sum(), FLOAT64)
-    assert_close(gradient, a1.T @ (p1 - p2) @ a2, FLOAT64)
-    assert np.abs(gradient - a1.T @ (p1 + p2) @ a2).max() > 0.1 * np.abs(gradient).max()
-
-
-def in_one_head_of_jax(*arrays):
-    return [x[None, :, None] for x in map(jnp.asarray, arrays)]

@@ -167,9 +167,8 @@ def arguments(**changes):
     return {"u1": one, "u2": one, "v": one, "mask": ops.CausalMask(), **changes}
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for changes, error, message in [
         ({"u1": np.ones((3, 1, 2))}, ValueError, "u1 has shape"),
         ({"u1": np.ones((2, 3, 1, 2), int)}, TypeError, "u1 has dtype"),
         ({"u2": np.ones((2, 3, 1, 3))}, ValueError, r"u2 has shape .* expected \(2, 3, 1, 2\)"),
@@ -177,11 +176,9 @@ def arguments(**changes):
         ({"mask": np.tri(3)}, TypeError, "expected a mask of"),
         ({"mask": ops.band_mask(4, 2)}, ValueError, r"mask\.first has shape \(4,\): expected \(3,\)"),
         ({"implementation": "pallas"}, ValueError, "implementation = 'pallas'"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, changes, error, message):
-    with pytest.raises(error, match=message):
-        ops.masked_low_rank(**arguments(**changes))
+    ]:
+        with pytest.raises(error, match=message):
+            ops.masked_low_rank(**arguments(**changes))
 
 
 def test_interval_errors(unchecked):

@@ -72,12 +72,6 @@ def test_intervals(length, data):
     assert np.array_equal(ops.row_changes(mask), ops.row_changes(dense))
 
 
-def test_changes_of_intervals_that_do_not_touch():
-    first, last = np.array([0, 3, 0, 2], np.int32), np.array([0, 4, 1, 1], np.int32)
-    mask = ops.IntervalMask(np.append(first, 4), np.append(last, 4))
-    assert ops.row_changes(mask).tolist() == [1, 3, 4, 2, 1]
-
-
 def test_distinct_parts():
     rng = np.random.default_rng(0)
     part, kinds = rng.integers(3, size=20), np.array([[0] * 20, [1] * 20, [1, 0] * 10])
@@ -85,21 +79,6 @@ def test_distinct_parts():
     assert rows.visible.shape == columns.visible.T.shape == (3, 20)
     assert_is(rows, kinds[part])
     assert_is(columns, kinds[part].T)
-
-
-def test_row_changes_of_longlora():
-    """Amortized two changes a row at most, though a row where a block ends has 9; causal has one (C.7)."""
-    assert ops.row_changes(np.tri(32)).tolist() == [1] * 32
-    masks = {
-        "band": (ops.band_mask(32, 8), 56, 2),
-        "block": (ops.block_mask(32, 8), 56, 9),
-        "shifted": (ops.block_mask(32, 8, shift=4), 60, 9),
-    }
-    for name, (mask, total, largest) in masks.items():
-        changes = ops.row_changes(mask)
-        assert (changes.sum(), changes.max()) == (total, largest), name
-        assert len(ops.row_change_mask(mask, restart=False).column) == total, name
-    assert len(ops.row_change_mask(masks["block"][0]).column) == 32  # restarts: nothing is removed
 
 
 def test_longlora_masks():
@@ -111,24 +90,11 @@ def test_longlora_masks():
     assert_is(ops.block_mask(13, 4, shift=2), causal & ((row + 2) // 4 == (column + 2) // 4))
 
 
-def test_gallery():
-    """Each panel has the structure that it shows, and no simpler one."""
-    dense = {name: np.asarray(said(mask, 16)[0]) for name, mask in ops.mask_gallery().items()}
-    assert ops.row_changes(dense["row change"]).mean() < 2
-    ops.interval_mask(dense["continuous rows"])
-    assert len(np.unique(dense["distinct 3 rows"], axis=0)) == 3
-    assert len(np.unique(dense["distinct 3 columns"], axis=1).T) == 3
-    for name in ("distinct 3 rows", "distinct 3 columns"):
-        with pytest.raises(ValueError, match="expected neighbouring columns"):
-            ops.interval_mask(dense[name])
-
-
 ROWS = np.arange(3, dtype=np.int32)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
+def test_errors_name_the_argument(unchecked):
+    for call, error, message in [
         (lambda: ops.interval_mask(np.ones((2, 3))), ValueError, r"mask has shape \(2, 3\)"),
         (lambda: ops.interval_mask([[1]]), TypeError, "expected an array"),
         (lambda: ops.interval_mask(np.array([[1, 0, 1]] * 3)), ValueError, r"mask\[0\] = \[0, 2\]"),
@@ -154,11 +120,9 @@ ROWS = np.arange(3, dtype=np.int32)
         (lambda: ops.block_mask(0, 2), ValueError, "length = 0"),
         (lambda: ops.block_mask(4, 0), ValueError, "size = 0"),
         (lambda: ops.block_mask(4, 2, shift=2), ValueError, "shift = 2: expected 0 to size - 1 = 1"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+    ]:
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_indices_on_the_device_are_checked_too(unchecked):

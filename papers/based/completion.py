@@ -1,4 +1,4 @@
-"""Make SQuAD a completion task: ``based-jax eval completion --step ask --data FILE --out FILE``.
+"""Make SQuAD a completion task: ``python -m papers.based.completion --step ask --data FILE --out FILE``.
 
 The papers have a language model rewrite each question and its answer as a statement that ends with the
 answer, and keep the rewrites that do: 2,984 of 5,000 (Based, E.3). The prompt is the passage followed by the
@@ -18,7 +18,7 @@ from based_jax.evals.options import write_json_lines
 from based_jax.evals.recall.data import read_rows
 from based_jax.validate import expect
 
-PROG = "based-jax eval completion"
+PROG = "python -m papers.based.completion"
 COLUMNS = ("context", "question", "answers")
 
 _REQUEST = (

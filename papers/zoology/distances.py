@@ -1,10 +1,12 @@
-"""Measure the distances between repeated bigrams: ``based-jax eval distances --data PATH``.
+"""Measure the distances between repeated bigrams: ``python -m papers.zoology.distances --data PATH``.
 
 Reproduces Zoology's Figures 3 (Pile) and 4, 5 (subsets of RedPajama: one call each, the last draws them all).
 """
 
 import dataclasses
-from collections.abc import Sequence
+import string
+import unicodedata
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,19 +14,27 @@ import numpy as np
 import tyro
 from jaxtyping import Bool
 
-from based_jax import command
-from based_jax.data import PackedTokens
+from based_jax import command, plot
+from based_jax.data import PackedTokens, Tokenizer
 from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.distances.stop_words import read_words, stop_tokens
 from based_jax.evals.options import expect_positive, expect_writable, write_json
 from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit, stream_distances
 from based_jax.evals.perplexity.report_table import distance_lines
-from based_jax.evals.perplexity.slice_figures import draw_distances, expect_figure, read_results
+from based_jax.evals.perplexity.slice_figures import (
+    BINS,
+    Result,
+    density,
+    distances_panel,
+    expect_figure,
+    read_results,
+    short_names,
+)
 from based_jax.evals.perplexity.slices import distances
 from based_jax.evals.text import TextOptions, pack_text, text_tokenizer
+from based_jax.plot import Bars, Line, Panel
 from based_jax.validate import expect
 
-PROG = "based-jax eval distances"
+PROG = "python -m papers.zoology.distances"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +117,52 @@ def histogram(
         "hits_per_sequence": int(hits.sum()) / sequences,
         **distances(distance, hits),
     }
+
+
+def draw_distances(path: Path, results: Sequence[Result]) -> None:
+    """Plot repeats and hits per sequence (Figure 4) and their distances (Figures 3 and 5), by source."""
+    named = short_names([(str(result.get("data")), result) for result in results])
+    panels: list[Panel | Bars] = []
+    counted = any(result["hits_per_sequence"] < result["repeats_per_sequence"] for result in results)
+    kinds = ("repeats", "hits") if counted else ("repeats",)
+    if len(named) > 1:
+        for kind in kinds:
+            values = {name: result[f"{kind}_per_sequence"] for name, result in named.items()}
+            panels.append(Bars(f"{kind} by source", f"{kind} per sequence", values, "source"))
+    for kind in kinds:
+        panels.append(distances_panel([Line(n, density(r, kind)) for n, r in named.items()], kind))
+    facts = f"Bigrams that occur again in their sequence. {BINS}"
+    plot.draw("Repeated bigrams and how far back they reach", facts, panels, path, columns=2)
+
+
+def read_words(path: Path) -> frozenset[str]:
+    """Read a file with one word per line, in lower case; empty lines are skipped."""
+    if not path.is_file():
+        raise FileNotFoundError(f"stop_words = {str(path)!r}: expected a file with a word per line")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"stop_words = {str(path)!r}: expected UTF-8 text ({error})") from error
+    words = frozenset(line.strip().lower() for line in lines) - {""}
+    expect(bool(words), "stop_words", str(path), "at least one word")
+    return words
+
+
+def stop_tokens(tokenizer: Tokenizer, words: Collection[str]) -> Bool[np.ndarray, " V"]:
+    """Return a mask over token ids, True if a token's text is one of `words`, or punctuation.
+
+    Surrounding spaces and case are ignored, so that " The" of a byte-pair vocabulary is "the". Subwords are
+    treated like words. The document separator has no text and is neither.
+    """
+    texts = (tokenizer.decode([token]).strip().lower() for token in range(tokenizer.vocab_size))
+    return np.array([text in words or _is_punctuation(text) for text in texts])
+
+
+def _is_punctuation(text: str) -> bool:
+    """Return whether a nonempty text consists of ASCII or Unicode punctuation."""
+    return text != "" and all(
+        letter in string.punctuation or unicodedata.category(letter).startswith("P") for letter in text
+    )
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from based_jax import command
-from based_jax.evals import completion
-from based_jax.evals.completion import complete, request
 from based_jax.evals.recall.data import read_examples
+from papers.based import completion
+from papers.based.completion import complete, request
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.subprocesses import environment
 
 COMMAND = """
 import contextlib, hashlib, signal, sys, threading, time
-from based_jax.training.run.signals import StopRequest
+from based_jax.stop_request import StopRequest
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a job in the background
 with contextlib.suppress(KeyboardInterrupt), StopRequest():
     threading.Timer(0.5, print, ["ready"], {"flush": True}).start()

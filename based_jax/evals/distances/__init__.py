@@ -1,1 +1,0 @@
-"""Measure distances between repeated bigrams: ``based-jax eval distances``."""
