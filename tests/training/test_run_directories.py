@@ -83,7 +83,7 @@ def test_the_last_of_several_flags_counts(tmp_path):
         ({"optimizer": 5}, r"config.json: optimizer = 5: expected the settings of a run$"),
         ({"optimizer": {"rate": 5}}, r"config.json: optimizer = \['rate'\]: expected settings of train"),
         ({"workdir": []}, r"config.json: workdir = \[\]: expected a value of type str$"),
-        ({"colour": 1}, r"config.json: train = \['colour'\]: expected settings of train.lm"),
+        ({"colour": 1}, r"config.json: train = \['colour'\]: expected settings of train lm"),
     ],
     ids=str,
 )

@@ -130,7 +130,7 @@ def _settings(kind: type[Config], values: Any, name: str) -> Config:
     hints = get_type_hints(kind)
     strange = sorted(set(values) - set(hints))
     command_name = kind.__module__.rpartition(".")[2].removesuffix("_config")
-    expect(not strange, name, strange, f"settings of train.{command_name}")
+    expect(not strange, name, strange, f"settings of train {command_name}")
     made = {}
     for field, value in values.items():
         hint = hints[field]

@@ -117,7 +117,7 @@ def test_the_tokenizer_has_to_be_named(directory):
         ([[1, 2, 256], [3, 300, 256]], r"a\.bin, token ids = \(3, 300\): expected from 0 to 256"),
         (
             [[1, 2], [3, 4]],
-            r"last ids of documents = \(2, 4\): expected 256.*train\.tokenize",
+            r"last ids of documents = \(2, 4\): expected 256.*train tokenize",
         ),
         ([[1, 2, 256]], r"a\.idx, documents = 1: expected at least 2; based-jax train tokenize"),
     ],
