@@ -281,7 +281,7 @@ def commands_page() -> str:
         "defaults:",
         "```\nbased-jax generate --help\n```",
         "An underscore in a name stands for a hyphen. `python -m` with the module in the table runs the same "
-        "command; `based-jax train lm` and its neighbours need a checkout.",
+        "command; `python -m train.lm` and its neighbours need a checkout.",
         "A wrong flag, path or value ends the command with one line on stderr and exit status 2. Long "
         "commands show their progress, and Ctrl-C saves the work.",
         _table(["command", "module", "what it does"], rows),
