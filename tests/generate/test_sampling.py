@@ -74,7 +74,10 @@ def test_candidates_are_the_definition(seed, samplers):
     np.testing.assert_allclose(np.exp(found) / np.exp(found).sum(1, keepdims=True), expected, atol=3e-6)
 
 
-@given(seed=st.integers(0, 2**16), penalties=st.tuples(st.floats(0.5, 3), st.floats(-2, 2), st.floats(-2, 2)))
+@given(
+    seed=st.integers(0, 2**16),
+    penalties=st.tuples(st.floats(0.5, 3), st.floats(-2, 2), st.floats(-2, 2)),
+)
 def test_penalties_are_the_definition(seed, penalties):
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(ROWS, VOCAB + 3)).astype(np.float32) * 2
