@@ -102,7 +102,7 @@ def show(rows: Mapping[str, str], console: Console) -> None:
     for label, text in rows.items():
         width = max(console.width, 40) - _LABEL
         lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-        for index, line in enumerate([text] if text.startswith("python ") else lines):
+        for index, line in enumerate([text] if text.startswith("based-jax ") else lines):
             shown = f"{'' if index else label:<{_LABEL}}{line}"
             console.print(shown, highlight=False, markup=False, soft_wrap=True)
 

@@ -9,6 +9,7 @@ import pytest
 
 import based_jax.published
 from based_jax import command
+from based_jax.command_list import console_commands
 from based_jax.models import presets
 from based_jax.published import Column, names, number, table
 from based_jax.published.models import preset_of, run_of
@@ -135,7 +136,13 @@ def test_commands_are_ones_that_the_programs_take(line, monkeypatch):
 
     monkeypatch.chdir(ROOT)  # results/evals is there
     monkeypatch.setattr(command, "parse", only_parse)
-    _, _, name, *flags = shlex.split(line)
+    program, *words = shlex.split(line)
+    if program == "based-jax":
+        known = console_commands(ROOT / "based_jax")
+        count = 2 if " ".join(words[:2]) in known else 1
+        name, flags = known[" ".join(words[:count])][0], words[count:]
+    else:
+        name, flags = words[1], words[2:]
     before: list[object] = []
     if name.startswith("based_jax.experiments"):
         before, name = [importlib.import_module(name).STUDY], "based_jax.experiments.study"

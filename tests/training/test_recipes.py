@@ -71,7 +71,7 @@ def test_a_dry_run_names_the_shards(path, tmp_path, monkeypatch, capsys):
     assert lines[0] == f"data        tokens:{folder}: no token shards yet"
     assert lines[1] == f"make them   {recipe.shards}"
     words = shlex.split(recipe.shards)
-    assert words[:3] == ["python", "-m", "train.tokenize"]
+    assert words[:3] == ["based-jax", "train", "tokenize"]
     made = parse(TokenizeConfig, words[3:], prog="test")
     assert (str(made.out), made.tokenizer) == (folder, recipe.flags["tokenizer"])
     assert made.held_out_bytes, "evaluations read the whole held-out side"
@@ -90,7 +90,7 @@ def test_the_programs_of_a_recipe_can_be_built(path):
 def test_printed_commands_are_the_recipes():
     """A command of papers/results that trains a model of the Pile takes its recipe, and adds data alone."""
     lines = {
-        line for name in names() for line in table(name).measure if "train.lm" in line and "pile/" in line
+        line for name in names() for line in table(name).measure if "train lm" in line and "pile/" in line
     }
     assert lines
     for line in lines:
