@@ -140,7 +140,7 @@ FAULTS = (
     ),
     Fault(
         "the oldest tap of a packed convolution is lost", "based_jax/ops/short_conv.py",
-        "jnp.where((age >= back)[..., None], tap, 0)", "jnp.where((age > back)[..., None], tap, 0)", CONV,
+        "jnp.where((age >= back)[..., None], term, 0)", "jnp.where((age > back)[..., None], term, 0)", CONV,
     ),
     Fault(
         "a convolution's state ends one token after the text", "based_jax/ops/short_conv.py",
@@ -173,7 +173,7 @@ FAULTS = (
     ),
     Fault(
         "the backward pass of cross-entropy forgets the weights", "based_jax/ops/cross_entropy.py",
-        "of_logits = ((p - is_target) * weights[..., None])", "of_logits = ((p - is_target) * 1.0)",
+        "of_logits = p * (weights / sums_of_p)", "of_logits = p * (1.0 / sums_of_p)",
         "tests/ops/test_cross_entropy.py",
     ),
     Fault(
@@ -262,7 +262,7 @@ FAULTS = (
     ),
     Fault(
         "a branch is added to the stream twice", "based_jax/models/block.py",
-        "h if residual is None else residual + h)", "h if residual is None else residual + 2 * h)",
+        "self.norm1(residual, h)", "self.norm1(residual, 2 * h)",
         "tests/convert/test_block_options.py",
     ),
     Fault(

@@ -122,6 +122,7 @@ def test_interrupt_ends_the_text(capsys):
 
 
 def test_errors_are_one_line(run, directory, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
     for flags, message in [
         (("--wrong",), "--wrong"),
         (("--prompt", "a"), "--checkpoint"),
@@ -142,7 +143,6 @@ def test_errors_are_one_line(run, directory, tmp_path):
         (("--checkpoint", "GOOD", "--prompt", "a", "--tokenizer", "none.json"), "none.json"),
         (("--checkpoint", "UNFINISHED", "--prompt", "a"), "expected a finished run"),
     ]:
-        (tmp_path / "checkpoints").mkdir()
         paths = {"GOOD": directory, "UNFINISHED": tmp_path}
         status, out, err = run(*(paths.get(flag, flag) for flag in flags))
         assert status == 2
