@@ -98,7 +98,7 @@ def test_wrong_plans():
         ({"platforms": ("gpu",)}, "^platforms = 'gpu': expected one of 'cpu', 'cuda'"),
         ({"platforms": ("cpu", "cpu")}, "^platforms = .*: expected each once"),
         ({"kernels": "pallas", "batch_size": 2}, "^platforms = .*: expected cuda alone with kernels pallas"),
-        ({"kernels": "pallas", "platforms": ("cuda")}, "^batch_size = None: expected a number"),
+        ({"kernels": "pallas", "platforms": ("cuda",)}, "^batch_size = None: expected a number"),
         ({"kernels": "triton"}, "^kernels = 'triton': expected one of"),
         ({"weights": "within"}, "^weights = 'within': expected one of"),
         ({"batch_size": 0}, "^batch_size = 0: expected an integer, at least 1"),
