@@ -12,7 +12,7 @@ from benchmarks.flags import comma_list, expect_writable
 from benchmarks.models.startup_run import STAGES, measure
 
 CASES = {
-    "import": ("`import based_jax`, beyond jax's own", 1.0),
+    "import": ("`based_jax.LanguageModel`, beyond jax's own import", 1.0),
     "init based-360m": ("`jax.jit(model.init)` of `based-360m`", 3.0),
     "init based-tiny": ("`jax.jit(model.init)` of `based-tiny`", 1.0),
     "init attn-tiny": ("`jax.jit(model.init)` of `attn-tiny`", 1.0),
