@@ -52,7 +52,7 @@ SITE = $(if $(TESTS),,docs)
 RECORD ?= build/tested
 RECORDED = $(if $(filter-out tests,$(TESTS)),,--record $(RECORD))
 
-test: lint $(SITE) ## twelve minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
+test: lint $(SITE) ## eighteen minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
 	$(PYTEST) $(RECORDED) $(TESTS)
 
 test-slow: lint $(SITE) ## hours: every test there is
