@@ -42,7 +42,7 @@ lint: same-python ## style and types
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p pyright.strict.json
 
-check: lint ## five minutes: lint, types and the core tests
+check: lint ## ten minutes: lint, types and the core tests
 	$(PYTEST) --core $(TESTS)
 
 # The site is part of what must hold, unless TESTS picks some tests.
