@@ -78,7 +78,7 @@ class TokenShards(TokenStream):
 
     @functools.cached_property
     def _open_shard(self) -> Callable[[int], PackedTokens]:
-        return functools.lru_cache(maxsize=2)(self._map)
+        return functools.cache(self._map)
 
     def _map(self, number: int) -> PackedTokens:
         shard = self.split.shards[number]

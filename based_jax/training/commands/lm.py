@@ -99,7 +99,7 @@ def assemble(config: LMConfig) -> Parts:
         expected = f"a checkpoint with all of the model's arrays, but it has {taken.summary()}"
         expect(config.lora is None or not taken.fresh, "lora", config.lora, expected)
     share = _share(config, programs, architecture.max_length)
-    batches = data.train_iterator(training, seed=config.seed, shuffle=config.shuffle, **share)
+    batches = data.train_iterator(training, seed=config.seed, **share)
     sizes = None if mesh is None else dict(mesh.shape)
     summary |= describe_run(config, architecture, training, held_out, sizes, taken)
     if config.lora is not None:
