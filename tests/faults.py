@@ -408,10 +408,6 @@ FAULTS = (
         'file.truncate(state["files"].get(name, 0))', "pass", "tests/data/shards/test_tokenize.py",
     ),
     Fault(
-        "a shard of a pair begins after its separator", "based_jax/data/shards/pairs.py",
-        "_Cut(file, begin - 1, end)", "_Cut(file, begin, end)", "tests/data/shards/test_pairs.py",
-    ),
-    Fault(
         "a data set of the hub is read again from its first row", "based_jax/data/hub.py",
         "iter(rows.skip(first) if first else rows)", "iter(rows)", "tests/data/test_hub.py",
     ),

@@ -53,7 +53,7 @@ class TokenStream:
         return int(self._windows(length, drop_last).sum())
 
     def window(self, i: int, length: int, *, drop_last: bool = False) -> dict[str, np.ndarray]:
-        """Return window `i`, counted over all shards in order like `num_windows`; see `PackedTokens.window`."""
+        """Return window `i`, counted over all shards like `num_windows`; see `PackedTokens.window`."""
         ends = np.cumsum(self._windows(length, drop_last))
         count = int(ends[-1]) if ends.size else 0
         if not 0 <= i < count:

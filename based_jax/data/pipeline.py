@@ -3,8 +3,8 @@
 Several processes draw from one global order: with P processes, global batch k consists of the rows of process
 0, then those of process 1, and so on: the rows that one process would draw with a batch P times as large.
 
-Grain computes the order of rows instead of storing it, so that a run resumes at any batch, and draws the rows of
-a mixture by weight.
+Grain computes the order of rows instead of storing it, so that a run resumes at any batch, and draws the rows
+of a mixture by weight.
 """
 
 from collections.abc import Iterator
@@ -71,8 +71,8 @@ def train_iterator(
     """Iterate over endless batches of full windows, reshuffled in every epoch.
 
     The order depends only on the seed, the sizes of the stream's shards and `length`. A short window at a
-    shard's end is not used, so no row has padding and batches have no mask. A batch may continue from one epoch
-    into the next. Of a mixture, each source has its share of the rows and epochs of its own.
+    shard's end is not used, so no row has padding and batches have no mask. A batch may continue from one
+    epoch into the next. Of a mixture, each source has its share of the rows and epochs of its own.
 
     Args:
         length: tokens per row.

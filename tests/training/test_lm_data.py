@@ -14,14 +14,12 @@ import tokenizers
 from based_jax.data import NucleotideTokenizer
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
-from based_jax.training.banner import describe_end
 from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import main as tokenize_main
 from based_jax.training.lm_plan import plan_data
 from based_jax.training.run.directory import parse_run, prepare_run
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.data.shards.directories import write_shards
-from tests.data.shards.megatron import write_megatron
 from tests.training.runs import losses
 from tests.training.test_hosts import CLOSE, finish, together
 
@@ -199,30 +197,6 @@ def test_a_run_from_what_train_tokenize_writes(from_shards, text, tmp_path):
     )
     assert np.isfinite(losses(tmp_path / "run")).all()
     assert run.metrics["eval_loss"] > 0
-
-
-def test_a_run_from_megatron_pairs(from_shards, text, tmp_path):
-    """The directory alone says what it is; there are no bytes to count bits by."""
-    texts = [[*path.read_bytes(), 256] for path in sorted(text.iterdir())]
-    write_megatron(tmp_path / "pile" / "train" / "a.idx", texts[:30])
-    write_megatron(tmp_path / "pile" / "held_out" / "a.idx", texts[30:])
-    settings = {**from_shards, "data": str(tmp_path / "pile"), "tokenizer": "byte", "steps": 3}
-    run = lm.train(lm.LMConfig(workdir=tmp_path / "run", **settings))
-    assert np.isfinite(losses(tmp_path / "run")).all()
-    assert set(run.metrics) == {"eval_loss", "eval_perplexity"}
-    config = lm.LMConfig(workdir=tmp_path / "run", **settings)
-    assert describe_end(config, run.metrics)["held out"].startswith("loss ")
-    size = sum(map(len, texts[1:30])) + 1
-    expected = f"{settings['data']}: 1 pair .bin .idx, 1 shard, {size:,} tokens"
-    assert plan_data(config)["data"] == expected
-    assert lm.assemble(config).summary["data"] == f"tokens:{expected}"
-    for change, message in (
-        ({"tokenizer": None}, "tokenizer = None: expected that of the ids in"),
-        ({"data": str(tmp_path / "pile" / "train")}, "a held-out side or --eval-every 0"),
-        ({"include": "*"}, "no such flag"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            lm.assemble(dataclasses.replace(config, **change))
 
 
 @pytest.mark.release

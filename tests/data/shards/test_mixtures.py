@@ -1,4 +1,4 @@
-"""Training on several shards and sources: each window once an epoch, each source with its share, exact resumes."""
+"""Training on several shards and sources: each window once an epoch, each source with its share."""
 
 import json
 
