@@ -54,8 +54,6 @@ class LMConfig:
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
     default: --init-from's, else byte"""
-    cache: Path | None = None
-    """keep tokenized text in this directory, so that later starts skip reading; never cleaned up"""
     steps: int = 1000
     """optimizer steps; with --resume, more steps extend the run"""
     batch_size: int = 16
@@ -142,7 +140,7 @@ _HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
 _EVERY = ("log_every", "eval_every", "checkpoint_every")
 GROUPS = {
     "data": (
-        *("data", "include", "cache", "tokenizer", "length", "batch_size", "cross_documents"),
+        *("data", "include", "tokenizer", "length", "batch_size", "cross_documents"),
         *_HELD_OUT,
     ),
     "model": (

@@ -17,7 +17,7 @@ from based_jax.data.shards.reader import TokenShards
 from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import main as tokenize_main
 from based_jax.training.lm_plan import plan_data
-from based_jax.training.run.directory import parse_run, prepare_run
+from based_jax.training.run.directory import parse_run
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.data.shards.directories import write_shards
 from tests.training.runs import losses
@@ -150,25 +150,6 @@ def test_what_does_not_fit_is_one_error(from_shards, shards, change, message, tm
     change = {name: str(shards) if value == "SHARDS" else value for name, value in change.items()}
     with pytest.raises((ValueError, OSError), match=message):
         lm.assemble(lm.LMConfig(workdir=tmp_path, **{**from_shards, **change}))
-
-
-def test_a_run_goes_on_with_a_cache_that_reads_no_text(finished, tmp_path, monkeypatch):
-    """The run itself had none, and its losses stay the same bit for bit."""
-    copy = Path(shutil.copytree(finished[0], tmp_path / "run"))
-    for step in ("20", "24"):
-        shutil.rmtree(copy / "checkpoints" / step, ignore_errors=True)
-    resume = ["--workdir", str(copy), "--resume", "--cache", str(tmp_path / "cache")]
-    lm.assemble(parse_run(lm.LMConfig, resume, lm.PROG))
-    monkeypatch.setattr("based_jax.data.load_documents", None)
-    lm.train(parse_run(lm.LMConfig, resume, lm.PROG))
-    assert losses(copy) == losses(finished[0])
-
-
-def test_the_cache_is_a_setting_of_the_run(one_layer, tmp_path):
-    config = lm.LMConfig(workdir=tmp_path / "run", cache=tmp_path / "cache", **one_layer)
-    prepare_run(config, model={}, data={}, may_change=())
-    resumed = parse_run(lm.LMConfig, ["--workdir", str(tmp_path / "run"), "--resume"], lm.PROG)
-    assert (resumed.cache, resumed.init_from) == (tmp_path / "cache", None)
 
 
 def test_shards_without_a_held_out_side_need_no_evaluation(from_shards, tmp_path):

@@ -53,7 +53,7 @@ PROG = "based-jax train lm"
 
 # Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
 # schedule stays the same up to the old end.
-_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps", "cache"} - {"bad_losses"}
+_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps"} - {"bad_losses"}
 
 
 @dataclasses.dataclass(frozen=True)
