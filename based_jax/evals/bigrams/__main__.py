@@ -2,8 +2,8 @@
 
 The stream is that of training, ``EOT d1 EOT d2 ... dn EOT``, so every pair of an input and its target counts
 once. Documents are counted separately (``EOT d EOT``), so merging the counts of several files gives the same
-table as counting them together. The counts so far are in memory, and in OUT.partial, a count file whose source
-is the position in the corpus.
+table as counting them together. The counts so far are in memory, and in OUT.partial, a count file whose
+source is the position in the corpus.
 """
 
 import dataclasses
