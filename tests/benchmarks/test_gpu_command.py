@@ -192,7 +192,7 @@ def test_a_candidate_that_fails_does_not_stop_the_others():
     ]
 
 
-def test_making_the_arrays_is_not_timed(monkeypatch):
+def test_the_first_call_which_makes_the_arrays_does_not_decide_the_samples(monkeypatch):
     monkeypatch.setattr(stopwatch, "SLOW_SECONDS", 0.2)
 
     def make():

@@ -18,7 +18,7 @@ LONGEST_SECONDS = 4.0
 """Seconds of all samples of one candidate; a slow one gets fewer than requested, at least 3 (or 2)."""
 
 SLOW_SECONDS = 1.0
-"""Calls of more seconds are warmed up once and timed twice."""
+"""Calls of more seconds have two samples at least."""
 
 COMPILERS = 12
 """Programs that compile at a time."""
@@ -49,8 +49,6 @@ class Prepared:
     """starts it; does not wait"""
     compile: Callable[[], Any] = lambda: None
     """runs in a thread with others"""
-    make: Callable[[], Any] = lambda: None
-    """makes the arrays, before the first call; returns them"""
     per_call: int = 1
     """operations per call; the times are per operation"""
     series: int = 1
@@ -68,8 +66,8 @@ def jitted(
 ) -> Prepared:
     """Prepare a jitted function on arrays; `carried` arguments are donated and replaced by a result.
 
-    Traced here, in the caller's context; compiled later. With `make`, which makes the arrays, the arguments
-    are only shapes.
+    Traced here, in the caller's context; compiled later. With `make`, which makes the arrays before the first
+    call, the arguments are only shapes.
 
     Raises:
         MemoryError: on `compile`, if it would need more than `memory_limit` bytes.
@@ -86,13 +84,11 @@ def jitted(
             if needed > memory_limit:
                 raise MemoryError(f"would need {needed / 2**30:.0f} GiB of scratch memory and results")
 
-    def make_arrays() -> list[Any]:
-        found = arguments if make is None else make()
-        copied = () if make else carried
-        current.extend(jax.tree.map(jax.numpy.copy, x) if i in copied else x for i, x in enumerate(found))
-        return current
-
     def call() -> Any:
+        if not current:
+            found = arguments if make is None else make()
+            copied = () if make else carried
+            current.extend(jax.tree.map(jax.numpy.copy, x) if i in copied else x for i, x in enumerate(found))
         results = compiled[0](*current)
         for argument, result in carried.items():
             current[argument] = results[result]
@@ -102,7 +98,7 @@ def jitted(
         current.clear()
         compiled.clear()
 
-    return Prepared(call, compile_it, make_arrays, per_call, free=free)
+    return Prepared(call, compile_it, per_call, free=free)
 
 
 TOGETHER = "compiling together"
@@ -153,11 +149,9 @@ class Comparison:
         turns: dict[str, tuple[int, int]] = {}
         for name, prepared in list(ready.items()):
             with session.guarded(step, name, name in ours):
-                jax.block_until_ready(prepared.make())
-                seconds = _timed(prepared, 1)
-                if seconds * prepared.per_call < SLOW_SECONDS:  # else its first call is no surprise
-                    seconds = _timed(prepared, 2)
-                turns[name] = _turns(seconds * prepared.per_call, prepared.series, session.sizing)
+                _timed(prepared, 1)  # also makes the arrays and loads the program
+                seconds = _timed(prepared, 1) * prepared.per_call
+                turns[name] = _turns(seconds, prepared.series, session.sizing)
             if name not in turns:
                 ready.pop(name).free()
         session.running(step, "all")
