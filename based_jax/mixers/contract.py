@@ -294,11 +294,11 @@ class Projection(nn.Module):
         rows, matrix = rows.astype(self.dtype), matrix.astype(self.dtype)
         if self.gate is not None and not self.bias:
             return gated_product(rows, matrix, self.gate)
-        y = product(rows, matrix).reshape(*lead, *self.features)
         bias = self.param("bias", zeros(*self.axes[inputs:]), self.features) if self.bias else None
+        added = None if apart or bias is None else bias.reshape(-1)
+        y = product(rows, matrix, added).reshape(*lead, *self.features)
         if apart:
             return y, bias
-        y = y if bias is None else plus_bias(y, bias)
         return y if self.gate is None else y[..., 0, :] * ACTIVATIONS[self.gate](y[..., 1, :])
 
 
