@@ -14,7 +14,7 @@ from benchmarks.gpu.journal import BROKE
 from benchmarks.gpu.sections.session import Session, Sizing
 from benchmarks.timing import calls_per_sample, in_turn, seconds_per_call
 
-LONGEST_SECONDS = 2.0
+LONGEST_SECONDS = 4.0
 """Seconds of all samples of one candidate; a slow one gets fewer than requested, at least 3 (or 2)."""
 
 SLOW_SECONDS = 1.0
@@ -49,8 +49,12 @@ class Prepared:
     """starts it; does not wait"""
     compile: Callable[[], Any] = lambda: None
     """runs in a thread with others"""
+    make: Callable[[], Any] = lambda: None
+    """makes the arrays, before the first call; returns them"""
     per_call: int = 1
     """operations per call; the times are per operation"""
+    series: int = 1
+    """least calls per sample, with one wait after the last"""
     free: Callable[[], None] = lambda: None
 
 
@@ -64,8 +68,8 @@ def jitted(
 ) -> Prepared:
     """Prepare a jitted function on arrays; `carried` arguments are donated and replaced by a result.
 
-    Traced here, in the caller's context; compiled later. With `make`, which makes the arrays before the first
-    call, the arguments are only shapes.
+    Traced here, in the caller's context; compiled later. With `make`, which makes the arrays, the arguments
+    are only shapes.
 
     Raises:
         MemoryError: on `compile`, if it would need more than `memory_limit` bytes.
@@ -82,11 +86,13 @@ def jitted(
             if needed > memory_limit:
                 raise MemoryError(f"would need {needed / 2**30:.0f} GiB of scratch memory and results")
 
+    def make_arrays() -> list[Any]:
+        found = arguments if make is None else make()
+        copied = () if make else carried
+        current.extend(jax.tree.map(jax.numpy.copy, x) if i in copied else x for i, x in enumerate(found))
+        return current
+
     def call() -> Any:
-        if not current:
-            found = arguments if make is None else make()
-            copied = () if make else carried
-            current.extend(jax.tree.map(jax.numpy.copy, x) if i in copied else x for i, x in enumerate(found))
         results = compiled[0](*current)
         for argument, result in carried.items():
             current[argument] = results[result]
@@ -96,7 +102,7 @@ def jitted(
         current.clear()
         compiled.clear()
 
-    return Prepared(call, compile_it, per_call, free)
+    return Prepared(call, compile_it, make_arrays, per_call, free=free)
 
 
 TOGETHER = "compiling together"
@@ -147,10 +153,11 @@ class Comparison:
         turns: dict[str, tuple[int, int]] = {}
         for name, prepared in list(ready.items()):
             with session.guarded(step, name, name in ours):
+                jax.block_until_ready(prepared.make())
                 seconds = _timed(prepared, 1)
                 if seconds * prepared.per_call < SLOW_SECONDS:  # else its first call is no surprise
                     seconds = _timed(prepared, 2)
-                turns[name] = _turns(seconds * prepared.per_call, session.sizing)
+                turns[name] = _turns(seconds * prepared.per_call, prepared.series, session.sizing)
             if name not in turns:
                 ready.pop(name).free()
         session.running(step, "all")
@@ -228,10 +235,10 @@ def _timed(prepared: Prepared, calls: int) -> float:
     return seconds_per_call(prepared.call, jax.block_until_ready, calls) / prepared.per_call
 
 
-def _turns(seconds: float, sizing: Sizing) -> tuple[int, int]:
-    """Return samples, and calls per sample, for a call of so many seconds."""
+def _turns(seconds: float, series: int, sizing: Sizing) -> tuple[int, int]:
+    """Return samples, and calls per sample, at least `series`, for a call of so many seconds."""
     if sizing.quick:
         return 1, 1
-    calls = calls_per_sample(seconds, most=200)
+    calls = max(series, calls_per_sample(seconds, most=200))
     fitting = int(LONGEST_SECONDS / max(seconds * calls, 1e-9))
     return max(2 if seconds > SLOW_SECONDS else 3, min(sizing.samples, fitting)), calls
