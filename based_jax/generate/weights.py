@@ -6,8 +6,8 @@ which modules need in float32 (scales of norms, decays, step sizes), stay. So th
 values, bit for bit. The parameters to cast are found from the program of a step (`jax.make_jaxpr`): those
 whose every use is a cast.
 
-Kernels that multiply a single row read a matrix (K, V) by its results, all K numbers of one after the other. It
-keeps its shape, and its memory has this order.
+Kernels that multiply a single row read a matrix (K, V) by its results, all K numbers of one after the other.
+It keeps its shape, and its memory has this order.
 """
 
 from collections.abc import Iterable

@@ -33,7 +33,7 @@ from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.core.nan_isolation import broken_tokens, is_number, nan_unless, numbers, with_broken
 from based_jax.ops.core.op import op
-from based_jax.ops.core.products import ACTIVATIONS, gated_product, plus_bias, product, row_products
+from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
 

@@ -1,8 +1,8 @@
-"""Multiply one row with matrices: each program computes some numbers of the result, a contiguous row of a matrix each.
+"""Multiply one row with matrices: each program computes some results, from a contiguous row of a matrix each.
 
-Memory limits these products, so a matrix is stored by its results, (N, K), and a program reads its rows at once.
-Partial sums, one per number of a tile, are float32 and added at the end. With a gate a program computes the same
-results of both halves of a matrix (2, F, K).
+Memory limits these products, so a matrix is stored by its results, (N, K), and a program reads whole rows of it.
+Partial sums, one per number of a tile, are float32 and added at the end. With a gate a program computes the
+same results of both halves of a matrix (2, F, K).
 """
 
 import functools
@@ -38,7 +38,11 @@ GATES: dict[str, Callable[[jax.Array], jax.Array]] = {"sigmoid": jax.nn.sigmoid,
 
 
 def products(x: jax.Array, *arrays: jax.Array, count: int, variant: Variant) -> tuple[jax.Array, ...]:
-    """Run the kernel on x (K,), `count` matrices (N, K) and maybe as many biases (N,): each @ x + bias, (N,)."""
+    """Run the kernel on x (K,), `count` matrices (N, K) and maybe as many biases (N,).
+
+    Returns:
+        Each matrix @ x, plus its bias, (N,).
+    """
     results, matrices = variant.results, arrays[:count]
     ends = [0]
     for matrix in matrices:
