@@ -1,8 +1,8 @@
 """Multiply one row with matrices: each program computes some results, from a contiguous row of a matrix each.
 
-Memory limits these products, so a matrix is stored by its results, (N, K), and a program reads whole rows of it.
-Partial sums, one per number of a tile, are float32 and added at the end. With a gate a program computes the
-same results of both halves of a matrix (2, F, K).
+Memory limits these products, so a matrix is stored by its results, (N, K), and a program reads whole rows of
+it. Partial sums, one per number of a tile, are float32 and added at the end. With a gate a program computes
+the same results of both halves of a matrix (2, F, K).
 """
 
 import functools
