@@ -130,13 +130,6 @@ HYBRID = ModelConfig(
 )
 
 
-def test_any_three_mixers():
-    for schedule in ["ACLCA", "CSA", "SAL", "SCC", "L"]:
-        config = HYBRID.replace(schedule=schedule)
-        written = json.loads(json.dumps(config_for_authors(config)))
-        assert_same_model(model_config(written, {}), config)
-
-
 def changed(letter: str, **options) -> ModelConfig:
     spec = HYBRID.mixers[letter]
     other = MixerSpec(spec.mixer, {**spec.options, **options})

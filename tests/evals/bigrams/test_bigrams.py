@@ -126,26 +126,6 @@ def test_a_count_interrupted_after_every_document_is_the_same(corpus, tmp_path):
     assert not out.with_name("counts.partial").exists()
 
 
-def test_a_count_that_dies_goes_on_from_what_was_saved(corpus, tmp_path):
-    class Dies(ByteTokenizer):
-        counted = 0
-
-        def encode(self, text):
-            self.counted += 1
-            if self.counted == 4:
-                raise RuntimeError("out of luck")
-            return super().encode(text)
-
-    text, out = TextOptions(str(corpus)), tmp_path / "counts"
-    with pytest.raises(RuntimeError):
-        bigrams.count(text, Dies(), out, save_every=1)
-    again = Dies()
-    table = bigrams.count(text, again, out)
-    assert again.counted == 2  # what was saved is not read again
-    assert table is not None
-    assert as_dict(table) == expected_counts()
-
-
 def test_a_signal_saves_and_the_command_goes_on(corpus, tmp_path, monkeypatch, capsys):
     out = tmp_path / "counts"
     encode = ByteTokenizer.encode

@@ -12,7 +12,7 @@ import pytest
 
 from based_jax import command
 from based_jax.convert import save_pretrained
-from based_jax.data import ByteTokenizer, Document, FileTokenizer, PackedTokens
+from based_jax.data import ByteTokenizer, Document, PackedTokens
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.perplexity import __main__ as perplexity
 from based_jax.evals.perplexity.annotated import write_page
@@ -20,7 +20,6 @@ from based_jax.evals.perplexity.records import make_records, read_records, write
 from based_jax.evals.perplexity.scoring import Scores, score_documents, score_windows
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
-from tests.data.libraries import llama
 from tests.generate.tiny import random_params
 
 TEXTS = ["abab <b>abab</b> & na\u00efve\nabab", "a", "banana banana banana banana banana"]
@@ -190,30 +189,6 @@ def test_the_page_shows_every_token_escaped(records, packed, tmp_path):
     page = Page()
     page.feed((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert len(page.spans) == 3
-
-
-def test_the_page_of_a_vocabulary_of_words_and_bytes(records, tmp_path):
-    """Characters are whole, words keep their spaces, and no two tokens have one name."""
-    tokenizer = FileTokenizer(llama().to_str())
-    ids = [*tokenizer.encode("a\u00e9\U0001f600 hello"), 2 + 0xE2]
-    target = np.full(len(records), tokenizer.eot)
-    target[: len(ids)] = ids
-    byte, letter = 2 + ord("a"), int(ids[1])
-    one = dataclasses.replace(records, target=target, predicted=np.full(len(records), byte))
-    two = dataclasses.replace(one, predicted=np.full(len(records), letter))
-    write_page(
-        tmp_path / "page.html", one, records.distance > 0, tokenizer, reference=two, max_tokens=len(ids)
-    )
-    page = Page()
-    page.feed((tmp_path / "page.html").read_text(encoding="utf-8"))
-    shown = "".join(text for attrs, text in page.spans if "faint" not in attrs["class"])
-    assert shown == "a\u00e9\U0001f600 hello"
-    assert "\ufffd" in (tmp_path / "page.html").read_text(encoding="utf-8"), "the byte at the end"
-    title = page.spans[1][0]["title"]
-    assert title.startswith('"a": ')
-    assert "\nmost likely: bytes:a, " in title
-    assert '\nreference\'s most likely: "a", ' in title
-    assert page.spans[-1][0]["title"].startswith("bytes:\\xe2: ")
 
 
 def run(*argv: object) -> int:
