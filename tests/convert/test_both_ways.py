@@ -90,7 +90,7 @@ def test_presets():
         if name not in THEIRS:
             with pytest.raises(ValueError, match="as the authors' code builds nothing else"):
                 config_for_authors(preset)
-            return
+            continue
         written = json.loads(json.dumps(config_for_authors(preset)))
         assert_same_model(model_config(written, {}), preset)
 

@@ -5,12 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.data import (
-    NucleotideTokenizer,
-    StreamDecoder,
-    Tokenizer,
-    load_tokenizer,
-)
+from based_jax.data import NucleotideTokenizer, StreamDecoder, Tokenizer, load_tokenizer
 
 DNA = NucleotideTokenizer()
 

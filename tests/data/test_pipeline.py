@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.data import (
-    Batch,
-    ByteTokenizer,
-    Document,
-    PackedTokens,
-    held_out_batches,
-    train_iterator,
-)
+from based_jax.data import Batch, ByteTokenizer, Document, PackedTokens, held_out_batches, train_iterator
 
 LENGTH = 8
 

@@ -27,11 +27,7 @@ def _lines(*texts: str) -> str:
 
 
 def _compress(ending: str, content: bytes) -> bytes:
-    return {
-        "": lambda data: data,
-        ".gz": gzip.compress,
-        ".zst": zstandard.compress,
-    }[ending](content)
+    return {"": lambda data: data, ".gz": gzip.compress, ".zst": zstandard.compress}[ending](content)
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from based_jax.data import ByteTokenizer, Document, NucleotideTokenizer, PackedTokens
+from based_jax.data.shards import reader
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import expect_same_tokenizer
 from tests.data.shards.directories import write_shards
@@ -27,7 +28,8 @@ def pack(texts) -> PackedTokens:
 
 
 @pytest.mark.parametrize(("side", "texts"), [("train", TRAIN), ("held_out", HELD_OUT)])
-def test_each_shard_is_the_stream_of_its_documents(directory, side, texts):
+def test_each_shard_is_the_stream_of_its_documents(directory, side, texts, monkeypatch):
+    monkeypatch.setattr(reader, "_CHUNK", 16)  # a check reads several of them in every file
     shards = TokenShards.open(directory, side)
     streams = [pack(documents) for documents in texts]
     assert shards.sizes.tolist() == [len(stream) for stream in streams]
@@ -94,7 +96,7 @@ def test_a_damaged_shard_is_refused_by_name_when_it_is_read(copy):
 def test_a_truncated_shard_is_refused_by_name_when_it_is_opened(copy):
     file = copy / "train" / "00002.starts.npy"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"00002\.starts\.npy = '\d+ bytes': expected \d+; the file is dam"):
+    with pytest.raises(ValueError, match=r"00002\.starts\.npy: expected an \.npy file of int64"):
         TokenShards.open(copy)
     file.write_bytes(b"\x93NUM")
     with pytest.raises(ValueError, match=r"00002\.starts\.npy: expected an \.npy file"):

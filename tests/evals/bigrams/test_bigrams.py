@@ -110,10 +110,7 @@ def test_a_count_interrupted_after_every_document_is_the_same(corpus, tmp_path):
     out, calls, table = tmp_path / "counts", 0, None
     while table is None:
         table = bigrams.count(
-            TextOptions(str(corpus)),
-            ByteTokenizer(),
-            out,
-            interrupted=lambda calls=calls: calls < 5,
+            TextOptions(str(corpus)), ByteTokenizer(), out, interrupted=lambda calls=calls: calls < 5
         )
         calls += 1
         if calls == 1:

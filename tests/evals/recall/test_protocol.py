@@ -25,10 +25,7 @@ def write(path, rows):
 
 def test_rows_are_read_from_json_lines_and_parquet(tmp_path):
     rows = [ROWS[0], {**ROWS[0], "text": "\u2028Ort:", "key": "Ort", "value": "Köln"}]
-    expected = [
-        Example(0, "The year: 1999\nyear:", "year", "1999"),
-        Example(1, "\u2028Ort:", "Ort", "Köln"),
-    ]
+    expected = [Example(0, "The year: 1999\nyear:", "year", "1999"), Example(1, "\u2028Ort:", "Ort", "Köln")]
     assert read_examples("swde", write(tmp_path / "rows.jsonl", rows)) == expected
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
     assert read_examples("fda", str(tmp_path / "rows.parquet")) == expected
@@ -203,13 +200,7 @@ def test_an_answer_begins_after_its_prompt():
 
 @pytest.mark.parametrize(
     ("tokens", "text"),
-    [
-        (b" one\ntwo", " one"),
-        (b"\n", ""),
-        (b"", ""),
-        (b" one", " one"),
-        (b" one\r more", " one\r more"),
-    ],
+    [(b" one\ntwo", " one"), (b"\n", ""), (b"", ""), (b" one", " one"), (b" one\r more", " one\r more")],
 )
 def test_answers_end_at_the_newline(tokens, text):
     padded = np.array([*tokens, -1, -1])
