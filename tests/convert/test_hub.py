@@ -172,15 +172,6 @@ class TestInterruptions:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
-    def test_a_damaged_file(self, remote, name):
-        push_to_hub(NAME, MODEL, PARAMS)
-        remote.damaged = {name}
-        for _ in range(2):  # the one in the cache too
-            with pytest.raises(ValueError, match=rf"{name}: damaged, its .* is .*, not .*; remove"):
-                load_pretrained(NAME)
-        remote.damaged = set()
-
     def test_a_damaged_cache(self, remote, tmp_path):
         commit = push_to_hub(NAME, MODEL, PARAMS).commit
         load_pretrained(NAME)

@@ -1,7 +1,6 @@
 """Recall tasks: reading the published columns, prompts, answers and scores."""
 
 import json
-import sys
 
 import numpy as np
 import pyarrow
@@ -31,18 +30,6 @@ def test_rows_are_read_from_json_lines_and_parquet(tmp_path):
     assert read_examples("fda", str(tmp_path / "rows.parquet")) == expected
     with pytest.raises(ValueError, match=r"rows.parquet = .*expected columns .*; no question here$"):
         read_examples("squad_completion", str(tmp_path / "rows.parquet"))
-
-
-def test_parquet_needs_a_package_and_a_whole_file(tmp_path, monkeypatch):
-    path = tmp_path / "rows.parquet"
-    path.write_bytes(b"PAR1 and no more")
-    with pytest.raises(ValueError, match=r"data = .*rows.parquet': expected a Parquet file \("):
-        read_examples("swde", str(path))
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(
-        ImportError, match=r"expected the package 'pyarrow' .*pip install 'based-jax\[eval\]'"
-    ):
-        read_examples("swde", str(path))
 
 
 def test_squads_key_is_its_question(tmp_path):

@@ -191,22 +191,6 @@ def test_the_command(directory, model, tmp_path, capsys):
     assert f"{records} has 3 of 5 examples" in err
 
 
-def test_an_interrupt_says_what_is_kept(directory, tmp_path, monkeypatch, capsys):
-    def stop_after_two(prompts, tokenizer, generator, records, **options):
-        del generator
-        batches = answer(prompts, tokenizer, Copier(), records, **options)
-        yield next(batches)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(recall, "answer", stop_after_two)
-    path = tmp_path / "records.jsonl"
-    with pytest.raises(SystemExit) as ended:
-        call(directory, "--batch-size", "1", "--records", str(path))
-    assert ended.value.code == 130
-    assert f"interrupted after 1 of 5 examples; {path} has them" in capsys.readouterr().err
-    assert len(path.read_text().splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
