@@ -34,9 +34,7 @@ def backends(op: str) -> list[dict[str, Any]]:
     return json.loads(path(op, "backends.json").read_text())
 
 
-def fastest(
-    op: str, *, capability: str | None = None, unmeasured: str = "pallas", **facts: int | str
-) -> str:
+def fastest(op: str, *, capability: str | None = None, unmeasured: str = "pallas", **facts: int | str) -> str:
     """Return the backend of the first row of `backends` that matches, or `unmeasured` if there is none.
 
     Args:

@@ -158,7 +158,8 @@ def _measured(what: str, run: Callable[[], dict[str, Any]], **facts: Any) -> Non
     except ImportError as error:
         row = {"status": "skipped", "reason": f"torch and flash-linear-attention are needed ({error})"}
     except Exception as error:  # torch and Triton raise all kinds
-        reason = " ".join(f"{type(error).__name__}: {error}".split())  # torch names the cause below the first line
+        # Below its first line torch names the cause.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         row = {"status": "failed", "reason": reason[:500], "ours": False}
     print(json.dumps({"what": what, **row, **facts}), flush=True)
 

@@ -89,7 +89,7 @@ def test_gradients_decide_where_both_directions_were_measured():
 ROW, NORM = "row_products", "rms_norm_outputs"
 
 
-@pytest.mark.parametrize("kind", (*HOPPER, *OTHERS))
+@pytest.mark.parametrize("kind", [*HOPPER, *OTHERS])
 def test_single_tokens_take_the_kernels_where_these_won(kind):
     assert kernels_of(kind, 1) == ({ROW, NORM} if kind in HOPPER else set())
     assert kernels_of(kind, 2) == ({ROW, NORM} if kind in HOPPER else {NORM})
