@@ -37,7 +37,7 @@ def read_prompt(prompt: Tokens, mask: Any, vocab_size: int, *, may_be_empty: boo
 
     Raises:
         TypeError, ValueError: wrong rank or dtype, an empty row, a token outside of the vocabulary, or a mask
-            that is not right padding.
+            with padding between real tokens.
     """
     array: Any = prompt
     if not hasattr(array, "shape"):
