@@ -163,8 +163,8 @@ def padding_law(
         more: inputs of the next call.
         before: number of padding tokens before them in each row.
     """
-    place = np.arange(x.shape[1]) - np.array(before)[:, None]
-    mask = (place >= 0) & (place < np.array(lengths)[:, None])
+    index = np.arange(x.shape[1]) - np.array(before)[:, None]
+    mask = (index >= 0) & (index < np.array(lengths)[:, None])
     garbage = np.where(mask[..., None], x, no_numbers(x.shape[1]))
     padded, state = continued(run, garbage, run.fresh(len(x)), mask=mask)
     stateless = packed(run, garbage, mask=mask)
