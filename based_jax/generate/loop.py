@@ -112,8 +112,8 @@ def generate(
         repetition_penalty, presence_penalty, frequency_penalty, logit_bias: see `Sampler`.
         stop_tokens: a row that emits one of these emits `pad_token` from then on; the loop ends when every
             row has.
-        attention_mask: (B, N) booleans, or 1 and 0 as tokenizers give: True for real tokens, which are one run
-            in each row. Padding may be before, after or around them.
+        attention_mask: (B, N) booleans, or 1 and 0 as tokenizers give: True for real tokens, which are one
+            run in each row. Padding may be before, after or around them.
         pad_token: what stopped rows emit; may lie outside of the vocabulary, such as -1.
         prefill_chunk: number of prompt tokens to read at a time, instead of 512; the result is the same.
         prefix: a text that was read before and precedes every row; rows may then be empty.

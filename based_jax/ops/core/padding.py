@@ -1,7 +1,7 @@
 """Padding before the tokens of a row, or on both sides: rows are shifted until all padding is on the right.
 
-Models, mixers and ops are defined for padding on the right. Whichever of them a caller enters first shifts its
-rows to the left, computes, and shifts the outputs back. States need no shift: they know real tokens only.
+Models, mixers and ops are defined for padding on the right. Whichever of them a caller enters first shifts
+its rows to the left, computes, and shifts the outputs back. States need no shift: they know real tokens only.
 """
 
 import contextlib
