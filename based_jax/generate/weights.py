@@ -77,10 +77,11 @@ def by_results(model: LanguageModel, params: Params) -> Params:
 
     def stored(path: Any, leaf: Array) -> Array:
         names: tuple[str | None, ...] = axes.get(path, ()) if str(path[-1]) == "['kernel']" else ()
-        if "embed" not in (names[:1] + names[-1:]):
+        is_from_embed, is_to_embed = names[:1] == ("embed",), names[-1:] == ("embed",)
+        if not (is_from_embed or is_to_embed):
             return leaf
         *lead, last = range(leaf.ndim)
-        order = (*lead[1:], last, 0) if names[0] == "embed" else (last, *lead)
+        order = (*lead[1:], last, 0) if is_from_embed else (last, *lead)
         return jax.device_put(leaf, Format(Layout(order), leaf.sharding))
 
     return jax.tree.map_with_path(stored, params)

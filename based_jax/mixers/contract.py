@@ -146,11 +146,9 @@ class Mixer(Module):
         """
         expect_array("x", x, ("B", "N", self.d_model), "floating")
         if mask is not None and may_precede(mask):
-            shift, given = (
-                Shift(mask, x),
-                {"segment_ids": segment_ids, "positions": positions, "tokens": tokens},
-            )
-            given = shift.left({"mask": mask, **given})
+            shift = Shift(mask, x)
+            given = {"segment_ids": segment_ids, "positions": positions, "mask": mask, "tokens": tokens}
+            given = shift.left(given)
             with aligned():
                 y, state = self(shift.left(x), state, **given, **options)
             return shift.back(y), state

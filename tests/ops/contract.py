@@ -144,7 +144,7 @@ class Contract(Declared):
         self.law(case, law, count=3, fresh=True)  # of as many calls as a row has documents
 
     def test_padding(self, case):
-        """What stands at padded tokens, NaN too, changes nothing but gradients there; nor does their position."""
+        """What stands at padded tokens, NaN too, changes nothing but gradients there; nor where they are."""
 
         def law(drawn, junk):
             arrays, at, weights = drawn[:3]
