@@ -303,11 +303,6 @@ FAULTS = (
         "tests/data/test_chat.py",
     ),
     Fault(
-        "the least likely of several answers is the best", "based_jax/serve/answering.py",
-        "-self._answers[number].mean_logprob", "self._answers[number].mean_logprob",
-        "tests/serve/test_completions.py",
-    ),
-    Fault(
         "frequencies are penalised like presence", "based_jax/generate/sampling.py",
         "- frequency * counts.output", "- frequency * (counts.output > 0)", SAMPLING,
     ),
