@@ -1,8 +1,8 @@
 """Allow one writer per directory, by a lock that is released when its process dies.
 
-The file ``run.lock`` is locked with flock, which the kernel releases when the process ends, for any reason. Its
-text names the process, for error messages. Hosts that share a file system see each other's locks if the file
-system has them, as NFS does.
+The file ``run.lock`` is locked with flock, which the kernel releases when the process ends, for any reason.
+Its text names the process, for error messages. Hosts that share a file system see each other's locks if the
+file system has them, as NFS does.
 """
 
 import contextlib
@@ -52,10 +52,10 @@ def _take(path: Path) -> IO[str]:
             file = on_error.enter_context(path.open("a+", encoding="utf-8", errors="replace"))
             if not _flock(file):
                 file.seek(0)
+                holder = " ".join(file.read(200).split()) or "another process"
                 raise DirectoryInUse(
-                    f"{path.parent} is in use by {' '.join(file.read(200).split()) or 'another process'}: "
-                    f"expected one writer; wait for it, stop it, or choose another directory ({FILE} in it is "
-                    "the lock)"
+                    f"{path.parent} is in use by {holder}: expected one writer; wait for it, stop it, or "
+                    f"choose another directory ({FILE} in it is the lock)"
                 )
             if not _is_at(path, file):  # its holder ended meanwhile and removed it
                 continue

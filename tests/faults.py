@@ -331,7 +331,7 @@ FAULTS = (
     Fault(
         "every step draws the same noise", "based_jax/training/step.py",
         "jax.random.fold_in(jax.random.key(seed), state.step)", "jax.random.key(seed)",
-        f"{STEP} tests/training/test_replay.py",
+        STEP,
     ),
     Fault(
         "weights decay on biases too", "based_jax/training/optimizer.py",
