@@ -201,7 +201,7 @@ class Counts(NamedTuple):
     def add(self, token: Int[Array, " B"], active: Bool[Array, " B"] | None = None) -> "Counts":
         """Add one token per row; only to the `active` rows, if given."""
         real = 1 if active is None else active.astype(jnp.int32)
-        return self._replace(output=self.output.at[jnp.arange(len(token)), token].add(real))
+        return self._replace(output=self.output.at[jnp.arange(token.shape[0]), token].add(real))
 
 
 class Choice(NamedTuple):
