@@ -21,22 +21,25 @@ NEW = 12
 
 BASE: dict[str, Any] = {
     **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 40},
-    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256},
     **{"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0},
 }
 LLAMA3 = {
     **{"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0},
     **{"high_freq_factor": 4.0, "original_max_position_embeddings": 16},
 }
-YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+YARN = {
+    **{"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "beta_fast": 4.0},
+    "original_max_position_embeddings": 64,
+}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
 CASES: dict[str, dict[str, Any]] = {
     "llama": {"head_dim": 8, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
     "mistral": {"sliding_window": 6, "rms_norm_eps": 1e-3},
-    "qwen2": {"rope_parameters": {**YARN, "beta_fast": 4.0}, "tie_word_embeddings": True, **WINDOWS},
+    "qwen2": {"rope_parameters": YARN, "num_attention_heads": 2, "tie_word_embeddings": True, **WINDOWS},
     "qwen3": {"head_dim": 8, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
     "llama biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
-    "llama yarn": {"rope_parameters": {**YARN, "attention_factor": 1.3, "truncate": False}},
+    "llama yarn": {"rope_parameters": {**YARN, "attention_factor": 1.3, "truncate": False}, "head_dim": 8},
     "mistral full": {"sliding_window": None, "head_dim": 6, "num_key_value_heads": 1},
     "qwen2 full": {"num_key_value_heads": 4},
     "qwen3 windows": {**WINDOWS, "attention_bias": True, "tie_word_embeddings": True, "head_dim": 6},
