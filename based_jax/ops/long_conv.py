@@ -15,11 +15,11 @@ from typing import Any, Unpack, overload
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.conv_basis.toeplitz import circular_convolution, fft_size
 from based_jax.ops.core import sharding
 from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_state_to_return
+from based_jax.ops.core.fft import circular_convolution, fft_size
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import body, op

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
+from based_jax.ops.core.fft import fft_size
 from tests.arrays import array, blank, ones
 from tests.marks import release_but, slow_but
 from tests.ops import oracles
@@ -182,3 +183,8 @@ def test_errors_name_the_argument(unchecked):
         arguments = {"x": ones((2, 3, 4)), "kernel": ones((3, 4))}
         with pytest.raises(error, match=message):
             ops.long_conv(**arguments | changes)
+
+
+def test_transform_sizes():
+    for size, expected in [(1, 1), (2, 2), (7, 8), (17, 18), (33, 36), (1000, 1024), (1200, 1280)]:
+        assert fft_size(size) == expected
