@@ -13,7 +13,7 @@ chunk is that of a plain linear recurrence. Products of gates are formed as in `
 
 import functools
 from collections.abc import Callable
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +22,11 @@ from jax import lax
 from based_jax.ops.core import decay
 from based_jax.ops.core.arrays import cast
 from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks, scan_tokens
-from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
+from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_qkv, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, stateful_op
 from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.transforms import repeat, with_tangents
 from based_jax.ops.linear_recurrence import LinearRecurrenceState, init_linear_recurrence_state
@@ -44,33 +44,7 @@ BLOCK = 16
 """Rows of a chunk's system that a CPU solves at a time."""
 
 
-class _How(Chunked[LinearRecurrenceState], total=False):
-    scale: float | None
-
-
-@overload
-def delta_rule(
-    q: Array,
-    k: Array,
-    v: Array,
-    beta: Array,
-    log_decay: Array | None = None,
-    *,
-    return_state: No = ...,
-    **how: Unpack[_How],
-) -> Array: ...
-@overload
-def delta_rule(
-    q: Array,
-    k: Array,
-    v: Array,
-    beta: Array,
-    log_decay: Array | None = None,
-    *,
-    return_state: Yes,
-    **how: Unpack[_How],
-) -> tuple[Array, LinearRecurrenceState]: ...
-@op("xla", "reference", tokens=("q", "k", "v", "beta", "log_decay", "segment_ids", "mask"))
+@stateful_op("xla", "reference", tokens=("q", "k", "v", "beta", "log_decay", "segment_ids", "mask"))
 def delta_rule(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -109,38 +83,14 @@ def delta_rule(
     if log_decay is not None:
         decay.expect_log_decay(log_decay, batch, length, (heads,))
         erased = erased * jnp.exp(log_decay.astype(dtype))[..., None]
-    options: _How = {"scale": scale, "chunk_size": chunk_size, "implementation": implementation}
+    options: dict[str, Any] = {"scale": scale, "chunk_size": chunk_size, "implementation": implementation}
     options |= {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
     return body(generalized_delta_rule)(
         q, written, v, k, erased, log_decay, return_state=return_state, **options
     )
 
 
-@overload
-def generalized_delta_rule(
-    q: Array,
-    k: Array,
-    v: Array,
-    a: Array,
-    b: Array,
-    log_decay: Array | None = None,
-    *,
-    return_state: No = ...,
-    **how: Unpack[_How],
-) -> Array: ...
-@overload
-def generalized_delta_rule(
-    q: Array,
-    k: Array,
-    v: Array,
-    a: Array,
-    b: Array,
-    log_decay: Array | None = None,
-    *,
-    return_state: Yes,
-    **how: Unpack[_How],
-) -> tuple[Array, LinearRecurrenceState]: ...
-@op("xla", "reference", tokens=("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask"))
+@stateful_op("xla", "reference", tokens=("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask"))
 def generalized_delta_rule(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

@@ -11,7 +11,7 @@ linear in the length; with one token per call it is the recurrence.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,12 @@ import jax.numpy as jnp
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.continuation import Chunked, Continuation, No, Yes, continue_from
+from based_jax.ops.core.continuation import Continuation, continue_from
 from based_jax.ops.core.decay import expect_log_decay
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_qkv, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import op
+from based_jax.ops.core.op import stateful_op
 from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
@@ -65,22 +65,7 @@ def init_linear_attention_state(
     )
 
 
-class _How(Chunked[LinearAttentionState], total=False):
-    feature_map: FeatureMap
-    log_decay: Array | None
-    normalize: bool
-    eps: float
-
-
-@overload
-def linear_attention(
-    q: Array, k: Array, v: Array, *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def linear_attention(
-    q: Array, k: Array, v: Array, *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, LinearAttentionState]: ...
-@op("xla", "reference", tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"))
+@stateful_op("xla", "reference", tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"))
 def linear_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

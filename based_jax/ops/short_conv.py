@@ -7,7 +7,7 @@ T - 1 inputs.
 """
 
 from dataclasses import dataclass
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,9 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import sharding
-from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
+from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, op, stateful_op
 from based_jax.ops.core.products import over_rows
 from based_jax.ops.core.stream import Stream, advance, init_stream
 from based_jax.typing import Array, Bool, Float, Int
@@ -40,18 +40,7 @@ def init_short_conv_state(
     return ShortConvState(jnp.zeros((batch_size, taps - 1, channels), dtype), init_stream(batch_size))
 
 
-_How = Continued[ShortConvState]
-
-
-@overload
-def short_conv(
-    x: Array, kernel: Array, bias: Array | None = None, *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def short_conv(
-    x: Array, kernel: Array, bias: Array | None = None, *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, ShortConvState]: ...
-@op(tokens=("x", "segment_ids", "mask"))
+@stateful_op(tokens=("x", "segment_ids", "mask"))
 def short_conv(
     x: Float[Array, "B N E"],
     kernel: Float[Array, "T E"],
