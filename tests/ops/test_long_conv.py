@@ -9,7 +9,7 @@ import pytest
 
 from based_jax import ops
 from based_jax.ops.core.fft import fft_size
-from tests.arrays import array, blank, ones
+from tests.arrays import array, blank
 from tests.marks import release_but, slow_but
 from tests.ops import oracles
 from tests.ops.contract import Contract
@@ -165,24 +165,6 @@ def test_a_text_longer_than_its_state():
     y, _ = conv(x, kernel, initial_state=state, return_state=True)
     assert np.isnan(y[0]).all()
     assert np.isfinite(y[1]).all()
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"x": ones((3, 4))}, ValueError, "x has shape"),
-        ({"x": ones((2, 3, 4), int)}, TypeError, "x has dtype"),
-        ({"kernel": ones((3, 5))}, ValueError, "kernel has shape"),
-        ({"skip": ones(1)}, ValueError, "skip has shape"),
-        ({"return_state": True}, ValueError, "return_state = True: expected False without a state"),
-        ({"initial_state": blank(ops.init_long_conv_state, 1, 3, 4)}, ValueError, r"state length has shape"),
-        ({"initial_state": blank(ops.init_long_conv_state, 2, 3, 5)}, ValueError, r"state\.inputs has shape"),
-        ({"segment_ids": ones((2, 2), int)}, ValueError, "segment_ids has shape"),
-        ({"mask": ones((2, 3))}, TypeError, "mask has dtype"),
-        ({"implementation": "pallas"}, ValueError, "implementation = 'pallas': expected None or one"),
-    ]:
-        arguments = {"x": ones((2, 3, 4)), "kernel": ones((3, 4))}
-        with pytest.raises(error, match=message):
-            ops.long_conv(**arguments | changes)
 
 
 def test_transform_sizes():
