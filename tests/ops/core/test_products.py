@@ -16,7 +16,6 @@ from based_jax.ops.core.products import (
     over_rows,
     product,
     row_products,
-    stored,
 )
 from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
@@ -82,27 +81,6 @@ def test_parameters_over_rows_have_a_forward_derivative_and_map():
     np.testing.assert_array_equal(changes, jnp.broadcast_to(parameters[1], x.shape))
     mapped = jax.vmap(lambda p: over_rows(p, x))(parameters)
     np.testing.assert_array_equal(mapped, jnp.broadcast_to(parameters[:, None], (3, *x.shape)))
-
-
-def test_what_a_cpu_stores_is_no_part_of_other_loops():
-    x, y = _drawn(8, 4, dtype="float32"), _drawn(64, 8, 4, dtype="float32")
-    np.testing.assert_array_equal(stored(x), x)
-
-    def f(x, y):
-        return stored(jnp.cos(x)) * y
-
-    assert " dot(" in (jax.jit(f).lower(x, y).compile().as_text() or "")
-
-
-@pytest.mark.parametrize("shape", [(24, 5), (5, 24)], ids=str)
-def test_gradients_of_products_of_rows(shape):
-    x, weights = _drawn(2, 30, shape[0], dtype="float32"), _drawn(*shape, dtype="float32")
-    g = _drawn(2, 30, shape[1], dtype="float32")
-    of_x, of_weights = jax.vjp(product, x, weights)[1](g)
-    wide = (np.asarray(a, np.float64) for a in (x, weights, g))
-    x, weights, g = wide
-    assert_close(of_x, np.einsum("abv,kv->abk", g, weights), FLOAT32_GRADIENT)
-    assert_close(of_weights, np.einsum("abk,abv->kv", x, g), FLOAT32_GRADIENT)
 
 
 def test_rows_of_a_cpu_are_multiplied_in_one_axis():
