@@ -18,7 +18,6 @@ from based_jax.ops.core import sharding
 from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.products import over_rows
 from based_jax.ops.core.stream import Stream, advance, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
@@ -83,9 +82,9 @@ def short_conv(
     age = call.tokens.positions  # tokens of the same segment before this one
     # In a fresh call without segments the history before the first token is zeros and needs no mask.
     bounded = call.before is not None or segment_ids is not None
-    y = jnp.zeros_like(x) if bias is None else over_rows(bias.astype(x.dtype), x)
+    y = jnp.zeros_like(x) if bias is None else jnp.broadcast_to(bias.astype(x.dtype), x.shape)
     for back in range(taps):
-        tap = over_rows(kernel[taps - 1 - back], x)
+        tap = kernel[taps - 1 - back]
         if history is None:
             # The product moves, not x: the gradient of the taps then reads x as it is, and XLA's CPU compiler
             # stores no moved copies for it.

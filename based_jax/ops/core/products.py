@@ -1,10 +1,9 @@
 """Products of activations with weights."""
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +22,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 """Activations of a gate or an MLP, by name; "gelu" is exact, "gelu_tanh" its approximation."""
 
-
-GROUP = 32
-"""Rows that a CPU adds one by one, along with the elementwise operations before, in sums over all rows; XLA
-splits sums over more than 32."""
 
 _IN_LOOP: Any = jax.make_user_context(False)
 """part of the key of `jit`'s cache of traced programs"""
@@ -124,37 +119,9 @@ def fused_gate(
     return pallas_kernels.gated_conv(inner, taps, bias, activation=activation, activated=activated)
 
 
-def over_rows(parameters: Float[Array, "... D"], x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
-    """Return parameters of x's last axes once for each row of x, in their own dtype.
-
-    On a CPU the gradient, the sum over rows, is a product with ones: XLA's own sum over long axes walks over
-    windows there and takes 5 to 7 times as long.
-    """
-    rows = x.shape[: x.ndim - parameters.ndim]
-    if math.prod(rows) == 1 or not is_on_one("cpu", x):
-        return jnp.broadcast_to(parameters, x.shape)
-    return cast(Array, _broadcast(parameters, rows))
-
-
 def plus_bias(x: Float[Array, "... D"], bias: Float[Array, "... D"]) -> Float[Array, "... D"]:
     """Return x + bias, over its last axes and in its dtype."""
-    return x + over_rows(bias.astype(x.dtype), x)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _broadcast(parameters: Array, rows: tuple[int, ...]) -> Array:
-    """Return the parameters once for each row; the derivative is written as a product."""
-    return jnp.broadcast_to(parameters, (*rows, *parameters.shape))
-
-
-@_broadcast.defjvp
-def _broadcast_tangents(rows: tuple[int, ...], primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (parameters,), (change,) = primals, tangents
-    count, size = math.prod(rows), parameters.size
-    group = math.gcd(count, GROUP) if isinstance(count, int) else 1
-    changes = jnp.ones((count // group, 1), parameters.dtype) @ change.reshape(1, size)
-    changes = jnp.broadcast_to(changes[:, None], (count // group, group, size))
-    return cast(Array, _broadcast(parameters, rows)), changes.reshape(*rows, *parameters.shape)
+    return x + bias.astype(x.dtype)
 
 
 def is_on_one(platform: str, x: Array) -> bool:
