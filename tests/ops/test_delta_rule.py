@@ -1,7 +1,7 @@
 """The delta rule against its recurrence in NumPy: values, states, gradients, and what is exact."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.arrays import ones, zeros
 from tests.marks import slow_but
 from tests.ops.contract import Contract
 from tests.tolerances import BFLOAT16, assert_close
@@ -133,22 +132,3 @@ def test_one_key_for_all_is_exact(beta):
         held = held + beta * (v[0, t, 0] - held)
         np.testing.assert_array_equal(y[0, t, 0], held)
     np.testing.assert_array_equal(state.kv[0, 0], [held, 0 * held])
-
-
-def test_a_cpu_goes_token_by_token_where_no_derivative_is_asked_for():
-    def loss(v: jax.Array, **options: Any) -> jax.Array:
-        arrays = _arguments(v=v)
-        return ops.generalized_delta_rule(*(arrays[name] for name in "qkvab"), **options).sum()
-
-    def has_loop_over_tokens(function: Any, *sizes: int) -> bool:
-        return "length=3\n" in str(jax.make_jaxpr(function)(zeros((2, 3, 2, *sizes))))
-
-    assert has_loop_over_tokens(loss, 5)
-    assert not has_loop_over_tokens(jax.grad(loss), 5)
-    assert not has_loop_over_tokens(functools.partial(loss, chunk_size=64), 5)
-    assert not has_loop_over_tokens(loss, 64 * 64)
-
-
-def _arguments(**changes: Any) -> dict[str, Any]:
-    arguments = {name: ones((2, 3, 2, 4)) for name in ("q", "k", "a", "b")}
-    return arguments | {"v": ones((2, 3, 2, 5)), "log_decay": zeros((2, 3, 2))} | changes

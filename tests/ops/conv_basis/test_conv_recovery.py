@@ -38,10 +38,6 @@ fitted = jax.jit(ops.conv_fit, static_argnames=STATIC)
 recovered = jax.jit(ops.conv_recover, static_argnames=STATIC)
 
 
-def stacked(cases, dtype=np.float64):
-    return tuple(np.stack([getattr(case, name) for case in cases]).astype(dtype) for name in "qk")
-
-
 def defined(scores, terms, width, threshold, search):
     """The starts by the definition of each search, column by column of the scores (N, N)."""
     length = len(scores)
@@ -96,6 +92,15 @@ def test_the_definition(search):
             assert_close(anchors[row], columns, FLOAT64)
 
     law()
+
+
+def test_a_fit_counts_the_segments_that_are_not_empty():
+    case = full_rank(12, [0, 3, 7])
+    q, k = (array(x, np.float32) for x in case.batched())
+    fit = fitted(q, k, terms=8, search="scan", width=3, threshold=case.separation(3) / 2)
+    assert fit.starts.tolist() == [[[0, 3, 7, 12, 12, 12, 12, 12]]]
+    assert fit.terms.item() == 3
+    assert fit.score_error.item() < 1e-6
 
 
 def test_rows_and_heads_are_apart():
