@@ -14,7 +14,6 @@ from tests.marks import release_but, slow_but
 from tests.ops import oracles
 from tests.ops.contract import Contract
 from tests.ops.declared import PREFIX
-from tests.tolerances import FLOAT32, assert_close
 
 conv = functools.partial(jax.jit, static_argnames=("return_state", "implementation"))(ops.long_conv)
 
@@ -110,37 +109,6 @@ class TestOneTransform(TestLongConv):
 def numbers(seed, rows, length, taps):
     rng = np.random.default_rng(seed)
     return [rng.normal(size=shape).astype(np.float32) for shape in ((rows, length, 2), (taps, 2), (2,))]
-
-
-@pytest.mark.release
-def test_an_unnamed_continuation_stays_in_its_segment():
-    """Inputs of earlier segments stay hidden when no ids are given any more."""
-    x, kernel, skip = numbers(0, 2, LENGTH, 50)
-    ids = (np.arange(LENGTH) >= 5)[None].repeat(2, axis=0).astype(np.int32)
-    whole = conv(x, kernel, skip=skip, segment_ids=ids)
-    state = blank(ops.init_long_conv_state, 2, LENGTH, 2)
-    _, state = conv(
-        x[:, :18], kernel, skip=skip, initial_state=state, return_state=True, segment_ids=ids[:, :18]
-    )
-    for implementation in ("xla", "reference"):
-        y, after = conv(
-            x[:, 18:19],
-            kernel,
-            skip=skip,
-            initial_state=state,
-            return_state=True,
-            implementation=implementation,
-        )
-        assert_close(y, whole[:, 18:19], FLOAT32)
-        y, _ = conv(
-            x[:, 19:],
-            kernel,
-            skip=skip,
-            initial_state=after,
-            return_state=True,
-            implementation=implementation,
-        )
-        assert_close(y, whole[:, 19:], FLOAT32)
 
 
 @pytest.mark.release

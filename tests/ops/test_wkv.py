@@ -12,7 +12,7 @@ import pytest
 
 from based_jax import ops
 from based_jax.ops.wkv import _add
-from tests.arrays import array, blank
+from tests.arrays import array
 from tests.marks import release_but
 from tests.ops.contract import Contract
 from tests.ops.placement import Placement
@@ -114,9 +114,6 @@ def test_keys_and_decays_of_any_size(implementation):
     arrays |= dict.fromkeys(laws.state, np.zeros((1, 4)))
     at = laws.alone(Placement(np.zeros((1, 9), np.int32)))
     assert_close(y, laws.oracle(arrays, at, Case((1, 9, 4), 4))[0], FLOAT32)
-
-
-STATE = blank(ops.init_wkv_state, 2, 3)
 
 
 def test_sums_of_neighbouring_parts_add_up():
