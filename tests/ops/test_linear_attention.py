@@ -99,22 +99,3 @@ def test_numpy_arrays_are_arrays(unchecked):
     extras = {"mask": np.ones((1, 4), bool), "segment_ids": np.zeros((1, 4), np.int32)}
     y = jax.jit(lambda: ops.taylor_attention(q, k, v, **extras))()  # constants, not traced arguments
     assert_close(y, recurrence(Case("taylor", (1, 4, 1, 2, 2), 4), {"q": q, "k": k, "v": v})[0], FLOAT32)
-
-
-@pytest.mark.parametrize("placed", [False, True])
-def test_short_calls_on_a_cpu_in_tiles_equal_chunks_with_sums(placed):
-    rng = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(rng.normal(size=(2, 300, 2, width))) for width in (4, 4, 3))
-    where = {}
-    if placed:
-        where = {
-            "segment_ids": jnp.arange(300)[None] // jnp.array([[70], [299]]),
-            "mask": jnp.arange(300) < 280,
-        }
-        where["mask"] = jnp.broadcast_to(where["mask"], (2, 300))
-
-    def loss(q, k, v, chunk_size):
-        return (ops.taylor_attention(q, k, v, chunk_size=chunk_size, **where) ** 2).sum()
-
-    found, expected = (jax.value_and_grad(loss, (0, 1, 2))(q, k, v, size) for size in (None, 64))
-    chex.assert_trees_all_close(found, expected, rtol=2e-4, atol=2e-4)
