@@ -143,7 +143,7 @@ def iterative_pinv(
     return z
 
 
-@stateful_op()
+@stateful_op(rows=("q", "k", "v", "segment_ids", "mask"))
 def landmark_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

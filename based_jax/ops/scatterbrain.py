@@ -101,7 +101,7 @@ def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float
     return rows / norm(rows) * lengths
 
 
-@stateful_op()
+@stateful_op(rows=("q", "k", "v", "segment_ids", "mask"))
 def scatterbrain_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

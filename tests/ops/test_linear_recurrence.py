@@ -124,7 +124,8 @@ def _arguments(**changes):
 def test_errors_name_the_argument(unchecked):
     for changes, message in [
         ({"v": ones((2, 3, 3, 5))}, "heads of v = 3: expected a multiple of heads of q and k"),
-        ({"log_decay": ones((2, 3, 4, 1))}, r"expected \(2, 3, 4, 4\)"),
+        ({"log_decay": ones((2, 3, 2))}, r"\(2, 3, 4\) or \(2, 3, 4, 4\); the first two may be 1"),
+        ({"log_decay": ones((2, 3, 4, 1))}, r"or \(2, 3, 4, 4\)"),
         ({"bonus": ones((2, 4))}, "bonus has shape"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -99,7 +99,7 @@ def init_conv_attention_state(
 Starts = tuple[int, ...] | Int[Array, "B H A"]
 
 
-@stateful_op("xla", "reference", reads_values=True)
+@stateful_op("xla", "reference", reads_values=True, rows=("q", "k", "v", "segment_ids", "mask"))
 def conv_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
