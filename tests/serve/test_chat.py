@@ -18,8 +18,7 @@ pytest.importorskip("jinja2", reason="needs jinja2: pip install 'based-jax[chat]
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}"
     "{{ m.role }}{{ ' ' + m.name if m.name }}: {{ m.content }}\n{% endfor %}"
-    "{% if messages | length > 9 %}{% for a in range(99999) %}{% for b in range(99999) %}"
-    "{% endfor %}{% endfor %}{% endif %}assistant:"
+    "assistant:"
 )
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi", "name": "Ann"}]
 PROMPT = "system: Be brief.\nuser Ann: Hi\nassistant:"
@@ -27,9 +26,7 @@ PROMPT = "system: Be brief.\nuser Ann: Hi\nassistant:"
 
 @pytest.fixture(scope="module")
 def chat():
-    made = Chat(ChatTemplate(TEMPLATE, {}), ByteTokenizer())
-    yield made
-    made.close()
+    return Chat(ChatTemplate(TEMPLATE, {}), ByteTokenizer())
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +108,6 @@ def test_conversations_that_the_template_refuses(client):
     found = error(client, messages=[{"role": "robot", "content": ""}])
     assert found["param"] == "messages"
     assert found["message"] == "messages: the chat template failed (TemplateError: no robots)"
-    assert "was ended: expected one that needs" in error(client, messages=TALK * 5)["message"]
     assert client.chat(messages=TALK, max_tokens=2)["choices"]
 
 
@@ -193,4 +189,3 @@ def test_how_the_command_finds_the_template(tmp_path, caplog):
     chat = find_chat(tmp_path, ByteTokenizer())
     assert isinstance(chat, Chat)
     assert chat.text(TALK) == "Be brief."
-    chat.close()
