@@ -1,6 +1,6 @@
 """Compare mixers by recall and state: ``based-jax compare my_package.mixer based attention``.
 
-A mixer is a name of `based_jax.mixers.names()`, a paper's name such as based, or the path of anybody's module,
+A mixer is a name of `based_jax.mixers.names()`, a paper's name such as based, or the path of any module,
 `my_package.mixer:MyMixer`, with options as in `based:feature_dim=8,num_heads=2`. Each is trained at several
 widths, and its points make a line of the figure; the same mixer with other options adds points to its line.
 Mixers from outside the library are first checked by `based_jax.testing.check_mixer`.
@@ -134,7 +134,9 @@ def _planned(options: Options) -> list[Job]:
 
 
 def _study(options: Options, typed: str) -> Study:
-    about = ABOUT[options.scale] if options.task == "mqar" else f"Task {options.task}, --scale {options.scale}"
+    about = (
+        ABOUT[options.scale] if options.task == "mqar" else f"Task {options.task}, --scale {options.scale}"
+    )
 
     def panels(rows: Rows, scale: str) -> Sequence[Any]:
         if options.task == "mqar":

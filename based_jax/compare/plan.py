@@ -60,7 +60,8 @@ def sizes(job: Job) -> str:
     Raises:
         SystemExit: status 2, if the trainer does not take the flags.
     """
-    found = facts_of(command.parse(SyntheticConfig, job.arguments, prog="based-jax compare"))
+    settings = command.parse(SyntheticConfig, job.arguments, prog="based-jax compare")
+    found, _ = facts_of(settings), settings.sweep
     size = found["state_size"]
     state = "no state" if size is None else f"{4 * size:,} bytes of state"
     return f"{job.family}, {job.setting}: {found['parameters']:,} parameters, {state}"

@@ -25,7 +25,7 @@ def families_of(jobs: Iterable[Job]) -> dict[str, str]:
 def mixer_jobs(
     argument: str, texts: Iterable[str], grid: Sequence[J], like: str, families: Mapping[str, str]
 ) -> list[J]:
-    """Return the jobs of a grid that train the mixer `like`, with each of these mixers in its place.
+    """Return the jobs of a grid that train the mixer `like`, once for each of these mixers instead.
 
     Args:
         argument: the flag, for error messages.

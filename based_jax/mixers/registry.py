@@ -103,7 +103,9 @@ def import_mixer(path: str) -> str:
         if isinstance(value, type) and issubclass(value, Mixer) and value.__module__.startswith(module_name)
     }
     if not class_name:
-        expected = f"{module_name}:CLASS, with one of " + (", ".join(own) or "its mixers, of which it has none")
+        expected = f"{module_name}:CLASS, with one of " + (
+            ", ".join(own) or "its mixers, of which it has none"
+        )
         expect(len(own) == 1, "mixer", path, expected)
         (class_name,) = own
     expected = f"a class of {module_name}, such as {', '.join(own)}{nearest(class_name, list(own))}"

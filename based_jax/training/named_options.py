@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from based_jax import mixers
-from based_jax.mixers.registry import import_mixer
 from based_jax.models.backbones import ALIASES
 from based_jax.validate import expect, nearest
 
@@ -70,10 +69,10 @@ def parse_mixer(argument: str, text: str) -> tuple[str, dict[str, Any]]:
     """
     known = [*ALIASES, *mixers.names()]
     path, *pairs = with_colons(text).split(":")
-    if path not in known and pairs and "=" not in pairs[0]:
+    if pairs and "=" not in pairs[0] and (path not in known or pairs[0][:1].isupper()):
         path = f"{path}:{pairs.pop(0)}"
     if path not in known and {".", ":"} & set(path):
-        path = import_mixer(path)
+        path = mixers.import_mixer(path)
     expected = f"package.module:Class, or one of {', '.join(known)}{nearest(path, known)}"
     expect(path in (*ALIASES, *mixers.names()), argument, path, expected)
     return path, parse_options(argument, text, pairs, "NAME or NAME:option=value:option=value")

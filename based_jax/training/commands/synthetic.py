@@ -62,8 +62,8 @@ class SyntheticConfig:
     """Train small models on a synthetic task, many learning rates and seeds at once."""
 
     mixer: str | None = None
-    """mixer of the papers' two-layer model: based, attention, mamba, ... (based_jax.mixers.names()), or of any
-    module, my_package.mixer:MyMixer; options as in based:feature_dim=24"""
+    """mixer of the papers' two-layer model: based, attention, mamba, ... (based_jax.mixers.names()), or that
+    of a module, my_package.mixer:MyMixer; options as in based:feature_dim=24"""
     layers: str | None = None
     """mixers of all layers, instead of --mixer, e.g. base_conv:kernel_size=3,gla:num_heads=2"""
     task: str = "mqar"
