@@ -7,11 +7,10 @@ import sys
 import pytest
 
 from based_jax.compare import __main__ as compare
-from based_jax.compare.plan import Times, epochs_within
+from based_jax.compare.plan import epochs_within
 from based_jax.experiments import mixer_lines, mqar_tradeoff, study
 from based_jax.experiments.job import Job
 from based_jax.experiments.slots import Slot
-from based_jax.experiments.tasks import TaskJob
 from based_jax.mixers import registry
 from tests.commands import Ended, run_here
 from tests.floors import ROOT
@@ -54,7 +53,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "mixers.py").write_text(MIXERS)
     (tmp_path / "trainer.py").write_text(TRAINER)
-    for job in (Job, TaskJob, compare.jobs_of.__globals__["ComparedJob"]):
+    for job in (Job, compare.ComparedJob):
         monkeypatch.setattr(job, "trainer", (sys.executable, str(tmp_path / "trainer.py")))
     for module in (study, compare):
         monkeypatch.setattr(module, "find_slots", lambda count: [Slot("0", {}), Slot("1", {})])
@@ -199,7 +198,7 @@ def test_the_page_of_mixers_runs(run, folder, capsys):
 
 
 def test_epochs_fill_the_minutes():
-    times = [Times(start=20.0, epoch=5.0), Times(start=10.0, epoch=10.0)]
+    times = [(20.0, 5.0), (10.0, 10.0)]
     assert epochs_within(1.0, times, workers=2) == 6  # 120 s less 30 s, in epochs of 15 s
     with pytest.raises(ValueError, match=r"minutes = 0.3: expected at least 0.4: the time of one epoch"):
         epochs_within(0.3, times, workers=2)
