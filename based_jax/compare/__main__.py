@@ -23,7 +23,7 @@ from based_jax.directory_lock import sole_writer
 from based_jax.evals.card.recall_card import recall_card
 from based_jax.evals.card.store import write_recall_card
 from based_jax.experiments import mqar_tradeoff
-from based_jax.experiments.based_data import ONE_RATE
+from based_jax.experiments.based_data import ABOUT, ONE_RATE
 from based_jax.experiments.job import Job
 from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, state_bytes
@@ -59,7 +59,7 @@ class Options:
     task: str = "mqar"
     """mqar, or a task of based-jax experiments tasks, such as forgetting or single_query"""
     scale: Literal["smoke", "cpu", "paper"] = "cpu"
-    """data of the studies: smoke has 2 and 4 pairs in 32 tokens, cpu 4 to 16 in up to 64; paper needs a GPU"""
+    """data of the studies: smoke has 2 and 4 pairs in 32 tokens, cpu 4 to 16 in up to 64; paper is for GPU"""
     widths: str | None = None
     """widths of the models, a point of each line; default: 32,64 (smoke: 16,32; paper: 64,128,256)"""
     epochs: int | None = None
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = _plan(options)
         facts = {name: jobs[0].flags[name] for name in ("epochs", "learning_rates", "seeds")}
         flags = Flags(options.scale, options.out, options.at_once, retry=options.retry)
-        study = _study(options.task, options.scale, typed)
+        study = dataclasses.replace(_study(options, facts["epochs"]), command=typed)
         status = train_study(study, flags, jobs, options.out, {"task": options.task, **facts})
         if status < 128 and options.task == "mqar":
             _write_cards(options.out, {job.name for job in jobs})
@@ -137,17 +137,18 @@ def _plan(options: Options) -> list[Job]:
     return jobs
 
 
-def _study(task: str, scale: str, typed: str) -> Study:
+def _study(options: Options, epochs: int) -> Study:
     """Return the study of the papers' figure, or one without their points if the task is not MQAR."""
-    if task == "mqar":
-        return dataclasses.replace(mqar_tradeoff.STUDY, name="compare", command=typed, notes=_NOTES)
+    data = ABOUT[options.scale].partition(": ")[2] if options.task == "mqar" else f"Task {options.task}"
+    about, base = {options.scale: f"{data}, {epochs} epochs"}, mqar_tradeoff.STUDY
+    if options.task == "mqar":
+        return dataclasses.replace(base, name="compare", about=about, notes=_NOTES)
 
     def panels(rows: Rows, scale: str) -> list[Panel]:
         ours = lines(best(rows), state_bytes, frontier=True)
         return [Panel(f"trained here, --scale {scale}", lines=ours, **STATE_AXIS)]
 
-    title, about = mqar_tradeoff.STUDY.title, {scale: f"The task {task}, --scale {scale}"}
-    return Study("compare", title, "Zoology's code", {}, about, panels, _NOTES, command=typed)
+    return Study("compare", base.title, "Zoology's code", {}, about, panels, _NOTES)
 
 
 def _write_cards(out: Path, jobs: set[str]) -> None:
