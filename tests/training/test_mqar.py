@@ -344,7 +344,7 @@ def test_flags_to_segments_and_layers():
     ("flags", "message"),
     [
         ([], "mixer = None: expected a mixer's name, unless layers are given"),
-        (["--mixer", "lstm"], "mixer = 'lstm': expected one of 'attention'"),
+        (["--mixer", "lstm"], "mixer = 'lstm': expected package.module:Class, or one of based, attention"),
         (["--mixer", "based:feature_dim"], "mixer = 'based:feature_dim': expected NAME or NAME:option=value"),
         (["--mixer", "based:depth=3"], "option of linear_attention = 'depth'"),
         (["--mixer", "based", "--pairs", "40"], "length = 64: expected"),
