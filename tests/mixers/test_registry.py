@@ -123,10 +123,10 @@ def test_a_mixer_is_imported_by_the_path_of_its_module(tmp_path, monkeypatch, re
     assert bj.mixers.import_mixer("paths_of_mixers:Named") == "named_otherwise"
     assert bj.mixers.make("http_conv2", d_model=4).kernel_size == 3
     refused = {
-        "paths_of_mixers": "expected paths_of_mixers:CLASS, with one of HTTPConv2, Named, Hyena",
-        "paths_of_mixers:Name": "expected a class of paths_of_mixers, such as .* did you mean 'Named'",
+        "paths_of_mixers": "paths_of_mixers:Class, where Class is one of HTTPConv2, Named, Hyena",
+        "paths_of_mixers:Name": "where Class is one of .* did you mean 'Named'",
         "paths_of_mixers:Hyena": "name = 'hyena': expected a name that .* does not have",
-        "json": "expected json:CLASS, with one of its mixers, of which it has none",
+        "json": "Class is one of its mixers, of which it has none",
         "no_such_package.mixer": "cannot import no_such_package.mixer: No module named 'no_such_package'",
     }
     for path, message in refused.items():
