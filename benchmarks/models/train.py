@@ -16,7 +16,7 @@ from based_jax.validate import expect, expect_choice
 from benchmarks import report, tables
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.memory import GIB, available_bytes
-from benchmarks.models import train_profile, train_tables
+from benchmarks.models import train_tables
 from benchmarks.models.train_workload import (
     TORCH,
     VARIANTS,
@@ -59,8 +59,6 @@ class Train(Sizes):
     """Timed calls per candidate; the table shows their median and quartile range."""
     seconds: float = 30.0
     """Time budget per candidate, in seconds: one that would exceed it has fewer samples."""
-    profile: bool = False
-    """Show where the time of a JAX step goes, by kind of operation and part of the model, instead."""
     json: Path | None = None
     """Write every number here, with the facts about the machine."""
     markdown: Path | None = None
@@ -75,8 +73,6 @@ class Train(Sizes):
         """
         keep_freed_memory()
         self._check()
-        if self.profile:
-            return self._profile(command)
         limit = available_bytes() / 2
         settings = {
             "d_model": self.d_model,
@@ -103,17 +99,6 @@ class Train(Sizes):
         files = report.Files(json=self.json, markdown=self.markdown, marker=train_tables.marker(self.length))
         measure = partial(self._measure, results, limit)
         return report.make(results, measure, "Training, CPU", train_tables.text, files)
-
-    def _profile(self, command: str) -> int:
-        """Profile each model, print and write; return 0."""
-        results = report.new_report("train_profile", command, {"steps": self.steps}, [], [])
-        report.note_load(results)
-        for model in self.models:
-            found = train_profile.profile(self, model)
-            results["rows"].append({"model": model, **found})
-        results["complete"] = True
-        report.write(results, "A training step on CPU", train_profile.text, report.Files(json=self.json))
-        return 0
 
     def _measure(self, results: dict[str, Any], limit: float) -> bool:
         """Measure one model after another, updating the report after each; return False after Ctrl-C."""
