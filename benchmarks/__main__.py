@@ -29,7 +29,6 @@ COMMANDS = {
     "adopt": Command(
         "gpu.adopt", "Adopt", "add reports of a GPU machine: results, tables, pages, the figure"
     ),
-    "conv_basis": Command("ops.conv_basis", "ConvBasis", "conv-basis and exact attention, by length"),
     "decode": Command(
         "decode.command", "Decode", "time and memory per generated token, of Based and its baselines"
     ),

@@ -10,7 +10,6 @@ from benchmarks.flags import expect_figure
 from pallas_kernels.checks import expect
 
 MODULES = {
-    "conv_basis": "ops.conv_basis_figure",
     "decode": "decode.figure",
     "mixers": "ops.mixer_figure",
     "ops": "ops.figure",
@@ -20,7 +19,7 @@ MODULES = {
 
 @dataclass(frozen=True)
 class Redraw:
-    """Draw the figure of `ops`, `mixers`, `decode` or `conv_basis` from its JSON."""
+    """Draw the figure of `ops`, `mixers` or `decode` from its JSON."""
 
     json: Path
     """A report that one of these benchmarks wrote."""
