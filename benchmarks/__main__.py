@@ -41,7 +41,7 @@ COMMANDS = {
     "mqar": Command("models.mqar", "Mqar", "training speed on associative recall, against torch"),
     "ops": Command("ops.command", "Ops", "time and memory of the ops, side by side"),
     "overview": Command("gpu.overview", "Overview", "the README's figure, from kept results"),
-    "redraw": Command("redraw", "Redraw", "a benchmark's figure again, from its JSON"),
+    "redraw": Command("figures", "Redraw", "a benchmark's figure again, from its JSON"),
     "startup": Command("models.startup", "Startup", "time of imports, initial parameters and a first step"),
     "static": Command("gpu.static.command", "Static", "what whole models need on a GPU, without one"),
     "train": Command("models.train", "Train", "training speed of language models, against torch"),

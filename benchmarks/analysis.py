@@ -1,6 +1,5 @@
 """Summarize timings: growth exponents, crossover lengths, ratios. Pure functions of the measured rows."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

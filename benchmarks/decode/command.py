@@ -12,7 +12,6 @@ from based_jax.models import ModelConfig, param_count
 from based_jax.validate import expect, expect_choice
 from benchmarks import report, tables
 from benchmarks.analysis import Row, crossover, growth_exponent, series
-from benchmarks.decode import figure as decode_figure
 from benchmarks.decode import parts as decode_parts
 from benchmarks.decode import tables as decode_tables
 from benchmarks.decode.memory import device_bytes, memory_rows
@@ -31,7 +30,7 @@ from benchmarks.decode.models import (
 from benchmarks.decode.parts import BATCHES, CONTEXTS, MEMORY, PARTS, PREFILL, Part
 from benchmarks.decode.programs import Decoder
 from benchmarks.decode.progress import BROKE, RESULTS, Progress, resumed
-from benchmarks.flags import StudyFlags, comma_list
+from benchmarks.flags import StudyFlags, comma_list, expect_figure
 from benchmarks.gpu.sections.session import check_device
 from benchmarks.memory import GIB
 from benchmarks.study import Case, Study
@@ -64,6 +63,8 @@ class Decode(StudyFlags):
     Table 1 and Figure 4). All models take turns. Ctrl-C keeps the measurements so far.
     """
 
+    plot: Path | None = None
+    """Draw cost against context and batch into this file (.png, .svg or .pdf; needs matplotlib)."""
     presets: str = "tiny"
     """Size of the timed models: tiny, 360m or 1b."""
     models: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = MODELS
@@ -153,7 +154,7 @@ class Decode(StudyFlags):
         elif not results["complete"]:
             notes.append(f"The {self.minutes:g} minutes were spent: this is what was measured until then.")
         progress.save()
-        files = report.Files(json=self.json, markdown=self.markdown, plot=self.plot, draw=decode_figure.draw)
+        files = report.Files(json=self.json, markdown=self.markdown, plot=self.plot)
         report.write(results, "Decoding", decode_tables.text, files)
         return 130 if interrupted else int(any(row["status"] == "failed" for row in results["rows"]))
 
@@ -290,6 +291,7 @@ class Decode(StudyFlags):
         for flag, value, unit in (("--memory", self.memory, "GiB"), ("--minutes", self.minutes, "minutes")):
             expect(value is None or 0 < value < math.inf, flag, value, f"more than 0 {unit}")
         expect(not self.resume or self.out is not None, "--resume", True, "--out DIR of the run to continue")
+        expect_figure("--plot", self.plot)
         drawn = {CONTEXTS, BATCHES} & set(self.parts)
         expect(not self.plot or bool(drawn), "--plot", str(self.plot), "contexts or batches among --parts")
         if self.markdown:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks mixers` on tiny sizes: JSON, table, figure, states, skipping, errors."""
+"""`python -m benchmarks mixers` on tiny sizes: JSON, table, states, skipping, errors."""
 
 import json
 
@@ -11,7 +11,6 @@ from based_jax.ops.core.stream import Stream
 from benchmarks.__main__ import main
 from benchmarks.ops import mixer_tables
 from benchmarks.ops.mixer_candidates import DECODE, PASSES, Programs, entry
-from benchmarks.ops.mixer_figure import CONSTANT, GROWING, NONE, group_of, spread
 from tests.benchmarks.refusals import expect_one_line
 
 NAMES = ["short_conv", "long_conv"]
@@ -26,8 +25,7 @@ def finished(tmp_path_factory):
     (folder / "page.md").write_text(PAGE)
     flags = ["--d-model", "8", "--lengths", "32,8,16", "--fit-from", "8", "--samples", "2"]
     outputs = [
-        f"--{flag}={folder / name}"
-        for flag, name in (("json", "mixers.json"), ("plot", "mixers.png"), ("markdown", "page.md"))
+        f"--{flag}={folder / name}" for flag, name in (("json", "mixers.json"), ("markdown", "page.md"))
     ]
     return main(["mixers", *flags, "--mixers", ",".join(NAMES), *outputs]), folder
 
@@ -83,11 +81,6 @@ def test_the_markdown_table_is_put_between_its_comments(finished):
     assert "old" not in lines
 
 
-@pytest.mark.slow
-def test_the_figure_is_a_png(finished):
-    assert (finished[1] / "mixers.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys, monkeypatch):
     path = tmp_path / "mixers.json"
     registered = mixers.info
@@ -130,24 +123,6 @@ def test_a_step_is_that_of_the_last_position_however_often_it_is_timed(name):
         np.testing.assert_array_equal(first, second)
 
 
-def test_groups_of_the_figure():
-    def rows(*sizes):
-        return [{"length": 2**i, "state_bytes": size} for i, size in enumerate(sizes)]
-
-    assert group_of(rows(8, 8, 8)) == CONSTANT
-    assert group_of(rows(8, 9, 32)) == GROWING
-    assert group_of(rows(None, None)) == NONE
-
-
-@pytest.mark.parametrize("heights", [[0.5], [0.1, 0.9], [0.5, 0.5, 0.5, 0.9], [0.0, 0.0], [0.3, 0.99, 1.0]])
-def test_labels_keep_their_distance_and_order(heights):
-    moved = spread(heights, 0.1)
-    assert min(np.diff(moved), default=1) >= 0.1 - 1e-9
-    assert -1e-9 <= min(moved) <= max(moved) <= 1 + 1e-9
-    if min(np.diff(heights), default=1) >= 0.1:
-        assert moved == pytest.approx(heights)
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -160,7 +135,6 @@ def test_labels_keep_their_distance_and_order(heights):
         (["--mixers", "mamba9"], "--mixers = 'mamba9': expected one of 'attention'"),
         (["--mixers", "gla,gla"], "each name once"),
         (["--json", "/no/such/folder/mixers.json"], "cannot be written"),
-        (["--plot", "mixers.txt"], "ends in .png"),
         (["--markdown", "/no/such/page.md"], "No such file"),
         (["--markdown", "README.md"], "a file with the lines <!-- mixers --> and <!-- /mixers -->"),
     ],
