@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.models import mqar_tables
-from benchmarks.models.mqar import AGREEMENT, TORCH, Mqar, _agreement
+from benchmarks.models import training, training_tables
+from benchmarks.models.mqar import TORCH, Mqar
 from benchmarks.models.mqar_workload import Recipe, Workload
+from benchmarks.models.training import AGREEMENT
 from benchmarks.study import Study
 from tests.benchmarks.refusals import expect_one_line
 
@@ -65,9 +66,11 @@ def test_every_candidate_has_its_row(result):
 def test_ratios_are_of_all_models_together():
     speeds = {"jax_1": 100.0, "jax_4": 150.0, "torch_labels": 50.0, "torch_all": None}
     rows = [
-        {"mixer": "based", "candidate": name, "examples_per_second": speed} for name, speed in speeds.items()
+        {"mixer": "based", "candidate": name, "examples_per_second": speed, "spread": 0.1}
+        for name, speed in speeds.items()
     ]
-    found = {(entry["candidate"], entry["other"]): entry["ratio"] for entry in mqar_tables.ratios(rows)}
+    ratios = training_tables.ratios(training_tables.MQAR, rows)
+    found = {(entry["candidate"], entry["other"]): entry["ratio"] for entry in ratios}
     assert found == {
         ("jax_1", "torch_labels"): 2.0,
         ("jax_4", "jax_1"): 1.5,
@@ -111,16 +114,16 @@ def test_torch_trains_the_same_model(mixer):
 
 def test_a_difference_is_noticed(monkeypatch, capsys):
     ours = [4.0, 3.9]
-    assert _agreement("based", "torch_all", ours, ours)["agrees"]
-    entry = _agreement("based", "torch_all", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)])
+    assert training.agreement("torch_all", ours, ours)["agrees"]
+    entry = training.agreement("torch_all", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)]) | {"mixer": "based"}
     assert not entry["agrees"]
     assert entry["relative_error"] == pytest.approx(1.95 * AGREEMENT)  # of the largest loss
 
-    def measure(self, results, limit):
+    def measure(plan, flags, results, limit):
         results |= {"agreement": [entry], "summary": {"ratios": []}}
         return True
 
-    monkeypatch.setattr(Mqar, "_measure", measure)
+    monkeypatch.setattr(training, "measure", measure)
     assert main(["mqar"]) == 1
     assert "based: torch_all DISAGREES with jax_1" in " ".join(capsys.readouterr().out.split())
 
@@ -136,10 +139,13 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path, capsys, monkeypatch):
     assert "Interrupted" in capsys.readouterr().out
 
 
-def test_other_mixers_have_no_torch_rows():
-    assert [candidate.name for candidate in Mqar()._candidates("gla")][:3] == ["jax_1", "jax_2", "jax_4"]
-    reasons = [candidate.lacks for candidate in Mqar()._candidates("gla")]
-    assert reasons == [{}] * 3 + [{"train": "there is no gla in torch here"}] * 2
+def test_other_mixers_have_no_torch_rows(monkeypatch):
+    monkeypatch.setattr(training, "missing_torch", lambda: None)
+    found = Mqar().plan().candidates("gla")
+    assert [candidate.name for candidate in found][:3] == ["jax_1", "jax_2", "jax_4"]
+    assert [candidate.lacks for candidate in found] == [{}] * 3 + [
+        {"train": "there is no gla in torch here"}
+    ] * 2
 
 
 def test_one_cpu_is_asked_for(monkeypatch):

@@ -11,9 +11,10 @@ import pytest
 from based_jax.ops.cross_entropy import cross_entropy
 from benchmarks import report, tables
 from benchmarks.__main__ import main
-from benchmarks.models import train_tables
-from benchmarks.models.train import AGREEMENT, Train
+from benchmarks.models import training_tables
+from benchmarks.models.train import Train
 from benchmarks.models.train_workload import TORCH, VARIANTS, Sizes, Workload, _logits_at_a_time, torch_forms
+from benchmarks.models.training import AGREEMENT
 from tests.benchmarks.refusals import expect_one_line
 
 SIZES = {"d_model": 64, "vocab_size": 64, "length": 64, "batch_size": 2, "steps": 2}
@@ -30,7 +31,7 @@ def finished(tmp_path_factory):
     flags = ["--models", "transformer", "--variants", "jax", "--samples", "2"]
     outputs = ["--json", str(folder / "train.json"), "--markdown", str(folder / "page.md")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmarks.models.train.missing_torch", lambda: "torch is not installed")
+        patch.setattr("benchmarks.models.training.missing_torch", lambda: "torch is not installed")
         return main(["train", *FLAGS, *flags, *outputs]), folder
 
 
@@ -62,11 +63,11 @@ def test_the_page(finished):
     assert "transformer torch skipped: torch is not installed" in page
 
 
-@pytest.mark.parametrize("name", ["train", "train_long"])
+@pytest.mark.parametrize("name", ["mqar", "train", "train_long"])
 def test_the_page_shows_the_kept_results(name):
     page = Path("docs/benchmarks.md").read_text()
     kept = json.loads(Path(f"benchmarks/results/cpu/{name}.json").read_text())
-    assert tables.insert(page, name, report.on_page(kept, train_tables.text)) == page
+    assert tables.insert(page, name, report.on_page(kept, training_tables.text)) == page
 
 
 def test_ratios_carry_the_spread_of_both():
@@ -74,7 +75,7 @@ def test_ratios_carry_the_spread_of_both():
         {"model": "based", "candidate": name, "seconds": 1.0, "tokens_per_second": speed, "spread": spread}
         for name, speed, spread in (("jax", 30.0, 0.03), ("torch", 10.0, 0.04))
     ]
-    first, second = train_tables.ratios(rows)
+    first, second = training_tables.ratios(training_tables.TRAIN, rows)
     assert (first["candidate"], first["other"], first["ratio"]) == ("jax", "torch", 3.0)
     assert first["spread"] == second["spread"] == pytest.approx(0.05)
 
