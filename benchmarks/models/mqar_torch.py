@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from based_jax.convert.references.mixer.convolutions import BASE_CONV
 from torch import nn
 from torch.nn import functional as F
 
 from based_jax.convert.layouts import Rules, flatten, renamed, same, to_tensors, under
+from based_jax.convert.references.convolutions import BASE_CONV
 from based_jax.convert.tables import LINEAR_ATTENTION, NORM, SOFTMAX_ATTENTION, block_rules
 from based_jax.data.tasks import IGNORE
 from based_jax.models import ModelConfig

@@ -141,7 +141,7 @@ def _seconds(value: float | None) -> str:
 def _ratios(kind: Kind, row: Row, report: Report, bases: Sequence[str]) -> Iterator[str]:
     found = {
         entry["other"]: f"{entry['ratio']:.2f}"
-        + (f" ± {entry['ratio'] * entry['spread']:.2f}" if "spread" in entry else "")
+        + (f" ± {entry['ratio'] * entry['spread']:.2f}" if kind is TRAIN else "")
         for entry in report["summary"]["ratios"]
         if (entry[kind.subject], entry["candidate"]) == (row[kind.subject], row["candidate"])
     }
