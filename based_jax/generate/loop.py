@@ -25,6 +25,7 @@ from based_jax.generate.rows import row_count, take_rows
 from based_jax.generate.sampling import Counts, RowSettings, Sampler, batch_settings, choose
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops.core import sharding
+from based_jax.ops.core.products import in_loop_over_tokens
 from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
 from based_jax.validate import INT32_MAX, expect, expect_array, expect_integer
 
@@ -347,7 +348,8 @@ def make_tokens(model, size, params, progress, limit, rules):
         counts = None if counts is None else counts.add(token)
         # Stopped rows continue with the token they would have made: padding may lie outside of the
         # vocabulary.
-        h, state = model.apply(params, token[:, None], streams.within(carried, made), method="hidden")
+        with in_loop_over_tokens():
+            h, state = model.apply(params, token[:, None], streams.within(carried, made), method="hidden")
         return made + 1, Progress(streams.strip(state), h[:, 0], done, step + 1, counts), (tokens, logprobs)
 
     batch = len(progress.hidden)

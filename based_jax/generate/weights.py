@@ -1,10 +1,13 @@
-"""Store weights in the dtype that decoding computes in: half as many bytes to read for every token.
+"""Store weights as decoding reads them: in the dtype that it computes in, and on a GPU by results.
 
 A decoding step reads all weights to make one token per row, so reading them bounds its speed. Modules keep
 float32 parameters and cast them at each use. Parameters that every use casts are cast here, once; the others,
 which modules need in float32 (scales of norms, decays, step sizes), stay. So the model computes the same
 values, bit for bit. The parameters to cast are found from the program of a step (`jax.make_jaxpr`): those
 whose every use is a cast.
+
+Kernels that multiply a single row read a matrix (K, V) by its results, all K numbers of one after the other.
+It keeps its shape, and its memory has this order.
 """
 
 from collections.abc import Iterable
@@ -12,9 +15,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
+from jax.experimental.layout import Format, Layout
 from jax.extend.core import Jaxpr, Literal
 
-from based_jax.models.language_model import LanguageModel
+from based_jax.models.language_model import LanguageModel, blank_inputs
 from based_jax.typing import Array, Params, State
 from based_jax.validate import expect_choice
 
@@ -32,7 +37,8 @@ def decoding_weights(
 ) -> tuple[LanguageModel, Params]:
     """Return a model that computes in `dtype`, and parameters that it need not cast again.
 
-    States keep their dtypes: running sums are float32, cached activations have `dtype`.
+    States keep their dtypes: running sums are float32, cached activations have `dtype`. Matrices on a single
+    GPU are stored `by_results`.
 
     Args:
         params: its float32 variables.
@@ -53,7 +59,39 @@ def decoding_weights(
     calls = [*((length, state) for length in _LENGTHS), (max(_LENGTHS), None)]
     kept = {index for length, state in calls for index in _kept(model, leaves, tree, length, state)}
     cast = [leaf if index in kept else jnp.asarray(leaf, dtype) for index, leaf in enumerate(leaves)]
-    return model, jax.tree.unflatten(tree, cast)
+    found = jax.tree.unflatten(tree, cast)
+    is_on_gpu = all(_is_on_gpu(leaf) for leaf in cast)
+    return model, by_results(model, found) if is_on_gpu and jax.device_count() == 1 else found
+
+
+def by_results(model: LanguageModel, params: Params) -> Params:
+    """Return the same parameters, with the memory of the matrices of linear maps in the order of results.
+
+    Otherwise XLA makes a transposed copy of them whenever it begins to make tokens for a single text.
+    """
+    boxed = jax.eval_shape(model.init, jax.random.key(0), blank_inputs(model.config, 1, 1))
+    axes = {
+        path: getattr(box, "names", ()) for path, box in jax.tree.leaves_with_path(boxed, is_leaf=_is_named)
+    }
+
+    def stored(path: Any, leaf: Array) -> Array:
+        names = axes.get(path, ()) if str(path[-1]) == "['kernel']" else ()
+        if "embed" not in (names[:1] + names[-1:]):
+            return leaf
+        *lead, last = range(leaf.ndim)
+        order = (*lead[1:], last, 0) if names[0] == "embed" else (last, *lead)
+        return jax.device_put(leaf, Format(Layout(order), leaf.sharding))
+
+    return jax.tree.map_with_path(stored, params)
+
+
+def _is_named(x: Any) -> bool:
+    return isinstance(x, nn.LogicallyPartitioned)
+
+
+def _is_on_gpu(leaf: Any) -> bool:
+    is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    return is_array and {device.platform for device in leaf.devices()} == {"gpu"}
 
 
 def _kept(model: LanguageModel, leaves: list[Array], tree: Any, length: int, state: State | None) -> set[int]:

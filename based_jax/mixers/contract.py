@@ -33,7 +33,7 @@ from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.core.nan_isolation import broken_tokens, is_number, nan_unless, numbers, with_broken
 from based_jax.ops.core.op import op
-from based_jax.ops.core.products import ACTIVATIONS, gated_product, plus_bias, product, row_products
+from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
 
@@ -294,11 +294,11 @@ class Projection(nn.Module):
         rows, matrix = rows.astype(self.dtype), matrix.astype(self.dtype)
         if self.gate is not None and not self.bias:
             return gated_product(rows, matrix, self.gate)
-        y = product(rows, matrix).reshape(*lead, *self.features)
         bias = self.param("bias", zeros(*self.axes[inputs:]), self.features) if self.bias else None
+        added = None if apart or bias is None else bias.reshape(-1)
+        y = product(rows, matrix, added).reshape(*lead, *self.features)
         if apart:
             return y, bias
-        y = y if bias is None else plus_bias(y, bias)
         return y if self.gate is None else y[..., 0, :] * ACTIVATIONS[self.gate](y[..., 1, :])
 
 

@@ -55,7 +55,7 @@ class GatedConv(Mixer):
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Any, State]:
         project = self.linear((2, self.channels), "embed", None, "mlp", bias=self.bias, name="in_proj")
-        inner, in_bias = project(x, apart=True)
+        inner, in_bias = (project(x), None) if context.is_plain_step else project(x, apart=True)
         taps, bias = self.conv_params(self.kernel_size, self.channels, "mlp", self.conv_bias)
         out = functools.partial(self.to_output("mlp", bias=self.bias, name="out"), apart=context.apart)
         if context.is_whole and bias is None and (y := fused_gate(inner, taps, in_bias)) is not None:

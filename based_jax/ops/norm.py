@@ -48,8 +48,7 @@ def add_rms_norm(
         The sum in stream's dtype, and its norm in `dtype`. With the kernels also which tokens are numbers
         (their sum of squares is finite); the norm of the others is then 0. Otherwise None.
     """
-    is_fused = stream.ndim == 3 and stream.shape[1] > 1 and branch.dtype == dtype
-    is_fused = is_fused and products.runs_kernels(stream)
+    is_fused = stream.ndim == 3 and branch.dtype == dtype and products.runs_kernels(stream)
     if is_fused and pallas_kernels.supports_rms_norm(stream, branch) is None:
         return pallas_kernels.add_rms_norm(stream, branch, scale, broken, bias, eps=eps)
     if bias is not None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.models import LanguageModel, ModelConfig
+from based_jax.ops.core.products import in_loop_over_tokens
 from based_jax.typing import Array, Int, Params, State
 from benchmarks.ops.candidates import Program, compile_jitted
 from benchmarks.ops.mixer_candidates import map_streams
@@ -73,7 +74,8 @@ def decoding(config: ModelConfig, steps: int) -> Any:
     def run(params: Params, token: Array, state: State, start: Array) -> tuple[Int[Array, "steps B"], State]:
         def step(carry: tuple[Array, State], _: None) -> tuple[tuple[Array, State], Array]:
             token, state = carry
-            hidden, state = model.apply(params, token[:, None], state, method="hidden")
+            with in_loop_over_tokens():
+                hidden, state = model.apply(params, token[:, None], state, method="hidden")
             token = most_likely(model, params, hidden[:, 0])
             return (token, state), token
 

@@ -154,7 +154,7 @@ def pages(
         ValueError: a page lacks the markers of a block.
     """
     floors = json.loads((tree / FLOORS).read_text())
-    found = [device for device in devices(reports) if device.of("gpu", "timings", "decode")]
+    found = [device for device in devices(reports) if device.of("gpu", "timings")]
     blocks = {
         page: {name: _paragraphs(found, block) for name, block in named.items()}
         for page, named in BLOCKS.items()

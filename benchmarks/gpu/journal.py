@@ -5,6 +5,7 @@ keys of the command. JAX is imported only to query devices: supervising and read
 """
 
 import json
+import math
 import sys
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
@@ -75,8 +76,12 @@ def machine() -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """Return `value`, or None for a float that is not finite, which JSON cannot represent."""
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+    """Return `value` with None for each float in it that is not finite, which JSON cannot represent."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_device(error: BaseException) -> None:

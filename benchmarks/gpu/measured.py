@@ -10,7 +10,7 @@ from benchmarks.gpu import journal
 from pallas_kernels import devices as gpus
 from pallas_kernels.checks import expect
 
-READ = ("gpu", "decode", "tune", "timings", "profile")
+READ = ("gpu", "tune", "timings", "profile")
 """Commands whose reports are adopted, and what was timed or profiled beside them."""
 
 RESULTS = "benchmarks/results"
@@ -43,7 +43,12 @@ class Report:
     @property
     def device(self) -> str:
         """Name of the device, such as "NVIDIA H200"."""
-        return self._device[0]
+        return str(self.content["machine"].get("device", ""))
+
+    @property
+    def platform(self) -> str:
+        """JAX's name of its platform."""
+        return str(self.content["machine"].get("platform", ""))
 
     @property
     def capability(self) -> str:
@@ -52,9 +57,8 @@ class Report:
         Raises:
             ValueError: it is not known.
         """
-        device, platform = self._device
-        family = gpus.family(device)
-        if platform.lower() not in GPUS:
+        family = gpus.family(self.device)
+        if self.platform.lower() not in GPUS:
             return "any"
         if family is None:
             raise ValueError(f"{self.path}: device = {self.device!r}: expected a GPU of devices.FAMILIES")
@@ -65,22 +69,16 @@ class Report:
         """Time of its start; sorts by time."""
         return str(self.content["machine"].get("date", ""))
 
-    @property
-    def _device(self) -> tuple[str, str]:
-        """Kind and platform of the device."""
-        machine, settings = self.content["machine"], self.content.get("settings", {})
-        if self.kind == "decode":
-            return str(settings.get("device_kind", "")), str(settings.get("device", ""))
-        return str(machine.get("device", "")), str(machine.get("platform", ""))
-
     def refusal(self) -> str | None:
         """Return why its numbers must not be taken for those of a GPU, or None."""
-        settings, (device, platform) = self.content.get("settings", {}), self._device
+        settings = self.content.get("settings", {})
         if tried := [name for name in ("quick", "interpret") if settings.get(name)]:
             return f"the run had --{' --'.join(tried)}, so it measured nothing"
-        if not device:
+        if not self.device:
             return "names no device: the run ended before it measured anything"
-        return None if platform.lower() in GPUS else f"measured on {device!r} ({platform}), which is no GPU"
+        if self.platform.lower() in GPUS:
+            return None
+        return f"measured on {self.device!r} ({self.platform}), which is no GPU"
 
 
 class Device(NamedTuple):

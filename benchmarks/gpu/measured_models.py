@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks import tables
-from benchmarks.decode import tables as decode_tables
 from benchmarks.gpu.measured import Device, Row
 from benchmarks.gpu.measured_ops import milliseconds
 from benchmarks.tables import MISSING, significant
@@ -83,7 +82,7 @@ def _kernels(model: str, row: Row) -> str:
 
 
 def generation(device: Device) -> Iterator[str]:
-    """Tokens per second of whole models: in one loop, and by the newest report of `decode` for each size."""
+    """Tokens per second of whole models."""
     for section, words in (("generate", "New tokens"), ("prefill", "Tokens of prompts")):
         if rows := device.rows(section):
             yield f"{words} per second, {device.source('gpu')}, bfloat16:"
@@ -92,9 +91,6 @@ def generation(device: Device) -> Iterator[str]:
                 for (step, what), row in rows.items()
             )
             yield tables.table(["model", "rows, x tokens", "tokens/s"], body, left=2)
-    newest = {report.content["settings"]["size"]: report.content for report in device.of("decode")}
-    for content in newest.values():
-        yield decode_tables.text(content)
 
 
 def rates(device: Device) -> Iterator[str]:

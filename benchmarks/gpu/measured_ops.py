@@ -1,5 +1,6 @@
 """The pages' tables of the ops on GPUs, and the lists of where they lose; see `adopt`."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -255,7 +256,11 @@ def errors(device: Device) -> Iterator[str]:
     yield f"{device.source('gpu')}:"
     body = []
     for names, rows in sorted(groups.items()):
-        values = [(name, value) for row in rows for name, value in row["errors"].items()]
+        values = [
+            (name, math.inf if value is None else value)
+            for row in rows
+            for name, value in row["errors"].items()
+        ]
         gradients = [value for name, value in values if name.startswith("d")]
         results = [value for name, value in values if not name.startswith("d")]
         largest = [f"{max(found):.1e}" if found else MISSING for found in (results, gradients)]

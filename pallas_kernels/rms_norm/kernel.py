@@ -60,7 +60,7 @@ def outputs(
             tokens.store_numbers(results[2], mean)
             return carry
 
-        lax.fori_loop(0, variant.rounds, step, 0)
+        lax.fori_loop(0, min(variant.rounds, pl.cdiv(stream.shape[1], variant.tokens)), step, 0)
 
     like = jax.ShapeDtypeStruct
     results = like(stream.shape, stream.dtype), like(stream.shape, branch.dtype), like(stream.shape[:2], f32)

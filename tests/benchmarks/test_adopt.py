@@ -160,7 +160,7 @@ def other(**changes: Any) -> dict[str, Any]:
         (json.dumps(tuned())[:200], "not JSON, or cut off"),
         ("[]", "expected a report"),
         (json.dumps({"rows": []}), "expected a report"),
-        (json.dumps(other(benchmark="mixers")), "a report of 'mixers'; expected gpu or decode or tune"),
+        (json.dumps(other(benchmark="mixers")), "a report of 'mixers'; expected gpu or tune"),
         (json.dumps(other(schema=SCHEMA + 1)), f"has schema {SCHEMA + 1}"),
         (
             json.dumps(other(settings={"quick": True, "interpret": True})),

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from benchmarks import report
 from benchmarks.gpu import supervisor
 from benchmarks.gpu.command import SECTIONS, cuda_root, environment, say_result
 from benchmarks.gpu.journal import BROKE, DeviceLostError
-from benchmarks.gpu.sections import checks, correctness, running, torch_steps
+from benchmarks.gpu.sections import checks, correctness, running, stopwatch, torch_steps
 from benchmarks.gpu.sections.session import Session, Sizing, Step, resume
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, compare, jitted
 from benchmarks.gpu.sections.summary import summary
@@ -189,6 +190,29 @@ def test_a_candidate_that_fails_does_not_stop_the_others():
         ("one", "c", "failed"),
         ("one", "d", "measured"),
     ]
+
+
+def test_the_first_call_which_makes_the_arrays_does_not_decide_the_samples(monkeypatch):
+    monkeypatch.setattr(stopwatch, "SLOW_SECONDS", 0.2)
+
+    def make():
+        time.sleep(0.3)
+        return [jnp.ones(4)]
+
+    s = session()
+    s.sizing = Sizing()
+    compare(s, "one", [Candidate("a", lambda: jitted(lambda x: x + 1, [jnp.ones(4)], make=make))])
+    (row,) = s.report["rows"]
+    assert row["samples"] > 2
+    assert row["calls_per_sample"] > 1
+
+
+def test_a_sample_can_be_a_series_of_calls_with_one_wait(monkeypatch):
+    monkeypatch.setattr(stopwatch, "LONGEST_SECONDS", 0.1)
+    s = session()
+    s.sizing = Sizing()
+    compare(s, "one", [Candidate("a", lambda: Prepared(lambda: time.sleep(0.02), series=4))])
+    assert s.report["rows"][0]["calls_per_sample"] == 4
 
 
 def dying(prepared: Prepared) -> Prepared:
@@ -360,27 +384,48 @@ class Named(checks.Check):
             raise ValueError("no such shape")
 
         def judge(compiled):
-            return checks.Outcome({"y": float(compiled(jnp.ones(1))[0]) - 2}, 0.1, True)
+            error = math.nan if self.name == "nan" else float(compiled(jnp.ones(1))[0]) - 2
+            return checks.Outcome({"y": error}, 0.1, True)
 
         return checks.Program(jax.jit(lambda x: x + 1).lower(jnp.ones(1)), judge)
 
 
 def check_steps(s: Session, monkeypatch) -> list[Step]:
-    monkeypatch.setattr(correctness, "checks", lambda: [Named("a"), Named("untraceable"), Named("b")])
+    monkeypatch.setattr(correctness, "checks", lambda: list(map(Named, ("a", "untraceable", "nan", "b"))))
     for name in ("triton_twins", "large_checks"):
         monkeypatch.setattr(correctness, name, list)
     s.section, s.sizing = "correctness", Sizing()
     return correctness.steps(s)
 
 
-def test_checks_compile_ahead_and_fail_alone(monkeypatch):
-    s = session()
+def test_checks_compile_ahead_and_fail_alone(tmp_path, monkeypatch):
+    s = session(tmp_path / "gpu.json")
     running.run(s, named("correctness", *check_steps(s, monkeypatch)))
     assert rows_of(s) == [
         ("a", "check", "passed"),
         ("untraceable", "all", "failed"),
+        ("nan", "check", "wrong"),
         ("b", "check", "passed"),
     ]
+    assert s.report["rows"][2]["reason"] == "y is off by nan"
+
+
+def test_a_check_does_not_wait_for_the_tracing_of_later_ones(monkeypatch):
+    traced, finished = threading.Event(), Named.program
+
+    def program(self):
+        if self.name == "b":
+            assert traced.wait(60)
+        return finished(self)
+
+    monkeypatch.setattr(Named, "program", program)
+    s = session()
+    steps = named("correctness", *check_steps(s, monkeypatch))
+    running.run(s, steps[:1])
+    traced.set()
+    running.run(s, steps)
+    assert rows_of(s)[0] == ("a", "check", "passed")
+    assert rows_of(s)[-1] == ("b", "check", "passed")
 
 
 def test_a_crash_while_others_compile_is_found_one_by_one(tmp_path, monkeypatch):
@@ -405,10 +450,17 @@ def test_only_what_is_ours_must_work(ours, status):
     assert say_result(s) == status
 
 
-def test_a_time_that_is_no_number_is_written_as_null(tmp_path):
+def test_numbers_that_are_not_finite_are_written_as_null(tmp_path):
     s = session(tmp_path / "gpu.json")
-    s.add(step="one", what="a", status="measured", seconds=float("nan"))
-    assert json.loads((tmp_path / "gpu.json").read_text())["rows"][0]["seconds"] is None
+    s.add(
+        step="one",
+        status="measured",
+        seconds=math.nan,
+        errors={"y": math.inf, "dq": 1.0},
+        losses=(math.nan, 2.0),
+    )
+    (row,) = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+    assert (row["seconds"], row["errors"], row["losses"]) == (None, {"y": None, "dq": 1.0}, [None, 2.0])
 
 
 def test_a_section_that_cannot_be_listed_fails_alone():

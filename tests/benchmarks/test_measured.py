@@ -41,7 +41,10 @@ def row(section: str, step: str, what: str, seconds: float, **facts: Any) -> dic
     }
 
 
+NOT_FINITE: dict[str, Any] = {"errors": {"result 0": None}, "tolerance": 0.02}
+
 LATER = (
+    row("correctness", "window W64 H4 G4 K64 bfloat16 no rotary", "check", 0, status="wrong", **NOT_FINITE),
     row("forward", "B16 N32768", "pallas", 2.5e-3, batch=16, length=32768, heads=16),
     row("forward", "B16 N32768", "mosaic", 1.5e-3, batch=16, length=32768, heads=16),
     row("torch", "backward", "fla_parallel_based", 0.321, batch=16, length=32768),
@@ -72,6 +75,7 @@ def test_a_newer_report_replaces_numbers(tmp_path):
     (results / "later.json").write_text(json.dumps(report))
     pages = updated(tmp_path)
     times = pages["docs/gpu.md"]
+    assert "| `window_step` | bfloat16 | 6 | inf |" in pages["docs/numerics.md"]
     assert "2999-01-01" in times
     assert re.search(r"\| B16 N32768 \| 1.50 \| 2.50 \| 4.29 \|", times)
     assert re.search(r"\| B16 N32768 \| 9.05 \| 11.3 \| 170 \| 321 \|", times)

@@ -209,8 +209,9 @@ def test_kernels_have_formulas():
     window = formulas.kernel("x/window_step/pallas_call", [value, value, value, keys, keys])
     assert window is not None
     assert 2 * keys.bytes < window.bytes < 3 * keys.bytes, "most of it is only read"
-    row, matrix, halves = Shape("bf16", (64,)), Shape("bf16", (64, 32)), Shape("bf16", (64, 2, 16))
-    products = formulas.kernel("x/row_products/pallas_call", [row, matrix, matrix])
+    row, matrix, halves = Shape("bf16", (64,)), Shape("bf16", (32, 64)), Shape("bf16", (2, 16, 64))
+    biases = [Shape("bf16", (32,))] * 2
+    products = formulas.kernel("x/row_products/pallas_call", [row, matrix, matrix, *biases])
     assert products == Cost(2 * (64 * 64 + 64 + 64), 2 * 64 * 64)
     gated = formulas.kernel("x/gated_row_product/pallas_call", [row, halves])
     assert gated == Cost(2 * (64 * 32 + 64 + 16), 2 * 64 * 32)

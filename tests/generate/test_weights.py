@@ -4,12 +4,14 @@ import chex
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import linen as nn
 
 from based_jax import mixers
-from based_jax.generate.weights import decoding_weights
+from based_jax.generate.weights import by_results, decoding_weights
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
 from tests.generate.tiny import random_params
+from tests.tolerances import FLOAT32
 
 # XLA may leave out a rounding (the cast there and back): weights that are rounded already cannot match that.
 EXACT = {"xla_allow_excess_precision": False}
@@ -120,3 +122,16 @@ def test_float32_changes_nothing_and_half_can_be_cast_again():
     assert dtypes(decoding_weights(*half)[1]) == dtypes(half[1])
     with pytest.raises(ValueError, match=r"^dtype = 'int8': expected one of 'bfloat16', 'float16'"):
         decoding_weights(model, params, "int8")
+
+
+def test_matrices_are_stored_by_results():
+    model, params = model_of("gated_conv")
+    params = nn.meta.unbox(params)
+    found = by_results(model, params)
+    chex.assert_trees_all_equal(found, params)
+    orders = {jax.tree_util.keystr(path[-2:]): leaf for path, leaf in jax.tree.leaves_with_path(found)}
+    orders = {name: leaf.format.layout.major_to_minor for name, leaf in orders.items()}
+    assert orders["['in_proj']['kernel']"] == (1, 2, 0), "two halves of results, each of all inputs"
+    assert orders["['out']['kernel']"] == (1, 0)
+    assert orders["['mixer']['conv_kernel']"] == orders["['params']['embedding']"] == (0, 1)
+    chex.assert_trees_all_close(outputs(model, found), outputs(model, params), rtol=FLOAT32)

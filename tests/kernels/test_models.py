@@ -12,6 +12,7 @@ import pytest
 import based_jax as bj
 from based_jax.data import ByteTokenizer, Document, PackedTokens, train_iterator
 from based_jax.models.config import MixerSpec
+from based_jax.ops.core.products import in_loop_over_tokens
 from based_jax.training.step import build_programs
 from pallas_kernels.launch import interpreted
 from pallas_kernels.offline import lowering_for
@@ -151,10 +152,12 @@ def test_decoding_one_text_in_bfloat16(tokens):
     def decode():
         apply = jax.jit(lambda *arrays: plain.apply(*arrays))
         state, outputs = plain.init_state(1), []
-        for t in range(4):
-            logits, state = apply(params, tokens[:1, t : t + 1], state)
-            outputs.append(logits)
-        return jnp.concatenate(outputs, axis=1), str(jax.make_jaxpr(apply)(params, tokens[:1, :1], state))
+        with in_loop_over_tokens():
+            for t in range(4):
+                logits, state = apply(params, tokens[:1, t : t + 1], state)
+                outputs.append(logits)
+            program = str(jax.make_jaxpr(apply)(params, tokens[:1, :1], state))
+        return jnp.concatenate(outputs, axis=1), program
 
     with interpreted():
         kernels, program = decode()

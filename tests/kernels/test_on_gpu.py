@@ -19,6 +19,7 @@ from benchmarks.gpu.sections.checks import (
     Window,
     WindowAttention,
     checks,
+    error_by_part,
     mosaic_twins,
     same_bits,
     triton_twins,
@@ -87,6 +88,19 @@ def test_the_checks_can_fail(change, monkeypatch):
         outcome = Step().tiny().run()
     assert "result 0 is off by" in outcome.problem
     assert "result 1" not in outcome.problem
+
+
+def test_parts_that_must_be_zero_are_compared_with_the_largest_gradient():
+    """The gradient of queries with one visible key, and padding."""
+    zero, small, large = (jnp.full((1, 128, 2), value, jnp.bfloat16) for value in (0.0, 1e-5, 0.1))
+    expected = np.zeros(zero.shape)
+    assert error_by_part(expected, zero) == 0
+    assert error_by_part(expected, small, largest=1.0) < TOLERANCES["float16", None]
+    assert error_by_part(expected, large, largest=1.0) > BFLOAT16
+    expected[:, :64] = 1
+    assert error_by_part(expected, zero.at[:, :64].set(1)) == 0
+    assert error_by_part(expected, large.at[:, :64].set(1)) > BFLOAT16
+    assert error_by_part(expected, large.at[:, 100].set(jnp.nan)) == np.inf
 
 
 def test_results_that_differ_between_runs_are_a_problem():

@@ -15,18 +15,18 @@ from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT32_GRADIENT, asser
 
 TOLERANCES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
-# A last block that is not full, columns of less than one block, tiles in several turns of the loop, one tile.
+# A last block that is not full, results of less than one block, tiles in several turns of the loop, one tile.
 CASES = [
-    ("float32", 256, (16, 40, 7), Variant(rows=32, columns=16)),
+    ("float32", 576, (16, 40, 7), Variant(width=32, results=16)),
     ("bfloat16", 128, (32, 8), None),
     ("float16", 192, (24,), None),
-    ("float32", 64, (1, 64, 33), Variant(rows=64, columns=32)),
+    ("float32", 64, (1, 64, 33), Variant(width=64, results=32)),
 ]
 
 
-def drawn(length, *columns, dtype="float32"):
+def drawn(length, *results, dtype="float32"):
     rng = np.random.default_rng(length)
-    shapes = [(length,), *((length, *np.atleast_1d(n)) for n in columns)]
+    shapes = [(length,), *((*np.atleast_1d(n), length) for n in results)]
     return [array(rng.normal(size=shape) / length**0.25, dtype) for shape in shapes]
 
 
@@ -36,14 +36,21 @@ def exact(*arrays):
 
 @pytest.mark.parametrize("case", release_but(CASES[:2], CASES), ids=str)
 def test_products_of_matrices_of_any_width(case):
-    dtype, length, columns, variant = case
-    x, *matrices = drawn(length, *columns, dtype=dtype)
+    dtype, length, results, variant = case
+    x, *matrices = drawn(length, *results, dtype=dtype)
+    biases = [matrix[:, 0] for matrix in matrices]
+
+    def both(*arrays):
+        plain = row_products(*arrays, variant=variant)
+        return *plain, *row_products(*arrays, biases=biases, variant=variant)
+
     with interpreted():
-        found = jax.jit(lambda *arrays: row_products(*arrays, variant=variant))(x, *matrices)
+        found = jax.jit(both)(x, *matrices)
     row, *wide = exact(x, *matrices)
-    assert [(y.shape, y.dtype) for y in found] == [((n,), dtype) for n in columns]
-    for y, matrix in zip(found, wide, strict=True):
-        assert_close(y, row @ matrix, TOLERANCES[dtype])
+    assert [(y.shape, y.dtype) for y in found] == 2 * [((n,), dtype) for n in results]
+    expected = [matrix @ row for matrix in wide] + [matrix @ row + matrix[:, 0] for matrix in wide]
+    for y, each in zip(found, expected, strict=True):
+        assert_close(y, each, TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("gate", ["silu", "sigmoid"])
@@ -53,7 +60,7 @@ def test_a_gate_is_the_second_half(dtype, gate):
     with interpreted():
         y = jax.jit(lambda *arrays: gated_row_product(*arrays, gate=gate))(x, matrix)
     row, wide = exact(x, matrix)
-    value, factor = row @ wide[:, 0], row @ wide[:, 1]
+    value, factor = wide[0] @ row, wide[1] @ row
     activated = 1 / (1 + np.exp(-factor)) * (factor if gate == "silu" else 1)
     assert_close(y, value * activated, 2 * TOLERANCES[dtype])
 
@@ -67,12 +74,12 @@ def test_rows_of_vmap_and_gradients_are_those_of_the_formula():
         )
     row, *matrices = exact(x, first, second)
     for y, matrix in zip(products, matrices, strict=True):
-        assert_close(y[0], row @ matrix, FLOAT32)
-    assert_close(gradients, sum(2 * matrix @ (row @ matrix) for matrix in matrices), FLOAT32_GRADIENT)
+        assert_close(y[0], matrix @ row, FLOAT32)
+    assert_close(gradients, sum(2 * matrix.T @ (matrix @ row) for matrix in matrices), FLOAT32_GRADIENT)
 
 
 def test_what_the_kernels_do_not_take_is_said():
-    shapes = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((128,), (128, 8), (128, 2, 8))]
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((128,), (8, 128), (2, 8, 128))]
     x, matrix, halves = shapes
     short = jax.ShapeDtypeStruct((100,), jnp.bfloat16)
     with interpreted():
@@ -86,7 +93,9 @@ def test_what_the_kernels_do_not_take_is_said():
                 lambda: gated_row_product(x, halves, gate="gelu"),
                 "gate = 'gelu': expected 'sigmoid' or 'silu'",
             ),
-            (lambda: row_products(x, matrix, variant=Variant(rows=256)), "rows = 256: expected a divisor of"),
+            (lambda: row_products(x, matrix, variant=Variant(width=256)), "width = 256: expected a divisor"),
+            (lambda: row_products(x, matrix, matrix, biases=[x]), "biases = 1: expected none or 2"),
+            (lambda: row_products(x, matrix, biases=[x]), r"shape of biases\[0\] = "),
         ):
             with pytest.raises(ValueError, match=message):
                 jax.eval_shape(call)

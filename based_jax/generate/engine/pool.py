@@ -21,6 +21,7 @@ from based_jax.generate.logit_bias import Biases
 from based_jax.generate.rows import put_rows, take_rows
 from based_jax.generate.sampling import Choice, Counts, RowSettings, Sampler, choose, report, row_settings
 from based_jax.models.language_model import LanguageModel
+from based_jax.ops.core.products import in_loop_over_tokens
 from based_jax.typing import Array, Bool, Float, Int, Params, State
 
 
@@ -162,7 +163,8 @@ def decode(
         choice = next_choice(pool)
         made = jax.tree.map(lambda tokens, new: tokens.at[:, index].set(new), made, choice)
         pool = pool._replace(state=streams.within(pool.state, index))
-        pool = _advance(model, params, pool, choice.token)
+        with in_loop_over_tokens():
+            pool = _advance(model, params, pool, choice.token)
         return index + 1, pool._replace(state=streams.strip(pool.state)), made
 
     def next_choice(pool: Pool) -> Choice:

@@ -1,8 +1,9 @@
 """Products of activations with weights."""
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 import jax
@@ -28,13 +29,39 @@ GROUP = 32
 """Rows that a CPU adds one by one, along with the elementwise operations before, in sums over all rows; XLA
 splits sums over more than 32."""
 
+_IN_LOOP: Any = jax.make_user_context(False)
+"""part of the key of `jit`'s cache of traced programs"""
 
-def product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Array, "... V"]:
-    """Return x @ weights; on a GPU a single 16-bit row, as in decoding, is computed as two rows.
+
+@contextlib.contextmanager
+def in_loop_over_tokens() -> Generator[None]:
+    """Trace the body of a loop over tokens: kernels may multiply single rows there.
+
+    They read weights by their results, (V, K). XLA transposes the weights once, before the loop, which would
+    take longer than the products of one token.
+    """
+    with _IN_LOOP(True):
+        yield
+
+
+def product(
+    x: Float[Array, "... K"], weights: Float[Array, "K V"], bias: Float[Array, " V"] | None = None
+) -> Float[Array, "... V"]:
+    """Return x @ weights + bias; on a GPU a single 16-bit row, as in decoding, by a kernel or as two rows.
 
     XLA compiles a product with a vector to a sum of elementwise products. On a GPU it rounds these to 16 bits
     before adding them, and often stores them all, three times the memory traffic of the weights.
     """
+    # The kernel would gather weights that are sharded over devices by their rows.
+    is_alone = jax.device_count() == 1 or pallas_kernels.is_interpreted()
+    biases = () if bias is None else (bias.astype(x.dtype),)
+    if is_alone and (found := row_products(x, weights, biases=biases)) is not None:
+        return found[0]
+    y = _product(x, weights)
+    return y if bias is None else plus_bias(y, bias)
+
+
+def _product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Array, "... V"]:
     if x.ndim > 2 and is_on_one("cpu", x):
         # With its rows in one axis XLA's CPU compiler multiplies in place; the gradient of the weights, a sum
         # over several axes, would have it transpose both factors first.
@@ -59,24 +86,30 @@ def _product_of_rows(x: Float[Array, "rows K"], weights: Float[Array, "K V"]) ->
     return lax.dot_general(x, across, (((1,), (1,)), ((), ())))
 
 
-def row_products(x: Float[Array, "... K"], *weights: Float[Array, "K V"]) -> tuple[Array, ...] | None:
-    """Return x @ each of `weights` in one launch, or None unless x is one 16-bit row on a supported GPU."""
-    if not _takes_kernel(x, *weights):
+def row_products(
+    x: Float[Array, "... K"], *weights: Float[Array, "K V"], biases: Sequence[Float[Array, " V"]] = ()
+) -> tuple[Array, ...] | None:
+    """Return x @ each of `weights`, plus its bias, in one launch, or None.
+
+    None unless x is one 16-bit row in a loop over tokens, on a GPU that runs the kernel.
+    """
+    by_results = [matrix.T for matrix in weights]
+    if not _takes_kernel(x, *by_results):
         return None
-    found = pallas_kernels.row_products(x.reshape(-1), *weights)
+    found = pallas_kernels.row_products(x.reshape(-1), *by_results, biases=biases)
     return tuple(y.reshape(*x.shape[:-1], -1) for y in found)
 
 
 def gated_product(
     x: Float[Array, "... K"], weights: Float[Array, "K columns"], activation: str
 ) -> Float[Array, "... F"]:
-    """Return (x @ first half) * activation(x @ second half), in one launch for one 16-bit row on a GPU.
+    """Return (x @ first half) * activation(x @ second half); in one launch where `row_products` is.
 
     Args:
         weights: (K, 2 F): the columns of values, then those of the gate.
     """
-    if activation in pallas_kernels.GATES and _takes_kernel(x, weights):
-        halves = weights.reshape(len(weights), 2, -1)
+    halves = weights.T.reshape(2, -1, len(weights))
+    if activation in pallas_kernels.GATES and _takes_kernel(x, halves):
         y = pallas_kernels.gated_row_product(x.reshape(-1), halves, gate=activation)
         return y.reshape(*x.shape[:-1], -1)
     inner = product(x, weights).reshape(*x.shape[:-1], 2, -1)
@@ -165,7 +198,7 @@ def runs_kernels(x: Array) -> bool:
 
 
 def _takes_kernel(x: Any, *weights: Any) -> bool:
-    is_row = math.prod(x.shape[:-1]) == 1 and x.dtype.itemsize == 2
+    is_row = _IN_LOOP.value and math.prod(x.shape[:-1]) == 1 and x.dtype.itemsize == 2
     if not (is_row and runs_kernels(x)):
         return False
     return pallas_kernels.supports_row_products(jax.ShapeDtypeStruct(x.shape[-1:], x.dtype), *weights) is None

@@ -8,10 +8,11 @@ from benchmarks.gpu.cases.case import Case
 from pallas_kernels.row_products import Variant, facts_of, gated_row_product, row_products
 from pallas_kernels.tuning import choose
 
-# K, then the columns of each matrix, or one pair of halves; every row of the tuning table at least once.
+# K, then the results of each matrix, or of two halves; every row of the tuning table at least once.
 _SIZES = [
     (1024, (1024, 1024, 1024), "bfloat16"),  # sliding_window of based-360m
     (1024, (256, 256, 1024), "bfloat16"),  # its linear_attention
+    (2048, (1024,), "bfloat16"),  # the second product of its MLP
     (1024, ((2, 2048),), "bfloat16"),  # its MLP
     (1792, ((2, 3584),), "bfloat16"),  # based-1b's
     (1024, ((2, 2730),), "float16"),  # a last block that is not full
@@ -27,14 +28,14 @@ def cases() -> list[Case]:
 def candidates(case: Case) -> list[Case]:
     """Return `case` with other block sizes, for tuning."""
     x, *matrices = case.arguments
-    widths = tuple(matrix.shape[1:] if len(matrix.shape) == 3 else matrix.shape[1] for matrix in matrices)
+    sizes = tuple(matrix.shape[:2] if len(matrix.shape) == 3 else matrix.shape[0] for matrix in matrices)
     return [
-        _case(x.shape[0], widths, x.dtype.name, Variant(rows=rows, columns=columns, warps=warps))
-        for rows in (32, 64, 128, 256)
-        if x.shape[0] % rows == 0
-        for columns in (16, 32, 64)
+        _case(x.shape[0], sizes, x.dtype.name, Variant(width=width, results=results, warps=warps))
+        for width in (64, 256, 512, 1024, 2048)
+        if x.shape[0] % width == 0
+        for results in (2, 4, 8, 16)
         for warps in (2, 4, 8)
-        if 4 <= rows * columns // (32 * warps) <= 32  # numbers of a tile per thread
+        if 4 <= width * results // (32 * warps) <= 64  # numbers of a tile per thread
     ]
 
 
@@ -43,14 +44,14 @@ def facts(case: Case) -> dict[str, int | str]:
     return facts_of(*case.arguments)
 
 
-def _case(length: int, widths: tuple, dtype: str, variant: Variant | None = None) -> Case:
-    is_gated = isinstance(widths[0], tuple)
-    sizes = [(length, *(width if is_gated else (width,))) for width in widths]
+def _case(length: int, results: tuple, dtype: str, variant: Variant | None = None) -> Case:
+    is_gated = isinstance(results[0], tuple)
+    sizes = [(*(count if is_gated else (count,)), length) for count in results]
     arguments = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in ((length,), *sizes))
     default = choose("row_products", Variant, **facts_of(*arguments))
     variant = default if variant is None else variant
     function = functools.partial(gated_row_product if is_gated else row_products, variant=variant)
-    columns = "+".join(str(shape[-1]) for shape in sizes)
+    counts = "+".join(str(shape[-2]) for shape in sizes)
     kernel = "gated" if is_gated else "several"
-    shape = f"K{length} N{columns} {dtype}"
+    shape = f"K{length} N{counts} {dtype}"
     return Case("row_products", kernel, shape, variant, function, arguments, variant == default)

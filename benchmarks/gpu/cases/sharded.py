@@ -88,7 +88,7 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
         call("gated_conv backward", gate, ("b n u h", dtype), ("b n h", dtype), u=2),
         call("rms_norm", add_rms_norm, ("b n d", jnp.float32), ("b n d", dtype), ("d", jnp.float32), d=64),
         call("softmax_loss", softmax_loss, ("b k", jnp.float32), ("b", jnp.int32), ("b", jnp.float32), k=64),
-        call("row_products", row_products, ("k", dtype), ("k h", dtype), ("k h", dtype), k=64),
+        call("row_products", row_products, ("k", dtype), ("h k", dtype), ("h k", dtype), k=64),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ HEADLINE = 7
 """Checks that come before everything else: each op's most used variants."""
 
 AHEAD = 12
-"""Checks that are compiled in threads while an earlier one runs, as compiling takes most of the time."""
+"""Checks that are traced and compiled in threads while an earlier one runs: that takes most of the time."""
 
 TOGETHER = "all, while others compile"
 """Reported where another check's compilation may have ended the process."""
@@ -29,7 +30,7 @@ def steps(session: Session) -> list[Step]:
     every, large = checks(), large_checks()
     if session.sizing.quick:
         every, large = [every[i].tiny() for i in QUICK], [check.tiny() for check in large]
-    return _steps(session, [*every[:HEADLINE], *large, *every[HEADLINE:], *triton_twins()], HEADLINE)
+    return _steps(session, [*every, *triton_twins(), *large], HEADLINE)
 
 
 def mosaic_steps(session: Session) -> list[Step]:
@@ -43,37 +44,38 @@ def _steps(session: Session, every: Sequence[Check], urgent: int | None = None) 
     """List a step per check; the first `urgent` ones, or all, come before what has been measured earlier."""
     names = [check.name for check in every]
     blamed = [name for name in names if session.broken(name, TOGETHER)]
-    compiler = _Compiler(every, 0 if blamed else AHEAD)
-    first = every[:urgent]
-    return [Step(check.name, partial(_check, check, compiler), urgent=check in first) for check in every]
+    first, steps = every[:urgent], list[Step]()
+    for group in (first, every[len(first) :]):  # other steps run between them
+        compiler = _Compiler(group, 0 if blamed else AHEAD)
+        steps += [Step(x.name, partial(_check, x, compiler), urgent=group is first) for x in group]
+    return steps
 
 
 class _Compiler:
-    """Compile the next checks in threads; one by one with `ahead` 0."""
+    """Trace the next checks in one thread and compile them in others; one by one with `ahead` 0.
+
+    One thread traces them in their order, so that none waits for a later one: jax-triton compiles its kernels
+    in this thread.
+    """
 
     def __init__(self, every: Sequence[Check], ahead: int):
         self.ahead = ahead
         self._every = list(every)
-        self._pool = ThreadPoolExecutor(max(1, ahead))
-        self._begun: dict[str, tuple[Program, Future[Any]] | Exception] = {}
+        self._tracer, self._pool = ThreadPoolExecutor(1), ThreadPoolExecutor(max(1, ahead))
+        self._begun: dict[str, Future[tuple[Program, Future[Any]]]] = {}
 
-    def begun(self, check: Check) -> tuple[Program, Future[Any]]:
-        """Return a check's traced program and its compilation; raise the error of tracing, if any."""
+    def begun(self, check: Check) -> Future[tuple[Program, Future[Any]]]:
+        """Return, in the future, a check's traced program and its compilation."""
         first = self._every.index(check)
         for other in self._every[first : first + 1 + self.ahead]:
             if other.name not in self._begun:
-                self._begun[other.name] = self._begin(other)
-        begun = self._begun.pop(check.name)
-        if isinstance(begun, Exception):
-            raise begun
-        return begun
+                # The context says whether kernels are interpreted.
+                self._begun[other.name] = self._tracer.submit(copy_context().run, self._begin, other)
+        return self._begun.pop(check.name)
 
-    def _begin(self, check: Check) -> tuple[Program, Future[Any]] | Exception:
-        try:
-            _expect_available(check)
-            program = check.program()
-        except Exception as error:  # reported in that check's own row
-            return error
+    def _begin(self, check: Check) -> tuple[Program, Future[Any]]:
+        _expect_available(check)
+        program = check.program()
         return program, self._pool.submit(program.lowered.compile)
 
 
@@ -86,10 +88,11 @@ def _expect_available(check: Check) -> None:
 def _check(check: Check, compiler: _Compiler, session: Session) -> None:
     if compiler.ahead:
         session.running(check.name, TOGETHER)
-    program, future = compiler.begun(check)
-    session.wait([future])
-    compiled = future.result()
-    outcome = program.judge(compiled)
+    traced = compiler.begun(check)
+    session.wait([traced])
+    program, compiling = traced.result()
+    session.wait([compiling])
+    outcome = program.judge(compiling.result())
     session.add(
         step=check.name,
         what="check",

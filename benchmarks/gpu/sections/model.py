@@ -36,6 +36,9 @@ from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
 ROWS, LENGTH = 16, 2048
 """Of a training step."""
 
+SERIES = 4
+"""Training steps of a sample, without waits in between, as a trainer makes them."""
+
 GENERATE = (
     ("1b", 128, (BASED, CUDNN)),
     ("1b", 128, (ATTENTION,)),
@@ -121,7 +124,7 @@ def _training(rows: int, length: int, config: ModelConfig, *_: Any) -> Prepared:
         batch = {"inputs": jnp.asarray(tokens[:, :-1]), "targets": jnp.asarray(tokens[:, 1:])}
         return [replace(state, params=jax.tree.map(filled, shapes[0].params)), batch]
 
-    return jitted(step, shapes, {0: 0}, make=make)
+    return replace(jitted(step, shapes, {0: 0}, make=make), series=SERIES)
 
 
 def _decoding(work: Work, config: ModelConfig, params: Any, weights: Callable[[], Any]) -> Prepared:

@@ -84,7 +84,7 @@ class Session:
 
     def add(self, **row: Any) -> None:
         """Keep a row and save. Numbers that are not finite become None, as JSON has none."""
-        self.report["rows"].append({"section": self.section, **{k: finite(v) for k, v in row.items()}})
+        self.report["rows"].append(finite({"section": self.section, **row}))
         self.save()
 
     def skip(self, step: str, what: str, reason: str) -> None:

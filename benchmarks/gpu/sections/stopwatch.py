@@ -14,11 +14,11 @@ from benchmarks.gpu.journal import BROKE
 from benchmarks.gpu.sections.session import Session, Sizing
 from benchmarks.timing import calls_per_sample, in_turn, seconds_per_call
 
-LONGEST_SECONDS = 2.0
+LONGEST_SECONDS = 4.0
 """Seconds of all samples of one candidate; a slow one gets fewer than requested, at least 3 (or 2)."""
 
 SLOW_SECONDS = 1.0
-"""Calls of more seconds are warmed up once and timed twice."""
+"""Calls of more seconds have two samples at least."""
 
 COMPILERS = 12
 """Programs that compile at a time."""
@@ -51,6 +51,8 @@ class Prepared:
     """runs in a thread with others"""
     per_call: int = 1
     """operations per call; the times are per operation"""
+    series: int = 1
+    """least calls per sample, with one wait after the last"""
     free: Callable[[], None] = lambda: None
 
 
@@ -96,7 +98,7 @@ def jitted(
         current.clear()
         compiled.clear()
 
-    return Prepared(call, compile_it, per_call, free)
+    return Prepared(call, compile_it, per_call, free=free)
 
 
 TOGETHER = "compiling together"
@@ -147,10 +149,9 @@ class Comparison:
         turns: dict[str, tuple[int, int]] = {}
         for name, prepared in list(ready.items()):
             with session.guarded(step, name, name in ours):
-                seconds = _timed(prepared, 1)
-                if seconds * prepared.per_call < SLOW_SECONDS:  # else its first call is no surprise
-                    seconds = _timed(prepared, 2)
-                turns[name] = _turns(seconds * prepared.per_call, session.sizing)
+                _timed(prepared, 1)  # also makes the arrays and loads the program
+                seconds = _timed(prepared, 1) * prepared.per_call
+                turns[name] = _turns(seconds, prepared.series, session.sizing)
             if name not in turns:
                 ready.pop(name).free()
         session.running(step, "all")
@@ -228,10 +229,10 @@ def _timed(prepared: Prepared, calls: int) -> float:
     return seconds_per_call(prepared.call, jax.block_until_ready, calls) / prepared.per_call
 
 
-def _turns(seconds: float, sizing: Sizing) -> tuple[int, int]:
-    """Return samples, and calls per sample, for a call of so many seconds."""
+def _turns(seconds: float, series: int, sizing: Sizing) -> tuple[int, int]:
+    """Return samples, and calls per sample, at least `series`, for a call of so many seconds."""
     if sizing.quick:
         return 1, 1
-    calls = calls_per_sample(seconds, most=200)
+    calls = max(series, calls_per_sample(seconds, most=200))
     fitting = int(LONGEST_SECONDS / max(seconds * calls, 1e-9))
     return max(2 if seconds > SLOW_SECONDS else 3, min(sizing.samples, fitting)), calls

@@ -38,7 +38,7 @@ def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
         return io_model.window_step(batch, heads, window, size, k.sizes[1], _itemsize(q))
     if name in ("row_products", "gated_row_product"):
         row, *matrices = (x for x in arguments if x.dtype in ("bf16", "f16", "f32"))
-        columns = sum(matrix.count // row.count for matrix in matrices)
+        columns = sum(matrix.count // row.count for matrix in matrices if len(matrix.sizes) > 1)
         results = columns // 2 if name == "gated_row_product" else columns
         return io_model.row_products(row.count, columns, results, _itemsize(row))
     if name == "conv_step":

@@ -10,7 +10,14 @@ import pytest
 
 import pallas_kernels
 from based_jax.ops.core import platforms
-from based_jax.ops.core.products import gated_product, over_rows, product, row_products, stored
+from based_jax.ops.core.products import (
+    gated_product,
+    in_loop_over_tokens,
+    over_rows,
+    product,
+    row_products,
+    stored,
+)
 from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
 from tests.tolerances import BFLOAT16, FLOAT32_GRADIENT, assert_close
@@ -40,14 +47,18 @@ def test_a_row_of_16_bits_takes_the_kernels_where_they_run():
         _drawn(64, 32, dtype="bfloat16"),
     )
     plain = gated_product(x, second, "silu")
-    assert row_products(x, first) is None, "on a CPU"
+    with in_loop_over_tokens():
+        assert row_products(x, first) is None, "on a CPU"
     with pallas_kernels.interpreted():
+        assert row_products(x, first) is None, "not in a loop"
+    with pallas_kernels.interpreted(), in_loop_over_tokens():
         (y,) = jax.jit(row_products)(x, first)
         gated = jax.jit(gated_product, static_argnums=2)(x, second, "silu")
         rows, wide = jnp.concatenate([x, x], axis=1), x.astype("float32")
         for others in ((rows, first), (wide, first.astype("float32")), (x[..., :48], first[:48])):
             assert row_products(*others) is None
-        assert "pallas" not in str(jax.make_jaxpr(gated_product, static_argnums=2)(x, second, "gelu"))
+        program = str(jax.make_jaxpr(gated_product, static_argnums=2)(x, second, "gelu"))
+        assert "name=row_products" in program, "the product alone"
     assert_close(y, x @ first, BFLOAT16)
     assert (y.shape, gated.shape) == ((1, 1, 8), (1, 1, 16))
     assert_close(gated, plain, BFLOAT16)
