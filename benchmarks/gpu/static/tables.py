@@ -23,7 +23,6 @@ def text(report: Report) -> str:
                 "with cuDNN, ms",
                 "tokens/s at most",
                 "launches",
-                "by the host",
                 "scratch, GB",
             ),
             map(_program, report["summary"], report["summary"].values()),
@@ -48,8 +47,7 @@ def _program(name: str, x: dict[str, Any]) -> list[str]:
     cudnn = f"{1e3 * least:.3g}" if least != x["floor_seconds"] else tables.MISSING
     rate = f"{x['tokens'] / least:,.0f}"
     floor, launches = f"{1e3 * x['floor_seconds']:.3g}", f"{x['launches']:,.0f}"
-    starts = tables.MISSING if x["host_starts"] is None else str(x["host_starts"])
-    return [name, floor, cudnn, rate, launches, starts, f"{x['scratch_bytes'] / 1e9:.2f}"]
+    return [name, floor, cudnn, rate, launches, f"{x['scratch_bytes'] / 1e9:.2f}"]
 
 
 def _part(row: dict[str, Any], total: float) -> list[str]:
