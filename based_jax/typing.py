@@ -31,7 +31,7 @@ SegmentIds: TypeAlias = Int[Array, "B N"]
 """The document of each token; a change of id between neighbours starts a new document."""
 
 Mask: TypeAlias = Bool[Array, "B N"]
-"""True for real tokens; each row must be a run of True followed by a run of False (right padding)."""
+"""True for real tokens, which are one run in each row: padding may be before, after or around it."""
 
 Positions: TypeAlias = Int[Array, "B N"]
 """Positions for rotary embeddings; by default they count from the start of each segment."""

@@ -104,7 +104,7 @@ def mixers_page() -> str:
             'assert "num_heads" in bj.mixers.options("gla")  # name -> default and meaning',
         ),
         "All mixers share one contract ([one contract](concepts/contract.md)): training, prefill and "
-        "decoding are the same call, and all of them support packed documents and right padding. Forms of "
+        "decoding are the same call, and all of them support packed documents and padding. Forms of "
         "NystromFormer, ScatterBrain and the selections that are not causal, as the authors' are "
         "(`causal=False`, `hard=True`), take whole rows only and raise an error otherwise.",
         _paragraph(MixerSummary.__doc__),

@@ -270,10 +270,12 @@ def test_mixers_of_others_run_as_they_are_written():
     assert values == [X[0, 0, 0], X[0, 0, 0] + 1]
 
 
-@pytest.mark.parametrize("real", [[0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 0, 0]], ids=["left", "hole"])
-def test_a_mask_that_is_not_right_padding_is_refused_or_gives_nan(real):
+@pytest.mark.parametrize(
+    "real", [[0, 1, 0, 1, 1, 1, 1], [1, 1, 0, 1, 1, 0, 0]], ids=["after padding", "hole"]
+)
+def test_a_mask_of_two_runs_is_refused_or_gives_nan(real):
     mask = array(np.array([[1] * LENGTH, real], bool))
-    message = "rows of mask with real tokens after padding = 1: expected 0"
+    message = "rows of mask with padding between real tokens = 1: expected 0"
     for call in (
         lambda: MIXER.apply(PARAMETERS, X, mask=mask),
         lambda: ops.short_conv(X, TAPS[:3], mask=mask),

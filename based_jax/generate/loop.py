@@ -25,6 +25,7 @@ from based_jax.generate.rows import row_count, take_rows
 from based_jax.generate.sampling import Counts, RowSettings, Sampler, batch_settings, choose
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops.core import sharding
+from based_jax.ops.core.padding import aligned
 from based_jax.ops.core.products import in_loop_over_tokens
 from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
 from based_jax.validate import INT32_MAX, expect, expect_array, expect_integer
@@ -84,7 +85,7 @@ def generate(
     frequency_penalty: float | Sequence[float] = 0.0,
     logit_bias: Mapping[int, float] | Sequence[Mapping[int, float] | None] | None = None,
     stop_tokens: Sequence[int] = (),
-    prompt_mask: Mask | np.ndarray | None = None,
+    attention_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
     prefill_chunk: int | None = None,
     prefix: Prefix | None = None,
@@ -111,7 +112,8 @@ def generate(
         repetition_penalty, presence_penalty, frequency_penalty, logit_bias: see `Sampler`.
         stop_tokens: a row that emits one of these emits `pad_token` from then on; the loop ends when every
             row has.
-        prompt_mask: (B, N) booleans, True for real tokens, right padding only.
+        attention_mask: (B, N) booleans, or 1 and 0 as tokenizers give: True for real tokens, which are one
+            run in each row. Padding may be before, after or around them.
         pad_token: what stopped rows emit; may lie outside of the vocabulary, such as -1.
         prefill_chunk: number of prompt tokens to read at a time, instead of 512; the result is the same.
         prefix: a text that was read before and precedes every row; rows may then be empty.
@@ -128,7 +130,7 @@ def generate(
     expect_integer("max_new_tokens", max_new_tokens, 1)
     total = int(max_new_tokens)
     cuts, penalties = (top_k, top_p, min_p), (repetition_penalty, presence_penalty, frequency_penalty)
-    ends = (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix)
+    ends = (stop_tokens, attention_mask, pad_token, prefill_chunk, prefix)
     sampling = dict(zip(_SETTINGS, (temperature, *cuts, *penalties, logit_bias), strict=True))
     start, rules = _read(model, params, prompt, total, rng, *ends, **sampling)
     (tokens, logprobs), _, _ = _decode(model, params, start(), total, rules, size=bucket(total))
@@ -151,7 +153,7 @@ def stream(
     frequency_penalty: float | Sequence[float] = 0.0,
     logit_bias: Mapping[int, float] | Sequence[Mapping[int, float] | None] | None = None,
     stop_tokens: Sequence[int] = (),
-    prompt_mask: Mask | np.ndarray | None = None,
+    attention_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
     prefill_chunk: int | None = None,
     prefix: Prefix | None = None,
@@ -178,7 +180,7 @@ def stream(
     expect_integer("chunk", chunk, 1)
     total, size = int(max_new_tokens), int(chunk)
     cuts, penalties = (top_k, top_p, min_p), (repetition_penalty, presence_penalty, frequency_penalty)
-    ends = (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix)
+    ends = (stop_tokens, attention_mask, pad_token, prefill_chunk, prefix)
     sampling = dict(zip(_SETTINGS, (temperature, *cuts, *penalties, logit_bias), strict=True))
     start, rules = _read(model, params, prompt, total, rng, *ends, **sampling)
 
@@ -213,7 +215,7 @@ def _read(
     total: int,
     rng: Array | None,
     stop_tokens: Sequence[int] = (),
-    prompt_mask: Any = None,
+    attention_mask: Any = None,
     pad_token: int = 0,
     prefill_chunk: int | None = None,
     prefix: Prefix | None = None,
@@ -221,7 +223,7 @@ def _read(
 ) -> tuple[Callable[[], Progress], Rules]:
     """Validate a call's arguments; return a function that reads the prompt, and the rules of sampling."""
     config = model.config
-    read = read_prompt(prompt, prompt_mask, config.vocab_size, may_be_empty=prefix is not None)
+    read = read_prompt(prompt, attention_mask, config.vocab_size, may_be_empty=prefix is not None)
     batch, length = read.tokens.shape
     before = 0
     if prefix is not None:
@@ -309,7 +311,8 @@ def prefill(model, params, progress, tokens, lengths, offset):
 def read_chunk(model, params, progress, tokens, lengths, offset):
     size = tokens.shape[1]
     mask = offset + jnp.arange(size)[None] < lengths[:, None]
-    h, state = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
+    with aligned():
+        h, state = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
     last = lengths - 1 - offset  # position in this chunk; the prompt may end before or after it
     hidden = jnp.take_along_axis(h, jnp.clip(last, 0, size - 1)[:, None, None], axis=1)[:, 0]
     hidden = jnp.where((last >= 0)[:, None], hidden, progress.hidden)

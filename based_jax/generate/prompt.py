@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from based_jax.ops.core.padding import Shift
 from based_jax.typing import Array, Int
 from based_jax.validate import expect, expect_array
 
@@ -37,28 +38,34 @@ def read_prompt(prompt: Tokens, mask: Any, vocab_size: int, *, may_be_empty: boo
 
     Raises:
         TypeError, ValueError: wrong rank or dtype, an empty row, a token outside of the vocabulary, or a mask
-            that is not right padding.
+            with padding between real tokens.
     """
     array: Any = prompt
     if not hasattr(array, "shape"):
-        expect(mask is None, "prompt_mask", type(mask).__name__, "None with a list of rows")
+        expect(mask is None, "attention_mask", type(mask).__name__, "None with a list of rows")
         array, mask = _pad_rows(array, may_be_empty)
     expect_array("prompt", array, ("B", "N"), "integer")
     batch, length = array.shape
     if mask is not None:
         mask = mask if hasattr(mask, "shape") else np.asarray(mask)
-        expect_array("prompt_mask", mask, (batch, length), "bool")
+        kind = "bool" if mask.dtype == bool else "integer"  # tokenizers give 1 and 0
+        expect_array("attention_mask", mask, (batch, length), kind)
+        mask = mask.astype(bool)
     if isinstance(array, Tracer) or isinstance(mask, Tracer):
-        lengths = jnp.full((batch,), length) if mask is None else mask.sum(axis=1)
-        tokens = array if mask is None else jnp.where(mask, array, 0)
-        return Prompt(tokens.astype(jnp.int32), lengths.astype(jnp.int32))
+        if mask is None:
+            return Prompt(array.astype(jnp.int32), jnp.full((batch,), length, jnp.int32))
+        tokens = Shift(mask, array).left(jnp.where(mask, array, 0))
+        return Prompt(tokens.astype(jnp.int32), mask.sum(axis=1, dtype=jnp.int32))
 
     tokens = np.asarray(array)
     real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
-    lengths = real.sum(axis=1)
-    for row, count in enumerate(lengths):
-        expect(bool(real[row, :count].all()), "prompt_mask", f"row {row}", "True values, then False ones")
+    lengths, firsts = real.sum(axis=1), real.argmax(axis=1)
+    for row, (first, count) in enumerate(zip(firsts, lengths, strict=True)):
+        is_one_run = bool(real[row, first : first + count].all())
+        expect(is_one_run, "attention_mask", f"row {row}", "one run of real tokens, padding around it")
         expect(may_be_empty or count > 0, "prompt", f"row {row}", "at least one token")
+    index = (firsts[:, None] + np.arange(length)) % length
+    tokens, real = (np.take_along_axis(x, index, axis=1) for x in (tokens, real))
     wrong = tokens[real & ((tokens < 0) | (tokens >= vocab_size))]
     expect(wrong.size == 0, "prompt", int(wrong[0]) if wrong.size else None, f"tokens in [0, {vocab_size})")
     # Padding becomes token 0: other values may lie outside of the vocabulary and make NaNs.

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.core import Tracer
 from jax.experimental.layout import Format, Layout
 from jax.extend.core import Jaxpr, Literal
 
@@ -75,11 +76,12 @@ def by_results(model: LanguageModel, params: Params) -> Params:
     }
 
     def stored(path: Any, leaf: Array) -> Array:
-        names = axes.get(path, ()) if str(path[-1]) == "['kernel']" else ()
-        if "embed" not in (names[:1] + names[-1:]):
+        names: tuple[str | None, ...] = axes.get(path, ()) if str(path[-1]) == "['kernel']" else ()
+        is_from_embed, is_to_embed = names[:1] == ("embed",), names[-1:] == ("embed",)
+        if not (is_from_embed or is_to_embed):
             return leaf
         *lead, last = range(leaf.ndim)
-        order = (*lead[1:], last, 0) if names[0] == "embed" else (last, *lead)
+        order = (*lead[1:], last, 0) if is_from_embed else (last, *lead)
         return jax.device_put(leaf, Format(Layout(order), leaf.sharding))
 
     return jax.tree.map_with_path(stored, params)
@@ -90,7 +92,7 @@ def _is_named(x: Any) -> bool:
 
 
 def _is_on_gpu(leaf: Any) -> bool:
-    is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
     return is_array and {device.platform for device in leaf.devices()} == {"gpu"}
 
 

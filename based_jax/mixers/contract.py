@@ -33,6 +33,7 @@ from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.core.nan_isolation import broken_tokens, is_number, nan_unless, numbers, with_broken
 from based_jax.ops.core.op import op
+from based_jax.ops.core.padding import Shift, aligned, may_precede
 from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
@@ -126,8 +127,8 @@ class Mixer(Module):
             state: None for a plain parallel pass; else continue from it.
             segment_ids: documents packed into one row; tokens depend on their own document only.
             positions: for rotary embeddings; default: counted from the start of each segment.
-            mask: True for real tokens, right padding only. Padding changes neither the outputs of real
-                tokens nor the state.
+            mask: True for real tokens, which are one run in each row, with padding before, after or around
+                it. Padding changes neither the outputs of real tokens nor the state.
             tokens: ids, for mixers with `wants_tokens`.
             are_numbers: whether each token of x is a number; x has zeros at the others. Default: x is
                 searched.
@@ -144,6 +145,13 @@ class Mixer(Module):
             TypeError, ValueError: an argument of the wrong shape or dtype.
         """
         expect_array("x", x, ("B", "N", self.d_model), "floating")
+        if mask is not None and may_precede(mask):
+            shift = Shift(mask, x)
+            given = {"segment_ids": segment_ids, "positions": positions, "mask": mask, "tokens": tokens}
+            given = shift.left(given)
+            with aligned():
+                y, state = self(shift.left(x), state, **given, **options)
+            return shift.back(y), state
         x = jnp.asarray(x, self.dtype)
         context = Context.of_call(x, state, segment_ids, positions, mask, tokens, apart)
         before = find_stream(state)

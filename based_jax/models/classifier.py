@@ -49,7 +49,7 @@ class SequenceClassifier(Module):
 
         Args:
             tokens: integers below the vocabulary size.
-            mask: True for real tokens, right padding only, at least one real token in a row; padding changes
+            mask: True for real tokens, which are one run in each row, of at least one token; padding changes
                 nothing. A mixer that takes whole rows only (`docs/mixers.md`) raises.
 
         Returns:
@@ -73,4 +73,5 @@ def pool(hidden: Float[Array, "B N D"], mask: Mask | None, pooling: str) -> Floa
     if pooling == "mean":
         # Select instead of multiplying: 0 times infinity in padding is not 0.
         return jnp.where(mask[..., None], hidden, 0).sum(axis=1) / counts
-    return jnp.take_along_axis(hidden, counts[..., None] - 1, axis=1)[:, 0]
+    last = counts - 1 + jnp.argmax(mask, axis=1, keepdims=True)
+    return jnp.take_along_axis(hidden, last[..., None], axis=1)[:, 0]

@@ -26,6 +26,7 @@ from based_jax.models.mlp import make_mlp
 from based_jax.models.noise import Drop
 from based_jax.models.norm import make_norm
 from based_jax.models.scan import find_repeats, run_repeats
+from based_jax.ops.core.padding import Shift, aligned, may_precede
 from based_jax.ops.core.sharding import keep_tokens
 from based_jax.typing import Array, Float, Int, Mask, Params, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array
@@ -82,7 +83,7 @@ class LanguageModel(Module):
             state: state to continue from; None for a parallel pass without a state.
             segment_ids: documents packed into one row do not see each other.
             positions: for rotary and learned embeddings; default: counted from the start of each segment.
-            mask: True for real tokens, right padding only.
+            mask: True for real tokens, which are one run in each row: padding is before, after or around it.
 
         Returns:
             logits: (B, N, padded vocabulary) float32. Training lowers the padded entries; mask them before
@@ -108,6 +109,12 @@ class LanguageModel(Module):
 
         The config's dropouts and `drop_path` apply if `apply` is given `rngs={"dropout": key}`.
         """
+        if mask is not None and may_precede(mask):
+            shift = Shift(mask, tokens)
+            given = shift.left({"segment_ids": segment_ids, "positions": positions, "mask": mask})
+            with aligned():
+                hidden, state = self.hidden(shift.left(tokens), state, **given)
+            return shift.back(hidden), state
         config, dtype = self.config, self.config.jnp_dtype
         ids: Any = None
         if config.input_dim is None:

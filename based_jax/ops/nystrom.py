@@ -154,7 +154,7 @@ def landmark_attention(
 def landmark_attention(
     q: Array, k: Array, v: Array, *, tokens_per_landmark: int, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, LandmarkState]: ...
-@op()
+@op(rows=("q", "k", "v", "segment_ids", "mask"))
 def landmark_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

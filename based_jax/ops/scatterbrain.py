@@ -112,7 +112,7 @@ def scatterbrain_attention(
 def scatterbrain_attention(
     q: Array, k: Array, v: Array, directions: Array, *, left: int, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, ScatterBrainState]: ...
-@op()
+@op(rows=("q", "k", "v", "segment_ids", "mask"))
 def scatterbrain_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

@@ -2,11 +2,12 @@
 
 split       mixer(concat(a, b)) == concat(mixer(a, s0), mixer(b, s1))
 segments    packed documents == each document alone
-padding     right-padded rows with a mask == each row alone, states included
+padding     padded rows with a mask == each row alone, states included: padding before, after, on both sides
 causality   y[:, :t] does not change when x[:, t:] changes
 containment NaN and infinity stay in their document, and never reach earlier tokens or padding
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -152,18 +153,27 @@ def expect_broken(
     assert_close(y, expected, tolerance)
 
 
-def padding_law(run: Runner, x: np.ndarray, lengths: list[int], more: np.ndarray) -> None:
-    """Check that padding changes no real output, and that calls continue after the last real token."""
-    mask = np.arange(x.shape[1]) < np.array(lengths)[:, None]
+def padding_law(
+    run: Runner, x: np.ndarray, lengths: list[int], more: np.ndarray, before: Sequence[int] = (0,) * ROWS
+) -> None:
+    """Check that padding changes no real output, and that calls continue after the last real token.
+
+    Args:
+        lengths: number of real tokens of each row.
+        more: inputs of the next call.
+        before: number of padding tokens before them in each row.
+    """
+    index = np.arange(x.shape[1]) - np.array(before)[:, None]
+    mask = (index >= 0) & (index < np.array(lengths)[:, None])
     garbage = np.where(mask[..., None], x, no_numbers(x.shape[1]))
     padded, state = continued(run, garbage, run.fresh(len(x)), mask=mask)
     stateless = packed(run, garbage, mask=mask)
     after, _ = continued(run, more, state)
     for row, length in enumerate(lengths):
-        expected, last = stepped(run, x[:, :length])
+        expected, last = stepped(run, x[:, before[row] : before[row] + length])
         if length:
-            assert_close(padded[row, :length], expected[row], run.tolerance)
-            assert_close(stateless[row, :length], expected[row], run.tolerance)
+            assert_close(padded[row, mask[row]], expected[row], run.tolerance)
+            assert_close(stateless[row, mask[row]], expected[row], run.tolerance)
         assert_close(after[row], continued(run, more, last)[0][row], run.tolerance)
 
 

@@ -131,8 +131,13 @@ def _segments(check: _Check) -> None:
 def _padding(check: _Check) -> None:
     for border in check.borders:
         laws.padding_law(check.run, check.drawn(5), [border, border + 1], check.drawn(6))
-    for lengths in ([check.length, 1], [0, check.borders[-1] - 1]):
-        laws.padding_law(check.run, check.drawn(5), lengths, check.drawn(6))
+    length, last = check.length, check.borders[-1]
+    for lengths, before in (
+        ([length, 1], [0, 0]),
+        ([0, last - 1], [0, 0]),
+        ([last, length - last - 1], [length - last, last]),
+    ):
+        laws.padding_law(check.run, check.drawn(5), lengths, check.drawn(6), before)
 
 
 def _causality(check: _Check) -> None:

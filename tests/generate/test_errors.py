@@ -33,19 +33,18 @@ CASES = {
     "empty row": ([[1], []], {}, "prompt = 'row 1': expected at least one token"),
     "too large": ([[1, 50]], {}, r"prompt = 50: expected tokens in \[0, 50\)"),
     "negative": (jnp.array([[1, -2]]), {}, r"prompt = -2: expected tokens in \[0, 50\)"),
-    "mask shape": (GOOD, {"prompt_mask": np.ones((2, 2), bool)}, r"prompt_mask has shape \(2, 2\)"),
-    "mask dtype": (GOOD, {"prompt_mask": np.ones((2, 3))}, "prompt_mask has dtype float64"),
-    "left padding": (
+    "mask shape": (GOOD, {"attention_mask": np.ones((2, 2), bool)}, r"attention_mask has shape \(2, 2\)"),
+    "mask dtype": (GOOD, {"attention_mask": np.ones((2, 3))}, "attention_mask has dtype float64"),
+    "hole": (
         GOOD,
-        {"prompt_mask": [[True] * 3, [False, True, True]]},
-        "prompt_mask = 'row 1': expected",
+        {"attention_mask": jnp.array([[True, False, True]] * 2)},
+        "attention_mask = 'row 0': expected",
     ),
-    "hole": (GOOD, {"prompt_mask": jnp.array([[True, False, True]] * 2)}, "prompt_mask = 'row 0': expected"),
-    "masked row": (GOOD, {"prompt_mask": GOOD < 4}, "prompt = 'row 1': expected at least one token"),
+    "masked row": (GOOD, {"attention_mask": GOOD < 4}, "prompt = 'row 1': expected at least one token"),
     "mask and rows": (
         [[1]],
-        {"prompt_mask": np.ones((1, 1), bool)},
-        "prompt_mask = 'ndarray': expected None",
+        {"attention_mask": np.ones((1, 1), bool)},
+        "attention_mask = 'ndarray': expected None",
     ),
     "no tokens": (GOOD, {"max_new_tokens": 0}, "max_new_tokens = 0: expected an integer, at least 1"),
     "endless": (

@@ -73,12 +73,14 @@ def test_one_key_serves_rows_by_their_number(simple):
 
 def test_mask_and_rows_say_the_same_whatever_the_padding_holds(hybrid, greedy):
     width = max(map(len, PROMPTS)) + 3
-    prompt, mask = np.full((len(PROMPTS), width), 999), np.zeros((len(PROMPTS), width), bool)
-    for row, tokens in enumerate(PROMPTS):
-        prompt[row, : len(tokens)], mask[row, : len(tokens)] = tokens, True
-    for convert in (np.asarray, jnp.asarray):
-        tokens = generate(hybrid.model, hybrid.params, convert(prompt), STEPS, prompt_mask=convert(mask))
-        assert tokens.tolist() == greedy.tolist()
+    for convert, side in ((np.asarray, "right"), (jnp.asarray, "left"), (np.asarray, "both")):
+        prompt, mask = np.full((len(PROMPTS), width), 999), np.zeros((len(PROMPTS), width), int)
+        for row, tokens in enumerate(PROMPTS):
+            most = width - len(tokens)
+            first = {"right": 0, "left": most, "both": most // 2}[side]
+            prompt[row, first : first + len(tokens)], mask[row, first : first + len(tokens)] = tokens, 1
+        tokens = generate(hybrid.model, hybrid.params, convert(prompt), STEPS, attention_mask=convert(mask))
+        assert tokens.tolist() == greedy.tolist(), side
 
 
 @pytest.mark.parametrize("chunk", [5, 64])
@@ -318,9 +320,9 @@ def test_only_states_that_grow_have_a_capacity(tiny):
 def test_generate_inside_jit(simple):
     prompt, mask = np.zeros((5, 21), int), np.zeros((5, 21), bool)
     for row, tokens in enumerate(PROMPTS):
-        prompt[row, : len(tokens)], mask[row, : len(tokens)] = tokens, True
+        prompt[row, 21 - len(tokens) :], mask[row, 21 - len(tokens) :] = tokens, True
     inside = jax.jit(
-        lambda params, prompt, mask: generate(simple.model, params, prompt, STEPS, prompt_mask=mask)
+        lambda params, prompt, mask: generate(simple.model, params, prompt, STEPS, attention_mask=mask)
     )
     assert (
         inside(simple.params, prompt, mask).tolist()

@@ -179,8 +179,8 @@ def test_segment_law(run):
 
 
 def test_padding_law(run):
-    for lengths in ([13, 1], [0, 7]):
-        laws.padding_law(run, drawn(5), lengths, drawn(6))
+    for lengths, before in (([13, 1], [0, 0]), ([0, 7], [0, 6]), ([8, 3], [5, 6])):
+        laws.padding_law(run, drawn(5), lengths, drawn(6), before)
 
 
 def test_causality(run, request):

@@ -48,10 +48,13 @@ def test_a_padded_row_is_the_row_alone(built):
     model, params = built
     apply = jax.jit(model.apply)
     padded, _ = apply(params, tokens(1), mask=MASK)
+    left, _ = apply(params, tokens(1)[:, ::-1], mask=MASK[:, ::-1])
     for row, length in enumerate(LENGTHS):
-        alone, _ = apply(params, tokens(1)[row : row + 1, :length])
-        # The same sums over fewer terms, float32.
-        np.testing.assert_allclose(padded[row], alone[0], rtol=1e-5, atol=1e-6)
+        own = tokens(1)[row : row + 1, :length]
+        for found, text in ((padded, own), (left, own[:, ::-1])):
+            alone, _ = apply(params, text)
+            # The same sums over fewer terms, float32.
+            np.testing.assert_allclose(found[row], alone[0], rtol=1e-5, atol=1e-6)
 
 
 def test_the_body_is_the_language_model(built):

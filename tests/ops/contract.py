@@ -144,12 +144,19 @@ class Contract(Declared):
         self.law(case, law, count=3, fresh=True)  # of as many calls as a row has documents
 
     def test_padding(self, case):
-        """What stands at padded tokens, NaN too, changes nothing but the gradients there."""
+        """What stands at padded tokens, NaN too, changes nothing but gradients there; nor where they are."""
 
         def law(drawn, junk):
             arrays, at, weights = drawn[:3]
             noisy = arrays | {name: where(at.mask, arrays[name], junk) for name in self.moving(arrays, case)}
             elsewhere = at._replace(segment_ids=np.where(at.mask, at.segment_ids, 7 * self.segments))
+            before = at.mask.shape[1] - at.counts  # in every second row half of the padding
+            before //= 1 + np.arange(len(before)) % 2
+            right = noisy | {name: roll(noisy[name], -before) for name in self.moving(arrays, case)}
+            to_right = elsewhere._replace(
+                segment_ids=roll(elsewhere.segment_ids, -before), mask=roll(at.mask, -before)
+            )
+            weigh = weights | {"y": roll(weights["y"], -before)}
             for name in self.programs(case):
                 clean = self.run(arrays, at, weights, case, *name)
                 result = self.run(noisy, elsewhere, weights, case, *name)
@@ -161,6 +168,11 @@ class Contract(Declared):
                     clean.gradients[key] = where(at.mask, clean.gradients[key], 0)
                 clean = clean._replace(y=where(at.mask, clean.y, 0))
                 assert_close(result, clean, 0, f"{name}")
+                moved = self.run(right, to_right, weigh, case, *name)
+                moved = moved._replace(y=where(at.mask, roll(moved.y, before), 0))
+                for key in self.moving(arrays, case):
+                    moved.gradients[key] = where(at.mask, roll(moved.gradients[key], before), 0)
+                assert_close(moved, clean, 0, f"{name}: padding before the tokens")
 
         self.law(case, law, st.sampled_from(self.junk))
 

@@ -114,7 +114,7 @@ def conv_attention(
 def conv_attention(
     q: Array, k: Array, v: Array, num_bases: int | None = None, *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Array, ConvAttentionState]: ...
-@op("xla", "reference", reads_values=True)
+@op("xla", "reference", reads_values=True, rows=("q", "k", "v", "segment_ids", "mask"))
 def conv_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

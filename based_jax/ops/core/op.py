@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from based_jax import compat
-from based_jax.ops.core import implementations, platforms, sharding, value_checks
+from based_jax.ops.core import implementations, padding, platforms, sharding, value_checks
 from based_jax.validate import expect
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,6 +37,7 @@ def body(function: F) -> F:
 def op(
     *names: str,
     tokens: Sequence[str] = (),
+    rows: Sequence[str] = (),
     supports: Callable[..., str | None] | None = None,
     is_slow: Callable[..., bool] | None = None,
     fastest: Callable[..., str] | None = None,
@@ -54,13 +55,14 @@ def op(
             for an op without such an argument.
         tokens: arguments (pytrees) whose arrays have an axis of tokens, maybe of size 1, if the op can run on
             a shard of the tokens.
+        rows: the same arguments of an op with a `mask` that cannot.
         supports, is_slow, fastest, on_cpu: see `implementations.Declaration`.
         reads_values: the op checks values, and is not compiled; what it calls may be.
     """
 
     def decorate(function: F) -> F:
         name = function.__name__.strip("_")
-        signature = inspect.signature(function)
+        signature, masked = inspect.signature(function), rows or tokens
         if names:
             how = implementations.Declaration(names, supports, is_slow, fastest, on_cpu)
             implementations.DECLARED[name] = how
@@ -76,6 +78,8 @@ def op(
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if "mask" in masked and padding.may_precede(kwargs.get("mask")):
+                return padding.shifted(call, masked, signature, args, kwargs)
             if names and (other := implementations.registered(name, args, kwargs)) is not None:
                 kwargs.pop("implementation", None)
                 return other(*args, **kwargs)

@@ -83,8 +83,8 @@ def advance(
             expect_at_most(2**31 - 1, "largest of segment_ids", what, _largest, segment_ids)
     if mask is not None:
         expect_array("mask", mask, (batch_size, length), "bool")
-        what = "0: padding is on the right"
-        expect_at_most(0, "rows of mask with real tokens after padding", what, _not_right_padded, mask)
+        what = "0: padding is before or after them"
+        expect_at_most(0, "rows of mask with padding between real tokens", what, _not_right_padded, mask)
     fresh = stream is None
     stream = init_stream(batch_size) if stream is None else stream
     expect_array("state length", stream.length, (batch_size,))
@@ -124,7 +124,7 @@ def advance(
 
 
 def is_not_right_padded(mask: Any) -> Any:
-    """Return which rows of a mask, (B, N), are not padded on the right, which is not supported."""
+    """Return which rows of a mask, (B, N), are not padded on the right only; see `padding`."""
     return (mask[:, 1:] & ~mask[:, :-1]).any(axis=1)
 
 
