@@ -10,7 +10,7 @@ import pytest
 from benchmarks.gpu import adopt, choices, measured, trials
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.journal import SCHEMA, save
-from benchmarks.gpu.sections.summary import summary
+from benchmarks.gpu.sections.targets import summary
 from pallas_kernels import tuning
 from tests.floors import ROOT
 from tests.subprocesses import run_module
