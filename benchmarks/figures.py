@@ -69,7 +69,7 @@ def draw(report: Report, path: Path) -> None:
     if any(row["status"] == "skipped" for row in report["rows"]):
         limits = f"{settings['memory_limit_gib']:.2g} GiB or {settings['seconds_budget']:g} s"
         facts += f" A line ends where a case would take more than {limits}."
-    plot.draw(title, facts, panels, path)
+    plot.draw(title, facts, list(panels), path)
 
 
 def _ops(report: Report) -> Iterable[plot.Panel]:
@@ -98,7 +98,8 @@ def _decode(report: Report) -> Iterable[plot.Panel]:
         rows = [row for row in report["rows"] if row["part"] == part]
         found = {label: series(rows, name, direction, key) for name, label in labels.items()}
         scaled = {label: {n: x / unit for n, x in points.items()} for label, points in found.items()}
-        yield panel(title, scaled, **{"x_label": "context (tokens)", "y_tick": plot.count} | look)
+        options: dict[str, Any] = {"x_label": "context (tokens)", "y_tick": plot.count, **look}
+        yield panel(title, scaled, **options)
 
 
 def panel(
