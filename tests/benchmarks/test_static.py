@@ -231,7 +231,7 @@ def _report(seconds: float = 1e-3) -> dict:
         "rates": GPUS["H200"]._asdict(),
         "toolchain": {"jax": "0"},
     }
-    kept = [row | where | {"cudnn": False} for row in rows] + [row | where | {"cudnn": True} for row in fused]
+    kept = [row | where for row in rows]
     named = {"attn-360m, train 2 x 32": summary}
     return {"benchmark": "static", "settings": settings, "rows": kept, "summary": named, "notes": []}
 

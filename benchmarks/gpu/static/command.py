@@ -123,8 +123,7 @@ class Static:
             "scratch_bytes": memory.temp_size_in_bytes,
             "argument_bytes": memory.argument_size_in_bytes,
         }
-        marked = [row | {"cudnn": False} for row in rows] + [row | {"cudnn": True} for row in fused]
-        return marked, summary
+        return rows, summary
 
     def _check(self) -> None:
         expect_choice("--gpu", self.gpu, tuple(GPUS))

@@ -29,7 +29,8 @@ def text(report: Report) -> str:
         ),
     ]
     for name in report["summary"]:
-        rows = [row for row in report["rows"] if name_of(row) == name and not row["cudnn"]]
+        # Older reports repeat the rows with cuDNN's attention.
+        rows = [row for row in report["rows"] if name_of(row) == name and not row.get("cudnn")]
         total = sum(row["floor_seconds"] for row in rows)
         heads = (name, "GB", "TFLOP", "launches", "floor, ms", "share")
         lines += ["", tables.table(heads, (_part(row, total) for row in rows))]
