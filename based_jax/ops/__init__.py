@@ -5,8 +5,8 @@ Ops on sequences share arguments, results and errors:
 - `initial_state`: continue from this state, from the op's `init_..._state` or an earlier call; None starts
   without tokens.
 - `return_state`: return ``(y, state)``, the state after the last real token of each row, instead of y.
-- `segment_ids`: (B, N) integers. A token sees its own segment only; a new segment begins where the id changes,
-  and without ids a continued row stays in its segment.
+- `segment_ids`: (B, N) integers. A token sees its own segment only; a new segment begins where the id
+  changes, and without ids a continued row stays in its segment.
 - `mask`: (B, N) booleans, True for real tokens, which are one run in each row. Masked tokens change neither
   the state nor outputs of others.
 - `chunk_size`: tokens per chunk of "xla"; it affects the memory but not the result.
@@ -34,26 +34,6 @@ from based_jax.ops.conv_basis.conv_recovery import conv_anchors as conv_anchors
 from based_jax.ops.conv_basis.conv_recovery import conv_fit as conv_fit
 from based_jax.ops.conv_basis.conv_recovery import conv_recover as conv_recover
 from based_jax.ops.conv_basis.conv_recovery import conv_score_error as conv_score_error
-from based_jax.ops.conv_basis.interval_sums import interval_sums as interval_sums
-from based_jax.ops.conv_basis.masked_low_rank import masked_low_rank as masked_low_rank
-from based_jax.ops.conv_basis.structured_masks import CausalMask as CausalMask
-from based_jax.ops.conv_basis.structured_masks import DistinctColumnsMask as DistinctColumnsMask
-from based_jax.ops.conv_basis.structured_masks import DistinctRowsMask as DistinctRowsMask
-from based_jax.ops.conv_basis.structured_masks import IntervalMask as IntervalMask
-from based_jax.ops.conv_basis.structured_masks import RowChangeMask as RowChangeMask
-from based_jax.ops.conv_basis.structured_masks import StructuredMask as StructuredMask
-from based_jax.ops.conv_basis.structured_masks import band_mask as band_mask
-from based_jax.ops.conv_basis.structured_masks import block_mask as block_mask
-from based_jax.ops.conv_basis.structured_masks import distinct_columns_mask as distinct_columns_mask
-from based_jax.ops.conv_basis.structured_masks import distinct_rows_mask as distinct_rows_mask
-from based_jax.ops.conv_basis.structured_masks import interval_mask as interval_mask
-from based_jax.ops.conv_basis.structured_masks import mask_gallery as mask_gallery
-from based_jax.ops.conv_basis.structured_masks import row_change_mask as row_change_mask
-from based_jax.ops.conv_basis.structured_masks import row_changes as row_changes
-from based_jax.ops.conv_basis.toeplitz import circulant_multiply as circulant_multiply
-from based_jax.ops.conv_basis.toeplitz import conv_multiply as conv_multiply
-from based_jax.ops.conv_basis.toeplitz import sub_conv_multiply as sub_conv_multiply
-from based_jax.ops.conv_basis.toeplitz import toeplitz_multiply as toeplitz_multiply
 from based_jax.ops.core.implementations import implementation_for as implementation_for
 from based_jax.ops.core.implementations import implementations as implementations
 from based_jax.ops.core.implementations import register as register
@@ -116,10 +96,6 @@ from based_jax.ops.nystrom import init_landmark_state as init_landmark_state
 from based_jax.ops.nystrom import iterative_pinv as iterative_pinv
 from based_jax.ops.nystrom import landmark_attention as landmark_attention
 from based_jax.ops.nystrom import nystrom_attention as nystrom_attention
-from based_jax.ops.polynomial_features import polynomial_degree as polynomial_degree
-from based_jax.ops.polynomial_features import polynomial_error as polynomial_error
-from based_jax.ops.polynomial_features import polynomial_map as polynomial_map
-from based_jax.ops.polynomial_features import polynomial_size as polynomial_size
 from based_jax.ops.rotary import rotary as rotary
 from based_jax.ops.scatterbrain import ScatterBrainState as ScatterBrainState
 from based_jax.ops.scatterbrain import gaussian_features as gaussian_features
@@ -152,7 +128,6 @@ from based_jax.ops.taylor_features import symmetric_taylor_size as symmetric_tay
 from based_jax.ops.taylor_features import symmetric_to_full as symmetric_to_full
 from based_jax.ops.taylor_features import taylor_features as taylor_features
 from based_jax.ops.taylor_features import taylor_size as taylor_size
-from based_jax.ops.tensor_product import sketched_product_map as sketched_product_map
 from based_jax.ops.tensor_product import tensor_product as tensor_product
 from based_jax.ops.tensor_product import tensor_product_map as tensor_product_map
 from based_jax.ops.token_shift import init_token_shift_state as init_token_shift_state

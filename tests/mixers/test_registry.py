@@ -1,7 +1,6 @@
 """Mixers of other packages: registered by a decorator or found by their entry point."""
 
 import importlib
-import json
 import sys
 
 import jax
@@ -9,11 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import based_jax as bj
-from based_jax.export import __main__ as export
-from based_jax.generate import __main__ as generate
 from based_jax.mixers import registry
-from based_jax.training.commands import lm
-from tests.commands import run_here
 
 MODULE = '''
 from based_jax import mixers
@@ -91,24 +86,6 @@ def test_an_installed_package_is_imported_when_its_mixer_is_needed(installed):
     x = jax.ShapeDtypeStruct((1, 5, 4), jnp.float32)
     (y, _), _ = jax.eval_shape(mixer.init_with_output, jax.random.key(0), x)
     assert y.shape == (1, 5, 4)
-
-
-@pytest.mark.slow
-def test_commands_train_sample_and_export_a_mixer_of_an_installed_package(
-    installed, unchecked, tmp_path, capsys
-):
-    installed("outside = outside_mixers:Outside")
-    (tmp_path / "text.txt").write_text("to be or not to be " * 300)
-    size = ["--preset", "based-tiny", "--mixer", "outside", "--batch-size", 2, "--length", 32, "--steps", 2]
-    files = ["--data", tmp_path / "text.txt", "--workdir", tmp_path / "run", "--eval-every", 0]
-    assert run_here("train.lm", lm.main, [*size, *files], capsys).status == 0
-    saved = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
-    assert "outside" in json.dumps(saved)
-    asked = ["--checkpoint", tmp_path / "run", "--prompt", "to be", "--max-new-tokens", 4]
-    assert run_here("generate", generate.main, asked, capsys).out.startswith("to be")
-    flags = ["--checkpoint", tmp_path / "run", "--out", tmp_path / "exported", "--platforms", "cpu"]
-    assert run_here("export", export.main, flags, capsys).status == 0
-    assert (tmp_path / "exported" / "decode.jaxexport").exists()
 
 
 def test_a_package_that_cannot_be_imported_is_named(installed):
