@@ -8,7 +8,6 @@ import numpy as np
 from jax import lax
 
 from based_jax.ops.core.op import op
-from based_jax.ops.core.products import is_on_one, stored
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -53,8 +52,6 @@ def rotary(
     )
     angles = _angles(positions, turning)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
-    if length > 1 and is_on_one("cpu", x):
-        cos, sin = stored(cos), stored(sin)  # else computed again for each row and head
     cos, sin = (y[:, :, None, :].astype(x.dtype) for y in (cos, sin))
     rotated, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
     if interleaved:

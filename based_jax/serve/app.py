@@ -94,6 +94,8 @@ class Service:
             yield
         finally:
             self._readers.shutdown(wait=False, cancel_futures=True)
+            if isinstance(self._chat, Chat):
+                self._chat.close()
             await self.worker.stop()
 
     async def _health(self, request: Request) -> Response:

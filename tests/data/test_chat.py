@@ -1,10 +1,12 @@
 """Chat templates: what is read, how they render, what they cannot do to whoever serves them."""
 
 import json
+import threading
 
 import pytest
 import tokenizers
 
+from based_jax.data.chat.renderer import Renderer
 from based_jax.data.chat.template import MAX_CHARACTERS, Chat, ChatTemplate
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer, load_tokenizer, save_chat_files
 from tests.data.libraries import byte_level, merges, unigram, words
@@ -22,8 +24,18 @@ CHATML = (
 TALK = [{"role": "user", "content": " hi "}, {"role": "assistant", "content": "ho"}]
 
 
-def open_chat(source, tokenizer=None, **names):
-    return Chat(ChatTemplate(source, names), tokenizer or ByteTokenizer())
+@pytest.fixture
+def open_chat():
+    """Make chats, whose processes end with the test."""
+    made = []
+
+    def make(source, tokenizer=None, **names):
+        made.append(Chat(ChatTemplate(source, names), tokenizer or ByteTokenizer()))
+        return made[-1]
+
+    yield make
+    for chat in made:
+        chat.close()
 
 
 def specials(path, names=("<|endoftext|>", "<|im_start|>", "<|im_end|>"), others=()):
@@ -34,7 +46,7 @@ def specials(path, names=("<|endoftext|>", "<|im_start|>", "<|im_end|>"), others
     return path
 
 
-def test_a_template_renders_as_in_transformers():
+def test_a_template_renders_as_in_transformers(open_chat):
     """Blocks are trimmed, and what templates call is there."""
     assert open_chat(CHATML).text(TALK) == (
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nho<|im_end|>\n<|im_start|>assistant\n"
@@ -48,7 +60,7 @@ def test_a_template_renders_as_in_transformers():
     assert text == '<s>{"role": "user", "content": "<é>"}4TrueFalse'
 
 
-def test_templates_refuse_conversations():
+def test_templates_refuse_conversations(open_chat):
     chat = open_chat(
         "{% if messages[0].role == 'user' %}{{ raise_exception('no\\n' + 'users' * 99) }}{% endif %}ok"
     )
@@ -59,22 +71,71 @@ def test_templates_refuse_conversations():
     assert chat.text(TALK[1:]) == "ok"
 
 
-def test_what_templates_cannot_do():
-    for source, message in [
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
         ("{{ messages", "TemplateSyntaxError: unexpected end of template"),
+        ("{% for m in messages %}", "TemplateSyntaxError: Unexpected end of template"),
+        ("{{ 2 ** (10 ** 9) }}", "expected one that needs at most 2 seconds and 512 MiB"),
+    ],
+)
+def test_templates_that_cannot_be_compiled(source, message, monkeypatch):
+    with pytest.raises(ValueError, match="chat template") as raised:
+        Renderer(source)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ ''['__class__'] }}{{ cycler.__init__.__globals__ }}", "SecurityError"),
-        ("{% for a in range(10 ** 9) %}{% endfor %}", "OverflowError"),
+        ("{{ 'a' * n * 10 ** 9 }}", "MemoryError"),
+        ("{{ 'a'.ljust(n * 10 ** 10) }}", "MemoryError"),
+        ("{% for a in range(n * 10 ** 9) %}{% endfor %}", "OverflowError"),
         ("{{ missing.part }}", "UndefinedError"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ("{% include 'other' %}", "TypeError: no loader"),
-    ]:
+    ],
+)
+def test_what_templates_cannot_do(source, message):
+    renderer = Renderer(source + "{{ n }}")
+    try:
         with pytest.raises(ValueError, match=message):
-            open_chat(source).text([])
+            renderer.render({"messages": [], "n": 1})
+    finally:
+        renderer.close()
 
 
-def test_special_tokens(tmp_path):
+def test_a_rendering_without_end_is_ended_and_the_next_is_not():
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    source = f"{{% if n %}}{loop}{{% endif %}}ok"
+    renderer = Renderer(source)
+    try:
+        with pytest.raises(
+            ValueError, match=r"^the chat template was ended: expected one that needs at most 2"
+        ):
+            renderer.render({"n": 1})
+        assert renderer.render({"n": 0}) == "ok"
+    finally:
+        renderer.close()
+
+
+def test_threads_share_a_renderer():
+    renderer, found = Renderer("{{ n }}" * 1000), {}
+    threads = [
+        threading.Thread(target=lambda n=n: found.update({n: renderer.render({"n": n})})) for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    renderer.close()
+    assert found == {n: str(n) * 1000 for n in range(8)}
+
+
+def test_special_tokens(tmp_path, open_chat):
     """Those of the template are tokens; in a message their names are text."""
     tokenizer = load_tokenizer(specials(tmp_path))
     chat = open_chat(CHATML, tokenizer, eos_token="<|im_end|>")
@@ -94,7 +155,7 @@ def test_special_tokens(tmp_path):
     assert tokenizer.encode("<|im_end|>").tolist() != [end]
 
 
-def test_turns_that_the_file_does_not_mark_special(tmp_path):
+def test_turns_that_the_file_does_not_mark_special(tmp_path, open_chat):
     """The template's own tokens end turns all the same, but what it looks for in messages stays a token."""
     names = ("<|im_start|>", "<|im_end|>", "<think>")
     tokenizer = load_tokenizer(specials(tmp_path, ("<|endoftext|>",), (*names, "user", "    ")))
@@ -109,7 +170,7 @@ def test_turns_that_the_file_does_not_mark_special(tmp_path):
     assert tokenizer.encode("<|im_end|>").tolist() == [end], "text of this tokenizer, without a template"
 
 
-def test_names_of_pieces_in_messages():
+def test_names_of_pieces_in_messages(open_chat):
     """Where the model's vocabulary contains them."""
     for library, end in ((unigram(), "</s>"), (words(), "[SEP]"), (merges(special=False), "</s>")):
         tokenizer = FileTokenizer(library.to_str())
@@ -119,7 +180,7 @@ def test_names_of_pieces_in_messages():
         assert tokens[-1] == tokenizer.eot
 
 
-def test_a_text_without_special_tokens_is_read_as_a_document():
+def test_a_text_without_special_tokens_is_read_as_a_document(open_chat):
     chat = open_chat("{{ messages[0].content }}:", eos_token="</s>")
     assert chat.tokens(chat.text([{"role": "user", "content": "a"}])) == [256, *b"a:"]
     assert chat.stop_tokens == (256,)
@@ -144,16 +205,24 @@ def test_where_templates_are_found(tmp_path):
     assert ChatTemplate.read(write(tmp_path, template="file")).source == "file"
 
 
-def test_wrong_files(tmp_path):
-    for config, message in [
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
         ([], "expected a JSON object"),
         ({"chat_template": 3}, "chat_template = 3: expected a text, or a list"),
         ({"chat_template": [{"name": "a", "template": "b"}]}, 'expected one template called "default"'),
+        ({"chat_template": [{"name": [], "template": "a"}]}, 'expected one template called "default"'),
         ({"chat_template": ["a"]}, 'expected one template called "default"'),
-        ({"chat_template": "a" * (MAX_CHARACTERS + 1)}, "chat_template = '131073 characters': expected at"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            ChatTemplate.read(write(tmp_path, config))
+        (
+            {"chat_template": "a" * (MAX_CHARACTERS + 1)},
+            "chat_template = '131073 characters': expected at most",
+        ),
+    ],
+)
+def test_wrong_files(tmp_path, config, message):
+    with pytest.raises(ValueError, match=r"chat_template|JSON object") as raised:
+        ChatTemplate.read(write(tmp_path, config))
+    assert message in str(raised.value)
 
 
 def test_tokenizers_keep_what_lies_beside_them(tmp_path):
@@ -173,4 +242,4 @@ def test_tokenizers_keep_what_lies_beside_them(tmp_path):
 def test_without_jinja(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"^chat templates need jinja2: pip install 'based-jax\[chat\]'$"):
-        open_chat("a")
+        Renderer("a")

@@ -18,7 +18,8 @@ pytest.importorskip("jinja2", reason="needs jinja2: pip install 'based-jax[chat]
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}"
     "{{ m.role }}{{ ' ' + m.name if m.name }}: {{ m.content }}\n{% endfor %}"
-    "assistant:"
+    "{% if messages | length > 9 %}{% for a in range(99999) %}{% for b in range(99999) %}"
+    "{% endfor %}{% endfor %}{% endif %}assistant:"
 )
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi", "name": "Ann"}]
 PROMPT = "system: Be brief.\nuser Ann: Hi\nassistant:"
@@ -26,7 +27,9 @@ PROMPT = "system: Be brief.\nuser Ann: Hi\nassistant:"
 
 @pytest.fixture(scope="module")
 def chat():
-    return Chat(ChatTemplate(TEMPLATE, {}), ByteTokenizer())
+    made = Chat(ChatTemplate(TEMPLATE, {}), ByteTokenizer())
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +111,7 @@ def test_conversations_that_the_template_refuses(client):
     found = error(client, messages=[{"role": "robot", "content": ""}])
     assert found["param"] == "messages"
     assert found["message"] == "messages: the chat template failed (TemplateError: no robots)"
+    assert "was ended: expected one that needs" in error(client, messages=TALK * 5)["message"]
     assert client.chat(messages=TALK, max_tokens=2)["choices"]
 
 
@@ -189,3 +193,4 @@ def test_how_the_command_finds_the_template(tmp_path, caplog):
     chat = find_chat(tmp_path, ByteTokenizer())
     assert isinstance(chat, Chat)
     assert chat.text(TALK) == "Be brief."
+    chat.close()

@@ -7,21 +7,15 @@
 These are transformers' files, next to a model's weights. As in transformers, the names of special tokens in
 the rendered text are encoded as these tokens. In messages they are marked first and stay text, so that a
 message cannot end itself and start another.
-
-Jinja's sandbox keeps templates from Python's objects. It does not bound their time and memory: a template is
-a program by the author of the model, like its weights.
 """
 
-import contextlib
 import dataclasses
-import datetime
-import importlib.util
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from based_jax.data.chat.renderer import Renderer
 from based_jax.data.file_tokenizer import BREAK, FileTokenizer
 from based_jax.data.tokenizers import CONFIG_FILE, TEMPLATE_FILE, Tokenizer, special_names, stop_tokens
 from based_jax.files import read_json, read_text
@@ -86,10 +80,7 @@ class Chat:
         self._tokenizer, self._names = tokenizer, template.special_tokens
         self._special: Mapping[str, int] = getattr(tokenizer, "special_tokens", {})
         self._encode = getattr(tokenizer, "encode_special", tokenizer.encode)
-        if importlib.util.find_spec("jinja2") is None:
-            raise ImportError("chat templates need jinja2: pip install 'based-jax[chat]'")
-        with _failures():
-            self._template = _environment().from_string(template.source)
+        self._renderer = Renderer(template.source)
         end = self._special.get(self._names.get("eos_token", ""))
         self.stop_tokens = tuple(sorted({*ends, *(() if end is None else (end,))}))
         """tokens that end an answer: the tokenizer's, and the template's eos_token"""
@@ -101,11 +92,10 @@ class Chat:
             messages: objects with the strings "role" and "content", and other entries that the template uses.
 
         Raises:
-            ValueError: the template raises an error.
+            ValueError: see `Renderer.render`.
         """
         fixed = {"add_generation_prompt": True, "tools": None, "documents": None}
-        with _failures():
-            return self._template.render({"messages": self._broken(messages), **fixed, **self._names})
+        return self._renderer.render({"messages": self._broken(messages), **fixed, **self._names})
 
     def tokens(self, text: str) -> list[int]:
         """Encode a conversation's text.
@@ -116,6 +106,10 @@ class Chat:
         begins = bool(tokens) and tokens[0] in self._special.values()
         return tokens if begins else [self._tokenizer.eot, *tokens]
 
+    def close(self) -> None:
+        """End the rendering process."""
+        self._renderer.close()
+
     def _broken(self, value: Any) -> Any:
         """Return `value` with the names of special tokens in its strings marked as text."""
         if isinstance(value, str):
@@ -125,47 +119,6 @@ class Chat:
         if isinstance(value, Mapping):
             return {name: self._broken(part) for name, part in value.items()}
         return [self._broken(part) for part in value] if isinstance(value, Sequence) else value
-
-
-@contextlib.contextmanager
-def _failures() -> Iterator[None]:
-    """Turn whatever a template raises into a ValueError of one line."""
-    try:
-        yield
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"[:200]
-        shown = "".join(letter if letter.isprintable() else " " for letter in reason)
-        raise ValueError(f"the chat template failed ({shown})") from error
-
-
-def _environment() -> Any:
-    """Build Jinja's sandboxed environment as transformers does, so that templates render alike."""
-    from jinja2 import TemplateError, nodes
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """Accept ``{% generation %}``, which marks answers for training, and render its body unchanged."""
-
-        tags: ClassVar[set[str]] = {"generation"}
-
-        def parse(self, parser: Any) -> list[nodes.Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def raise_exception(message: object) -> None:
-        raise TemplateError(str(message))
-
-    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
-    made.filters["tojson"] = tojson
-    made.globals["raise_exception"] = raise_exception
-    made.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    return made
 
 
 def _one_of(value: Any, path: Path) -> str | None:
