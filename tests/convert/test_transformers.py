@@ -137,3 +137,19 @@ def test_convert(tmp_path, capsys):
     assert jax.tree.all(jax.tree.map(np.array_equal, params, restored))
     with pytest.raises(ValueError, match=r"qk_norm of layer 0 \(attention\) = True: expected False"):
         config_for_authors(model.config.replace(mlp_hidden=256))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kind", "sizes", "changes"),
+    [
+        (1_235_814_400, "llama", (2048, 8192, 16, 128256, 32, 8, 64), {"tie_word_embeddings": True}),
+        (7_241_732_096, "mistral", (4096, 14336, 32, 32000, 32, 8, 128), {}),
+        (494_032_768, "qwen2", (896, 4864, 24, 151936, 14, 2, None), {"tie_word_embeddings": True}),
+        (596_049_920, "qwen3", (1024, 3072, 28, 151936, 16, 8, 128), {"tie_word_embeddings": True}),
+    ],
+)
+def test_published_sizes(parameters, kind, sizes, changes):
+    """Parameters of Llama 3.2 1B, Mistral 7B, Qwen2.5 0.5B and Qwen3 0.6B, as the hub counts them."""
+    names = (*BASE, "num_key_value_heads", "head_dim")
+    config = {"model_type": kind, **dict(zip(names, sizes, strict=True)), **changes}
+    assert bj.param_count(model_config(config, {})) == parameters
