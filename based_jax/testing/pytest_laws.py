@@ -2,8 +2,8 @@
 
     pytest -p based_jax.testing.pytest_laws --recurrent-laws my_package.layers:adapter
 
-It is no entry point: an import of based_jax sets a flag of XLA (`based_jax.broken_fusions`), and an entry point
-would do so in the tests of every package of an environment.
+It is no entry point: that would import based_jax, which sets a flag of XLA (`based_jax.broken_fusions`), in
+the tests of every package of an environment.
 """
 
 import importlib

@@ -38,7 +38,7 @@ def test_a_report_has_a_line_for_each_law():
     head, holds, broken, unchecked = str(report).splitlines()
     assert head == "layer breaks packing"
     assert holds == "batch             holds        largest error 0.0e+00 of 20 inputs"
-    assert broken.startswith("packing           broken       documents of 1 + 1 tokens: ")
+    assert broken.startswith("packing           broken       1 + 1 tokens (documents): ")
     assert broken.endswith(" of the largest value in the outputs, row 1, token 1")
     assert unchecked.split(maxsplit=4)[2:] == ["not", "checked", "the layer does not support gradient"]
 
@@ -63,7 +63,7 @@ def test_a_call_that_raises_or_returns_nan_breaks_the_law():
 
     outcome = check_layer(Layer(in_eights, 2), ["batch"]).outcomes[0]
     assert outcome.error == math.inf
-    assert outcome.detail == "rows of 1 tokens: a call raised RuntimeError: whole chunks only"
+    assert outcome.detail == "1 tokens (each row): a call raised RuntimeError: whole chunks only"
     report = check_layer(Layer(lambda x: (x[:, :1], None), 2), ["batch"])
     assert "ValueError: shape of y = (" in str(report)
     report = check_layer(Layer(lambda x: (np.where(len(x) == 2, np.nan, x), None), 2), ["batch"])

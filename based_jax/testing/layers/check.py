@@ -111,7 +111,7 @@ def _outcome(layer: Layer, name: str, seed: int, examples: int) -> Outcome:
         if found.error > tolerance:
             sizes, found = _smallest(measure, sizes, law, tolerance)
             by = f"{found.error:.1e} of the largest value in the " if math.isfinite(found.error) else ""
-            detail = f"{law.names} of {' + '.join(map(str, sizes))} tokens: {by}{found.where}"
+            detail = f"{' + '.join(map(str, sizes))} tokens ({law.names}): {by}{found.where}"
             return Outcome(name, "broken", found.error, tried, sizes, detail)
     return Outcome(name, "holds", largest, len(inputs))
 

@@ -18,7 +18,7 @@ drift            one call == a call for each chunk, on 16,384 tokens (only if na
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,8 @@ ROWS = 2
 """of every batch: enough to see one row in another"""
 
 Sizes = tuple[int, ...]
+Run = Callable[..., np.ndarray]
+"""`Layer.outputs` or `Layer.gradients`"""
 
 
 class Difference(NamedTuple):
@@ -77,14 +79,10 @@ def normals(layer: Layer, length: int, draw: np.random.Generator) -> np.ndarray:
     return draw.normal(size=(ROWS, length, layer.width)).astype(np.float32)
 
 
-def outputs(layer: Layer, x: np.ndarray, dy: np.ndarray, **context: Any) -> np.ndarray:
-    return layer.call(x, **context)[0]
-
-
 def parts(layer: Layer, sizes: Sizes, draw: np.random.Generator) -> Iterator[Difference]:
     x = normals(layer, sum(sizes), draw)
     got, _ = layer.calls(x, sizes, layer.fresh(ROWS))
-    yield compare(got, layer.call(x)[0], "outputs of the calls")
+    yield compare(got, layer.call(x)[0], "outputs")
 
 
 def decoding(layer: Layer, sizes: Sizes, draw: np.random.Generator) -> Iterator[Difference]:
@@ -115,9 +113,7 @@ def batch(layer: Layer, sizes: Sizes, draw: np.random.Generator) -> Iterator[Dif
     yield compare(layer.call(x)[0], np.concatenate(alone), "outputs")
 
 
-def packing(
-    layer: Layer, sizes: Sizes, draw: np.random.Generator, run: Callable[..., np.ndarray]
-) -> Iterator[Difference]:
+def packing(layer: Layer, sizes: Sizes, draw: np.random.Generator, run: Run) -> Iterator[Difference]:
     """The second row has documents of the same sizes in the other order."""
     x, dy = (normals(layer, sum(sizes), draw) for _ in range(2))
     orders, want = (sizes, sizes[::-1]), np.zeros_like(x)
@@ -133,7 +129,7 @@ def padding(
     layer: Layer,
     sizes: Sizes,
     draw: np.random.Generator,
-    run: Callable[..., np.ndarray] = outputs,
+    run: Run = Layer.outputs,
     side: str = "both",
 ) -> Iterator[Difference]:
     """The first row has no padding. Padded outputs have no gradient, as in a masked loss."""
@@ -147,7 +143,7 @@ def padding(
     want[:1] = run(layer, x[:1], dy[:1])
     want[row, tokens] = run(layer, x[row, tokens], dy[row, tokens])
     got = run(layer, x, dy, mask=mask)
-    if run is not outputs:
+    if run is Layer.gradients:
         yield compare(got, want, run.__name__)
         return
     yield compare(np.where(mask[..., None], got, 0), want, run.__name__)
@@ -160,37 +156,33 @@ def padding(
         yield compare(layer.call(more, state)[0], np.concatenate(next_), "outputs of the next call")
 
 
-def gradients(layer: Layer, x: np.ndarray, dy: np.ndarray, **context: Any) -> np.ndarray:
-    return layer.backward(x, dy, **context)
-
-
 def gradient_padding(layer: Layer, sizes: Sizes, draw: np.random.Generator) -> Iterator[Difference]:
     """On the sides on which the layer supports padding."""
     side = next(side for side in ("both", "right", "left") if f"mask_{side}" in layer.supports)
     chosen = {"both": sizes, "right": sizes[1:], "left": sizes[:2]}[side]
-    return padding(layer, chosen, draw, gradients, side)
+    return padding(layer, chosen, draw, Layer.gradients, side)
 
 
 LAWS = {
     "split": Law(parts, "calls", (1, 1), 2, ("state",), True),
     "chunks": Law(parts, "calls", (1, 1), 5, ("state",), True),
-    "decoding": Law(decoding, "prefill, number of steps", (0, 1), 2, ("step",), True),
-    "packing": Law(partial(packing, run=outputs), "documents", (1, 1), 4, ("segment_ids",)),
+    "decoding": Law(decoding, "prefill, single steps", (0, 1), 2, ("step",), True),
+    "packing": Law(partial(packing, run=Layer.outputs), "documents", (1, 1), 4, ("segment_ids",)),
     "padding right": Law(partial(padding, side="right"), "real, padding", (1, 1), 2, ("mask_right",)),
     "padding left": Law(partial(padding, side="left"), "padding, real", (1, 1), 2, ("mask_left",)),
     "padding both": Law(padding, "padding, real, padding", (1, 1, 1), 3, ("mask_both",)),
     "causality": Law(causality, "unchanged, changed", (1, 1), 2, (), True),
     "rollback": Law(rollback, "prefix, continuation", (1, 1), 2, ("state|step",), True),
-    "batch": Law(batch, "rows", (1,), 1),
+    "batch": Law(batch, "each row", (1,), 1),
     "gradient padding": Law(
         gradient_padding,
-        "padding, real, padding",
+        "padding, real, padding, where supported",
         (1, 1, 1),
         3,
         ("gradient", "mask_right|mask_left|mask_both"),
     ),
     "gradient packing": Law(
-        partial(packing, run=gradients), "documents", (1, 1), 4, ("gradient", "segment_ids")
+        partial(packing, run=Layer.gradients), "documents", (1, 1), 4, ("gradient", "segment_ids")
     ),
     "drift": Law(parts, "calls", (1, 1), 16, ("state",), True),
 }

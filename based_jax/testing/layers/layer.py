@@ -79,7 +79,11 @@ class Layer:
             outputs.append(y)
         return np.concatenate(outputs, axis=1), state
 
-    def backward(self, x: np.ndarray, dy: np.ndarray, **context: Any) -> np.ndarray:
+    def outputs(self, x: np.ndarray, dy: np.ndarray, **context: Any) -> np.ndarray:
+        """Return the outputs without a state; dy is not used."""
+        return self.call(x, **context)[0]
+
+    def gradients(self, x: np.ndarray, dy: np.ndarray, **context: Any) -> np.ndarray:
         """Return the gradient of x; ValueError if it has another shape than x."""
         assert self.gradient is not None  # __post_init__ checked it
         return _like(x, "dx", self.gradient(x, dy, **context))
