@@ -197,8 +197,8 @@ def mixers() -> Iterator[Layer]:
             begins = segment_ids.diff(dim=1, prepend=segment_ids[:, :1] - 1) != 0
             positions = positions - torch.where(begins, positions, 0).cummax(1).values
         if state is not None:
-            griffin.conv1d_state, griffin.rg_lru.recurrent_states, seen = state
-            positions = positions + seen[:, None]
+            griffin.conv1d_state, griffin.rg_lru.recurrent_states, count = state
+            positions = positions + count[:, None]
         y, _ = griffin(x, positions, mask, use_cache=state is not None)
         state = (griffin.conv1d_state, griffin.rg_lru.recurrent_states, positions[:, -1] + 1)
         return y, state
@@ -239,7 +239,11 @@ def text(numbers: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in numbers["versions"].items())
     caption = f"Measured on {numbers['date']} with {versions}, on a CPU, in float32, with `tolerance=1e-4`:"
     return "\n".join(
-        [caption, "", *table(("layer", "laws that hold", "laws that it breaks"), rows, (0, 1, 2))]
+        [
+            *textwrap.wrap(caption, 120),
+            "",
+            *table(("layer", "laws that hold", "laws that it breaks"), rows, (0, 1, 2)),
+        ]
     )
 
 

@@ -67,12 +67,12 @@ class Layer:
         return self.init_state(rows)
 
     def call(self, x: np.ndarray, state: Any = None, **context: Any) -> tuple[np.ndarray, Any]:
-        """Return outputs and state of one call; ValueError if the outputs have another shape than x."""
+        """Return y (rows, length, width) and the state of a call; ValueError if y has another shape."""
         y, after = self.forward(x, **context, **({} if state is None else {"state": state}))
         return _like(x, "y", y), after
 
     def calls(self, x: np.ndarray, sizes: Collection[int], state: Any) -> tuple[np.ndarray, Any]:
-        """Return outputs and state of one call for each of the sizes, which sum to the length of x."""
+        """Return y (rows, length, width) and the state of a call for each of the sizes, whose sum is the length."""
         outputs = []
         for part in np.split(x, np.cumsum([*sizes])[:-1], axis=1):
             y, state = self.call(part, state)
@@ -80,11 +80,11 @@ class Layer:
         return np.concatenate(outputs, axis=1), state
 
     def outputs(self, x: np.ndarray, dy: np.ndarray, **context: Any) -> np.ndarray:
-        """Return the outputs without a state; dy is not used."""
+        """Return y (rows, length, width), without a state; dy is not used."""
         return self.call(x, **context)[0]
 
     def gradients(self, x: np.ndarray, dy: np.ndarray, **context: Any) -> np.ndarray:
-        """Return the gradient of x; ValueError if it has another shape than x."""
+        """Return dx (rows, length, width); ValueError if it has another shape."""
         assert self.gradient is not None  # __post_init__ checked it
         return _like(x, "dx", self.gradient(x, dy, **context))
 
