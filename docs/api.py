@@ -38,7 +38,7 @@ COMMAND_PACKAGES: dict[str, tuple[str, ...]] = {
         "based_jax.training.optimizer",
         "based_jax.training.low_rank",
         "based_jax.training.lm_config",
-        "based_jax.training.devices.sharding",
+        "based_jax.models.sharding",
     ),
     "evals": (
         "based_jax.evals",

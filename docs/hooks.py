@@ -46,7 +46,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links at where the site has the file."""
+    """Point links at where the site has the file, and keep pages about the papers out of the search."""
+    if page.file.src_uri.startswith((f"{OUTSIDE}/papers/", "options.md")):
+        page.meta["search"] = {"exclude": True}
     here = repository_path(page.file.src_uri)
 
     def moved(link: re.Match[str]) -> str:

@@ -322,7 +322,7 @@ def _read(path: Path) -> str:
 
 
 def _page(title: str, *parts: str) -> str:
-    return "\n\n".join([f"# {title}", "Written by `python docs/tables.py`.", *parts]) + "\n"
+    return "\n\n".join([f"# {title}", parts[0], "Written by `python docs/tables.py`.", *parts[1:]]) + "\n"
 
 
 def _paragraph(doc: str | None) -> str:

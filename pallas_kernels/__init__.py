@@ -25,6 +25,7 @@ from pallas_kernels.taylor_step import fastest as fastest_taylor_step
 from pallas_kernels.taylor_step import supports as supports_taylor_step
 from pallas_kernels.taylor_step import taylor_step
 from pallas_kernels.triton_launch import cannot_launch
+from pallas_kernels.tuning import was_faster
 from pallas_kernels.window_attention import MAX_LEFT as MAX_WINDOW_LEFT
 from pallas_kernels.window_attention import supports as supports_window_attention
 from pallas_kernels.window_attention import window_attention
@@ -64,6 +65,7 @@ __all__ = [
     "supports_window_step",
     "taylor_attention",
     "taylor_step",
+    "was_faster",
     "window_attention",
     "window_step",
 ]

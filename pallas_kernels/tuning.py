@@ -6,7 +6,7 @@ conditions hold (a number or a string: equal; a pair: lowest and highest) gives 
 "any" come last: the safe default, chosen from the compiler's register report. A row with ``"shared": BYTES``
 needs a GPU with that much shared memory per program; rows without it fit all GPUs (`devices.SMALLEST`), which
 `python -m benchmarks fit` checks with the compiler. A second table has the ops' fastest backends; `adopt`
-writes both from measurements.
+writes both from measurements, but for the backends of kernels that run in models alone.
 """
 
 import functools
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pallas_kernels
 from pallas_kernels import devices
+from pallas_kernels.launch import is_interpreted
 
 Variant = TypeVar("Variant")
 
@@ -33,8 +34,8 @@ def backends(op: str) -> list[dict[str, Any]]:
     return json.loads(path(op, "backends.json").read_text())
 
 
-def fastest(op: str, *, capability: str | None = None, **facts: int | str) -> str:
-    """Return the backend of the first row of `backends` that matches, or "pallas" if none was measured.
+def fastest(op: str, *, capability: str | None = None, unmeasured: str = "pallas", **facts: int | str) -> str:
+    """Return the backend of the first row of `backends` that matches, or `unmeasured` if there is none.
 
     Args:
         capability: compute capability of the GPU; None for that of the target GPU.
@@ -44,7 +45,12 @@ def fastest(op: str, *, capability: str | None = None, **facts: int | str) -> st
     for row in backends(op):
         if row["device"] == capability and all(_holds(w, facts[name]) for name, w in row["when"].items()):
             return row["backend"]
-    return "pallas"
+    return unmeasured
+
+
+def was_faster(op: str) -> bool:
+    """Return whether a kernel was measured to be faster than XLA on this family; True in the interpreter."""
+    return is_interpreted() or fastest(op, unmeasured="xla") == "pallas"
 
 
 def target() -> str:

@@ -222,6 +222,9 @@ def _read(
     **sampling: Any,
 ) -> tuple[Callable[[], Progress], Rules]:
     """Validate a call's arguments; return a function that reads the prompt, and the rules of sampling."""
+    what = "a LanguageModel and its variables; those of an nnx wrapper are `.module` and `.variables`"
+    if not isinstance(model, LanguageModel):
+        raise TypeError(f"model = {type(model).__name__}: expected {what}")
     config = model.config
     read = read_prompt(prompt, attention_mask, config.vocab_size, may_be_empty=prefix is not None)
     batch, length = read.tokens.shape

@@ -7,6 +7,7 @@ import jax
 from flax import linen as nn
 
 from based_jax.mixers.module import Module
+from based_jax.models.sharding import Rules, shardings_of
 from based_jax.typing import Params
 from based_jax.validate import expect
 
@@ -20,7 +21,7 @@ class Functional(NamedTuple):
     """(params, *inputs, **context) -> the module's outputs, ``(y, state)`` for mixers and models"""
 
 
-def functional(module: Module) -> Functional:
+def functional(module: Module, *, rules: Rules | None = None) -> Functional:
     """Return a mixer or model as two pure functions, ``init`` and ``apply``.
 
     Parameters are nested dicts of float32 arrays, ``{"params": {...}}``: a pytree for any optimizer or
@@ -28,10 +29,12 @@ def functional(module: Module) -> Functional:
 
     Args:
         module: a mixer, a language model or a classifier.
+        rules: for meshes with axes of other names: ``[("vocab", "model"), ("heads", "model"), ...]``.
 
     Returns:
         init: draws parameters from a key and the arguments of one call, of which only shapes and dtypes
-            matter; compiled.
+            matter; compiled. Within ``jax.set_mesh(mesh)`` they are created sharded by the library's rules
+            (`based_jax.models.sharding`) or by `rules`.
         apply: `module.apply`. `module.init_state`, also a pure function, makes states.
 
     Raises:
@@ -49,6 +52,14 @@ def functional(module: Module) -> Functional:
     expect(module.scope is None, "module", name, f"{expected} that is not bound to variables")
 
     def init(key: jax.Array, *example: Any, **context: Any) -> Params:
-        return nn.meta.unbox(jax.jit(module.init)(key, *example, **context))
+        def draw(key: jax.Array) -> Params:
+            return module.init(key, *example, **context)
+
+        mesh = jax.sharding.get_abstract_mesh()
+        placed = None
+        if not mesh.empty:
+            shardings = shardings_of(jax.eval_shape(draw, key), mesh, rules)
+            placed = jax.tree.map(lambda of: of.spec, shardings)
+        return jax.jit(lambda key: nn.meta.unbox(draw(key)), out_shardings=placed)(key)
 
     return Functional(init, module.apply)

@@ -12,7 +12,7 @@ from flax import linen as nn
 from flax import nnx
 
 from based_jax.mixers.module import Module
-from based_jax.training.devices.sharding import shardings_of
+from based_jax.models.sharding import Rules, shardings_of
 from based_jax.typing import Params, State
 from based_jax.validate import expect
 
@@ -83,16 +83,19 @@ class Wrapped(nnx.Module):
         return self.module.init_state(batch_size, max_length, dtype)
 
 
-def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: Any) -> Wrapped:
+def wrap(
+    module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, rules: Rules | None = None, **context: Any
+) -> Wrapped:
     """Wrap a mixer or model as an `nnx.Module` and initialise its parameters.
 
     Within ``jax.set_mesh(mesh)`` the parameters are created sharded by the library's rules
-    (`based_jax.training.devices.sharding`); they are replicated over mesh axes that the rules do not name.
+    (`based_jax.models.sharding`) or by `rules`, and replicated over mesh axes that the rules do not name.
 
     Args:
         module: a mixer, a language model or a classifier.
         rngs: for the initial values: its stream "params", or a key.
         example: arguments of one call, such as tokens (B, N); only shapes and dtypes matter.
+        rules: for meshes with axes of other names: ``[("vocab", "model"), ("heads", "model"), ...]``.
         context: further arguments of that call.
 
     Raises:
@@ -117,7 +120,7 @@ def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: A
     boxed = jax.eval_shape(init, key)
     # Not `get_mesh`, which raises within `nnx.eval_shape`, `nnx.jit` and `nnx.vmap` of a constructor.
     mesh = jax.sharding.get_abstract_mesh()
-    placed = None if mesh.empty else jax.tree.map(lambda of: of.spec, shardings_of(boxed, mesh))
+    placed = None if mesh.empty else jax.tree.map(lambda of: of.spec, shardings_of(boxed, mesh, rules))
     arrays = jax.jit(lambda key: nn.meta.unbox(init(key)), out_shardings=placed)(key)
     # On a mesh Flax shards the variables and, because of that, the moments that an optimizer makes of them
     # within `nnx.jit`. It raises where there is no mesh, and on a mesh with axes of several types.

@@ -2,17 +2,17 @@
 
 Ops on sequences share arguments, results and errors:
 
-    initial_state   continue from this state: from the op's `init_..._state` or an earlier call; None starts
-                    without tokens
-    return_state    return ``(y, state)``, the state after the last real token of each row, instead of y
-    segment_ids     (B, N) integers: a token sees its own segment only; a new segment begins where the id
-                    changes, and without ids a continued row stays in its segment
-    mask            (B, N) booleans, True for real tokens, each row padded on the right: masked tokens change
-                    neither the state nor outputs of others
-    chunk_size      tokens per chunk of "xla"; it affects the memory but not the result
-    implementation  "reference" (the definition), "xla" (runs anywhere), another of `implementations(op)`, or
-                    None for the best (`implementation_for`) on the platform that a program is traced for; a
-                    named one runs or raises
+- `initial_state`: continue from this state, from the op's `init_..._state` or an earlier call; None starts
+  without tokens.
+- `return_state`: return ``(y, state)``, the state after the last real token of each row, instead of y.
+- `segment_ids`: (B, N) integers. A token sees its own segment only; a new segment begins where the id changes,
+  and without ids a continued row stays in its segment.
+- `mask`: (B, N) booleans, True for real tokens, which are one run in each row. Masked tokens change neither
+  the state nor outputs of others.
+- `chunk_size`: tokens per chunk of "xla"; it affects the memory but not the result.
+- `implementation`: "reference" (the definition), "xla" (runs anywhere), another of `implementations(op)`, or
+  None for the best (`implementation_for`) on the platform that a program is traced for; a named one runs or
+  raises.
 
 Outputs have the dtype of the values (v, else x); sums and states are float32, or float64 for float64 inputs.
 An argument of the wrong shape, dtype or value raises TypeError or ValueError, which name it, its value and

@@ -110,7 +110,7 @@ def linear_recurrence(
     heads, value_size = v.shape[2:]
     expect_divisible("heads of v", heads, "heads of q and k", groups)
     channels = () if log_decay.ndim == 3 else (width,)
-    decay.expect_log_decay(log_decay, batch, length, (heads, *channels))
+    decay.expect_log_decay(log_decay, batch, length, (heads,), (heads, width))
     if bonus is not None:
         expect_array("bonus", bonus, (heads, width), "floating")
     expect_state(initial_state, kv=(batch, heads, width, value_size))

@@ -42,13 +42,15 @@ def add_rms_norm(
 ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"], Bool[Array, "B N"] | None]:
     """Add a branch and its bias, NaN at broken tokens, to the residual stream, and normalise the sum.
 
-    On a GPU one kernel does this and another computes the gradients, where XLA takes several passes.
+    On a GPU one kernel does this and another computes the gradients, where XLA takes several passes. Single
+    tokens, as in decoding, take the kernel on GPUs on which it was measured to be faster.
 
     Returns:
         The sum in stream's dtype, and its norm in `dtype`. With the kernels also which tokens are numbers
         (their sum of squares is finite); the norm of the others is then 0. Otherwise None.
     """
     is_fused = stream.ndim == 3 and branch.dtype == dtype and products.runs_kernels(stream)
+    is_fused = is_fused and (stream.shape[1] != 1 or pallas_kernels.was_faster("rms_norm"))
     if is_fused and pallas_kernels.supports_rms_norm(stream, branch) is None:
         return pallas_kernels.add_rms_norm(stream, branch, scale, broken, bias, eps=eps)
     if bias is not None:

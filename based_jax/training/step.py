@@ -14,12 +14,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
 from based_jax.models.language_model import LanguageModel
+from based_jax.models.sharding import batch_sharding, shardings_of
 from based_jax.ops import cross_entropy
 from based_jax.ops.core import sharding
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.training.bad_loss import guard_metrics, updates_made
 from based_jax.training.devices import hosts
-from based_jax.training.devices.sharding import batch_sharding, shardings_of
 from based_jax.typing import Array, Float, Int, Params
 
 Batch = Mapping[str, Any]

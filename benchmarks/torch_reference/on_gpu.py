@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from based_jax.command import one_line
 from based_jax.training.optimizer import OptimizerConfig
 from benchmarks.timing import calls_per_sample
 from benchmarks.torch_reference import taylor
@@ -159,7 +158,9 @@ def _measured(what: str, run: Callable[[], dict[str, Any]], **facts: Any) -> Non
     except ImportError as error:
         row = {"status": "skipped", "reason": f"torch and flash-linear-attention are needed ({error})"}
     except Exception as error:  # torch and Triton raise all kinds
-        row = {"status": "failed", "reason": one_line(error)[:500], "ours": False}
+        # Below its first line torch names the cause.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        row = {"status": "failed", "reason": reason[:500], "ours": False}
     print(json.dumps({"what": what, **row, **facts}), flush=True)
 
 

@@ -97,6 +97,13 @@ def test_error_names_the_argument(tiny):
             assert "\n" not in str(caught.value)
 
 
+def test_a_wrapped_model_is_refused_with_what_to_pass():
+    with pytest.raises(
+        TypeError, match=r"^model = str: expected a LanguageModel .*`.module` and `.variables`"
+    ):
+        generate("model", {}, GOOD)
+
+
 def test_stream_checks_its_chunk(tiny):
     model = tiny("C")
     with pytest.raises(ValueError, match=r"^chunk = 0: expected an integer, at least 1"):

@@ -1,6 +1,7 @@
 """What `implementation=None` picks on GPUs: the measured winners of their family, elsewhere the kernels."""
 
 import json
+import re
 from typing import Any
 
 import jax
@@ -8,6 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 from based_jax import ops
+from based_jax.ops.core.products import in_loop_over_tokens, row_products
+from based_jax.ops.norm import add_rms_norm
 from benchmarks.gpu import adopt, choices
 from pallas_kernels import lowering_for
 from pallas_kernels.taylor_attention import mosaic_support
@@ -36,6 +39,20 @@ def window_step(rows: int, *rotary_dim: int, slots: int = 64) -> str:
     x = _shape(rows, 16, 64)
     cache = jax.eval_shape(lambda: ops.init_kv_cache(rows, slots, 16, 64, 64, jnp.bfloat16))
     return ops.implementation_for("window_step", x, x, x, cache, *rotary_dim)
+
+
+def kernels_of(kind: str, length: int) -> set[str]:
+    """Kernels of a residual sum with its norm, and of a product with one row."""
+    x, stream, scale = _shape(1, length, 64), _shape(1, length, 64, dtype="float32"), _shape(64)
+
+    def run(x, stream, scale, weights):
+        with in_loop_over_tokens():
+            products = row_products(x[:, :1], weights)
+        return products, add_rms_norm(stream, x, scale, dtype=x.dtype)[:2]
+
+    with lowering_for(kind):
+        program = str(jax.make_jaxpr(run)(x, stream, scale, _shape(64, 64)))
+    return set(re.findall(r"name=(row_products|rms_norm_outputs)\b", program))
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +84,26 @@ def test_gradients_decide_where_both_directions_were_measured():
     assert {row["backend"] for row in rows} == {"mosaic"}
     assert [row["when"]["rows_and_heads"][0] for row in rows] == [64, 256]
     assert min(x.gain for x in found[-2:]) > 1.2
+
+
+ROW, NORM = "row_products", "rms_norm_outputs"
+
+
+@pytest.mark.parametrize("kind", [*HOPPER, *OTHERS])
+def test_single_tokens_take_the_kernels_where_these_won(kind):
+    assert kernels_of(kind, 1) == ({ROW, NORM} if kind in HOPPER else set())
+    assert kernels_of(kind, 2) == ({ROW, NORM} if kind in HOPPER else {NORM})
+
+
+def test_the_kernels_of_single_tokens_won():
+    path = adopt.CHECKOUT / "benchmarks/results/h100/decode_layers.json"
+    rows = json.loads(path.read_text())["rows"]
+    times = {(row["what"], row["batch"]): row["seconds"] for row in rows if "nine layers" in row["step"]}
+    gains = {key: time / times["kernels", key[1]] for key, time in times.items() if key[0] != "kernels"}
+    assert set(gains) == {(f"{what} by XLA", 1) for what in ("norms", "two rows", "norms and two rows")} | {
+        ("norms by XLA", batch) for batch in (8, 128)
+    }
+    assert min(gains.values()) >= choices.BACKEND_GAIN
 
 
 def test_what_was_not_measured_stays_with_the_kernels():

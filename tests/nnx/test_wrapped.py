@@ -12,6 +12,7 @@ from flax import nnx
 
 import based_jax as bj
 from based_jax.models import MixerSpec, ModelConfig
+from based_jax.models.sharding import shardings_of
 from tests.subprocesses import run_python
 
 CONFIG = ModelConfig(
@@ -135,8 +136,21 @@ def test_parameters_are_placed_on_the_mesh_in_force():
 
 
 def sharded() -> None:
-    """Of both kinds of axes: where parameters are, a training step, and generation."""
+    """Of both kinds of axes: where parameters are, a training step, and generation; and of other names."""
     alone = bj.nnx.wrap(MODEL, nnx.Rngs(0), TOKENS)
+    with jax.set_mesh(jax.make_mesh((4, 2), ("rows", "model"))):
+        rules = [("vocab", "model"), ("mlp", ("model", "rows"))]
+        wrapped = bj.nnx.wrap(MODEL, nnx.Rngs(0), TOKENS, rules=rules).variables
+        plain = bj.functional(MODEL, rules=rules).init(jax.random.key(0), TOKENS)
+        boxed = jax.eval_shape(MODEL.init, jax.random.key(0), TOKENS)
+        wanted = jax.tree.map(
+            lambda of: of.spec, shardings_of(boxed, jax.sharding.get_abstract_mesh(), rules)
+        )
+        assert wanted["params"]["embedding"] == jax.sharding.PartitionSpec("model", None)
+        for params in (wrapped, plain):
+            assert jax.tree.map(lambda leaf: leaf.sharding.spec, params) == wanted
+        with pytest.warns(UserWarning, match="mesh with axes rows, model: the rules name"):
+            bj.functional(MODEL).init(jax.random.key(0), TOKENS)
     for kind in (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit):
         mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(kind,) * 3)
         with jax.set_mesh(mesh):

@@ -9,8 +9,8 @@ from jax import lax
 
 from based_jax import mixers
 from based_jax.models import LanguageModel, presets
+from based_jax.models.sharding import RULES
 from based_jax.testing.laws import QUICKLY
-from based_jax.training.devices.sharding import RULES
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from based_jax.training.step import TrainState, make_train_step
 from tests.marks import slow_but

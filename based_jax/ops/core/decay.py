@@ -20,14 +20,19 @@ BLOCK = 16
 """Tokens per block: pairs in a block are computed channel by channel, other pairs by matmuls."""
 
 
-def expect_log_decay(log_decay: Array, batch: int, length: int, rest: tuple[int, ...]) -> None:
-    """Check log-gates of shape (B, N, *rest), whose first two axes may be 1.
+def expect_log_decay(log_decay: Array, batch: int, length: int, *rest: tuple[int, ...]) -> None:
+    """Check log-gates of shape (B, N, *one of `rest`), whose first two axes may be 1.
 
     Raises:
         TypeError, ValueError: wrong shape, or not floating.
     """
-    sizes = [1 if size == 1 else full for size, full in zip(log_decay.shape, (batch, length), strict=False)]
-    expect_array("log_decay", log_decay, (*sizes, *rest), "floating")
+    full = batch, length
+    sizes = [1 if size == 1 else most for size, most in zip(log_decay.shape, full, strict=False)]
+    own = next((each for each in rest if log_decay.shape == (*sizes, *each)), None)
+    if own is None and len(rest) > 1:
+        shapes = " or ".join(str((*full, *each)) for each in rest)
+        raise ValueError(f"log_decay has shape {log_decay.shape}: expected {shapes}; the first two may be 1")
+    expect_array("log_decay", log_decay, (*sizes, *(own or rest[0])), "floating")
 
 
 def since_start(log_decay: Float[Array, "... C K"], inclusive: bool = True) -> Float[Array, "... C K"]:

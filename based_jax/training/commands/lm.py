@@ -23,6 +23,7 @@ from based_jax.data.packed import TokenStream
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.tokenizers import save_chat_files
 from based_jax.models import LanguageModel, ModelConfig
+from based_jax.models.sharding import BATCH_AXES
 from based_jax.phases import phase
 from based_jax.profile import model_flops
 from based_jax.training.bad_loss import guard
@@ -31,7 +32,7 @@ from based_jax.training.devices import hosts
 from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.devices.layout import layout_table
-from based_jax.training.devices.sharding import BATCH_AXES, parse_mesh
+from based_jax.training.devices.sharding import parse_mesh
 from based_jax.training.devices.utilization import Utilization, peak_tflops
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_card import run_card
