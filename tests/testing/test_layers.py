@@ -10,6 +10,7 @@ import pytest
 
 from based_jax import mixers
 from based_jax.testing.layers import FEATURES, LAWS, Layer, check, check_layer, of_mixer
+from based_jax.testing.pytest_laws import load
 from tests.testing import toys
 
 ALL = [law for law in LAWS if law != "drift"]
@@ -150,10 +151,10 @@ def test_plugin(tmp_path):
     assert run_plugin(tmp_path, "tests.testing.toys:recurrence")[0] == pytest.ExitCode.OK
 
 
-def test_plugin_names_what_is_no_layer(tmp_path, capsys):
+def test_plugin_names_what_is_no_layer(tmp_path):
     for name in ("tests.testing.toys", "no_such_module:x", "tests.testing.toys:WIDTH"):
-        assert run_plugin(tmp_path, name)[0] == pytest.ExitCode.USAGE_ERROR
-        assert f"--recurrent-laws = '{name}': expected" in capsys.readouterr().err
+        with pytest.raises(pytest.UsageError, match=f"--recurrent-laws = '{name}': expected"):
+            load(name, str(tmp_path))
 
 
 @pytest.mark.slow

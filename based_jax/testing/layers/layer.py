@@ -72,7 +72,7 @@ class Layer:
         return _like(x, "y", y), after
 
     def calls(self, x: np.ndarray, sizes: Collection[int], state: Any) -> tuple[np.ndarray, Any]:
-        """Return y (rows, length, width) and the state of a call for each of the sizes, whose sum is the length."""
+        """Return y (rows, length, width) and the state of a call for each of the sizes."""
         outputs = []
         for part in np.split(x, np.cumsum([*sizes])[:-1], axis=1):
             y, state = self.call(part, state)
