@@ -81,7 +81,7 @@ def run_console(capsys, monkeypatch, *words):
 def test_the_console_command_runs_every_command():
     known = command_list.console_commands(ROOT / "based_jax")
     names = ["convert", "export", "generate", "profile", "serve"]
-    names += [f"train {name}" for name in ("lm", "mqar", "synthetic", "classify", "demo", "replay")]
+    names += [f"train {name}" for name in ("lm", "mqar", "synthetic", "classify", "demo")]
     names += [f"eval {name}" for name in ("perplexity", "recall", "lm-eval")]
     names += [f"experiments {name}" for name in ("mqar-tradeoff", "mqar-pairs", "tasks")]
     assert set(names) <= set(known)

@@ -44,8 +44,6 @@ class Options:
     """most tokens that one call makes"""
     dtype: Literal["float32", "bfloat16"] | None = None
     """dtype of the computation; None is the checkpoint's"""
-    weights: Literal["beside", "inside"] = "beside"
-    """beside: in a safetensors file next to the programs; inside: as constants in each of them"""
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
     instead of the checkpoint's own"""

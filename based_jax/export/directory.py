@@ -2,7 +2,7 @@
 
 manifest.json          inputs and outputs of the programs, the versions that wrote them, checksums
 init.jaxexport, prefill.jaxexport, decode.jaxexport, extend.jaxexport
-weights.safetensors    by parameter name; absent if the programs contain them
+weights.safetensors    by parameter name
 tokenizer.json         absent without a tokenizer
 run.py                 a copy of `runner.py`, which uses nothing of this library
 """
@@ -71,25 +71,22 @@ def export_model(
     target.mkdir(parents=True, exist_ok=True)
     # Write the manifest last: an interrupted export leaves a directory that is refused.
     (target / runner.MANIFEST).unlink(missing_ok=True)
-    entries, weights, text = {}, None, None
+    entries, text = {}, None
     for name, exported in programs.exported.items():
         path = target / f"{name}.jaxexport"
         with whole_file(path) as file:
             file.write(exported.serialize())
         arguments, results = programs.signatures[name]
         entries[name] = {**_entry(path), "arguments": list(arguments), "results": list(results)}
-    for name in (WEIGHTS, TOKENIZER):
-        (target / name).unlink(missing_ok=True)
-    if programs.params:
-        write_safetensors(target / WEIGHTS, programs.params)
-        weights = _entry(target / WEIGHTS)
+    (target / TOKENIZER).unlink(missing_ok=True)
+    write_safetensors(target / WEIGHTS, programs.params)
     if tokenizer is not None:
         save = tokenizer.save_prepared if isinstance(tokenizer, FileTokenizer) else tokenizer.save
         save(target)
         stops = list(stop_tokens(tokenizer))
         text = {**_entry(target / TOKENIZER), "eot": tokenizer.eot, "stop_tokens": stops}
     shutil.copyfile(runner.__file__, target / RUNNER)
-    files = {"programs": entries, "weights": weights, "tokenizer": text}
+    files = {"programs": entries, "weights": _entry(target / WEIGHTS), "tokenizer": text}
     manifest = _manifest(model, plan, programs) | files
     manifest["sha256"] = runner.digest(manifest)
     with whole_file(target / runner.MANIFEST) as file:

@@ -6,7 +6,6 @@ from based_jax.validate import expect, expect_choice, expect_integer
 
 PLATFORMS = ("cpu", "cuda")
 KERNELS = ("xla", "pallas")
-WEIGHTS = ("beside", "inside")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +24,6 @@ class Plan:
     """C, number of tokens per row that one call of `prefill` reads"""
     decode_chunk: int = 16
     """K, most tokens per row that one call of `extend` makes"""
-    weights: str = "beside"
-    """"beside" the programs, as an argument, or "inside" each of them, as constants"""
 
     def __post_init__(self) -> None:
         expect(bool(self.platforms), "platforms", self.platforms, "at least one of cpu, cuda")
@@ -34,7 +31,6 @@ class Plan:
             expect_choice("platforms", platform, PLATFORMS)
         expect(len(set(self.platforms)) == len(self.platforms), "platforms", self.platforms, "each once")
         expect_choice("kernels", self.kernels, KERNELS)
-        expect_choice("weights", self.weights, WEIGHTS)
         for name in ("max_length", "prefill_chunk", "decode_chunk"):
             expect_integer(name, getattr(self, name), 1)
         if self.batch_size is not None:

@@ -33,8 +33,6 @@ KEY_KIND = "threefry2x32"  # kind of the random keys that `extend` takes as inte
 
 KERNEL_CALL = "__gpu$xla.gpu.triton"  # the custom call that holds a Pallas kernel as Triton IR
 
-_MOST_INSIDE = 1 << 31  # largest size in bytes of a flatbuffer, the format of serialized programs
-
 
 class Programs(NamedTuple):
     """The programs, and their arguments and results."""
@@ -46,7 +44,7 @@ class Programs(NamedTuple):
     values: dict[str, Any]
     """name of an argument or result -> shape and dtype, or a dict of them by name"""
     params: dict[str, Array]
-    """the weights by name, each of its shape in the model; empty if they are inside"""
+    """the weights by name, each of its shape in the model"""
     limit: int | None
     """most tokens of a row, prompt included; None for no limit"""
 
@@ -57,25 +55,20 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     The mixers must be able to continue from a state; the programs take the dtypes of `params`.
 
     Raises:
-        ValueError: a model that computes in float64; weights of 2 GiB or more inside; kernels that no layer
-            of the model uses; an operation that cannot be exported.
+        ValueError: a model that computes in float64; kernels that no layer of the model uses; an operation
+            that cannot be exported.
     """
     plan = plan or Plan()
     expect_choice("dtype", model.config.dtype, DTYPES)
     weights = {name: jnp.asarray(leaf) for name, leaf in flatten(nn.meta.unbox(params)["params"]).items()}
-    size = sum(leaf.nbytes for leaf in weights.values())
-    fits = plan.weights == "beside" or size < _MOST_INSIDE
-    expect(fits, "weights", "inside", f"beside, for {size:,} bytes")
-    inside = weights if plan.weights == "inside" else {}
-    outside = {} if inside else weights
-    functions = _Functions(model, plan, inside)
+    functions = _Functions(model, plan)
     checks = [export.DisabledSafetyCheck.custom_call(KERNEL_CALL)] if plan.kernels == "pallas" else []
     exported = {}
     # Ops traced inside select the plan's kernels, whatever this machine has.
     choosing = lowering_for() if plan.kernels == "pallas" else jax.default_device("cpu")
     try:
         with choosing:
-            values = _values(functions, outside)
+            values = _values(functions, weights)
             for name, (arguments, _) in SIGNATURES.items():
                 function = jax.jit(getattr(functions, name))
                 make = export.export(function, platforms=plan.platforms, disabled_checks=checks)
@@ -91,7 +84,7 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     if plan.kernels == "pallas":
         used = any(KERNEL_CALL.encode() in made.mlir_module_serialized for made in exported.values())
         expect(used, "kernels", "pallas", "xla, as no layer of this model uses one")
-    return Programs(exported, SIGNATURES, values, outside, token_limit(model, plan.max_length))
+    return Programs(exported, SIGNATURES, values, weights, token_limit(model, plan.max_length))
 
 
 # program -> names of its arguments and of its results
@@ -110,8 +103,8 @@ _FLOATS = ("temperature", "top_p", "min_p", "repetition", "presence", "frequency
 
 
 class _Functions:
-    def __init__(self, model: LanguageModel, plan: Plan, inside: Mapping[str, Array]) -> None:
-        self.model, self.plan, self.inside = model, plan, inside
+    def __init__(self, model: LanguageModel, plan: Plan) -> None:
+        self.model, self.plan = model, plan
         leaves, self._tree = jax.tree_util.tree_flatten_with_path(
             jax.eval_shape(lambda: model.init_state(1, plan.max_length))
         )
@@ -187,7 +180,7 @@ class _Functions:
         return lax.fori_loop(0, count, body, (counts, (made, logits, state)))[1]
 
     def _variables(self, params: Mapping[str, Array]) -> Params:
-        return {"params": traverse_util.unflatten_dict(dict(self.inside or params), sep="/")}
+        return {"params": traverse_util.unflatten_dict(dict(params), sep="/")}
 
     def _flat(self, state: State) -> FlatState:
         return dict(zip(self._names, jax.tree.leaves(state), strict=True))

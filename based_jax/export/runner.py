@@ -37,7 +37,7 @@ from safetensors import SafetensorError
 from safetensors.flax import load_file
 
 FORMAT = "based_jax programs"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 PROGRAMS = ("init", "prefill", "decode", "extend")
 
@@ -93,11 +93,6 @@ class Sampling:
             good = _is_whole(token) and 0 <= token <= _INT32_MAX and _is_number(value) and abs(value) <= 100
             _expect(good, "logit_bias", {token: value}, "tokens and numbers from -100 to 100")
 
-    @property
-    def penalises(self) -> bool:
-        """Whether the counts of the tokens in the text are needed."""
-        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
-
     def arrays(self, rows: int, key_kind: str) -> dict[str, np.ndarray]:
         """Return the settings as arrays for the program, the same for all rows except for the keys."""
         key = jax.random.key(self.seed, impl=key_kind)
@@ -118,7 +113,7 @@ class Exported:
 
     Attributes:
         manifest: the directory's description of itself.
-        params: the weights by name; empty if they are inside the programs.
+        params: the weights by name.
     """
 
     def __init__(
@@ -167,7 +162,7 @@ class Exported:
             name: _deserialize(_checked(folder, entry), manifest)
             for name, entry in manifest["programs"].items()
         }
-        text = manifest.get("tokenizer")
+        text = manifest["tokenizer"]
         weights = _read_weights(folder, manifest)
         return cls(manifest, programs, weights, None if text is None else _checked(folder, text))
 
@@ -255,7 +250,7 @@ class Exported:
             raise ValueError("no tokenizer was exported: give tokens, or export again with --tokenizer")
         encode, decode = read_tokenizer(self._tokenizer)
         eot = self.manifest["tokenizer"]["eot"]
-        stops = self.manifest["tokenizer"].get("stop_tokens", [eot])
+        stops = self.manifest["tokenizer"]["stop_tokens"]
         rows = [[eot, *encode(prompt)] for prompt in prompts]
         begins = [len(decode(row)) for row in rows]  # the first word of a text is decoded without its space
         made = [""] * len(rows)
@@ -278,11 +273,6 @@ class Exported:
         self._check(prompts, new, stops)
         rows, size = self.manifest["batch_size"] or len(prompts), self.manifest["vocab_size"]
         settings = sampling.arrays(rows, self.manifest["key_kind"])
-        known = self.manifest["values"]["sampling"]
-        fits = "repetition" in known or not sampling.penalises
-        _expect(fits, "repetition_penalty", sampling.repetition_penalty, "1 with this export: it has none")
-        fits = "bias_tokens" in known or not sampling.logit_bias
-        _expect(fits, "logit_bias", dict(sampling.logit_bias), "none with this export: it has no biases")
         most = max(sampling.logit_bias, default=0)
         _expect(most < size, "logit_bias", most, f"tokens in [0, {size})")
         logits, state = self._read_prompts(prompts, rows)
@@ -299,7 +289,6 @@ class Exported:
                 "prompt_counts": counts[0],
                 "made_counts": counts[1].copy(),  # copied, as it changes while the device may still read it
             }
-            values = {name: values[name] for name in known}
             tokens, logits, state = self._extend(
                 self.params, state, logits, values, active.copy(), np.int32(count)
             )
@@ -488,31 +477,27 @@ def _check_entries(path: Path, manifest: Mapping[str, Any]) -> None:
     platforms, values, programs = entry("platforms"), entry("values"), entry("programs")
     good = isinstance(platforms, list) and all(isinstance(name, str) for name in platforms)
     check(good, "platforms", platforms, "a list of names")
-    names = ("params", "state", "sampling")
-    good = isinstance(values, dict) and all(isinstance(values.get(name), dict) for name in names)
-    check(good, "values", values, "the objects params, state and sampling")
+    good = isinstance(values, dict) and isinstance(values.get("params"), dict)
+    check(good, "values", values, "the object params")
     good = isinstance(programs, dict) and set(programs) == set(PROGRAMS)
     check(good, "programs", programs, f"{', '.join(PROGRAMS)}")
-    others = {"weights": entry("weights"), "tokenizer": manifest.get("tokenizer")}
-    files = {**programs, **{name: file for name, file in others.items() if file is not None}}
+    text = entry("tokenizer")
+    files = {**programs, "weights": entry("weights"), **({} if text is None else {"tokenizer": text})}
     for name, file in files.items():
         good = isinstance(file, dict) and all(isinstance(file.get(key), str) for key in ("file", "sha256"))
         check(good, name, file, 'an object with the texts "file" and "sha256"')
         plain = Path(file["file"]).name == file["file"]
         check(plain, name, file["file"], "a file's name without a directory")
-    if (text := others["tokenizer"]) is not None:
-        stops = text.get("stop_tokens", [])
+    if text is not None:
+        stops = text.get("stop_tokens")
         tokens: list[Any] = [text.get("eot"), *stops] if isinstance(stops, list) else [None]
         good = all(_is_whole(token) and 0 <= token < manifest["vocab_size"] for token in tokens)
         check(good, "tokenizer", text, '"eot", a token of the vocabulary, and "stop_tokens", a list of those')
 
 
 def _read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the weights by name; empty if they are inside the programs."""
-    entry, expected = manifest["weights"], manifest["values"]["params"]
-    if entry is None:
-        return {}
-    path = _checked(folder, entry)
+    """Read the weights by name."""
+    path, expected = _checked(folder, manifest["weights"]), manifest["values"]["params"]
     try:
         weights = load_file(str(path))
     except SafetensorError as error:

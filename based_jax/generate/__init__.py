@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from based_jax.generate.engine.snapshot import load_snapshot as load_snapshot
     from based_jax.generate.engine.snapshot import save_snapshot as save_snapshot
     from based_jax.generate.engine.snapshot import snapshot as snapshot
-    from based_jax.generate.speculative import Speculation as Speculation
-    from based_jax.generate.speculative import early_exit as early_exit
-    from based_jax.generate.speculative import speculate as speculate
     from based_jax.generate.weights import decoding_weights as decoding_weights
 
 __getattr__, __dir__ = on_first_use(
@@ -36,7 +33,6 @@ __getattr__, __dir__ = on_first_use(
         "engine.prefix_cache": ("PrefixCache",),
         "engine.request": ("Completion", "Event", "Full", "Request", "Stats", "TokenLogprob"),
         "engine.snapshot": ("Snapshot", "load_snapshot", "save_snapshot", "snapshot"),
-        "speculative": ("Speculation", "early_exit", "speculate"),
         "weights": ("decoding_weights",),
     },
 )

@@ -200,13 +200,8 @@ class Counts(NamedTuple):
 
     def add(self, token: Int[Array, " B"], active: Bool[Array, " B"] | None = None) -> "Counts":
         """Add one token per row; only to the `active` rows, if given."""
-        active = jnp.ones(token.shape, bool) if active is None else active
-        return self.add_rows(token[:, None], active[:, None])
-
-    def add_rows(self, tokens: Int[Array, "B N"], real: Bool[Array, "B N"]) -> "Counts":
-        """Add several tokens per row, those where `real` is True."""
-        rows = jnp.arange(tokens.shape[0])[:, None]
-        return self._replace(output=self.output.at[rows, tokens].add(real.astype(jnp.int32)))
+        real = 1 if active is None else active.astype(jnp.int32)
+        return self._replace(output=self.output.at[jnp.arange(token.shape[0]), token].add(real))
 
 
 class Choice(NamedTuple):

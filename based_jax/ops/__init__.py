@@ -5,8 +5,8 @@ Ops on sequences share arguments, results and errors:
 - `initial_state`: continue from this state, from the op's `init_..._state` or an earlier call; None starts
   without tokens.
 - `return_state`: return ``(y, state)``, the state after the last real token of each row, instead of y.
-- `segment_ids`: (B, N) integers. A token sees its own segment only; a new segment begins where the id changes,
-  and without ids a continued row stays in its segment.
+- `segment_ids`: (B, N) integers. A token sees its own segment only; a new segment begins where the id
+  changes, and without ids a continued row stays in its segment.
 - `mask`: (B, N) booleans, True for real tokens, which are one run in each row. Masked tokens change neither
   the state nor outputs of others.
 - `chunk_size`: tokens per chunk of "xla"; it affects the memory but not the result.

@@ -67,8 +67,8 @@ class Answering:
 
         def choices() -> list[dict[str, Any]]:
             return [
-                self._style.choice(index, Chunk(texts[number], shown[number], self._answers[number].finish))
-                for index, number in enumerate(self._best())
+                self._style.choice(number, Chunk(texts[number], shown[number], answer.finish))
+                for number, answer in enumerate(self._answers)
             ]
 
         made = await self._run(sum(map(len, shown)), choices)
@@ -89,16 +89,6 @@ class Answering:
         if self._wanted.include_usage:
             yield _event({**head, "choices": [], "usage": self._usage()})
         yield b"data: [DONE]\n\n"
-
-    def _best(self) -> list[int]:
-        """Return the indices of the answers to return, prompt by prompt: all, or the most likely first."""
-        made, wanted, best = self._wanted.candidates, self._wanted.n, []
-        for begin in range(0, len(self._answers), made):
-            own = list(range(begin, begin + made))
-            if made > wanted:
-                own.sort(key=lambda number: -self._answers[number].mean_logprob)
-            best += own[:wanted]
-        return best
 
     async def _chunks(self) -> AsyncIterator[tuple[int, Chunk]]:
         left = len(self._answers)
@@ -132,7 +122,7 @@ class Answering:
             raise Refusal(504, message, code="timeout") from None
 
     def _usage(self) -> dict[str, int]:
-        read = sum(len(request.prompt) for request in self.job.requests[:: self._wanted.candidates])
+        read = sum(len(request.prompt) for request in self.job.requests[:: self._wanted.n])
         made = sum(answer.tokens for answer in self._answers)
         return {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}
 

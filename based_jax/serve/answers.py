@@ -53,14 +53,8 @@ class Answer:
         self._decoded = 0  # characters, those after a stop text included
         self._sent = 0
         self._held: list[tuple[int, TokenLogprob]] = []
-        self._logprobs: list[float] = []
         self.tokens = 0  # number made, without the separator
         self.finish: str | None = None  # why it ended; None while it runs
-
-    @property
-    def mean_logprob(self) -> float:
-        """Mean over the tokens made, a separator at the end included; -inf if none was made."""
-        return math.fsum(self._logprobs) / len(self._logprobs) if self._logprobs else -math.inf
 
     def feed(self, event: Event) -> Chunk:
         """Return the chunk that an event adds; events after the end add nothing."""
@@ -77,21 +71,17 @@ class Answer:
                 # Text held back as part of a character may turn out not to be: then it is not the token's.
                 known = decoded.lstrip(_UNDECODABLE)
                 begin += len(decoded) - len(known) if known else 0
-                self._hold(begin, event.logprobs[index])
+                self._held.append((begin, event.logprobs[index]))
             if self._stop.found:
                 break
         if event.finish is not None and not self._stop.found:
             text += self._read(self._decoder.flush()) + self._stop.flush()
             if event.end is not None:
-                self._hold(self._decoded, event.end)
+                self._held.append((self._decoded, event.end))
         self.finish = "stop" if self._stop.found else event.finish
         self._sent += len(text)
         text, self._echo = self._echo.text + text, Echo("", ())
         return Chunk(text, first + self._release(), self.finish)
-
-    def _hold(self, begin: int, item: TokenLogprob) -> None:
-        self._held.append((begin, item))
-        self._logprobs.append(item.logprob)
 
     def _read(self, decoded: str) -> str:
         self._decoded += len(decoded)

@@ -78,7 +78,7 @@ class ChatRequest(SharedFields, kw_only=True):
         """Return the engine's requests, `n` of the same prompt."""
         asked = self.max_completion_tokens or self.max_tokens
         least = asked or 1
-        expect_served("n", self.n, 1, least, limits)
+        expect_served(self.n, 1, least, limits)
         sampler = self.sampler(vocab_size)
         messages, most = [message.texts() for message in self.messages], limits.length * MAX_CHARACTERS
         given = sum(len(text) for message in messages for text in message.values())

@@ -8,18 +8,13 @@ from based_jax.data.tokenizers import Tokenizer, complete_text, stop_tokens
 from based_jax.generate.engine.request import Request
 from based_jax.serve.answers import Echo
 from based_jax.serve.body import decode, refuse, shorten
-from based_jax.serve.fields import (
-    MAX_CHARACTERS,
-    Count,
-    SharedFields,
-    Token,
-    TopTokens,
-    expect_served,
-    expect_short,
-)
+from based_jax.serve.fields import MAX_CHARACTERS, SharedFields, Token, TopTokens, expect_served, expect_short
 from based_jax.serve.limits import Limits
 
-_REFUSED = {"suffix": "the model has not learned to fill in what is missing before a suffix"}
+_REFUSED = {
+    "suffix": "the model has not learned to fill in what is missing before a suffix",
+    "best_of": "take the best of n answers by their logprobs",
+}
 _PROMPT = "prompt: expected a text, a list of texts, a list of tokens, or a list of those"
 
 Row = Annotated[tuple[Token, ...], Meta(min_length=1)]
@@ -31,26 +26,13 @@ class CompletionRequest(SharedFields, kw_only=True):
 
     prompt: str | Annotated[list[str | Token | Row], Meta(min_length=1)] = ""
     max_tokens: Token = 16
-    best_of: Count | None = None
     logprobs: TopTokens | None = None
     echo: bool = False
 
     @classmethod
     def read(cls, body: bytes) -> "CompletionRequest":
         """Read JSON; a Refusal (status 400) names the field that is wrong."""
-        return decode(body, cls, _REFUSED, {"suffix": (b'""',)})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.candidates < self.n:
-            refuse("best_of", f"best_of = {self.best_of}: expected at least n = {shorten(self.n)}")
-        if self.stream and self.candidates > self.n:
-            given = f"best_of = {shorten(self.best_of)}"
-            refuse("best_of", f"{given}: expected n with stream, as the best is known at the end only")
-
-    @property
-    def candidates(self) -> int:
-        return self.n if self.best_of is None else self.best_of
+        return decode(body, cls, _REFUSED, {"suffix": (b'""',), "best_of": (b"1",)})
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
@@ -63,14 +45,12 @@ class CompletionRequest(SharedFields, kw_only=True):
         return (tuple(self.prompt),) if kinds == {int} else tuple(self.prompt)  # pyright: ignore[reportReturnType]
 
     def requests(self, tokenizer: Tokenizer, vocab_size: int, limits: Limits) -> list[Request]:
-        """Return the engine's requests: `candidates` for each prompt, in order.
+        """Return the engine's requests: `n` for each prompt, in order.
 
         A text is read after the tokenizer's separator, like every document in training; tokens are read as
         they are. A prompt that is too long or has invalid tokens is refused.
         """
-        name = "n" if self.candidates == self.n else "best_of"
-        expect_served(name, self.candidates, len(self.prompts), self.max_tokens, limits)
-        logprobs = 0 if self.logprobs is None and self.candidates > self.n else self.logprobs
+        expect_served(self.n, len(self.prompts), self.max_tokens, limits)
         sampler, made = self.sampler(vocab_size), []
         for prompt in self.prompts:
             most = limits.length * (MAX_CHARACTERS if isinstance(prompt, str) else 1)
@@ -84,7 +64,7 @@ class CompletionRequest(SharedFields, kw_only=True):
                 self.max_tokens,
                 sampler,
                 stop_tokens=stop_tokens(tokenizer),
-                logprobs=logprobs,
+                logprobs=self.logprobs,
                 prompt_logprobs=self.echo and self.logprobs is not None,
             )
             made += self.copies(request)
@@ -93,7 +73,7 @@ class CompletionRequest(SharedFields, kw_only=True):
     def echoed(self, number: int, request: Request, tokenizer: Tokenizer) -> Echo | None:
         if not self.echo:
             return None
-        prompt = self.prompts[number // self.candidates]
+        prompt = self.prompts[number // self.n]
         text = prompt if isinstance(prompt, str) else complete_text(tokenizer, prompt)
         return Echo(text, request.prompt, request.prompt_logprobs)
 

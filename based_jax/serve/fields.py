@@ -64,11 +64,6 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             refuse("stream_options", "stream_options: expected only with stream = true")
 
     @property
-    def candidates(self) -> int:
-        """Number of answers that are generated per prompt."""
-        return self.n
-
-    @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
@@ -93,18 +88,13 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def copies(self, request: Request) -> list[Request]:
         """Return a prompt's requests: answer i is sampled with seed + i."""
-        return [dataclasses.replace(request, seed=(self.seed + i) % 2**32) for i in range(self.candidates)]
+        return [dataclasses.replace(request, seed=(self.seed + i) % 2**32) for i in range(self.n)]
 
 
-def expect_served(name: str, count: int, prompts: int, max_tokens: int, limits: Limits) -> None:
-    """Refuse more answers to one request, or more tokens of one, than the server makes.
-
-    Args:
-        name: the field with the number of answers per prompt.
-    """
-    if prompts * count > limits.choices:
-        given = f"{prompts} prompts times {name} = {shorten(count)}"
-        refuse(name, f"{given}: at most {limits.choices} answers")
+def expect_served(n: int, prompts: int, max_tokens: int, limits: Limits) -> None:
+    """Refuse more answers to one request, or more tokens of one, than the server makes."""
+    if prompts * n > limits.choices:
+        refuse("n", f"{prompts} prompts times n = {shorten(n)}: at most {limits.choices} answers")
     if max_tokens > limits.max_tokens:
         given = f"max_tokens = {shorten(max_tokens)}"
         refuse("max_tokens", f"{given}: expected at most {limits.max_tokens}")

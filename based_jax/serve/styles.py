@@ -1,29 +1,13 @@
 """Format answers for clients: as texts (completions) or as messages (chat completions)."""
 
-from typing import Any, Protocol
+from typing import Any
 
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.serve.answers import Chunk, chat_logprobs_object, logprobs_object
 
 
-class Style(Protocol):
-    """One of OpenAI's answer formats."""
-
-    prefix: str  # prefix of an answer's id
-    name: str  # `object` field of a whole answer
-    chunk_name: str  # `object` field of a chunk
-
-    def choice(self, index: int, chunk: Chunk) -> dict[str, Any]:
-        """Format a whole answer, given as one chunk."""
-        ...
-
-    def deltas(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
-        """Format a chunk as a list of events; chunks of an answer must come in order."""
-        ...
-
-
 class TextStyle:
-    """Format completions."""
+    """Format completions: `prefix` of an answer's id, `object` field of a whole answer and of a chunk."""
 
     prefix, name, chunk_name = "cmpl", "text_completion", "text_completion"
 
@@ -31,10 +15,12 @@ class TextStyle:
         self._tokenizer, self._logprobs = tokenizer, logprobs
 
     def choice(self, index: int, chunk: Chunk) -> dict[str, Any]:
+        """Format a whole answer, given as one chunk."""
         logprobs = logprobs_object(chunk.logprobs, self._tokenizer) if self._logprobs else None
         return {"index": index, "text": chunk.text, "logprobs": logprobs, "finish_reason": chunk.finish}
 
     def deltas(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
+        """Format a chunk as a list of events; chunks of an answer must come in order."""
         return [self.choice(index, chunk)] if chunk.text or chunk.logprobs or chunk.finish else []
 
 
@@ -66,3 +52,6 @@ class ChatStyle:
         known = chunk.logprobs if self._logprobs and chunk is not None else None
         logprobs = None if known is None else chat_logprobs_object(known, self._tokenizer)
         return {"logprobs": logprobs, "finish_reason": finish}
+
+
+Style = TextStyle | ChatStyle

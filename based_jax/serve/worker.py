@@ -19,8 +19,6 @@ from based_jax.serve.errors import Refusal
 
 logger = logging.getLogger(__name__)
 
-CAPACITY = 1024
-"""most unread events per request of a job; with more the job is cancelled"""
 _LAST_ROUND = 30.0  # seconds for the thread to end
 
 
@@ -49,15 +47,8 @@ class Job:
             raise event
         return event
 
-    def put(self, number: int, event: Event) -> bool:
-        """Add an event; return False if too many are unread."""
-        unread = self._events.qsize()
-        if unread >= CAPACITY * len(self.requests):
-            message = f"the answer was not read: {unread} chunks of it were waiting"
-            self.fail(Refusal(408, message, code="slow_reader"))
-            return False
+    def put(self, number: int, event: Event) -> None:
         self._events.put_nowait((number, event))
-        return True
 
     def fail(self, error: Refusal) -> None:
         """End with an error, after the events that are already queued."""
@@ -181,8 +172,8 @@ class Worker:
 
     def _deliver(self, news: Sequence[tuple[Job, int, Event]]) -> None:
         for job, number, event in news:
-            if job in self._jobs and not job.put(number, event):
-                self.cancel(job)
+            if job in self._jobs:
+                job.put(number, event)
 
     def _fail(self, error: Exception) -> None:
         self.failure = error

@@ -21,7 +21,7 @@ from based_jax.training.recipes import with_recipe
 NAMES = [
     module.name
     for module in pkgutil.iter_modules(experiments.__path__)
-    if module.name.startswith("mqar") or module.name == "tasks"
+    if module.name.startswith("mqar") or module.name in ("tasks", "read_twice")
 ]
 STUDIES = {name: importlib.import_module(f"based_jax.experiments.{name}").STUDY for name in NAMES}
 
@@ -51,7 +51,7 @@ def rows(jobs, seed=0):
 
 def test_every_study_is_there():
     recall = {f"mqar_{name}" for name in ("tradeoff", "gates", "feature_maps", "window", "width", "pairs")}
-    assert set(STUDIES) == {*recall, "tasks"}
+    assert set(STUDIES) == {*recall, "tasks", "read_twice"}
     assert all(study_.name == name for name, study_ in STUDIES.items())
 
 
@@ -143,6 +143,19 @@ def test_figures_and_pages(name, tmp_path):
     paper = [*rows(chosen.jobs["paper"])]
     families = {family for panel in chosen.panels(paper, "paper") for family in families_of(panel)}
     assert {job.family for job in chosen.jobs["paper"]} <= families
+
+
+@pytest.mark.parametrize("scale", study.SCALES)
+def test_forms_of_a_context_read_twice_differ_only_in_the_task(scale):
+    forms: dict[str, set[str]] = {}
+    for job in STUDIES["read_twice"].jobs[scale]:
+        forms.setdefault(job.facts["form"], set()).add(job.flags["task"])
+    assert all(len(tasks) == 1 for tasks in forms.values())
+    (train,), (test,) = config(job).segments
+    assert (train.num_passes, train.num_queries, train.asked_first) == (2, 2, True)
+    assert test.num_pairs == train.num_pairs == job.flags["pairs"]
+    panels = STUDIES["read_twice"].panels([*rows(STUDIES["read_twice"].jobs[scale])], scale)
+    assert [panel.title for panel in panels] == [*forms]
 
 
 @pytest.mark.parametrize("scale", study.SCALES)

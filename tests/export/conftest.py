@@ -46,8 +46,8 @@ def plain(tmp_path_factory) -> Case:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory) -> Case:
-    """A model that compiles fast: for two rows, with the weights inside."""
-    plan = Plan(("cpu",), batch_size=2, prefill_chunk=4, decode_chunk=3, weights="inside")
+    """A model that compiles fast: for two rows."""
+    plan = Plan(("cpu",), batch_size=2, prefill_chunk=4, decode_chunk=3)
     return make_case("C", plan, tmp_path_factory.mktemp("small"))
 
 

@@ -135,8 +135,8 @@ def test_the_runner_ends_at_stop_tokens(small, tmp_path, monkeypatch):
     monkeypatch.setattr(small.exported, "_tokenizer", tmp_path / "tokenizer.json")
     monkeypatch.setattr(small.exported, "_rounds", rounds)
     files = {"file": "tokenizer.json", "sha256": "", "eot": 1}
-    for stops, expected in (({"stop_tokens": [1, 7]}, [1, 7]), ({}, [1])):
-        monkeypatch.setitem(small.exported.manifest, "tokenizer", files | stops)
+    for expected in ([1, 7], [1]):
+        monkeypatch.setitem(small.exported.manifest, "tokenizer", files | {"stop_tokens": expected})
         assert small.exported.generate_text(["hello"]) == [" hello☃☃"]
         assert asked == {"prompts": [[1, *hello]], "stops": expected}
 

@@ -100,7 +100,6 @@ def test_wrong_plans():
         ({"kernels": "pallas", "batch_size": 2}, "^platforms = .*: expected cuda alone with kernels pallas"),
         ({"kernels": "pallas", "platforms": ("cuda",)}, "^batch_size = None: expected a number"),
         ({"kernels": "triton"}, "^kernels = 'triton': expected one of"),
-        ({"weights": "within"}, "^weights = 'within': expected one of"),
         ({"batch_size": 0}, "^batch_size = 0: expected an integer, at least 1"),
         ({"prefill_chunk": 0}, "^prefill_chunk = 0: expected an integer"),
         ({"decode_chunk": True}, "^decode_chunk = True: expected an integer"),

@@ -75,19 +75,6 @@ def test_sampled_tokens(mixed, greedy, settings):
 
 
 @pytest.mark.release
-def test_an_export_without_penalties(mixed, monkeypatch):
-    """Those of earlier versions have none, nor biases; their other settings work as ever."""
-    names = mixed.exported.manifest["values"]["sampling"]
-    known = {name: None for name in names if name not in ("repetition", "bias_tokens")}
-    values = {**mixed.exported.manifest["values"], "sampling": known}
-    monkeypatch.setattr(mixed.exported, "manifest", {**mixed.exported.manifest, "values": values})
-    with pytest.raises(ValueError, match=r"^repetition_penalty = 2: expected 1 with this export"):
-        mixed.exported.generate(PROMPTS, NEW, repetition_penalty=2)
-    with pytest.raises(ValueError, match=r"^logit_bias = \{3: 1\}: expected none with this export"):
-        mixed.exported.generate(PROMPTS, NEW, logit_bias={3: 1})
-
-
-@pytest.mark.release
 def test_stop_tokens_end_a_row(mixed, greedy):
     stops = [greedy[0][3], greedy[1][7]]
     ends = [next((i for i, token in enumerate(row) if token in stops), NEW) for row in greedy]
@@ -135,9 +122,7 @@ runpy.run_path({str(mixed.directory / "run.py")!r}, run_name="__main__")
     )
 
 
-def test_fixed_batch_and_weights_inside(small):
-    assert not (small.directory / "weights.safetensors").exists()
-    assert small.exported.manifest["weights"] is None
+def test_fixed_batch(small):
     prompt = [5, 6, 7, 8, 9]
     assert small.exported.generate([prompt], 7) == [small.tiny.greedy(prompt, 7)]
     with pytest.raises(ValueError, match=r"^rows = 3: expected 2, as exported"):

@@ -10,12 +10,20 @@ from hypothesis import strategies as st
 
 from based_jax.generate import Sampler
 from based_jax.generate.logit_bias import Biases, LogitBias
-from based_jax.generate.sampling import Counts, candidates, choose, row_keys, row_samplers, row_settings
+from based_jax.generate.sampling import (
+    Counts,
+    adjusted,
+    candidates,
+    choose,
+    row_keys,
+    row_samplers,
+    row_settings,
+)
 
 ROWS, VOCAB = 3, 13
 
 compiled = jax.jit(choose, static_argnames=("vocab_size", "top_logprobs"))
-compiled_candidates = jax.jit(candidates)
+compiled_candidates, compiled_adjusted = jax.jit(candidates), jax.jit(adjusted)
 
 
 class Ambiguous(Exception):
@@ -105,6 +113,8 @@ def test_penalties_are_the_definition(seed, penalties):
         expected.append(scores)
     sampler = Sampler(0.0, None, None, None, *penalties)
     own_settings, steps = row_settings([sampler] * ROWS, None), jnp.zeros(ROWS, int)
+    found = compiled_adjusted(logits[:, :VOCAB], own_settings, counts, Biases.of(biases))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     chosen = compiled(logits, own_settings, steps, counts, Biases.of(biases), vocab_size=VOCAB)
     for scores, token in zip(expected, chosen.token.tolist(), strict=True):
         assert scores[token] >= scores.max() - 1e-5

@@ -117,7 +117,7 @@ def _resume(workdir: Path, lines: list[dict[str, Any]], has_substitute: bool) ->
 
 
 def _go_on(workdir: Path, lines: list[dict[str, Any]]) -> None:
-    with sole_writer(workdir, silence=0.1):
+    with sole_writer(workdir):
         settings = parse_run(LMConfig, [f"--workdir={workdir}", "--resume"], PROG)
         assert has_checkpoints(workdir)
         prepare_run(settings, model={}, data=DATA, may_change=MAY_CHANGE)

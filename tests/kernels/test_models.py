@@ -164,18 +164,3 @@ def test_decoding_one_text_in_bfloat16(tokens):
     for name in ("name=row_products", "name=gated_row_product", "name=conv_step"):
         assert name in program
     assert_close(kernels, decode()[0], 2 * BFLOAT16)
-
-
-@pytest.mark.slow  # the same calls as above, inside of one loop
-def test_generated_tokens(tokens, params):
-    """Prompts of different lengths; the kernels are the default where they can run."""
-    prompt, lengths = tokens[:, :9], [9, 4]
-    prompts = [np.asarray(prompt[i, :n]) for i, n in enumerate(lengths)]
-
-    def generate(implementation):
-        model = bj.LanguageModel(config(implementation))
-        return bj.generate(model, params, prompts, max_new_tokens=12, temperature=0.0)
-
-    with interpreted():
-        kernels = generate("pallas")
-    assert_close(kernels, generate("xla"), 0.0)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import types
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,23 +16,15 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from benchmarks.gpu.sections import reference
+from benchmarks.gpu.sections import checks
 from benchmarks.gpu.static import topology, triton_report
 from benchmarks.gpu.static.resources import Resources
-from pallas_kernels import devices, interpreted, offline, taylor_attention, taylor_step
+from pallas_kernels import Rotary, devices, interpreted, offline, taylor_attention, taylor_step
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from tests.floors import ROOT
 from tests.marks import slow_but
-from tests.ops import oracles
 from tests.subprocesses import run_python
-from tests.tolerances import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    FLOAT32_GRADIENT,
-    FLOAT32_STATE,
-    assert_close,
-)
+from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 
@@ -50,108 +42,46 @@ needs_compiler = pytest.mark.skipif(
 INTERPRETED = """
 import os
 os.environ["TRITON_INTERPRET"] = "1"
-from tests.kernels.test_triton import {check} as check
+from tests.kernels import test_triton, test_triton_window
 from tests.kernels.triton_interpreter import interpreted_triton
 with interpreted_triton():
-    check()
+    {call}
 """
 
 
-class Attention(NamedTuple):
-    """A call of `taylor_attention`."""
-
-    batch: int
-    length: int
-    heads: int
-    key_size: int
-    value_size: int
-    options: str = ""
-    dtype: str = "float32"
-    precision: str | None = None
-
-
-# One block of tokens (128) and two, ends of chunks, every key size's tiles, two value tiles, value sizes that
-# fill no tile. Cases with a state also have a gradient of the final one.
-ATTENTION = [
-    Attention(1, 1, 1, 1, 1),
-    Attention(1, 140, 1, 16, 32),
-    Attention(2, 135, 1, 16, 16, "segments padded state"),
-    Attention(1, 66, 1, 16, 72, "segments state"),
-    Attention(1, 130, 1, 8, 16, "state", precision="highest"),
-    Attention(2, 40, 1, 24, 16, "padded"),
-    Attention(1, 33, 1, 32, 8, "segments state"),
-    Attention(1, 65, 2, 16, 64, dtype="float16"),
-]
-
-# B, H, K, V, dtype: a tail of rows, value sizes that are no powers of two.
-STEPS = [
-    (1, 1, 1, 1, "float32"),
-    (2, 3, 16, 64, "float32"),
-    (1, 2, 8, 112, "float16"),
-    (2, 1, 32, 48, "float32"),
-]
+# One block of tokens (128) and two, every key size's tiles, two value tiles, value sizes that fill no tile;
+# packed calls have segments, padding, states and their gradients. Steps: a tail of rows. Rings of one slot,
+# tiles and a rest, a rest alone; shared keys in one and several programs; odd widths.
+EXACT = {"dtype": "float32", "precision": "highest", "heads": 1, "block": 128, "implementation": "triton"}
+TWINS = {
+    "attention": [
+        checks.Attention(1, 1, batch=1, length=2, **EXACT),
+        checks.Attention(16, 32, batch=1, length=140, **EXACT),
+        checks.Attention(16, 72, length=135, packed=True, **EXACT),
+        checks.Attention(8, 16, batch=1, length=130, packed=True, **EXACT),
+        checks.Attention(24, 16, batch=1, length=40, **EXACT),
+        checks.Attention(32, 8, batch=1, length=33, packed=True, **EXACT),
+        checks.Attention(16, 64, batch=1, length=65, **{**EXACT, "dtype": "float16", "precision": None}),
+    ],
+    "step": [
+        checks.Step(1, 1, "float32", batch=1, heads=1, implementation="triton"),
+        checks.Step(16, 64, "float32", batch=2, implementation="triton"),
+        checks.Step(8, 112, "float16", batch=1, heads=2, implementation="triton"),
+        checks.Step(32, 48, "float32", batch=2, heads=1, implementation="triton"),
+    ],
+    "window": [
+        checks.Window(1, 1, 1, 1, "float32", lengths=(0, 3), implementation="triton"),
+        checks.Window(65, 4, 2, 16, "float32", Rotary(16), (0, 64, 131), "triton"),
+        checks.Window(7, 3, 1, 24, "float32", Rotary(11, 100.0, interleaved=True), (3, 20), "triton"),
+        checks.Window(40, 4, 1, 8, "float16", None, (0, 90), "triton"),
+    ],
+}
 
 
-def _recurrence(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, oracles.Sums]:
-    phi = oracles.symmetric_taylor_features
-    q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    return oracles.linear_attention(phi(q), phi(k), v, **options)
-
-
-def _problem(case: Attention) -> reference.Problem:
-    """Random float64 arrays, rounded to the case's dtype; the state after 5 tokens of segment 1."""
-    rng, options = np.random.default_rng(0), case.options.split()
-    size = (case.batch, case.length, case.heads)
-    shapes = [(*size, n) for n in (case.key_size, case.key_size, case.value_size, case.value_size)]
-    arrays = [rng.normal(size=shape).astype(case.dtype).astype(np.float64) for shape in shapes]
-    early = [rng.normal(size=(case.batch, 5, case.heads, n)) for n in (case.key_size, case.value_size)]
-    sums = _recurrence(early[0], early[0], early[1])[1]
-    state = [x * ("state" in options) for x in (sums.kv, sums.k)]
-    final = [x * ("state" in options) for x in (1e-2 * rng.normal(size=x.shape) for x in state)]
-    counts = np.full(case.batch, case.length)
-    if "padded" in options:
-        counts = rng.integers(1, case.length, case.batch)
-    ids = np.ones(size[:2], int)
-    if "segments" in options:
-        ids = np.sort(rng.integers(1, 4, size[:2]), axis=1)
-    last = np.take_along_axis(ids, counts[:, None] - 1, axis=1)
-    ids = np.where(np.arange(case.length) < counts[:, None], ids, last)  # padding continues the last segment
-    starts = np.array([np.searchsorted(row, row) for row in ids])
-    return reference.Problem(
-        *arrays, *state, *final, starts=np.where((starts == 0) & (ids == 1), -1, starts), counts=counts
-    )
-
-
-def check_attention() -> None:
-    """y, the final state and the gradients of every case."""
-    for case in ATTENTION:
-        problem, options = _problem(case), case.options.split()
-        q, k, v, dy = (jnp.asarray(x, case.dtype) for x in problem[:4])
-        kv, z, *final = (jnp.asarray(x, jnp.float32) for x in problem[4:8])
-        given: dict[str, Any] = {"starts": problem.starts} if "segments" in options else {}
-        given |= {"counts": problem.counts} if "padded" in options else {}
-        call = functools.partial(
-            taylor_attention,
-            return_state=True,
-            block=128,
-            precision=case.precision,
-            backend="triton",
-            **{name: jnp.asarray(x) for name, x in given.items()},
-        )
-        initial = (kv, z) if "state" in options else None
-        function = lambda q, k, v, state, call=call: call(q, k, v, initial_state=state)  # noqa: E731
-        (y, state), pull = jax.vjp(function, q, k, v, initial)
-        *gradients, dinitial = pull((dy, tuple(final)))
-        gradients += dinitial or ()
-        expected = reference.taylor_attention(problem)
-        half = case.dtype == "float16"
-        assert y.dtype == gradients[0].dtype == case.dtype
-        assert_close(y, expected.y, FLOAT16 if half else FLOAT32, f"{case}")
-        assert_close(state, (expected.kv, expected.z), FLOAT32_STATE, f"{case}")
-        tolerance = FLOAT16 if half else FLOAT32_GRADIENT
-        # The gradient of one token's query vanishes but for rounding.
-        wanted = list(expected[3 : 3 + len(gradients)])
-        assert_close(gradients, wanted, tolerance, f"{case}", magnitude=0.1)
+def check_twins(op: str) -> None:
+    """Every result against float64, and two runs bit for bit."""
+    for check in TWINS[op]:
+        assert not (problem := check.run().problem), f"{check.name}: {problem}"
 
 
 def check_transformations() -> None:
@@ -166,24 +96,6 @@ def check_transformations() -> None:
 
     alone = [run(*(x[i] for x in (q, k, v))) for i in range(2)]
     assert_close(jax.jit(jax.vmap(run))(q, k, v), tuple(map(jnp.stack, zip(*alone, strict=True))), FLOAT32)
-
-
-def check_step() -> None:
-    """Tokens in sequence from an empty state."""
-    for case in STEPS:
-        batch, heads, key_size, value_size, dtype = case
-        rng = np.random.default_rng(0)
-        q, k, v = (
-            rng.normal(size=(batch, 4, heads, n)).astype(dtype) for n in (key_size, key_size, value_size)
-        )
-        y, sums = _recurrence(q, k, v)
-        kv = jnp.zeros((batch, heads, symmetric_size(key_size), value_size))
-        z = jnp.zeros(kv.shape[:3])
-        for t in range(4):
-            token = [jnp.asarray(x[:, t]) for x in (q, k, v)]
-            got, kv, z = taylor_step(token[0], token[1], token[2], kv, z, backend="triton")
-            assert_close(got, y[:, t], FLOAT32 if dtype == "float32" else FLOAT16, f"{case}")
-        assert_close((kv, z), (sums.kv, sums.k), FLOAT32_STATE, f"{case}")
 
 
 def guides_kernel(folder: str | Path) -> types.ModuleType:
@@ -213,9 +125,17 @@ def check_guide() -> None:
 
 
 @needs_interpreter
-@pytest.mark.parametrize("check", ["check_attention", "check_transformations", "check_step", "check_guide"])
-def test_interpreted_against_float64(check):
-    run_python(INTERPRETED.format(check=check))
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(f"test_triton.check_twins({op!r})" for op in TWINS),
+        "test_triton.check_transformations()",
+        "test_triton_window.check_transformations()",
+        "test_triton.check_guide()",
+    ],
+)
+def test_interpreted_against_float64(call):
+    run_python(INTERPRETED.format(call=call))
 
 
 def _attention_arguments(length: int = 8192) -> list[Any]:

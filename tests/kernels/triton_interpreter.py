@@ -5,6 +5,7 @@ process of its own), and knows no bfloat16 matmuls: Triton 3.6 returns inf for t
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -13,6 +14,8 @@ import jax
 import numpy as np
 
 from pallas_kernels import triton_launch
+
+_ONE_AT_A_TIME = threading.Lock()  # the interpreter patches Triton's modules while a kernel runs
 
 
 @contextlib.contextmanager
@@ -44,7 +47,8 @@ def _launch(
         outputs = [torch.from_numpy(np.full(x.shape, np.nan, x.dtype)) for x in out_shape]
         for i, o in (aliases or {}).items():
             outputs[o] = inputs[i]
-        kernel[tuple(grid)](*inputs, *outputs, **constants)
+        with _ONE_AT_A_TIME:
+            kernel[tuple(grid)](*inputs, *outputs, **constants)
         return tuple(x.numpy() for x in outputs)
 
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in out_shape)

@@ -86,7 +86,6 @@ def test_the_tokens_of_a_prompt_and_of_the_end_are_reported():
     ]
     assert [chunk.text for chunk in chunks] == ["é!", "b"]
     assert answer.tokens == 1
-    assert answer.mean_logprob == -3
     shown = [item for chunk in chunks for item in chunk.logprobs]
     assert logprobs_object(shown, ByteTokenizer()) == {
         "tokens": ["token_id:256", "bytes:\\xc3", "bytes:\\xa9", "!", "b", "token_id:256"],
@@ -150,7 +149,6 @@ def test_the_end_is_not_reported_after_a_stop_text():
     answer = Answer(ByteTokenizer(), ("b",))
     made = TokenLogprob(98, -2.0, ()), TokenLogprob(256, -4.0, ())
     assert answer.feed(Event(1, (98,), made[:1], "stop", end=made[1])) == ("", [], "stop")
-    assert answer.mean_logprob == -2
 
 
 def test_logprobs_of_messages():

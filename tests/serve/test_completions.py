@@ -154,21 +154,6 @@ def test_the_separator_is_reported_where_it_ends_an_answer(client):
     assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2]
 
 
-def test_best_of(client):
-    asked = {"prompt": ["ab", "c"], "max_tokens": 6, "temperature": 1.2, "seed": 3}
-    every = client.complete(**asked, n=4, logprobs=0)["choices"]
-    best = client.complete(**asked, n=2, best_of=4)
-    assert best["usage"]["completion_tokens"] == sum(len(c["logprobs"]["tokens"]) for c in every)
-    assert best["usage"]["prompt_tokens"] == 5
-    for prompt in range(2):
-        own = every[4 * prompt : 4 * prompt + 4]
-        own.sort(key=lambda choice: -np.mean(choice["logprobs"]["token_logprobs"]))
-        found = best["choices"][2 * prompt : 2 * prompt + 2]
-        assert [choice["text"] for choice in found] == [choice["text"] for choice in own[:2]]
-        assert [choice["index"] for choice in found] == [2 * prompt, 2 * prompt + 1]
-        assert all(choice["logprobs"] is None for choice in found)
-
-
 def test_logit_bias(client):
     asked = {"prompt": PROMPT, "max_tokens": 5}
     text = client.text(**asked)

@@ -20,8 +20,7 @@ HUGE = 10**400
     ("body", "param", "message"),
     [
         ({"max_token": 3}, "max_token", 'unknown field "max_token": expected one of model, n, stop'),
-        ({"best_of": 1, "n": 2}, "best_of", "best_of = 1: expected at least n = 2"),
-        ({"best_of": 2, "stream": True}, "best_of", "best_of = 2: expected n with stream"),
+        ({"best_of": 2}, "best_of", "best_of is not supported: take the best of n answers"),
         ({"suffix": "a"}, "suffix", "suffix is not supported: the model has not learned to fill in"),
         ({"logit_bias": []}, "logit_bias", "logit_bias = []: expected `object"),
         ({"logit_bias": {"a": 1}}, "logit_bias", 'logit_bias = {"a": 1}: expected `int`'),
@@ -47,7 +46,7 @@ HUGE = 10**400
         ({"max_tokens": [[[[1]]]]}, "max_tokens", "max_tokens = [[[[1]]]]: expected `int`"),
         ({"n": 0}, "n", "n = 0: expected `int` >= 1"),
         ({"n": 5}, "n", "1 prompts times n = 5: at most 4 answers"),
-        ({"prompt": ["a"] * 2, "best_of": 3}, "best_of", "2 prompts times best_of = 3: at most 4 answers"),
+        ({"prompt": ["a"] * 2, "n": 3}, "n", "2 prompts times n = 3: at most 4 answers"),
         ({"temperature": -1}, "temperature", "temperature = -1.0: expected a finite number"),
         ({"temperature": "warm"}, "temperature", 'temperature = "warm": expected `float`, got `str`'),
         ({"temperature": HUGE}, "temperature", f"temperature = 1{'0' * 59}...: number out of range"),
@@ -99,7 +98,7 @@ def test_null_and_ignored_fields_are_defaults():
     body = b'{"max_tokens": null, "best_of": null, "top_k": -1, "min_p": 0, "user": {"a": 1}, "suffix": ""}'
     asked = CompletionRequest.read(body)
     sampler = asked.sampler(257)
-    assert (asked.max_tokens, asked.candidates, sampler.temperature) == (16, 1, 1)
+    assert (asked.max_tokens, asked.n, sampler.temperature) == (16, 1, 1)
     assert sampler.top_k is sampler.min_p is None
 
 

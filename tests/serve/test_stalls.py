@@ -2,12 +2,10 @@
 
 import contextlib
 import json
-import socket
 import threading
 
 import pytest
 
-from based_jax.serve import worker
 from tests.marks import release_but
 from tests.patience import PATIENCE
 from tests.serve.client import post_bytes, serving, slowly
@@ -58,19 +56,6 @@ def test_answers_that_take_too_long(make_engine):
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
         assert end == ""
         client.wait_until_empty()
-
-
-@pytest.mark.release
-def test_a_client_that_does_not_read(make_engine, monkeypatch):
-    """Its answer is given up; meanwhile the others are answered, and its connection ends with the server."""
-    monkeypatch.setattr(worker, "CAPACITY", 32)
-    with serving(make_engine(), LIMITS, drain_seconds=1) as client, socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(("127.0.0.1", client.port))
-        connection.sendall(post_bytes({**ENDLESS, "stream": True, "n": 2, "logprobs": 0}))
-        client.wait_for("engine_running", 2)
-        client.wait_for("engine_running", 0)
-        assert client.text(prompt="a", max_tokens=3)
 
 
 def test_more_connections_than_may_be(make_engine):

@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from based_jax.generate.engine.request import Event, Full, Request, Stats
-from based_jax.serve import worker as module
 from based_jax.serve.errors import Refusal
 from based_jax.serve.worker import Worker
 from tests.patience import PATIENCE
@@ -100,21 +99,6 @@ def test_events_reach_their_request():
 
     run(engine, check)
     assert engine.cancelled == [2]  # the finished one is the engine's own affair
-
-
-def test_a_reader_that_is_too_slow(monkeypatch):
-    monkeypatch.setattr(module, "CAPACITY", 3)
-    engine = Scripted([[Event(1, (token,))] for token in range(9)])
-
-    async def check(worker):
-        job = await worker.submit([Request([1])])
-        while not engine.cancelled:
-            await asyncio.sleep(0.001)
-        assert [(await job.next())[1].tokens for _ in range(3)] == [(0,), (1,), (2,)]
-        with pytest.raises(Refusal, match="3 chunks"):
-            await job.next()
-
-    run(engine, check)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -13,7 +13,7 @@ import based_jax as bj
 from based_jax.training.commands import lm
 from based_jax.training.devices import hosts
 from based_jax.training.run.directory import parse_run
-from based_jax.training.run.metrics import read_lines, read_metrics
+from based_jax.training.run.metrics import read_metrics
 from tests.patience import PATIENCE
 from tests.training.runs import command, losses, start, steps_saved, until
 
@@ -76,8 +76,6 @@ def test_two_processes_make_the_losses_of_one(two, alone):
     ours, theirs = (read_metrics(workdir / "metrics.jsonl")[-1]["eval_loss"] for workdir in (two, alone))
     np.testing.assert_allclose(ours, theirs, **CLOSE)
     assert len(list((two / "events").iterdir())) == 1
-    ((launch,), _) = read_lines(two / "launches.jsonl", {})
-    assert (launch["processes"], launch["devices"], launch["mesh"]) == (2, 4, {"data": 2, "fsdp": 2})
     _, params = bj.load_pretrained(two / "model")
     _, expected = bj.load_pretrained(alone / "model")
     np.testing.assert_allclose(params["params"]["embedding"], expected["params"]["embedding"], atol=2e-5)

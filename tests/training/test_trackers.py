@@ -13,10 +13,8 @@ from based_jax.training.run import metrics
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from based_jax.training.run.trackers import FILE, TrackConfig
 
-STUBS = {
-    "wandb": """
-calls = []
-failing = set()
+STUB = """
+calls, failing = [], set()
 
 def note(name, *values):
     print("noise of", name)
@@ -31,49 +29,29 @@ class Settings:
 class Run:
     def define_metric(self, name, step_metric):
         note("define", name, step_metric)
-    def log(self, values):
-        note("log", values)
+    def log(self, values, step=None):
+        note("log", values, step)
     def finish(self):
         note("finish")
 
 def init(**options):
     note("init", options)
     return Run()
-""",
-    "trackio": """
-calls = []
-failing = set()
 
-def note(name, *values):
-    print("noise of", name)
-    calls.append((name, *values))
-    if name in failing:
-        raise RuntimeError(f"no disk for {name}")
-
-class Run:
-    def log(self, values, step):
-        note("log", values, step)
-
-def init(**options):
-    note("init", options)
-    return Run()
-
-def finish():
-    note("finish")
-""",
-}
+finish = Run().finish
+"""
 
 
 @pytest.fixture
 def services(tmp_path, monkeypatch) -> types.SimpleNamespace:
-    """The stub modules wandb and trackio, as packages that are installed."""
-    for name, code in STUBS.items():
-        (tmp_path / "stubs" / name).mkdir(parents=True)
-        (tmp_path / "stubs" / name / "__init__.py").write_text(code)
+    """A stub, as packages that are installed."""
+    (tmp_path / "stubs").mkdir()
+    for name in ("wandb", "trackio"):
+        (tmp_path / "stubs" / f"{name}.py").write_text(STUB)
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path / "stubs"))
-    yield types.SimpleNamespace(**{name: importlib.import_module(name) for name in STUBS})
-    for name in STUBS:
+    yield types.SimpleNamespace(**{name: importlib.import_module(name) for name in ("wandb", "trackio")})
+    for name in ("wandb", "trackio"):
         sys.modules.pop(name, None)
 
 

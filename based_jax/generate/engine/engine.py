@@ -202,12 +202,8 @@ class Engine:
 
     def warm_up(self) -> None:
         """Compile now the programs that requests would wait for; the engine must be idle."""
-        expect(self.idle, "engine", self.stats(), "an idle one to warm up")
-        states = [read(*self._prompt_chunk(size)) for size in self._sizes]
-        state, hidden = states[0]
-        self._slots.warm_up(Request([0]), state, hidden, self._chunk)
-        for size in self._sizes:
-            score(*self._prompt_chunk(size), **self._scored(size))
+        for compiled in self.warm_up_first():
+            compiled()
 
     def warm_up_first(self) -> list[Callable[[], object]]:
         """Compile now only what a short request needs; the engine must be idle.

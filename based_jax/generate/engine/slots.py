@@ -85,26 +85,19 @@ class Slots(Generic[T]):
         if index and len(self.running) <= self._sizes[index - 1]:
             self._regroup(self._sizes[index - 1])
 
-    def warm_up(self, request: Request, state: State, hidden: Float[Array, "1 D"], chunk: int) -> None:
-        """Compile the programs of every pool size, using a pool without requests."""
-        row = self._row(request, state, hidden)
-        for size in (*self._sizes, *self._sizes[-2::-1]):
-            if size != len(self.owners):
-                self._regroup(size)
-            self._warm_up(row, chunk)
-
     def warm_up_first(
         self, request: Request, state: State, hidden: Float[Array, "1 D"], chunk: int
     ) -> list[Callable[[], object]]:
         """Compile the programs that a single request runs.
 
         Returns:
-            For each other program of `warm_up` a function that compiles it without running it. They hold no
+            For each program of larger pools a function that compiles it without running it. They hold no
             pool and may be called in any thread at any time.
         """
         row, slot = self._row(request, state, hidden), np.int32(0)
         pools = [_shapes(self._pool, size) for size in self._sizes]
-        self._warm_up(row, chunk)
+        self._pool = release(insert(self._pool, row, np.int32(0)), np.int32(0))
+        self.decode(chunk)
         later: list[Callable[[], object]] = []
         compiled = functools.partial(functools.partial, compile_program)
         for smaller, pool in itertools.pairwise(pools):
@@ -118,10 +111,6 @@ class Slots(Generic[T]):
                 compiled(regroup, pool, down, slot),
             ]
         return later
-
-    def _warm_up(self, row: Pool, chunk: int) -> None:
-        self._pool = release(insert(self._pool, row, np.int32(0)), np.int32(0))
-        self.decode(chunk)
 
     def _regroup(self, size: int) -> None:
         """Make a pool of `size` rows that begins with the running ones."""

@@ -1,12 +1,11 @@
 """Save the state after a prefix in one file, so that the prefix is never read again.
 
 On disk a snapshot is a safetensors file, written whole or not at all:
-all:
 
     tokens        int32 (N,), the prefix
     hidden        (1, D), the final norm's output at its last token
     state/PATH    the state's arrays by their paths in it, one row; only the filled slots of caches
-    metadata      format "based_jax.snapshot", version "2", config and weights: fingerprints of the model,
+    metadata      format "based_jax.snapshot", version "3", config and weights: fingerprints of the model,
                   sha256: of all of the above
 
 The checksum finds damaged files, not forged ones: whoever can write the file can also write its checksum.
@@ -15,6 +14,7 @@ A state is useful only with the weights that made it, so a file of another model
 
 import functools
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from based_jax.convert.state_dict import expect_keys, write_safetensors
 from based_jax.generate.capacity import capacity_for, with_capacity
-from based_jax.generate.engine.fingerprint import config_fingerprint, weights_fingerprint
 from based_jax.generate.engine.pool import read
 from based_jax.generate.prompt import chunk_sizes, read_prompt
 from based_jax.generate.rows import row_count
@@ -36,7 +36,13 @@ from based_jax.validate import expect, expect_array, expect_integer
 from based_jax.whole_file import raw_bytes
 
 FORMAT = "based_jax.snapshot"
-VERSION = "2"
+VERSION = "3"
+
+_TRAINING_ONLY = (
+    *("embed_dropout", "residual_dropout", "drop_path", "embed_init", "freeze_embedding", "init_std"),
+    *("max_length", "remat", "scan_layers"),
+)
+"""fields of a config that do not change a state"""
 
 
 class Snapshot(NamedTuple):
@@ -145,8 +151,12 @@ def load_snapshot(
 
 
 def _notes(model: LanguageModel, params: Params) -> dict[str, str]:
-    prints = {"config": config_fingerprint(model.config), "weights": weights_fingerprint(params)}
-    return {"format": FORMAT, "version": VERSION, **prints}
+    """Return format and version, and a SHA-256 of the config and one of the weights, which read them all."""
+    fields = {name: value for name, value in model.config.to_dict().items() if name not in _TRAINING_ONLY}
+    config = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    leaves, _ = jax.tree_util.tree_flatten_with_path(nn.meta.unbox(params))
+    weights = _digest({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves})
+    return {"format": FORMAT, "version": VERSION, "config": config, "weights": weights}
 
 
 def _read(

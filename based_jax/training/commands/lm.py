@@ -46,7 +46,6 @@ from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
 from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, saved_run, sole_run
-from based_jax.training.run.launches import record_launch
 from based_jax.training.step import Programs, TrainState, build_programs
 from based_jax.validate import expect
 
@@ -147,7 +146,6 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         show(parts.summary, Console(stderr=True))
     model, programs = parts.model, parts.programs
     prepare_run(config, model=model.config.to_dict(), data=parts.fingerprint(), may_change=_MAY_CHANGE)
-    record_launch(config.workdir, programs.rows)
     if config.print_sharding and hosts.is_main():
         Console(stderr=True, width=120).print(layout_table(programs.abstract_state))
     per_byte = tokens_per_byte(parts.training)

@@ -35,20 +35,18 @@ class Checkpoints:
     previous one intact. With several processes each writes the shards of its devices into one shared
     directory, and all of them call every method.
 
-    The newest `keep` are kept; `read_only` changes nothing, including what another process is writing.
+    The newest `keep` are kept.
     """
 
-    def __init__(self, workdir: Path, keep: int = 3, *, read_only: bool = False):
+    def __init__(self, workdir: Path, keep: int = 3):
         self.directory = (workdir / "checkpoints").absolute()
         self._damaged = workdir.absolute() / "damaged_checkpoints"
         self._saving: dict[str, int] = {}
         if self.directory.exists() and not self.directory.is_dir():
             raise OSError(f"{self.directory}: expected a directory of checkpoints, found a file")
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=None if read_only else keep,
-            create=not read_only,
-            cleanup_tmp_directories=not read_only,
-            read_only=read_only,
+            max_to_keep=keep,
+            cleanup_tmp_directories=True,
             # Runs in one process, after all files are written and before the checkpoint is renamed.
             async_options=ocp.AsyncOptions(post_finalization_callback=self._write_checksums),
         )
@@ -63,15 +61,6 @@ class Checkpoints:
         elif jax.process_count() == 1:  # with several, the others may be waiting for this one
             with contextlib.suppress(Exception):
                 self.close()
-
-    def steps(self) -> list[int]:
-        """Return the steps of the complete checkpoints, ascending."""
-        return [step for step, _ in _entries(self.directory)]
-
-    def intact_before(self, end: int) -> int | None:
-        """Return the step of the newest undamaged checkpoint before step `end`; None if there is none."""
-        below = ((step, path) for step, path in reversed(_entries(self.directory)) if step < end)
-        return next((step for step, path in below if _damage(step, path) is None), None)
 
     def newest_intact(self, abstract: Any = None) -> int | None:
         """Return the step of the newest undamaged checkpoint; None if there are no checkpoints.

@@ -14,7 +14,6 @@ from based_jax import command
 from based_jax.directory_lock import sole_writer
 from based_jax.files import read_json
 from based_jax.training.devices import hosts
-from based_jax.training.run.older_runs import todays_settings
 from based_jax.validate import expect
 from based_jax.whole_file import whole_file
 
@@ -156,7 +155,7 @@ def write_config(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_config(path: Path, needed: Sequence[str] = ("train", "data")) -> dict[str, Any]:
-    """Read a run's config.json, with current names of the settings; ValueError without `needed` objects."""
+    """Read a run's config.json; ValueError without the `needed` objects."""
     expect(path.is_file(), "config.json", str(path), "a file: that of the run in this directory")
     try:
         content = read_json(path)
@@ -165,4 +164,4 @@ def read_config(path: Path, needed: Sequence[str] = ("train", "data")) -> dict[s
     entries = content if isinstance(content, dict) else {}
     is_run = all(isinstance(entries.get(name), dict) for name in needed)
     expect(is_run, str(path), sorted(entries), f"a run's config.json, with the objects {', '.join(needed)}")
-    return {**content, "train": todays_settings(content["train"])}
+    return content

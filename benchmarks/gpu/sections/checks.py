@@ -194,10 +194,12 @@ class Step(Check):
     state: str = "float32"
     batch: int = 5
     heads: int = 3
+    implementation: str = "pallas"
 
     @property
     def name(self) -> str:
-        return f"step K{self.key_size} V{self.value_size} {self.dtype} state {self.state}"
+        twin = f" {self.implementation}" if self.implementation != "pallas" else ""
+        return f"step K{self.key_size} V{self.value_size} {self.dtype} state {self.state}{twin}"
 
     def tiny(self) -> "Step":
         return replace(self, batch=1, heads=1)
@@ -214,9 +216,8 @@ class Step(Check):
         tolerance = max(TOLERANCES[dtype, None] for dtype in (self.dtype, self.state))
         if self.dtype == self.state == "float32":
             tolerance = TOLERANCES["float32", "highest"]  # no matmul: arithmetic is float32 throughout
-        return _in_place(
-            pallas_kernels.taylor_step, reference.taylor_step, numbers, dtypes, (3, 4), tolerance
-        )
+        step = functools.partial(pallas_kernels.taylor_step, backend=self.implementation)
+        return _in_place(step, reference.taylor_step, numbers, dtypes, (3, 4), tolerance)
 
 
 @dataclass(frozen=True)
@@ -230,10 +231,12 @@ class Window(Check):
     dtype: str = "bfloat16"
     rotary: Rotary | None = None
     lengths: tuple[int, ...] = (0, 1, 63, 64, 65, 750)
+    implementation: str = "pallas"
 
     @property
     def name(self) -> str:
         turned = f"rotary {self.rotary.dim}" if self.rotary else "no rotary"
+        turned += f" {self.implementation}" if self.implementation != "pallas" else ""
         return f"window W{self.slots} H{self.heads} G{self.kv_heads} K{self.size} {self.dtype} {turned}"
 
     def tiny(self) -> "Window":
@@ -246,7 +249,7 @@ class Window(Check):
         numbers = [*(rng.standard_normal(shape) for shape in shapes), np.array(self.lengths)]
         highest = "highest" if self.dtype == "float32" else None  # no matmul
         return _in_place(
-            functools.partial(pallas_kernels.window_step, rotary=self.rotary),
+            functools.partial(pallas_kernels.window_step, rotary=self.rotary, backend=self.implementation),
             self._expected,
             numbers,
             [self.dtype] * 5 + ["int32"],

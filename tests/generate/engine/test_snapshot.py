@@ -14,7 +14,6 @@ from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 
 from based_jax.generate.capacity import with_capacity
-from based_jax.generate.engine import fingerprint
 from based_jax.generate.engine.pool import read
 from based_jax.generate.engine.snapshot import load_snapshot, save_snapshot, snapshot
 from based_jax.models.config import MixerSpec, ModelConfig
@@ -234,33 +233,14 @@ def test_errors(hybrid, made, saved, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [saved.name]
 
 
-def test_config_fingerprint(hybrid):
-    config = hybrid.model.config
-    same = config.replace(remat="block", init_std=0.1, max_length=9)
-    assert fingerprint.config_fingerprint(same) == fingerprint.config_fingerprint(config)
-    others = [
-        config.replace(**{name: value}) for name, value in {"schedule": "CLSC", "norm_eps": 1e-6}.items()
-    ]
+def test_what_a_state_depends_on_is_noted(hybrid):
+    model, notes = hybrid.model, sys.modules["based_jax.generate.engine.snapshot"]._notes
+    config, ours = model.config, notes(model, hybrid.params)
+    same = LanguageModel(config.replace(remat="block", init_std=0.1, max_length=9))
+    assert notes(same, nn.meta.unbox(hybrid.params)) == ours
+    others = [config.replace(schedule="CLSC"), config.replace(norm_eps=1e-6)]
     others.append(config.with_mixer("sliding_window", [2], num_heads=2, left=4))
-    assert len({fingerprint.config_fingerprint(other) for other in [config, *others]}) == 4
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_weights_fingerprint_sees_every_number(dtype):
-    weights = np.random.default_rng(0).normal(size=(4, 6)).astype(dtype)
-
-    def of(array, **others):
-        return fingerprint.weights_fingerprint({"params": {"w": jnp.asarray(array), **others}})
-
-    changes = [weights, weights[::-1], weights.T, weights.reshape(-1), np.roll(weights, 1)]
-    for index in range(weights.size):
-        changed = weights.copy()
-        changed.reshape(-1)[index] = np.nextafter(changed.reshape(-1)[index], weights.dtype.type(9))
-        changes.append(changed)
-    assert len({of(change) for change in changes}) == len(changes)
-    assert of(weights) != of(weights, b=jnp.zeros(1))
-    boxed = {"params": {"w": nn.Partitioned(jnp.asarray(weights), ("embed", None))}}
-    assert fingerprint.weights_fingerprint(boxed) == of(weights)
+    assert len({notes(LanguageModel(other), hybrid.params)["config"] for other in [config, *others]}) == 4
 
 
 @pytest.mark.parametrize("case", ["attention", "base_conv-long"])
