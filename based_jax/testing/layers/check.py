@@ -127,12 +127,18 @@ def _measure(layer: Layer, law: Law, sizes: Sizes, seeds: tuple[int, int]) -> Di
 def _inputs(layer: Layer, law: Law, seed: int, examples: int) -> Iterator[Sizes]:
     """Draw sizes of parts, from the smallest to such that fill the longest row."""
     draw, borders = np.random.default_rng(seed), [size for size in BORDERS if size <= layer.longest] or [1]
-    for number in range(examples):
-        count = int(draw.integers(len(law.least), law.most + 1)) if number else len(law.least)
-        most = max(1, layer.longest // count * (number + 1) // examples) if number else 1
-        anywhere = draw.integers(1, most + 1, count)
-        drawn = np.where(draw.random(count) < 0.5, draw.choice(borders, count), anywhere)
-        yield tuple(np.minimum(drawn, most).tolist())
+    yield law.least
+    for number in range(1, examples):
+        count = int(draw.integers(len(law.least), law.most + 1))
+        most = max(1, layer.longest // count * (number + 1) // examples)
+        sizes = np.where(
+            draw.random(count) < 0.5, draw.choice(borders, count), draw.integers(0, most + 1, count)
+        )
+        yield tuple(np.clip(sizes, _least(law, count), most).tolist())
+
+
+def _least(law: Law, count: int) -> Sizes:
+    return (*law.least, *[law.least[-1]] * (count - len(law.least)))
 
 
 def _smallest(
@@ -153,8 +159,7 @@ def _smaller(sizes: Sizes, law: Law) -> Iterator[Sizes]:
     """Yield sizes without a part, and with one that is the least, half as large, or one token smaller."""
     if len(sizes) > len(law.least):
         yield from (sizes[:i] + sizes[i + 1 :] for i in range(len(sizes)))
-    for i, size in enumerate(sizes):
-        least = law.least[min(i, len(law.least) - 1)]
+    for i, (size, least) in enumerate(zip(sizes, _least(law, len(sizes)), strict=True)):
         for smaller in dict.fromkeys((least, (size + least) // 2, size - 1)):
             if least <= smaller < size:
                 yield (*sizes[:i], smaller, *sizes[i + 1 :])

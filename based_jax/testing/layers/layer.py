@@ -32,7 +32,7 @@ class Layer:
             passed. The returned state is not used if none was passed.
         width: channels of x and y.
         supports: names from `FEATURES`; laws that need another feature are not checked.
-        init_state: `init_state(rows) -> state`, the state before the first token, any object.
+        init_state: `init_state(rows) -> state`, the state before the first token, any object but None.
         gradient: `gradient(x, dy, **context) -> dx`, the gradient of sum(y * dy).
         causal: an output depends on its own and earlier tokens only.
         tolerance: largest difference between two ways to compute the same, relative to the largest magnitude.
