@@ -6,6 +6,7 @@ small, with random weights.
 """
 
 import argparse
+import dataclasses
 import datetime
 import importlib.metadata
 import importlib.util
@@ -212,48 +213,38 @@ def mixers() -> Iterator[Layer]:
     yield torch_layer(block, start, name, *STATE, "mask_left", "segment_ids", "gradient")
 
 
-def measure(folder: Path) -> dict[str, Any]:
+def measure(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the date and the versions, and then each law of each layer."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
     versions["fla-core"] = next(folder.glob("fla_core-*.dist-info")).name.split("-")[1].removesuffix(".dist")
-    layers = {}
+    yield {"date": datetime.date.today().isoformat(), "versions": versions}
     for layer in (*operators(folder), *mixers()):
         report = check_layer(layer)
         print(report, flush=True)
-        layers[layer.name] = {
-            outcome.law: {
-                "status": outcome.status,
-                "error": outcome.error if math.isfinite(outcome.error) else None,
-                "sizes": outcome.sizes,
-                "detail": outcome.detail,
-            }
-            for outcome in report.outcomes
-        }
-    return {"date": datetime.date.today().isoformat(), "versions": versions, "layers": layers}
+        for outcome in report.outcomes:
+            error = outcome.error if math.isfinite(outcome.error) else None
+            yield {"layer": layer.name, **dataclasses.asdict(outcome), "error": error}
 
 
-def text(numbers: dict[str, Any]) -> str:
+def text(facts: dict[str, Any], *outcomes: dict[str, Any]) -> str:
     """Return the table: how many laws hold, and those that are broken with the smallest input."""
     rows = []
-    for name, laws in numbers["layers"].items():
-        checked = {law: found for law, found in laws.items() if found["status"] != "not checked"}
-        broken = [brief(law, found) for law, found in checked.items() if found["status"] == "broken"]
+    for name in dict.fromkeys(outcome["layer"] for outcome in outcomes):
+        laws = [outcome for outcome in outcomes if outcome["layer"] == name]
+        checked = [law for law in laws if law["status"] != "not checked"]
+        broken = [brief(law) for law in checked if law["status"] == "broken"]
         rows.append((name, f"{len(checked) - len(broken)} of {len(checked)}", "; ".join(broken) or "none"))
-    versions = ", ".join(f"{name} {version}" for name, version in numbers["versions"].items())
-    caption = f"Measured on {numbers['date']} with {versions}, on a CPU, in float32, with `tolerance=1e-4`:"
-    return "\n".join(
-        [
-            *textwrap.wrap(caption, 120),
-            "",
-            *table(("layer", "laws that hold", "laws that it breaks"), rows, (0, 1, 2)),
-        ]
-    )
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    caption = f"Measured on {facts['date']} with {versions}, on a CPU, in float32, with `tolerance=1e-4`:"
+    lines = table(("layer", "laws that hold", "laws that it breaks"), rows, (0, 1, 2))
+    return "\n".join([*textwrap.wrap(caption, 120), "", *lines])
 
 
-def brief(law: str, found: dict[str, Any]) -> str:
+def brief(law: dict[str, Any]) -> str:
     """Return a broken law with the smallest input, and the difference, in few words."""
-    size = "raises" if found["error"] is None else f"{found['error']:.2g}"
-    later = ", in the next call" if "next call" in found["detail"] else ""
-    return f"{law} ({' + '.join(map(str, found['sizes']))}: {size}{later})"
+    size = "raises" if law["error"] is None else f"{law['error']:.2g}"
+    later = ", in the next call" if "next call" in law["detail"] else ""
+    return f"{law['law']} ({' + '.join(map(str, law['sizes']))}: {size}{later})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -264,9 +255,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--fla", type=Path, metavar="DIR", help="folder of an unpacked wheel of fla-core")
     args = parser.parse_args(argv)
     if args.measure:
-        NUMBERS.write_text(json.dumps(measure(args.fla), indent=1) + "\n", encoding="utf-8")
+        lines = ",\n".join(map(json.dumps, measure(args.fla)))
+        NUMBERS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
-    new = between_markers(page, "layer laws", text(json.loads(NUMBERS.read_text(encoding="utf-8"))))
+    new = between_markers(page, "layer laws", text(*json.loads(NUMBERS.read_text(encoding="utf-8"))))
     if new is None or (args.check and new != page):
         print(f"{PAGE.name} is not up to date: run python docs/layer_laws.py", file=sys.stderr)
         return 1

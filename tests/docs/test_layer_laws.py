@@ -14,14 +14,15 @@ def test_the_page_is_up_to_date():
 def test_a_stale_page_is_noticed(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(layer_laws, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(layer_laws, "NUMBERS", tmp_path / "numbers.json")
-    laws = {
-        "split": {"status": "broken", "error": 0.25, "sizes": [1, 2], "detail": "outputs of the next call"},
-        "batch": {"status": "broken", "error": None, "sizes": [3], "detail": ""},
-        "packing": {"status": "not checked", "error": 0.0, "sizes": [], "detail": ""},
-        "causality": {"status": "holds", "error": 0.0, "sizes": [], "detail": ""},
-    }
-    numbers = {"date": "2026-11-26", "versions": {"torch": "2"}, "layers": {"a": laws}}
-    layer_laws.NUMBERS.write_text(json.dumps(numbers))
+    outcome = {"layer": "a", "status": "broken", "error": 0.25, "sizes": [1, 2], "detail": "the next call"}
+    outcomes = [
+        outcome | {"law": "split"},
+        outcome | {"law": "batch", "error": None, "sizes": [3], "detail": ""},
+        outcome | {"law": "packing", "status": "not checked"},
+        outcome | {"law": "causality", "status": "holds"},
+    ]
+    facts = {"date": "2026-11-26", "versions": {"torch": "2"}}
+    layer_laws.NUMBERS.write_text(json.dumps([facts, *outcomes]))
     layer_laws.PAGE.write_text("<!-- layer laws --><!-- /layer laws -->")
     assert layer_laws.main(["--check"]) == 1
     assert "page.md is not up to date: run python docs/layer_laws.py" in capsys.readouterr().err
