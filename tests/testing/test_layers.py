@@ -160,12 +160,15 @@ def test_plugin_names_what_is_no_layer(tmp_path):
             load(name, str(tmp_path))
 
 
+SUMS_OF_QUOTIENTS = {"linear_hyper_feature_attention": 1e-4}
+"""tolerances: its gradients had errors of 1e-5 in float32"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["linear_attention", "sliding_window", "gated_conv", "gated_delta_net", "mamba2", "rwkv7"]
-)
+@pytest.mark.parametrize("name", [name for name in mixers.names() if name != "input_conv"])  # it needs tokens
 def test_our_mixers_pass(name):
-    report = check_layer(of_mixer(mixers.make(name, d_model=12), longest=9), examples=3)
+    layer = of_mixer(mixers.make(name, d_model=12), longest=5, tolerance=SUMS_OF_QUOTIENTS.get(name, 1e-5))
+    report = check_layer(layer, examples=1)
     report.raise_if_broken()
     assert report.of("holds") == ALL
-    assert {*FEATURES} == {*of_mixer(mixers.make(name, d_model=12)).supports}
+    assert {*FEATURES} == {*layer.supports}
