@@ -14,6 +14,7 @@ FLOORS = (
     ("generate", "profile"),
     ("evals", "export", "serve", "training"),
     ("experiments", "nnx"),
+    ("compare",),
 )
 """Packages, from the lowest floor up; below them are the files beside them, and `pallas_kernels`."""
 

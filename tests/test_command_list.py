@@ -80,7 +80,7 @@ def run_console(capsys, monkeypatch, *words):
 
 def test_the_console_command_runs_every_command():
     known = command_list.console_commands(ROOT / "based_jax")
-    names = ["convert", "export", "generate", "profile", "serve"]
+    names = ["compare", "convert", "export", "generate", "profile", "serve"]
     names += [f"train {name}" for name in ("lm", "mqar", "synthetic", "classify", "demo")]
     names += [f"eval {name}" for name in ("perplexity", "recall", "lm-eval")]
     names += [f"experiments {name}" for name in ("mqar-tradeoff", "mqar-pairs", "tasks")]
@@ -113,11 +113,11 @@ def test_the_version(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nonsense"], "nonsense: expected one of convert, export, "),
+        (["nonsense"], "nonsense: expected one of compare, convert, export, "),
         (["generat", "--prompt", "a"], "did you mean 'generate'?"),
         (["train", "ml"], "train ml: expected one of train classify, "),
         (["train", "mqr", "--steps"], "did you mean 'train mqar'?"),
-        (["--nonsense"], "--nonsense: expected one of convert, "),
+        (["--nonsense"], "--nonsense: expected one of compare, "),
     ],
 )
 def test_an_unknown_command_is_one_line(words, message, capsys, monkeypatch):

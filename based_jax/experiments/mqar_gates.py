@@ -92,6 +92,7 @@ STUDY = Study(
         "smoke": "Not a result, a check that everything runs: 256 symbols, 2 pairs in 32 tokens",
     },
     panels=_panels,
+    like="retnet",
 )
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@ STUDY = Study(
         "smoke": "Not a result, a check that everything runs: 256 symbols, 2 and 4 pairs in 32 tokens",
     },
     panels=_panels,
+    like="retnet",
     columns=2,
     notes=(
         "The paper draws RetNet with chunks of 8 and of 32 tokens; here chunks change the speed and not the "

@@ -146,6 +146,7 @@ STUDY = Study(
     },
     about=ABOUT,
     panels=_panels,
+    like="attention",
     notes=(
         "A line joins the models that recall more than every smaller one of their family. The paper's "
         "numbers are read from the figure of its authors' repository.",

@@ -76,8 +76,9 @@ def _jobs(scale: str, lengths: Mapping[int, int], widths: Sequence[int]) -> list
 def _panels(rows: Rows, scale: str) -> list[Panel]:
     chosen = best(rows)
     lengths = sorted({(row["length"], row["pairs"]) for row in chosen})
+    above = dict.fromkeys(row["family"] for row in chosen if row["family"] not in _BELOW)  # and added ones
     panels = []
-    for families, half in ((_ABOVE, ""), (_BELOW, ", input-dependent")):
+    for families, half in ((above, ""), (_BELOW, ", input-dependent")):
         for length, pairs in lengths:
             shown = (*families, "Attention", "BaseConv")
             here = [row for row in chosen if row["length"] == length and row["family"] in shown]
@@ -109,6 +110,7 @@ STUDY = Study(
         "smoke": "Not a result, a check that everything runs: 256 symbols, 4 pairs in 32 tokens",
     },
     panels=_panels,
+    like="retnet",
     columns=2,
     notes=(
         "Gaps are filled with token 0. Attention has two layers and learned positions, the others four "

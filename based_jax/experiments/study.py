@@ -12,7 +12,7 @@ from functools import partial
 from html import escape
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 from rich.markup import escape as plain
@@ -21,8 +21,9 @@ from based_jax import command, plot
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments import page
 from based_jax.experiments.job import Job, of_families
+from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
 from based_jax.experiments.panels import Panel
-from based_jax.experiments.results import FAILED, Results, Row, Rows, best
+from based_jax.experiments.results import FAILED, Results, Row, Rows, best, read
 from based_jax.experiments.runner import Runner, stopping
 from based_jax.experiments.slots import find_slots
 from based_jax.files import read_json
@@ -44,6 +45,8 @@ class Study:
     panels: Callable[[Rows, str], Sequence[Panel | Bars]]  # from all rows of results and the scale
     notes: Sequence[str] = ()  # notes on the page
     columns: int | None = None  # panels side by side; default all
+    like: str = ""  # mixer whose jobs those of an added line are like
+    command: str = ""  # its command line; default: that of a module of this package
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,20 +70,41 @@ class Flags:
         expect(self.at_once is None or self.at_once >= 1, "at_once", self.at_once, "at least 1")
 
 
+@dataclasses.dataclass(frozen=True)
+class LineFlags(Flags):
+    """Train the models of a figure of the papers, and draw it."""
+
+    add: tuple[str, ...] = ()
+    """train lines that the study does not have, and only these: mixers by name or my_package.mixer:MyMixer,
+    options as in my_package.mixer:MyMixer:key_dim=16"""
+
+
+F = TypeVar("F", bound=Flags)
+
+
 def main(study: Study, argv: Sequence[str] | None = None) -> int:
     """Run a study's command; the exit status is 1 if a job failed, 128 + n after signal n."""
-    return run_command(_typed(study), argv, study.jobs.__getitem__, partial(_run, study))
+    return run_command(_typed(study), argv, partial(_jobs, study), partial(train_study, study), LineFlags)
+
+
+def _jobs(study: Study, flags: LineFlags) -> Sequence[Job]:
+    jobs = study.jobs[flags.scale]
+    if not flags.add:
+        return jobs
+    expect(study.like != "", "add", flags.add, "another study: this one has no line of a mixer alone")
+    return mixer_jobs("add", flags.add, jobs, study.like, families_of(jobs))
 
 
 def run_command(
     prog: str,
     argv: Sequence[str] | None,
-    jobs_of: Callable[[str], Sequence[Job]],
-    run: Callable[[Flags, Sequence[Job], Path], int],
+    jobs_of: Callable[[F], Sequence[Job]],
+    run: Callable[[F, Sequence[Job], Path], int],
+    kind: type[F],
 ) -> int:
-    """Parse a study's flags, and list or `run` the chosen jobs of their scale in its directory."""
-    flags = command.parse(Flags, argv, prog=prog)
-    jobs = of_families(jobs_of(flags.scale), flags.families)
+    """Parse a study's flags, which are of a `kind`, and list or `run` the chosen jobs in its directory."""
+    flags = command.parse(kind, argv, prog=prog)
+    jobs = of_families(jobs_of(flags), flags.families)
     if flags.dry_run:
         print("\n".join(job.line for job in jobs))
         return 0
@@ -163,19 +187,27 @@ def train(
     return int(any(row["job"] in names for row in failed))
 
 
-def _run(study: Study, flags: Flags, jobs: Sequence[Job], out: Path) -> int:
+def train_study(
+    study: Study, flags: Flags, jobs: Sequence[Job], out: Path, facts: Mapping[str, Any] | None = None
+) -> int:
+    """Train the jobs that have no result in `out`, and draw the study; return the exit status as `train`.
+
+    Further `facts` in study.json distinguish the study from others of its name and scale.
+    """
     is_known = (out / "study.json").exists() or not (out / "results.jsonl").exists()
     expect(is_known, "out", str(out), "a directory of a study: it has no study.json")
     versions = {name: metadata.version(name) for name in ("jax", "flax", "optax")}
     versions = {"python": platform.python_version(), **versions}
-    claim(out, {"study": study.name, "scale": flags.scale}, {"versions": versions})
+    held = {row["job"] for row in read(out / "results.jsonl")}
+    expect_contract(job for job in jobs if job.name not in held)
+    claim(out, {"study": study.name, "scale": flags.scale, **(facts or {})}, {"versions": versions})
     write = partial(draw, study, flags.scale, out=out)
     return train(flags, jobs, out, f"of {len(jobs)} jobs", Runner, _sentence, write)
 
 
 def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
     """Write figure.png and index.html; without matplotlib there is no figure, and the page says so."""
-    typed = f"{_typed(study)} --scale {scale}"
+    typed = study.command or f"{_typed(study)} --scale {scale}"
     sentences = [
         f"{escape(study.source)}. {escape(study.about[scale])}",
         f"<code>{escape(typed)}</code>, {escape(_facts(rows))}.",

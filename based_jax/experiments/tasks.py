@@ -39,7 +39,7 @@ class TaskJob(Job):
 
 _RECALL = {"random_fill": False, "epochs": 16}
 _CIRCUIT = {"mlp": "gated", "epochs": 8}
-_SMALL: Mapping[str, Mapping[str, Any]] = {
+SMALL: Mapping[str, Mapping[str, Any]] = {
     "compositional": {"vocab_size": 27, "length": 24, "pairs": 4, **_RECALL},
     "forgetting": {"task": "forgetting:num_updates=2", "vocab_size": 24, "length": 20, "pairs": 4, **_RECALL},
     "repeated_context": {"vocab_size": 26, "length": 24, "pairs": 4, **_RECALL},
@@ -75,6 +75,11 @@ CIRCUITS: Mapping[str, Sequence[int]] = {
 """Lengths at the scale `paper`, with a model for each."""
 
 
+def task_flags(task: str, scale: str) -> dict[str, Any]:
+    """Return the trainer's flags of a task at the scales `cpu` and `smoke`."""
+    return {"task": task, **SMALL[task], **_LOOP[scale], **_HOW}
+
+
 def _layers(task: str, family: str, features: int, left: int) -> str:
     last = MODELS[family].format(features=features, left=left)
     return last if task == "stacked" else f"{_SHORT},{last}"
@@ -84,18 +89,16 @@ def _small(scale: str, tasks: Sequence[str]) -> list[Job]:
     """Return the jobs of a small scale, task by task."""
     jobs: list[Job] = []
     for task, family in product(tasks, MODELS):
-        flags = {"task": task, **_SMALL[task], **_LOOP[scale], **_HOW}
-        jobs.append(TaskJob(family, task, _layers(task, family, 8, 3), flags))
+        jobs.append(TaskJob(family, task, _layers(task, family, 8, 3), task_flags(task, scale)))
     for (task, change, more), family in product(_FOLLOWED_UP if scale == "cpu" else (), MODELS):
         setting, model = f"{task}, {change}", _layers(task, family, 8, 3)
-        flags = {"task": task, **_SMALL[task], **_LOOP[scale], **_HOW, **more}
-        jobs.append(TaskJob(family, setting, model, flags))
+        jobs.append(TaskJob(family, setting, model, {**task_flags(task, scale), **more}))
     return jobs
 
 
 def _paper() -> Iterator[Job]:
     """Yield the jobs of the recipes, and of the circuits' lengths."""
-    for task, family in product(_SMALL, MODELS):
+    for task, family in product(SMALL, MODELS):
         recipe = {"recipe": f"recipes/synthetic/{task.replace('_', '-')}.toml"}
         model = _layers(task, family, 16, 63)
         lengths = CIRCUITS.get(task)
@@ -133,7 +136,7 @@ STUDY = Study(
     source="Zoology's code",
     jobs={
         "smoke": _small("smoke", ("forgetting", "stacked", "cumulative_parity")),
-        "cpu": _small("cpu", tuple(_SMALL)),
+        "cpu": _small("cpu", tuple(SMALL)),
         "paper": list(_paper()),
     },
     about={
@@ -142,6 +145,7 @@ STUDY = Study(
         "smoke": "Not a result, a check that everything runs: one epoch of 512 examples",
     },
     panels=_panels,
+    like="attention",
     columns=4,
     notes=("A short convolution precedes every mixer, except in stacked MQAR, whose models have one layer.",),
 )

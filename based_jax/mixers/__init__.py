@@ -29,6 +29,7 @@ from based_jax.mixers.mamba2 import Mamba2 as Mamba2
 from based_jax.mixers.nystrom import Nystrom as Nystrom
 from based_jax.mixers.option_docs import Option as Option
 from based_jax.mixers.registry import MixerInfo as MixerInfo
+from based_jax.mixers.registry import import_mixer as import_mixer
 from based_jax.mixers.registry import info as info
 from based_jax.mixers.registry import make as make
 from based_jax.mixers.registry import names as names

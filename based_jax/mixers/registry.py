@@ -12,6 +12,10 @@ or, without an import, by an entry point in the pyproject.toml of its package:
 """
 
 import dataclasses
+import importlib
+import os
+import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -71,6 +75,48 @@ def register(name: str) -> Callable[[M], M]:
         ValueError: a name of another form, or one already taken by another class.
     """
     return MIXERS.register(name)
+
+
+def import_mixer(path: str) -> str:
+    """Import a mixer by the path of its module, and return its registered name.
+
+    A class without a name gets its own as one: MinGRU becomes "min_gru".
+
+    Args:
+        path: `package.module:Class`, or `package.module` if there is one mixer in it. Modules in the working
+            directory count, as with ``python -m``.
+
+    Raises:
+        ValueError: no such module or class, several mixers to choose from, or a name that is taken.
+        TypeError: the class is not a subclass of `Mixer`.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    module_name, _, class_name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"mixer = {path!r}: cannot import {module_name}: {error}") from error
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Mixer) and value.__module__.startswith(module_name)
+    }
+    if not class_name:
+        expected = f"{module_name}:CLASS, with one of " + (
+            ", ".join(own) or "its mixers, of which it has none"
+        )
+        expect(len(own) == 1, "mixer", path, expected)
+        (class_name,) = own
+    expected = f"a class of {module_name}, such as {', '.join(own)}{nearest(class_name, list(own))}"
+    expect(hasattr(module, class_name), "mixer", path, expected)
+    mixer = getattr(module, class_name)
+    for name, entry in MIXERS.entries.items():
+        if entry is mixer:
+            return name
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
+    register(name)(mixer)
+    return name
 
 
 def names() -> tuple[str, ...]:

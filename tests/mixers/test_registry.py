@@ -93,6 +93,51 @@ def test_an_installed_package_is_imported_when_its_mixer_is_needed(installed):
     assert y.shape == (1, 5, 4)
 
 
+PATHS = """
+import based_jax as bj
+from based_jax.mixers import ShortConv
+
+
+class HTTPConv2(ShortConv):
+    pass
+
+
+@bj.mixers.register("named_otherwise")
+class Named(HTTPConv2):
+    pass
+
+
+class Hyena(HTTPConv2):
+    pass
+"""
+
+
+def test_a_mixer_is_imported_by_the_path_of_its_module(tmp_path, monkeypatch, registered):
+    """From the working directory, with the name that it has or gets; the module's own classes count."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "paths_of_mixers.py").write_text(PATHS)
+    (tmp_path / "one_mixer.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    assert bj.mixers.import_mixer("one_mixer") == "outside"
+    assert bj.mixers.import_mixer("paths_of_mixers:HTTPConv2") == "http_conv2"
+    assert bj.mixers.import_mixer("paths_of_mixers:Named") == "named_otherwise"
+    assert bj.mixers.make("http_conv2", d_model=4).kernel_size == 3
+    refused = {
+        "paths_of_mixers": "expected paths_of_mixers:CLASS, with one of HTTPConv2, Named, Hyena",
+        "paths_of_mixers:Name": "expected a class of paths_of_mixers, such as .* did you mean 'Named'",
+        "paths_of_mixers:Hyena": "name = 'hyena': expected a name that .* does not have",
+        "json": "expected json:CLASS, with one of its mixers, of which it has none",
+        "no_such_package.mixer": "cannot import no_such_package.mixer: No module named 'no_such_package'",
+    }
+    for path, message in refused.items():
+        with pytest.raises(ValueError, match=message):
+            bj.mixers.import_mixer(path)
+    with pytest.raises(TypeError, match="expected a subclass of"):
+        bj.mixers.import_mixer("json:JSONDecoder")
+    for name in ("paths_of_mixers", "one_mixer"):
+        sys.modules.pop(name)
+
+
 @pytest.mark.slow
 def test_commands_train_sample_and_export_a_mixer_of_an_installed_package(
     installed, unchecked, tmp_path, capsys

@@ -4,7 +4,7 @@ import pytest
 
 from based_jax.models import MixerSpec
 from based_jax.training.lm_config import LMConfig, model_config
-from based_jax.training.named_options import parse_options, split_options
+from based_jax.training.named_options import parse_mixer, parse_named, parse_options, split_options
 
 
 def test_values_are_json_or_text():
@@ -24,3 +24,11 @@ def test_a_run_has_them(tmp_path):
     model = model_config(LMConfig(tmp_path, preset="based-tiny", **options), 257)
     assert model.layer(1) == MixerSpec("attention", {"num_heads": 2, "rotary_fraction": 0.5})
     assert model.layer(0).mixer == "gated_conv"
+
+
+def test_colons_and_commas_separate_the_options_of_a_name():
+    wanted = "based", {"feature_dim": 8, "num_heads": 2}
+    for text in ("based:feature_dim=8:num_heads=2", "based:feature_dim=8,num_heads=2"):
+        assert parse_named("mixer", text) == parse_mixer("mixer", text) == wanted
+    assert parse_mixer("mixer", "gla:lags=[1,2]:num_heads=2") == ("gla", {"lags": [1, 2], "num_heads": 2})
+    assert parse_mixer("mixer", "mamba") == ("mamba", {})

@@ -32,8 +32,8 @@ from based_jax.generate.rows import row_bytes
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
 from based_jax.training.mqar.grid import LABEL_LOSSES
 from based_jax.training.mqar.segments import AXES, EXAMPLES, columns, make_segments, parse_segments
-from based_jax.training.mqar.sweep import Outcome, SweepConfig, sweep
-from based_jax.training.named_options import parse_named
+from based_jax.training.mqar.sweep import Outcome, SweepConfig, seconds_per_epoch, sweep
+from based_jax.training.named_options import parse_mixer, parse_named
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run import directory
 from based_jax.training.run.checkpoints import say_once
@@ -43,7 +43,7 @@ from based_jax.validate import expect, expect_choice, expect_ranges
 PROG = "based-jax train synthetic"
 
 # Settings that may change on resuming.
-_MAY_CHANGE = {"workdir", "tracking", "log_every", "recipe"}
+_MAY_CHANGE = {"workdir", "tracking", "log_every", "recipe", "dry_run"}
 _OF_THE_LOOP = ("epochs", "batch_size", "weight_decay", "loss", "stop_above", "log_every")
 _ADDED = {"task": "mqar", "loss": "cross_entropy"}
 """Settings that older runs do not have, and what these did."""
@@ -62,8 +62,8 @@ class SyntheticConfig:
     """Train small models on a synthetic task, many learning rates and seeds at once."""
 
     mixer: str | None = None
-    """mixer of the papers' two-layer model: based, attention, mamba, ... (based_jax.mixers.names()); options
-    as in based:feature_dim=24"""
+    """mixer of the papers' two-layer model: based, attention, mamba, ... (based_jax.mixers.names()), or that
+    of a module, my_package.mixer:MyMixer; options as in based:feature_dim=24"""
     layers: str | None = None
     """mixers of all layers, instead of --mixer, e.g. base_conv:kernel_size=3,gla:num_heads=2"""
     task: str = "mqar"
@@ -121,6 +121,8 @@ class SyntheticConfig:
     """TOML file of flags, e.g. recipes/synthetic/forgetting.toml; flags on the command line override it"""
     workdir: Path | None = None
     """run directory; default: a directory in runs/TASK, named after the settings"""
+    dry_run: bool = False
+    """print the model's size and the measured seconds of an epoch as JSON, and train nothing"""
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "d_model", "vocab_size", "length", "pairs", "examples", "test_examples")
@@ -219,8 +221,17 @@ def train_synthetic(config: SyntheticConfig) -> Outcome:
     """Run `config` to its end, or until a signal."""
     config.tracking.expect_installed()
     architecture, (train, test), grid = config.architecture, config.segments, config.sweep
+    facts = facts_of(config)
+    with directory.sole_run(config.directory):
+        _prepare_workdir(config, architecture)
+        return sweep(architecture, train, test, grid, config.directory, facts, config.tracking)
+
+
+def facts_of(config: SyntheticConfig) -> dict[str, Any]:
+    """Return what is known before training: the entries that all records of a run share."""
+    architecture = config.architecture
     stateful = all(mixers.info(spec.mixer).stateful for spec in architecture.mixers.values())
-    facts = {
+    return {
         "task": config.task_and_settings[0],
         "mixer": config.layers or config.mixer,
         "d_model": config.d_model,
@@ -228,9 +239,6 @@ def train_synthetic(config: SyntheticConfig) -> Outcome:
         "state_size": LanguageModel(architecture).state_size(config.longest) if stateful else None,
         "state_bytes": state_bytes(architecture, config.longest) if stateful else None,
     }
-    with directory.sole_run(config.directory):
-        _prepare_workdir(config, architecture)
-        return sweep(architecture, train, test, grid, config.directory, facts, config.tracking)
 
 
 def state_bytes(architecture: ModelConfig, length: int) -> int | None:
@@ -269,7 +277,7 @@ def _numbers(argument: str, text: str, kind: Callable[[str], Number]) -> tuple[N
 
 def _spec(argument: str, text: str) -> MixerSpec:
     """Parse NAME:option=value:... as a mixer with options."""
-    return MixerSpec(*parse_named(argument, text))
+    return MixerSpec(*parse_mixer(argument, text))
 
 
 def _sentence(record: dict[str, Any]) -> str:
@@ -286,6 +294,10 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     say_once()
     config = command.parse(SyntheticConfig, with_recipe(argv, SyntheticConfig), prog=prog)
+    if config.dry_run:
+        seconds = seconds_per_epoch(config.architecture, *config.segments, config.sweep)
+        print(json.dumps({**facts_of(config), "seconds_per_epoch": seconds}))
+        return 0
     outcome = train_synthetic(config)
     for record in outcome.records:
         print(_sentence(record))

@@ -27,7 +27,8 @@ def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) ->
 
     The exit status is 1 if a run failed, 128 + n after signal n.
     """
-    return run_command(PROG, argv, lambda scale: jobs(SCALES[scale]), partial(_run, trainer=trainer))
+    run = partial(_run, trainer=trainer)
+    return run_command(PROG, argv, lambda flags: jobs(SCALES[flags.scale]), run, Flags)
 
 
 def _run(flags: Flags, chosen: Sequence[Job], out: Path, trainer: Sequence[str]) -> int:

@@ -1,0 +1,163 @@
+"""Compare mixers by recall and state: ``based-jax compare my_package.mixer based attention``.
+
+Each mixer is trained at several widths in the papers' two-layer model, and is a line of the figure. The
+output directory gets figure.png (recall against the size of the state, with the papers' models next to it),
+index.html (the figure and sortable tables), cards/index.html (a recall card of each line's best model),
+results.jsonl (one object per model) and runs/ (weights and logs). The same command continues; with more
+mixers or widths it trains these only.
+"""
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import jax
+import tyro
+
+from based_jax import command
+from based_jax.compare.plan import Times, epochs_within, measure, minutes_of, sizes
+from based_jax.directory_lock import sole_writer
+from based_jax.evals.card.recall_card import recall_card
+from based_jax.evals.card.store import write_recall_card
+from based_jax.experiments import mqar_tradeoff
+from based_jax.experiments.based_data import ABOUT, ONE_RATE
+from based_jax.experiments.job import Job
+from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
+from based_jax.experiments.panels import STATE_AXIS, Panel, lines, state_bytes
+from based_jax.experiments.results import best, read
+from based_jax.experiments.slots import Slot, find_slots
+from based_jax.experiments.study import Flags, Rows, Study, train_study
+from based_jax.experiments.tasks import SMALL, TaskJob, task_flags
+from based_jax.files import read_json
+from based_jax.validate import expect, expect_choice, expect_ranges
+
+PROG = "based-jax compare"
+
+_WIDTHS = {"smoke": "16,32", "cpu": "32,64", "paper": "64,128,256"}
+_FAMILIES = families_of(mqar_tradeoff.STUDY.jobs["cpu"])
+"""Mixer -> its line in the papers' figure, which has its colour."""
+_NOTES = ("A line joins the models that recall more than every smaller one of their mixer.",)
+
+
+class ComparedJob(Job):
+    """A mixer in the papers' two-layer model, on any task."""
+
+    trainer = TaskJob.trainer
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Train mixers on recall, and draw what they recall against the size of their state."""
+
+    mixers: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MIXER ...")]
+    """names such as based, or my_package.mixer:MyMixer; options as in based:feature_dim=8,num_heads=2"""
+    out: Path = Path("runs/compare")
+    """directory of the comparison"""
+    task: str = "mqar"
+    """mqar, or a task of based-jax experiments tasks, such as forgetting or single_query"""
+    scale: Literal["smoke", "cpu", "paper"] = "cpu"
+    """data of the studies: smoke has 2 and 4 pairs in 32 tokens, cpu 4 to 16 in up to 64; paper is for GPU"""
+    widths: str | None = None
+    """widths of the models, a point of each line; default: 32,64 (smoke: 16,32; paper: 64,128,256)"""
+    epochs: int | None = None
+    """passes over the training examples; default: the study's (cpu: 6)"""
+    minutes: float | None = None
+    """time for all models instead of --epochs: as many epochs as fit, by a measurement before"""
+    learning_rates: str | None = None
+    """learning rates, of which the best counts; default: the study's (cpu: 0.01)"""
+    seeds: str = "0"
+    """seeds, over which accuracies are averaged"""
+    at_once: int | None = None
+    """number of processes at once; default: one per accelerator, or two on a CPU"""
+    retry: bool = False
+    """train models again that failed completely (out of memory, full disk)"""
+    dry_run: bool = False
+    """print the models, their sizes and the measured time, and train nothing"""
+
+    def __post_init__(self) -> None:
+        expect(len(self.mixers) > 0, "mixers", self.mixers, "at least one, such as based")
+        expect_ranges(self, 1, "epochs", "at_once")
+        expect(None in (self.epochs, self.minutes), "minutes", self.minutes, "none with --epochs")
+        expect_choice("task", self.task, ("mqar", *SMALL))
+        has_data = self.task == "mqar" or self.scale != "paper"
+        expect(has_data, "scale", self.scale, f"cpu or smoke, since the papers have no grid of {self.task}")
+        is_fine = all(width.strip().isdigit() for width in (self.widths or "1").split(","))
+        expect(is_fine, "widths", self.widths, "numbers such as 32,64")
+
+    def jobs(self, epochs: int | None) -> list[Job]:
+        """Return a job for each mixer and width; None for the epochs of the scale."""
+        flags = dict(ONE_RATE[self.scale] if self.task == "mqar" else task_flags(self.task, self.scale))
+        flags |= {"epochs": epochs or flags["epochs"], "seeds": self.seeds}
+        flags |= {"learning_rates": self.learning_rates or flags["learning_rates"]}
+        widths = [int(width) for width in (self.widths or _WIDTHS[self.scale]).split(",")]
+        grid: list[Job] = [ComparedJob("", f"d {d}", "attention", {**flags, "d_model": d}) for d in widths]
+        return mixer_jobs("mixers", self.mixers, grid, "attention", _FAMILIES)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status is 1 if a model failed, 128 + n after signal n."""
+    options = command.parse(Options, argv, prog=PROG)
+    jax.config.update("jax_platforms", "cpu")  # the trainers use the accelerators
+    if options.dry_run:
+        _plan(options)
+        return 0
+    typed = f"{PROG} {shlex.join(sys.argv[2:] if argv is None else argv)}"
+    with sole_writer(options.out):
+        jobs = _plan(options)
+        facts = {name: jobs[0].flags[name] for name in ("epochs", "learning_rates", "seeds")}
+        flags = Flags(options.scale, options.out, options.at_once, retry=options.retry)
+        study = dataclasses.replace(_study(options, facts["epochs"]), command=typed)
+        status = train_study(study, flags, jobs, options.out, {"task": options.task, **facts})
+        if status < 128 and options.task == "mqar":
+            _write_cards(options.out, {job.name for job in jobs})
+        return status
+
+
+def _plan(options: Options) -> list[Job]:
+    """Return the jobs with their epochs, and print them; those of a directory keep its number of epochs."""
+    jobs, record = options.jobs(options.epochs), options.out / "study.json"
+    texts, times, slots = [sizes(job) for job in jobs], list[Times](), list[Slot]()
+    epochs = options.epochs or (read_json(record).get("epochs") if record.exists() else None)
+    if options.dry_run or (options.minutes is not None and epochs is None):
+        expect_contract(() if options.dry_run else jobs)
+        slots = find_slots(options.at_once)
+        print(f"measuring {len(jobs)} models, {len(slots)} at once", file=sys.stderr)
+        times = measure(jobs, slots)
+    if options.minutes is not None and epochs is None:
+        epochs = epochs_within(options.minutes, times, len(slots))
+    jobs = options.jobs(epochs)
+    epochs = jobs[0].flags["epochs"]
+    ends = [f", about {minutes_of([each], epochs, 1):.1f} min" for each in times] or [""] * len(jobs)
+    print("\n".join(text + end for text, end in zip(texts, ends, strict=True)))
+    end = f": about {minutes_of(times, epochs, len(slots)):.0f} min, {len(slots)} at once" if times else ""
+    print(f"{len(jobs)} models, {epochs} epochs each{end}", flush=True)
+    return jobs
+
+
+def _study(options: Options, epochs: int) -> Study:
+    """Return the study of the papers' figure, or one without their points if the task is not MQAR."""
+    data = ABOUT[options.scale].partition(": ")[2] if options.task == "mqar" else f"Task {options.task}"
+    about, base = {options.scale: f"{data}, {epochs} epochs"}, mqar_tradeoff.STUDY
+    if options.task == "mqar":
+        return dataclasses.replace(base, name="compare", about=about, notes=_NOTES)
+
+    def panels(rows: Rows, scale: str) -> list[Panel]:
+        ours = lines(best(rows), state_bytes, frontier=True)
+        return [Panel(f"trained here, --scale {scale}", lines=ours, **STATE_AXIS)]
+
+    return Study("compare", base.title, "Zoology's code", {}, about, panels, _NOTES)
+
+
+def _write_cards(out: Path, jobs: set[str]) -> None:
+    """Write a recall card of the best model of each line."""
+    rows = sorted(best(read(out / "results.jsonl")), key=lambda row: row["accuracy"])
+    for family, row in {row["family"]: row for row in rows if row["job"] in jobs}.items():
+        write_recall_card(out / "cards", recall_card(out / "runs" / row["job"] / "model", name=family))
+        print(f"recall card of {family}: {out / 'cards' / 'index.html'}", flush=True)
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

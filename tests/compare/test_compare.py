@@ -1,0 +1,204 @@
+"""``based-jax compare``, with trainers that are a script of the test: plan, files, resuming, refusals."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from based_jax.compare import __main__ as compare
+from based_jax.compare.plan import epochs_within
+from based_jax.experiments import mixer_lines, mqar_tradeoff, study
+from based_jax.experiments.job import Job
+from based_jax.experiments.slots import Slot
+from based_jax.mixers import registry
+from tests.commands import Ended, run_here
+from tests.floors import ROOT
+
+# Takes the trainer's flags. A mixer without options recalls more.
+TRAINER = """
+import json, pathlib, sys
+words = [*sys.argv]
+if words[-1] == "--dry-run":
+    sys.exit(print(json.dumps({"seconds_per_epoch": 10.0})))
+flags = dict(zip(words, words[1:]))
+workdir = pathlib.Path(flags["--workdir"])
+(workdir / "model").mkdir()
+accuracy = int(flags["--d-model"]) / (200 if "=" in flags["--mixer"] else 100)
+record = {"learning_rate": 0.01, "seed": 0, "status": "finished", "accuracy": accuracy, "seconds": 3.0,
+          "epochs": int(flags["--epochs"]), "d_model": int(flags["--d-model"]), "parameters": 5000,
+          "state_size": 1000, "state_bytes": 4096, "slices": {"num_pairs": {"8": accuracy}}}
+(workdir / "results.jsonl").write_text(json.dumps(record) + "\\n")
+"""
+
+MIXERS = '''
+import based_jax as bj
+
+
+class Plain(bj.mixers.ShortConv):
+    """A short convolution from elsewhere."""
+
+
+class Uncounted(Plain):
+    """A mixer whose state has no size."""
+
+    def state_size(self, length):
+        return 0.5
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty working directory, where a module of mixers is."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mixers.py").write_text(MIXERS)
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    for job in (Job, compare.ComparedJob):
+        monkeypatch.setattr(job, "trainer", (sys.executable, str(tmp_path / "trainer.py")))
+    for module in (study, compare):
+        monkeypatch.setattr(module, "find_slots", lambda count: [Slot("0", {}), Slot("1", {})])
+    monkeypatch.setattr(registry.MIXERS, "entries", dict(registry.MIXERS.entries))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    mixer_lines._expect_laws.cache_clear()
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] in ("elsewhere", "min_gru")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def run(folder, capsys, monkeypatch):
+    """Runs the command in the folder; laws are not checked, and cards only have their names."""
+
+    def card(model, name):
+        assert model.is_dir()
+        missing = {key: {"not_measured": str(model)} for key in ("mqar", "hits", "probe", "state", "parts")}
+        facts = {"name": name, "vocab_size": 8, "examples": 1, "seed": 0, "length": 8, "model": {}}
+        return {**facts, **missing}
+
+    monkeypatch.setattr(compare, "recall_card", card)
+    monkeypatch.setattr(mixer_lines, "check_mixer", lambda mixer, **options: None)
+
+    def run(*argv: object) -> Ended:
+        return run_here(compare.PROG, compare.main, argv, capsys)
+
+    return run
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def test_a_dry_run_prints_the_plan(run, folder):
+    done = run("elsewhere.mixers:Plain:kernel_size=3", "attention", "--widths", "16", "--dry-run")
+    plain, attention, total = done.out.splitlines()
+    assert plain.startswith("plain, d 16, kernel_size 3: ")
+    assert re.fullmatch(
+        r"Attention, d 16: [\d,]+ parameters, [\d,]+ bytes of state, about 1.0 min", attention
+    )
+    assert total == "2 models, 6 epochs each: about 1 min, 2 at once"
+    assert not (folder / "runs").exists()
+
+
+def test_a_comparison_and_its_next_line(run, folder):
+    plain, flags = "elsewhere.mixers:Plain,kernel_size=3", ["--scale", "smoke", "--out", "out"]
+    done = run(plain, "based", *flags, "--minutes", 3)
+    assert done.status == 0
+    first, out = rows(folder / "out"), folder / "out"
+    assert {(row["family"], row["setting"]) for row in first} == {
+        *(("Based", f"d {width}") for width in (16, 32)),
+        *(("plain", f"d {width}, kernel_size 3") for width in (16, 32)),
+    }
+    (epochs,) = {row["epochs"] for row in first}
+    assert 7 <= epochs <= 9  # 3 minutes, 2 at once, are 36 epochs of 10 s, less the time to start
+    assert (out / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert f"based-jax compare {plain} based --scale smoke" in (out / "index.html").read_text()
+    cards = {path.stem: json.loads(path.read_text()) for path in (out / "cards").glob("*.json")}
+    assert cards.keys() == {"Based", "plain"}
+    assert "plain-d-32-kernel-size-3-" in cards["plain"]["mqar"]["not_measured"]  # the better width
+    assert "--layers" not in first[0]["command"]
+
+    again = run(plain, "based", "attention", *flags, "--minutes", 100)
+    assert again.status == 0
+    assert "measuring" not in again.err
+    assert rows(out)[: len(first)] == first
+    assert {row["family"] for row in rows(out)[len(first) :]} == {"Attention"}
+    assert {row["epochs"] for row in rows(out)} == {epochs}
+    refused = run(plain, *flags, "--epochs", epochs + 1)
+    assert "based-jax compare: out = 'out': expected another directory" in refused.err
+
+
+def test_another_task_has_no_card(run, folder):
+    done = run("based", "--task", "forgetting", "--scale", "smoke", "--widths", "8", "--out", "out")
+    assert done.status == 0
+    assert "--task forgetting:num_updates=2" in rows(folder / "out")[0]["command"]
+    assert not (folder / "out" / "cards").exists()
+
+
+def test_refusals_come_before_training(run, folder):
+    refused = {
+        ("basd",): "mixers = 'basd': expected package.module:Class, or one of based, .*did you mean 'based'",
+        ("elsewhere.mixrs",): "mixer = 'elsewhere.mixrs': cannot import elsewhere.mixrs: No module named",
+        ("elsewhere.mixers",): "expected elsewhere.mixers:CLASS, with one of Plain, Uncounted",
+        ("elsewhere.mixers:Plan",): "did you mean 'Plain'",
+        ("elsewhere.mixers:Plain:kernel=3",): "option of plain = 'kernel': .* did you mean 'kernel_size'",
+        ("based:feature_dim",): "mixers = 'based:feature_dim': expected NAME or NAME:option=value",
+        ("based", "--task", "forgeting"): "task = 'forgeting': .* did you mean 'forgetting'",
+        ("based", "--task", "parity", "--scale", "paper"): "scale = 'paper': expected cpu or smoke",
+        ("based", "--widths", "16,x"): "widths = '16,x': expected numbers such as 32,64",
+        ("based", "--learning-rates", "x"): "learning_rates = 'x': expected numbers",
+        ("based", "--minutes", "0.01"): "minutes = 0.01: expected at least ",
+        ("based", "--minutes", "1", "--epochs", "2"): "minutes = 1.0: expected none with --epochs",
+        ("--scale", "smoke"): "mixers",
+    }
+    for words, message in refused.items():
+        done = run(*words, "--out", "out")
+        assert done.status == 2, words
+        assert re.search(message, done.err.splitlines()[-1]), done.err
+        assert not (folder / "out" / "results.jsonl").exists()
+
+
+def test_a_mixer_that_breaks_a_law_is_not_trained(folder, capsys):
+    done = run_here(compare.PROG, compare.main, ["elsewhere.mixers:Uncounted", "--out", "out"], capsys)
+    assert done.status == 2
+    broken = "Uncounted breaks the contract: what a call returns: state_size(100) = 0.5, expected an integer"
+    assert done.err.splitlines()[-1] == f"based-jax compare: {broken}"
+    assert not (folder / "out" / "results.jsonl").exists()
+
+
+def test_a_line_is_added_to_a_kept_study(run, folder):
+    """Only its jobs are trained, as those of attention, and the rows of the others stay."""
+    out = folder / "tradeoff"
+    out.mkdir()
+    for name in ("results.jsonl", "study.json"):
+        (out / name).write_bytes((ROOT / "results" / "mqar" / "tradeoff" / name).read_bytes())
+    kept = rows(out)
+    words = ["--scale", "cpu", "--out", str(out), "--add", "elsewhere.mixers:Plain:kernel_size=2", "based"]
+    assert study.main(mqar_tradeoff.STUDY, words) == 0
+    added = rows(out)[len(kept) :]
+    assert rows(out)[: len(kept)] == kept
+    assert [row["family"] for row in added] == ["plain", "plain", "Based", "Based"]
+    like = {row["command"].partition(" --d-model")[2] for row in kept if row["family"] == "Attention"}
+    assert {row["command"].partition(" --d-model")[2] for row in added} == like
+    families = {line.family for line in mqar_tradeoff.STUDY.panels(rows(out), "cpu")[0].lines}
+    assert {"plain", "Based", "Mamba"} <= families
+
+
+def test_the_page_of_mixers_runs(run, folder, capsys):
+    """Its commands, with the mixer that it writes."""
+    page = (ROOT / "docs" / "adding_a_mixer.md").read_text()
+    (folder / "min_gru.py").write_text(re.search(r"```python\n(.*?)```", page, flags=re.S)[1])
+    section = page.partition("## 5. Compare its recall")[2].partition("\n## ")[0]
+    commands = re.findall(r"^based-jax (compare|experiments mqar-tradeoff) (.*)$", section, flags=re.M)
+    assert {name for name, _ in commands} == {"compare", "experiments mqar-tradeoff"}
+    for name, words in commands:
+        argv = [*words.split(), "--dry-run"]
+        main = compare.main if name == "compare" else lambda argv: study.main(mqar_tradeoff.STUDY, argv)
+        assert "min_gru" in run_here(name, main, argv, capsys).out
+
+
+def test_epochs_fill_the_minutes():
+    times = [(20.0, 5.0), (10.0, 10.0)]
+    assert epochs_within(1.0, times, workers=2) == 6  # 120 s less 30 s, in epochs of 15 s
+    with pytest.raises(ValueError, match=r"minutes = 0.3: expected at least 0.4: the time of one epoch"):
+        epochs_within(0.3, times, workers=2)
