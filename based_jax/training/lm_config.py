@@ -15,7 +15,7 @@ from based_jax.models.config import REMAT
 from based_jax.models.scan import find_repeats
 from based_jax.training.bad_loss import BadLossConfig
 from based_jax.training.devices.hosts import HostsConfig
-from based_jax.training.named_options import parse_options, split_options
+from based_jax.training.named_options import OPTIONS, parse_options
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.recipes import find_file
 from based_jax.training.run.trackers import TrackConfig
@@ -43,7 +43,7 @@ class LMConfig:
     mixer: str | None = None
     """mixer to use instead of the preset's: mamba, hyena, ... (based_jax.mixers.names())"""
     mixer_options: str | None = None
-    """options of --mixer (based_jax.mixers.options(NAME)), e.g. d_state=32,expand=1"""
+    """options of --mixer (based_jax.mixers.options(NAME)), e.g. d_state=32:expand=1"""
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
@@ -139,8 +139,8 @@ class LMConfig:
     def options_of_mixer(self) -> dict[str, Any]:
         """Parse `mixer_options` into values by name."""
         text = self.mixer_options
-        pairs = [] if text is None else split_options(text)
-        return parse_options("mixer_options", text or "", pairs, "name=value[,name=value]")
+        pairs = [] if text is None else text.split(":")
+        return parse_options("mixer_options", text or "", pairs, OPTIONS)
 
 
 _HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")

@@ -262,11 +262,11 @@ def test_the_summary_counts_what_is_not_read(one_layer, text, tmp_path):
         (["--mixer-options", "a=1"], "mixer_options = 'a=1': expected --mixer to be given as well"),
         (
             ["--mixer", "mamba", "--mixer-options", "d_state"],
-            "mixer_options = 'd_state': expected name=value",
+            "mixer_options = 'd_state': expected option=value",
         ),
         (
             ["--mixer", "mamba", "--mixer-options", "expand=2", "d_state=8"],
-            "Unrecognized options: d_state=8; separate name=value pairs by commas",
+            "Unrecognized options: d_state=8; separate options of a mixer by colons",
         ),
         (["--mixer", "mamba", "--mixer-options", "d_sate=8"], "option of mamba = 'd_sate': expected one of"),
         (["--mixer", "mamba", "--mixer-options", "d_state=no"], "d_state = 'no': expected"),
