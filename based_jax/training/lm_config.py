@@ -40,6 +40,10 @@ class LMConfig:
     """start from the weights of this run, pretrained directory or hub id, with a fresh optimizer"""
     lora: int | None = None
     """with --init-from: train only low-rank updates (LoRA) of this rank to the blocks' weight matrices"""
+    train_embeddings: bool = False
+    """with --lora: also train the embedding and the head"""
+    train_norms: bool = False
+    """with --lora: also train the norms"""
     mixer: str | None = None
     """mixer to use instead of the preset's: mamba, hyena, ... (based_jax.mixers.names())"""
     mixer_options: str | None = None
@@ -122,6 +126,9 @@ class LMConfig:
         expect_range("seed", self.seed, 0, UINT32_MAX)
         has_weights = self.lora is None or self.init_from is not None
         expect(has_weights, "lora", self.lora, "--init-from to be given as well")
+        for kind in self.also_trained:
+            expected = "--lora to be given as well; without it everything is trained"
+            expect(self.lora is not None, f"train_{kind}", True, expected)
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         expect_choice("remat", self.remat, REMAT)
         expect_choice("shuffle", self.shuffle, (None, *SHUFFLES))
@@ -134,6 +141,11 @@ class LMConfig:
             expect(not alone, name, getattr(self, name), "--mixer to be given as well")
         if self.mixer is not None:
             expect_options(self.mixer, self.options_of_mixer)
+
+    @property
+    def also_trained(self) -> tuple[str, ...]:
+        """Return the kinds of parameters that `lora` trains besides its factors."""
+        return tuple(kind for kind in ("embeddings", "norms") if getattr(self, f"train_{kind}"))
 
     @property
     def options_of_mixer(self) -> dict[str, Any]:
@@ -151,8 +163,8 @@ GROUPS = {
         *_HELD_OUT,
     ),
     "model": (
-        *("preset", "init_from", "lora", "mixer", "mixer_options", "mixer_layers", "dtype", "remat"),
-        "scan_layers",
+        *("preset", "init_from", "lora", "train_embeddings", "train_norms"),
+        *("mixer", "mixer_options", "mixer_layers", "dtype", "remat", "scan_layers"),
     ),
     "optimisation": ("steps", "accumulate", "seed", "optimizer"),
     "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses", "tracking"),
