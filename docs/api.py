@@ -124,7 +124,7 @@ def _imports(module: str) -> dict[str, tuple[str, str, bool]]:
 
 
 def _defined(module: str) -> dict[str, tuple[str, str]]:
-    """Name -> (kind, docstring) of what a module defines; of overloads the last, which has the body."""
+    """Name -> (kind, docstring) of what a module defines."""
     found: dict[str, tuple[str, str]] = {}
     body = tree_of(module).body
     for node, after in zip(body, [*body[1:], None], strict=True):
@@ -171,7 +171,7 @@ def members(source: str) -> Iterator[Member]:
 
 
 def _definition(source: str) -> _Definition | None:
-    """Return where a name is defined; of overloads the last, which has the body."""
+    """Return where a name is defined."""
     module, _, name = source.rpartition(".")
     try:
         body = tree_of(module).body

@@ -373,39 +373,12 @@ FAULTS = (
         "slice(shard_index, None, shard_count)", "slice(0, None, shard_count)", "tests/data/test_pipeline.py",
     ),
     Fault(
-        "every host reads the first one's rows of shards", "based_jax/data/shards/batches.py",
-        "* self.shard_count + self.shard_index", "* self.shard_count", "tests/data/shards/test_shuffle.py",
-    ),
-    Fault(
-        "documents keep their order in every epoch", "based_jax/data/shards/batches.py",
-        "make_key(self.seed, epoch, _DOCUMENTS, number)", "make_key(self.seed, _DOCUMENTS, number)",
-        "tests/data/shards/test_shuffle.py",
-    ),
-    Fault(
-        "segments of rows from shards are counted from 0", "based_jax/data/shards/rows.py",
-        "changes[:, 0] = 1", "changes[:, 0] = 0", "tests/data/shards/test_shuffle.py",
-    ),
-    Fault(
-        "a document is stored where the one before it is", "based_jax/data/shards/rows.py",
-        'searchsorted(packing.begins, begins, side="right") - 1',
-        'searchsorted(packing.begins, begins, side="left") - 1', "tests/data/shards/test_shuffle.py",
-    ),
-    Fault(
-        "windows of a group are counted from the epoch's begin", "based_jax/data/shards/shuffle.py",
-        "begin, size = int(ends[group] - member_ends[-1])", "begin, size = 0 * int(ends[group])",
-        "tests/data/shards/test_shuffle.py",
-    ),
-    Fault(
         "sources of a mixture share one order", "based_jax/data/pipeline.py",
-        "make_key(seed, number)", "make_key(seed, 0)", "tests/data/shards/test_mixtures.py",
-    ),
-    Fault(
-        "a row of a mixture is taken by two sources", "based_jax/data/shards/mixtures.py",
-        "np.flatnonzero(source == 0)", "np.flatnonzero(source >= 0)", "tests/data/shards/test_mixtures.py",
+        "(seed + n) % (1 << 32)", "seed", "tests/data/shards/test_mixtures.py",
     ),
     Fault(
         "damage of a shard goes unnoticed", "based_jax/data/shards/reader.py",
-        "value = zlib.crc32(chunk, value)", "value = zlib.crc32(chunk)", "tests/data/shards/test_reader.py",
+        "zlib.crc32(chunk, value), left", "zlib.crc32(chunk), left", "tests/data/shards/test_reader.py",
     ),
     Fault(
         "text that is held out beyond the bound is lost", "based_jax/data/shards/sides.py",
@@ -414,10 +387,6 @@ FAULTS = (
     Fault(
         "tokens that were written after the journal stay", "based_jax/data/shards/tokenize.py",
         'file.truncate(state["files"].get(name, 0))', "pass", "tests/data/shards/test_tokenize.py",
-    ),
-    Fault(
-        "a shard of a pair begins after its separator", "based_jax/data/shards/pairs.py",
-        "_Cut(file, begin - 1, end)", "_Cut(file, begin, end)", "tests/data/shards/test_pairs.py",
     ),
     Fault(
         "a data set of the hub is read again from its first row", "based_jax/data/hub.py",
@@ -483,11 +452,6 @@ FAULTS = (
         "jax.sharding.get_abstract_mesh()", "jax.sharding.get_mesh()", "tests/nnx/test_wrapped.py",
     ),
     # docs
-    Fault(
-        "overloads hide the docstring of a public function", "docs/api.py",
-        'found[node.name] = kind, ast.get_docstring(node) or ""',
-        'found.setdefault(node.name, (kind, ast.get_docstring(node) or ""))', "tests/docs/test_api.py",
-    ),
     Fault(
         "the picture of the packages leaves out the kernels", "docs/architecture.py",
         "found[name] |= {KERNELS} & roots", "found[name] |= set()", "tests/docs/test_architecture.py",

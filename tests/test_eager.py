@@ -33,17 +33,14 @@ IDS = array(np.repeat([[0, 1]], [4, 3], axis=1).repeat(BATCH, axis=0))
 TOKENS = array(GENERATOR.integers(0, 3, (BATCH, LENGTH)))
 STARTS = array(np.broadcast_to(np.array([0, 3]), (BATCH, HEADS, 2)))
 POSITIONS, STREAM = ops.advance(None, BATCH, LENGTH)
-INTERVALS = ops.band_mask(LENGTH, 2)
 CHUNKS = {"chunk_size": 3}
 
 CALLS = {
     "advance": (lambda ids: ops.advance(None, BATCH, LENGTH, ids), IDS),
     "attention_of_some": (lambda q: ops.attention_of_some(q, K, V, TOKENS == 1, 5), Q),
-    "circulant_multiply": (ops.circulant_multiply, drawn(LENGTH), X),
     "conv_anchors": (lambda q: ops.conv_anchors(q, K, STARTS), Q),
     "conv_attention": (lambda q: ops.conv_attention(q, K, V, starts=(0, 1, 4), gradient="anchors"), Q),
     "conv_fit": (lambda q: ops.conv_fit(q, K, terms=2, width=1, threshold=0.1), Q),
-    "conv_multiply": (ops.conv_multiply, drawn(LENGTH), X),
     "conv_recover": (lambda q: ops.conv_recover(q, K, terms=2, width=1, threshold=0.1), Q),
     "conv_score_error": (lambda q: ops.conv_score_error(q, K, STARTS), Q),
     "cosformer_features": (lambda q: ops.cosformer_features(q, POSITIONS.positions, LENGTH), Q),
@@ -59,7 +56,6 @@ CALLS = {
     "highest": (lambda x: ops.highest(x, TOKENS, POSITIONS), X[..., 0]),
     "hyper_attention": (lambda q: ops.hyper_attention(q, (K, K), (V, V)), Q),
     "hyper_feature_attention": (lambda q: ops.hyper_feature_attention((q, Q), (K, K), V, **CHUNKS), Q),
-    "interval_sums": (lambda x: ops.interval_sums(x, INTERVALS.first, INTERVALS.last), X),
     "iterative_pinv": (ops.iterative_pinv, array(np.array([[0.7, 0.3], [0.2, 0.8]], np.float32))),
     "l2_norm": (ops.l2_norm, X),
     "landmark_attention": (lambda q: ops.landmark_attention(q, K, V, tokens_per_landmark=2), Q),
@@ -76,7 +72,6 @@ CALLS = {
     ),
     "linear_recurrence": (lambda q: ops.linear_recurrence(q, K, V, BELOW_0, **CHUNKS), Q),
     "long_conv": (lambda x: ops.long_conv(x, TAPS, segment_ids=IDS), X),
-    "masked_low_rank": (lambda q: ops.masked_low_rank(q, K, V, INTERVALS), Q),
     "merge_attention": (lambda v: ops.merge_attention((v, v[..., 0]), (V, V[..., 0])), V),
     "nystrom_attention": (lambda q: ops.nystrom_attention(q, K, V, num_landmarks=3), Q),
     "orthogonal_features": (lambda key: ops.orthogonal_features(key, (4, 2)), jax.random.key(0)),
@@ -105,7 +100,6 @@ CALLS = {
     ),
     "softmax_attention": (lambda q: ops.softmax_attention(q, K, V, left=2, segment_ids=IDS), Q),
     "strongest_lags": (lambda x: ops.strongest_lags(x, 2), X),
-    "sub_conv_multiply": (lambda x: ops.sub_conv_multiply(TAPS[:, 0], 3, x), X),
     "symmetric_taylor_features": (ops.symmetric_taylor_features, X),
     "symmetric_to_full": (lambda x: ops.symmetric_to_full(x, 2), drawn(2, 6)),
     "taylor_attention": (lambda q: ops.taylor_attention(q, K, V, segment_ids=IDS, **CHUNKS), Q),
@@ -115,7 +109,6 @@ CALLS = {
         Q[:, 0],
     ),
     "tensor_product": (lambda x: ops.tensor_product([x, x]), X),
-    "toeplitz_multiply": (ops.toeplitz_multiply, drawn(2 * LENGTH - 1), X),
     "token_shift": (ops.token_shift, X),
     "window_step": (
         lambda q: ops.window_step(q, **STEP, cache=ops.init_kv_cache(BATCH, 4, HEADS, WIDTH, CHANNELS)),
@@ -134,13 +127,7 @@ ON_THE_HOST = {
     "conv_exp",
     "conv_matrix",
     "conv_separation",
-    "distinct_columns_mask",
-    "distinct_rows_mask",
-    "interval_mask",
     "performer_map",
-    "row_change_mask",
-    "row_changes",
-    "sketched_product_map",
 }
 """They take arrays, and make something of them with NumPy or none at all."""
 

@@ -34,11 +34,7 @@ PLAIN_ACTIVATIONS = {
 }
 """Their name of a plain MLP -> our activation."""
 
-ALIASES = {
-    "hidden_size": "n_embd",
-    "num_attention_heads": "n_head",
-    "num_hidden_layers": "n_layer",
-}
+ALIASES = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
 """Aliases of entries in transformers' GPT2Config."""
 
 GPT2_VOCAB_SIZE = 50257

@@ -20,11 +20,7 @@ GLA: Rules = (
     vector("gk_proj.1.bias", "decay_out/bias"),
 )
 
-DELTA_NET: Rules = (
-    *CONVOLVED,
-    linear("b_proj.weight", "beta/kernel"),
-    vector("o_norm.weight", "norm_scale"),
-)
+DELTA_NET: Rules = (*CONVOLVED, linear("b_proj.weight", "beta/kernel"), vector("o_norm.weight", "norm_scale"))
 
 STEPS: Rules = (linear("a_proj.weight", "step/kernel"), vector("dt_bias", "dt_bias"))
 

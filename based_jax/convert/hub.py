@@ -27,7 +27,6 @@ MAX_TOKENIZER_BYTES = 128 << 20
 MAX_WEIGHT_BYTES = 64 << 30
 """Limit of all weights together: ten times the largest released model of this library's kind."""
 
-_ATTEMPTS = 3
 _ID = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*|[\w-][\w.-]*)(?:@([\w-][\w./+-]*))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGESTS = {64: "SHA-256", 40: "git's SHA-1"}  # number of hexadecimal digits -> hash
@@ -143,11 +142,7 @@ def refusal(error: Exception, repository: str, revision: str | None) -> Exceptio
 
 
 def _download(
-    hub: Any,
-    repository: str,
-    revision: str | None,
-    sizes: Mapping[str, int],
-    check: Callable[[Path], object],
+    hub: Any, repository: str, revision: str | None, sizes: Mapping[str, int], check: Callable[[Path], object]
 ) -> Path:
     """Fetch config.json, tokenizer and index, check them, then fetch the weights of the same commit."""
     weights = next((name for name in WEIGHT_FILES if name in sizes), None)
@@ -176,17 +171,9 @@ def _download(
 
 
 def _snapshot(hub: Any, repository: str, revision: str | None, names: Iterable[str]) -> Path:
-    """Fetch files into the cache; after a lost connection, retry and resume."""
-    attempt = 0
+    """Fetch files into the cache."""
     with explained(repository, revision):
-        while True:
-            attempt += 1
-            try:
-                found = hub.snapshot_download(repository, revision=revision, allow_patterns=sorted(names))
-                return Path(found)
-            except Exception as error:
-                if attempt == _ATTEMPTS or refusal(error, repository, revision) is not None:
-                    raise
+        return Path(hub.snapshot_download(repository, revision=revision, allow_patterns=sorted(names)))
 
 
 def _cached(hub: Any, repository: str, revision: str | None, check: Callable[[Path], object]) -> Path:

@@ -26,21 +26,14 @@ _SPACE = b" \t\r\n\v\f"
 
 
 def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], list[Skipped]]:
-    """Return the documents and the skipped records that `read_fasta` yields, with its errors."""
-    found = list(read_fasta(chunks, name))
-    documents = [item for item in found if isinstance(item, Document)]
-    return documents, [item for item in found if isinstance(item, Skipped)]
-
-
-def read_fasta(chunks: Iterable[bytes], name: str) -> Iterator[Document | Skipped]:
-    """Yield the sequences of `read_sequences` as documents.
-
-    Raises:
-        ValueError: see `read_sequences`.
-        UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
-    """
+    """Return the sequences of `read_sequences` as documents, and the skipped records, with its errors."""
+    documents, skipped = list[Document](), list[Skipped]()
     for item in read_sequences(chunks, name):
-        yield item if isinstance(item, Skipped) else Document(item[0], item[1].decode("utf-8"))
+        if isinstance(item, Skipped):
+            skipped.append(item)
+        else:
+            documents.append(Document(item[0], item[1].decode("utf-8")))
+    return documents, skipped
 
 
 def read_sequences(

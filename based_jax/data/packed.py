@@ -52,9 +52,9 @@ class TokenStream:
         expect(length >= 1, "length", length, "at least 1")
         return int(self._windows(length, drop_last).sum())
 
-    def window(self, i: int, length: int) -> dict[str, np.ndarray]:
-        """Return window `i`, counted over all shards in order; see `PackedTokens.window`."""
-        ends = np.cumsum(self._windows(length, drop_last=False))
+    def window(self, i: int, length: int, *, drop_last: bool = False) -> dict[str, np.ndarray]:
+        """Return window `i`, counted over all shards like `num_windows`; see `PackedTokens.window`."""
+        ends = np.cumsum(self._windows(length, drop_last))
         count = int(ends[-1]) if ends.size else 0
         if not 0 <= i < count:
             raise IndexError(f"i = {i}: expected 0 <= i < {count}, the number of windows of {length} tokens")
@@ -135,7 +135,7 @@ class PackedTokens(TokenStream):
         """Return itself."""
         return self
 
-    def window(self, i: int, length: int) -> dict[str, np.ndarray]:
+    def window(self, i: int, length: int, *, drop_last: bool = False) -> dict[str, np.ndarray]:
         """Return window `i` of `length` tokens.
 
         Returns:
@@ -148,7 +148,7 @@ class PackedTokens(TokenStream):
         Raises:
             IndexError: there is no such window.
         """
-        count = self.num_windows(length, drop_last=False)
+        count = self.num_windows(length, drop_last=drop_last)
         if not 0 <= i < count:
             raise IndexError(f"i = {i}: expected 0 <= i < {count}, the number of windows of {length} tokens")
         begin = i * length

@@ -3,8 +3,8 @@
 Several processes draw from one global order: with P processes, global batch k consists of the rows of process
 0, then those of process 1, and so on: the rows that one process would draw with a batch P times as large.
 
-Grain shuffles text in memory. Shards on disk and mixtures have their own order (`shards.shuffle`,
-`shards.mixtures`), and a thread prepares their batches ahead of the training loop.
+Grain computes the order of rows instead of storing it, so that a run resumes at any batch, and draws the rows
+of a mixture by weight.
 """
 
 from collections.abc import Iterator
@@ -15,17 +15,16 @@ import grain
 import numpy as np
 
 from based_jax.data.packed import PackedTokens, TokenStream
-from based_jax.data.shards.batches import SHUFFLES, Batches, Rows, ShuffledWindows
-from based_jax.data.shards.mixtures import MixedRows, Mixture
-from based_jax.data.shards.permutation import make_key
-from based_jax.validate import expect, expect_choice
+from based_jax.data.shards.mixtures import Mixture
+from based_jax.validate import expect
 
 Batch = dict[str, np.ndarray]
 """inputs, targets, segment_ids: int32 (batch_size, length); mask: bool (batch_size, length), False for
 padding; absent from training batches, which have no padding."""
 
-# For shards only: for text in memory, threads would only compete for the interpreter's lock.
-_PREFETCH = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+# For text in memory, threads would only compete for the interpreter's lock.
+_IN_MEMORY = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+_FROM_FILES = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 
 
 class TrainIterator(grain.DatasetIterator[Batch]):
@@ -65,24 +64,20 @@ def train_iterator(
     length: int,
     batch_size: int,
     seed: int,
-    shuffle: str | None = None,
     cross_documents: bool = False,
     shard_index: int = 0,
     shard_count: int = 1,
 ) -> TrainIterator:
     """Iterate over endless batches of full windows, reshuffled in every epoch.
 
-    The order depends only on the seed, the sizes of the stream's shards, `length` and `shuffle`. A short
-    window at a shard's end is not used, so no row has padding and batches have no mask. A batch may continue
-    from one epoch into the next.
+    The order depends only on the seed, the sizes of the stream's shards and `length`. A short window at a
+    shard's end is not used, so no row has padding and batches have no mask. A batch may continue from one
+    epoch into the next. Of a mixture, each source has its share of the rows and epochs of its own.
 
     Args:
         length: tokens per row.
         batch_size: rows per batch of this process.
         seed: of the shuffle, not negative.
-        shuffle: "documents" packs each shard's documents in a new order every epoch, then permutes windows;
-            "windows" permutes the windows of the stored order. Default: "windows" for text in memory outside
-            mixtures, else "documents".
         cross_documents: omit `segment_ids`, so that a model sees earlier documents in its window.
         shard_index: index of this process.
 
@@ -92,52 +87,50 @@ def train_iterator(
     """
     _check_sizes(length, batch_size, shard_index, shard_count)
     expect(seed >= 0, "seed", seed, "not negative")
-    expect_choice("shuffle", shuffle, (None, *SHUFFLES))
     parts = stream.parts if isinstance(stream, Mixture) else (stream,)
     for part in parts:
         needed = f"at least {length + 1} tokens, one window of length = {length} and its last target"
         has_window = part.num_windows(length, drop_last=True) > 0
         expect(has_window, "stream", f"{max(part.sizes, default=0)} tokens", needed)
+    rows = [
+        _shuffled(_Windows(part, length, cross_documents), (seed + n) % (1 << 32))
+        for n, part in enumerate(parts)
+    ]
+    mixed = grain.MapDataset.mix(rows, stream.shares) if isinstance(stream, Mixture) else rows[0]
     identity = {"tokens": len(stream), "checksum": stream.checksum, "length": length}
-    sizes: Any = {"batch_size": batch_size, "shard_index": shard_index, "shard_count": shard_count}
-    if isinstance(stream, PackedTokens) and shuffle in (None, "windows"):
-        windows = _Windows(stream, length, cross_documents)
-        return shuffled_batches(windows, seed=seed, identity=identity, **sizes)
-    how: Any = {"length": length, "shuffle": shuffle or "documents", "cross_documents": cross_documents}
-    if isinstance(stream, Mixture):
-        seeds = [make_key(seed, number) for number in range(len(parts))]
-        each = (ShuffledWindows(part, seed=own, **how) for part, own in zip(parts, seeds, strict=True))
-        rows: Rows = MixedRows(tuple(each), stream.weights)
-    else:
-        rows = ShuffledWindows(stream, seed=seed, **how)
-    batches = grain.MapDataset.source(Batches(rows, **sizes)).to_iter_dataset(_PREFETCH)
-    identity |= {"shuffle": how["shuffle"], "global_batch_size": batch_size * shard_count, "seed": seed}
-    return TrainIterator(iter(batches), identity)
+    options = _IN_MEMORY if all(isinstance(part, PackedTokens) for part in parts) else _FROM_FILES
+    return _batches(mixed, batch_size, {**identity, "seed": seed}, shard_index, shard_count, options)
 
 
 def shuffled_batches(
-    rows: grain.sources.RandomAccessDataSource[Batch],
-    *,
-    batch_size: int,
-    seed: int,
-    identity: dict[str, Any],
-    shard_index: int = 0,
-    shard_count: int = 1,
+    rows: grain.sources.RandomAccessDataSource[Batch], *, batch_size: int, seed: int, identity: dict[str, Any]
 ) -> TrainIterator:
     """Iterate over endless batches of any rows, reshuffled in every epoch, like `train_iterator`.
 
     Args:
         rows: at least one, in memory.
-        batch_size, seed, shard_index, shard_count: as in `train_iterator`.
+        batch_size, seed: as in `train_iterator`.
         identity: identifies the rows; an iterator's state can only be restored with the same identity.
     """
+    return _batches(_shuffled(rows, seed), batch_size, {**identity, "seed": seed})
+
+
+def _shuffled(rows: grain.sources.RandomAccessDataSource[Batch], seed: int) -> grain.MapDataset[Batch]:
+    return grain.MapDataset.source(rows).seed(seed).shuffle().repeat(None)
+
+
+def _batches(
+    rows: grain.MapDataset[Batch],
+    batch_size: int,
+    identity: dict[str, Any],
+    shard_index: int = 0,
+    shard_count: int = 1,
+    options: grain.ReadOptions = _IN_MEMORY,
+) -> TrainIterator:
     # There is no remainder to drop, but without the argument Grain counts batches in floats, which overflows.
-    shuffled = grain.MapDataset.source(rows).seed(seed).shuffle().repeat(None)
-    batches = shuffled.batch(batch_size, drop_remainder=True)
-    shard = batches.slice(slice(shard_index, None, shard_count))
-    # The rows are in memory: threads would only compete for the interpreter's lock.
-    iterator = iter(shard.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
-    return TrainIterator(iterator, {**identity, "global_batch_size": batch_size * shard_count, "seed": seed})
+    batches = rows.batch(batch_size, drop_remainder=True).slice(slice(shard_index, None, shard_count))
+    iterator = iter(batches.to_iter_dataset(options))
+    return TrainIterator(iterator, {**identity, "global_batch_size": batch_size * shard_count})
 
 
 def held_out_batches(
@@ -177,15 +170,15 @@ def held_out_batches(
 class _Windows:
     """The full windows of a stream, without their masks, as a source for Grain."""
 
-    packed: PackedTokens
+    stream: TokenStream
     length: int
     cross_documents: bool
 
     def __len__(self) -> int:
-        return self.packed.num_windows(self.length, drop_last=True)
+        return self.stream.num_windows(self.length, drop_last=True)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        window = self.packed.window(int(index), self.length)
+        window = self.stream.window(int(index), self.length, drop_last=True)
         left_out = ("mask", "segment_ids") if self.cross_documents else ("mask",)
         return {name: row for name, row in window.items() if name not in left_out}
 

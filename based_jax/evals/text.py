@@ -12,7 +12,6 @@ from jaxtyping import Int
 from based_jax.data import Document, PackedTokens, Skipped, Tokenizer, load_documents, split_documents
 from based_jax.data.hub import HUB
 from based_jax.data.readers import read_file
-from based_jax.data.shards.pairs import TokenPairs
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import (
     expect_no_text_flags,
@@ -109,7 +108,7 @@ def text_tokenizer(options: TextOptions, tokenizer: str | None) -> Tokenizer:
 
 def _open_shards(
     options: TextOptions, directory: Path, tokenizer: Tokenizer, side: Literal["train", "held_out"]
-) -> TokenShards | TokenPairs:
+) -> TokenShards:
     """Open one split of shards, by default `side`."""
     expect_no_text_flags(options, "include", "held_out", "held_out_bytes", "held_out_names")
     return open_tokens(directory, side if options.part == "all" else options.part, tokenizer)

@@ -97,18 +97,14 @@ def import_mixer(path: str) -> str:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(f"mixer = {path!r}: cannot import {module_name}: {error}") from error
-    own = {
-        name: value
+    own = [
+        name
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Mixer) and value.__module__.startswith(module_name)
-    }
-    if not class_name:
-        expected = f"{module_name}:CLASS, with one of " + (
-            ", ".join(own) or "its mixers, of which it has none"
-        )
-        expect(len(own) == 1, "mixer", path, expected)
-        (class_name,) = own
-    expected = f"a class of {module_name}, such as {', '.join(own)}{nearest(class_name, list(own))}"
+    ]
+    class_name = class_name or (own[0] if len(own) == 1 else "")
+    known = ", ".join(own) or "its mixers, of which it has none"
+    expected = f"{module_name}:Class, where Class is one of {known}{nearest(class_name, own)}"
     expect(hasattr(module, class_name), "mixer", path, expected)
     mixer = getattr(module, class_name)
     for name, entry in MIXERS.entries.items():

@@ -1,13 +1,13 @@
 """Convert a module to two pure functions, for code without Flax."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 from flax import linen as nn
 
 from based_jax.mixers.module import Module
-from based_jax.models.sharding import Rules, shardings_of
+from based_jax.models.sharding import Rules, specs_of
 from based_jax.typing import Params
 from based_jax.validate import expect
 
@@ -58,8 +58,11 @@ def functional(module: Module, *, rules: Rules | None = None) -> Functional:
         mesh = jax.sharding.get_abstract_mesh()
         placed = None
         if not mesh.empty:
-            shardings = shardings_of(jax.eval_shape(draw, key), mesh, rules)
-            placed = jax.tree.map(lambda of: of.spec, shardings)
-        return jax.jit(lambda key: nn.meta.unbox(draw(key)), out_shardings=placed)(key)
+            placed = specs_of(jax.eval_shape(draw, key), mesh, rules)
+
+        def unboxed(key: jax.Array) -> Params:
+            return nn.meta.unbox(draw(key))
+
+        return cast(Params, jax.jit(unboxed, out_shardings=placed)(key))
 
     return Functional(init, module.apply)

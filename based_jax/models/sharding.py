@@ -43,19 +43,29 @@ def shardings_of(boxed: Any, mesh: Mesh | AbstractMesh, rules: Rules | None = No
     _warn_of_unknown_axes(mesh, RULES if rules is None else rules, MESH_AXES if rules is None else ())
     present = [(name, _present(axes, mesh)) for name, axes in (RULES if rules is None else rules)]
 
-    def fit(spec: PartitionSpec, leaf: Any) -> NamedSharding:
-        axes = [
-            axis if axis is not None and size % _size(mesh, axis) == 0 else None
-            for axis, size in zip(tuple(spec) + (None,) * leaf.ndim, leaf.shape, strict=False)
-        ]
-        return NamedSharding(mesh, PartitionSpec(*axes))
-
     def of(boxed: Any) -> Any:
         """Return the sharding of a leaf. A box may hold no array: an optimizer of other parameters only."""
         spec = logical_to_mesh(nn.get_partition_spec(boxed), present)
-        return jax.tree.map(lambda leaf: fit(spec, leaf), nn.meta.unbox(boxed))
+
+        def fit(leaf: Any) -> NamedSharding:
+            axes = [
+                axis if axis is not None and size % _size(mesh, axis) == 0 else None
+                for axis, size in zip(tuple(spec) + (None,) * leaf.ndim, leaf.shape, strict=False)
+            ]
+            return NamedSharding(mesh, PartitionSpec(*axes))
+
+        return jax.tree.map(fit, nn.meta.unbox(boxed))
 
     return jax.tree.map(of, boxed, is_leaf=lambda x: isinstance(x, nn.meta.AxisMetadata))
+
+
+def specs_of(boxed: Any, mesh: Mesh | AbstractMesh, rules: Rules | None = None) -> Any:
+    """Return the same without the mesh, for programs that run within ``jax.set_mesh(mesh)``."""
+
+    def spec(sharding: NamedSharding) -> PartitionSpec:
+        return sharding.spec
+
+    return jax.tree.map(spec, shardings_of(boxed, mesh, rules))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -12,7 +12,7 @@ from flax import linen as nn
 from flax import nnx
 
 from based_jax.mixers.module import Module
-from based_jax.models.sharding import Rules, shardings_of
+from based_jax.models.sharding import Rules, specs_of
 from based_jax.typing import Params, State
 from based_jax.validate import expect
 
@@ -120,7 +120,7 @@ def wrap(
     boxed = jax.eval_shape(init, key)
     # Not `get_mesh`, which raises within `nnx.eval_shape`, `nnx.jit` and `nnx.vmap` of a constructor.
     mesh = jax.sharding.get_abstract_mesh()
-    placed = None if mesh.empty else jax.tree.map(lambda of: of.spec, shardings_of(boxed, mesh, rules))
+    placed = None if mesh.empty else specs_of(boxed, mesh, rules)
     arrays = jax.jit(lambda key: nn.meta.unbox(init(key)), out_shardings=placed)(key)
     # On a mesh Flax shards the variables and, because of that, the moments that an optimizer makes of them
     # within `nnx.jit`. It raises where there is no mesh, and on a mesh with axes of several types.

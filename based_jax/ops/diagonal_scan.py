@@ -10,7 +10,7 @@ a new segment. (Only an overflow survives it: 0 times inf is NaN.)
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,11 @@ from jax import lax
 
 from based_jax.ops.core.arrays import lift, map_arrays
 from based_jax.ops.core.chunks import scan_chunks
-from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
+from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, stateful_op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Bool, Float, Int
@@ -52,34 +52,9 @@ def init_diagonal_scan_state(
 Y = TypeVar("Y")
 Terms = Callable[[Any], tuple[Array, Array]]
 Readout = Callable[[Array, Any], Y]
-_How = Chunked[DiagonalScanState]
 
 
-@overload
-def selective_scan(
-    x: Array,
-    dt: Array,
-    A: Array,
-    B: Array,
-    C: Array,
-    D: Array | None = None,
-    *,
-    return_state: No = ...,
-    **how: Unpack[_How],
-) -> Array: ...
-@overload
-def selective_scan(
-    x: Array,
-    dt: Array,
-    A: Array,
-    B: Array,
-    C: Array,
-    D: Array | None = None,
-    *,
-    return_state: Yes,
-    **how: Unpack[_How],
-) -> tuple[Array, DiagonalScanState]: ...
-@op("xla", "reference", tokens=("x", "dt", "B", "C", "segment_ids", "mask"))
+@stateful_op("xla", "reference", tokens=("x", "dt", "B", "C", "segment_ids", "mask"))
 def selective_scan(
     x: Float[Array, "B N E"],
     dt: Float[Array, "B N E"],
@@ -133,20 +108,12 @@ def selective_scan(
             y = y + D.astype(dtype) * tokens[0].astype(dtype)
         return y.astype(x.dtype)
 
-    options: _How = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
+    options: dict[str, Any] = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
     options |= {"chunk_size": chunk_size, "implementation": chosen}
     return body(diagonal_scan)((x, dt, B, C), terms, readout, return_state=return_state, **options)
 
 
-@overload
-def diagonal_scan(
-    inputs: Any, terms: Terms, readout: Readout[Y], *, return_state: No = ..., **how: Unpack[_How]
-) -> Y: ...
-@overload
-def diagonal_scan(
-    inputs: Any, terms: Terms, readout: Readout[Y], *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Y, DiagonalScanState]: ...
-@op("xla", "reference", tokens=("inputs", "segment_ids", "mask"))
+@stateful_op("xla", "reference", tokens=("inputs", "segment_ids", "mask"))
 def diagonal_scan(
     inputs: Any,
     terms: Terms,

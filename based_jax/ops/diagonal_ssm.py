@@ -9,17 +9,17 @@ decade of lags. Complex numbers are pairs along a last axis of size 2.
 """
 
 from dataclasses import dataclass
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks, scan_tokens
-from based_jax.ops.core.continuation import Chunked, Continuation, No, Yes, continue_from
+from based_jax.ops.core.continuation import Continuation, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state, expect_state_to_return
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, op, stateful_op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.long_conv import long_conv
 from based_jax.typing import Array, Bool, Float, Int
@@ -114,19 +114,7 @@ def _conjugate(x: Array) -> Array:
     return x * jnp.asarray([1, -1], x.dtype)
 
 
-class _How(Chunked[DiagonalSSMState], total=False):
-    skip: Array | None
-
-
-@overload
-def diagonal_ssm(
-    x: Array, log_a: Array, weight: Array, *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def diagonal_ssm(
-    x: Array, log_a: Array, weight: Array, *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, DiagonalSSMState]: ...
-@op("xla", "reference", tokens=("x", "segment_ids", "mask"))
+@stateful_op("xla", "reference", tokens=("x", "segment_ids", "mask"))
 def diagonal_ssm(
     x: Float[Array, "B N H V"],
     log_a: Float[Array, "H S 2"],

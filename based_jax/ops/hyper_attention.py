@@ -16,7 +16,7 @@ queries.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from based_jax.ops.attention_to_keys import attend, visible_keys
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import append, map_arrays
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
-from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
+from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
 from based_jax.ops.core.op import op
@@ -42,22 +42,6 @@ MIN_WINDOW_BLOCK = 16
 """Minimum queries per block in a window; else half the window. A block sees its window and itself."""
 
 
-class _How(Continued[KVCache], total=False):
-    causal: bool
-    ordered: bool
-    strict: bool
-    left: int | None
-    scale: float
-
-
-@overload
-def hyper_attention(
-    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def hyper_attention(
-    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, KVCache]: ...
 def hyper_attention(
     q: Float[Array, "B N H K"],
     ks: tuple[Float[Array, "B N H K"], ...],
@@ -72,7 +56,7 @@ def hyper_attention(
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
-) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], KVCache]:
+) -> Any:
     """Run HyperAttention of order n = len(ks) + 1, in B H N M^(n - 1) (K + V) multiplications for M keys.
 
     Scores and softmax are float32 (float64 for float64 values). Returns y, (B, N, H, V): at masked tokens
@@ -100,7 +84,7 @@ def hyper_attention(
     (k, share_k), (v, share_v) = _packed(ks), _packed(vs)
     sizes = (*k.shape, v.shape[-1])
     expect_cache(initial_state, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
-    call: Continued[KVCache] = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
+    call: dict[str, Any] = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
     if len(ks) == 1:
         return softmax_attention(
             q, ks[0], vs[0], return_state=return_state, causal=causal, left=left, scale=scale, **call

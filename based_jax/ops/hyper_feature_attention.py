@@ -15,18 +15,18 @@ floats, and time linear in the length.
 
 import math
 from collections.abc import Sequence
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from based_jax.ops.core import sharding
 from based_jax.ops.core.chunks import map_chunks
-from based_jax.ops.core.continuation import Chunked, Continued, No, Yes, continue_from
+from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.expectations import expect_chunk_size
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, slot_index, write
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, stateful_op
 from based_jax.ops.linear_attention import LinearAttentionState, linear_attention
 from based_jax.ops.tensor_product import factors_in, tensor_product_map
 from based_jax.typing import Array, Bool, Float, Int
@@ -48,35 +48,7 @@ the matrix products of a forward pass take 1.4 times the operations (1.6 with 12
 State = KVCache | LinearAttentionState
 
 
-class _How(Continued[State], total=False):
-    scale: float | Sequence[float]
-    normalize: bool
-    chunk_size: int | None
-
-
-@overload
-def hyper_feature_attention(
-    qs: Sequence[Array],
-    ks: Sequence[Array],
-    v: Array,
-    causal: bool = True,
-    kind: str = "softmax",
-    *,
-    return_state: No = ...,
-    **how: Unpack[_How],
-) -> Array: ...
-@overload
-def hyper_feature_attention(
-    qs: Sequence[Array],
-    ks: Sequence[Array],
-    v: Array,
-    causal: bool = True,
-    kind: str = "softmax",
-    *,
-    return_state: Yes,
-    **how: Unpack[_How],
-) -> tuple[Array, State]: ...
-@op(tokens=("qs", "ks", "v", "segment_ids", "mask"))
+@stateful_op(tokens=("qs", "ks", "v", "segment_ids", "mask"))
 def hyper_feature_attention(
     qs: Sequence[Float[Array, "B N H _"]],
     ks: Sequence[Float[Array, "B N H _"]],
@@ -137,7 +109,7 @@ def hyper_feature_attention(
     if kind == "linear" and causal:
         q = jnp.concatenate([math.prod(scales) * qs[0], *qs[1:]], axis=-1)
         k, phi = jnp.concatenate(ks, axis=-1), tensor_product_map([q.shape[-1] for q in qs])
-        linear: Chunked[LinearAttentionState] = {"initial_state": state, "chunk_size": chunk_size or CHUNK}
+        linear: dict[str, Any] = {"initial_state": state, "chunk_size": chunk_size or CHUNK}
         linear |= {"segment_ids": segment_ids, "mask": mask}
         return body(linear_attention)(
             q, k, v, feature_map=phi, normalize=normalize, return_state=return_state, **linear

@@ -11,7 +11,7 @@ linear in the length; with one token per call it is the recurrence.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,12 @@ import jax.numpy as jnp
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.continuation import Chunked, Continuation, No, Yes, continue_from
+from based_jax.ops.core.continuation import Continuation, continue_from
 from based_jax.ops.core.decay import expect_log_decay
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_qkv, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import op
-from based_jax.ops.core.products import is_on_one
+from based_jax.ops.core.op import stateful_op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.linear_recurrence import decayed_chunk
@@ -37,9 +36,6 @@ Sums = tuple[Float[Array, "B H F V"], Float[Array, "B H F"]]
 CHUNK = 128
 """Tokens per chunk of the scan. On a CPU (B 2, N 8192, H 4) forward plus backward took 238 ms with 128 and
 261 ms with 64; forward alone 93 and 79 ms."""
-
-SHORT = 512
-"""Tokens of the longest call that a CPU computes in the quadratic form, in tiles of queries."""
 
 
 @jax.tree_util.register_dataclass
@@ -65,22 +61,7 @@ def init_linear_attention_state(
     )
 
 
-class _How(Chunked[LinearAttentionState], total=False):
-    feature_map: FeatureMap
-    log_decay: Array | None
-    normalize: bool
-    eps: float
-
-
-@overload
-def linear_attention(
-    q: Array, k: Array, v: Array, *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def linear_attention(
-    q: Array, k: Array, v: Array, *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, LinearAttentionState]: ...
-@op("xla", "reference", tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"))
+@stateful_op("xla", "reference", tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"))
 def linear_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -117,8 +98,6 @@ def linear_attention(
     expect_state(initial_state, kv=shape, k=shape[:3])
     if log_decay is not None:
         expect_log_decay(log_decay, batch, length, (heads,))
-    needs_chunks = return_state or not (chunk_size is log_decay is initial_state is None)
-    is_short = chosen == "xla" and not needs_chunks and length <= SHORT and is_on_one("cpu", v)
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
     if chosen == "reference":  # one chunk, similarities as products of features
         feature_map, chunk_size = feature_map._replace(similarity=None), length
@@ -128,10 +107,6 @@ def linear_attention(
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     gates = None if log_decay is None else jnp.broadcast_to(log_decay.astype(dtype), (batch, length, heads))
     tokens = cast(call.unpadded((q, k, v, gates)), dtype)
-    similarity = feature_map.similarity
-    if is_short and similarity is not None:
-        y = _attend_short(*tokens[:3], call.start, mask, similarity, eps if normalize else None)
-        return y.astype(v.dtype)
 
     def step(sums: Sums, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Array, Sums]:
         # Move heads to the front per chunk, which is in cache: moving them in whole arrays costs memory
@@ -146,35 +121,6 @@ def linear_attention(
     y, (kv, k_sum) = run(sums_before(call, run, sums, tokens[3]))
     y = y.astype(v.dtype)
     return (y, LinearAttentionState(kv, k_sum, call.after)) if return_state else y
-
-
-def _attend_short(
-    q: Float[Array, "B N H K"],
-    k: Float[Array, "B N H K"],
-    v: Float[Array, "B N H V"],
-    start: Array | None,
-    mask: Array | None,
-    similarity: Callable[[Array, int], Array],
-    eps: float | None,
-) -> Float[Array, "B N H V"]:
-    """Attend from tiles of queries to all keys up to the tile's last, without features and sums.
-
-    A chunk's features cost a CPU more than the products with a few chunks of keys.
-    """
-    length, width = q.shape[1], q.shape[3]
-    q, k, v = (heads_first(x) for x in (q, k, v))
-    visible = chunk_mask(length, start, mask).visible
-
-    def tile(begin: int, end: int) -> Array:
-        products = jnp.einsum("bhik,bhjk->bhij", q[:, :, begin:end], k[:, :, :end])
-        scores = jnp.where(visible[..., begin:end, :end], similarity(products, width), 0)
-        numerator = scores @ v[:, :, :end]
-        return numerator if eps is None else numerator / (scores.sum(-1, keepdims=True) + eps)
-
-    y = jnp.concatenate([tile(i, min(i + CHUNK, length)) for i in range(0, length, CHUNK)], axis=2)
-    if mask is not None:  # also keeps 0 / eps of rows without tokens out of the gradients
-        y = jnp.where(mask[:, None, :, None], y, 0)
-    return heads_first(y)
 
 
 def sums_before(

@@ -19,7 +19,7 @@ with S_[a,b] the sum over tuples of the slots a..b alone, whose earlier slots ho
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +29,10 @@ from jax.tree_util import Partial
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import cast, map_arrays
 from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.continuation import Continuation, Continued, No, Yes, continue_from
+from based_jax.ops.core.continuation import Continuation, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, stateful_op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.hyper_attention import check_hyper_attention
@@ -99,26 +99,7 @@ def _hyper_taylor_features(order: int, x: Float[Array, "... K"]) -> Float[Array,
     return body(symmetric_taylor_features)(x * width**0.25) * jnp.asarray(weights, x.dtype)
 
 
-class _How(Continued[LinearHyperState], total=False):
-    causal: bool
-    ordered: bool
-    strict: bool
-    feature_map: FeatureMap
-    normalize: str
-    scale: float
-    eps: float
-    chunk_size: int | None
-
-
-@overload
-def linear_hyper_attention(
-    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def linear_hyper_attention(
-    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, LinearHyperState]: ...
-@op(tokens=("q", "ks", "vs", "segment_ids", "mask"))
+@stateful_op(tokens=("q", "ks", "vs", "segment_ids", "mask"))
 def linear_hyper_attention(
     q: Float[Array, "B N H K"],
     ks: tuple[Float[Array, "B N H K"], ...],

@@ -10,7 +10,7 @@ Yang et al. 2023, section 4; products of gates are formed as in `core/decay.py`)
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,11 @@ import numpy as np
 from based_jax.ops.core import decay
 from based_jax.ops.core.arrays import cast
 from based_jax.ops.core.chunks import ChunkMask, begins, chunk_mask, heads_first, scan_chunks, scan_tokens
-from based_jax.ops.core.continuation import Chunked, Continuation, No, Yes, continue_from
+from based_jax.ops.core.continuation import Continuation, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import op
+from based_jax.ops.core.op import stateful_op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array, expect_divisible
@@ -59,20 +59,7 @@ def fixed_log_decay(num_heads: int, exponent: float = -5.0) -> Float[Array, " H"
     return jnp.asarray(np.log1p(-(2.0 ** (exponent - np.arange(num_heads)))))
 
 
-class _How(Chunked[LinearRecurrenceState], total=False):
-    bonus: Array | None
-    scale: float | None
-
-
-@overload
-def linear_recurrence(
-    q: Array, k: Array, v: Array, log_decay: Array, *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def linear_recurrence(
-    q: Array, k: Array, v: Array, log_decay: Array, *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, LinearRecurrenceState]: ...
-@op("xla", "reference", tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"))
+@stateful_op("xla", "reference", tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"))
 def linear_recurrence(
     q: Float[Array, "B N G K"],
     k: Float[Array, "B N G K"],

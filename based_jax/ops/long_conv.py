@@ -10,19 +10,19 @@ A Toeplitz product has no state of fixed size: the state holds the last inputs.
 """
 
 from dataclasses import dataclass
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.conv_basis.toeplitz import circular_convolution, fft_size
 from based_jax.ops.core import sharding
-from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from
+from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_state_to_return
+from based_jax.ops.core.fft import circular_convolution, fft_size
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, stateful_op
 from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.typing import Array, Bool, Float, Int
@@ -48,17 +48,7 @@ def init_long_conv_state(
     return LongConvState(jnp.zeros((batch_size, slots, channels), dtype), init_stream(batch_size))
 
 
-class _How(Chosen[LongConvState], total=False):
-    skip: Array | None
-
-
-@overload
-def long_conv(x: Array, kernel: Array, *, return_state: No = ..., **how: Unpack[_How]) -> Array: ...
-@overload
-def long_conv(
-    x: Array, kernel: Array, *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, LongConvState]: ...
-@op("xla", "reference", tokens=("x", "segment_ids", "mask"))
+@stateful_op("xla", "reference", tokens=("x", "segment_ids", "mask"))
 def long_conv(
     x: Float[Array, "B N E"],
     kernel: Float[Array, "T E"],

@@ -27,7 +27,7 @@ def rms_norm(
     dtype = accumulation_dtype(x)
     y = x.astype(dtype)
     y = y * lax.rsqrt(_mean_square(y, eps))
-    return (y * products.over_rows(scale.astype(dtype), y)).astype(x.dtype)
+    return (y * scale.astype(dtype)).astype(x.dtype)
 
 
 def add_rms_norm(
@@ -78,8 +78,8 @@ def layer_norm(
     dtype = accumulation_dtype(x)
     y = x.astype(dtype)
     y = y - jnp.mean(y, axis=-1, keepdims=True)
-    y = y * lax.rsqrt(_mean_square(y, eps)) * products.over_rows(scale.astype(dtype), y)
-    return (y if bias is None else y + products.over_rows(bias.astype(dtype), y)).astype(x.dtype)
+    y = y * lax.rsqrt(_mean_square(y, eps)) * scale.astype(dtype)
+    return (y if bias is None else y + bias.astype(dtype)).astype(x.dtype)
 
 
 @op()

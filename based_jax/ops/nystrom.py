@@ -22,18 +22,18 @@ This equals softmax attention if all keys of each chunk are equal, and always fo
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
-from based_jax.ops.core.continuation import Chosen, No, Padded, Yes, continue_from, outputs_and_state
+from based_jax.ops.core.continuation import continue_from, outputs_and_state
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.op import op
+from based_jax.ops.core.op import op, stateful_op
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
@@ -143,18 +143,7 @@ def iterative_pinv(
     return z
 
 
-_How = Chosen[LandmarkState]
-
-
-@overload
-def landmark_attention(
-    q: Array, k: Array, v: Array, *, tokens_per_landmark: int, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def landmark_attention(
-    q: Array, k: Array, v: Array, *, tokens_per_landmark: int, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, LandmarkState]: ...
-@op(rows=("q", "k", "v", "segment_ids", "mask"))
+@stateful_op(rows=("q", "k", "v", "segment_ids", "mask"))
 def landmark_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -186,11 +175,11 @@ def landmark_attention(
     both = jnp.concatenate([q, k], axis=2).reshape(batch, length, -1)
     taps = jnp.full((size, both.shape[-1]), 1 / size, both.dtype)
     last = None if state is None else state.means
-    context: Padded = {"segment_ids": segment_ids, "mask": mask}
+    context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
     results = short_conv(both, taps, initial_state=last, return_state=return_state, **context)
     means, last = outputs_and_state(results, return_state)
     q_mean, k_mean = jnp.split(means.reshape(batch, length, 2 * heads, width), 2, axis=2)
-    how: Chosen[KVCache] = {"initial_state": None if state is None else state.piece}
+    how: dict[str, Any] = {"initial_state": None if state is None else state.piece}
     how |= {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
     readout = softmax_attention(q_mean, k, v, left=size - 1, **how)
 

@@ -7,7 +7,6 @@ import numpy as np
 from jax import lax
 
 from based_jax.ops.core.op import op
-from based_jax.ops.core.products import is_on_one, stored
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -46,8 +45,6 @@ def rotary(
     expect(dim > 0 and 2 * pairs <= width, "dim", dim, expected)
     angles = _angles(positions, base ** (-np.arange(0, dim, 2) / dim))
     cos, sin = jnp.cos(angles), jnp.sin(angles)
-    if length > 1 and is_on_one("cpu", x):
-        cos, sin = stored(cos), stored(sin)  # else computed again for each row and head
     cos, sin = (y[:, :, None, :].astype(x.dtype) for y in (cos, sin))
     rotated, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
     if interleaved:

@@ -19,18 +19,18 @@ small eps: that form is not causal.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Unpack, cast, overload
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core.arrays import append
-from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from, outputs_and_state
+from based_jax.ops.core.continuation import continue_from, outputs_and_state
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, op, stateful_op
 from based_jax.ops.core.stream import Stream
 from based_jax.ops.feature_maps import orthogonal_features
 from based_jax.ops.linear_attention import (
@@ -101,18 +101,7 @@ def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float
     return rows / norm(rows) * lengths
 
 
-_How = Chosen[ScatterBrainState]
-
-
-@overload
-def scatterbrain_attention(
-    q: Array, k: Array, v: Array, directions: Array, *, left: int, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def scatterbrain_attention(
-    q: Array, k: Array, v: Array, directions: Array, *, left: int, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, ScatterBrainState]: ...
-@op(rows=("q", "k", "v", "segment_ids", "mask"))
+@stateful_op(rows=("q", "k", "v", "segment_ids", "mask"))
 def scatterbrain_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -138,7 +127,7 @@ def scatterbrain_attention(
     """
     batch, length = _check(q, k, v, directions, left)
     window, sums = (None, None) if initial_state is None else (initial_state.window, initial_state.sums)
-    how: Chosen[Any] = {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
+    how: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
     how |= {"initial_state": window}
     results = softmax_attention(q, k, v, left=left, return_log_sum=True, return_state=return_state, **how)
     near, written = outputs_and_state(results, return_state)

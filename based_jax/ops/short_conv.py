@@ -7,7 +7,7 @@ T - 1 inputs.
 """
 
 from dataclasses import dataclass
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,9 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import sharding
-from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
+from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import body, op
-from based_jax.ops.core.products import over_rows
+from based_jax.ops.core.op import body, op, stateful_op
 from based_jax.ops.core.stream import Stream, advance, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
@@ -40,18 +39,7 @@ def init_short_conv_state(
     return ShortConvState(jnp.zeros((batch_size, taps - 1, channels), dtype), init_stream(batch_size))
 
 
-_How = Continued[ShortConvState]
-
-
-@overload
-def short_conv(
-    x: Array, kernel: Array, bias: Array | None = None, *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def short_conv(
-    x: Array, kernel: Array, bias: Array | None = None, *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, ShortConvState]: ...
-@op(tokens=("x", "segment_ids", "mask"))
+@stateful_op(tokens=("x", "segment_ids", "mask"))
 def short_conv(
     x: Float[Array, "B N E"],
     kernel: Float[Array, "T E"],
@@ -94,9 +82,9 @@ def short_conv(
     age = call.tokens.positions  # tokens of the same segment before this one
     # In a fresh call without segments the history before the first token is zeros and needs no mask.
     bounded = call.before is not None or segment_ids is not None
-    y = jnp.zeros_like(x) if bias is None else over_rows(bias.astype(x.dtype), x)
+    y = jnp.zeros_like(x) if bias is None else jnp.broadcast_to(bias.astype(x.dtype), x.shape)
     for back in range(taps):
-        tap = over_rows(kernel[taps - 1 - back], x)
+        tap = kernel[taps - 1 - back]
         if history is None:
             # The product moves, not x: the gradient of the taps then reads x as it is, and XLA's CPU compiler
             # stores no moved copies for it.

@@ -6,16 +6,16 @@ Only one chunk's features (153 per head and token for K = 16) exist at a time, a
 polynomial of q.k replaces them. The state has the symmetric layout.
 """
 
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
+from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.expectations import expect_qkv, expect_state
 from based_jax.ops.core.implementations import KERNELS, choose
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, op, stateful_op
 from based_jax.ops.core.stream import advance
 from based_jax.ops.feature_maps import TAYLOR
 from based_jax.ops.linear_attention import (
@@ -48,22 +48,7 @@ def _fastest_step(q: Array, k: Array, v: Array, state: State | None = None) -> s
     return pallas_kernels.fastest_taylor_step(q, k, v, kv)
 
 
-class _How(Chunked[LinearAttentionState], total=False):
-    log_decay: Array | None
-    eps: float
-
-
-@overload
-def taylor_attention(
-    q: Array, k: Array, v: Array, *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def taylor_attention(
-    q: Array, k: Array, v: Array, *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, LinearAttentionState]: ...
-
-
-@op(
+@stateful_op(
     "pallas",
     "mosaic",
     "triton",
@@ -108,7 +93,7 @@ def taylor_attention(
     chosen = choose("taylor_attention", q, k, v, **request)
     if chosen in KERNELS:
         return _fused(eps, return_state, chosen, q, k, v, initial_state, segment_ids, mask)
-    how: _How = {
+    how: dict[str, Any] = {
         "log_decay": log_decay,
         "eps": eps,
         "initial_state": initial_state,
@@ -197,6 +182,6 @@ def taylor_step(
         y, kv, k_sum = pallas_kernels.taylor_step(q, k, v, kv, k_sum, eps=eps, backend=chosen)
         return y, LinearAttentionState(kv, k_sum, body(advance)(state.stream, q.shape[0], 1)[1])
     tokens = (x[:, None] for x in (q, k, v))
-    options: _How = {"eps": eps, "initial_state": state, "implementation": chosen}
+    options: dict[str, Any] = {"eps": eps, "initial_state": state, "implementation": chosen}
     y, state = body(taylor_attention)(*tokens, return_state=True, **options)
     return y[:, 0], state

@@ -5,12 +5,11 @@
 This is the short convolution with the taps (1, 0), and has its state: the last token.
 """
 
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax.numpy as jnp
 
-from based_jax.ops.core.continuation import Continued, No, Padded, Yes
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, stateful_op
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
@@ -21,15 +20,7 @@ def init_token_shift_state(batch_size: int, channels: int, dtype: Any = jnp.floa
     return init_short_conv_state(batch_size, channels, 2, dtype)
 
 
-@overload
-def token_shift(
-    x: Array, *, return_state: No = ..., **options: Unpack[Continued[ShortConvState]]
-) -> Array: ...
-@overload
-def token_shift(
-    x: Array, *, return_state: Yes, **options: Unpack[Continued[ShortConvState]]
-) -> tuple[Array, ShortConvState]: ...
-@op(tokens=("x", "segment_ids", "mask"))
+@stateful_op(tokens=("x", "segment_ids", "mask"))
 def token_shift(
     x: Float[Array, "B N E"],
     *,
@@ -44,5 +35,5 @@ def token_shift(
     """
     expect_array("x", x, ("B", "N", "E"), "floating")
     taps = jnp.zeros((2, x.shape[-1]), x.dtype).at[0].set(1)
-    options: Padded = {"segment_ids": segment_ids, "mask": mask}
+    options: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
     return body(short_conv)(x, taps, initial_state=initial_state, return_state=return_state, **options)

@@ -12,7 +12,7 @@ Inside a chunk both lines are evaluated as a tree.
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Unpack, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,11 @@ from jax import lax
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import cast, select
 from based_jax.ops.core.chunks import scan_chunks
-from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
+from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import op
+from based_jax.ops.core.op import stateful_op
 from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.diagonal_scan import even_chunks, scan_along
 from based_jax.typing import Array, Bool, Float, Int
@@ -62,18 +62,7 @@ def init_wkv_state(batch_size: int, channels: int, dtype: Any = jnp.float32) -> 
     return WKVState(filled(0), filled(0), filled(EMPTY), init_stream(batch_size))
 
 
-_How = Chunked[WKVState]
-
-
-@overload
-def wkv(
-    k: Array, v: Array, log_decay: Array, bonus: Array, *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def wkv(
-    k: Array, v: Array, log_decay: Array, bonus: Array, *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, WKVState]: ...
-@op("xla", "reference", tokens=("k", "v", "segment_ids", "mask"))
+@stateful_op("xla", "reference", tokens=("k", "v", "segment_ids", "mask"))
 def wkv(
     k: Float[Array, "B N E"],
     v: Float[Array, "B N E"],

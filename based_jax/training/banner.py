@@ -14,7 +14,6 @@ from based_jax.data import Corpus
 from based_jax.data.documents import describe_counts, describe_not_read, describe_skipped
 from based_jax.data.packed import TokenStream
 from based_jax.data.shards.mixtures import Mixture
-from based_jax.data.shards.pairs import TokenPairs
 from based_jax.data.shards.reader import TokenShards
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_count
@@ -40,11 +39,8 @@ def describe_data(corpus: Corpus) -> dict[str, str]:
     return rows
 
 
-def describe_tokens(spec: str, training: TokenShards | TokenPairs) -> dict[str, str]:
+def describe_tokens(spec: str, training: TokenShards) -> dict[str, str]:
     """Describe a directory of token shards, and what was skipped when they were written."""
-    if isinstance(training, TokenPairs):
-        files, shards = {cut.file.index for cut in training.cuts}, _count(len(training.cuts), "shard")
-        return {"data": f"{spec}: {_count(len(files), 'pair')} .bin .idx, {shards}, {len(training):,} tokens"}
     manifest, split = training.manifest, training.split
     shards, documents = _count(len(split.shards), "shard"), _count(split.documents, "document")
     size = f"{split.bytes:,} bytes" if split.bytes else f"{split.tokens:,} tokens"

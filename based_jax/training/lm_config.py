@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import jax
 import tyro
 
-from based_jax.data.shards.batches import SHUFFLES
 from based_jax.files import read_json
 from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
@@ -59,8 +58,6 @@ class LMConfig:
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
     default: --init-from's, else byte"""
-    cache: Path | None = None
-    """keep tokenized text in this directory, so that later starts skip reading; never cleaned up"""
     steps: int = 1000
     """optimizer steps; with --resume, more steps extend the run"""
     batch_size: int = 16
@@ -74,9 +71,6 @@ class LMConfig:
     optimizer: Annotated[OptimizerConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=OptimizerConfig
     )
-    shuffle: str | None = None
-    """documents (packed in a new order every epoch) or windows of the stored order; default: documents for
-    tokens:DIR and mixtures, windows for text in memory"""
     cross_documents: bool = False
     """let tokens see earlier documents in their window, as the authors did"""
     held_out: float = 0.02
@@ -131,7 +125,6 @@ class LMConfig:
             expect(self.lora is not None, f"train_{kind}", True, expected)
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         expect_choice("remat", self.remat, REMAT)
-        expect_choice("shuffle", self.shuffle, (None, *SHUFFLES))
         peak = self.peak_tflops
         expect(peak is None or peak > 0, "peak_tflops", peak, "above 0")
         are_numbers = all(layer.strip().isdigit() for layer in (self.mixer_layers or "0").split(","))
@@ -159,7 +152,7 @@ _HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
 _EVERY = ("log_every", "eval_every", "checkpoint_every")
 GROUPS = {
     "data": (
-        *("data", "include", "cache", "tokenizer", "length", "batch_size", "shuffle", "cross_documents"),
+        *("data", "include", "tokenizer", "length", "batch_size", "cross_documents"),
         *_HELD_OUT,
     ),
     "model": (

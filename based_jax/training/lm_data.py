@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from based_jax import data
 from based_jax.data.packed import TokenStream
-from based_jax.data.shards.manifest import HeldOutRule, shard_file
+from based_jax.data.shards.manifest import shard_file
 from based_jax.data.shards.mixtures import Mixture, parse_mixture
 from based_jax.data.shards.specs import (
     TOKENS,
@@ -15,7 +15,6 @@ from based_jax.data.shards.specs import (
     open_tokens,
     shard_directory,
 )
-from based_jax.data.shards.text_cache import PackedText, load_cached
 from based_jax.training.banner import describe_data, describe_tokens
 from based_jax.training.lm_config import LMConfig
 from based_jax.validate import expect
@@ -78,18 +77,11 @@ def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
         return _open_shards(directory, config, tokenizer)
     is_text = not Path(spec, shard_file("train", 0)).is_file()
     expect(is_text, "data", spec, f"text; these are token shards: --data {TOKENS}{spec}")
-
-    def read() -> PackedText:
-        corpus = data.load_documents(spec, config.include)
-        side = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
-        sides = data.split_documents(corpus.documents, fraction=config.held_out, **side)
-        training, held_out = (data.PackedTokens.from_documents(side, tokenizer) for side in sides)
-        return PackedText(training, held_out, describe_data(corpus))
-
-    if config.cache is None:
-        return _Source(*read())
-    rule = HeldOutRule(config.held_out, config.held_out_names, config.held_out_bytes)
-    return _Source(*load_cached(config.cache, spec, config.include, rule, tokenizer, read))
+    corpus = data.load_documents(spec, config.include)
+    limits = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
+    sides = data.split_documents(corpus.documents, fraction=config.held_out, **limits)
+    training, held_out = (data.PackedTokens.from_documents(side, tokenizer) for side in sides)
+    return _Source(training, held_out, describe_data(corpus))
 
 
 def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
@@ -103,7 +95,7 @@ def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -
 def expect_flags_apply(config: LMConfig) -> None:
     """Check that flags about reading text are given only if the run reads text."""
     if all(map(shard_directory, sources(config))):
-        expect_no_text_flags(config, "include", "held_out", "held_out_bytes", "held_out_names", "cache")
+        expect_no_text_flags(config, "include", "held_out", "held_out_bytes", "held_out_names")
 
 
 def _short_names(specs: Sequence[str]) -> tuple[str, ...]:

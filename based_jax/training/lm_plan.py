@@ -5,7 +5,6 @@ from pathlib import Path
 
 from based_jax import data
 from based_jax.data.shards.manifest import FILE, Manifest
-from based_jax.data.shards.pairs import TokenPairs, find_pairs
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import TOKENS, shard_directory
 from based_jax.training.banner import describe_tokens
@@ -25,8 +24,6 @@ def plan_data(config: LMConfig) -> dict[str, str]:
         directory = shard_directory(spec)
         if directory is None:
             parts.append(f"{spec}: text, to be read into memory")
-        elif find_pairs(directory):
-            parts.append(describe_tokens(spec, TokenPairs.open(directory, "train", None))["data"])
         elif (directory / FILE).is_file():
             parts.append(describe_tokens(spec, TokenShards.open(directory))["data"])
         else:

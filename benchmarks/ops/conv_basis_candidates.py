@@ -52,7 +52,7 @@ def candidates(terms: Sequence[int]) -> list[Candidate]:
         _attention(EXACT, "softmax, by query blocks (ops.softmax_attention)", SOFTMAX, _exact),
         *(_conv(kind, count) for kind in GRADIENTS for count in terms),
         Candidate(DENSE, "convolution matrix times vector, dense", "jax", None, _dense, LACKS),
-        Candidate(FFT, "convolution matrix times vector, FFT (conv_multiply)", "jax", None, _fft, LACKS),
+        Candidate(FFT, "convolution matrix times vector, FFT (ops.long_conv)", "jax", None, _fft, LACKS),
     ]
 
 
@@ -118,4 +118,6 @@ def _dense(inputs: ConvInputs, _: str) -> Program:
 
 def _fft(inputs: ConvInputs, _: str) -> Program:
     kernel, vector = inputs.product
-    return compile_jitted(jax.jit(ops.conv_multiply), [jnp.asarray(kernel), jnp.asarray(vector)[:, None]])
+    return compile_jitted(
+        jax.jit(ops.long_conv), [jnp.asarray(x) for x in (vector[None, :, None], kernel[:, None])]
+    )

@@ -34,13 +34,13 @@ def test_rates_and_runs_are_reported(tmp_path, monkeypatch, capsys):
     result = json.loads((tmp_path / "loader.json").read_text())
     assert result["complete"]
     *rates, run = result["rows"]
-    ways = {(row["source"], row["shuffle"], row["cross_documents"]) for row in rates}
-    assert len(ways) == len(rates) == 8
+    ways = {(row["source"], row["cross_documents"]) for row in rates}
+    assert len(ways) == len(rates) == 4
     assert all(row["tokens_per_second"] > 0 for row in rates)
     assert run == {"kind": "run", "gigabytes": 0.0001, **RUN, "anonymous_mib": 693}
     page = (tmp_path / "page.md").read_text()
     assert page.startswith("before\n<!-- loader -->\n")
-    assert "| shards | documents | yes |" in page
+    assert "| shards | yes |" in page
     assert "| 0.0001 | 1.5 | 693 | 0 | \N{EN DASH} | 4,000 |" in page
     assert page.endswith("<!-- /loader -->\nafter\n")
     assert "million tokens/s" in capsys.readouterr().out

@@ -139,7 +139,7 @@ def test_refusals_come_before_training(run, folder):
     refused = {
         ("basd",): "mixers = 'basd': expected package.module:Class, or one of based, .*did you mean 'based'",
         ("elsewhere.mixrs",): "mixer = 'elsewhere.mixrs': cannot import elsewhere.mixrs: No module named",
-        ("elsewhere.mixers",): "expected elsewhere.mixers:CLASS, with one of Plain, Uncounted",
+        ("elsewhere.mixers",): "elsewhere.mixers:Class, where Class is one of Plain, Uncounted",
         ("elsewhere.mixers:Plan",): "did you mean 'Plain'",
         ("elsewhere.mixers:Plain:kernel=3",): "option of plain = 'kernel': .* did you mean 'kernel_size'",
         ("based:feature_dim",): "mixers = 'based:feature_dim': expected NAME or NAME:option=value",

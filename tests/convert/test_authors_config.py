@@ -47,16 +47,6 @@ def test_a_config_that_transformers_wrote():
     assert (ours.max_positions, ours.max_length) == (0, 1024)
 
 
-def test_the_second_alternative_wins():
-    config = BASED_360M | {"alt_mixer_2_layers": [1, 2]}
-    assert model_config(config, {}).schedule.startswith("CSS")
-
-
-def test_width_without_n_inner():
-    config = json.loads((CHECKPOINTS / "attn-tiny" / "config.json").read_text())
-    assert model_config(config | {"n_embd": 1024, "n_head": 16}, {}).mlp_hidden == 2816
-
-
 def test_width_is_read_off_the_weights():
     config = json.loads((CHECKPOINTS / "attn-tiny" / "config.json").read_text())
     # The authors round in two ways.
@@ -90,8 +80,3 @@ def test_mamba_models_that_are_not_here():
     ]:
         with pytest.raises(ValueError, match=message):
             model_config(MAMBA | changes, {})
-
-
-def test_mamba_without_its_depth():
-    with pytest.raises(ValueError, match="an entry 'n_layer'"):
-        model_config({"d_model": 32, "ssm_cfg": {}}, {})

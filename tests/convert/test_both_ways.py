@@ -90,7 +90,7 @@ def test_presets():
         if name not in THEIRS:
             with pytest.raises(ValueError, match="as the authors' code builds nothing else"):
                 config_for_authors(preset)
-            return
+            continue
         written = json.loads(json.dumps(config_for_authors(preset)))
         assert_same_model(model_config(written, {}), preset)
 
@@ -128,13 +128,6 @@ HYBRID = ModelConfig(
     init_std=0.03,
     max_length=32,
 )
-
-
-def test_any_three_mixers():
-    for schedule in ["ACLCA", "CSA", "SAL", "SCC", "L"]:
-        config = HYBRID.replace(schedule=schedule)
-        written = json.loads(json.dumps(config_for_authors(config)))
-        assert_same_model(model_config(written, {}), config)
 
 
 def changed(letter: str, **options) -> ModelConfig:

@@ -236,37 +236,3 @@ def test_entries_do_what_the_tables_say(name):
     if name == "based sliding":
         wrong = [row for row in wrong if row[0] not in CONFIGS_OWN]
     assert not wrong
-
-
-OTHER_DEFAULTS = {
-    "attn.mlp_multiple_of": "Based's models round to 256",
-    "mamba2.model_type": "without it, the model is a GPT",
-    **{"zoology.max_position_embeddings": "the weights'", "zoology.vocab_size": "the weights'"},
-    **{
-        "based MHA.causal": "refused",
-        "mamba attention.causal": "refused",
-        "mamba.attn_cfg": "required there",
-    },
-}
-"""Entries that their default and their absence do not make the same model of, and why."""
-
-
-@pytest.mark.parametrize("name", release_but(CORE, LEVELS))
-def test_defaults_are_those_of_the_tables(name):
-    """An entry with its default makes the model that its absence makes."""
-    level, wrong = LEVELS[name], []
-    for entry, option in tables()[level.path].items():
-        config = with_entry(level.config, level.keys, **WITH.get(f"{name}.{entry}", {}))
-        given: Any = config
-        for key in level.keys:
-            given = given[key]
-        given.pop(entry, None)
-        value = default_of(option.default)
-        try:
-            absent = read(config)
-        except (KeyError, ValueError):  # it is required here
-            continue
-        if value is not None and f"{name}.{entry}" not in OTHER_DEFAULTS:
-            is_same = read(with_entry(config, level.keys, **{entry: value})) == absent
-            wrong += [] if is_same else [(entry, value)]
-    assert not wrong

@@ -13,7 +13,6 @@ from based_jax.convert import __main__ as convert
 from based_jax.convert import load_pretrained, save_pretrained
 from based_jax.convert.authors_config import model_config
 from based_jax.convert.state_dict import write_safetensors
-from based_jax.convert.torch_file.writer import write_torch_file
 from tests.arrays import array
 from tests.commands import run_here
 from tests.convert import numpy_fla
@@ -214,13 +213,6 @@ class TestOlderNames:
 
 
 class TestOtherForms:
-    def test_torch_file(self, gla):
-        directory, config, tensors = gla
-        _, wanted = load_pretrained(write(directory, config, tensors))
-        (directory / "model.safetensors").unlink()
-        write_torch_file(directory / "pytorch_model.bin", tensors)
-        chex.assert_trees_all_equal(load_pretrained(directory)[1], wanted)
-
     @pytest.mark.parametrize("case", ["gla hybrid", "mamba2"])
     def test_native(self, case, tmp_path, capsys):
         """What `based-jax convert` writes loads again; fla's form is not written."""

@@ -89,12 +89,6 @@ class TestThereAndBack:
         fetched = {line.split("/")[-1].strip() for line in remote.requests if line.startswith("GET /owner")}
         assert fetched == {"config.json", WEIGHTS}
 
-    def test_pickles_are_read_as_tensors_where_there_is_nothing_else(self, remote):
-        source = CHECKPOINTS / "attn-tiny"
-        names = ("config.json", "pytorch_model.bin")
-        remote.commit(NAME, {name: (source / name).read_bytes() for name in names})
-        chex.assert_trees_all_equal(load_pretrained(NAME)[1], load_pretrained(source)[1], strict=True)
-
     @pytest.mark.parametrize("sharded", [False, True])
     def test_a_push_replaces_the_weights_of_another_form(self, remote, sharded):
         first, second = ({}, SHARDED) if sharded else (SHARDED, {})
@@ -178,15 +172,6 @@ class TestInterruptions:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
-    def test_a_damaged_file(self, remote, name):
-        push_to_hub(NAME, MODEL, PARAMS)
-        remote.damaged = {name}
-        for _ in range(2):  # the one in the cache too
-            with pytest.raises(ValueError, match=rf"{name}: damaged, its .* is .*, not .*; remove"):
-                load_pretrained(NAME)
-        remote.damaged = set()
-
     def test_a_damaged_cache(self, remote, tmp_path):
         commit = push_to_hub(NAME, MODEL, PARAMS).commit
         load_pretrained(NAME)
@@ -284,12 +269,6 @@ class TestRefusals:
     def test_a_token_that_may_not_write(self, remote, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", "hf_other")
         with pytest.raises(PermissionError, match=r"refuses access .*hf auth login"):
-            push_to_hub(NAME, MODEL, PARAMS)
-
-    def test_no_token(self, remote, monkeypatch, tmp_path):
-        monkeypatch.delenv("HF_TOKEN")
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
-        with pytest.raises((PermissionError, FileNotFoundError), match="log in with `hf auth login`"):
             push_to_hub(NAME, MODEL, PARAMS)
 
     def test_without_the_package(self, monkeypatch):

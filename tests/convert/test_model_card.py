@@ -53,13 +53,6 @@ def test_any_card_is_yaml_and_one_table_row_per_fact(card, name):
     text.encode()
 
 
-def test_numbers_are_numbers_in_yaml():
-    for value in [1e-7, 5e-324, 1e300, -2.5e-9, 3, 12.5]:
-        text = card_text(ModelCard(measurements=(Measurement("a", "b", value),)), MODEL.config, 1234, "x")
-        ((result,),) = (entry["results"] for entry in front_matter(text)["model-index"])
-        assert result["metrics"] == [{"type": "b", "name": "b", "value": value}]
-
-
 @given(CARDS)
 def test_config_json_keeps_a_card(card):
     assert ModelCard.from_dict(json.loads(json.dumps(card.to_dict()))) == card

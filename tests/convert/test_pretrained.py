@@ -1,6 +1,5 @@
 """Models in directories: the authors' and our own, there and back, and what must be refused."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from based_jax.convert.pretrained import (
     language_model_shapes,
     load_pretrained,
     save_pretrained,
-    state_dict,
 )
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
@@ -93,24 +91,6 @@ class TestTheAuthorsDirectories:
         assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
         assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
 
-    def test_hyperparameters(self):
-        config = load_pretrained(CHECKPOINTS / "based-tiny")[0].config
-        assert config.schedule == "CLSC"
-        assert config.mixers["S"].options["left"] == 8  # window_size 16
-        assert config.mixers["C"].options["kernel_size"] == 3
-        assert (config.mlp_hidden, config.vocab_size, config.padded_vocab_size) == (256, 125, 128)
-
-    def test_mamba_keeps_its_own_names(self, tmp_path):
-        """In a model of another build the same mixer lies under the names of Based."""
-        model, params = load_pretrained(CHECKPOINTS / "mamba-tiny")
-        assert {key.partition(".")[0] for key in state_dict(model, params)} == {"backbone", "lm_head"}
-        hybrid = small(
-            mixers={"M": MixerSpec("mamba"), "C": MixerSpec("gated_conv")}, schedule="MC", mlp="none"
-        )
-        keys = state_dict(bj.LanguageModel(hybrid), drawn(bj.LanguageModel(hybrid)))
-        assert "transformer.layers.0.mixer.A_log" in keys
-        assert not [key for key in keys if "mlp" in key or "norm2" in key]
-
     def test_computation_dtype(self, torch_directory):
         model, params = load_pretrained(torch_directory, dtype="bfloat16")
         assert model.config.dtype == "bfloat16"
@@ -122,20 +102,10 @@ class TestRefusals:
         with pytest.raises(FileNotFoundError, match=r"found no config\.json"):
             load_pretrained(tmp_path)
 
-    def test_no_weights(self, copy):
-        (copy / "model.safetensors").unlink()
-        with pytest.raises(ValueError, match="no weights in this directory"):
-            load_pretrained(copy)
-
     @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"format": "based_jax", "version": 1, "model": {}}'])
     def test_broken_config(self, copy, text):
         (copy / "config.json").write_text(text)
         with pytest.raises(ValueError, match=r"config\.json"):
-            load_pretrained(copy)
-
-    def test_future_version(self, copy):
-        (copy / "config.json").write_text('{"format": "based_jax", "version": 2, "model": {}}')
-        with pytest.raises(ValueError, match="version = 2: expected 1"):
             load_pretrained(copy)
 
     @pytest.mark.parametrize("source", ["no/such/directory", "./missing", "/dev/null", Path("missing")])
@@ -190,12 +160,6 @@ class TestOurDirectories:
         boxed = normals(model.init, TOKENS)
         save_pretrained(tmp_path, model, boxed)
         chex.assert_trees_all_equal(load_pretrained(tmp_path)[1], nn.meta.unbox(boxed), strict=True)
-
-    def test_config_file(self, tmp_path):
-        model = bj.LanguageModel(small())
-        save_pretrained(tmp_path / "deep" / "er", model, drawn(model))
-        saved = json.loads((tmp_path / "deep" / "er" / "config.json").read_text())
-        assert saved == {"format": "based_jax", "version": 1, "model": model.config.to_dict()}
 
     def test_dtypes_are_kept(self, tmp_path):
         model = bj.LanguageModel(small())

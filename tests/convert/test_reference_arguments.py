@@ -5,17 +5,14 @@ import math
 import re
 from typing import Any
 
-import chex
-import numpy as np
 import pytest
 
 from based_jax import mixers
-from based_jax.convert import from_torch, to_torch
+from based_jax.convert import from_torch
 from based_jax.convert.options import tables
 from based_jax.convert.references.arguments import ALIASES, expect_arguments
 from based_jax.convert.references.linear_attention import FEATURE_MAPS, SHORT_NAMES, feature_map
 from based_jax.convert.references.table import MIXERS, REFERENCES
-from tests.arrays import normals
 from tests.convert.changes import changed
 
 NO_CLASS = ("op ", "checkpoint", "training trace", "zoology.model.LanguageModel")
@@ -53,16 +50,6 @@ def test_unknown_arguments_are_errors():
         name = path.rpartition(".")[2]
         with pytest.raises(ValueError, match=rf"argument of {name} = 'no_such_argument': expected one of"):
             from_torch(built_with(path, no_such_argument=1), {})
-
-
-def test_our_names_are_options_of_the_mixer():
-    for path in MIXERS:
-        spec = MIXERS[path].spec(built_with(path))
-        known = {*mixers.options(spec.mixer), "d_model"}
-        if spec.mixer == "attention":  # with a window
-            known |= {*mixers.options("sliding_window")}
-        for option in rows(path).values():
-            assert set(filter(None, option.ours.split(", "))) <= known, option
 
 
 def test_what_cannot_be_is_refused():
@@ -195,21 +182,6 @@ def _value(default: str) -> Any:
         return ast.literal_eval(default.replace("inf", "1e999"))
     except (SyntaxError, ValueError):
         return None
-
-
-def test_hyena_without_the_decay_whose_rate_is_learned():
-    """Their module still has the decay's parameter, which nothing reads."""
-    plain = built_with("zoology.mixers.hyena.Hyena", modulate=False) | {"d_model": 4}
-    spec = MIXERS[plain["module"]].spec(plain)
-    module = mixers.make(spec.mixer, d_model=4, **spec.options)
-    tensors = to_torch(plain, normals(module.init, np.zeros((1, 1, 4), np.float32)))
-    tensors = {name: np.asarray(tensor) for name, tensor in tensors.items()}
-    tensors |= {"filter_fn.pos_emb.t": np.zeros((1, 16, 1), np.float32)}
-    learned = tensors | {"filter_fn.modulation.deltas": np.ones((1, 1, 4), np.float32)}
-    found, params = from_torch({**plain, "modulation_lr": 0.01}, learned)
-    wanted, others = from_torch(plain, tensors)
-    assert found == wanted
-    chex.assert_trees_all_equal(params, others)
 
 
 def test_values_that_their_code_accepts():

@@ -6,7 +6,6 @@ import shutil
 import struct
 from pathlib import Path
 
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -50,12 +49,6 @@ class TestReadStateDict:
         save_file({"whole": ONE}, tmp_path / "model.safetensors")
         assert list(read_state_dict(tmp_path)) == ["whole"]
 
-    def test_names_of_torch_files(self, tmp_path):
-        for suffix in [".bin", ".pt", ".pth"]:
-            file = tmp_path / f"weights{suffix}"
-            shutil.copy(CHECKPOINTS / "attn-tiny" / "pytorch_model.bin", file)
-            assert "lm_head.weight" in read_state_dict(file)
-
     def test_prefix_metrics_and_buffers(self, tmp_path):
         names = [
             "model.transformer.ln_f.weight",
@@ -78,11 +71,6 @@ class TestReadStateDict:
             "transformer.decay.decay.x",
             "x.transformer.decay.decay",
         }
-
-    def test_one_name_twice(self, tmp_path):
-        save_file({"model.w": ONE, "w": ONE}, tmp_path / "model.safetensors")
-        with pytest.raises(CheckpointError, match=r"model\.safetensors: w is there twice"):
-            read_state_dict(tmp_path)
 
     def test_not_finite(self, tmp_path, monkeypatch):
         for dtype in [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]:
@@ -188,17 +176,6 @@ class TestSafetensorsDamage:
 
 
 class TestShards:
-    def test_tensors_of_all_shards(self, tmp_path):
-        save_file({"model.a": ONE, "b": 2 * ONE}, tmp_path / "model-00001-of-00002.safetensors")
-        save_file({"c": 3 * ONE}, tmp_path / "model-00002-of-00002.safetensors")
-        shards = {
-            "model-00001-of-00002.safetensors": ["model.a", "b"],
-            "model-00002-of-00002.safetensors": ["c"],
-        }
-        found = read_state_dict(with_index(tmp_path, shards))
-        same(found, {"a": ONE, "b": 2 * ONE, "c": 3 * ONE})
-        same(read_state_dict(tmp_path / "model.safetensors.index.json"), found)
-
     def test_shards_stay_in_the_directory(self, tmp_path):
         inner = tmp_path / "checkpoint"
         (inner / "sub").mkdir(parents=True)
@@ -281,17 +258,6 @@ class TestWriteSafetensors:
         with safe_open(file, framework="np") as opened:
             assert opened.metadata() == {"format": "pt", "source": "tést"}
 
-    def test_same_bytes_as_the_library(self, tmp_path):
-        tensors = {name: TENSORS[name] for name in ("scalar", "fp16", "bool", "näme")}
-        write_safetensors(tmp_path / "ours", tensors, {"format": "pt"})
-        save_file(tensors, tmp_path / "theirs", {"format": "pt"})
-        assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-
-    def test_jax_arrays(self, tmp_path):
-        file = tmp_path / "w.safetensors"
-        write_safetensors(file, {"w": jnp.full((2, 3), 1.5, jnp.bfloat16)})
-        same(read_state_dict(file), {"w": np.full((2, 3), 1.5, ml_dtypes.bfloat16)})
-
     def test_same_bytes_in_any_order(self, tmp_path):
         metadata = {str(i): "x" for i in range(9)}
         write_safetensors(tmp_path / "a", TENSORS, metadata)
@@ -329,9 +295,6 @@ class _FailsToRead:
 
 
 class TestExpectKeys:
-    def test_equal(self):
-        expect_keys({"a": (1, 2), "b": ()}, {"b": (), "a": [1, 2]})
-
     def test_all_problems_in_one_message(self):
         with pytest.raises(CheckpointError) as caught:
             expect_keys({"a": (1, 2), "b": (3,), "x": ()}, {"a": (2, 1), "b": (3,), "c": (4,)})
@@ -339,7 +302,3 @@ class TestExpectKeys:
             "the state dict does not fit the model; 1 missing: c; 1 unexpected: x; "
             "1 wrongly shaped: a (1, 2) instead of (2, 1)"
         )
-
-    def test_long_lists_are_cut(self):
-        with pytest.raises(CheckpointError, match=r"25 missing: k0, .*k9 and 15 more$"):
-            expect_keys({}, {f"k{i}": () for i in range(25)})

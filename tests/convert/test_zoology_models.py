@@ -100,13 +100,6 @@ def test_logits(case):
     same(to_torch(meta, jax.device_get(params)), tensors)
 
 
-def test_options_of_training():
-    meta = {**META, **CASES["frozen"], "resid_dropout": 0.2, "embed_dropout": 0.3}
-    config = from_torch(meta, drawn(meta))[0].config
-    assert (config.drop_path, config.residual_dropout, config.embed_dropout) == (0.1, 0.2, 0.3)
-    assert (config.freeze_embedding, config.tie_embeddings, config.embed_init) == (True, False, "spherical")
-
-
 def test_mamba_blocks():
     """A root-mean-square norm and a mixer each, a LayerNorm at the end; the mixer's class is not asked."""
     meta = {**META, "block_type": "MambaBlock", "mixer": {"name": "any", "kwargs": {"d_state": 3}}}

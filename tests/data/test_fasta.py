@@ -47,11 +47,6 @@ def test_what_such_files_are_found_to_hold():
     assert skipped == [Skipped("f:empty", "empty"), Skipped("f:4", "empty")]
 
 
-def test_a_file_without_records_is_empty():
-    for content in (b"", b"\n\n", b"; nothing\n"):
-        assert parse_fasta([content], "f") == ([], [Skipped("f", "empty")])
-
-
 def test_a_gap_cuts_a_record_and_is_not_text():
     assert texts(f">a\n{GAPPED}\n>b\n{'N' * GAP}\n") == {
         "f:a:1-2": "AC",
@@ -119,13 +114,6 @@ def test_a_bound_takes_the_middles():
     assert all("|" not in document.text for document in held_out)
     _, whole = split_documents(documents, names="chr8")
     assert sum(len(document.text) for document in whole) == 2000 + len("chr8:1-200|chr8:301-600|")
-
-
-def test_copies_of_training_text_are_not_held_out():
-    documents = [Document("f:a", "ACGT"), Document("f:b", "ACGT"), Document("f:b", "AC")]
-    train, held_out = split_documents(documents, names="b")
-    assert [document.text for document in train] == ["ACGT"]
-    assert [document.text for document in held_out] == ["AC"]
 
 
 def test_a_name_that_no_document_has_is_an_error():

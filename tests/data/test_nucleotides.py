@@ -5,14 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.data import (
-    Document,
-    NucleotideTokenizer,
-    PackedTokens,
-    StreamDecoder,
-    Tokenizer,
-    load_tokenizer,
-)
+from based_jax.data import NucleotideTokenizer, StreamDecoder, Tokenizer, load_tokenizer
 
 DNA = NucleotideTokenizer()
 
@@ -36,17 +29,6 @@ def test_text_survives_the_round_trip_in_upper_case(text):
     assert "".join([*map(decoder.feed, ids), decoder.flush()]) == text.upper()
 
 
-def test_other_codes_of_the_alphabet():
-    assert DNA.decode(DNA.encode("RYSWKMBDHVryswkmbdhv")) == "N" * 20
-    assert DNA.decode(DNA.encode("UuTt")) == "TTTT"
-
-
-def test_ids_without_a_letter_are_left_out():
-    assert DNA.decode([5, 0, 7, 3, 5]) == "AT"
-    with pytest.raises(ValueError, match=r"ids = .*expected one dimension of integers"):
-        DNA.decode([-1])
-
-
 @pytest.mark.parametrize(
     ("text", "position", "character"),
     [
@@ -64,14 +46,6 @@ def test_what_is_no_nucleotide_is_named_with_its_position(text, position, charac
         ValueError, match=f"character {position} of a sequence = '{character}': expected a nucl"
     ):
         DNA.encode(text)
-
-
-def test_a_packed_base_is_a_byte():
-    packed = PackedTokens.from_documents([Document("a", "acgt"), Document("b", "nn")], DNA)
-    assert packed.tokens.dtype == np.uint8
-    np.testing.assert_array_equal(packed.tokens, [5, 0, 1, 2, 3, 5, 4, 4, 5])
-    assert packed.num_bytes == 6
-    assert packed.window(0, 8)["inputs"].dtype == np.int32
 
 
 def test_what_was_saved_loads_again(tmp_path):

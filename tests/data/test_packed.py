@@ -84,14 +84,6 @@ def test_dropping_the_last_keeps_only_full_windows(texts, length):
     assert all_windows - full == ((len(packed) - 1) % length != 0)
 
 
-def test_a_separator_id_inside_a_document_begins_no_segment():
-    class Forged(ByteTokenizer):
-        def encode(self, text: str) -> np.ndarray:
-            return np.asarray([97, EOT, 98], dtype=np.int32)
-
-    assert _pack(["x"], Forged()).window(0, 4)["segment_ids"].tolist() == [1, 1, 1, 1]
-
-
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.uint32)])
 def test_the_smallest_dtype_that_holds_the_vocabulary(vocab_size, dtype):
     packed = _pack(["~"], _WideTokenizer(vocab_size, vocab_size - 257))
@@ -103,25 +95,6 @@ def test_the_smallest_dtype_that_holds_the_vocabulary(vocab_size, dtype):
 def test_ids_outside_the_vocabulary_are_an_error(shift):
     with pytest.raises(ValueError, match=r"token ids = .*expected from 0 to 299"):
         _pack(["fine", "~"], _WideTokenizer(300, shift))
-
-
-def test_a_window_does_not_share_memory_with_the_stream():
-    packed = _pack(["abc"])
-    window = packed.window(0, 3)
-    window["inputs"][:] = 0
-    assert window["targets"].tolist() == [97, 98, 99]
-    assert packed.window(0, 3)["inputs"].tolist() == [EOT, 97, 98]
-
-
-def test_the_checksum_distinguishes_streams():
-    assert _pack(["abc", "d"]).checksum == _pack(["abc", "d"]).checksum
-    assert len({_pack(texts).checksum for texts in (["abc", "d"], ["abd", "d"], ["ab", "cd"])}) == 3
-
-
-@pytest.mark.parametrize("i", [-1, 2, 100])
-def test_windows_that_do_not_exist_are_an_error(i):
-    with pytest.raises(IndexError, match=f"i = {i}: expected 0 <= i < 2"):
-        _pack(["abc"]).window(i, 3)
 
 
 def test_bad_arguments_are_errors():

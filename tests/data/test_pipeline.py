@@ -2,9 +2,6 @@
 
 import itertools
 import json
-import subprocess
-import sys
-import threading
 
 import chex
 import numpy as np
@@ -12,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.data import (
-    Batch,
-    ByteTokenizer,
-    Document,
-    PackedTokens,
-    held_out_batches,
-    train_iterator,
-)
-from tests.patience import PATIENCE
+from based_jax.data import Batch, ByteTokenizer, Document, PackedTokens, held_out_batches, train_iterator
 
 LENGTH = 8
 
@@ -88,14 +77,6 @@ def test_the_order_is_that_of_the_seed():
     assert later != _window_numbers(packed, _take(_iterator(packed, seed=1), 10)), "seeds are not epochs"
 
 
-def test_fewer_windows_than_rows_still_make_batches():
-    packed = _packed(3)
-    batches = _take(_iterator(packed, batch_size=7), 6)
-    assert all(batch["inputs"].shape == (7, LENGTH) for batch in batches)
-    numbers = _window_numbers(packed, batches)
-    assert all(sorted(numbers[start : start + 3]) == [0, 1, 2] for start in range(0, 42, 3))
-
-
 @pytest.mark.parametrize(
     ("windows", "batch_size"),
     [
@@ -118,15 +99,6 @@ def test_resuming_is_exact_from_every_position(windows, batch_size):
         assert other.get_state() == state
         _assert_same(_take(other, total - drawn), expected[drawn:])
         _assert_same([next(iterator)], [expected[drawn]])
-
-
-def test_a_state_is_not_changed_by_drawing_on():
-    iterator = _iterator(_packed(12))
-    state = iterator.get_state()
-    copy = json.dumps(state)
-    _take(iterator, 3)
-    assert json.dumps(state) == copy
-    assert iterator.get_state() != state
 
 
 @pytest.mark.parametrize(
@@ -235,30 +207,3 @@ def test_bad_arguments_are_errors_at_the_call(options, message):
         _iterator(_packed(3), **options)
     with pytest.raises(ValueError, match=message):
         held_out_batches(_packed(3), **{"length": LENGTH, "batch_size": 4} | options)
-
-
-def test_a_negative_seed_is_an_error():
-    with pytest.raises(ValueError, match="seed = -1: expected not negative"):
-        _iterator(_packed(3), seed=-1)
-
-
-def test_no_thread_is_left_running():
-    before = set(threading.enumerate())
-    iterator = _iterator(_packed(12))
-    _take(iterator, 5)
-    assert set(threading.enumerate()) == before
-
-
-@pytest.mark.release
-def test_a_process_ends_by_itself():
-    script = """
-from based_jax.data import ByteTokenizer, Document, PackedTokens, train_iterator
-packed = PackedTokens.from_documents([Document("a", "some text " * 50)], ByteTokenizer())
-iterator = train_iterator(packed, length=16, batch_size=4, seed=0)
-for _ in range(20):
-    next(iterator)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr

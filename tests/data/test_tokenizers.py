@@ -132,18 +132,7 @@ def test_truncation_and_padding_of_the_file_do_not_apply():
     assert tokenizer.encode("a").size == 1
 
 
-def test_vocab_size_counts_gaps_in_the_ids():
-    vocabulary = {"a": 0, "b": 7, "</s>": 3}
-    library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="a"))
-    assert FileTokenizer(library.to_str()).vocab_size == 8
-
-
 # --- loading and saving
-
-
-def test_the_default_is_bytes():
-    assert isinstance(load_tokenizer(), ByteTokenizer)
-    assert load_tokenizer("byte").name == "byte"
 
 
 @BOTH
@@ -156,14 +145,6 @@ def test_what_was_saved_loads_again(tokenizer, tmp_path):
         assert type(loaded) is type(tokenizer)
         assert (loaded.vocab_size, loaded.eot) == (tokenizer.vocab_size, tokenizer.eot)
         np.testing.assert_array_equal(loaded.encode(SAMPLE[1]), tokenizer.encode(SAMPLE[1]))
-
-
-def test_a_file_of_the_library_loads(tmp_path):
-    library = _library_tokenizer()
-    library.save(str(tmp_path / "mine.json"))
-    tokenizer = load_tokenizer(tmp_path / "mine.json")
-    assert tokenizer.encode(SAMPLE[0]).tolist() == library.encode(SAMPLE[0]).ids
-    assert tokenizer.vocab_size == library.get_vocab_size()
 
 
 @pytest.mark.parametrize(
@@ -209,12 +190,6 @@ def _stream(tokenizer: Tokenizer, ids) -> list[str]:
 
 
 @BOTH
-@given(text=st.text())
-def test_streamed_text_equals_the_text(tokenizer, text):
-    assert "".join(_stream(tokenizer, tokenizer.encode(text))) == text
-
-
-@BOTH
 @given(data=st.data())
 def test_streamed_ids_equal_decoded_ids_whatever_a_model_samples(tokenizer, data):
     # Weighted towards lead and continuation bytes, where replacements and completions meet.
@@ -222,21 +197,3 @@ def test_streamed_ids_equal_decoded_ids_whatever_a_model_samples(tokenizer, data
     byte_ids = [] if tokenizer is FILE_TOKENIZER else [lead]
     ids = data.draw(st.lists(st.one_of(st.integers(0, tokenizer.vocab_size - 1), *byte_ids)))
     assert "".join(_stream(tokenizer, ids)) == tokenizer.decode(ids)
-
-
-def test_a_character_is_held_back_until_it_is_complete():
-    assert _stream(ByteTokenizer(), "a€🙂".encode()) == ["a", "", "", "€", "", "", "", "🙂", ""]
-
-
-def test_invalid_bytes_are_not_held_back_for_ever():
-    decoder = StreamDecoder(ByteTokenizer())
-    assert len("".join(decoder.feed(0xFF) for _ in range(10))) == 7
-    assert decoder.flush() == "\ufffd" * 3
-
-
-def test_flush_makes_the_decoder_ready_for_another_text():
-    decoder = StreamDecoder(ByteTokenizer())
-    assert decoder.feed(0xE2) == ""
-    assert decoder.flush() == "\ufffd"
-    assert [decoder.feed(byte) for byte in b"\x82a"] == ["", "\ufffda"]
-    assert decoder.flush() == ""

@@ -173,7 +173,7 @@ def test_every_page_of_the_reference_is_in_the_navigation():
 
 def test_every_package_has_a_page_or_a_reason():
     """Those without one are commands and their parts; reference/commands.md has them."""
-    commands = {"experiments", "serve"}
+    commands = {"compare", "experiments", "serve"}
     packages = {path.parent.name for path in (ROOT / "based_jax").glob("*/__init__.py")}
     assert packages - commands == packages & {*api.PAGES, *api.COMMAND_PACKAGES}
     assert isinstance(importlib.import_module("based_jax.serve"), types.ModuleType)

@@ -91,16 +91,6 @@ def test_the_command(directory, tmp_path, capsys):
     assert figure.stat().st_size > 10_000
 
 
-def test_the_numbers_of_the_page_are_those_of_the_results():
-    results = [json.loads((ROOT / f"results/probe/{name}.json").read_text()) for name in ("CA", "CL")]
-    page = (ROOT / "papers/zoology/recall.md").read_text(encoding="utf-8")
-    for rows in zip(*(result["pairs"] for result in results), strict=True):
-        cells = [str(rows[0]["num_pairs"])]
-        for key, form in (("accuracy", ".3f"), ("ar_perplexity", ".2f"), ("filler_perplexity", ",.0f")):
-            cells += [f"{row[key]:{form}}" for row in rows]
-        assert f"| {' | '.join(cells)} |\n" in page
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

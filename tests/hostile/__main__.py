@@ -27,7 +27,7 @@ START = 240.0
 def names() -> list[str]:
     """The attack classes."""
     found = (module.name for module in pkgutil.iter_modules(tests.hostile.__path__))
-    return [name for name in found if name not in ("__main__", "attack", "damage")]
+    return [name for name in found if name not in ("__main__", "attack")]
 
 
 def run(name: str, seed: int, count: int) -> Counter[str]:

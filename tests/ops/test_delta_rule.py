@@ -1,7 +1,7 @@
 """The delta rule against its recurrence in NumPy: values, states, gradients, and what is exact."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.arrays import blank, ones, zeros
 from tests.marks import slow_but
 from tests.ops.contract import Contract
 from tests.tolerances import BFLOAT16, assert_close
@@ -133,56 +132,3 @@ def test_one_key_for_all_is_exact(beta):
         held = held + beta * (v[0, t, 0] - held)
         np.testing.assert_array_equal(y[0, t, 0], held)
     np.testing.assert_array_equal(state.kv[0, 0], [held, 0 * held])
-
-
-def test_a_cpu_goes_token_by_token_where_no_derivative_is_asked_for():
-    def loss(v: jax.Array, **options: Any) -> jax.Array:
-        arrays = _arguments(v=v)
-        return ops.generalized_delta_rule(*(arrays[name] for name in "qkvab"), **options).sum()
-
-    def has_loop_over_tokens(function: Any, *sizes: int) -> bool:
-        return "length=3\n" in str(jax.make_jaxpr(function)(zeros((2, 3, 2, *sizes))))
-
-    assert has_loop_over_tokens(loss, 5)
-    assert not has_loop_over_tokens(jax.grad(loss), 5)
-    assert not has_loop_over_tokens(functools.partial(loss, chunk_size=64), 5)
-    assert not has_loop_over_tokens(loss, 64 * 64)
-
-
-def _arguments(**changes: Any) -> dict[str, Any]:
-    arguments = {name: ones((2, 3, 2, 4)) for name in ("q", "k", "a", "b")}
-    return arguments | {"v": ones((2, 3, 2, 5)), "log_decay": zeros((2, 3, 2))} | changes
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"q": ones((2, 3, 4))}, ValueError, "q has shape"),
-        ({"k": ones((2, 3, 1, 4))}, ValueError, "k has shape"),
-        ({"v": ones((2, 4, 2, 5))}, ValueError, "v has shape"),
-        ({"a": ones((2, 3, 2, 4), int)}, TypeError, "a has dtype"),
-        ({"b": ones((2, 3, 2, 5))}, ValueError, "b has shape"),
-        ({"log_decay": ones((2, 3, 1))}, ValueError, "log_decay has shape"),
-        ({"log_decay": ones((2, 3, 2, 5))}, ValueError, "log_decay has shape"),
-        ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
-        ({"implementation": "torch"}, ValueError, "implementation = 'torch'"),
-        ({"mask": ones((2, 3), int)}, TypeError, "mask has dtype"),
-        (
-            {"initial_state": blank(ops.init_linear_recurrence_state, 2, 2, 4, 4)},
-            ValueError,
-            r"initial_state\.kv has shape",
-        ),
-    ]:
-        with pytest.raises(error, match=message):
-            ops.generalized_delta_rule(**_arguments(**changes))
-
-
-def test_errors_of_the_rule_proper(unchecked):
-    for changes, message in [
-        ({"beta": ones((2, 3))}, "beta has shape"),
-        ({"k": ones((2, 3, 4))}, "k has shape"),
-        ({"log_decay": zeros((2, 3, 2, 4))}, "log_decay has shape"),
-    ]:
-        arguments = _arguments(**{"beta": ones((2, 3, 2))} | changes)
-        del arguments["a"], arguments["b"]
-        with pytest.raises(ValueError, match=message):
-            ops.delta_rule(**arguments)

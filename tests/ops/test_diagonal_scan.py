@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.arrays import blank, ones
+from tests.arrays import ones
 from tests.marks import release_but
 from tests.ops.contract import Contract
 
@@ -104,35 +104,6 @@ def test_the_history_of_states_is_never_in_memory():
     compiled = program.lower(tokens, tokens, rates, maps, maps).compile()
     memory = compiled.memory_analysis()
     assert memory.temp_size_in_bytes < 4 * length * channels * states
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"x": ones((2, 3))}, ValueError, "x has shape"),
-        ({"x": ones((2, 3, 4), int)}, TypeError, "x has dtype"),
-        ({"dt": ones((2, 3, 1))}, ValueError, "dt has shape"),
-        ({"A": ones((5, 2))}, ValueError, "A has shape"),
-        ({"B": ones((2, 3, 5))}, ValueError, "B has shape"),
-        ({"C": ones((2, 3, 5))}, ValueError, "C has shape"),
-        ({"D": ones(3)}, ValueError, "D has shape"),
-        (
-            {"initial_state": blank(ops.init_diagonal_scan_state, 2, (4, 3))},
-            ValueError,
-            r"initial_state\.h has shape",
-        ),
-        ({"mask": ones((2, 3))}, TypeError, "mask has dtype"),
-        ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
-        ({"implementation": "pallas"}, ValueError, "implementation = 'pallas'"),
-    ]:
-        arguments = {
-            "x": ones((2, 3, 4)),
-            "dt": ones((2, 3, 4)),
-            "A": -ones((4, 2)),
-            "B": ones((2, 3, 2)),
-            "C": ones((2, 3, 2)),
-        }
-        with pytest.raises(error, match=message):
-            ops.selective_scan(**arguments | changes)
 
 
 def test_terms_have_one_shape(unchecked):

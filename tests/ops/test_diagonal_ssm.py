@@ -10,7 +10,7 @@ import pytest
 
 from based_jax import ops
 from based_jax.ops.diagonal_ssm import diagonal_ssm_kernel
-from tests.arrays import array, blank, ones
+from tests.arrays import array, ones
 from tests.ops.contract import Contract
 from tests.ops.placement import Placement
 from tests.tolerances import FLOAT64, assert_close
@@ -124,27 +124,3 @@ def test_a_transition_of_zero():
     value, gradient = loss(a)
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
-
-
-STATE = blank(ops.init_diagonal_ssm_state, 2, 1, 1, 2)
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"x": ones((2, 3, 4))}, ValueError, "x has shape"),
-        ({"x": ones((2, 3, 1, 1), int)}, TypeError, "x has dtype"),
-        ({"log_a": ones((2, 3, 2))}, ValueError, "log_a has shape"),
-        ({"log_a": ones((1, 3), complex)}, ValueError, "log_a has shape"),
-        ({"weight": ones((1, 2, 2))}, ValueError, "weight has shape"),
-        ({"skip": ones(2)}, ValueError, "skip has shape"),
-        ({"chunk_size": 0}, ValueError, "chunk_size = 0: expected at least 1"),
-        ({"return_state": True}, ValueError, "return_state = True: expected False without a state"),
-        (
-            {"initial_state": blank(ops.init_diagonal_ssm_state, 2, 1, 1, 2)},
-            ValueError,
-            r"state\.modes has shape",
-        ),
-    ]:
-        arguments = {"x": ones((2, 3, 1, 1)), "log_a": ones((1, 3, 2)), "weight": ones((1, 3, 2))}
-        with pytest.raises(error, match=message):
-            ops.diagonal_ssm(**arguments | changes)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.arrays import blank, ones, zeros
+from tests.arrays import ones, zeros
 from tests.marks import release_but
 from tests.ops.contract import Contract
 from tests.tolerances import BFLOAT16, assert_close
@@ -122,30 +122,11 @@ def _arguments(**changes):
 
 
 def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"q": ones((2, 3, 4))}, ValueError, "q has shape"),
-        ({"q": ones((2, 3, 2, 4), int)}, TypeError, "q has dtype"),
-        ({"k": ones((2, 3, 1, 4))}, ValueError, "k has shape"),
-        ({"v": ones((2, 2, 4, 5))}, ValueError, "v has shape"),
-        ({"v": ones((2, 3, 3, 5))}, ValueError, "heads of v = 3: expected a multiple of heads of q and k"),
-        ({"log_decay": ones((2, 3))}, ValueError, r"log_decay has shape \(2, 3\): expected \(2, 3, 4\) or "),
-        (
-            {"log_decay": ones((2, 3, 2))},
-            ValueError,
-            r"\(2, 3, 4\) or \(2, 3, 4, 4\); the first two may be 1",
-        ),
-        ({"log_decay": ones((2, 3, 4, 1))}, ValueError, r"or \(2, 3, 4, 4\)"),
-        ({"log_decay": ones((2, 3, 4), int)}, TypeError, "log_decay has dtype"),
-        ({"bonus": ones((2, 4))}, ValueError, "bonus has shape"),
-        ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
-        ({"implementation": "torch"}, ValueError, "implementation = 'torch'"),
-        ({"segment_ids": ones((1, 3), int)}, ValueError, "segment_ids has shape"),
-        ({"mask": ones((2, 3), int)}, TypeError, "mask has dtype"),
-        (
-            {"initial_state": blank(ops.init_linear_recurrence_state, 2, 2, 4, 5)},
-            ValueError,
-            r"initial_state\.kv has shape",
-        ),
+    for changes, message in [
+        ({"v": ones((2, 3, 3, 5))}, "heads of v = 3: expected a multiple of heads of q and k"),
+        ({"log_decay": ones((2, 3, 2))}, r"\(2, 3, 4\) or \(2, 3, 4, 4\); the first two may be 1"),
+        ({"log_decay": ones((2, 3, 4, 1))}, r"or \(2, 3, 4, 4\)"),
+        ({"bonus": ones((2, 4))}, "bonus has shape"),
     ]:
-        with pytest.raises(error, match=message):
+        with pytest.raises(ValueError, match=message):
             ops.linear_recurrence(**_arguments(**changes))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.arrays import array, blank, ones
+from based_jax.ops.core.fft import fft_size
+from tests.arrays import array, blank
 from tests.marks import release_but, slow_but
 from tests.ops import oracles
 from tests.ops.contract import Contract
 from tests.ops.declared import PREFIX
-from tests.tolerances import FLOAT32, assert_close
 
 conv = functools.partial(jax.jit, static_argnames=("return_state", "implementation"))(ops.long_conv)
 
@@ -112,37 +112,6 @@ def numbers(seed, rows, length, taps):
 
 
 @pytest.mark.release
-def test_an_unnamed_continuation_stays_in_its_segment():
-    """Inputs of earlier segments stay hidden when no ids are given any more."""
-    x, kernel, skip = numbers(0, 2, LENGTH, 50)
-    ids = (np.arange(LENGTH) >= 5)[None].repeat(2, axis=0).astype(np.int32)
-    whole = conv(x, kernel, skip=skip, segment_ids=ids)
-    state = blank(ops.init_long_conv_state, 2, LENGTH, 2)
-    _, state = conv(
-        x[:, :18], kernel, skip=skip, initial_state=state, return_state=True, segment_ids=ids[:, :18]
-    )
-    for implementation in ("xla", "reference"):
-        y, after = conv(
-            x[:, 18:19],
-            kernel,
-            skip=skip,
-            initial_state=state,
-            return_state=True,
-            implementation=implementation,
-        )
-        assert_close(y, whole[:, 18:19], FLOAT32)
-        y, _ = conv(
-            x[:, 19:],
-            kernel,
-            skip=skip,
-            initial_state=after,
-            return_state=True,
-            implementation=implementation,
-        )
-        assert_close(y, whole[:, 19:], FLOAT32)
-
-
-@pytest.mark.release
 def test_packed_rows_are_causal_and_separate_to_the_last_bit():
     """Their transforms never contain a later token, or one of another segment: not even NaN passes."""
     x, kernel, _ = numbers(1, 1, LENGTH, LENGTH)
@@ -166,19 +135,6 @@ def test_a_text_longer_than_its_state():
     assert np.isfinite(y[1]).all()
 
 
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"x": ones((3, 4))}, ValueError, "x has shape"),
-        ({"x": ones((2, 3, 4), int)}, TypeError, "x has dtype"),
-        ({"kernel": ones((3, 5))}, ValueError, "kernel has shape"),
-        ({"skip": ones(1)}, ValueError, "skip has shape"),
-        ({"return_state": True}, ValueError, "return_state = True: expected False without a state"),
-        ({"initial_state": blank(ops.init_long_conv_state, 1, 3, 4)}, ValueError, r"state length has shape"),
-        ({"initial_state": blank(ops.init_long_conv_state, 2, 3, 5)}, ValueError, r"state\.inputs has shape"),
-        ({"segment_ids": ones((2, 2), int)}, ValueError, "segment_ids has shape"),
-        ({"mask": ones((2, 3))}, TypeError, "mask has dtype"),
-        ({"implementation": "pallas"}, ValueError, "implementation = 'pallas': expected None or one"),
-    ]:
-        arguments = {"x": ones((2, 3, 4)), "kernel": ones((3, 4))}
-        with pytest.raises(error, match=message):
-            ops.long_conv(**arguments | changes)
+def test_transform_sizes():
+    for size, expected in [(1, 1), (2, 2), (7, 8), (17, 18), (33, 36), (1000, 1024), (1200, 1280)]:
+        assert fft_size(size) == expected

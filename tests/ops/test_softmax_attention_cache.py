@@ -10,49 +10,12 @@ import pytest
 from based_jax import ops
 from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import array, blank
-from tests.marks import release_but
 from tests.ops import draw, oracles
 from tests.tolerances import BFLOAT16, FLOAT32, assert_close
 
 IMPLEMENTATIONS = [
     name for name in ops.implementations("softmax_attention") if name not in (*KERNELS, "tiled")
 ]
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("left", release_but([3], [0, 3, 7]))
-def test_ring_over_many_wraps_with_rows_at_different_lengths(implementation, left):
-    """A padded prefill, then 30 window steps in a scan: every step equals the window over each row's text."""
-    batch, prefill, steps, heads, width = 3, 6, 30, 2, 2
-    rng = np.random.default_rng(left)
-    q, k, v = rng.normal(size=(3, batch, prefill + steps, heads, width)).astype(np.float32)
-    counts = np.asarray([0, 2, 6])
-
-    @jax.jit
-    def decode(q, k, v, mask):
-        cache = ops.init_kv_cache(batch, left + 1, heads, width, width)
-        _, cache = ops.softmax_attention(
-            *(x[:, :prefill] for x in (q, k, v)),
-            left=left,
-            initial_state=cache,
-            return_state=True,
-            mask=mask,
-            implementation=implementation,
-        )
-
-        def step(cache, token):
-            y, cache = ops.window_step(*token, cache, implementation=implementation)
-            return cache, y
-
-        return jax.lax.scan(step, cache, [x[:, prefill:].swapaxes(0, 1) for x in (q, k, v)])
-
-    cache, y = decode(q, k, v, draw.mask(counts, prefill))
-    assert cache.k.shape[1] == left + 1
-    assert cache.stream.length.tolist() == (counts + steps).tolist()
-    for row, count in enumerate(counts):
-        text = (np.concatenate([x[[row], :count], x[[row], prefill:]], axis=1) for x in (q, k, v))
-        expected = oracles.softmax_attention(*(x.astype(np.float64) for x in text), left=left)
-        assert_close(y[:, row], expected[0, count:], FLOAT32, f"row {row}")
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

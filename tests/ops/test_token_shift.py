@@ -1,13 +1,11 @@
 """The previous token of the same segment, over calls."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 
 from based_jax import ops
-from tests.arrays import array, blank, ones
+from tests.arrays import array
 from tests.ops import draw
 
 
@@ -30,18 +28,3 @@ def test_definition_in_two_calls(seed, ids, counts):
 @jax.jit
 def shift(x, state, ids, mask):
     return ops.token_shift(x, initial_state=state, return_state=True, segment_ids=ids, mask=mask)
-
-
-def test_state_and_dtype():
-    state = blank(ops.init_token_shift_state, 2, 3, jnp.bfloat16)
-    y, after = ops.token_shift(ones((2, 1, 3), jnp.bfloat16), initial_state=state, return_state=True)
-    assert y.dtype == after.inputs.dtype == jnp.bfloat16
-    assert not np.any(y)
-    assert after.inputs.shape == (2, 1, 3)
-
-
-def test_errors_name_the_argument(unchecked):
-    with pytest.raises(ValueError, match="x has shape"):
-        ops.token_shift(ones((2, 3)))
-    with pytest.raises(ValueError, match=r"initial_state\.inputs has shape"):
-        ops.token_shift(ones((2, 3, 4)), initial_state=blank(ops.init_token_shift_state, 2, 5))

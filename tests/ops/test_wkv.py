@@ -12,7 +12,7 @@ import pytest
 
 from based_jax import ops
 from based_jax.ops.wkv import _add
-from tests.arrays import array, blank, ones
+from tests.arrays import array
 from tests.marks import release_but
 from tests.ops.contract import Contract
 from tests.ops.placement import Placement
@@ -114,24 +114,6 @@ def test_keys_and_decays_of_any_size(implementation):
     arrays |= dict.fromkeys(laws.state, np.zeros((1, 4)))
     at = laws.alone(Placement(np.zeros((1, 9), np.int32)))
     assert_close(y, laws.oracle(arrays, at, Case((1, 9, 4), 4))[0], FLOAT32)
-
-
-STATE = blank(ops.init_wkv_state, 2, 3)
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"k": ones((2, 3))}, ValueError, "k has shape"),
-        ({"v": ones((2, 3, 5))}, ValueError, "v has shape"),
-        ({"log_decay": ones(3)}, ValueError, "log_decay has shape"),
-        ({"bonus": ones(4, int)}, TypeError, "bonus has dtype"),
-        ({"initial_state": blank(ops.init_wkv_state, 2, 3)}, ValueError, r"initial_state\.numerator has"),
-        ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
-        ({"implementation": "cuda"}, ValueError, "implementation = 'cuda'"),
-    ]:
-        arguments = {"k": ones((2, 3, 4)), "v": ones((2, 3, 4)), "log_decay": -ones(4), "bonus": ones(4)}
-        with pytest.raises(error, match=message):
-            ops.wkv(**arguments | changes)
 
 
 def test_sums_of_neighbouring_parts_add_up():

@@ -14,14 +14,12 @@ import tokenizers
 from based_jax.data import NucleotideTokenizer
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
-from based_jax.training.banner import describe_end
 from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import main as tokenize_main
 from based_jax.training.lm_plan import plan_data
-from based_jax.training.run.directory import parse_run, prepare_run
+from based_jax.training.run.directory import parse_run
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.data.shards.directories import write_shards
-from tests.data.shards.megatron import write_megatron
 from tests.training.runs import losses
 from tests.training.test_hosts import CLOSE, finish, together
 
@@ -154,25 +152,6 @@ def test_what_does_not_fit_is_one_error(from_shards, shards, change, message, tm
         lm.assemble(lm.LMConfig(workdir=tmp_path, **{**from_shards, **change}))
 
 
-def test_a_run_goes_on_with_a_cache_that_reads_no_text(finished, tmp_path, monkeypatch):
-    """The run itself had none, and its losses stay the same bit for bit."""
-    copy = Path(shutil.copytree(finished[0], tmp_path / "run"))
-    for step in ("20", "24"):
-        shutil.rmtree(copy / "checkpoints" / step, ignore_errors=True)
-    resume = ["--workdir", str(copy), "--resume", "--cache", str(tmp_path / "cache")]
-    lm.assemble(parse_run(lm.LMConfig, resume, lm.PROG))
-    monkeypatch.setattr("based_jax.data.load_documents", None)
-    lm.train(parse_run(lm.LMConfig, resume, lm.PROG))
-    assert losses(copy) == losses(finished[0])
-
-
-def test_the_cache_is_a_setting_of_the_run(one_layer, tmp_path):
-    config = lm.LMConfig(workdir=tmp_path / "run", cache=tmp_path / "cache", **one_layer)
-    prepare_run(config, model={}, data={}, may_change=())
-    resumed = parse_run(lm.LMConfig, ["--workdir", str(tmp_path / "run"), "--resume"], lm.PROG)
-    assert (resumed.cache, resumed.init_from) == (tmp_path / "cache", None)
-
-
 def test_shards_without_a_held_out_side_need_no_evaluation(from_shards, tmp_path):
     data = write_shards(tmp_path / "a", [["some text " * 20]])
     settings = {**from_shards, "data": f"tokens:{data}"}
@@ -199,30 +178,6 @@ def test_a_run_from_what_train_tokenize_writes(from_shards, text, tmp_path):
     )
     assert np.isfinite(losses(tmp_path / "run")).all()
     assert run.metrics["eval_loss"] > 0
-
-
-def test_a_run_from_megatron_pairs(from_shards, text, tmp_path):
-    """The directory alone says what it is; there are no bytes to count bits by."""
-    texts = [[*path.read_bytes(), 256] for path in sorted(text.iterdir())]
-    write_megatron(tmp_path / "pile" / "train" / "a.idx", texts[:30])
-    write_megatron(tmp_path / "pile" / "held_out" / "a.idx", texts[30:])
-    settings = {**from_shards, "data": str(tmp_path / "pile"), "tokenizer": "byte", "steps": 3}
-    run = lm.train(lm.LMConfig(workdir=tmp_path / "run", **settings))
-    assert np.isfinite(losses(tmp_path / "run")).all()
-    assert set(run.metrics) == {"eval_loss", "eval_perplexity"}
-    config = lm.LMConfig(workdir=tmp_path / "run", **settings)
-    assert describe_end(config, run.metrics)["held out"].startswith("loss ")
-    size = sum(map(len, texts[1:30])) + 1
-    expected = f"{settings['data']}: 1 pair .bin .idx, 1 shard, {size:,} tokens"
-    assert plan_data(config)["data"] == expected
-    assert lm.assemble(config).summary["data"] == f"tokens:{expected}"
-    for change, message in (
-        ({"tokenizer": None}, "tokenizer = None: expected that of the ids in"),
-        ({"data": str(tmp_path / "pile" / "train")}, "a held-out side or --eval-every 0"),
-        ({"include": "*"}, "no such flag"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            lm.assemble(dataclasses.replace(config, **change))
 
 
 @pytest.mark.release

@@ -31,11 +31,7 @@ SCATTERBRAIN: Rules = (
 
 LOOKUPS: Rules = (*SOFTMAX_ATTENTION, *dense("selecting", "selecting"))
 
-SMA: Rules = (
-    *SOFTMAX_ATTENTION,
-    *dense("selection_proj", "selecting"),
-    vector("temperature", "temperature"),
-)
+SMA: Rules = (*SOFTMAX_ATTENTION, *dense("selection_proj", "selecting"), vector("temperature", "temperature"))
 
 
 def _nystrom(meta: Meta) -> MixerSpec:

@@ -37,10 +37,7 @@ STATE_MIXERS: dict[str, tuple[str, Rules]] = {
 
 MAMBA_BLOCKS = tables.Names(backbone="backbone", mixer="mixer", norm="norm")
 BLOCKS = {"TransformerBlock": tables.ZOOLOGY, "MambaBlock": MAMBA_BLOCKS, "Mamba2Block": MAMBA_BLOCKS}
-BLOCK_MIXERS = {
-    "MambaBlock": "zoology.mixers.mamba.Mamba",
-    "Mamba2Block": "zoology.mixers.mamba2.Mamba2",
-}
+BLOCK_MIXERS = {"MambaBlock": "zoology.mixers.mamba.Mamba", "Mamba2Block": "zoology.mixers.mamba2.Mamba2"}
 """Blocks with a fixed mixer -> that mixer, whatever class the config names."""
 
 BLOCK_EPS = 1e-5

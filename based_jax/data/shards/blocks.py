@@ -1,7 +1,7 @@
 """Read sources as a stream of blocks of documents, from any position on, in bounded memory.
 
-A block holds text as bytes: the workers that encode it also decode and parse it, which takes longer than
-reading. A block ends between two documents; block borders do not affect the output.
+A block holds text as bytes, which the threads that encode it also decode and parse. A block ends between two
+documents; block borders do not affect the output.
 
 Unlike in `load_documents`, only bad documents are lost: a broken line of JSON is skipped and counted, and
 documents before the damage in a file are kept.
@@ -18,9 +18,9 @@ from based_jax.data import readers
 from based_jax.data.documents import Skipped
 from based_jax.data.fasta import read_sequences
 from based_jax.data.hub import HUB, hub_fingerprint, parse_hub, stream_texts
+from based_jax.data.shards.encoder import MAX_LINE
 from based_jax.data.shards.manifest import SourceRecord
 from based_jax.data.shards.megatron import INDEX, TOKENS, TokenFile
-from based_jax.data.shards.worker import MAX_LINE
 from based_jax.data.sources import find_files
 from based_jax.validate import expect
 
@@ -40,7 +40,7 @@ class Position(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Documents of one file in one encoding, the input of `based_jax.data.shards.worker`."""
+    """Documents of one file in one encoding, the input of `based_jax.data.shards.encoder`."""
 
     kind: str  # "texts": UTF-8 text; "lines" of JSON; the ids of a `TokenFile`, named by their dtype
     name: str  # of the file, or of the document if `number` is None

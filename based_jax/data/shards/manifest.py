@@ -175,12 +175,8 @@ class Manifest:
             )
         content = read_json(path, max_bytes=MAX_BYTES)
         try:
-            if (
-                isinstance(content, dict) and content.get("version") != VERSION
-            ):  # clearer than a message about an unknown key
-                expect(
-                    False, "version", content.get("version"), f"{VERSION}, the version that this code reads"
-                )
+            if isinstance(content, dict):  # clearer than a message about an unknown key
+                _expect_version(content.get("version"))
             return _parsed(cls, content, "manifest")
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error

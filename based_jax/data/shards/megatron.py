@@ -84,10 +84,6 @@ class TokenFile:
                 for number, (begin, end) in enumerate(itertools.pairwise(borders), start=start):
                     yield self._document(index, tokens, total, number, int(begin), int(end))
 
-    def pointers(self) -> np.ndarray:
-        """Return the start of each sequence in NAME.bin, in bytes: int64 (S,), memory-mapped."""
-        return np.memmap(self.index, "<i8", "r", _HEADER.size + 4 * self.sequences, (self.sequences,))
-
     def _document(
         self, index: BinaryIO, tokens: BinaryIO, total: int, number: int, begin: int, end: int
     ) -> np.ndarray:

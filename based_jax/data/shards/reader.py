@@ -3,16 +3,15 @@
 import functools
 import hashlib
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Int64
 
 from based_jax.data.packed import PackedTokens, TokenStream
-from based_jax.data.shards.manifest import Manifest, Shard, Split
+from based_jax.data.shards.manifest import Manifest, Split
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect
 
@@ -30,6 +29,7 @@ class TokenShards(TokenStream):
     directory: Path
     manifest: Manifest
     split: Split
+    _arrays: list[tuple[np.memmap, np.memmap]]  # tokens and starts of each shard
     _checked: set[int] = field(default_factory=set, repr=False)
 
     @classmethod
@@ -43,11 +43,17 @@ class TokenShards(TokenStream):
         """
         folder = Path(directory)
         manifest = Manifest.read(folder)
-        shards = cls(folder, manifest, manifest.splits[side])
-        for shard in shards.split.shards:
-            for file in shards._files(shard):
-                file.expect_header()
-        return shards
+        dtype, starts = np.dtype(manifest.dtype), np.dtype(np.int64)
+        # Here rather than at first use: two threads that parse headers at once fail before Python 3.11.8
+        # (github.com/python/cpython/issues/106905).
+        arrays = [
+            (
+                _map(folder / shard.file, dtype, shard.tokens),
+                _map(folder / shard.starts_file, starts, shard.documents),
+            )
+            for shard in manifest.splits[side].shards
+        ]
+        return cls(folder, manifest, manifest.splits[side], arrays)
 
     @property
     def name(self) -> str:
@@ -74,32 +80,15 @@ class TokenShards(TokenStream):
         Raises:
             ValueError: the file does not match the manifest, or cannot be read.
         """
-        return self._open_shard(number)
-
-    @functools.cached_property
-    def _open_shard(self) -> Callable[[int], PackedTokens]:
-        return functools.lru_cache(maxsize=2)(self._map)
-
-    def _map(self, number: int) -> PackedTokens:
-        shard = self.split.shards[number]
         if number not in self._checked:
-            self._check(shard)
+            self._check(number)
             self._checked.add(number)
-        tokens, starts = (file.map() for file in self._files(shard))
-        return PackedTokens(tokens, starts, shard.bytes)
+        return PackedTokens(*self._arrays[number], self.split.shards[number].bytes)
 
-    def _files(self, shard: Shard) -> "tuple[_ArrayFile, _ArrayFile]":
-        """Return the files of a shard's tokens and of its documents' starts."""
-        return (
-            _ArrayFile(self.directory / shard.file, np.dtype(self.manifest.dtype), shard.tokens),
-            _ArrayFile(self.directory / shard.starts_file, np.dtype(np.int64), shard.documents),
-        )
-
-    def _check(self, shard: Shard) -> None:
-        """Read a shard's files once and compare them with the manifest, with maps of their own."""
-        (tokens, tokens_crc32, highest), (starts, starts_crc32, _) = (
-            file.scan() for file in self._files(shard)
-        )
+    def _check(self, number: int) -> None:
+        """Read a shard's files once and compare them with the manifest."""
+        shard, (tokens, starts) = self.split.shards[number], self._arrays[number]
+        (tokens_crc32, highest), (starts_crc32, _) = _scan(tokens), _scan(starts)
         path, record = self.directory / shard.file, self.manifest.tokenizer
         pairs = (tokens_crc32, shard.crc32_tokens), (starts_crc32, shard.crc32_starts)
         for file, (found, expected) in zip((shard.file, shard.starts_file), pairs, strict=True):
@@ -127,54 +116,26 @@ class TokenShards(TokenStream):
         return load_tokenizer(self.directory)
 
 
-@dataclass(frozen=True)
-class _ArrayFile:
-    """An .npy file of one dimension.
-
-    Only `expect_header` parses the header. NumPy parses it as Python, and two threads that do so at once fail
-    before Python 3.11.8 (github.com/python/cpython/issues/106905); the rest runs in any thread.
-    """
-
-    path: Path
-    dtype: np.dtype
-    size: int
-
-    def expect_header(self) -> None:
-        """Check that the file is an array of that dtype and size, by its header and its length."""
-        path, expected = self.path, f"an .npy file of version 1.0, {self.dtype}, shape ({self.size},)"
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: expected {expected}, but there is none; {_AGAIN}")
-        with path.open("rb") as file:
-            try:
-                shape, _, found = _read_header(file)
-            except ValueError as error:
-                raise ValueError(f"{path}: expected {expected} ({error}); {_AGAIN}") from error
-            length, end = file.tell() + self.size * self.dtype.itemsize, path.stat().st_size
-        is_array = (shape, found) == ((self.size,), self.dtype)
-        expect(is_array, str(path), f"{found}, shape {shape}", f"{expected}; {_AGAIN}")
-        expect(end == length, str(path), f"{end} bytes", f"{length}; {_AGAIN}")
-
-    def map(self) -> np.ndarray:
-        """Map the array, which ends the file."""
-        return np.memmap(self.path, self.dtype, "r", self._begin, (self.size,))
-
-    def scan(self) -> tuple[np.ndarray, int, int]:
-        """Read the file once; return its array, memory-mapped, its CRC-32 and its largest element."""
-        value, highest = 0, 0
-        with self.path.open("rb") as file:
-            file.seek(self._begin)
-            while chunk := file.read(_CHUNK):
-                value = zlib.crc32(chunk, value)
-                highest = max(highest, int(np.frombuffer(chunk, self.dtype).max()))
-        return self.map(), value, highest
-
-    @property
-    def _begin(self) -> int:
-        return self.path.stat().st_size - self.size * self.dtype.itemsize
+def _map(path: Path, dtype: np.dtype, size: int) -> np.memmap:
+    """Map an .npy file, of which only the header is read, and check its dtype and size."""
+    expected = f"an .npy file of {dtype}, shape ({size},)"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: expected {expected}, but there is none; {_AGAIN}")
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, OverflowError, OSError) as error:
+        raise ValueError(f"{path}: expected {expected} ({error}); {_AGAIN}") from error
+    is_array = (array.shape, array.dtype) == ((size,), dtype)
+    expect(is_array, str(path), f"{array.dtype}, shape {array.shape}", f"{expected}; {_AGAIN}")
+    return array
 
 
-def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):
-        raise ValueError(f"version {version}")
-    return np.lib.format.read_array_header_1_0(file)
+def _scan(array: np.memmap) -> tuple[int, int]:
+    """Read a mapped file once, not through the map; return its CRC-32 and its largest element."""
+    value, highest, left = 0, 0, array.nbytes
+    with open(str(array.filename), "rb") as file:
+        file.seek(array.offset)
+        while chunk := file.read(min(_CHUNK, left)):
+            value, left = zlib.crc32(chunk, value), left - len(chunk)
+            highest = max(highest, int(np.frombuffer(chunk, array.dtype).max()))
+    return value, highest

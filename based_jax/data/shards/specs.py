@@ -1,4 +1,4 @@
-"""Accept ``tokens:DIR`` or Megatron's pairs where a command takes text, and check their tokenizer."""
+"""Accept ``tokens:DIR`` where a command takes text, and check its tokenizer."""
 
 import dataclasses
 import tempfile
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from based_jax.data.shards.pairs import TokenPairs, find_pairs
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect
@@ -16,24 +15,15 @@ TOKENS = "tokens:"
 
 
 def shard_directory(spec: str) -> Path | None:
-    """Return the directory of token shards, or the path of Megatron's pairs, in a spec; None if it is text.
-
-    Pairs, see `pairs`, need no ``tokens:``.
-    """
-    if spec.startswith(TOKENS):
-        return Path(spec.removeprefix(TOKENS))
-    return Path(spec) if find_pairs(Path(spec)) else None
+    """Return the directory of token shards in a spec; None if it is text."""
+    return Path(spec.removeprefix(TOKENS)) if spec.startswith(TOKENS) else None
 
 
-def open_tokens(
-    directory: Path, side: Literal["train", "held_out"], tokenizer: Tokenizer
-) -> TokenShards | TokenPairs:
+def open_tokens(directory: Path, side: Literal["train", "held_out"], tokenizer: Tokenizer) -> TokenShards:
     """Open one split of the result of `shard_directory`; its ids must be those of the tokenizer.
 
-    Errors: see `TokenShards.open`, `TokenPairs.open` and `expect_same_tokenizer`.
+    Errors: see `TokenShards.open` and `expect_same_tokenizer`.
     """
-    if find_pairs(directory):
-        return TokenPairs.open(directory, side, tokenizer)
     shards = TokenShards.open(directory, side)
     expect_same_tokenizer(shards, tokenizer)
     return shards
@@ -45,19 +35,13 @@ def load_data_tokenizer(specs: Iterable[str], tokenizer: str | None) -> Tokenize
     Args:
         tokenizer: see `load_tokenizer`; None for that of the shards, or "byte" if there are none.
 
-    Errors: see `TokenShards.open` and `load_tokenizer`; ValueError for Megatron's pairs, which have no
-    tokenizer, if `tokenizer` is None.
+    Errors: see `TokenShards.open` and `load_tokenizer`.
     """
-    directories = [directory for spec in specs if (directory := shard_directory(spec)) is not None]
-    pairs = [directory for directory in directories if find_pairs(directory)]
-    if others := [directory for directory in directories if directory not in pairs]:
-        shards = TokenShards.open(others[0])
+    directory = next(filter(None, map(shard_directory, specs)), None)
+    if directory is not None:
+        shards = TokenShards.open(directory)
         if tokenizer in (None, shards.manifest.tokenizer.name):  # the shards' own copy suffices
             return shards.tokenizer
-    if pairs:
-        expect(
-            tokenizer is not None, "tokenizer", tokenizer, f"that of the ids in {pairs[0]}, which has none"
-        )
     return load_tokenizer(tokenizer or "byte")
 
 

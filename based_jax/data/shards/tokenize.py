@@ -15,6 +15,7 @@ import numpy as np
 
 from based_jax.data.documents import describe_counts
 from based_jax.data.shards.blocks import Position, Sources, read_blocks
+from based_jax.data.shards.encoder import BlockEncoder, Encoded
 from based_jax.data.shards.manifest import (
     FILE,
     MAX_BYTES,
@@ -24,11 +25,10 @@ from based_jax.data.shards.manifest import (
     TokenizerRecord,
     token_dtype,
 )
-from based_jax.data.shards.pool import Workers
+from based_jax.data.shards.pool import encode_blocks
 from based_jax.data.shards.sides import COPY, HeldOut, positions
-from based_jax.data.shards.worker import Encoded
 from based_jax.data.shards.writer import ShardWriter
-from based_jax.data.tokenizers import FileTokenizer, Tokenizer
+from based_jax.data.tokenizers import Tokenizer
 from based_jax.directory_lock import sole_writer
 from based_jax.files import read_json
 from based_jax.validate import expect
@@ -97,16 +97,16 @@ def tokenize(
         state = _begin(out, settings, content)
         with _Run(out, sources, record, rule, shard_tokens, settings, state) as run:
             names = (rule.names or "").split(",") if rule.names else []
-            with Workers(workers, out, names, is_threaded=isinstance(tokenizer, FileTokenizer)) as pool:
-                for block, encoded in pool.encode(read_blocks(sources.units, run.position)):
-                    run.take(encoded, [item.reason for item in block.skipped])
-                    run.position = block.end
-                    now = Progress(block.done, sources.size, run.tokens, run.documents)
-                    if not progress(now):
-                        run.save()
-                        return None
-                    if time.monotonic() - run.saved >= save_every:
-                        run.save()
+            blocks = read_blocks(sources.units, run.position)
+            for block, encoded in encode_blocks(blocks, BlockEncoder(tokenizer, names), workers):
+                run.take(encoded, [item.reason for item in block.skipped])
+                run.position = block.end
+                now = Progress(block.done, sources.size, run.tokens, run.documents)
+                if not progress(now):
+                    run.save()
+                    return None
+                if time.monotonic() - run.saved >= save_every:
+                    run.save()
             run.save()
             return run.finish(names)
 

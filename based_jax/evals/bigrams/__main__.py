@@ -2,12 +2,12 @@
 
 The stream is that of training, ``EOT d1 EOT d2 ... dn EOT``, so every pair of an input and its target counts
 once. Documents are counted separately (``EOT d EOT``), so merging the counts of several files gives the same
-table as counting them together.
+table as counting them together. The counts so far are in memory, and in OUT.partial, a count file whose
+source is the position in the corpus.
 """
 
 import dataclasses
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,18 +18,17 @@ import tyro
 
 from based_jax import command
 from based_jax.data import Tokenizer
-from based_jax.evals.bigrams.counter import SMALLEST_MEMORY, BigramCounter
-from based_jax.evals.bigrams.table import BigramTable, merge_tables
+from based_jax.evals.bigrams.table import BigramTable, bigram_keys, count_keys, merge_tables
 from based_jax.evals.options import expect_positive
 from based_jax.evals.progress import progress
 from based_jax.evals.text import Stretches, TextOptions, open_text, text_tokenizer
-from based_jax.files import read_json
+from based_jax.files import parse_json
 from based_jax.stop_request import StopRequest
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file
 
 PROG = "based-jax eval bigrams"
-GIB = 1 << 30
+_BUFFER = 1 << 23
+"""Tokens to sort at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +46,6 @@ class Options:
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
     default: tokens:DIR's, else byte"""
-    memory: float = 2.0
-    """GiB of memory for counting; larger counts are kept in files next to OUT"""
     save_every: int = 100_000_000
     """tokens between saves of the progress"""
 
@@ -57,8 +54,6 @@ class Options:
         expect(one, "data", self.text.data, "either --data, or --merge with count files")
         expect(not self.out.exists(), "out", str(self.out), "a file that does not exist yet")
         expect(self.out.parent.is_dir(), "out", str(self.out), "a file in an existing directory")
-        least = f"at least {SMALLEST_MEMORY / GIB:.1g} GiB"
-        expect(self.memory * GIB >= SMALLEST_MEMORY, "memory", self.memory, least)
         expect_positive(self, "save_every")
 
 
@@ -69,25 +64,23 @@ class Position(NamedTuple):
     """number of finished parts"""
     document: int = 0
     """number of finished documents of the next part, or stretches of the next shard"""
-    runs: Sequence[str] = ()
-    """files with the counts so far"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 130 after an interruption."""
     options = command.parse(Options, argv, prog=PROG)
-    memory_bytes = int(options.memory * GIB)
     if options.merge:
-        table = merge_tables(list(map(BigramTable.load, options.merge)), options.out, None, memory_bytes)
+        table = merge_tables(list(map(BigramTable.load, options.merge)))
+        table.save(options.out)
     else:
         tokenizer = text_tokenizer(options.text, options.tokenizer)
         with StopRequest("this document", "run the same command to resume from the last save") as request:
-            limits: Any = {"memory_bytes": memory_bytes, "save_every": options.save_every}
+            limits: Any = {"save_every": options.save_every}
             limits["interrupted"] = lambda: request.signal is not None
             table = count(options.text, tokenizer, options.out, **limits)
         if table is None:
             print(
-                f"interrupted: run the same command to resume from {_scratch(options.out)}", file=sys.stderr
+                f"interrupted: run the same command to resume from {_partial(options.out)}", file=sys.stderr
             )
             return 130
     sizes = f"{table.tokens:,} tokens, {len(table):,} distinct bigrams, vocabulary {table.vocab_size:,}"
@@ -100,15 +93,13 @@ def count(
     tokenizer: Tokenizer,
     out: Path,
     *,
-    memory_bytes: int = 1 << 30,
     save_every: int = 100_000_000,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> BigramTable | None:
     """Count the bigrams of a corpus into a count file, resuming an interrupted call.
 
     Args:
-        out: count file; an unfinished count is kept in ``OUT.partial/``.
-        memory_bytes: memory for counting, in addition to the largest file's text.
+        out: count file; an unfinished count is kept in ``OUT.partial``.
         save_every: tokens between saves of the progress.
         interrupted: called after each document; if it returns True, the call saves and ends.
 
@@ -119,34 +110,48 @@ def count(
         ValueError: invalid data, no tokens, or an interrupted count of other data.
     """
     parts, checksum = open_text(text, tokenizer)
-    scratch = _scratch(out)
     job = {"text": checksum, "tokenizer": tokenizer.name}
     job |= {"vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
-    scratch.mkdir(exist_ok=True)
-    position = _resume(scratch, job)
-    counter = BigramCounter(tokenizer.vocab_size, scratch, memory_bytes, position.runs)
-    saved = counter.tokens
+    partial = _partial(out)
+    table, position = _resume(partial, job)
+    saved, pending, size = table.tokens, list[np.ndarray](), 0
+
+    def add() -> None:
+        nonlocal table, size
+        new = BigramTable(*count_keys(np.concatenate(pending)), table.vocab_size, size) if pending else None
+        table = table if new is None else merge_tables([table, new])
+        pending.clear()
+        size = 0
 
     def save(part: int, document: int) -> None:
         nonlocal saved
-        counter.spill()
-        saved = counter.tokens
-        position = Position(part, document, counter.runs)._asdict()
-        with whole_file(scratch / "progress.json") as file:
-            file.write(json.dumps({"job": job, "place": position}).encode())
+        add()
+        saved = table.tokens
+        position = Position(part, document)._asdict()
+        dataclasses.replace(table, source=json.dumps({"job": job, "place": position})).save(partial)
 
     with progress("counting", None, "tokens") as advance:
         for part, document, ids in _stretches(parts, position):
-            counter.add(ids)
+            low, high = int(ids.min()), int(ids.max())
+            inside = low >= 0 and high < tokenizer.vocab_size
+            expect(inside, "tokens", (low, high), f"in [0, {tokenizer.vocab_size})")
+            for begin in range(0, ids.size - 1, _BUFFER):
+                chunk = ids[begin : begin + _BUFFER + 1]
+                pending.append(bigram_keys(chunk[:-1], chunk[1:]))
+                size += pending[-1].size
+                if size >= _BUFFER:
+                    add()
             advance(ids.size - 1)
             if interrupted():
                 save(part, document + 1)
                 return None
-            if counter.tokens - saved >= save_every:
+            if table.tokens + size - saved >= save_every:
                 save(part, document + 1)
-    expect(counter.tokens > 0, "data", text.data, "at least one document with text")
-    table = counter.finish(out, f"{text}, tokenizer {tokenizer.name}")
-    shutil.rmtree(scratch)
+    add()
+    expect(table.tokens > 0, "data", text.data, "at least one document with text")
+    table = dataclasses.replace(table, source=f"{text}, tokenizer {tokenizer.name}")
+    table.save(out)
+    partial.unlink(missing_ok=True)
     return table
 
 
@@ -160,20 +165,20 @@ def _stretches(
             yield part, index, stretches[index]
 
 
-def _scratch(out: Path) -> Path:
+def _partial(out: Path) -> Path:
     return out.with_name(f"{out.name}.partial")
 
 
-def _resume(scratch: Path, job: dict) -> Position:
-    path = scratch / "progress.json"
-    if not path.exists():
-        return Position()
-    saved = read_json(path)
+def _resume(partial: Path, job: dict) -> tuple[BigramTable, Position]:
+    if not partial.exists():
+        return BigramTable(*count_keys(np.zeros(0, np.uint64)), job["vocab_size"], 0), Position()
+    table = BigramTable.load(partial)
+    saved = parse_json(table.source, str(partial))
     for key, value in job.items():
         before = saved["job"].get(key)
-        wanted = f"{before!r}, as in the interrupted count in {scratch}; delete it to start again"
+        wanted = f"{before!r}, as in the interrupted count in {partial}; delete it to start again"
         expect(before == value, key, value, wanted)
-    return Position(**saved["place"])
+    return table, Position(**saved["place"])
 
 
 if __name__ == "__main__":

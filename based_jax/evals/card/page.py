@@ -1,7 +1,7 @@
 """Write recall cards as one self-contained HTML page, with a comparison if there are several."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -97,38 +97,34 @@ def _section(card: RecallCard) -> list[str]:
     parts += ["<h3>Parts switched off</h3>", *_parts(card["parts"])]
     parts += ["<h3>AR hits</h3>", *_hits(card["hits"])]
     parts += ["<h3>Recall probe</h3>", *_cells(card["probe"])]
-    return [*parts, "<h3>State</h3>", *_states(card["state"])]
-
-
-def _whole(value: int) -> str:
-    return number(value, "d")
-
-
-def _share(value: float) -> str:
-    return number(value, ".3f")
+    return [*parts, "<h3>State (accuracy: mean over the pairs)</h3>", *_cells(card["state"])]
 
 
 def _perplexity(value: float | None) -> str:
     return number(value, ",.0f" if value is not None and value >= 100 else ".3g")
 
 
-_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "length": ("length", _whole),
-    "pairs": ("pairs", _whole),
-    "accuracy": ("accuracy", _share),
-    "stderr": ("standard error", _share),
-    "perplexity": ("perplexity of answers", _perplexity),
-    "filler_perplexity": ("perplexity of filler", _perplexity),
+_COLUMNS = {
+    "length": ("length", "d"),
+    "pairs": ("pairs", "d"),
+    "bytes": ("bytes of a row", ",d"),
+    "accuracy": ("accuracy", ".3f"),
+    "stderr": ("standard error", ".3f"),
+    "perplexity": ("perplexity of answers", ""),
+    "filler_perplexity": ("perplexity of filler", ""),
 }
-"""Key of a cell -> head of its column, and the function that makes the HTML."""
+"""Key of a cell -> head of its column, and the format of its numbers ("" for that of perplexities)."""
 
 
 def _cells(cells: Any) -> list[str]:
     if isinstance(cells, dict):
         return [_missing(cells)]
-    keys = [key for key in _COLUMNS if key in cells[0]]
-    rows = [[_COLUMNS[key][1](cell[key]) for key in keys] for cell in cells]
-    return [html_page.table([_COLUMNS[key][0] for key in keys], rows)]
+    columns = [(key, *column) for key, column in _COLUMNS.items() if key in cells[0]]
+    rows = [
+        [number(cell[key], form) if form else _perplexity(cell[key]) for key, _, form in columns]
+        for cell in cells
+    ]
+    return [html_page.table([head for _, head, _ in columns], rows)]
 
 
 def _hits(hits: Any) -> list[str]:
@@ -147,16 +143,6 @@ def _hits(hits: Any) -> list[str]:
     table = html_page.table(["tokens", "number", "share", "loss, nats", "perplexity"], rows)
     random = " The other tokens are random: no model predicts them." if "synthetic" in hits["source"] else ""
     return [f"<p>{escape(hits['source'].capitalize())}: {gap}.{random}</p>", table]
-
-
-def _states(states: Any) -> list[str]:
-    if isinstance(states, dict):
-        return [_missing(states)]
-    rows = [
-        [number(row["length"], "d"), number(row["bytes"], ",d"), number(row["accuracy"], ".3f")]
-        for row in states
-    ]
-    return [html_page.table(["length", "bytes of a row", "accuracy, mean over the pairs"], rows)]
 
 
 def _parts(parts: RecallCard) -> list[str]:

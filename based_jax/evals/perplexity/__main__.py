@@ -16,7 +16,6 @@ from based_jax.data import load_tokenizer
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.options import expect_positive, expect_writable, write_json
 from based_jax.evals.perplexity import records as recording
-from based_jax.evals.perplexity.agreement import by_agreement
 from based_jax.evals.perplexity.annotated import write_page
 from based_jax.evals.perplexity.records import Records, make_records, read_records, write_records
 from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit
@@ -68,8 +67,6 @@ class Options:
     """write all results to this file"""
     html: Path | None = None
     """write the text with coloured tokens to this file"""
-    html_colors: Literal["loss", "agreement"] = "loss"
-    """loss: the model's; agreement: whether the model, the reference, both or neither predict the token"""
     html_tokens: int = 20_000
     """number of tokens in the HTML file"""
     figure: Path | None = None
@@ -85,14 +82,6 @@ class Options:
             expect(from_file, "reference", self.reference, "a .parquet file, as the checkpoint is one")
         else:
             expect(self.text.data is not None, "data", None, "the text to evaluate on")
-        compares = self.html_colors == "agreement"
-        given = self.reference is not None and self.html is not None
-        expect(
-            given or not compares,
-            "html_colors",
-            self.html_colors,
-            "loss, unless html and reference are given",
-        )
         expect_positive(self, "length", "batch_size", "max_tokens", "html_tokens")
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
         expect_writable(self, "records", "json", "html")
@@ -121,8 +110,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         tokenizer = load_tokenizer(options.tokenizer or records.info["tokenizer"])
         hits = is_hit(records.distance, records.count, options.max_count)
         shown: dict[str, Any] = {"reference": reference, "max_tokens": options.html_tokens}
-        if options.html_colors == "agreement" and reference is not None:  # None after an interruption
-            shown["coloring"] = by_agreement(records, reference, hits, tokenizer)
         write_page(options.html, records, hits, tokenizer, **shown)
     if stopped:
         where = f"; their records are in {options.records}" if options.records else ""

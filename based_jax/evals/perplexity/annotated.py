@@ -1,8 +1,6 @@
-"""Write text with coloured tokens as one self-contained HTML file; by default the colour is the loss."""
+"""Write text with tokens coloured by their loss as one self-contained HTML file."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
@@ -23,40 +21,8 @@ _STYLE = """
 .text section { border-top: 1px solid #ccc; padding: .5rem 0 }
 .hit { border-bottom: 2px solid #06c }
 .faint { color: #999 }
-.text small { color: #666; font-size: 11px; vertical-align: super }
 """
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
-
-
-@dataclass(frozen=True)
-class Coloring:
-    """Classes of the tokens, and the HTML that explains them."""
-
-    title: str
-    """what the page shows, as its heading"""
-    legend: str
-    """HTML that explains the classes"""
-    style: str
-    """CSS of the classes"""
-    classes: Sequence[str]
-    """class of each token"""
-    notes: Mapping[int, str] = field(default_factory=dict)
-    """texts to show after tokens, by index"""
-
-
-def by_loss(records: Records) -> Coloring:
-    """Color each token by its loss, in shades of red."""
-    style = "".join(
-        f".l{shade} {{ background: rgba(220, 60, 20, {0.75 * shade / (_SHADES - 1):.2f}) }}\n"
-        for shade in range(1, _SHADES)
-    )
-    legend = "".join(
-        f'<span class="l{shade}">&nbsp;{_MOST_NATS * shade / (_SHADES - 1):.1f}&nbsp;</span>'
-        for shade in range(0, _SHADES, 3)
-    )
-    shades = np.rint(np.minimum(records.loss / _MOST_NATS, 1) * (_SHADES - 1)).astype(int)
-    classes = [f"l{shade}" for shade in shades]
-    return Coloring("Loss per token", f"Nats: {legend} or more.", style, classes)
 
 
 def write_page(
@@ -66,7 +32,6 @@ def write_page(
     tokenizer: Tokenizer,
     *,
     reference: Records | None = None,
-    coloring: Coloring | None = None,
     max_tokens: int = 20_000,
 ) -> None:
     """Write the page: one section per sequence, AR hits underlined, numbers shown on hover.
@@ -74,29 +39,32 @@ def write_page(
     Args:
         hits: mask of the AR hits.
         reference: records of another model on the same tokens, shown with the model's.
-        coloring: default `by_loss`.
         max_tokens: number of tokens to show, from the start.
     """
-    coloring = by_loss(records) if coloring is None else coloring
+    shades = range(_SHADES)
+    style = "".join(
+        f".l{shade} {{ background: rgba(220, 60, 20, {0.75 * shade / (_SHADES - 1):.2f}) }}\n"
+        for shade in shades[1:]
+    )
+    legend = "".join(
+        f'<span class="l{shade}">&nbsp;{_MOST_NATS * shade / (_SHADES - 1):.1f}&nbsp;</span>'
+        for shade in shades[::3]
+    )
     shown = min(len(records), max_tokens)
-    title = f"{coloring.title}: {records.info.get('checkpoint', 'a model')}"
+    title = f"Loss per token: {records.info.get('checkpoint', 'a model')}"
     facts = (
-        f"<p>{coloring.legend} <span class='hit'>Underlined</span>: AR hits, the bigram came before "
+        f"<p>Nats: {legend} or more. <span class='hit'>Underlined</span>: AR hits, the bigram came before "
         f"in the sequence and is rare in training. The first {shown:,} of {len(records):,} tokens of "
         f"{escape(str(records.info.get('data', 'a text')))}; the pointer shows the numbers.</p>"
     )
-    spans = f'<div class="text">{_spans(records, hits, tokenizer, reference, coloring, shown)}</div>'
-    html_page.write_page(path, title, [facts, spans], STYLE + _STYLE + coloring.style)
+    spans = f'<div class="text">{_spans(records, hits, tokenizer, reference, shown)}</div>'
+    html_page.write_page(path, title, [facts, spans], STYLE + _STYLE + style)
 
 
 def _spans(
-    records: Records,
-    hits: np.ndarray,
-    tokenizer: Tokenizer,
-    reference: Records | None,
-    coloring: Coloring,
-    shown: int,
+    records: Records, hits: np.ndarray, tokenizer: Tokenizer, reference: Records | None, shown: int
 ) -> str:
+    shades = np.rint(np.minimum(records.loss / _MOST_NATS, 1) * (_SHADES - 1)).astype(int)
     decoder = StreamDecoder(tokenizer)
     parts, sequence = [], None
     for index in range(shown):
@@ -111,24 +79,22 @@ def _spans(
             text = decoder.feed(token)
         if not text:  # an incomplete character, shown at its last token
             text, faint = "\u00b7", " faint"
-        classes = f"{coloring.classes[index]}{' hit' if hits[index] else ''}{faint}"
+        classes = f"l{shades[index]}{' hit' if hits[index] else ''}{faint}"
         visible = text.translate(_CONTROLS).replace("\n", "\u21b5\n")
         hover = _numbers(records, index, tokenizer, reference)
         parts.append(f'<span class="{classes}" title="{escape(hover)}">{escape(visible)}</span>')
-        if index in coloring.notes:
-            parts.append(f"<small>{escape(coloring.notes[index])}</small>")
     return "".join([*parts, escape(decoder.flush()), "</section>"])
 
 
 def _numbers(records: Records, index: int, tokenizer: Tokenizer, reference: Records | None) -> str:
     loss = float(records.loss[index])
-    name = name_token(tokenizer, records.target[index])
+    name = _name(tokenizer, records.target[index])
     lines = [f"{name}: {loss:.3f} nats, p = {np.exp(-loss):.3g}"]
     if reference is not None:
         lines.append(f"reference: {float(reference.loss[index]):.3f} nats")
     for whose, found in (("", records), ("reference's ", reference)):
         if found is not None:
-            likely, best = name_token(tokenizer, found.predicted[index]), float(found.predicted_loss[index])
+            likely, best = _name(tokenizer, found.predicted[index]), float(found.predicted_loss[index])
             lines.append(f"{whose}most likely: {likely}, p = {np.exp(-best):.3g}")
     distance = int(records.distance[index])
     lines.append(f"bigram {distance} tokens ago" if distance else "bigram is new here")
@@ -137,7 +103,7 @@ def _numbers(records: Records, index: int, tokenizer: Tokenizer, reference: Reco
     return "\n".join(lines)
 
 
-def name_token(tokenizer: Tokenizer, token: int) -> str:
+def _name(tokenizer: Tokenizer, token: int) -> str:
     """Return a token's text in quotation marks, or a name for one without: "end of text", "bytes:\\xe2"."""
     if token == tokenizer.eot:
         return "end of text"

@@ -15,7 +15,7 @@ ours: the paper has whole texts only, without packed rows or padding.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,12 +32,12 @@ from based_jax.ops.conv_basis.conv_attention_fft import (
     softmax_where,
 )
 from based_jax.ops.conv_basis.conv_recovery import conv_recover
-from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
+from based_jax.ops.core.continuation import Continuation, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_qkv, expect_state_to_return
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import nan_where_outgrown, slot_index
-from based_jax.ops.core.op import body, op
+from based_jax.ops.core.op import body, op, stateful_op
 from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.sharding import own_settings
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
@@ -99,22 +99,7 @@ def init_conv_attention_state(
 Starts = tuple[int, ...] | Int[Array, "B H A"]
 
 
-class _How(Chosen[ConvAttentionState], total=False):
-    starts: Starts | None
-    scale: float | None
-    left: int | None
-    gradient: str
-
-
-@overload
-def conv_attention(
-    q: Array, k: Array, v: Array, num_bases: int | None = None, *, return_state: No = ..., **how: Unpack[_How]
-) -> Array: ...
-@overload
-def conv_attention(
-    q: Array, k: Array, v: Array, num_bases: int | None = None, *, return_state: Yes, **how: Unpack[_How]
-) -> tuple[Array, ConvAttentionState]: ...
-@op("xla", "reference", reads_values=True, rows=("q", "k", "v", "segment_ids", "mask"))
+@stateful_op("xla", "reference", reads_values=True, rows=("q", "k", "v", "segment_ids", "mask"))
 def conv_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.conv_basis.toeplitz import fft_size
 from based_jax.ops.core.dtypes import finfo
+from based_jax.ops.core.fft import fft_size
 from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradient
 from based_jax.typing import Array, Bool, Float, Int
 

@@ -8,8 +8,8 @@ section 3), written in two forms:
     H[j + l, j] = c_r[l]  where  s_r <= j < s_{r+1}             segments: anchors c_r and starts s_r
 
 with c_r = b_1 + ... + b_r and s_r = N - m_r, counted from 0: the anchor c_r is H's own column s_r. Entries
-that neither form uses, at lags from m_r on, are 0. (`toeplitz.sub_conv_multiply` multiplies by conv(b, m);
-`conv_recovery` finds the segments of scores q k^T without forming them.)
+that neither form uses, at lags from m_r on, are 0. `conv_recovery` finds the segments of scores q k^T
+without forming the scores.
 """
 
 from typing import Any

@@ -5,7 +5,7 @@ The arguments that ops on sequences share are explained in `help(based_jax.ops)`
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax.numpy as jnp
 
@@ -19,10 +19,6 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-Yes: TypeAlias = Literal[True]
-No: TypeAlias = Literal[False]
-
-
 class Stateful(Protocol):
     """A state of any op."""
 
@@ -30,31 +26,6 @@ class Stateful(Protocol):
     def stream(self) -> Stream:
         """Current position of each row."""
         ...
-
-
-class Padded(TypedDict, total=False):
-    """Arguments for segments and padding."""
-
-    segment_ids: Int[Array, "B N"] | None
-    mask: Bool[Array, "B N"] | None
-
-
-class Continued(Padded, Generic[S], total=False):
-    """Arguments shared by the overloads of an op with the state S."""
-
-    initial_state: S | None
-
-
-class Chosen(Continued[S], total=False):
-    """`Continued`, for an op with several implementations."""
-
-    implementation: str | None
-
-
-class Chunked(Chosen[S], total=False):
-    """`Chosen`, for an op that processes tokens in chunks."""
-
-    chunk_size: int | None
 
 
 def outputs_and_state(results: Any, return_state: bool) -> tuple[Any, Any]:

@@ -28,11 +28,11 @@ def expect_log_decay(log_decay: Array, batch: int, length: int, *rest: tuple[int
     """
     full = batch, length
     sizes = [1 if size == 1 else most for size, most in zip(log_decay.shape, full, strict=False)]
-    own = next((each for each in rest if log_decay.shape == (*sizes, *each)), None)
-    if own is None and len(rest) > 1:
+    fitting = [each for each in rest if log_decay.shape == (*sizes, *each)]
+    if not fitting and len(rest) > 1:
         shapes = " or ".join(str((*full, *each)) for each in rest)
         raise ValueError(f"log_decay has shape {log_decay.shape}: expected {shapes}; the first two may be 1")
-    expect_array("log_decay", log_decay, (*sizes, *(own or rest[0])), "floating")
+    expect_array("log_decay", log_decay, (*sizes, *[*fitting, *rest][0]), "floating")
 
 
 def since_start(log_decay: Float[Array, "... C K"], inclusive: bool = True) -> Float[Array, "... C K"]:

@@ -1,6 +1,6 @@
 """The one way through an op: a function of arrays and options, with one decorator.
 
-    @op("pallas", "xla", "reference", tokens=("q", "k", "v", "mask"), supports=...)
+    @stateful_op("pallas", "xla", "reference", tokens=("q", "k", "v", "mask"), supports=...)
     def taylor_attention(q, k, v, *, mask=None, implementation=None): ...
 
 Inside `jit` the op is the function itself, after three questions: does another package's implementation run
@@ -17,7 +17,7 @@ import inspect
 import types
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ from based_jax.ops.core import implementations, padding, platforms, sharding, va
 from based_jax.validate import expect
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 
 
 def body(function: F) -> F:
@@ -100,6 +101,11 @@ def op(
         return call  # pyright: ignore[reportReturnType]
 
     return decorate
+
+
+def stateful_op(*names: str, **how: Any) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """Decorate an op that may also return a state; type checkers take its results as `Any`. See `op`."""
+    return op(*names, **how)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """Maxima and sums of rows, in two steps that XLA's CPU compiler vectorizes.
 
 It turns a reduction of more than 32 neighbours into windows of 32 (`TreeReductionRewriter`) and computes
-these number by number: the maximum of a 1,024 x 256 matrix takes 11 times as long as by `row_max`.
+these number by number: the maximum of a 1,024 x 256 matrix takes 11 times as long as by `row_max`, and a
+training step of attn-tiny (8 x 256 bytes, float32, 2 cores) takes 3 to 5 % more time.
 """
 
 from collections.abc import Callable

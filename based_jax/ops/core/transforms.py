@@ -31,17 +31,6 @@ def with_gradient(
     return decorate
 
 
-def with_tangents(tangents: Callable[..., Any], nondiff_argnums: tuple[int, ...] = ()) -> Callable[[F], F]:
-    """Decorate a function with a custom derivative in both directions: `jax.custom_jvp` and its rule."""
-
-    def decorate(function: F) -> F:
-        differentiable = cast(Any, jax.custom_jvp(function, nondiff_argnums=nondiff_argnums))
-        differentiable.defjvp(tangents)
-        return differentiable
-
-    return decorate
-
-
 def map_rows(function: Callable[[X], Y], rows: X) -> Y:
     """Apply `lax.map`: one row after another along the first axis."""
     return cast(Y, lax.map(function, rows))

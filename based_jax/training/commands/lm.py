@@ -53,7 +53,7 @@ PROG = "based-jax train lm"
 
 # Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
 # schedule stays the same up to the old end.
-_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps", "cache"} - {"bad_losses"}
+_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps"} - {"bad_losses"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ def assemble(config: LMConfig) -> Parts:
         expected = f"a checkpoint with all of the model's arrays, but it has {taken.summary()}"
         expect(config.lora is None or not taken.fresh, "lora", config.lora, expected)
     share = _share(config, programs, architecture.max_length)
-    batches = data.train_iterator(training, seed=config.seed, shuffle=config.shuffle, **share)
+    batches = data.train_iterator(training, seed=config.seed, **share)
     sizes = None if mesh is None else dict(mesh.shape)
     summary |= describe_run(config, architecture, training, held_out, sizes, taken)
     summary |= describe_trained(_trained(config, model), programs)

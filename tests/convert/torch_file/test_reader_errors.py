@@ -1,6 +1,5 @@
 """Damaged torch files are refused with one clear error."""
 
-import io
 import pickle
 import struct
 import zipfile
@@ -10,12 +9,11 @@ import numpy as np
 import pytest
 
 from based_jax.convert.torch_file import reader as torch_pickle
-from based_jax.convert.torch_file.instructions import CheckpointError, UnsafeCheckpointError
+from based_jax.convert.torch_file.instructions import CheckpointError
 from based_jax.convert.torch_file.reader import load_torch_file
 from tests.convert.torch_files import (
     CHECKPOINTS,
     FLOATS,
-    ORDERED_DICT,
     REBUILD,
     SIX,
     Runs,
@@ -65,13 +63,6 @@ class TestTensorChecks:
         ]:
             refused(save(file, {"w": tensor(**arguments)}), "data.pkl")
 
-    def test_views_with_a_meaning_that_is_not_in_the_bytes(self, file):
-        arguments = (storage(), 0, (2, 3), (3, 1), False, ORDERED_DICT)
-        assert load_torch_file(save(file, {"w": call(REBUILD, *arguments, {})}))["w"].shape == (2, 3)
-        refused(save(file, {"w": call(REBUILD, *arguments, {"neg": True})}), "metadata")
-        refused(save(file, {"w": call(REBUILD, *arguments, {}, None)}))
-        refused(save(file, {"w": call(REBUILD, *arguments[:5])}))
-
     def test_parameters_with_more_than_a_tensor(self, file):
         for arguments in [(1, None), (True, {"a": 1}), (True,), (True, None, None)]:
             parameter = named("torch._utils", "_rebuild_parameter")
@@ -96,10 +87,6 @@ class TestTensorChecks:
             {"what": FLOATS},
         ]:
             refused(save(file, {"w": tensor(on=storage(**identity))}), "storage")
-
-    def test_persistent_ids_of_another_form(self, file):
-        for identity in [(), ("storage",), "storage", ("storage", FLOATS, "0", "cpu", 6, None)]:
-            refused(save(file, {"w": tensor(on=program(identity) + pickle.BINPERSID)}), "persistent id")
 
     def test_one_storage_described_twice(self, file):
         other = tensor(on=storage(dtype=named("torch", "IntStorage")))
@@ -215,21 +202,3 @@ class TestArchiveChecks:
                 cut.write_bytes(content[:length])
                 with pytest.raises(CheckpointError, match=r"cut\.bin"):
                     load_torch_file(cut)
-
-    def test_damage_anywhere(self, tmp_path):
-        """A changed byte is noticed, or it does not matter."""
-        content = save(tmp_path / "small.bin", {"w": tensor()}).read_bytes()
-        damaged = tmp_path / "damaged.bin"
-        for position in range(0, len(content), 4):
-            changed = bytearray(content)
-            changed[position] ^= (0x01, 0x80, 0xFF)[position % 3]
-            damaged.write_bytes(changed)
-            try:
-                loaded = load_torch_file(damaged)
-            except CheckpointError:
-                continue
-            np.testing.assert_array_equal(loaded["w"], SIX.reshape(2, 3))
-
-    def test_errors_survive_pickling(self):
-        error = UnsafeCheckpointError("text")
-        assert str(pickle.load(io.BytesIO(pickle.dumps(error)))) == "text"

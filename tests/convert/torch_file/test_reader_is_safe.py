@@ -6,15 +6,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from based_jax.convert.torch_file import instructions as torch_instructions
-from based_jax.convert.torch_file.instructions import CheckpointError, Interpreter
+from based_jax.convert.torch_file.instructions import Interpreter
 from based_jax.convert.torch_file.reader import load_torch_file
 from tests.convert.torch_files import (
     FLOATS,
-    ORDERED_DICT,
     REBUILD,
     Runs,
     call,
@@ -155,30 +152,3 @@ class TestNothingRuns:
         for code in [b"(", b"}", b"}\x85", b"]q\0", b"\x8a\0"]:
             monkeypatch.setattr(torch_instructions, "MAX_INSTRUCTIONS", 1000)
             refused(save(file, code * 1001), "more than 1000 instructions")
-
-    @given(
-        st.lists(
-            st.one_of(
-                st.binary(min_size=1, max_size=3),
-                st.sampled_from([tensor(), storage(), REBUILD, FLOATS, ORDERED_DICT]),
-                st.sampled_from(
-                    [
-                        value
-                        for name, value in vars(pickle).items()
-                        if name.isupper() and isinstance(value, bytes) and len(value) == 1
-                    ]
-                ),
-                st.builds(program, st.one_of(st.integers(-4, 70), st.text(max_size=2), st.just((2, 3)))),
-            ),
-            max_size=12,
-        ).map(b"".join)
-    )
-    @pytest.mark.release
-    def test_random_programs(self, tmp_path_factory, code):
-        file = tmp_path_factory.getbasetemp() / "random.bin"
-        for content in (code, {"w": code}):
-            try:
-                arrays = load_torch_file(save(file, content))
-            except CheckpointError:
-                continue
-            assert all(array.flags.c_contiguous for array in arrays.values())

@@ -9,7 +9,7 @@ import pytest
 from based_jax.data import load_tokenizer
 from based_jax.data.shards import blocks
 from based_jax.data.shards.blocks import Position, find_sources, read_blocks
-from based_jax.data.shards.worker import BlockEncoder
+from based_jax.data.shards.encoder import BlockEncoder
 
 START = Position(0, 0, 0)
 

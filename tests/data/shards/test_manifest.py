@@ -54,11 +54,7 @@ SHARD = "splits.train.shards.1"
         ("splits.held_out", None, r"splits = .*: expected the objects train, held_out"),
         ("splits.train.shards", {}, r"manifest\.splits\.train\.shards = \{\}: expected a list"),
         (f"{SHARD}.file", "../../a.tokens.npy", r"file = .*: expected SPLIT/NUMBER\.tokens\.npy"),
-        (
-            f"{SHARD}.file",
-            "train/00002.tokens.npy",
-            r"shards\[1\]\.file = .*: expected train/00001",
-        ),
+        (f"{SHARD}.file", "train/00002.tokens.npy", r"shards\[1\]\.file = .*: expected train/00001"),
         (f"{SHARD}.documents", 0, r"manifest\.splits\.train\.shards\[1\]: documents = 0"),
         (f"{SHARD}.documents", 7, r"tokens = 7: expected at least 8, the separators of 7 documents"),
         (f"{SHARD}.crc32_tokens", 1 << 32, "crc32_tokens = 4294967296"),

@@ -1,6 +1,5 @@
 """TokenShards: the windows of the shards' streams, nothing in memory, and every kind of damage by name."""
 
-import dataclasses
 import json
 import shutil
 import zlib
@@ -11,7 +10,6 @@ import pytest
 
 from based_jax.data import ByteTokenizer, Document, NucleotideTokenizer, PackedTokens
 from based_jax.data.shards import reader
-from based_jax.data.shards.manifest import Manifest
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import expect_same_tokenizer
 from tests.data.shards.directories import write_shards
@@ -30,7 +28,8 @@ def pack(texts) -> PackedTokens:
 
 
 @pytest.mark.parametrize(("side", "texts"), [("train", TRAIN), ("held_out", HELD_OUT)])
-def test_each_shard_is_the_stream_of_its_documents(directory, side, texts):
+def test_each_shard_is_the_stream_of_its_documents(directory, side, texts, monkeypatch):
+    monkeypatch.setattr(reader, "_CHUNK", 16)  # a check reads several of them in every file
     shards = TokenShards.open(directory, side)
     streams = [pack(documents) for documents in texts]
     assert shards.sizes.tolist() == [len(stream) for stream in streams]
@@ -61,28 +60,11 @@ def test_each_shard_is_the_stream_of_its_documents(directory, side, texts):
             shards.window(len(windows), length)
 
 
-def test_the_arrays_are_memory_mapped(directory):
-    shard = TokenShards.open(directory).shard(0)
-    assert isinstance(shard.tokens, np.memmap)
-    assert isinstance(shard.starts, np.memmap)
-
-
 def test_opening_reads_no_token(directory, monkeypatch):
     monkeypatch.setattr(np, "load", None)
     shards = TokenShards.open(directory)
     assert shards.num_windows(4, drop_last=True) > 0
     assert shards.checksum != TokenShards.open(directory, "held_out").checksum
-
-
-def test_a_shard_is_checked_once(directory, monkeypatch):
-    monkeypatch.setattr(reader, "_CHUNK", 16)  # several of them in every file
-    read, scan = [], reader._ArrayFile.scan
-    monkeypatch.setattr(reader._ArrayFile, "scan", lambda file: read.append(file.path.name) or scan(file))
-    shards = TokenShards.open(directory)
-    monkeypatch.setattr(np.lib.format, "read_magic", None)  # only `open` parses headers: _ArrayFile
-    for number in (0, 1, 2, 0, 1, 2):
-        shards.shard(number)
-    assert sorted(read) == sorted(path.name for path in (directory / "train").iterdir())
 
 
 @pytest.mark.parametrize("tokens", [1000, 60, 41, 17, 2])
@@ -114,22 +96,13 @@ def test_a_damaged_shard_is_refused_by_name_when_it_is_read(copy):
 def test_a_truncated_shard_is_refused_by_name_when_it_is_opened(copy):
     file = copy / "train" / "00002.starts.npy"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"00002\.starts\.npy = '\d+ bytes': expected \d+; the file is dam"):
+    with pytest.raises(ValueError, match=r"00002\.starts\.npy: expected an \.npy file of int64"):
         TokenShards.open(copy)
     file.write_bytes(b"\x93NUM")
     with pytest.raises(ValueError, match=r"00002\.starts\.npy: expected an \.npy file"):
         TokenShards.open(copy)
     file.unlink()
     with pytest.raises(FileNotFoundError, match=r"00002\.starts\.npy: expected .*, but there is none"):
-        TokenShards.open(copy)
-
-
-@pytest.mark.parametrize(
-    "array", [np.zeros(42, np.uint32), np.zeros(41, np.uint16), np.zeros((42, 1), np.uint16), [None]]
-)
-def test_an_array_of_another_kind_is_refused(copy, array):
-    np.save(copy / "train" / "00001.tokens.npy", array)
-    with pytest.raises(ValueError, match=r"00001\.tokens\.npy = .*an \.npy file.*uint16, shape \(42,"):
         TokenShards.open(copy)
 
 
@@ -179,14 +152,3 @@ def test_another_tokenizer_is_refused(copy):
     NucleotideTokenizer().save(copy)
     with pytest.raises(ValueError, match=r"tokenizer\.json = 'SHA-256"):
         TokenShards.open(copy).tokenizer  # noqa: B018
-
-
-def test_the_checksum_is_that_of_the_arrays(directory, tmp_path):
-    changed = [["Hello, World", *TRAIN[0][1:]], *TRAIN[1:]]
-    others = [write_shards(tmp_path / str(number), texts) for number, texts in enumerate((TRAIN, changed))]
-    same, other = (TokenShards.open(path).checksum for path in others)
-    assert same == TokenShards.open(directory).checksum != other
-    manifest = Manifest.read(directory)
-    empty = dataclasses.replace(manifest.splits["train"], documents=0, tokens=0, bytes=0, shards=())
-    with pytest.raises(ValueError, match="no document"):
-        TokenShards(directory, manifest, empty).head(10)

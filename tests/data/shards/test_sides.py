@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +14,15 @@ from hypothesis import strategies as st
 
 from based_jax.data import load_tokenizer
 from based_jax.data.shards import tokenize as tokenizing
-from based_jax.data.shards.blocks import Block, find_sources
+from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.sides import positions
-from based_jax.data.shards.worker import BlockEncoder, Encoded
 from based_jax.data.splits import position
 
 
-class InProcess:
-    """As `pool.Workers`, without the seconds in which processes start."""
-
-    def __init__(self, count: int, directory: Path, names: list[str], **more) -> None:
-        self._count, self._encoder = count, BlockEncoder(load_tokenizer(directory), names)
-
-    def __enter__(self) -> "InProcess":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def encode(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, Encoded]]:
-        for block in blocks:
-            yield block, self._encoder.encode(block.parts)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def in_process() -> Iterator[None]:
+def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizing, "Workers", InProcess)
         patch.setattr("based_jax.data.shards.blocks.BLOCK", 60)
         patch.setattr("based_jax.data.readers._CHUNK", 30)
         patch.setattr("os.fsync", lambda file: None)  # takes most of the time

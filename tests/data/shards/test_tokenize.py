@@ -18,7 +18,7 @@ import zstandard
 
 from based_jax.data import PackedTokens, load_documents, load_tokenizer
 from based_jax.data.shards.blocks import find_sources
-from based_jax.data.shards.manifest import FILE, HeldOutRule, Manifest
+from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.training.commands.tokenize import PROG, main
 from tests.commands import run_here
@@ -184,12 +184,6 @@ def test_a_damaged_token_index_is_refused(tmp_path, begin, content, message):
         _run(tmp_path / "out", path)
 
 
-def test_ids_of_another_vocabulary_are_refused(tmp_path):
-    write_megatron(tmp_path / "a.idx", [[1, 2, 300]])
-    with pytest.raises(ValueError, match="token ids"):
-        _run(tmp_path / "out", tmp_path / "a.idx")
-
-
 @pytest.mark.usefixtures("small_blocks")
 def test_what_was_written_after_the_last_save_is_cut_back(tmp_path):
     spec, rule = _write(tmp_path / "in", "jsonl"), HeldOutRule(0.3, None, 300)
@@ -214,60 +208,6 @@ def test_what_was_written_after_the_last_save_is_cut_back(tmp_path):
 def _position(out: Path) -> list[int]:
     """How far the journal has come."""
     return json.loads((out / JOURNAL).read_bytes())["state"]["position"] if (out / JOURNAL).exists() else [0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_killed_at_ten_random_moments_it_writes_the_same_shards(seed, tmp_path):
-    """Several workers and formats; at one moment more it is killed while it ends the held-out side."""
-    generator, letters = random.Random(seed), np.random.default_rng(seed)
-    print("seed", seed)
-    (tmp_path / "in").mkdir()
-    for number in range(90):  # a MB each
-        texts = [
-            letters.integers(97, 123, size, np.uint8).tobytes().decode()
-            for size in letters.integers(1, 4000, 500)
-        ]
-        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
-        path = tmp_path / "in" / f"{number:03}.jsonl"
-        if number % 3 == 0:
-            path.write_bytes(lines)
-        elif number % 3 == 1:
-            path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(lines, 1))
-        else:
-            pq.write_table(pa.table({"text": texts}), path.with_suffix(".parquet"), row_group_size=100)
-    argv = [sys.executable, "-m", "train.tokenize", "--data", tmp_path / "in", "--tokenizer", "byte"]
-    argv += [
-        "--workers",
-        "3",
-        "--held-out",
-        "0.05",
-        "--held-out-bytes",
-        "1000000",
-        "--shard-tokens",
-        "1000000",
-    ]
-    argv = [*map(str, argv), "--save-every", "0.01", "--out"]
-    subprocess.run([*argv, tmp_path / "a"], cwd=ROOT, check=True, capture_output=True)
-    out = tmp_path / "b"
-    for _ in range(10):
-        before = _position(out)
-        process = subprocess.Popen([*argv, out], cwd=ROOT, stderr=subprocess.DEVNULL)
-        while _position(out) <= before:
-            assert process.poll() is None
-            time.sleep(0.001)
-        time.sleep(generator.uniform(0, 0.1))
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-        print("killed at", _position(out))
-    process = subprocess.Popen([*argv, out], cwd=ROOT, stderr=subprocess.DEVNULL)
-    while not (out / "held_out").exists() and process.poll() is None:
-        time.sleep(0.001)
-    process.kill()
-    print("killed at the end with", process.wait())
-    subprocess.run([*argv, out], cwd=ROOT, check=True, capture_output=True)
-    assert _contents(tmp_path / "a") == _contents(out)
-    assert (tmp_path / "a" / FILE).read_bytes() == (out / FILE).read_bytes()
 
 
 # Runs a command and prints the most memory, in KiB, that any of its processes had.

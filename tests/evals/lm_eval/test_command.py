@@ -6,7 +6,6 @@ import pytest
 
 from based_jax import command
 from based_jax.evals.lm_eval.__main__ import PROG, main
-from based_jax.evals.lm_eval.suites import SUITES
 
 GOOD = ("--checkpoint", "x", "--tasks", "piqa")
 
@@ -47,24 +46,3 @@ def test_a_missing_package_is_named(capsys, monkeypatch):
     assert "expected the package 'lm-eval' to be installed" in err
     assert "pip install 'based-jax[lm-eval]'" in err
     assert err.count("\n") == 1
-
-
-def test_suites_have_the_papers_tasks():
-    assert SUITES["common_sense"].tasks == (
-        "lambada_openai",
-        "hellaswag",
-        "piqa",
-        "arc_easy",
-        "arc_challenge",
-        "winogrande",
-    )
-    assert SUITES["superglue"].tasks == (
-        "boolq",
-        "cb",
-        "copa",
-        "multirc",
-        "record",
-        "sglue_rte",
-        "wic",
-        "wsc",
-    )

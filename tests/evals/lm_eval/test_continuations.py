@@ -134,34 +134,11 @@ def test_what_is_shared_is_read_once(mixed, calls):
     assert sum(map(sum, calls)) >= 2 * (35 + 38 + 41)
 
 
-def test_choices_of_one_token_are_one_call(mixed, calls):
-    question = REQUESTS[0].context
-    scores(mixed, [Request(question, [choice]) for choice in range(4)])
-    assert calls == [[35]]
-
-
-def test_many_targets_in_one_pass(tiny, alone, monkeypatch):
-    monkeypatch.setattr(continuations, "_TARGETS", 4)
-    request = Request(HEADER[:1], HEADER[1:])
-    [found] = scores(tiny, [request])
-    assert found.log_prob == pytest.approx(alone(request)[0], abs=TOLERANCE)
-
-
-def test_scores_come_as_soon_as_they_are_known(mixed, calls):
-    for _, _ in score_continuations(mixed.model, mixed.params, REQUESTS, batch_size=4, reuse=False):
-        assert len(calls) == 1
-        break
-
-
 def test_models_without_states_are_passed_over_whole(mixed, monkeypatch):
     expected = scores(mixed, REQUESTS[:3], batch_size=4, reuse=False)
     monkeypatch.setattr(GatedConv, "stateful", False)
     monkeypatch.setattr(LanguageModel, "init_state", None)
     assert scores(mixed, REQUESTS[:3], batch_size=4) == expected
-
-
-def test_nothing_to_score(mixed):
-    assert scores(mixed, []) == []
 
 
 def test_wrong_requests_are_named(mixed):

@@ -178,17 +178,6 @@ def test_generation_does_not_depend_on_its_batch(model):
         ask(LMEvalModel(*model, BYTES), "generate_until", ("a", {"max_gen_toks": 64}))
 
 
-def test_the_adapters_arguments(model):
-    with pytest.raises(ValueError, match="max_length = 0: expected at least 1"):
-        LMEvalModel(*model, BYTES, max_length=0)
-    with pytest.raises(ValueError, match="batch_size = 0: expected at least 1"):
-        LMEvalModel(*model, BYTES, batch_size=0)
-    limited = LanguageModel(model[0].config.replace(max_positions=8))
-    with pytest.raises(ValueError, match="max_length = 64: expected at most 8, the model's positions"):
-        LMEvalModel(limited, None, BYTES)
-    assert LMEvalModel(*model, BYTES).tokenizer_name == "byte"
-
-
 def test_every_kind_of_task_by_hand(model, folder, log_p, only_ours):
     adapter = LMEvalModel(*model, BYTES, batch_size=4)
     manager = only_ours(include_path=str(folder / "tasks"))

@@ -1,9 +1,7 @@
 """The papers' groups of tasks: columns, averages and tables; no lm-eval is needed."""
 
 import pytest
-from rich.console import Console
 
-from based_jax.evals.lm_eval.report import read_metrics, suite_rows, suite_table, task_table
 from based_jax.evals.lm_eval.suites import SUITES, average, read_columns
 from based_jax.published import table
 
@@ -19,13 +17,6 @@ RESULTS = {
     "n-shot": {"piqa": 0},
     "n-samples": {"piqa": {"original": 9, "effective": 7}},
 }
-
-
-def text_of(table):
-    console = Console(width=200)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -61,29 +52,3 @@ def test_columns_are_the_papers():
         paper = table("based", suite.table)
         ours = [column.name for column in suite.columns]
         assert [column for column in paper.columns if column in ours] == ours
-
-
-def test_the_papers_rows_have_as_many_examples():
-    assert [row["shots"] for row in suite_rows(SUITES["superglue"], 5)] == [5, 5, 5]
-    assert suite_rows(SUITES["superglue"], 2) == []
-    assert len(suite_rows(SUITES["common_sense"], 0)) == len(table("based", 2).rows)
-
-
-def test_our_row_is_above_the_papers():
-    lines = text_of(suite_table(SUITES["common_sense"], RESULTS, "mine", 0)).splitlines()
-    ours = next(index for index, line in enumerate(lines) if "mine" in line)
-    paper = next(index for index, line in enumerate(lines) if "Transformer++" in line)
-    assert ours < paper
-    assert "21.50 ± 0.75" in lines[ours]
-    assert "33.00 ± 0.50" in lines[ours]
-    assert "±" not in lines[ours].partition("64.00")[2]
-    assert "42.50" in lines[ours]
-
-
-def test_any_tasks_metrics():
-    found = list(
-        read_metrics({"alias": "a", "sample_len": 3, "em,strict": 0.5, "acc,none": 1, "acc_stderr,none": 0.1})
-    )
-    assert found == [("em (strict)", 0.5, None), ("acc", 1.0, 0.1)]
-    [line] = [line for line in text_of(task_table(RESULTS)).splitlines() if "piqa" in line]
-    assert [cell.strip() for cell in line.split("│")[1:-1]] == ["piqa", "acc", "0.6400", "", "0", "7"]

@@ -12,16 +12,14 @@ import pytest
 
 from based_jax import command
 from based_jax.convert import save_pretrained
-from based_jax.data import ByteTokenizer, Document, FileTokenizer, PackedTokens
+from based_jax.data import ByteTokenizer, Document, PackedTokens
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.perplexity import __main__ as perplexity
-from based_jax.evals.perplexity.agreement import by_agreement
 from based_jax.evals.perplexity.annotated import write_page
 from based_jax.evals.perplexity.records import make_records, read_records, write_records
 from based_jax.evals.perplexity.scoring import Scores, score_documents, score_windows
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
-from tests.data.libraries import llama
 from tests.generate.tiny import random_params
 
 TEXTS = ["abab <b>abab</b> & na\u00efve\nabab", "a", "banana banana banana banana banana"]
@@ -193,54 +191,6 @@ def test_the_page_shows_every_token_escaped(records, packed, tmp_path):
     assert len(page.spans) == 3
 
 
-def test_the_page_of_a_vocabulary_of_words_and_bytes(records, tmp_path):
-    """Characters are whole, words keep their spaces, and no two tokens have one name."""
-    tokenizer = FileTokenizer(llama().to_str())
-    ids = [*tokenizer.encode("a\u00e9\U0001f600 hello"), 2 + 0xE2]
-    target = np.full(len(records), tokenizer.eot)
-    target[: len(ids)] = ids
-    byte, letter = 2 + ord("a"), int(ids[1])
-    one = dataclasses.replace(records, target=target, predicted=np.full(len(records), byte))
-    two = dataclasses.replace(one, predicted=np.full(len(records), letter))
-    write_page(
-        tmp_path / "page.html", one, records.distance > 0, tokenizer, reference=two, max_tokens=len(ids)
-    )
-    page = Page()
-    page.feed((tmp_path / "page.html").read_text(encoding="utf-8"))
-    shown = "".join(text for attrs, text in page.spans if "faint" not in attrs["class"])
-    assert shown == "a\u00e9\U0001f600 hello"
-    assert "\ufffd" in (tmp_path / "page.html").read_text(encoding="utf-8"), "the byte at the end"
-    title = page.spans[1][0]["title"]
-    assert title.startswith('"a": ')
-    assert "\nmost likely: bytes:a, " in title
-    assert '\nreference\'s most likely: "a", ' in title
-    assert page.spans[-1][0]["title"].startswith("bytes:\\xe2: ")
-
-
-def test_the_page_shows_which_model_is_right(records, tmp_path):
-    first, second = records.target.copy(), records.target.copy()
-    first[[1, 2]], second[[1, 3]] = 65, 66  # wrong: both, the first, the second
-    assert not {65, 66} & set(records.target[[1, 2, 3]].tolist())
-    shared = {"info": {"checkpoint": "<one>"}}
-    one, other = (dataclasses.replace(records, predicted=each, **shared) for each in (first, second))
-    hits = np.arange(len(records)) < 4
-    coloring = by_agreement(one, other, hits, ByteTokenizer())
-    write_page(tmp_path / "page.html", one, hits, ByteTokenizer(), reference=other, coloring=coloring)
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    page = Page()
-    page.feed(text)
-    found = [attrs["class"].split()[0] for attrs, _ in page.spans]
-    assert found[:5] == ["both", "neither", "second", "first", "both"]
-    assert set(found[4:]) == {"both"}
-    target = json.dumps(chr(records.target[2]))
-    assert page.spans[1][1].endswith('"A" | "B"')
-    assert page.spans[2][1].endswith(f'"A" | {target}')
-    assert page.tags.count("small") == 3
-    assert f"reference's most likely: {target}" in page.spans[2][0]["title"]
-    assert "&lt;one&gt;" in text
-    assert "25.0% of the AR hits" in text
-
-
 def run(*argv: object) -> int:
     with pytest.raises(SystemExit) as ended:
         command.run(perplexity.PROG, lambda: perplexity.main([str(arg) for arg in argv]))
@@ -291,8 +241,6 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
     assert recomputed == result
     assert (files / "b.html").read_text() == (files / "a.html").read_text()
     assert again.read_bytes() == made.read_bytes()
-    assert run(*recompute, "--html", files / "c.html", "--html-colors", "agreement") == 0
-    assert "only the second right&nbsp;</span> 0.0% of the tokens" in (files / "c.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -306,7 +254,6 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
         (("--data", "text.jsonl", "--json", "no/where.json"), "a file in an existing directory"),
         (("--data", "text.jsonl", "--reference", "none.parquet"), "expected a Parquet file of records"),
         (("--data", "text.jsonl", "--batch-size", "0"), "batch_size = 0"),
-        (("--data", "text.jsonl", "--html-colors", "agreement"), "unless html and reference are given"),
         (("--data", "text.jsonl", "--context", "line"), "--context"),
     ],
 )

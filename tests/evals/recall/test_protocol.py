@@ -1,7 +1,6 @@
 """Recall tasks: reading the published columns, prompts, answers and scores."""
 
 import json
-import sys
 
 import numpy as np
 import pyarrow
@@ -25,27 +24,12 @@ def write(path, rows):
 
 def test_rows_are_read_from_json_lines_and_parquet(tmp_path):
     rows = [ROWS[0], {**ROWS[0], "text": "\u2028Ort:", "key": "Ort", "value": "Köln"}]
-    expected = [
-        Example(0, "The year: 1999\nyear:", "year", "1999"),
-        Example(1, "\u2028Ort:", "Ort", "Köln"),
-    ]
+    expected = [Example(0, "The year: 1999\nyear:", "year", "1999"), Example(1, "\u2028Ort:", "Ort", "Köln")]
     assert read_examples("swde", write(tmp_path / "rows.jsonl", rows)) == expected
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
     assert read_examples("fda", str(tmp_path / "rows.parquet")) == expected
     with pytest.raises(ValueError, match=r"rows.parquet = .*expected columns .*; no question here$"):
         read_examples("squad_completion", str(tmp_path / "rows.parquet"))
-
-
-def test_parquet_needs_a_package_and_a_whole_file(tmp_path, monkeypatch):
-    path = tmp_path / "rows.parquet"
-    path.write_bytes(b"PAR1 and no more")
-    with pytest.raises(ValueError, match=r"data = .*rows.parquet': expected a Parquet file \("):
-        read_examples("swde", str(path))
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(
-        ImportError, match=r"expected the package 'pyarrow' .*pip install 'based-jax\[eval\]'"
-    ):
-        read_examples("swde", str(path))
 
 
 def test_squads_key_is_its_question(tmp_path):
@@ -203,13 +187,7 @@ def test_an_answer_begins_after_its_prompt():
 
 @pytest.mark.parametrize(
     ("tokens", "text"),
-    [
-        (b" one\ntwo", " one"),
-        (b"\n", ""),
-        (b"", ""),
-        (b" one", " one"),
-        (b" one\r more", " one\r more"),
-    ],
+    [(b" one\ntwo", " one"), (b"\n", ""), (b"", ""), (b" one", " one"), (b" one\r more", " one\r more")],
 )
 def test_answers_end_at_the_newline(tokens, text):
     padded = np.array([*tokens, -1, -1])

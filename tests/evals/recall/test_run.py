@@ -1,20 +1,18 @@
 """Recall tasks end to end: a copying stand-in for a model, and a tiny model."""
 
-import itertools
 import json
 
 import jax
 import numpy as np
 import pytest
-import tokenizers
 
 from based_jax import command
 from based_jax.convert import save_pretrained
-from based_jax.data.tokenizers import ByteTokenizer, load_tokenizer
+from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.evals.digest import digest
 from based_jax.evals.recall import __main__ as recall
 from based_jax.evals.recall.data import Example
-from based_jax.evals.recall.protocol import make_prompt, newline_tokens
+from based_jax.evals.recall.protocol import make_prompt
 from based_jax.evals.recall.records import RecordFile
 from based_jax.evals.recall.run import answer, greedy, make_batches, summarize
 from based_jax.models.config import MixerSpec, ModelConfig
@@ -130,18 +128,6 @@ def test_answers_do_not_depend_on_the_batch(model):
     assert not {3} & set(changed)
 
 
-def test_tokens_with_a_newline_end_an_answer(tmp_path):
-    assert newline_tokens(BYTES) == [10]
-    vocabulary = {"a": 0, "\n": 1, "b\nc": 2, "<|endoftext|>": 3}
-    tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary)).save(str(tmp_path / "tokenizer.json"))
-    assert newline_tokens(load_tokenizer(tmp_path)) == [1, 2]
-
-
-def test_the_tokenizer_must_fit_the_model(model):
-    with pytest.raises(ValueError, match=r"tokenizer.vocab_size = 257: expected at most 200"):
-        greedy(LanguageModel(model[0].config.replace(vocab_size=200)), None, BYTES)
-
-
 @pytest.mark.parametrize("padding", ["correct", "authors"])
 def test_a_run_continues_from_its_records(tmp_path, padding):
     path = tmp_path / "new" / "records.jsonl"
@@ -203,31 +189,6 @@ def test_the_command(directory, model, tmp_path, capsys):
     assert "5 examples, 1 truncated, correct padding" in out
     assert "57.89" in out
     assert f"{records} has 3 of 5 examples" in err
-
-
-def test_every_form_of_the_prompt_has_its_own_records(model):
-    common = {"checkpoint": "here", "task": "fda"}
-    forms = [{}, {"repeat_context": 1}, {"repeat_context": 2}, {"repeat_context": 2, "document_tokens": 30}]
-    settings = [
-        recall.run_settings(recall.Options(**common, **form), EXAMPLES, model[0], BYTES) for form in forms
-    ]
-    assert all(one != other for one, other in itertools.combinations(settings, 2))
-
-
-def test_an_interrupt_says_what_is_kept(directory, tmp_path, monkeypatch, capsys):
-    def stop_after_two(prompts, tokenizer, generator, records, **options):
-        del generator
-        batches = answer(prompts, tokenizer, Copier(), records, **options)
-        yield next(batches)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(recall, "answer", stop_after_two)
-    path = tmp_path / "records.jsonl"
-    with pytest.raises(SystemExit) as ended:
-        call(directory, "--batch-size", "1", "--records", str(path))
-    assert ended.value.code == 130
-    assert f"interrupted after 1 of 5 examples; {path} has them" in capsys.readouterr().err
-    assert len(path.read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

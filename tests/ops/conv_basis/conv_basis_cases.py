@@ -67,12 +67,6 @@ def dense_conv(kernel: np.ndarray, size: int | None = None) -> np.ndarray:
     return matrix
 
 
-def spread_starts(length: int, terms: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """0 and `terms` - 1 random columns, so that each of the segments ends after a window of `width` lags."""
-    others = rng.choice(np.arange(1, length - width + 1), terms - 1, replace=False)
-    return np.sort(np.append(0, others)).astype(np.int32)
-
-
 def full_rank(
     length: int, starts: Sequence[int], seed: int = 0, *, scale: float = 1.0, noise: float = 0.0
 ) -> ConvCase:

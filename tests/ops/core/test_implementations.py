@@ -13,7 +13,6 @@ import based_jax as bj
 from based_jax import ops
 from based_jax.ops.core import implementations
 from tests.arrays import array, normals, ones
-from tests.ops import test_delta_rule
 from tests.tolerances import FLOAT32, assert_close
 
 
@@ -23,61 +22,29 @@ def registered(monkeypatch):
     monkeypatch.setattr(implementations, "_REGISTERED", {})
 
 
-def recurrence(
-    q,
-    k,
-    v,
-    beta,
-    log_decay=None,
-    *,
-    scale=None,
-    initial_state=None,
-    return_state=False,
-    segment_ids=None,
-    mask=None,
-    chunk_size=None,
-):
-    """The delta rule of somebody else: token by token in plain JAX, without gates."""
-    CALLS.append("recurrence")
-    (batch, length, heads, width), dtype = q.shape, v.dtype
-    q, k, v, beta = (x.astype(jnp.promote_types(dtype, jnp.float32)) for x in (q, k, v, beta))
-    state = initial_state or ops.init_linear_recurrence_state(batch, heads, width, v.shape[-1])
-    positions, stream = ops.advance(state.stream, batch, length, segment_ids, mask)
-    real = jnp.ones((batch, length), bool) if mask is None else mask
-    begins = jnp.broadcast_to(positions.index == positions.start, (batch, length))
-
-    def token(kv, inputs):
-        q, k, v, beta, begins, real = inputs
-        old = jnp.where(begins[:, None, None, None], 0, kv)
-        error = v - jnp.einsum("bhk,bhkv->bhv", k, old)
-        new = old + beta[..., None, None] * k[..., :, None] * error[..., None, :]
-        y = jnp.where(real[:, None, None], jnp.einsum("bhk,bhkv->bhv", q, new), 0)
-        return jnp.where(real[:, None, None, None], new, kv), y
-
-    tokens = [jnp.where(real.reshape(batch, length, *[1] * (x.ndim - 2)), x, 0) for x in (q, k, v, beta)]
-    inputs = jax.tree.map(lambda x: x.swapaxes(0, 1), (*tokens, begins, real))
-    kv, y = jax.lax.scan(token, state.kv.astype(v.dtype), inputs)
-    y = (y.swapaxes(0, 1) * (width**-0.5 if scale is None else scale)).astype(dtype)
-    return (y, ops.LinearRecurrenceState(kv, stream)) if return_state else y
+CALLS: list[set[str]] = []
 
 
-CALLS: list[str] = []
+def recurrence(*args, **options):
+    """The delta rule of somebody else, which takes the op's arguments without `implementation`."""
+    CALLS.append(set(options))
+    return ops.delta_rule(*args, implementation="reference", **options)
 
 
 def without_gates(q=None, k=None, v=None, beta=None, log_decay=None, **options):
     return None if log_decay is None else "has no gates (log_decay)"
 
 
-class TestTheirDeltaRule(test_delta_rule.TestDeltaRule):
-    """An implementation of another package under the contract of the op."""
-
-    cases = (test_delta_rule.Case("rule", "", (2, 9, 2, 4, 3), 64),)
-    bare = cases
-    implementations = ("reference", "theirs")
-
-    @pytest.fixture(autouse=True)
-    def theirs(self, registered):
-        ops.register("delta_rule", "theirs", recurrence, supports=without_gates)
+def test_all_arguments_and_the_state_are_handed_on():
+    ops.register("delta_rule", "theirs", recurrence)
+    how = {"scale": 0.5, "chunk_size": 2, "return_state": True, "mask": array(np.tri(2, 5, 3) > 0)}
+    how |= {"segment_ids": ones((2, 5), int), "initial_state": ops.init_linear_recurrence_state(2, 2, 3, 3)}
+    CALLS.clear()
+    ours, theirs = (
+        ops.delta_rule(*arguments(), **how, implementation=name) for name in ("reference", "theirs")
+    )
+    assert [set(how)] == CALLS
+    assert_close(theirs, ours, 0)
 
 
 def arguments():

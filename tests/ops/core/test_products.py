@@ -13,14 +13,12 @@ from based_jax.ops.core import platforms
 from based_jax.ops.core.products import (
     gated_product,
     in_loop_over_tokens,
-    over_rows,
     product,
     row_products,
-    stored,
 )
 from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
-from tests.tolerances import BFLOAT16, FLOAT32_GRADIENT, assert_close
+from tests.tolerances import BFLOAT16, assert_close
 
 
 def _drawn(*shape, dtype):
@@ -62,47 +60,6 @@ def test_a_row_of_16_bits_takes_the_kernels_where_they_run():
     assert_close(y, x @ first, BFLOAT16)
     assert (y.shape, gated.shape) == ((1, 1, 8), (1, 1, 16))
     assert_close(gated, plain, BFLOAT16)
-
-
-@pytest.mark.parametrize("rows", [(), (1,), (2, 7)], ids=str)
-@pytest.mark.parametrize("own", [(5,), (3, 4)], ids=str)
-def test_parameters_over_rows_are_broadcast(rows, own):
-    parameters, x = _drawn(*own, dtype="float32"), _drawn(*rows, *own, dtype="float32")
-    weights = np.asarray(x, np.float64)
-    y, pull = jax.vjp(lambda p: over_rows(p, x), parameters)
-    np.testing.assert_array_equal(y, jnp.broadcast_to(parameters, x.shape))
-    wanted = weights.reshape(-1, *own).sum(axis=0)
-    assert_close(pull(x)[0], wanted, FLOAT32_GRADIENT)
-
-
-def test_parameters_over_rows_have_a_forward_derivative_and_map():
-    parameters, x = _drawn(3, 5, dtype="float32"), _drawn(12, 5, dtype="float32")
-    y, changes = jax.jvp(lambda p: over_rows(p, x), (parameters[0],), (parameters[1],))
-    np.testing.assert_array_equal(y, jnp.broadcast_to(parameters[0], x.shape))
-    np.testing.assert_array_equal(changes, jnp.broadcast_to(parameters[1], x.shape))
-    mapped = jax.vmap(lambda p: over_rows(p, x))(parameters)
-    np.testing.assert_array_equal(mapped, jnp.broadcast_to(parameters[:, None], (3, *x.shape)))
-
-
-def test_what_a_cpu_stores_is_no_part_of_other_loops():
-    x, y = _drawn(8, 4, dtype="float32"), _drawn(64, 8, 4, dtype="float32")
-    np.testing.assert_array_equal(stored(x), x)
-
-    def f(x, y):
-        return stored(jnp.cos(x)) * y
-
-    assert " dot(" in (jax.jit(f).lower(x, y).compile().as_text() or "")
-
-
-@pytest.mark.parametrize("shape", [(24, 5), (5, 24)], ids=str)
-def test_gradients_of_products_of_rows(shape):
-    x, weights = _drawn(2, 30, shape[0], dtype="float32"), _drawn(*shape, dtype="float32")
-    g = _drawn(2, 30, shape[1], dtype="float32")
-    of_x, of_weights = jax.vjp(product, x, weights)[1](g)
-    wide = (np.asarray(a, np.float64) for a in (x, weights, g))
-    x, weights, g = wide
-    assert_close(of_x, np.einsum("abv,kv->abk", g, weights), FLOAT32_GRADIENT)
-    assert_close(of_weights, np.einsum("abk,abv->kv", x, g), FLOAT32_GRADIENT)
 
 
 def test_rows_of_a_cpu_are_multiplied_in_one_axis():

@@ -1,60 +1,19 @@
-"""Worker process that encodes blocks of documents: it receives text and returns token ids.
-
-`based_jax.data.shards.pool` starts it; it imports neither JAX nor Grain, which take 1.4 s and 200 MB. A
-message is the parts of a block, and its answer an `Encoded` or a ValueError. Texts and tokens follow as bytes
-without copies, since a chromosome's tokens take half a gigabyte. A thread answers the messages of each
-connection in order; the process ends with its input.
-"""
+"""Encode blocks of documents: parse, decode, hash and tokenize."""
 
 import hashlib
-import json
-import os
-import sys
-import threading
-import traceback
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from based_jax.data import readers
 from based_jax.data.shards.megatron import split_at
-from based_jax.data.tokenizers import FileTokenizer, Tokenizer, load_tokenizer
+from based_jax.data.tokenizers import FileTokenizer, Tokenizer
 from based_jax.validate import expect
 
 DIGEST = 32  # bytes of a SHA-256
 MAX_LINE = 256 << 20  # bytes of a line of JSON; longer ones are skipped
 _STEP = 1 << 20  # characters that a character-level tokenizer encodes at once
-
-
-def main() -> None:
-    """Answer the messages of `pool.Workers`, whose arguments these are."""
-    directory, names, sockets = sys.argv[-3], json.loads(sys.argv[-2]), json.loads(sys.argv[-1])
-    encoder = BlockEncoder(load_tokenizer(directory), names)
-    threads = [threading.Thread(target=_serve, args=(encoder, Connection(each))) for each in sockets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _serve(encoder: "BlockEncoder", connection: Connection) -> None:
-    try:
-        while True:
-            parts = [(*part, connection.recv_bytes()) for part in connection.recv()]
-            try:
-                encoded = encoder.encode(parts)
-            except ValueError as error:
-                connection.send(error)
-            else:
-                connection.send(encoded._replace(tokens=encoded.tokens[:0]))
-                connection.send_bytes(encoded.tokens.view(np.uint8).data)  # also of no token
-    except (EOFError, OSError):  # the parent process has ended
-        os._exit(1)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)  # a thread alone would leave the parent waiting
 
 
 class Encoded(NamedTuple):
