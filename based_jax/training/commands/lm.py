@@ -201,7 +201,7 @@ def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> 
         expect(length % columns == 0, "length", length, f"a multiple of the mesh's context = {columns}")
     optimizer = make_optimizer(config.optimizer, config.steps)
     trained: Any = _trained(config, model)
-    if isinstance(trained, LowRank):
+    if config.lora is not None:
         optimizer = trained.train_only(optimizer)
     schedule = learning_rate_schedule(config.optimizer, config.steps)
     options: Any = {"accumulate": config.accumulate, "seed": config.seed, "mesh": mesh}
