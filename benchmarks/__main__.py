@@ -29,7 +29,6 @@ COMMANDS = {
     "adopt": Command(
         "gpu.adopt", "Adopt", "add reports of a GPU machine: results, tables, pages, the figure"
     ),
-    "conv_basis": Command("ops.conv_basis", "ConvBasis", "conv-basis and exact attention, by length"),
     "decode": Command(
         "decode.command", "Decode", "time and memory per generated token, of Based and its baselines"
     ),
@@ -38,17 +37,13 @@ COMMANDS = {
     ),
     "gpu": Command("gpu.command", "Gpu", "correctness and speed of the fused kernels on this GPU"),
     "inspect": Command("gpu.static.inspect", "Inspect", "what the kernels need on an H200, without one"),
-    "loader": Command("data.loader", "Loader", "rate of the training data in memory and from token shards"),
     "mixers": Command("ops.mixers", "Mixers", "time and memory of every sequence mixer, by length"),
     "mqar": Command("models.mqar", "Mqar", "training speed on associative recall, against torch"),
     "ops": Command("ops.command", "Ops", "time and memory of the ops, side by side"),
     "overview": Command("gpu.overview", "Overview", "the README's figure, from kept results"),
-    "redraw": Command("redraw", "Redraw", "a benchmark's figure again, from its JSON"),
+    "redraw": Command("figures", "Redraw", "a benchmark's figure again, from its JSON"),
     "startup": Command("models.startup", "Startup", "time of imports, initial parameters and a first step"),
     "static": Command("gpu.static.command", "Static", "what whole models need on a GPU, without one"),
-    "tokenize": Command(
-        "data.tokenize", "Tokenize", "speed and memory of train tokenize, against the tokenizers library"
-    ),
     "train": Command("models.train", "Train", "training speed of language models, against torch"),
     "tune": Command("gpu.tune", "Tune", "the fastest block sizes of the kernels on this GPU"),
 }

@@ -1,6 +1,5 @@
 """Summarize timings: growth exponents, crossover lengths, ratios. Pure functions of the measured rows."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,29 +38,6 @@ def crossover(ours: Mapping[int, float], theirs: Mapping[int, float]) -> int | N
             break
         found = length
     return found
-
-
-def break_even(times: Mapping[int, Mapping[int, float]], length: int, exact: float) -> float | None:
-    """Return the k whose time equals that of exact attention, by linear interpolation in log k and log time.
-
-    Args:
-        times: k -> length -> seconds.
-        length: the length at which to compare.
-        exact: seconds of exact attention at that length.
-
-    Returns:
-        0 if the smallest measured k is slower; None if the largest one is still faster (or no k was
-        measured): break-even is then above the measured range.
-    """
-    points = sorted((terms, by_length[length]) for terms, by_length in times.items() if length in by_length)
-    slower = next((i for i, (_, time) in enumerate(points) if time >= exact), None)
-    if slower is None:
-        return None
-    if slower == 0:
-        return 0.0
-    (low, before), (high, after) = points[slower - 1], points[slower]
-    share = math.log(exact / before) / math.log(after / before)
-    return low * (high / low) ** share
 
 
 def summarize(

@@ -78,8 +78,6 @@ class StudyFlags:
 
     json: Path | None = None
     """Write every number and the facts about the machine into this file."""
-    plot: Path | None = None
-    """Draw time against length into this file (.png, .svg or .pdf; needs matplotlib)."""
     lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = LENGTHS
     """Tokens per row."""
     seconds: float = 60.0
@@ -105,7 +103,6 @@ class StudyFlags:
         ):
             expect(value is None or 0 < value < math.inf, flag, value, f"more than 0 {unit}")
         expect_writable("--json", self.json)
-        expect_figure("--plot", self.plot)
 
     def memory_bytes(self, input_bytes: float) -> float:
         """Return the memory limit in bytes; the inputs of the longest length must fit into it."""

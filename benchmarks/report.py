@@ -39,8 +39,7 @@ class Files(NamedTuple):
     marker: str = ""
     """name in these comments; the benchmark's by default"""
     plot: Path | None = None
-    draw: Callable[[Report, Path], None] | None = None
-    """draws the figure `plot`"""
+    """the figure, for the benchmarks of `figures.draw`"""
 
 
 def new_report(
@@ -102,8 +101,10 @@ def write(report: Report, title: str, text: Callable[[Report], str], files: File
     if files.json:
         save(report, files.json)
     tables.show(title, text(report), report["notes"])
-    if files.plot and files.draw:
-        files.draw(report, files.plot)
+    if files.plot:
+        from benchmarks import figures
+
+        figures.draw(report, files.plot)
     if files.markdown:
         name = files.marker or report["benchmark"]
         page = files.markdown.read_text()

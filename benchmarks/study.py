@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -74,8 +74,6 @@ class Study:
     goes_on: bool = False
     """record refusals of the compiler or the device as failed cases; by default they end the run"""
     clock: Callable[[], float] = time.perf_counter
-    past: Mapping[tuple[str, str], Sequence[tuple[int, float]]] = field(default_factory=dict)
-    """(candidate, pass) -> (length, median seconds) from an earlier run"""
     cases: list[Case] = field(default_factory=list)
     agreement: list[dict[str, Any]] = field(default_factory=list)
     """largest difference between the members of a family, at each length"""
@@ -177,12 +175,9 @@ class Study:
     def _history(self, candidate: Candidate, direction: str) -> list[tuple[int, float]]:
         """Return (length, median seconds) of the shorter lengths."""
         return [
-            *self.past.get((candidate.name, direction), ()),
-            *(
-                (case.length, float(np.median(case.timing.samples)))
-                for case in self.cases
-                if case.candidate is candidate and case.direction == direction and case.timing.samples
-            ),
+            (case.length, float(np.median(case.timing.samples)))
+            for case in self.cases
+            if case.candidate is candidate and case.direction == direction and case.timing.samples
         ]
 
 

@@ -1,6 +1,7 @@
 """`decode`: measure the cost of a token for long contexts and large batches, in time and memory."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from based_jax.models import ModelConfig, param_count
 from based_jax.validate import expect, expect_choice
 from benchmarks import report, tables
 from benchmarks.analysis import Row, crossover, growth_exponent, series
-from benchmarks.decode import figure as decode_figure
 from benchmarks.decode import parts as decode_parts
 from benchmarks.decode import tables as decode_tables
 from benchmarks.decode.memory import device_bytes, memory_rows
@@ -30,12 +30,10 @@ from benchmarks.decode.models import (
 )
 from benchmarks.decode.parts import BATCHES, CONTEXTS, MEMORY, PARTS, PREFILL, Part
 from benchmarks.decode.programs import Decoder
-from benchmarks.decode.progress import BROKE, RESULTS, Progress, resumed
-from benchmarks.flags import StudyFlags, comma_list
+from benchmarks.flags import StudyFlags, comma_list, expect_figure
 from benchmarks.gpu.sections.session import check_device
 from benchmarks.memory import GIB
-from benchmarks.study import Case, Study
-from benchmarks.timing import Timing
+from benchmarks.study import Study
 
 QUICK: dict[str, Any] = {
     "contexts": (16, 32),
@@ -64,6 +62,8 @@ class Decode(StudyFlags):
     Table 1 and Figure 4). All models take turns. Ctrl-C keeps the measurements so far.
     """
 
+    plot: Path | None = None
+    """Draw cost against context and batch into this file (.png, .svg or .pdf; needs matplotlib)."""
     presets: str = "tiny"
     """Size of the timed models: tiny, 360m or 1b."""
     models: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = MODELS
@@ -102,12 +102,8 @@ class Decode(StudyFlags):
     """Samples per case; the tables show their median."""
     quick: bool = False
     """Use tiny sizes, one layer of each kind and one sample, to test the command itself."""
-    out: Path | None = None
-    """Write decode.json into this directory after every value."""
     minutes: float | None = None
     """Stop before so many minutes are over, keeping the measurements; by default everything is measured."""
-    resume: bool = False
-    """Continue the run in --out; its flags must be the same."""
     markdown: Path | None = None
     """Put tables into this file, between the lines `<!-- decode -->` and `<!-- /decode -->`."""
 
@@ -138,22 +134,16 @@ class Decode(StudyFlags):
         settings = self._settings(device, dtype)
         results = report.new_report("decode", command, settings, described, notes := [])
         results["memory"] = []
-        if self.out:
-            self.out.mkdir(parents=True, exist_ok=True)
-            results = resumed(self.out / RESULTS, results) if self.resume else results
-        paths = [path for path in (self.json, self.out and self.out / RESULTS) if path]
-        progress = Progress(results, paths, math.inf if self.minutes is None else 60 * self.minutes)
         interrupted = False
         try:
-            results["complete"] = self._measure(configs, progress)
+            results["complete"] = self._measure(configs, results)
         except KeyboardInterrupt:
             interrupted = True
         if interrupted:
             notes.append(report.INTERRUPTED)
         elif not results["complete"]:
             notes.append(f"The {self.minutes:g} minutes were spent: this is what was measured until then.")
-        progress.save()
-        files = report.Files(json=self.json, markdown=self.markdown, plot=self.plot, draw=decode_figure.draw)
+        files = report.Files(json=self.json, markdown=self.markdown, plot=self.plot)
         report.write(results, "Decoding", decode_tables.text, files)
         return 130 if interrupted else int(any(row["status"] == "failed" for row in results["rows"]))
 
@@ -185,15 +175,15 @@ class Decode(StudyFlags):
             "memory_dtype": MEMORY_DTYPE,
         }
 
-    def _measure(self, configs: Mapping[str, ModelConfig], progress: Progress) -> bool:
+    def _measure(self, configs: Mapping[str, ModelConfig], results: report.Report) -> bool:
         """Measure part by part, updating the report after each value; return False if the time ran out.
 
         Raises:
             KeyboardInterrupt: Ctrl-C; the report has the measurements so far.
             DeviceLostError: the device stopped answering. The report names the case.
         """
-        results, settings = progress.results, progress.results["settings"]
-        if MEMORY in settings["parts"] and not results["memory"]:
+        settings, ends, longest = results["settings"], time.monotonic() + 60 * (self.minutes or math.inf), 0.0
+        if MEMORY in settings["parts"]:
             report.say("memory: compiling one layer of each kind")
             results["memory"] = memory_rows(
                 [name for name in configs if name != CUDNN],
@@ -202,7 +192,6 @@ class Decode(StudyFlags):
                 MEMORY_DTYPE,
                 settings["memory_gib"] * GIB,
             )
-            progress.save()
         parts = [part for part in self._sweeps(settings) if part.name in settings["parts"]]
         if not parts:
             return True
@@ -225,34 +214,24 @@ class Decode(StudyFlags):
                 lambda line, part=part: report.say(f"{part.name} {line}"),
                 device=jax.devices()[0],
                 goes_on=True,
-                past=progress.history(part.name),
             )
             for value in part.values:
-                if progress.rows(part.name, value):
-                    continue
-                if not progress.has_time():
+                begun, first = time.monotonic(), len(study.cases)
+                if begun + longest > ends:  # one more value may take as long as the longest so far
                     return False
-                cases, complete = self._cases(study, part, value, progress)
-                progress.finish([part.row(decoders, case.row()) for case in cases])
+                study.budget = min(self.seconds, (ends - begun) / len(study.candidates) / len(study.passes))
+                complete = study.measure([value], lambda: None)
+                for case in study.cases[first:]:
+                    if case.failed:
+                        check_device(RuntimeError(case.failed))
+                results["rows"] += [part.row(decoders, case.row()) for case in study.cases[first:]]
                 results["summary"] = summary(results["rows"], self.fit_from)
-                progress.save()
+                if self.json:
+                    report.save(results, self.json)
                 if not complete:
                     raise KeyboardInterrupt
+                longest = max(longest, time.monotonic() - begun)
         return True
-
-    def _cases(self, study: Study, part: Part, value: int, progress: Progress) -> tuple[list[Case], bool]:
-        """Measure one value; also return whether the measurement was complete."""
-        if progress.is_broken(part.name, value):
-            pairs = [(model, direction) for model in study.candidates for direction in study.passes]
-            return [Case(*pair, value, Timing(0.0), skipped=BROKE) for pair in pairs], True
-        progress.start(part.name, value)
-        first = len(study.cases)
-        study.budget = min(self.seconds, progress.left() / len(study.candidates) / len(study.passes))
-        complete = study.measure([value], lambda: None)
-        for case in study.cases[first:]:
-            if case.failed:
-                check_device(RuntimeError(case.failed))
-        return study.cases[first:], complete
 
     def _sweeps(self, settings: dict[str, Any]) -> list[Part]:
         return [
@@ -289,7 +268,7 @@ class Decode(StudyFlags):
         expect_choice("--dtype", self.dtype, (None, "float32", "bfloat16"))
         for flag, value, unit in (("--memory", self.memory, "GiB"), ("--minutes", self.minutes, "minutes")):
             expect(value is None or 0 < value < math.inf, flag, value, f"more than 0 {unit}")
-        expect(not self.resume or self.out is not None, "--resume", True, "--out DIR of the run to continue")
+        expect_figure("--plot", self.plot)
         drawn = {CONTEXTS, BATCHES} & set(self.parts)
         expect(not self.plot or bool(drawn), "--plot", str(self.plot), "contexts or batches among --parts")
         if self.markdown:

@@ -33,10 +33,8 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "torch": ("torch_steps", "steps"),
     "forward": ("forward", "forward_steps"),
     "backward": ("forward", "backward_steps"),
-    "kernels": ("kernels", "steps"),
     "decode": ("decode", "decode_steps"),
     "window": ("decode", "window_steps"),
-    "blocks": ("forward", "block_steps"),
     "wide": ("forward", "wide_steps"),
 }
 """Name -> module of `sections`, and its function that lists the steps. In this order."""
@@ -62,7 +60,7 @@ class Gpu:
     """Time for this command; what does not fit is skipped, and measured by a later command with --resume."""
     sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(SECTIONS)
     """Sections to measure: machine (always), correctness, mosaic, train, generate, prefill, torch, forward,
-    backward, kernels, decode, window, blocks, wide."""
+    backward, decode, window, wide."""
     samples: int = 10
     """Samples per median."""
     quick: bool = False

@@ -1,19 +1,11 @@
-"""Compare implementations of one function: agreement of their results, and times measured in turns."""
+"""Compare variants of one kernel: example arguments, agreement of the results, calls to be timed."""
 
 import math
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-SAMPLE_SECONDS = 0.02
-"""Minimum length of a sample: many calls, so that launching and waiting are negligible."""
-
-ROUNDS = 5
-"""Minimum samples of each candidate, whatever the budget."""
 
 AGREEMENT = 0.03
 """Tolerance: largest difference from the reference's results over the largest result. Variants round bfloat16
@@ -65,36 +57,7 @@ def repeatedly(
     return call
 
 
-def measure(
-    candidates: Sequence[Callable[[], Any]],
-    seconds: float,
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-    wait: Callable[[Any], Any] = jax.block_until_ready,
-) -> list[float]:
-    """Return median seconds per call of each candidate; they take turns, `seconds` for each in total.
-
-    Taking turns spreads clock changes and load of the machine evenly over the candidates.
-    """
-
-    def timed(call: Callable[[], Any], calls: int) -> float:
-        start = clock()
-        result = None
-        for _ in range(calls):
-            result = call()
-        wait(result)
-        return (clock() - start) / calls
-
-    calls = []
-    for call in candidates:
-        timed(call, 1)  # warms up
-        calls.append(math.ceil(SAMPLE_SECONDS / max(timed(call, 3), 1e-7)))
-    samples: list[list[float]] = [[] for _ in candidates]
-    spent, turn = 0.0, 0
-    while turn < ROUNDS or spent < seconds * len(candidates):
-        order = [(turn + i) % len(candidates) for i in range(len(candidates))]
-        for i in order:
-            samples[i].append(timed(candidates[i], calls[i]))
-            spent += samples[i][-1] * calls[i]
-        turn += 1
-    return [statistics.median(taken) for taken in samples]
+def once(compiled: Callable[..., Any], arguments: Sequence[jax.Array], carried: Mapping[int, int]) -> Any:
+    """Return the results of one call on copies, which it may overwrite."""
+    copies = [jnp.copy(x) if i in carried else x for i, x in enumerate(arguments)]
+    return jax.block_until_ready(compiled(*copies))

@@ -10,6 +10,7 @@ Letters as in `based_jax.typing`; C tokens of a chunk, L tokens of a block, R ro
 import math
 from dataclasses import dataclass
 
+from based_jax import markdown
 from benchmarks.gpu.rates import GPUS
 
 FLOAT32 = 4
@@ -329,13 +330,13 @@ def table() -> str:
         *(f"{device} memory, ms" for device in DEVICES),
         "tensor cores, ms",
     ]
-    lines = [heading, ["---"] + ["---:"] * (len(heading) - 1)]
+    lines = []
     for name, cost in rows:
         per_token = [f"{cost.bytes / serial.tokens:,.0f}", f"{cost.flops / serial.tokens:,.0f}"]
         times = [cost.bytes / GPUS[device].bandwidth for device in DEVICES]
         times.append(cost.flops / GPUS["H200"].products)  # the H100's, too: the same processor
         lines.append([name, *per_token, *(f"{1e3 * seconds:.2f}" for seconds in times)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(markdown.table(heading, lines))
 
 
 if __name__ == "__main__":

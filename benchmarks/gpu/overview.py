@@ -1,21 +1,21 @@
 """`overview`: draw the README's figure, recall against state and time against length, from kept results."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from based_jax import plot
 from based_jax.experiments.mqar_tradeoff import STUDY, of_figure_2
-from based_jax.experiments.panels import STATE_AXIS, Line, Panel, lines, state_bytes
+from based_jax.experiments.panels import STATE_AXIS, Panel, lines, state_bytes
 from based_jax.experiments.results import Results, best
 from benchmarks.analysis import series
+from benchmarks.figures import panel, read
 from benchmarks.flags import expect_figure
 from benchmarks.gpu import measured as measured_gpu
 from benchmarks.gpu.measured import Device
 from benchmarks.ops.candidates import FORWARD_BACKWARD
-from benchmarks.redraw import read
 from pallas_kernels.checks import expect
 
 OPS = {
@@ -76,14 +76,14 @@ def draw(
             lines=lines(of_figure_2(rows), state_bytes, frontier=True),
             **STATE_AXIS,
         ),
-        _times("time against length, CPU: forward + backward", times, settings["lengths"]),
+        panel("time against length, CPU: forward + backward", times, "time per call", plot.duration),
     ]
     for device in devices:
         measured, found = measured_gpu.panel_times(device), dict[str, dict[int, float]]()
         for name, family in ON_GPU.items():
             found.setdefault(family, {}).update(measured.get(name, {}))
-        if lengths := sorted({length for points in found.values() for length in points}):
-            panels.append(_times("the same on a GPU", found, lengths))
+        if any(found.values()):
+            panels.append(panel("the same on a GPU", found, "time per call", plot.duration))
     facts = (
         f"Left, the families of Based, Figure 2, trained here. {STUDY.about[scale]}; lines join what beats "
         "every smaller state. Middle: Based's Taylor attention beside softmax attention "
@@ -94,17 +94,3 @@ def draw(
         + "."
     )
     plot.draw("Recall against state, and time against length", facts, panels, path)
-
-
-def _times(title: str, times: Mapping[str, Mapping[int, float]], lengths: Sequence[int]) -> Panel:
-    """Return a panel of seconds by family and length."""
-    return Panel(
-        title,
-        "length (tokens)",
-        [Line(family, sorted(points.items())) for family, points in times.items()],
-        y_label="time per call",
-        y_limits=None,
-        y_log=True,
-        y_tick=plot.duration,
-        ticks=lengths,
-    )

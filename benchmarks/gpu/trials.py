@@ -1,286 +1,187 @@
-"""Measure candidates against a reference, one after another, saving each result before the next begins.
+"""Measure candidates against the current choice of their case, saving each result before the next begins.
 
-While one is measured others compile, in threads. The report lists the candidates in flight: if the process
-ends, the next one runs each of these alone, and skips those that end it a second time.
+The candidates of a batch compile side by side, then each is measured alone. The report's `running` lists what
+is in flight: if the process ends, the next one leaves out a candidate that was alone, and takes several
+(`suspects`) one at a time.
 """
 
-import math
-import os
-import threading
+import statistics
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from based_jax.command import one_line
 from benchmarks.gpu import comparison, journal
-from benchmarks.gpu.journal import BROKE, DEVICE_LOST, DeviceLostError
-from benchmarks.gpu.order import Order
+from benchmarks.gpu.cases import catalog
+from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.journal import BROKE
+from benchmarks.timing import calls_per_sample, in_turn, seconds_per_call
 
 MEASURED, REFUSED, BROKEN = "measured", "refused", "broken"
 """Status of a row: has a time; does not run or has wrong results; ended the process."""
 
-KEPT_CASES = 4
-"""Number of cases whose arrays and expected results stay on the device."""
+STATE = {"running": [], "suspects": []}
+"""Additional keys of a report: candidates in flight; those in flight when an earlier process ended."""
 
-COMPILE_SECONDS = 60.0
-"""Time limit to compile a candidate that was in flight when a process ended; kernels take seconds."""
+TOGETHER = 8
+"""Candidates of a case that compile at a time, before they are measured."""
 
-UPDATE_SECONDS = 20.0
-"""Interval at which the report is written if nothing else happens, for the supervisor."""
+SAMPLES = 10
+"""Samples of each candidate, at least 20 ms each; the median counts."""
 
-STATE = {"running": [], "suspects": [], "alone": None}
-"""Additional keys of a report of trials: candidates in flight; those in flight when an earlier process ended;
-the one of these that runs now."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One candidate of one case: a function and its arguments."""
-
-    case: str
-    candidate: str
-    function: Callable[..., Any]
-    arguments: tuple[jax.ShapeDtypeStruct, ...]
-    variant: Mapping[str, Any]
-    """what differs from the other candidates of its case, such as block sizes"""
-    columns: Mapping[str, Any]
-    """additional columns of its row, besides case, candidate, variant, status and times"""
-    carried: Mapping[int, int] = field(default_factory=dict)
-    """argument -> the result that replaces it in the next call"""
-    fill: Mapping[int, int] = field(default_factory=dict)
-    """argument -> the value of its integers"""
+UPDATE_SECONDS, COMPILE_SECONDS = 20.0, 60.0
+"""How often the report is written while candidates compile, and for how long; kernels take seconds."""
 
 
-@dataclass
 class Trials:
-    """A run over the candidates of `cases`; the first of each, the current choice, is the reference."""
+    """A run over the candidates of cases, until `ends` (seconds since 1970)."""
 
-    cases: Sequence[Sequence[Trial]]
-    order: Order
-    report: dict[str, Any]
-    path: Path
-    ends: float
-    """time by `clock` after which no trial begins"""
-    seconds: float
-    """time for each candidate, besides compiling"""
-    log: Callable[[str], None]
-    stuck: float = math.inf
-    """seconds after which a running candidate is given up and the process ended"""
-    threads: int = 4
-    clock: Callable[[], float] = time.time
+    def __init__(self, report: dict[str, Any], path: Path, ends: float, log: Callable[[str], None]):
+        self.report, self.path, self.ends, self.log = report, path, ends, log
+        self._rows = {(row["case"], row["candidate"]): row for row in report["rows"]}
+        self._programs: dict[str, Future[Any]] = {}
 
-    def __post_init__(self) -> None:
-        self._rows = {(row["case"], row["candidate"]): row for row in self.report["rows"]}
-        taken = [(case, i) for case, trials in enumerate(self.cases) for i in range(len(trials))]
-        self._index = {self._key(*each): each for each in taken}
-        self._references: dict[int, Future[Any]] = {}
-        self._ready: OrderedDict[int, tuple[list[jax.Array], Any]] = OrderedDict()
-        self._ahead: deque[tuple[int, int, Future[Any]]] = deque()
-        self._begun = self.clock()
-
-    def run(self) -> bool:
+    def run(self, listed: Sequence[Sequence[Case]]) -> bool:
         """Measure until all is done or time runs out; return whether all is done.
+
+        Args:
+            listed: the candidates of each case, the current choice first.
 
         Raises:
             DeviceLostError: only a new process can continue.
         """
-        self._after_a_crash()
-        self._pool = ThreadPoolExecutor(self.threads)
-        try:
-            self._suspects()
-            while self._left() > 0:
-                while len(self._ahead) < 2 * self.threads and (taken := self._next()) is not None:
-                    self._mark(taken)
-                    self._ahead.append((*taken, self._compile(*taken)))
-                if not self._ahead:
-                    return True
-                if (ready := self._compiled(math.inf)) is not None:
-                    self._try(*ready)
-            return False
-        finally:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self.report |= {"running": [], "alone": None}  # whatever ended this was caught
-            journal.save(self.report, self.path)
-
-    def _mark(self, *taken: tuple[int, int]) -> None:
-        """Record the candidates in flight: those compiling or waiting, and `taken`."""
-        keys = [self._key(case, i) for case, i, _ in self._ahead]
-        self.report["running"] = [list(key) for key in (*keys, *(self._key(*each) for each in taken))]
-        journal.save(self.report, self.path)
-
-    def _after_a_crash(self) -> None:
-        """Mark candidates in flight when an earlier process ended as suspects, or as broken."""
-        report = self.report
-        alone: Any = tuple(report["alone"] or ())
-        waiting = [tuple(key) for key in (*report["suspects"], *report["running"])]
-        report["suspects"] = [key for key in waiting if key in self._index and key not in self._rows]
-        report |= {"alone": None, "running": []}
-        if alone in self._index and alone not in self._rows:
-            self._keep(*self._index[alone], status=BROKEN, reason=BROKE)
-
-    def _suspects(self) -> None:
-        """Run the suspects of an earlier process, one at a time."""
-        while self.report["suspects"] and self._left() > 0:
-            key = self.report["alone"] = self.report["suspects"].pop(0)
-            journal.save(self.report, self.path)
-            case, i = self._index[key]
-            if not self._lacks_reference(case, i):
-                self._ahead.append((case, i, self._compile(case, i)))
-                if (ready := self._compiled(COMPILE_SECONDS)) is not None:
-                    self._try(*ready)
-                elif self._left() > 0:
-                    reason = f"did not compile within {COMPILE_SECONDS:g} s, alone"
-                    self._keep(case, i, status=BROKEN, reason=reason)
-                self._ahead.clear()
-            self.report["alone"] = None
-
-    def _next(self) -> tuple[int, int] | None:
-        """Return the next (case, candidate) without a row."""
-        while (taken := self.order.take()) is not None:
-            row = self._rows.get(self._key(*taken))
-            if row is not None:
-                self.order.learn(*taken, _ratio(row))
-            elif not self._lacks_reference(*taken):
-                return taken
-        return None
-
-    def _lacks_reference(self, case: int, i: int) -> bool:
-        """Return whether the case's reference does not run; a row with that reason is then added."""
-        row = self._rows.get(self._key(case, 0))
-        if i == 0 or row is None or row["status"] == MEASURED:
-            return False
-        self._keep(case, i, status=REFUSED, reason="nothing to compare with: the current choice does not run")
+        self._after_a_crash({_key(case): case for cases in listed for case in cases})
+        for current, batch in batches(listed):
+            waiting = [case for case in batch if _key(case) not in self._rows]
+            alone = any(list(_key(case)) in self.report["suspects"] for case in waiting)
+            for together in [[case] for case in waiting] if alone else [waiting]:
+                if together and not self._measure(current, together):
+                    return False
         return True
 
-    def _compile(self, case: int, i: int) -> "Future[Any]":
-        """Trace a candidate now and compile it in a thread, together with the case's reference, once."""
-        if i > 0 and case not in self._references:
-            self._compile(case, 0)
-        if i == 0 and case in self._references:
-            return self._references[case]
-        trial = self.cases[case][i]
-        try:
-            lowered = jax.jit(trial.function, donate_argnums=tuple(trial.carried)).lower(*trial.arguments)
-        except Exception as error:  # tracing and lowering raise all kinds
-            future: Future[Any] = Future()
-            future.set_exception(error)
-        else:
-            future = self._pool.submit(lowered.compile)
-        if i == 0:
-            self._references[case] = future
-        return future
+    def _after_a_crash(self, known: dict[tuple[str, str], Case]) -> None:
+        broken = [tuple(key) for key in self.report["running"]]
+        if len(broken) == 1 and broken[0] in known:
+            self._keep(known[broken[0]], status=BROKEN, reason=BROKE)
+        self.report |= {"running": [], "suspects": [*self.report["suspects"], *map(list, broken)]}
 
-    def _compiled(self, seconds: float) -> tuple[int, int, "Future[Any]"] | None:
-        """Take the first candidate that is compiled together with its reference; None after a timeout."""
-        ends = min(self.ends, self.clock() + seconds)
-        while (left := ends - self.clock()) > 0:
-            waiting = set()
-            for each in self._ahead:
-                case, _, future = each
-                if not (unfinished := {x for x in (future, self._references[case]) if not x.done()}):
-                    self._ahead.remove(each)
-                    return each
-                waiting |= unfinished
-            if not wait(waiting, min(left, UPDATE_SECONDS), FIRST_COMPLETED).done:
-                journal.save(
-                    self.report, self.path
-                )  # an update for the supervisor: some take long to compile
-        return None
-
-    def _try(self, case: int, i: int, future: "Future[Any]") -> None:
-        """Measure a compiled candidate and keep its row."""
-        if self._lacks_reference(case, i):
-            return
-        trial = self.cases[case][i]
-        try:
-            compiled, reference = future.result(), self._references[case].result()
-            with self._watchdog(case, i):
-                difference, reference_seconds, seconds = self._measure(case, trial, compiled, reference)
-        except Exception as error:  # it does not fit this GPU; others may
+    def _measure(self, current: Case, cases: Sequence[Case]) -> bool:
+        """Compile these candidates of a case side by side, then measure each; return False without time."""
+        if time.time() >= self.ends:
+            return False
+        if not self._lacks_reference(current):
+            if len(cases) == 1:  # maybe a suspect: it must be alone in flight
+                self._compile([current])
+            self._compile([current, *cases])
+        arrays, carried = comparison.example(current.arguments, current.fill), catalog.carried(current)
+        expected = None
+        for case in cases:
+            if time.time() >= self.ends:
+                return False
+            if self._lacks_reference(current):
+                reason = "nothing to compare with: the current choice does not run"
+                self._keep(case, status=REFUSED, reason=reason)
+                continue
+            self._running([case])
             try:
+                program, reference = self._programs[case.name].result(), self._programs[current.name].result()
+                if expected is None:
+                    expected = comparison.once(reference, arrays, carried)
+                result = comparison.once(program, arrays, carried)
+                found = comparison.disagreement(expected, result)
+                if found > comparison.AGREEMENT:
+                    raise ValueError(f"results differ by {found:.2g} of the largest")
+                programs = [reference] if case is current else [reference, program]
+                times = measure([comparison.repeatedly(each, arrays, carried) for each in programs])
+            except Exception as error:  # it does not fit this GPU; others may
                 journal.check_device(error)
-            except DeviceLostError:
-                self._keep(case, i, status=BROKEN, reason=f"the device was lost: {one_line(error)[:500]}")
-                raise
-            self._keep(case, i, status=REFUSED, reason=one_line(error)[:500])
-            return
-        if difference > comparison.AGREEMENT:
-            reason = f"results differ by {difference:.2g} of the largest"
-            self._keep(case, i, status=REFUSED, reason=reason)
-        else:
-            self._keep(case, i, status=MEASURED, seconds=seconds, reference_seconds=reference_seconds)
+                self._keep(case, status=REFUSED, reason=one_line(error)[:500])
+            else:
+                self._keep(case, status=MEASURED, seconds=times[-1], reference_seconds=times[0])
+        self._programs = {name: program for name, program in self._programs.items() if name == current.name}
+        return True
 
-    def _measure(
-        self, case: int, trial: Trial, compiled: Callable[..., Any], reference: Callable[..., Any]
-    ) -> tuple[float, float, float]:
-        """Return the difference of the results, and seconds of reference and candidate, in turns."""
-        if case in self._ready:
-            self._ready.move_to_end(case)
-        else:
-            arrays = comparison.example(trial.arguments, trial.fill)
-            self._ready[case] = arrays, _once(reference, arrays, trial.carried)
-            if len(self._ready) > KEPT_CASES:
-                self._ready.popitem(last=False)
-        arrays, expected = self._ready[case]
-        difference = comparison.disagreement(expected, _once(compiled, arrays, trial.carried))
-        if difference > comparison.AGREEMENT:
-            return difference, math.nan, math.nan
-        functions = [reference] if compiled is reference else [reference, compiled]
-        calls = [comparison.repeatedly(function, arrays, trial.carried) for function in functions]
-        times = comparison.measure(calls, self.seconds)
-        return difference, times[0], times[-1]
+    def _lacks_reference(self, current: Case) -> bool:
+        row = self._rows.get(_key(current))
+        return row is not None and row["status"] != MEASURED
 
-    def _keep(self, case: int, i: int, **found: Any) -> None:
+    def _compile(self, cases: Sequence[Case]) -> None:
+        """Trace each here and compile all in threads; an error is raised where the program is used."""
+        cases = [case for case in cases if case.name not in self._programs]
+        self._running(cases)
+        pool = ThreadPoolExecutor(TOGETHER)
+        for case in cases:
+            carried = tuple(catalog.carried(case))
+            try:
+                lowered = jax.jit(case.function, donate_argnums=carried).lower(*case.arguments)
+                self._programs[case.name] = pool.submit(lowered.compile)
+            except Exception as error:  # tracing and lowering raise all kinds
+                self._programs[case.name] = Future()
+                self._programs[case.name].set_exception(error)
+        ends = time.monotonic() + COMPILE_SECONDS
+        while wait([self._programs[case.name] for case in cases], UPDATE_SECONDS).not_done:
+            if time.monotonic() < ends:
+                journal.save(self.report, self.path)  # an update for the supervisor, which else ends this
+        pool.shutdown()
+
+    def _running(self, cases: Sequence[Case]) -> None:
+        self.report["running"] = [list(_key(case)) for case in cases]
+        journal.save(self.report, self.path)
+
+    def _keep(self, case: Case, **found: Any) -> None:
         """Add a row and save."""
-        trial = self.cases[case][i]
-        names = {"case": trial.case, "candidate": trial.candidate}
-        row = {**names, **trial.columns, "variant": dict(trial.variant), **found}
+        row = {**columns(case), **found}
         self.report["rows"].append(row)
-        self._rows[self._key(case, i)] = row
-        self.order.learn(case, i, _ratio(row))
-        self._mark()
+        self._rows[_key(case)] = row
+        self._running([])
         what = found.get("reason")
-        if row["status"] == MEASURED:
-            what = f"{found['seconds'] * 1e6:.1f} us, {_ratio(row):.2f}x"
-        self.log(f"[{self.clock() - self._begun:6.1f} s] {trial.case}: {what}  {trial.candidate}")
-
-    @contextmanager
-    def _watchdog(self, case: int, i: int) -> Iterator[None]:
-        """End this process if the block takes too long: nothing else stops a hanging kernel."""
-        timer = threading.Timer(min(self.stuck, threading.TIMEOUT_MAX), self._hangs, (case, i))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    def _hangs(self, case: int, i: int) -> None:
-        self.report["alone"] = None
-        self._keep(case, i, status=BROKEN, reason=f"did not end within {self.stuck:g} s")
-        os._exit(DEVICE_LOST)
-
-    def _left(self) -> float:
-        return self.ends - self.clock()
-
-    def _key(self, case: int, i: int) -> tuple[str, str]:
-        return self.cases[case][i].case, self.cases[case][i].candidate
+        if what is None:
+            what = f"{1e6 * row['seconds']:.1f} us, {row['seconds'] / row['reference_seconds']:.2f}x"
+        self.log(f"{row['case']}: {what}  {row['candidate']}")
 
 
-def _once(compiled: Callable[..., Any], arrays: Sequence[jax.Array], carried: Mapping[int, int]) -> Any:
-    """Return the results of one call on copies, which it may overwrite."""
-    arguments = [jnp.copy(x) if i in carried else x for i, x in enumerate(arrays)]
-    return jax.block_until_ready(compiled(*arguments))
+def columns(case: Case) -> dict[str, Any]:
+    """Return what a row has of its candidate."""
+    name, candidate = _key(case)
+    facts = {"op": case.op, "when": catalog.facts(case), "variant": asdict(case.variant)}
+    return {"case": name, "candidate": candidate, **facts}
 
 
-def _ratio(row: Mapping[str, Any]) -> float | None:
-    """Return the time over the reference's; None without a time."""
-    return row["seconds"] / row["reference_seconds"] if row["status"] == MEASURED else None
+def measure(calls: Sequence[Any]) -> list[float]:
+    """Return the median seconds of each call; they take turns, so that all see the same clocks and load."""
+    counts = []
+    for call in calls:
+        seconds_per_call(call, jax.block_until_ready, 1)  # warms up
+        counts.append(calls_per_sample(seconds_per_call(call, jax.block_until_ready, 3), most=10_000))
+    samples: list[list[float]] = [[] for _ in calls]
+    for turn in range(SAMPLES):
+        for i in in_turn(range(len(calls)), turn):
+            samples[i].append(seconds_per_call(calls[i], jax.block_until_ready, counts[i]))
+    return [statistics.median(taken) for taken in samples]
+
+
+def batches(listed: Sequence[Sequence[Case]]) -> Iterator[tuple[Case, list[Case]]]:
+    """Yield a case's current choice and up to `TOGETHER` candidates: for all cases those that differ from it
+    in at most one field, then those that differ in two, and so on."""
+    most = max((_changes(case, cases[0]) for cases in listed for case in cases), default=0)
+    for changes in range(1, most + 1):
+        for current, *others in listed:
+            chosen = [case for case in others if _changes(case, current) == changes]
+            chosen = [current] * (changes == 1) + chosen
+            for first in range(0, len(chosen), TOGETHER):
+                yield current, chosen[first : first + TOGETHER]
+
+
+def _changes(case: Case, current: Case) -> int:
+    """Return the number of fields in which the variants of two candidates differ."""
+    pairs = zip(asdict(case.variant).values(), asdict(current.variant).values(), strict=True)
+    return sum(one != other for one, other in pairs)
+
+
+def _key(case: Case) -> tuple[str, str]:
+    return f"{case.op}/{case.kernel} {case.shape}", str(case.variant)

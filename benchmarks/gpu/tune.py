@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ from benchmarks.gpu.cases import taylor_attention as attention
 from benchmarks.gpu.cases.case import Case
 from benchmarks.gpu.journal import DEVICE_LOST, DeviceLostError
 from benchmarks.gpu.launching import backend, launching
-from benchmarks.gpu.order import Order
-from benchmarks.gpu.trials import MEASURED, STATE, Trial, Trials
+from benchmarks.gpu.trials import MEASURED, STATE, Trials
 from pallas_kernels import is_interpreted
 from pallas_kernels.checks import expect
 
@@ -30,8 +29,8 @@ HEADLINE = "K16 V64 bfloat16"
 KERNELS = ("outputs", "dq", "dk", "dv", "key_sums", "query_sums")
 """Kernels of attention, the most important first."""
 
-HANG_SECONDS = 30.0
-"""Limit for a candidate, arrays and samples included, before it is given up; kernels take milliseconds."""
+STUCK_SECONDS = 120.0
+"""Seconds without an update of the report after which the measuring process is replaced."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,7 @@ class Tune:
     """Measure the variants of the kernels on this GPU and write all measurements to DIR/tune.json.
 
     There are some 4,700 variants of 146 shapes. The block sizes in use and those that differ from them in one
-    field come first (some 980, starting with the headline shape), then the most promising others. At an
-    estimated 0.7 s per variant, nine minutes cover the first group, and four runs with --resume all of them.
+    field come first (some 980, starting with the headline shape), then those that differ in two, and so on.
     """
 
     out: Path
@@ -49,14 +47,10 @@ class Tune:
     """Time limit of this command, after which it ends with the results so far."""
     resume: bool = False
     """Continue the report in --out: keep its measurements, skip candidates that ended a process."""
-    seconds: float = 0.2
-    """Time to measure each candidate, besides compiling."""
     quick: bool = False
     """Use tiny sizes and few candidates, to test the command itself."""
     interpret: bool = False
     """Run the kernels in the interpreter, on a machine without a GPU; only with --quick."""
-    stuck: float = 120.0
-    """Seconds without an update of the report after which the measuring process is replaced."""
     until: float | None = None
     """Set by the supervising process: when the measuring process ends, in seconds since 1970."""
     op: str | None = None
@@ -74,8 +68,7 @@ class Tune:
             ValueError: a flag has a wrong value, nothing can be measured here, or --out has another run's
                 report.
         """
-        for name in ("minutes", "seconds", "stuck"):
-            expect(getattr(self, name) > 0, f"--{name}", getattr(self, name), "a positive number")
+        expect(self.minutes > 0, "--minutes", self.minutes, "a positive number")
         expect(not self.interpret or self.quick, "--interpret", True, "--quick, the interpreter is slow")
         expect(self.op in (None, *catalog.OPS), "--op", self.op, f"one of {', '.join(catalog.OPS)}")
         path = self.out / "tune.json"
@@ -84,9 +77,12 @@ class Tune:
         self.out.mkdir(parents=True, exist_ok=True)
         if self.until is not None:
             return _work(self, command, path)
-        words = [word for word in shlex.split(command)[1:] if word != "--resume"]
-        stuck = math.inf if self.interpret else self.stuck
-        return supervisor.watch([sys.executable, *words], path, stuck, _log, self.resume, 60 * self.minutes)
+        words = [sys.executable, *(word for word in shlex.split(command)[1:] if word != "--resume")]
+        stuck = math.inf if self.interpret else STUCK_SECONDS
+        status = supervisor.watch(words, path, stuck, _log, self.resume, 60 * self.minutes)
+        if status == supervisor.TIME_OVER and path.exists():  # what was running broke nothing
+            journal.save(journal.load(path, ["tune"]) | {"running": []}, path)
+        return status
 
 
 def no_gpu() -> str | None:
@@ -100,24 +96,18 @@ def _work(flags: Tune, command: str, path: Path) -> int:
     with launching(flags.interpret):
         if reason := no_gpu():
             raise ValueError(reason)
-        report, listed = _report(flags, command, path), trials(flags)
-        order = Order([[trial.variant for trial in trials] for trials in listed])
+        report, listed = _report(flags, command, path), cases(flags)
         count = sum(map(len, listed))
-        _log(f"{count} candidates of {len(listed)} cases, first {order.first} current choices and neighbours")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        # One core launches the kernels that are measured, the others compile.
-        threads = max(1, min(8, cores - 1))
-        limits = {"stuck": math.inf if flags.interpret else HANG_SECONDS, "threads": threads}
-        ends = flags.until or math.inf
-        run = Trials(listed, order, report, path, ends, flags.seconds, _log, **limits)
+        _log(f"{count} candidates of {len(listed)} cases")
         try:
-            report["complete"] = run.run()
+            report["complete"] = Trials(report, path, flags.until or math.inf, _log).run(listed)
         except KeyboardInterrupt:
             return 130
         except DeviceLostError as error:
             _log(f"the device is lost: {error}")
             os._exit(DEVICE_LOST)  # a normal exit may wait for the device
-    journal.save(report, path)
+        finally:
+            journal.save(report | {"running": []}, path)
     statuses = [row["status"] for row in report["rows"]]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))
     _log(f"{counts or 'nothing measured'} of {count}; wrote {path}")
@@ -141,14 +131,14 @@ def _report(flags: Tune, command: str, path: Path) -> dict[str, Any]:
     return old | {"complete": False}
 
 
-def trials(flags: Tune) -> list[list[Trial]]:
+def cases(flags: Tune) -> list[list[Case]]:
     """Return the candidates of each case, the current choice first; the most important cases first."""
-    cases = catalog.cases(flags.match) if not flags.quick else quick(flags.match)
-    wanted = [case for case in cases if case.default and flags.op in (None, case.op)]
+    found = catalog.cases(flags.match) if not flags.quick else quick(flags.match)
+    wanted = [case for case in found if case.default and flags.op in (None, case.op)]
     listed = [candidates(case, flags.quick) for case in sorted(wanted, key=rank)]
-    found = [[trial(case) for case in cases] for cases in listed if len(cases) > 1]
-    expect(len(found) > 0, "--match", flags.match, f"part of the name of a case of {flags.op or 'any op'}")
-    return found
+    listed = [cases for cases in listed if len(cases) > 1]
+    expect(len(listed) > 0, "--match", flags.match, f"part of the name of a case of {flags.op or 'any op'}")
+    return listed
 
 
 QUICK = attention.Sizes(batch=1, length=130, heads=1, block=64)
@@ -174,13 +164,6 @@ def rank(case: Case) -> tuple[int, int]:
     if case.op != "taylor_attention":
         return (2, 0)
     return (4 if case.on_request else 3, 0)
-
-
-def trial(case: Case) -> Trial:
-    """Return a case as a trial to measure."""
-    name, columns = f"{case.op}/{case.kernel} {case.shape}", {"op": case.op, "when": catalog.facts(case)}
-    given = asdict(case.variant), columns, catalog.carried(case), case.fill
-    return Trial(name, str(case.variant), case.function, case.arguments, *given)
 
 
 def _log(text: str) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from based_jax.convert.references.mixer.convolutions import BASE_CONV
 from torch import nn
 from torch.nn import functional as F
 
 from based_jax.convert.layouts import Rules, flatten, renamed, same, to_tensors, under
+from based_jax.convert.references.convolutions import BASE_CONV
 from based_jax.convert.tables import LINEAR_ATTENTION, NORM, SOFTMAX_ATTENTION, block_rules
 from based_jax.data.tasks import IGNORE
 from based_jax.models import ModelConfig
@@ -23,7 +23,7 @@ from based_jax.typing import Params
 from benchmarks.machine import cores
 from benchmarks.models.mqar_workload import Workload
 from benchmarks.ops.candidates import Program
-from benchmarks.torch_reference import taylor
+from benchmarks.torch_reference import layers, taylor
 
 LOGIT_ARRAYS = 4
 """Live float32 arrays of the logits' size at the peak of a step; measured, to skip cases that cannot fit."""
@@ -42,41 +42,17 @@ class BaseConv(nn.Module):
         return conv * self.projection(x) + x
 
 
-class Attention(nn.Module):
-    """Causal softmax attention of one head."""
-
-    def __init__(self, d_model: int):
-        super().__init__()
-        self.Wqkv = nn.Linear(d_model, 3 * d_model)
-        self.out_proj = nn.Linear(d_model, d_model)
-
-    def forward(self, x):
-        q, k, v = self.Wqkv(x)[:, None].chunk(3, dim=-1)
-        return self.out_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0])
-
-
-class Based(nn.Module):
-    """Linear attention of one head with Taylor's feature map."""
-
-    def __init__(self, d_model: int, feature_dim: int):
-        super().__init__()
-        self.proj_q = nn.Linear(d_model, feature_dim, bias=False)
-        self.proj_k = nn.Linear(d_model, feature_dim, bias=False)
-        self.proj_v = nn.Linear(d_model, d_model, bias=False)
-        self.out_proj = nn.Linear(d_model, d_model, bias=False)
-
-    def forward(self, x):
-        return self.out_proj(taylor.quadratic(self.proj_q(x), self.proj_k(x), self.proj_v(x)))
-
-
 MIXERS: dict[str, tuple[Callable[[int, Any], nn.Module], Rules]] = {
-    "attention": (lambda d_model, options: Attention(d_model), SOFTMAX_ATTENTION),
+    "attention": (
+        lambda d_model, options: layers.Attention(d_model, 1, 0.0, None, bias=True),
+        SOFTMAX_ATTENTION,
+    ),
     "base_conv": (
         lambda d_model, options: BaseConv(d_model, options["kernel_size"]),
         renamed(BASE_CONV, "conv.conv", "conv"),
     ),
     "linear_attention": (
-        lambda d_model, options: Based(d_model, options["feature_dim"]),
+        lambda d_model, options: layers.TaylorAttention(d_model, 1, options["feature_dim"], taylor.quadratic),
         LINEAR_ATTENTION,
     ),
 }

@@ -137,10 +137,6 @@ class Workload:
             needed_bytes=program.needed_bytes,
         )
 
-    def train_step(self, variant: Variant) -> Any:
-        """Lower the training step without compiling it."""
-        return self._programs(variant).train.lower(*self.first_arguments())
-
     def first_arguments(self) -> tuple[TrainState, Batch]:
         """Return state and batch of the first step, on the device: training takes the state's buffers."""
         return self._start(), self._batch(0)

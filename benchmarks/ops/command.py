@@ -3,14 +3,15 @@
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from based_jax.validate import expect_choice
 from benchmarks import report
 from benchmarks.analysis import summarize
-from benchmarks.flags import StudyFlags, comma_list
+from benchmarks.flags import StudyFlags, comma_list, expect_figure
 from benchmarks.memory import GIB
-from benchmarks.ops import figure, tables
+from benchmarks.ops import tables
 from benchmarks.ops.candidates import JAX_CANDIDATES, PASSES, Candidate, Inputs
 from benchmarks.ops.shapes import SHAPES, OpShape
 from benchmarks.ops.torch_ops import NAMES as TORCH_NAMES
@@ -32,6 +33,8 @@ class Ops(StudyFlags):
     time budget are skipped, and the table lists them. Ctrl-C keeps the measurements so far.
     """
 
+    plot: Path | None = None
+    """Draw time against length into this file (.png, .svg or .pdf; needs matplotlib)."""
     shape: str = "cpu"
     """Sizes of the layer by name: cpu (B=1 H=4 K=16 V=64), 360m (H=16), 1.3b (H=16 V=112), mqar (H=1)."""
     batch: int | None = None
@@ -88,7 +91,7 @@ class Ops(StudyFlags):
             report.say,
             clock=time.process_time if self.processor_time else time.perf_counter,
         )
-        files = report.Files(json=self.json, plot=self.plot, draw=figure.draw)
+        files = report.Files(json=self.json, plot=self.plot)
         measure = partial(study.measure, lengths, lambda: self._collect(results, study))
         return report.make(results, measure, "Causal attention on CPU", tables.text, files)
 
@@ -108,6 +111,7 @@ class Ops(StudyFlags):
         """Check every flag; return the sizes."""
         expect_choice("--shape", self.shape, tuple(SHAPES))
         self.check(batch=self.batch, heads=self.heads, repeats=self.repeats)
+        expect_figure("--plot", self.plot)
         given = {name: value for name in ("batch", "heads") if (value := getattr(self, name)) is not None}
         return replace(SHAPES[self.shape], **given)
 

@@ -13,7 +13,7 @@ from benchmarks import report, tables
 from benchmarks.analysis import growth
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
-from benchmarks.ops import mixer_figure, mixer_tables
+from benchmarks.ops import mixer_tables
 from benchmarks.ops.mixer_candidates import DECODE, PASSES, entry
 from benchmarks.study import Study
 
@@ -66,7 +66,7 @@ class Mixers(StudyFlags):
         results = report.new_report("mixers", command, settings, described, [])
         study = Study(self._inputs, candidates, PASSES, self.samples, self.seconds, limit, report.say)
         states = {(entry.name, length): entry.state(length) for entry in entries for length in lengths}
-        files = report.Files(json=self.json, markdown=self.markdown, plot=self.plot, draw=mixer_figure.draw)
+        files = report.Files(json=self.json, markdown=self.markdown)
         measure = partial(study.measure, lengths, lambda: self._collect(results, study, states))
         return report.make(results, measure, "Sequence mixers on CPU", mixer_tables.text, files)
 

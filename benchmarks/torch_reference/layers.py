@@ -77,16 +77,17 @@ class TaylorAttention(nn.Module):
 class Attention(nn.Module):
     """Softmax attention with rotary positions, over the whole past or over `left` keys and the own one."""
 
-    def __init__(self, width: int, heads: int, rotary_fraction: float, left: int | None):
+    def __init__(self, width: int, heads: int, rotary_fraction: float, left: int | None, bias: bool = False):
         super().__init__()
         self.heads, self.left = heads, left
         self.rotary_dim = int(rotary_fraction * width / heads)
-        self.Wqkv = nn.Linear(width, 3 * width, bias=False)
-        self.out_proj = nn.Linear(width, width, bias=False)
+        self.Wqkv = nn.Linear(width, 3 * width, bias=bias)
+        self.out_proj = nn.Linear(width, width, bias=bias)
 
     def forward(self, x):
         q, k, v = (_split(part, self.heads) for part in self.Wqkv(x).chunk(3, dim=-1))
-        q, k = rotary(q, self.rotary_dim), rotary(k, self.rotary_dim)
+        if self.rotary_dim:
+            q, k = rotary(q, self.rotary_dim), rotary(k, self.rotary_dim)
         if self.left is None:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import adopt, choices, measured, tune
+from benchmarks.gpu import adopt, choices, measured, trials
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.journal import SCHEMA, save
-from benchmarks.gpu.sections.summary import summary
+from benchmarks.gpu.sections.targets import summary
 from pallas_kernels import tuning
 from tests.floors import ROOT
 from tests.subprocesses import run_module
@@ -55,10 +55,9 @@ def gpu(forward: float, date: str = "2026-11-24", section: str = "forward") -> d
 def tuned(ratio: float = 0.5) -> dict[str, Any]:
     (case,) = catalog.cases("taylor_step/step K16 V64 bfloat16 state float32")
     rows = []
-    for trial, seconds in zip(map(tune.trial, catalog.candidates(case)[:3]), (1.0, 1.1, ratio), strict=True):
+    for candidate, seconds in zip(catalog.candidates(case)[:3], (1.0, 1.1, ratio), strict=True):
         times = {"status": "measured", "seconds": seconds, "reference_seconds": 1.0}
-        names = {"case": trial.case, "candidate": trial.candidate, "variant": dict(trial.variant)}
-        rows.append({**names, **trial.columns, **times})
+        rows.append({**trials.columns(candidate), **times})
     return report("tune", rows)
 
 

@@ -14,30 +14,16 @@ from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count,
 from based_jax.models.language_model import param_shapes
 from benchmarks import tables
 from benchmarks.__main__ import main
-from benchmarks.decode import (
-    command as decode,
-)
-from benchmarks.decode import (
-    memory as decode_memory,
-)
-from benchmarks.decode import (
-    models as decode_models,
-)
-from benchmarks.decode import (
-    papers as decode_papers,
-)
-from benchmarks.decode import (
-    parts as decode_parts,
-)
-from benchmarks.decode import (
-    tables as decode_tables,
-)
+from benchmarks.decode import command as decode
+from benchmarks.decode import memory as decode_memory
+from benchmarks.decode import models as decode_models
+from benchmarks.decode import papers as decode_papers
+from benchmarks.decode import parts as decode_parts
+from benchmarks.decode import tables as decode_tables
 from benchmarks.decode.command import QUICK, summary
 from benchmarks.decode.memory import largest_batch, memory_rows
 from benchmarks.decode.models import ATTENTION, BASED, CUDNN, MAMBA, MODELS
 from benchmarks.decode.programs import Decoder, Work, decoding, filled, placed, reading
-from benchmarks.decode.progress import BROKE, Progress, resumed
-from benchmarks.report import new_report
 from benchmarks.study import Candidate, Program, Study
 from tests.benchmarks.refusals import expect_one_line
 
@@ -53,91 +39,47 @@ def tiny(name: str, size: str = "tiny", dtype: str = "float32") -> ModelConfig:
     return ModelConfig(16, 8, "M", {"M": spec}, mlp="none", dtype=dtype)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """One complete run: its exit status and folder."""
-    folder = tmp_path_factory.mktemp("decode")
-    (folder / "page.md").write_text(PAGE)
+@pytest.mark.slow
+def test_every_case_has_its_row(tmp_path, monkeypatch):
+    (tmp_path / "page.md").write_text(PAGE)
     outputs = [
-        f"--{flag}={folder / name}"
+        f"--{flag}={tmp_path / name}"
         for flag, name in (("json", "decode.json"), ("plot", "decode.png"), ("markdown", "page.md"))
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "model_config", tiny)
-        patch.setattr(decode_memory, "model_config", tiny)
-        return main(["decode", "--quick", *outputs]), folder
-
-
-@pytest.fixture(scope="module")
-def result(finished):
-    return json.loads((finished[1] / "decode.json").read_text())
-
-
-@pytest.mark.slow
-def test_the_envelope(finished, result):
-    assert finished[0] == 0
+    monkeypatch.setattr(decode, "model_config", tiny)
+    monkeypatch.setattr(decode_memory, "model_config", tiny)
+    assert main(["decode", "--quick", *outputs]) == 0
+    result = json.loads((tmp_path / "decode.json").read_text())
     assert (result["benchmark"], result["schema"], result["complete"]) == ("decode", 2, True)
     settings = result["settings"]
     assert (settings["device"], settings["dtype"], settings["size"]) == ("cpu", "float32", "tiny")
-    assert {key: settings[key] for key in ("steps", "tokens", "prompt")} == {
-        "steps": 2,
-        "tokens": 2,
-        "prompt": 4,
-    }
     assert [candidate["name"] for candidate in result["candidates"]] == list(MODELS)
     assert result["candidates"][0]["parameters"] == param_count(tiny(BASED))
-
-
-@pytest.mark.slow
-def test_every_case_has_its_row(result):
     cases = [(row["part"], row["length"], row["candidate"], row["pass"]) for row in result["rows"]]
+    passes = ("first_token", "generate")
     assert cases == [
         *(("contexts", n, name, "batch 1") for n in QUICK["contexts"] for name in MODELS),
         *(("prefill", n, name, "prefill") for n in QUICK["lengths"] for name in MODELS),
-        *(
-            ("batches", b, name, p)
-            for b in QUICK["batches"]
-            for name in MODELS
-            for p in ("first_token", "generate")
-        ),
+        *(("batches", b, name, p) for b in QUICK["batches"] for name in MODELS for p in passes),
     ]
     for row in result["rows"]:
         assert (row["status"], row["samples"]) == ("measured", 1)
         assert row["seconds_per_token"] == pytest.approx(row["seconds"] / row["tokens"])
         assert row["tokens_per_second"] == pytest.approx(row["batch"] * row["tokens"] / row["seconds"])
-
-
-@pytest.mark.slow
-def test_only_a_cache_grows(result):
-    exponents = {
-        entry["candidate"]: entry["state_exponent"]
-        for entry in result["summary"]["growth"]
-        if entry["part"] == "contexts"
-    }
+    growth = [entry for entry in result["summary"]["growth"] if entry["part"] == "contexts"]
+    exponents = {entry["candidate"]: entry["state_exponent"] for entry in growth}
     assert exponents[BASED] == exponents[MAMBA] == pytest.approx(0)
     assert exponents[ATTENTION] == pytest.approx(1, abs=0.1)  # beside the cache stand three counters
-    sizes = {
-        row["length"]: row["state_bytes"]
-        for row in result["rows"]
-        if row["candidate"] == ATTENTION and row["part"] == "contexts"
-    }
-    assert sizes[32] - sizes[16] == 16 * 2 * 8 * 4  # keys and values of 8 channels in float32
     rows = {(row["model"], row["context"]): row for row in result["memory"]}
-    assert rows[ATTENTION, 32]["state_bytes"] - rows[ATTENTION, 16]["state_bytes"] == 16 * 2 * 8 * 2
-
-
-@pytest.mark.slow
-def test_tables_on_the_page_and_the_figure(finished):
-    titles = ("Time per token", "Prefill", "Generation by batch", "Memory", "Compared with the paper")
-    page = (finished[1] / "page.md").read_text()
+    cache = rows[ATTENTION, 32]["state_bytes"] - rows[ATTENTION, 16]["state_bytes"]
+    assert cache == 16 * 2 * 8 * 2  # keys and values of 8 channels in bfloat16
+    page = (tmp_path / "page.md").read_text()
     assert page.startswith("before\n<!-- decode -->\nBased of ")
     assert page.endswith("\n<!-- /decode -->\nafter\n")
-    assert "old" not in page.split()
-    for title in titles:
-        assert f"**{title}" in page
-    for block in page.split("\n\n"):
-        assert len({line.count("|") for line in block.splitlines() if line.startswith("|")}) <= 1
-    assert (finished[1] / "decode.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "decode.png").read_bytes().startswith(b"\x89PNG")
+    row = result["rows"][0] | {"seconds": None, "status": "skipped", "reason": "needs 99 GiB"}
+    text = decode_tables.text(result | {"rows": [row, *result["rows"][1:]]})
+    assert "Based, contexts, batch 1 at 16 skipped: needs 99 GiB." in text
 
 
 @pytest.fixture
@@ -145,74 +87,21 @@ def tiny_models(monkeypatch):
     monkeypatch.setattr(decode, "model_config", tiny)
 
 
-def test_a_killed_run_goes_on(tmp_path, tiny_models, monkeypatch, capsys):
-    """What was measured stays; what ran when the process ended runs again, what ends a second one does not.
-    Beside it, cuDNN's attention, which is not here."""
-    measured, fatal = [], [("contexts", 32)]
-    measure = Study.measure
-
-    def run(study, values, collect):
-        part = "prefill" if study.passes == ("prefill",) else "contexts"
-        measured.append((part, *values))
-        if measured[-1] in fatal:
-            raise SystemExit(9)
-        return measure(study, values, collect)
-
-    monkeypatch.setattr(Study, "measure", run)
-    flags = ["decode", "--quick", "--parts=contexts,prefill", "--models=based,attention_cudnn", "--out"]
-    command = [*flags, str(tmp_path / "run")]
-    with pytest.raises(SystemExit):
-        main(command)
-    assert main([*command, "--resume", "--minutes=1e-9"]) == 0  # no time for a value
-    assert "The 1e-09 minutes were spent" in capsys.readouterr().out
-    assert measured == [("contexts", 16), ("contexts", 32)]
-    with pytest.raises(SystemExit):
-        main([*command, "--resume"])
-    fatal.append(("prefill", 8))
-    with pytest.raises(SystemExit):
-        main([*command, "--resume"])
-    fatal.clear()
-    assert main([*command, "--resume"]) == 0
-    assert measured[2:] == [("contexts", 32), ("prefill", 8), ("prefill", 8)]
-    result = json.loads((tmp_path / "run" / "decode.json").read_text())
-    assert (result["complete"], result["notes"]) == (True, [])
-    cases = {(row["part"], row["length"], row["candidate"]): row for row in result["rows"]}
-    assert len(cases) == len(result["rows"]) == 6
-    assert {cases[case]["status"] for case in cases if case[2] == BASED} == {"measured", "skipped"}
-    assert cases["contexts", 32, BASED]["reason"] == BROKE
-    assert "'cudnn': runs on GPUs" in cases["contexts", 16, CUDNN]["reason"]
-    with pytest.raises(ValueError, match=r"--resume = 'size 360m': expected tiny, as in .*decode\.json"):
-        main([*command, "--resume", "--presets=360m"])
-
-
-def test_time_is_left_for_the_longest_value_so_far():
-    now = [0.0]
-    progress = Progress(new_report("decode", "", {}, [], []), [], 10.0, lambda: now[0])
-    for start, end, is_time in ((0, 4, True), (4, 5, True), (5, 6.5, False)):
-        now[0] = start
-        progress.start("prefill", 8)
-        now[0] = end
-        progress.finish([])
-        assert progress.has_time() == is_time
-    assert progress.left() == 3.5
-
-
-def test_only_finished_values_are_taken_up(tmp_path):
-    fresh = new_report("decode", "", {"size": "tiny", "memory_gib": 1.0}, [], [])
+def test_a_run_ends_in_time_and_names_what_cannot_run(tmp_path, tiny_models, capsys):
+    """cuDNN's attention is not here."""
     path = tmp_path / "decode.json"
-    assert resumed(path, fresh) is fresh
-    progress = Progress(resumed(path, fresh), [path])
-    row = {"part": "prefill", "candidate": BASED, "pass": "prefill", "seconds": 1.0}
-    for length, status in ((8, "measured"), (16, "interrupted")):
-        progress.start("prefill", length)
-        progress.finish([row | {"length": length, "status": status}])
-        progress.save()
-    again = Progress(resumed(path, fresh | {"settings": {"size": "tiny", "memory_gib": 2.0}}), [path])
-    assert [row["length"] for row in again.rows("prefill")] == [8]
-    assert again.history("prefill") == {(BASED, "prefill"): [(8, 1.0)]}
-    path.write_text("[]")
-    with pytest.raises(ValueError, match=r"--resume = '.*decode.json': expected a report of `decode`"):
-        resumed(path, fresh)
+    flags = ["decode", "--quick", "--parts=contexts", "--models=based,attention_cudnn", "--json", str(path)]
+    assert main([*flags, "--minutes=1e-9"]) == 0  # no time for a value
+    assert "The 1e-09 minutes were spent" in capsys.readouterr().out
+    kept = json.loads(path.read_text())
+    assert (kept["complete"], kept["rows"]) == (False, [])
+    assert main([*flags, "--minutes=10"]) == 0
+    result = json.loads(path.read_text())
+    assert (result["complete"], result["notes"]) == (True, [])
+    cases = {(row["length"], row["candidate"]): row for row in result["rows"]}
+    assert len(cases) == len(result["rows"]) == 4
+    assert cases[16, BASED]["status"] == "measured"
+    assert "'cudnn': runs on GPUs" in cases[16, CUDNN]["reason"]
 
 
 def test_a_model_that_fails_does_not_end_the_others():
@@ -382,13 +271,6 @@ def test_the_paper_beside_ours():
     assert decode_papers.columns({"rows": []}) == {}
 
 
-@pytest.mark.slow
-def test_skipped_cases_are_named_with_their_reason(result):
-    row = result["rows"][0] | {"seconds": None, "status": "skipped", "reason": "needs 99 GiB"}
-    text = decode_tables.text(result | {"rows": [row, *result["rows"][1:]]})
-    assert "Based, contexts, batch 1 at 16 skipped: needs 99 GiB." in text
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -402,7 +284,6 @@ def test_skipped_cases_are_named_with_their_reason(result):
         (["--fit", "2b"], "--fit = '2b': expected one of"),
         (["--models", "attention"], "--models = 'attention': expected based among them"),
         (["--minutes", "0"], "--minutes = 0.0: expected more than 0 minutes"),
-        (["--resume"], "--resume = True: expected --out DIR of the run to continue"),
         (["--memory", "0"], "--memory = 0.0: expected more than 0 GiB"),
         (["--dtype", "int8"], "--dtype = 'int8': expected one of"),
         (["--markdown", "README.md"], "a file with the lines <!-- decode --> and <!-- /decode -->"),

@@ -9,9 +9,7 @@ from tests.subprocesses import ROOT
 
 KEPT = ROOT / "benchmarks" / "results" / "cpu"
 COMMANDS = {
-    "conv_basis": ["redraw", "--json", KEPT / "conv_basis.json"],
     "decode": ["redraw", "--json", KEPT / "decode.json"],
-    "mixers": ["redraw", "--json", KEPT / "mixers.json"],
     "ops": ["redraw", "--json", KEPT / "ops.json"],
     "overview": ["overview", "--json", KEPT / "ops.json", "--study", ROOT / "results" / "mqar" / "tradeoff"],
 }
@@ -37,7 +35,7 @@ def test_kept_results_are_drawn_with_names(name, tmp_path, monkeypatch):
 
 def test_a_report_of_another_kind_is_refused(tmp_path, capsys):
     flags = ["--json", str(KEPT / "train.json"), "--plot", str(tmp_path / "f.png")]
-    expect_one_line("redraw", flags, "expected a report of conv_basis, decode, mixers, ops", capsys)
+    expect_one_line("redraw", flags, "expected a report of decode, ops", capsys)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ from benchmarks.gpu.journal import BROKE, DeviceLostError
 from benchmarks.gpu.sections import checks, correctness, running, stopwatch, torch_steps
 from benchmarks.gpu.sections.session import Session, Sizing, Step, resume
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, compare, jitted
-from benchmarks.gpu.sections.summary import summary
-from benchmarks.gpu.sections.targets import targets
+from benchmarks.gpu.sections.targets import summary, targets
 from tests.benchmarks.refusals import expect_one_line
 from tests.subprocesses import ROOT
 from tests.subprocesses import environment as clean

@@ -6,11 +6,12 @@ import jax
 import pytest
 
 from benchmarks.gpu import io_model
+from benchmarks.gpu.cases import taylor_attention as attention_cases
 from benchmarks.gpu.cases import taylor_step as taylor_step_cases
 from benchmarks.gpu.cases import window_attention as window_attention_cases
 from benchmarks.gpu.cases import window_step as window_step_cases
 from benchmarks.gpu.io_model import Cost, Sizes
-from benchmarks.gpu.sections.kernels import COSTS, catalogue
+from benchmarks.gpu.static.formulas import TAYLOR
 from pallas_kernels.taylor_attention.layout import Layout
 
 ONE = Sizes(batch=1, length=1, heads=1)
@@ -65,7 +66,7 @@ def test_the_papers_ratio():
 
 def test_costs_are_linear_in_rows_and_heads():
     one, many = Sizes(1, 512, 1, block=128), Sizes(6, 512, 5, block=128)
-    for cost in (*COSTS.values(), io_model.forward, io_model.backward, io_model.softmax):
+    for cost in (*TAYLOR.values(), io_model.scan, io_model.forward, io_model.backward, io_model.softmax):
         assert cost(many) == Cost(30 * cost(one).bytes, 30 * cost(one).flops)
 
 
@@ -85,13 +86,15 @@ UNREAD = {"dv": 2}
 """Kernel -> argument of its case that it does not read: v."""
 
 
-@pytest.mark.parametrize("kernel", [name for name in COSTS if name != "scan"])
-def test_bytes_are_those_of_the_kernels_arrays(kernel):
-    sizes = Sizes(batch=4, length=8192, heads=16, block=2048)
-    case = catalogue(kernel, sizes)
+@pytest.mark.parametrize("name", TAYLOR)
+def test_bytes_are_those_of_the_kernels_arrays(name):
+    kernel, sizes = name.removeprefix("taylor_"), Sizes(batch=4, length=8192, heads=16, block=2048)
+    own = attention_cases.Sizes(sizes.batch, sizes.length, sizes.heads, sizes.block or 0)
+    cases = attention_cases.cases([(16, 64, "bfloat16")], own)
+    case = next(case for case in cases if case.kernel == kernel)
     read = [x for i, x in enumerate(case.arguments) if i != UNREAD.get(kernel)]
     results = jax.eval_shape(case.function, *case.arguments)
-    assert COSTS[kernel](sizes).bytes == nbytes(read) + nbytes(results)
+    assert TAYLOR[name](sizes).bytes == nbytes(read) + nbytes(results)
 
 
 def test_bytes_of_decoding_are_those_of_its_arrays():

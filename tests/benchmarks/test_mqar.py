@@ -9,45 +9,28 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.models import mqar_tables
-from benchmarks.models.mqar import AGREEMENT, TORCH, Mqar, _agreement
+from benchmarks.models import training, training_tables
+from benchmarks.models.mqar import TORCH, Mqar
 from benchmarks.models.mqar_workload import Recipe, Workload
+from benchmarks.models.training import AGREEMENT
 from benchmarks.study import Study
 from tests.benchmarks.refusals import expect_one_line
 
 RECIPE = {"d_model": 8, "vocab_size": 32, "length": 16, "pairs": 2, "batch_size": 4, "steps": 2}
 SIZES = [f"--{name.replace('_', '-')}={value}" for name, value in RECIPE.items()]
 NAMES = ["jax_2", *TORCH]
-PAGE = "before\n<!-- mqar -->\nold\n<!-- /mqar -->\nafter\n"
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """One complete run: its exit status and folder."""
-    folder = tmp_path_factory.mktemp("mqar")
-    (folder / "page.md").write_text(PAGE)
-    flags = ["--mixers", "attention", "--vmapped-runs", "2", "--samples", "2"]
-    outputs = ["--json", str(folder / "mqar.json"), "--markdown", str(folder / "page.md")]
-    return main(["mqar", *SIZES, *flags, *outputs]), folder
-
-
-@pytest.fixture(scope="module")
-def result(finished):
-    return json.loads((finished[1] / "mqar.json").read_text())
-
-
 @pytest.mark.slow
-def test_the_envelope(finished, result):
-    assert finished[0] == 0
+def test_every_candidate_has_its_row(tmp_path):
+    flags = ["--mixers", "attention", "--vmapped-runs", "2", "--samples", "2"]
+    assert main(["mqar", *SIZES, *flags, "--json", str(tmp_path / "mqar.json")]) == 0
+    result = json.loads((tmp_path / "mqar.json").read_text())
     assert (result["benchmark"], result["schema"], result["complete"]) == ("mqar", 2, True)
     assert {name: result["settings"][name] for name in RECIPE} == RECIPE
     assert result["settings"]["vmapped_runs"] == [2]
     assert [candidate["name"] for candidate in result["candidates"]] == NAMES
-
-
-@pytest.mark.slow
-def test_every_candidate_has_its_row(result):
     assert [row["candidate"] for row in result["rows"]] == NAMES
     assert [row["models"] for row in result["rows"]] == [2, 1, 1]
     for row in result["rows"]:
@@ -65,28 +48,17 @@ def test_every_candidate_has_its_row(result):
 def test_ratios_are_of_all_models_together():
     speeds = {"jax_1": 100.0, "jax_4": 150.0, "torch_labels": 50.0, "torch_all": None}
     rows = [
-        {"mixer": "based", "candidate": name, "examples_per_second": speed} for name, speed in speeds.items()
+        {"mixer": "based", "candidate": name, "examples_per_second": speed, "spread": 0.1}
+        for name, speed in speeds.items()
     ]
-    found = {(entry["candidate"], entry["other"]): entry["ratio"] for entry in mqar_tables.ratios(rows)}
+    ratios = training_tables.ratios(training_tables.MQAR, rows)
+    found = {(entry["candidate"], entry["other"]): entry["ratio"] for entry in ratios}
     assert found == {
         ("jax_1", "torch_labels"): 2.0,
         ("jax_4", "jax_1"): 1.5,
         ("jax_4", "torch_labels"): 3.0,
         ("torch_labels", "jax_1"): 0.5,
     }
-
-
-@pytest.mark.slow
-def test_the_table_has_every_row(finished):
-    page = (finished[1] / "page.md").read_text()
-    assert page.startswith("before\n<!-- mqar -->\n")
-    assert page.endswith("<!-- /mqar -->\nafter\n")
-    assert "old" not in page
-    rows = [line for line in page.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + len(NAMES)
-    assert len({row.count("|") for row in rows}) == 1
-    if not HAS_TORCH:
-        assert "attention torch_all skipped: torch is not installed" in page
 
 
 def test_a_call_goes_on_where_the_last_one_ended():
@@ -111,16 +83,16 @@ def test_torch_trains_the_same_model(mixer):
 
 def test_a_difference_is_noticed(monkeypatch, capsys):
     ours = [4.0, 3.9]
-    assert _agreement("based", "torch_all", ours, ours)["agrees"]
-    entry = _agreement("based", "torch_all", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)])
+    assert training.agreement("torch_all", ours, ours)["agrees"]
+    entry = training.agreement("torch_all", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)]) | {"mixer": "based"}
     assert not entry["agrees"]
     assert entry["relative_error"] == pytest.approx(1.95 * AGREEMENT)  # of the largest loss
 
-    def measure(self, results, limit):
+    def measure(plan, flags, results, limit):
         results |= {"agreement": [entry], "summary": {"ratios": []}}
         return True
 
-    monkeypatch.setattr(Mqar, "_measure", measure)
+    monkeypatch.setattr(training, "measure", measure)
     assert main(["mqar"]) == 1
     assert "based: torch_all DISAGREES with jax_1" in " ".join(capsys.readouterr().out.split())
 
@@ -136,10 +108,13 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path, capsys, monkeypatch):
     assert "Interrupted" in capsys.readouterr().out
 
 
-def test_other_mixers_have_no_torch_rows():
-    assert [candidate.name for candidate in Mqar()._candidates("gla")][:3] == ["jax_1", "jax_2", "jax_4"]
-    reasons = [candidate.lacks for candidate in Mqar()._candidates("gla")]
-    assert reasons == [{}] * 3 + [{"train": "there is no gla in torch here"}] * 2
+def test_other_mixers_have_no_torch_rows(monkeypatch):
+    monkeypatch.setattr(training, "missing_torch", lambda: None)
+    found = Mqar().plan().candidates("gla")
+    assert [candidate.name for candidate in found][:3] == ["jax_1", "jax_2", "jax_4"]
+    assert [candidate.lacks for candidate in found] == [{}] * 3 + [
+        {"train": "there is no gla in torch here"}
+    ] * 2
 
 
 def test_one_cpu_is_asked_for(monkeypatch):
@@ -170,11 +145,3 @@ def test_one_cpu_is_asked_for(monkeypatch):
 )
 def test_a_wrong_flag_is_one_line_and_status_2(flags, message, capsys):
     expect_one_line("mqar", flags, message, capsys)
-
-
-def test_help_shows_units_and_defaults(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["mqar", "--help"])
-    assert stop.value.code == 0
-    text = capsys.readouterr().out
-    assert all(word in text for word in ("in seconds", "default: 8192", "default: 1,2,4", "attention,based"))

@@ -13,7 +13,7 @@ from based_jax.models.language_model import param_shapes
 from benchmarks.__main__ import main
 from benchmarks.gpu.io_model import Cost, Sizes, WindowSizes, outputs, window_outputs
 from benchmarks.gpu.rates import GPUS
-from benchmarks.gpu.static import cost, formulas, hlo, programs, tables, thunks
+from benchmarks.gpu.static import cost, formulas, hlo, programs, tables
 from benchmarks.gpu.static.command import by_part, with_cudnn
 from benchmarks.gpu.static.copies import copies
 from benchmarks.gpu.static.cost import Work
@@ -129,39 +129,6 @@ def test_bytes_of_dtypes(dtype, size):
     assert Shape(dtype, (6, 2)).bytes == 12 * size
 
 
-THUNKS = """
-001: kCopy         [source       | next=002 (1)] kCopy
-002: kWhile        [prev=001 (1) | sink]
-condition:
-    003: kCustomKernel [source | sink] less
-  body:
-    000: kCommandBuffer [source       | next=006 (1)]
-        004: kCustomKernel [source       | sink        ] norm
-        005: kCustomKernel [source       | sink        ] product
-    006: kConditional   [prev=000 (1) | sink]
-      false_branch:
-        007: kCustomKernel [source | next=008] draw
-        008: kCopy [source | sink] kCopy
-      true_branch:
-        009: kCopy [source | sink] kCopy
-"""
-
-
-def test_kernels_of_a_command_buffer_start_together():
-    assert thunks.starts_per_turn(THUNKS) == 1 + 1 + 2, "the condition, a buffer, the larger branch"
-    with pytest.raises(LookupError, match="no loop"):
-        thunks.starts_per_turn("001: kCopy [source | sink] kCopy\n")
-
-
-def test_the_list_after_the_last_pass_counts(tmp_path):
-    with pytest.raises(LookupError, match="no list of thunks"):
-        thunks.of_dump(tmp_path)
-    (tmp_path / "module_1.thunk_sequence.txt").write_text(THUNKS.replace("CommandBuffer", "Sequential"))
-    assert thunks.of_dump(tmp_path) > 4
-    (tmp_path / "module_1.thunk_sequence_after_thunk_passes.txt").write_text(THUNKS)
-    assert thunks.of_dump(tmp_path) == 4
-
-
 def test_a_text_without_a_program_is_refused():
     with pytest.raises(ValueError, match="no ENTRY computation"):
         hlo.read("HloModule empty\n")
@@ -257,7 +224,6 @@ def _report(seconds: float = 1e-3) -> dict:
         "launches": 14,
         "floor_seconds_with_cudnn": sum(row["floor_seconds"] for row in fused),
         "scratch_bytes": 1e9,
-        "host_starts": None,
     }
     settings = {
         "gpu": "H200",
@@ -265,7 +231,7 @@ def _report(seconds: float = 1e-3) -> dict:
         "rates": GPUS["H200"]._asdict(),
         "toolchain": {"jax": "0"},
     }
-    kept = [row | where | {"cudnn": False} for row in rows] + [row | where | {"cudnn": True} for row in fused]
+    kept = [row | where for row in rows]
     named = {"attn-360m, train 2 x 32": summary}
     return {"benchmark": "static", "settings": settings, "rows": kept, "summary": named, "notes": []}
 

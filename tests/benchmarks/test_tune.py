@@ -1,5 +1,6 @@
-"""Times, the order of measurement, and the choice, without a GPU: a clock of our own and toy functions."""
+"""The order of measurement, measuring and the choice, without a GPU: toy functions."""
 
+import dataclasses
 import json
 import math
 import re
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import PROGRAM, main
-from benchmarks.gpu import choices, comparison, tune
+from benchmarks.gpu import choices, comparison, journal, trials, tune
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.cases.case import Case
-from benchmarks.gpu.order import Order
+from benchmarks.gpu.journal import BROKE, DeviceLostError
+from benchmarks.gpu.trials import BROKEN, MEASURED, REFUSED
 from benchmarks.gpu.tune import Tune
 from pallas_kernels import tuning
 from tests.commands import run_here
@@ -31,64 +33,6 @@ AMPERE = {"device": "8.0", "when": {"size": 4}, "variant": {"chunk": 32, "warps"
 def _case(variant: Variant = DEFAULT, function=lambda x: (x + 1,), shape: str = "N4") -> Case:
     x = jax.ShapeDtypeStruct((4,), jnp.float32)
     return Case("toy", "gram", shape, variant, function, (x,), default=variant == DEFAULT)
-
-
-class Clock:
-    """Time that passes only in calls."""
-
-    def __init__(self):
-        self.now = 0.0
-        self.log: list[str] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def candidate(self, name: str, *seconds: float):
-        """Calls take `seconds` in turn, the last of them from then on."""
-        remaining = list(seconds)
-
-        def call() -> None:
-            self.log.append(name)
-            self.now += remaining.pop(0) if len(remaining) > 1 else remaining[0]
-
-        return call
-
-
-def _measure(clock: Clock, candidates, seconds: float) -> list[float]:
-    return comparison.measure(candidates, seconds, clock=clock, wait=lambda result: None)
-
-
-def test_medians_do_not_count_the_compilation():
-    clock = Clock()
-    candidates = [clock.candidate("a", 5.0, 0.25), clock.candidate("b", 9.0, 0.5)]
-    assert _measure(clock, candidates, 1.0) == [0.25, 0.5]
-
-
-def test_one_slow_sample_does_not_matter():
-    clock = Clock()
-    slow_once = clock.candidate("a", *[0.1] * 6, 3.0, 0.1)
-    assert _measure(clock, [slow_once], 0.1) == [pytest.approx(0.1)]
-
-
-def test_candidates_take_turns_that_begin_elsewhere():
-    clock = Clock()
-    _measure(clock, [clock.candidate(name, 0.5) for name in "abc"], 0.5)
-    rounds = "".join(clock.log[3 * 4 :])  # after one call to warm up and three to choose the number of calls
-    assert rounds == "abcbcacababcbca"[: len(rounds)]
-    assert len(rounds) == 3 * comparison.ROUNDS
-
-
-def test_quick_calls_are_repeated_within_a_sample():
-    clock = Clock()
-    (seconds,) = _measure(clock, [clock.candidate("a", 1e-3)], 0.001)
-    assert seconds == pytest.approx(1e-3)
-    assert len(clock.log) == 4 + 20 * comparison.ROUNDS
-
-
-def test_the_budget_is_for_each_candidate():
-    clock = Clock()
-    _measure(clock, [clock.candidate(name, 0.25) for name in "ab"], 3.0)
-    assert clock.now == pytest.approx(2 * (4 * 0.25 + 3.0))
 
 
 def test_carried_arguments_are_replaced_by_the_results():
@@ -166,53 +110,151 @@ def test_every_candidate_is_another_program():
         assert len({str(variant) for variant in found}) == len(found)
 
 
-def grid(**worth: float) -> list[dict[str, int]]:
-    """Two values of each field, those in use first."""
-    found: list[dict[str, int]] = [{}]
-    for name in worth:
-        found = [{**fields, name: value} for value in (0, 1) for fields in found]
-    return sorted(found, key=lambda fields: sum(fields.values()))
+def variants(*chunks_and_warps: tuple[int, int]) -> list[Case]:
+    return [_case(Variant(chunk=chunk, warps=warps)) for chunk, warps in chunks_and_warps]
 
 
-def everything(order: Order, times) -> list[tuple[int, int]]:
-    taken = []
-    while (found := order.take()) is not None:
-        taken.append(found)
-        order.learn(*found, times(*found))
-    return taken
-
-
-def test_present_choices_and_neighbours_of_every_case_come_first():
-    cases = [grid(chunk=0, warps=0, stages=0), grid(chunk=0, warps=0)]
-    taken = everything(Order(cases), lambda case, i: 1.0)
-    assert Order(cases).first == 7
-    assert taken[:7] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2)]
-    assert sorted(taken) == [(case, i) for case, found in enumerate(cases) for i in range(len(found))]
-
-
-def test_then_whatever_promises_most():
-    worth = [{"chunk": 0.8, "warps": 0.9, "stages": 1.3}, {"chunk": 0.5, "warps": 1.1}]
-    cases = [grid(**fields) for fields in worth]
-
-    def time_of(case: int, i: int) -> float:
-        return math.prod(worth[case][name] for name, value in cases[case][i].items() if value)
-
-    taken = everything(Order(cases), time_of)[7:]
-    assert [cases[case][i] for case, i in taken[:2]] == [
-        {"chunk": 1, "warps": 1},  # of the second case: 0.55
-        {"chunk": 1, "warps": 1, "stages": 0},  # of the first: 0.72
+def test_what_differs_least_from_the_current_choice_comes_first():
+    one = variants((64, 4), (32, 2), (64, 8), (32, 4))
+    two = variants((32, 4), (64, 4), (64, 8))
+    found = [(current, batch) for current, batch in trials.batches([one, two])]
+    assert found == [
+        (one[0], [one[0], one[2], one[3]]),
+        (two[0], two[:2]),
+        (one[0], [one[1]]),
+        (two[0], [two[2]]),
     ]
-    assert cases[taken[-1][0]][taken[-1][1]] == {"chunk": 0, "warps": 1, "stages": 1}
 
 
-def test_what_does_not_run_makes_its_like_come_last():
-    cases = [grid(chunk=0, warps=0, stages=0)]
-    refused = {"chunk"}
-    taken = everything(
-        Order(cases),
-        lambda case, i: None if any(cases[case][i][name] for name in refused) else 1.01,
+def test_a_batch_has_few_candidates():
+    many = variants((64, 4), *((chunk, 4) for chunk in range(trials.TOGETHER)))
+    assert [len(batch) for _, batch in trials.batches([many])] == [trials.TOGETHER, 1]
+
+
+# Measuring.
+
+
+def fail(x):
+    raise RuntimeError("out of shared memory\nby far")
+
+
+FUNCTIONS = {
+    "a": lambda x: (x + 1,),
+    "b": lambda x: (1 + x,),
+    "wrong": lambda x: (x * 1.1 + 1,),
+    "fails": fail,
+    "not finite": lambda x: (x / 0,),
+}
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """Run cases by their candidates' names; measuring takes no time. Returns name -> status of the rows."""
+    monkeypatch.setattr(trials, "measure", lambda calls: [1.0, 0.5][: len(calls)])
+    monkeypatch.setattr(catalog, "carried", lambda case: {})
+    monkeypatch.setattr(catalog, "facts", lambda case: {"size": 4})
+
+    def run(path, cases, ends=math.inf, report=None, log=lambda line: None):
+        report = {"rows": [], **trials.STATE} if report is None else report
+        listed = [
+            [_case(Variant(warps=i), FUNCTIONS[name], shape) for i, name in enumerate(names)]
+            for shape, names in cases.items()
+        ]
+        names = {(case, i): name for case, names in cases.items() for i, name in enumerate(names)}
+        done = trials.Trials(report, path, ends, log).run(listed)
+        found = {
+            (row["case"].split()[-1], names[row["case"].split()[-1], row["variant"]["warps"]]): row
+            for row in report["rows"]
+        }
+        return done, found
+
+    return run
+
+
+def test_wrong_and_failing_candidates_are_refused(tmp_path, toys):
+    lines: list[str] = []
+    done, rows = toys(tmp_path / "r.json", {"N4": ["a", "wrong", "fails", "b"]}, log=lines.append)
+    assert done
+    assert [row["status"] for row in rows.values()] == [MEASURED, REFUSED, REFUSED, MEASURED]
+    assert rows["N4", "wrong"]["reason"].startswith("ValueError: results differ by 0.0")
+    assert rows["N4", "fails"]["reason"] == "RuntimeError: out of shared memory"
+    assert (rows["N4", "b"]["seconds"], rows["N4", "b"]["reference_seconds"]) == (0.5, 1.0)
+    assert "N4: 500000.0 us, 0.50x" in lines[-1]
+    saved = json.loads((tmp_path / "r.json").read_text())
+    assert saved["running"] == []
+    assert len(saved["rows"]) == 4
+
+
+@pytest.mark.parametrize("reference", ["fails", "not finite"])
+def test_without_a_reference_nothing_is_measured(reference, tmp_path, toys):
+    _, rows = toys(tmp_path / "r.json", {"N4": [reference, "a", "b"], "N8": ["a"]})
+    assert {key: row["status"] for key, row in rows.items()} == {
+        ("N4", reference): REFUSED,
+        ("N4", "a"): REFUSED,
+        ("N4", "b"): REFUSED,
+        ("N8", "a"): MEASURED,
+    }
+    assert "the current choice does not run" in rows["N4", "b"]["reason"]
+
+
+def test_the_time_ends_a_run_and_another_one_goes_on(tmp_path, toys, monkeypatch):
+    clock, path, cases = [0.0], tmp_path / "r.json", {"N4": ["a", "b"], "N8": ["a", "b"]}
+    sizes = []
+
+    def measure(calls):
+        sizes.append(len(json.loads(path.read_text())["rows"]))  # each is on disk before the next begins
+        clock[0] += 10
+        return [1.0] * len(calls)
+
+    monkeypatch.setattr(trials, "measure", measure)
+    monkeypatch.setattr(trials.time, "time", lambda: clock[0])
+    done, rows = toys(path, cases, ends=25)
+    assert (done, len(rows)) == (False, 3)  # nothing begins after 25
+    done, rows = toys(path, cases, report=json.loads(path.read_text()) | {"running": []})
+    assert (done, len(rows), sizes) == (True, 4, [0, 1, 2, 3])
+
+
+def test_what_was_in_flight_when_a_process_ended_is_taken_alone(tmp_path, toys, monkeypatch):
+    """One that was alone is left out; of several each compiles alone."""
+    case, names = _case(Variant(warps=0)), ["a", "b", "b", "b"]
+    keys = [list(trials._key(dataclasses.replace(case, variant=Variant(warps=i)))) for i in range(4)]
+    _, rows = toys(
+        tmp_path / "r.json", {"N4": ["a", "b"]}, report={**trials.STATE, "rows": [], "running": keys[1:2]}
     )
-    assert cases[0][taken[4][1]] == {"chunk": 0, "warps": 1, "stages": 1}
+    assert rows["N4", "b"]["status"] == BROKEN
+    assert rows["N4", "b"]["reason"] == BROKE
+    begun, compile_it = [], trials.Trials._compile
+
+    def compiles(self, cases):
+        begun.append([each.variant.warps for each in cases if each.name not in self._programs])
+        compile_it(self, cases)
+
+    monkeypatch.setattr(trials.Trials, "_compile", compiles)
+    toys(tmp_path / "r.json", {"N4": names}, report={**trials.STATE, "rows": [], "running": keys[1:3]})
+    assert [each for each in begun if each] == [[0], [1], [2], [3]]
+
+
+def test_a_lost_device_names_what_lost_it(tmp_path, toys, monkeypatch):
+    def measure(calls):
+        if len(calls) > 1:
+            raise ValueError("illegal address")
+        return [1.0]
+
+    def lost(error):
+        raise DeviceLostError(str(error))
+
+    monkeypatch.setattr(trials, "measure", measure)
+    monkeypatch.setattr(journal, "check_device", lost)
+    with pytest.raises(DeviceLostError):
+        toys(tmp_path / "r.json", {"N4": ["a", "b"]})
+    saved = json.loads((tmp_path / "r.json").read_text())
+    assert [row["status"] for row in saved["rows"]] == [MEASURED]
+    assert saved["running"] == [["toy/gram N4", str(Variant(warps=1))]]
+
+
+def test_times_are_medians_of_turns():
+    calls = [lambda: jnp.zeros(()), lambda: jnp.ones(())]
+    assert all(0 < seconds < 1 for seconds in trials.measure(calls))
 
 
 # The choice.
@@ -294,9 +336,7 @@ def on_a_gpu(monkeypatch):
 
 def command(path, *flags: str) -> int:
     """Measure in this process, as the one that is watched does."""
-    return main(
-        ["tune", "--out", str(path), "--seconds", "0.001", f"--until={time.time() + 600:.0f}", *flags]
-    )
+    return main(["tune", "--out", str(path), f"--until={time.time() + 600:.0f}", *flags])
 
 
 def test_the_command_measures_into_a_report_and_goes_on_with_it(on_a_gpu, tmp_path, capsys):
@@ -331,7 +371,6 @@ def test_times_of_another_machine_are_not_gone_on_with(on_a_gpu, tmp_path):
     ("flags", "message"),
     [
         (["--op", "fft"], "--op = 'fft': expected one of taylor_attention"),
-        (["--seconds", "0"], "--seconds = 0.0: expected a positive number"),
         (["--minutes", "-1"], "--minutes = -1.0: expected a positive number"),
         (["--interpret"], "--interpret = True: expected --quick"),
         (["--match", "nothing"], "--match = 'nothing': expected part of the name of a case of any op"),
@@ -343,9 +382,9 @@ def test_flags_that_make_no_sense(on_a_gpu, flags, message, tmp_path):
 
 
 def test_quick_is_quick():
-    found = tune.trials(Tune(out=None, quick=True))  # type: ignore[arg-type]
-    assert [len(trials) for trials in found] == [3, 3]
-    assert all(math.prod(x.shape) < 300_000 for trials in found for x in trials[0].arguments)
+    found = tune.cases(Tune(out=None, quick=True))  # type: ignore[arg-type]
+    assert [len(cases) for cases in found] == [3, 3]
+    assert all(math.prod(x.shape) < 300_000 for cases in found for x in cases[0].arguments)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,13 @@
-"""Sections `forward`, `backward`, `blocks`, `wide`: causal attention by length, batch, block and values."""
+"""Sections `forward`, `backward`, `wide`: causal attention by length, batch and channels of the values."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import pallas_kernels
-from benchmarks.gpu import io_model
 from benchmarks.gpu.io_model import Sizes
 from benchmarks.gpu.sections import candidates
 from benchmarks.gpu.sections.candidates import FORWARD, FORWARD_BACKWARD
-from benchmarks.gpu.sections.device import rates
 from benchmarks.gpu.sections.session import Session, Step
-from benchmarks.gpu.sections.stopwatch import Candidate, jitted
+from benchmarks.gpu.sections.stopwatch import Candidate
 
 HEADS = 16
 
@@ -24,9 +21,6 @@ SWEEP = (
     *((batch, 1024) for batch in (2, 8, 32)),
 )
 """Based, Figure 5: batch at 1,024 tokens, then length at batch 4; the least informative come last."""
-
-BLOCKS = (512, 1024, 2048, 4096, None)
-"""Tokens per program at B = 1, N = 32768; None is the serial walk."""
 
 WIDE = tuple(
     (batch, length, width) for width in (112, 128) for batch in (16, 4, 1) for length in (16384, 1024)
@@ -42,12 +36,6 @@ def forward_steps(session: Session) -> list[Step]:
 def backward_steps(session: Session) -> list[Step]:
     """List a step per size, with gradients."""
     return _steps(session, FORWARD_BACKWARD)
-
-
-def block_steps(session: Session) -> list[Step]:
-    """Compare block lengths with each other."""
-    sizes = ((1, 32768), (4, 32768)) if not session.sizing.quick else ((1, 130),)
-    return [_step(session, size, _blocks) for size in sizes]
 
 
 def wide_steps(session: Session) -> list[Step]:
@@ -74,19 +62,3 @@ def _step(session: Session, size: Sequence[int], rows: Callable[..., list[Candid
 def _portable_and_hopper(sizes: Sizes, session: Session) -> list[Candidate]:
     names = ("pallas", "mosaic")
     return [row for row in candidates.attention(FORWARD, sizes, session) if row.name in names]
-
-
-def _blocks(sizes: Sizes, session: Session) -> list[Candidate]:
-    found = rates(session)
-    inputs = candidates.Inputs(sizes, sizes.key_size, 3)
-
-    def row(name: str, **block: int) -> Candidate:
-        function = partial(pallas_kernels.taylor_attention, **block)
-        prepare = partial(jitted, function, inputs.shapes, make=inputs.arrays)
-        length = block.get("block")
-        cost = io_model.forward(Sizes(**{**vars(sizes), "block": None if name == "serial" else length}))
-        return Candidate(name, prepare, block, found.bound(cost) if block else None, ours=True)
-
-    lengths = (64, None) if session.sizing.quick else BLOCKS
-    named = {"serial" if n is None else f"block {n}": n or sizes.length for n in lengths}
-    return [row("default"), *(row(name, block=length) for name, length in named.items())]

@@ -17,7 +17,7 @@ from typing import Any
 from based_jax.command import one_line
 from benchmarks.gpu import journal
 from benchmarks.gpu.journal import DeviceLostError, check_device, finite
-from benchmarks.gpu.sections.summary import summary
+from benchmarks.gpu.sections.targets import summary
 
 UPDATE_SECONDS = 20.0
 """While only compilers work, the report is written this often."""

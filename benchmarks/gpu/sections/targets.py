@@ -1,4 +1,4 @@
-"""Compare the kernels' performance targets with the rows of a run."""
+"""Summarize the rows of a run: their number, and the kernels' performance targets beside them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,6 +45,17 @@ class Target:
             return [self.name, self.wanted, None]
         value = f"{self.value:.3g} {self.unit}".strip()
         return [self.name, self.wanted, value if self.met else f"{value}, missed"]
+
+
+def summary(rows: Rows) -> dict[str, Any]:
+    """Return the rows of each status by section, the targets, and their table of [what, wanted, measured]."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in rows:
+        section = counts.setdefault(row["section"], {})
+        section[row["status"]] = section.get(row["status"], 0) + 1
+    found = targets(rows)
+    tables = {"targets": [target.row() for target in found]}
+    return {"rows": counts, "targets": [target.as_dict() for target in found], "tables": tables}
 
 
 def targets(rows: Rows) -> list[Target]:

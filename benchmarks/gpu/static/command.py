@@ -1,6 +1,5 @@
 """`static`: measure the resources of whole models on an absent GPU, part by part, from compiled programs."""
 
-import tempfile
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from benchmarks import report
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.gpu.io_model import Cost
 from benchmarks.gpu.rates import GPUS, Rates
-from benchmarks.gpu.static import cost, formulas, hlo, tables, thunks
+from benchmarks.gpu.static import cost, formulas, hlo, tables
 from benchmarks.gpu.static.cost import Work
 from benchmarks.gpu.static.parts import SOFTMAX, part_of
 from benchmarks.gpu.static.programs import PROGRAMS
@@ -107,9 +106,7 @@ class Static:
         if self.schedule:
             config = config.replace(schedule=self.schedule)
         gpu = GPUS[self.gpu]
-        with tempfile.TemporaryDirectory() as folder:
-            compiled = PROGRAMS[program](config, batch, length, gpu.kind, dump=folder)
-            starts = thunks.of_dump(Path(folder)) if program == "decode" else None
+        compiled = PROGRAMS[program](config, batch, length, gpu.kind)
         count = cost.turn if program == "decode" else cost.work
         works = count(hlo.read(compiled.as_text() or ""), formulas.kernel)
         rows = by_part(works, config, gpu)
@@ -123,12 +120,10 @@ class Static:
             "floor_seconds": sum(row["floor_seconds"] for row in rows),
             "floor_seconds_with_cudnn": sum(row["floor_seconds"] for row in fused or rows),
             "launches": sum(row["launches"] for row in rows),
-            "host_starts": starts,
             "scratch_bytes": memory.temp_size_in_bytes,
             "argument_bytes": memory.argument_size_in_bytes,
         }
-        marked = [row | {"cudnn": False} for row in rows] + [row | {"cudnn": True} for row in fused]
-        return marked, summary
+        return rows, summary
 
     def _check(self) -> None:
         expect_choice("--gpu", self.gpu, tuple(GPUS))

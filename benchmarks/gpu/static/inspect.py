@@ -6,23 +6,21 @@ no times: `tune` finds the fastest block sizes.
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.progress import track
 
 from based_jax.command import one_line
 from benchmarks import tables
-from benchmarks.gpu.cases import catalog, sharded
+from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.cases.case import Case
 from benchmarks.gpu.static import mosaic_report, xla_report
 from benchmarks.gpu.static.resources import Resources, toolchain
-from benchmarks.gpu.static.topology import collectives, compile_program, topology, use_cpu
+from benchmarks.gpu.static.topology import use_cpu
 from pallas_kernels import offline
 
 COLUMNS = ("registers", "stack B", "spill B", "shared kB", "per SM", "wgmma", "mma")
@@ -48,22 +46,16 @@ class Inspect:
     """Write the report as JSON into this file."""
     markdown: Path | None = None
     """Write the report as a page into this file."""
-    devices: int = 1
-    """More than 1: instead compile the sharded calls for so many H200s and report their collectives."""
 
     def run(self, command: str) -> int:
-        """Compile and report; return 1 if a kernel does not compile, or a sharded call communicates.
+        """Compile and report; return 1 if a kernel does not compile.
 
         Raises:
             ImportError: a wheel of the extra `inspect` is missing.
             OSError: a report cannot be written.
-            ValueError: no case matches, or `devices` is less than 1.
+            ValueError: no case matches.
         """
         use_cpu()
-        if self.devices < 1:
-            raise ValueError(f"--devices {self.devices}: expected 1 or more")
-        if self.devices > 1:
-            return inspect_sharded(self.devices)
         progress = Console(stderr=True)
         cases = [as_dict(case) for case in track(choose(self.match), "compiling", console=progress)]
         report = {"toolchain": toolchain(), "cases": cases}
@@ -133,18 +125,3 @@ def _rows(case: dict[str, Any]) -> Iterator[list[str]]:
         shared = f"{kernel['shared'] / 1024:.1f}"
         last = (kernel[key] for key in ("blocks_per_sm", "wgmma", "mma"))
         yield [name, *map(str, (kernel["registers"], kernel["stack"], spills, shared, *last))]
-
-
-def inspect_sharded(devices: int) -> int:
-    """Compile the public calls with rows and heads over virtual H200s; return 1 if any communicates."""
-    mesh = sharded.mesh(topology(devices))
-    shape = " x ".join(f"{size} {name}" for name, size in mesh.shape.items())
-    rows, moves = [], False
-    for call in track([*sharded.calls(), *sharded.hopper_calls()], "compiling", console=Console(stderr=True)):
-        program = compile_program(call.function, *call.sharded(mesh))
-        found = Counter(sorted(collectives(program.as_text() or "")))
-        moves |= bool(found)
-        rows.append([call.name, ", ".join(f"{count} {name}" for name, count in found.items()) or "none"])
-    title = f"Sharded over {devices} H200s ({shape}), jax {jax.__version__}"
-    tables.show(title, tables.table(["call", "collectives"], rows, left=2))
-    return int(moves)

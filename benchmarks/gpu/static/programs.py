@@ -44,25 +44,23 @@ def training(config: ModelConfig, batch: int, length: int) -> tuple[Callable[...
     return step, [jax.eval_shape(init, jax.random.key(0)), {"inputs": tokens, "targets": tokens}]
 
 
-def train(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
+def train(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages.Compiled:
     """Compile the step of `training`."""
     step, arguments = training(config, batch, length)
-    return compile_for(kind, step, *arguments, donate=(0,), dump=dump)
+    return compile_for(kind, step, *arguments, donate=(0,))
 
 
-def prefill(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
+def prefill(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages.Compiled:
     """Compile reading prompts of `length` tokens into an empty state."""
     model, progress = _begin(config, batch, length)
     read = functools.partial(loop.read_chunk, model)
     tokens = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     lengths = jax.ShapeDtypeStruct((batch,), jnp.int32)
     offset = jax.ShapeDtypeStruct((), jnp.int32)
-    return compile_for(
-        kind, read, abstract_weights(config), progress, tokens, lengths, offset, donate=(1,), dump=dump
-    )
+    return compile_for(kind, read, abstract_weights(config), progress, tokens, lengths, offset, donate=(1,))
 
 
-def decode(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
+def decode(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages.Compiled:
     """Compile the greedy decoding loop after `length` tokens; its iterations are unknown, one is a token."""
     model, progress = _begin(config, batch, length + TOKENS)
     settings = jax.eval_shape(lambda: row_settings([Sampler()] * batch, None))
@@ -70,7 +68,7 @@ def decode(config: ModelConfig, batch: int, length: int, kind: str, dump: str = 
     stops: Any = jax.ShapeDtypeStruct((0,), jnp.int32)
     rules = loop.Rules(settings, stops, number)
     make = functools.partial(loop.make_tokens, model, TOKENS)
-    return compile_for(kind, make, abstract_weights(config), progress, number, rules, donate=(1,), dump=dump)
+    return compile_for(kind, make, abstract_weights(config), progress, number, rules, donate=(1,))
 
 
 PROGRAMS: dict[str, Callable[..., jax.stages.Compiled]] = {

@@ -23,14 +23,14 @@ def text(report: Report) -> str:
                 "with cuDNN, ms",
                 "tokens/s at most",
                 "launches",
-                "by the host",
                 "scratch, GB",
             ),
             map(_program, report["summary"], report["summary"].values()),
         ),
     ]
     for name in report["summary"]:
-        rows = [row for row in report["rows"] if name_of(row) == name and not row["cudnn"]]
+        # Older reports repeat the rows with cuDNN's attention.
+        rows = [row for row in report["rows"] if name_of(row) == name and not row.get("cudnn")]
         total = sum(row["floor_seconds"] for row in rows)
         heads = (name, "GB", "TFLOP", "launches", "floor, ms", "share")
         lines += ["", tables.table(heads, (_part(row, total) for row in rows))]
@@ -48,8 +48,7 @@ def _program(name: str, x: dict[str, Any]) -> list[str]:
     cudnn = f"{1e3 * least:.3g}" if least != x["floor_seconds"] else tables.MISSING
     rate = f"{x['tokens'] / least:,.0f}"
     floor, launches = f"{1e3 * x['floor_seconds']:.3g}", f"{x['launches']:,.0f}"
-    starts = tables.MISSING if x["host_starts"] is None else str(x["host_starts"])
-    return [name, floor, cudnn, rate, launches, starts, f"{x['scratch_bytes'] / 1e9:.2f}"]
+    return [name, floor, cudnn, rate, launches, f"{x['scratch_bytes'] / 1e9:.2f}"]
 
 
 def _part(row: dict[str, Any], total: float) -> list[str]:

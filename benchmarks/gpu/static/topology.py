@@ -122,17 +122,15 @@ def compile_for(
     function: Callable[..., Any],
     *arguments: Any,
     donate: tuple[int, ...] = (),
-    dump: str = "",
 ) -> jax.stages.Compiled:
     """Compile what a GPU of this kind would run, with the ops' choice of kernels for it.
 
     Args:
         donate: see `lower_program`.
-        dump: folder for the compiler's reports.
     """
-    on_gpu, options = placed(arguments, kind), {"xla_dump_to": dump} if dump else {}
-    with lowering_for(kind), _on_mesh_of(on_gpu), uncached() if dump else contextlib.nullcontext():
-        return compile_lowered(lower_program(function, *on_gpu, donate=donate), **options)
+    on_gpu = placed(arguments, kind)
+    with lowering_for(kind), _on_mesh_of(on_gpu):
+        return compile_lowered(lower_program(function, *on_gpu, donate=donate))
 
 
 def _on_mesh_of(arguments: Any) -> contextlib.AbstractContextManager[Any]:
