@@ -4,7 +4,7 @@ Their Mamba models are those of Mamba's own code (`authors_mamba`). The others a
 layer's mixer is `alt_mixer_2` if the layer is in `alt_mixer_2_layers`, else `alt_mixer` if it is in
 `alt_mixer_layers`, else `mixer`, or multi-head attention if the config names no mixer (`authors_layers`). The
 meaning of each entry, and which ones their code ignores, is in `options` and in docs/options.md. `fla_config`
-reads the configs of fla's models.
+and `transformers_config` read the configs of other models.
 """
 
 import math
@@ -19,6 +19,8 @@ from based_jax.convert.layouts import Shapes
 from based_jax.convert.options import expect_known
 from based_jax.convert.schedule import schedule_of
 from based_jax.convert.tables import AUTHORS
+from based_jax.convert.transformers_config import CLASSES as TRANSFORMERS_MODELS
+from based_jax.convert.transformers_config import transformers_config, transformers_model_type
 from based_jax.models import ModelConfig
 from based_jax.models.config import MAX_LAYERS
 from based_jax.validate import expect, expect_choice
@@ -58,6 +60,8 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         return mamba_config(config, shapes)
     if fla_model_type(config):
         return fla_config(config, shapes)
+    if family in TRANSFORMERS_MODELS:
+        return transformers_config(config, shapes)
     config = {**GPT2_SIZES, **with_current_names(config, ALIASES)}
     expect_known(CLASSES[family], config, "config.json")
     expect_sizes(config, shapes, AUTHORS, "n_embd", "n_head")
@@ -96,15 +100,15 @@ CLASSES = {"based": "based.models.gpt.GPTLMHeadModel", "attn": "flash_attn.model
 
 
 def kind(config: Config) -> str:
-    """Return "based", "attn" or "mamba", after the authors' loaders, or the `model_type` of an fla model.
+    """Return "based", "attn" or "mamba", after the authors' loaders, or the `model_type` of another model.
 
     Raises:
         ValueError: none of them.
     """
-    if model_type := fla_model_type(config):
+    if model_type := fla_model_type(config) or transformers_model_type(config):
         return model_type
     is_mamba = "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config)
-    found, supported = config.get("model_type"), ", ".join((*MODEL_TYPES, *FLA_MODELS))
+    found, supported = config.get("model_type"), ", ".join((*MODEL_TYPES, *FLA_MODELS, *TRANSFORMERS_MODELS))
     fits = found is None or found in (MODEL_TYPES if is_mamba else MODEL_TYPES[:1])
     expect(fits, "model_type", found, f"a supported model: {supported}, in their authors' form")
     classes = config.get("architectures")

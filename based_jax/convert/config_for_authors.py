@@ -294,7 +294,10 @@ def _scale_entries(config: ModelConfig) -> dict[str, Any]:
 def _module(config: ModelConfig, index: int) -> Any:
     """Return a layer's mixer module, with its options and their defaults."""
     spec = config.layer(index)
-    return mixers.make(spec.mixer, d_model=config.d_model, **spec.options)
+    module = mixers.make(spec.mixer, d_model=config.d_model, **spec.options)
+    for option, only in {"qk_norm": False, "rotary_frequencies": None}.items():
+        _expect_in(config, index, option, getattr(module, option, only), only)
+    return module
 
 
 def _expect_in(config: ModelConfig, index: int, option: str, value: Any, only: Any) -> None:

@@ -1,7 +1,7 @@
 """Read and check single entries of a config.json."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from based_jax.convert.layouts import Shapes
@@ -38,6 +38,12 @@ def flag(entries: Config, name: str, default: bool) -> bool:
     value = entries.get(name)
     expect(value is None or isinstance(value, bool), name, value, "true or false")
     return default if value is None else value
+
+
+def type_among(config: Config, known: Collection[str]) -> str | None:
+    """Return `model_type` if it is one of the known ones, else None."""
+    found = config.get("model_type")
+    return found if isinstance(found, str) and found in known else None
 
 
 def with_current_names(config: Config, aliases: Mapping[str, str]) -> Config:

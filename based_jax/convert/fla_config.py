@@ -8,10 +8,18 @@ entry is in `options.fla` and in docs/options.md.
 import math
 from typing import Any
 
-from based_jax.convert.config_values import Config, expect_sizes, flag, number, size, with_current_names
+from based_jax.convert.config_values import (
+    Config,
+    expect_sizes,
+    flag,
+    number,
+    size,
+    type_among,
+    with_current_names,
+)
 from based_jax.convert.fla_layers import MIXERS, attention_layers, mamba2_form
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options import expect_known, tables
+from based_jax.convert.options import expect_known, own_entries
 from based_jax.convert.schedule import schedule_of
 from based_jax.convert.tables import FLA, FLA_MAMBA2
 from based_jax.models import ModelConfig
@@ -24,9 +32,6 @@ CLASSES = {
     "retnet": "fla.models.RetNetConfig",
 }
 """`model_type` -> the class whose entries a config has; see `options.fla`."""
-
-TRANSFORMERS = "transformers.PretrainedConfig"
-"""The class whose entries every config has in addition to its own."""
 
 ALIASES = {
     "layer_norm_epsilon": "norm_eps",
@@ -47,8 +52,7 @@ MLP_MULTIPLE = 256
 
 def fla_model_type(config: Config) -> str | None:
     """Return `model_type` if it is a supported fla model, else None."""
-    found = config.get("model_type")
-    return found if isinstance(found, str) and found in CLASSES else None
+    return type_among(config, CLASSES)
 
 
 def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
@@ -60,8 +64,7 @@ def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
     kind = config["model_type"]
     form = mamba2_form(config) if kind == "mamba2" else {}
     config = with_current_names(config, ALIASES)
-    own_entries = {name: value for name, value in config.items() if name not in tables()[TRANSFORMERS]}
-    expect_known(CLASSES[kind], own_entries, "config.json")
+    expect_known(CLASSES[kind], own_entries(config), "config.json")
     names = FLA_MAMBA2 if kind == "mamba2" else FLA
     expect_sizes(config, shapes, names, "hidden_size", layers="num_hidden_layers")
     attention = {} if kind == "mamba2" else attention_layers(config)

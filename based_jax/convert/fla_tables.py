@@ -1,5 +1,7 @@
 """Torch names and layouts of fla's layers (flash-linear-attention, fla/layers), which Zoology copied.
 
+Those of attention and of the MLP are Hugging Face's.
+
 Tables include optional parts (gates, convolutions); `layouts.select` keeps those that a module has.
 """
 
@@ -9,6 +11,7 @@ HEADS: Rules = (
     *(rule for name in "qkv" for rule in dense(f"{name}_proj", name)),  # only attention has biases
     linear("g_proj.weight", "gate/kernel"),
     *dense("o_proj", "out", inputs=2),
+    *(vector(f"{name}_norm.weight", f"{name}_norm") for name in "qk"),
 )
 
 CONVOLVED: Rules = (*HEADS, *(taps(f"{name}_conv1d.weight", f"{name}_conv") for name in "qkv"))
@@ -54,5 +57,6 @@ MIXERS: dict[str, Rules] = {
 
 MLP: Rules = (
     linear(("up_proj.weight", "gate_proj.weight"), "in_proj/kernel"),  # silu(gate x) * up x: up is the value
-    linear("down_proj.weight", "out/kernel"),
+    vector(("up_proj.bias", "gate_proj.bias"), "in_proj/bias"),
+    *dense("down_proj", "out"),
 )

@@ -56,6 +56,17 @@ def expect_known(path: str, given: Mapping[str, Any], where: str) -> None:
         expect_supported(table[name], value, "" if where == "config.json" else f"{where}.")
 
 
+def own_entries(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a config without those that `transformers` adds to every config."""
+    others = tables()["transformers.PretrainedConfig"]
+    return {name: value for name, value in config.items() if name not in others}
+
+
+def with_defaults(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with the defaults of a class for entries that are missing; None for required ones."""
+    return {name: _default(option) for name, option in tables()[path].items()} | dict(given)
+
+
 def expect_supported(option: Option, value: Any, prefix: str = "") -> None:
     """Check the value of an option of which only the default is accepted; None is the default too."""
     if option.status == "refused" and value is not None:

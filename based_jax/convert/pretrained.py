@@ -33,6 +33,7 @@ from based_jax.convert.shards import MAX_SHARD_BYTES, write_weights
 from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict
 from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_of
 from based_jax.convert.torch_file.writer import write_torch_file
+from based_jax.convert.transformers_config import transformers_model_type, with_full_names
 from based_jax.files import read_json
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_shapes
@@ -54,8 +55,8 @@ def load_pretrained(
 
     Args:
         source: directory with config.json and weights (safetensors or torch's .bin, sharded or not), written
-            by `save_pretrained`, the authors' code or fla's; directory of a training run; or a hub id such as
-            "hazyresearch/based-360m", optionally followed by "@revision".
+            by `save_pretrained`, the authors' code, fla's or `transformers`; directory of a training run; or
+            a hub id such as "hazyresearch/based-360m", optionally followed by "@revision".
         dtype: dtype of the computation, e.g. "bfloat16"; None keeps the config's.
         revision: of a hub id: branch, tag or commit; None is the main branch.
 
@@ -74,6 +75,8 @@ def load_pretrained(
     tensors = read_state_dict(directory)
     if model_type := fla_model_type(config):
         tensors = with_names_of_today(tensors, model_type)
+    elif transformers_model_type(config):
+        tensors = with_full_names(tensors)
     shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     model_config = parse_config(config, shapes, directory)
     if dtype is not None:

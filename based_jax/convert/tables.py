@@ -1,4 +1,4 @@
-"""Torch names and layouts of our modules, under the names of the authors' code and of fla's models.
+"""Torch names and layouts of our modules, in the authors' code, in fla's models and in `transformers`.
 
 Tables include optional parts (biases); `layouts.select` keeps those that a module has.
 """
@@ -31,6 +31,7 @@ SOFTMAX_ATTENTION: Rules = (
     linear("Wqkv.weight", ("q/kernel", "k/kernel", "v/kernel")),  # with grouped heads k, v have fewer rows
     vector("Wqkv.bias", ("q/bias", "k/bias", "v/bias")),
     *dense("out_proj", "out", inputs=2),
+    *(vector(f"{name}_norm.weight", f"{name}_norm") for name in "qk"),
 )
 
 MAMBA: Rules = (
@@ -126,6 +127,15 @@ FLA = Names(
 FLA_MAMBA2 = Names(
     "backbone", norm="norm", final_norm="norm_f", word_embedding="embeddings", mixers=fla_tables.MIXERS
 )
+TRANSFORMERS = Names(
+    "model",
+    mixer="self_attn",
+    norm="input_layernorm",
+    norm2="post_attention_layernorm",
+    final_norm="norm",
+    word_embedding="embed_tokens",
+    mixers=fla_tables.MIXERS,
+)
 ZOOLOGY = Names(backbone="backbone", mixer="sequence_mixer", mlp="state_mixer")
 
 
@@ -135,7 +145,7 @@ def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
     Args:
         keys: of a checkpoint, which determine the name of its embedding.
     """
-    for names in (AUTHORS, MAMBA_MODEL, FLA, FLA_MAMBA2):
+    for names in (AUTHORS, MAMBA_MODEL, FLA, FLA_MAMBA2, TRANSFORMERS):
         if names.embedding in keys:
             return names
     mixers = {config.layer(index).mixer for index in range(config.num_layers)}

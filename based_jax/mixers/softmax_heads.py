@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Positive, Share, Size
+from based_jax.fields import Epsilon, Positive, Share, Size
 from based_jax.mixers.attention_dropout import dropped_attention
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, default_heads, head_layout, project
+from based_jax.mixers.contract import Mixer, default_heads, head_layout, ones, project
 from based_jax.ops.cudnn_attention import padded_width
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
@@ -57,6 +57,11 @@ class SoftmaxHeads(Mixer):
         return None
 
     @property
+    def has_plain_rotary(self) -> bool:
+        """Whether `rotary_base` alone determines how projected queries and keys are rotated."""
+        return True
+
+    @property
     def rotary_dim(self) -> int:
         """Channels per head whose frequencies are used (an odd number rotates one more, see `ops.rotary`)."""
         _, _, head_dim = self.layout
@@ -83,20 +88,23 @@ class SoftmaxHeads(Mixer):
     ) -> tuple[Array, State]:
         """Attend; return the outputs and the next state. `allowed` needs `reach` None, see the op."""
         q, k, v = project(x, self.q, self.k, self.v)
-        if self.reach is not None and context.is_plain_step:
+        is_step = self.reach is not None and context.is_plain_step
+        fuses = is_step and self.has_plain_rotary
+        if not fuses:
+            q, k = self.rotated(q, k, context)
+        if is_step:
             positions = context.positions[:, 0] if context.has_positions else None
             y, state = ops.window_step(
                 *(q[:, 0], k[:, 0], v[:, 0]),
                 state,
                 scale=self.factor,
                 positions=None if positions is None else jnp.broadcast_to(positions, x.shape[:1]),
-                rotary_dim=self.rotary_dim or None,
+                rotary_dim=(self.rotary_dim or None) if fuses else None,
                 rotary_base=self.rotary_base,
                 rotary_interleaved=self.rotary_interleaved,
                 implementation=self.step_implementation,
             )
             return self.out(y[:, None]), state
-        q, k = self.rotated(q, k, context)
         options: dict[str, Any] = {"left": self.reach, "scale": self.factor, "allowed": allowed}
         options["implementation"] = self.implementation
         y, state = context.run(ops.softmax_attention, q, k, v, initial_state=state, **options)
@@ -106,9 +114,9 @@ class SoftmaxHeads(Mixer):
         """Return the queries and keys with their rotary embeddings, if there are any."""
         if not self.rotary_dim:
             return q, k
-        rotate = functools.partial(
-            ops.rotary, dim=self.rotary_dim, base=self.rotary_base, interleaved=self.rotary_interleaved
-        )
+        options: dict[str, Any] = {"base": self.rotary_base, "interleaved": self.rotary_interleaved}
+        options["frequencies"] = getattr(self, "rotary_frequencies", None)
+        rotate = functools.partial(ops.rotary, dim=self.rotary_dim, **options)
         return rotate(q, context.positions), rotate(k, context.positions)
 
     def equal_heads(
@@ -149,12 +157,25 @@ class SoftmaxAttention(SoftmaxHeads):
     Attributes:
         head_dim: channels per head; default d_model / num_heads, which then must be an integer.
         scale: factor of the scores; default 1 / sqrt(channels per head).
+        rotary_frequencies: of each pair of rotated channels, in radians per position; default: from
+            rotary_base.
+        qk_norm: RMS norms with learned scales over the channels of each query and key, before the rotation.
+        qk_norm_eps: epsilon of these norms.
         dropout: dropout rate of the attention weights, in stateless calls with a "dropout" rng.
     """
 
     head_dim: Size | None = None
     scale: Positive | None = None
+    rotary_frequencies: tuple[Positive, ...] | None = None
+    qk_norm: bool = False
+    qk_norm_eps: Epsilon = 1e-6
     dropout: Share = 0.0
+
+    def setup(self) -> None:
+        super().setup()
+        if self.qk_norm:
+            width = self.layout[2]
+            self.q_norm, self.k_norm = (self.param(f"{x}_norm", ones("head_dim"), (width,)) for x in "qk")
 
     @property
     def is_pure(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -171,6 +192,16 @@ class SoftmaxAttention(SoftmaxHeads):
     @property
     def factor(self) -> float | None:
         return self.scale
+
+    @property
+    def has_plain_rotary(self) -> bool:
+        return not self.qk_norm and self.rotary_frequencies is None
+
+    def rotated(self, q: Array, k: Array, context: Context) -> tuple[Array, Array]:
+        if self.qk_norm:
+            q = ops.rms_norm(q, self.q_norm, self.qk_norm_eps)
+            k = ops.rms_norm(k, self.k_norm, self.qk_norm_eps)
+        return super().rotated(q, k, context)
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         if not self.dropout or context.has_state or not self.has_rng("dropout"):

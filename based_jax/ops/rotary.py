@@ -1,5 +1,6 @@
 """Rotary position embedding: half-split (GPT-NeoX) or interleaved (GPT-J), on a head's first channels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ def rotary(
     dim: int | None = None,
     base: float = 10000.0,
     interleaved: bool = False,
+    frequencies: Sequence[float] | None = None,
 ) -> Float[Array, "B N H D"]:
     """Rotate pairs of channels by position * base^(-2 i / dim).
 
@@ -28,6 +30,7 @@ def rotary(
         dim: channels to rotate, D by default. An odd value rotates dim + 1 channels with the frequencies of
             dim, as flash-attention does (attn-1b: 35 of 70).
         interleaved: pair channels (0, 1), (2, 3), ... instead of (0, r), (1, r + 1), ...
+        frequencies: of each pair, in radians per position, in place of base^(-2 i / dim).
 
     Angles are exact to 4e-7 at any position: whole turns are removed in integers. Implementations that
     multiply in float32, such as the fused decoding kernels, have phase errors of about position * 6e-8.
@@ -43,7 +46,11 @@ def rotary(
     pairs = (dim + 1) // 2
     expected = f"1 to the head width {width} (an odd dim takes dim + 1)"
     expect(dim > 0 and 2 * pairs <= width, "dim", dim, expected)
-    angles = _angles(positions, base ** (-np.arange(0, dim, 2) / dim))
+    turning = base ** (-np.arange(0, dim, 2) / dim) if frequencies is None else np.asarray(frequencies)
+    expect(
+        turning.shape == (pairs,), "frequencies", frequencies, f"None or {pairs} numbers, one for each pair"
+    )
+    angles = _angles(positions, turning)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     cos, sin = (y[:, :, None, :].astype(x.dtype) for y in (cos, sin))
     rotated, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]

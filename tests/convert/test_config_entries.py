@@ -43,6 +43,11 @@ FLA = {
     "attn": {"layers": [1], "num_heads": 2},
 }
 MAMBA2 = {"model_type": "mamba2", "hidden_size": 8, "num_hidden_layers": 2, "head_dim": 4}
+LLAMA = {
+    **{"model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2},
+    **{"num_hidden_layers": 2, "vocab_size": 11},
+}
+QWEN = LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 ZOOLOGY = {
     **{"d_model": 8, "n_layers": 2, "vocab_size": 11, "max_position_embeddings": 0},
     "sequence_mixer": {"name": "zoology.mixers.h3.h3.H3", "kwargs": {"l_max": 16, "kernel_args": {}}},
@@ -79,6 +84,10 @@ LEVELS = {
     ),
     "fla attention": Level(FLA | {"model_type": "gla"}, ("attn",), "fla.layers.attn.Attention"),
     "mamba2": Level(MAMBA2, (), "fla.models.Mamba2Config"),
+    "llama": Level(LLAMA, (), "transformers.LlamaConfig"),
+    "mistral": Level(LLAMA | {"model_type": "mistral"}, (), "transformers.MistralConfig"),
+    "qwen2": Level(QWEN | {"model_type": "qwen2"}, (), "transformers.Qwen2Config"),
+    "qwen3": Level(QWEN | {"model_type": "qwen3"}, (), "transformers.Qwen3Config"),
     "zoology": Level(ZOOLOGY, (), "zoology.config.ModelConfig"),
     "zoology mixer": Level(ZOOLOGY, ("sequence_mixer", "kwargs"), "zoology.mixers.h3.h3.H3"),
     "zoology kernel": Level(
@@ -87,10 +96,14 @@ LEVELS = {
     "zoology MLP": Level(ZOOLOGY, ("state_mixer", "kwargs"), "zoology.mixers.mlp.MLP"),
 }
 
-CORE = ["based linear", "based MHA", "mamba layer", "fla attention", "zoology kernel"]
+CORE = ["based linear", "based MHA", "mamba layer", "qwen3", "fla attention", "zoology kernel"]
 
 WITHOUT_TABLE = {
     "attention of fla, listed": (FLA | {"model_type": "gla", "attn": [FLA["attn"]]}, ("attn", 0)),
+    "scaling of rotary positions": (
+        LLAMA | {"rope_parameters": {"rope_type": "default"}},
+        ("rope_parameters",),
+    ),
     "unused layer": (GPT | HYBRID | {"alt_mixer_2_layers": None}, ("alt_mixer_2",)),
     "unused attention": (MAMBA | {"attn_layer_idx": []}, ("attn_cfg",)),
     "module of zoology": (ZOOLOGY, ("sequence_mixer",)),

@@ -211,8 +211,8 @@ class TestRefusals:
             ({"config.json": b"{}", WEIGHTS: b"?"}, "expected those of a based or attn model"),
             ({"config.json": b'{"format": "based_jax", "version": 9}', WEIGHTS: b"?"}, "version = 9"),
             (
-                {"config.json": b'{"model_type": "llama", "hidden_size": 8}', WEIGHTS: b"?"},
-                "model_type = 'llama': expected a supported model",
+                {"config.json": b'{"model_type": "gemma", "hidden_size": 8}', WEIGHTS: b"?"},
+                "model_type = 'gemma': expected a supported model",
             ),
             (
                 {"config.json": b'{"n_embd": 8, "n_layer": 1, "no_such_entry": 1}', WEIGHTS: b"?"},

@@ -67,7 +67,10 @@ CASES = {
     "short_conv": {"bias": True},
     "sigmoid_lookups": {"qkv_bias": False},
     "sliding_window": {"num_heads": 2, "left": 5},
-    "sliding_window-wide": {"num_heads": 2, "num_kv_heads": 1, "head_dim": 8, "scale": 1.0, "left": 4},
+    "sliding_window-wide": {
+        **{"num_heads": 2, "num_kv_heads": 1, "head_dim": 8, "scale": 1.0, "left": 4},
+        **{"qk_norm": True, "rotary_frequencies": (1.0, 0.5, 0.1, 0.02)},
+    },
     "sliding_window-self": {"num_heads": 1, "left": 0, "rotary_interleaved": True},
     "sma": {"num_heads": 2, "qkv_bias": False},
 }

@@ -25,6 +25,7 @@ def init(name, options, **context):
 
 def test_bad_options_are_named(unchecked):
     for name, options, message in [
+        ("attention", {"rotary_frequencies": (1.0,)}, r"frequencies = \(1.0,\): expected None or 4 numbers"),
         ("conv_basis", {"starts": (1, 2)}, r"starts = \(1, 2\): expected integers ascending from 0"),
         ("conv_basis", {"left": -1}, "left = -1"),
         ("conv_basis", {"gradient": "exact"}, "gradient = 'exact': expected one of"),

@@ -65,10 +65,10 @@ class Shift:
         return map_arrays(lambda x: self._moved(x, -self.before), rows)
 
     def _moved(self, x: Array, by: Array) -> Array:
-        if x.shape[:2] not in ((1, self.length), (len(by), self.length)):
+        if x.shape[:2] not in ((1, self.length), (by.shape[0], self.length)):
             return x  # the checks of the call refuse it
         index = (jnp.arange(self.length, dtype=jnp.int32) + by) % self.length
-        x = jnp.broadcast_to(jnp.asarray(x), (len(by), *x.shape[1:]))
+        x = jnp.broadcast_to(jnp.asarray(x), (by.shape[0], *x.shape[1:]))
         return jnp.take_along_axis(x, lift(index, x), axis=1)
 
 

@@ -1,0 +1,155 @@
+"""Llama, Mistral, Qwen2 and Qwen3: logits and greedy text of `transformers`, refusals."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import based_jax as bj
+from based_jax.convert import __main__ as convert
+from based_jax.convert import load_pretrained
+from based_jax.convert.authors_config import model_config
+from based_jax.convert.config_for_authors import config_for_authors
+from based_jax.convert.rotary_scaling import rotary_options
+from based_jax.convert.state_dict import write_safetensors
+from tests.arrays import array
+from tests.commands import run_here
+from tests.convert.transformers_models.make import CASES, FIXTURES, HERE, NEW, PADDED, TOKENS, write
+from tests.marks import release_but
+from tests.tolerances import FLOAT32, assert_close
+
+
+def assert_equals_theirs(directory):
+    """float32 logits of both within FLOAT32, and equal greedy text, also of rows padded on the left."""
+    model, params = load_pretrained(directory)
+    theirs = load_file(directory / "expected.safetensors")
+    logits, _ = jax.jit(model.apply)(params, array(TOKENS, np.int32))
+    assert_close(logits, theirs["logits"], FLOAT32)
+    plain = bj.generate(model, params, TOKENS, NEW)
+    padded = bj.generate(model, params, TOKENS * PADDED, NEW, attention_mask=PADDED)
+    np.testing.assert_array_equal(plain, theirs["greedy"])
+    np.testing.assert_array_equal(padded, theirs["greedy_padded"])
+
+
+@pytest.mark.parametrize("case", release_but(["mistral", "qwen3"], FIXTURES))
+def test_models_of_transformers(case):
+    assert_equals_theirs(HERE / case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_models_made_now(case, tmp_path):
+    """Also of the installed version of `transformers`, and as shards."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    write(tmp_path, case, max_shard_size="10KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    assert_equals_theirs(tmp_path)
+
+
+BASE = {
+    **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 40},
+    "num_attention_heads": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("qwen2_moe", {}, "model_type = 'qwen2_moe': expected a supported model: .*qwen3, in their"),
+        ("llama", {"quantization_config": {"bits": 4}}, "quantization_config = .*: expected None"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu': expected 'silu'"),
+        ("llama", {"sliding_window": 4}, "entry of config.json = 'sliding_window'"),
+        ("llama", {"intermediate_size": None}, "an entry 'intermediate_size'"),
+        ("qwen2", {"use_mrope": True}, "use_mrope = True"),
+        ("qwen2", {"rope_scaling": {"type": "mrope"}}, r"rope_scaling\.rope_type = 'mrope': expected one of"),
+        ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type = 'dynamic'"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "entry of rope_parameters = 'partial"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 0.5}}, r"rope_scaling\.factor = 0.5"),
+        ("qwen3", {"layer_types": ["full_attention"]}, "layer_types = .*for each of 2 layers"),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .* without use_sliding_window"),
+    ],
+)
+def test_what_is_refused(kind, changes, message):
+    with pytest.raises(ValueError, match=message):
+        model_config({**BASE, "model_type": kind, **changes}, {})
+
+
+def test_entries_of_older_versions():
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling |= {"original_max_position_embeddings": 64}
+    old = {"rope_theta": 5e5, "rope_scaling": scaling, "torch_dtype": "bfloat16"}
+    new = {"rope_theta": None, "rope_parameters": {**scaling, "rope_theta": 5e5}, "dtype": "bfloat16"}
+    found = [model_config({**BASE, "model_type": "llama", **entries}, {}) for entries in (old, new)]
+    assert found[0] == found[1] != model_config({**BASE, "model_type": "llama"}, {})
+
+
+def test_published_frequencies():
+    """Llama 3.1: 8 times fewer turns for the slowest pairs, as many for the fastest; Qwen2.5's YaRN by 4."""
+    llama = {
+        "rope_type": "llama3",
+        "rope_theta": 5e5,
+        "factor": 8.0,
+        "original_max_position_embeddings": 8192,
+    }
+    yarn = {"type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768}
+    for given, base in [(llama, 5e5), (yarn, 1e6)]:
+        found = np.array(rotary_options({"rope_parameters": given}, 128)["rotary_frequencies"])
+        ratio = base ** (-np.arange(0, 128, 2) / 128) / found
+        assert (np.diff(ratio) >= -1e-9).all()
+        np.testing.assert_allclose(ratio[[0, -1]], [1, given["factor"]])
+        assert 2 < np.sum((ratio > 1.001) & (ratio < 0.999 * given["factor"])) < 32
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        ("model.layers.1.self_attn.q_norm.weight", "1 missing: model.layers.1.self_attn.q_norm.weight"),
+        ("model.embed_tokens.weight", "1 missing: model.embed_tokens.weight"),
+        (None, "1 unexpected: model.layers.0.self_attn.q_proj.bias"),
+    ],
+)
+def test_tensors_that_do_not_fit(tmp_path, lost, message):
+    shutil.copyfile(HERE / "qwen3" / "config.json", tmp_path / "config.json")
+    tensors = load_file(HERE / "qwen3" / "model.safetensors")
+    extra = {} if lost else {"model.layers.0.self_attn.q_proj.bias": np.zeros(32, np.float32)}
+    kept = {name: tensor for name, tensor in tensors.items() if name != lost}
+    write_safetensors(tmp_path / "model.safetensors", kept | extra)
+    with pytest.raises(ValueError, match=message):
+        load_pretrained(tmp_path)
+
+
+def test_convert(tmp_path, capsys):
+    """To our form, with the tokenizer and the chat template; the authors' code has no such norms."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    shutil.copytree(HERE / "qwen3", source)
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        (source / name).write_text("{}")
+    ended = run_here(convert.PROG, convert.main, [source, target], capsys)
+    assert "qwen3: 2 layers AA" in ended.out
+    assert json.loads((target / "config.json").read_text())["format"] == "based_jax"
+    assert {"tokenizer.json", "chat_template.jinja"} <= {file.name for file in target.iterdir()}
+    (model, params), (again, restored) = load_pretrained(source), load_pretrained(target)
+    assert model == again
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, restored))
+    with pytest.raises(ValueError, match=r"qk_norm of layer 0 \(attention\) = True: expected False"):
+        config_for_authors(model.config.replace(mlp_hidden=256))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kind", "sizes", "changes"),
+    [
+        (1_235_814_400, "llama", (2048, 8192, 16, 128256, 32, 8, 64), {"tie_word_embeddings": True}),
+        (7_241_732_096, "mistral", (4096, 14336, 32, 32000, 32, 8, 128), {}),
+        (494_032_768, "qwen2", (896, 4864, 24, 151936, 14, 2, None), {"tie_word_embeddings": True}),
+        (596_049_920, "qwen3", (1024, 3072, 28, 151936, 16, 8, 128), {"tie_word_embeddings": True}),
+    ],
+)
+def test_published_sizes(parameters, kind, sizes, changes):
+    """Parameters of Llama 3.2 1B, Mistral 7B, Qwen2.5 0.5B and Qwen3 0.6B, as the hub counts them."""
+    names = (*BASE, "num_key_value_heads", "head_dim")
+    config = {"model_type": kind, **dict(zip(names, sizes, strict=True)), **changes}
+    assert bj.param_count(model_config(config, {})) == parameters

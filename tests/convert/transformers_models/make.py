@@ -1,0 +1,79 @@
+"""Write the models of this folder with `transformers`, and what they compute: needs torch and transformers.
+
+    python -m tests.convert.transformers_models.make
+
+A folder per case has config.json and model.safetensors of `save_pretrained`, with random weights, and
+expected.safetensors: float32 logits of TOKENS, and greedy text after them and after the same rows with
+padding on the left. `tests/convert/test_transformers.py` compares ours; its slow test writes every case anew.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+TOKENS = np.random.default_rng(1).integers(0, 40, (2, 24))
+PADDED = np.arange(24) >= np.array([[0], [5]])
+"""Which of the tokens are real, for the padded rows."""
+NEW = 12
+
+BASE: dict[str, Any] = {
+    **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 40},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256},
+    **{"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0},
+}
+LLAMA3 = {
+    **{"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0},
+    **{"high_freq_factor": 4.0, "original_max_position_embeddings": 16},
+}
+YARN = {
+    **{"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "beta_fast": 4.0},
+    "original_max_position_embeddings": 64,
+}
+WINDOWS = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+CASES: dict[str, dict[str, Any]] = {
+    "llama": {"head_dim": 8, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
+    "mistral": {"sliding_window": 6, "rms_norm_eps": 1e-3},
+    "qwen2": {"rope_parameters": YARN, "num_attention_heads": 2, "tie_word_embeddings": True, **WINDOWS},
+    "qwen3": {"head_dim": 8, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    "llama biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
+    "llama yarn": {"rope_parameters": {**YARN, "attention_factor": 1.3, "truncate": False}, "head_dim": 8},
+    "mistral full": {"sliding_window": None, "head_dim": 6, "num_key_value_heads": 1},
+    "qwen2 full": {"num_key_value_heads": 4},
+    "qwen3 windows": {**WINDOWS, "attention_bias": True, "tie_word_embeddings": True, "head_dim": 6},
+    "qwen3 types": {**WINDOWS, "layer_types": ["sliding_attention", "full_attention"], "head_dim": 4},
+}
+FIXTURES = [name for name in CASES if " " not in name]
+
+
+def write(directory: Path, case: str, **options: Any) -> None:
+    """Write one case; `options` are those of `save_pretrained`."""
+    import torch
+    from safetensors.numpy import save_file
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kind = case.partition(" ")[0]
+    config = AutoConfig.for_model(kind, **BASE | CASES[case])
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    draw = torch.Generator().manual_seed(sum(map(ord, case)))
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            noise = torch.randn(tensor.shape, generator=draw)
+            tensor.copy_(1 + 0.2 * noise if "norm" in name else 0.3 * noise)
+        ids, mask = torch.tensor(TOKENS), torch.tensor(PADDED)
+        settings = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        padded = model.generate(ids * mask, attention_mask=mask.long(), **settings)
+        logits = model(ids).logits
+    model.save_pretrained(directory, **options)
+    found = {"logits": logits, "greedy": made[:, 24:].int(), "greedy_padded": padded[:, 24:].int()}
+    save_file({name: x.numpy() for name, x in found.items()}, directory / "expected.safetensors")
+
+
+if __name__ == "__main__":
+    for case in FIXTURES:
+        write(HERE / case, case)
+        (HERE / case / "generation_config.json").unlink(missing_ok=True)
+        print(json.dumps({case: sum(file.stat().st_size for file in (HERE / case).iterdir())}))

@@ -1,0 +1,171 @@
+"""`check_layer` accepts right layers, and names and shrinks the faults of others."""
+
+import dataclasses
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from based_jax import mixers
+from based_jax.testing.layers import FEATURES, LAWS, Layer, check, check_layer, of_mixer
+from based_jax.testing.pytest_laws import load
+from tests.testing import toys
+
+ALL = [law for law in LAWS if law != "drift"]
+
+
+@pytest.mark.parametrize("make", toys.RIGHT)
+def test_right_layers_pass(make):
+    report = check_layer(make())
+    report.raise_if_broken()
+    assert report.of("holds") == [law for law in ALL if "gradient" not in law or make is toys.recurrence]
+
+
+@pytest.mark.parametrize("fault", toys.FAULTS)
+def test_faults_are_named_and_shrunk(fault):
+    layer, expected = toys.FAULTS[fault]
+    report = check_layer(layer)
+    broken = {outcome.law: outcome for outcome in report.outcomes if outcome.status == "broken"}
+    assert {law: sum(outcome.sizes) for law, outcome in broken.items()} == expected
+    assert all(outcome.error > 100 * layer.tolerance for outcome in broken.values())
+    with pytest.raises(AssertionError, match=f"^layer breaks {', '.join(expected)}\n"):
+        report.raise_if_broken()
+
+
+def test_a_report_has_a_line_for_each_law():
+    report = check_layer(toys.convolution(keeps_documents=True), ["batch", "packing", "gradient packing"])
+    head, holds, broken, unchecked = str(report).splitlines()
+    assert head == "layer breaks packing"
+    assert holds == "batch             holds        largest error 0.0e+00 of 20 inputs"
+    assert broken.startswith("packing           broken       1 + 1 tokens (documents): ")
+    assert broken.endswith(" of the largest value in the outputs, row 1, token 1")
+    assert unchecked.split(maxsplit=4)[2:] == ["not", "checked", "the layer does not support gradient"]
+
+
+def test_what_a_layer_does_not_support_is_not_checked():
+    """Neither passed nor called: this layer takes nothing but x."""
+    layer = Layer(lambda x: (x[:, ::-1], None), 2, causal=False)
+    report = check_layer(layer)
+    assert report.of("holds") == ["batch"]
+    assert set(report.of("not checked")) == {*ALL} - {"batch"}
+    one_step = dataclasses.replace(toys.recurrence(drops_state=True), supports=("step", "mask_left"))
+    assert check_layer(one_step).of("broken") == []
+    left = dataclasses.replace(toys.recurrence(decays_over_padding=True), supports=("step", "mask_left"))
+    assert check_layer(left).of("broken") == []
+
+
+def test_a_call_that_raises_or_returns_nan_breaks_the_law():
+    def in_eights(x):
+        if x.shape[1] % 8:
+            raise RuntimeError("whole chunks only")
+        return x, None
+
+    outcome = check_layer(Layer(in_eights, 2), ["batch"]).outcomes[0]
+    assert outcome.error == math.inf
+    assert outcome.detail == "1 tokens (each row): a call raised RuntimeError: whole chunks only"
+    report = check_layer(Layer(lambda x: (x[:, :1], None), 2), ["batch"])
+    assert "ValueError: shape of y = (" in str(report)
+    report = check_layer(Layer(lambda x: (np.where(len(x) == 2, np.nan, x), None), 2), ["batch"])
+    assert report.of("broken") == ["batch"]
+
+
+@pytest.mark.parametrize("chunk", [16, 33])
+def test_faults_of_long_rows_are_found(chunk):
+    """The smallest input has a token more than a chunk."""
+
+    def forward(x):
+        later = np.arange(x.shape[1])[:, None] >= chunk
+        return x + later * np.roll(x, -1, axis=1), None
+
+    outcome = check_layer(Layer(forward, 2), ["causality"]).outcomes[0]
+    assert sum(outcome.sizes) == chunk + 2
+
+
+def test_drift(monkeypatch):
+    """A state that calls pass on in half precision."""
+    monkeypatch.setattr(check, "DRIFT", (32,) * 4)
+    layer = toys.recurrence()
+
+    def forward(x, *, state=None, **context):
+        y, state = layer.forward(x, state=state, **context)
+        return y, state.astype(np.float16).astype(np.float32)
+
+    report = check_layer(dataclasses.replace(layer, forward=forward, drift_tolerance=1e-5), ["drift"])
+    assert 1e-5 < report.outcomes[0].error < 1e-3
+    assert report.outcomes[0].sizes == (1, 1)
+    assert check_layer(layer, ["drift"]).of("holds") == ["drift"]
+
+
+def test_bad_arguments_are_named():
+    for call, message in [
+        (lambda: check_layer(toys.window(), ["no_such"]), r"laws = \['no_such'\]: expected names from split"),
+        (lambda: check_layer(toys.window(), seed=-1), "seed = -1"),
+        (lambda: check_layer(toys.window(), examples=0), "examples = 0"),
+        (lambda: Layer(np.tanh, 0), "width = 0"),
+        (lambda: Layer(np.tanh, 1, ["masks"]), r"supports = \['masks'\]: expected names from state"),
+        (lambda: Layer(np.tanh, 1, ["step"]), "init_state = None: expected a function"),
+        (lambda: Layer(np.tanh, 1, ["gradient"]), "gradient = None: expected a function"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+@pytest.mark.release
+def test_neither_jax_nor_flax_is_needed():
+    code = "import sys; from importlib import metadata\n"
+    code += "sys.modules |= {'jax': None, 'jaxlib': None, 'flax': None}\n"
+    code += "def version(name): raise metadata.PackageNotFoundError\n"
+    code += "metadata.version = version\n"
+    code += "from based_jax.testing import check_layer, Layer, layers\n"
+    code += "check_layer(Layer(lambda x: (x, None), 1)).raise_if_broken()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class Outcomes:
+    """A pytest plugin that keeps the outcome and the text of each test."""
+
+    def __init__(self):
+        self.of = {}
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call":
+            self.of[report.nodeid.partition("[")[2][:-1]] = (report.outcome, report.longreprtext)
+
+
+def run_plugin(tmp_path, name):
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = .\n")
+    (tmp_path / "test_other.py").write_text("def test_other():\n    assert False\n")
+    outcomes = Outcomes()
+    plugin = ["-p", "based_jax.testing.pytest_laws", "--recurrent-laws", name]
+    arguments = ["-q", "-p", "no:cacheprovider", "-c", str(tmp_path / "pytest.ini"), *plugin]
+    return pytest.main(arguments, plugins=[outcomes]), outcomes.of
+
+
+def test_plugin(tmp_path):
+    status, outcomes = run_plugin(tmp_path, "tests.testing.toys:sees_the_next_token")
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert list(outcomes) == ALL
+    assert outcomes["batch"][0] == "passed"
+    assert outcomes["split"][0] == "skipped"
+    assert outcomes["causality"][0] == "failed"
+    assert outcomes["causality"][1].startswith("layer breaks causality\n")
+    assert run_plugin(tmp_path, "tests.testing.toys:recurrence")[0] == pytest.ExitCode.OK
+
+
+def test_plugin_names_what_is_no_layer(tmp_path):
+    for name in ("tests.testing.toys", "no_such_module:x", "tests.testing.toys:WIDTH"):
+        with pytest.raises(pytest.UsageError, match=f"--recurrent-laws = '{name}': expected"):
+            load(name, str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["linear_attention", "sliding_window", "gated_conv", "gated_delta_net", "mamba2", "rwkv7"]
+)
+def test_our_mixers_pass(name):
+    report = check_layer(of_mixer(mixers.make(name, d_model=12), longest=9), examples=3)
+    report.raise_if_broken()
+    assert report.of("holds") == ALL
+    assert {*FEATURES} == {*of_mixer(mixers.make(name, d_model=12)).supports}
