@@ -129,4 +129,4 @@ def _message(report: str) -> str:
     text = re.split(r" (?:Argument helptext|For full helptext)\b", " ".join(text.split()))[0]
     text = re.sub(r"(Perhaps you meant: \S+).*", r"\1", text)
     is_pair = re.match(r"Unrecognized options: \w+=", text) is not None
-    return text + "; separate name=value pairs by commas without spaces" * is_pair
+    return text + "; separate options of a mixer by colons, other pairs by commas, without spaces" * is_pair

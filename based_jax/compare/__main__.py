@@ -53,7 +53,7 @@ class Options:
     """Train mixers on recall, and draw what they recall against the size of their state."""
 
     mixers: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MIXER ...")]
-    """names such as based, or my_package.mixer:MyMixer; options as in based:feature_dim=8,num_heads=2"""
+    """names such as based, or my_package.mixer:MyMixer; options as in based:feature_dim=8:num_heads=2"""
     out: Path = Path("runs/compare")
     """directory of the comparison"""
     task: str = "mqar"

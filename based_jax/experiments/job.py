@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from based_jax.training.named_options import split_mixers
 from based_jax.validate import expect_choice
 
 J = TypeVar("J", bound="Job")
@@ -22,7 +23,7 @@ class Job:
 
     family: str  # the figure's line that the point belongs to, "Based"
     setting: str  # what distinguishes it within its family, "d 64, d' 16"
-    model: str  # `--mixer` of the trainer, or `--layers` if it has commas
+    model: str  # `--mixer` of the trainer, or `--layers` if these are several
     flags: Mapping[str, Any]  # further flags of the trainer by their names, such as {"d_model": 64}
     facts: Mapping[str, Any] = field(default_factory=dict)  # for the figure only, such as {"window": 8}
     trainer: ClassVar[Sequence[str]] = TRAINER
@@ -30,7 +31,7 @@ class Job:
     @property
     def arguments(self) -> list[str]:
         """Flags of the trainer, without the run directory."""
-        words = ["--layers" if "," in self.model else "--mixer", self.model]
+        words = ["--layers" if len(split_mixers("layers", self.model)) > 1 else "--mixer", self.model]
         for name, value in self.flags.items():
             flag = name.replace("_", "-")
             if isinstance(value, bool):

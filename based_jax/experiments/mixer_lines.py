@@ -11,14 +11,14 @@ from based_jax.experiments.job import J, Job
 from based_jax.mixers.registry import class_of, expect_options
 from based_jax.models.backbones import ALIASES
 from based_jax.testing import check_mixer
-from based_jax.training.named_options import parse_mixer, with_colons
+from based_jax.training.named_options import parse_mixer, split_mixers
 
 
 def families_of(jobs: Iterable[Job]) -> dict[str, str]:
     """Return mixer -> the first family whose last layer it is."""
     families: dict[str, str] = {}
     for job in jobs:
-        families.setdefault(job.model.split(",")[-1].partition(":")[0], job.family)
+        families.setdefault(split_mixers("layers", job.model)[-1].partition(":")[0], job.family)
     return families
 
 
@@ -43,9 +43,9 @@ def mixer_jobs(
         expect_options(ALIASES.get(mixer, mixer), options)
         family, more = families.get(mixer, mixer), [f"{name} {value}" for name, value in options.items()]
         for job in grid:
-            layers = job.model.split(",")
+            layers = split_mixers("layers", job.model)
             if like in layers:
-                model = ",".join(with_colons(text) if layer == like else layer for layer in layers)
+                model = ",".join(text.strip() if layer == like else layer for layer in layers)
                 setting = ", ".join([job.setting, *more])
                 added = replace(job, family=family, setting=setting, model=model)
                 found[added.name] = added
@@ -60,7 +60,7 @@ def expect_contract(jobs: Iterable[Job]) -> None:
     """
     widths: dict[str, int] = {}
     for job in jobs:
-        for layer in job.model.split(","):
+        for layer in split_mixers("layers", job.model):
             widths.setdefault(layer, job.flags.get("d_model", 64))
     for layer, width in widths.items():
         _expect_laws(layer, width)

@@ -2,9 +2,12 @@
 
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import jax
+from flax.traverse_util import flatten_dict
 from rich.console import Console
 
 from based_jax.data import Corpus
@@ -12,11 +15,14 @@ from based_jax.data.documents import describe_counts, describe_not_read, describ
 from based_jax.data.packed import TokenStream
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
-from based_jax.models import ModelConfig
+from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_count
 from based_jax.training.initial_weights import Taken
 from based_jax.training.lm_config import DEFAULT_PRESET, LMConfig
+from based_jax.training.low_rank import CHANGES, LowRank
+from based_jax.training.parameter_names import kind_of
 from based_jax.training.run.progress import short
+from based_jax.training.step import Programs
 
 _LABEL = 12  # width of the column of labels
 
@@ -78,6 +84,25 @@ def describe_run(
     return rows
 
 
+def describe_trained(model: LanguageModel | LowRank, programs: Programs) -> dict[str, str]:
+    """Describe what is trained and what is frozen, by kind, with numbers of parameters."""
+    params = programs.abstract_state.params
+    trained, frozen, maps = Counter[str](), Counter[str](), ""
+    if isinstance(model, LowRank):
+        names = ", ".join(sorted({path.split("/")[-2] for path in params[CHANGES]}))
+        trained["low-rank factors"] = sum(leaf.size for leaf in jax.tree.leaves(params[CHANGES]))
+        maps = f"; rank {model.rank} of {names}"
+    leaves: Any = flatten_dict(params["params"])
+    for path, leaf in leaves.items():
+        is_fixed = path == ("embedding",) and model.config.freeze_embedding
+        is_fixed |= isinstance(model, LowRank) and kind_of(path) not in model.also
+        (frozen if is_fixed else trained)[kind_of(path)] += leaf.size
+    total = short(sum(leaf.size for leaf in leaves.values()))
+    share = f"{short(trained.total())} of {total}" if frozen else f"all {total}"
+    rows = {"trains": f"{share} parameters: {_sizes(trained)}{maps}"}
+    return {**rows, "frozen": _sizes(frozen)} if frozen else rows
+
+
 def describe_end(config: LMConfig, metrics: Mapping[str, float]) -> dict[str, str]:
     """Describe the last evaluation, if any, where the model is saved, and the commands that use it."""
     directory = shlex.quote(str(config.workdir))
@@ -101,6 +126,10 @@ def show(rows: Mapping[str, str], console: Console) -> None:
         for index, line in enumerate([text] if text.startswith("based-jax ") else lines):
             shown = f"{'' if index else label:<{_LABEL}}{line}"
             console.print(shown, highlight=False, markup=False, soft_wrap=True)
+
+
+def _sizes(sizes: Counter[str]) -> str:
+    return ", ".join(f"{kind} {short(size)}" for kind, size in sizes.most_common())
 
 
 def _count(number: int, noun: str) -> str:

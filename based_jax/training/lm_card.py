@@ -38,7 +38,7 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
         "optimizer": f"{_OPTIMIZERS[optimizer.optimizer]}, {optimizer.schedule} schedule, "
         f"weight decay {optimizer.weight_decay:g}",
         "peak learning rate": optimizer.learning_rate,
-        "low-rank changes": config.lora and f"rank {config.lora}",
+        "low-rank changes": config.lora and ", ".join([f"rank {config.lora}", *config.also_trained]),
         "dtype": model.dtype,
         "seed": str(config.seed),
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",

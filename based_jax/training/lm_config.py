@@ -14,7 +14,7 @@ from based_jax.models.config import REMAT
 from based_jax.models.scan import find_repeats
 from based_jax.training.bad_loss import BadLossConfig
 from based_jax.training.devices.hosts import HostsConfig
-from based_jax.training.named_options import parse_options, split_options
+from based_jax.training.named_options import OPTIONS, parse_options
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.recipes import find_file
 from based_jax.training.run.trackers import TrackConfig
@@ -39,10 +39,14 @@ class LMConfig:
     """start from the weights of this run, pretrained directory or hub id, with a fresh optimizer"""
     lora: int | None = None
     """with --init-from: train only low-rank updates (LoRA) of this rank to the blocks' weight matrices"""
+    train_embeddings: bool = False
+    """with --lora: also train the embedding and the head"""
+    train_norms: bool = False
+    """with --lora: also train the norms"""
     mixer: str | None = None
     """mixer to use instead of the preset's: mamba, hyena, ... (based_jax.mixers.names())"""
     mixer_options: str | None = None
-    """options of --mixer (based_jax.mixers.options(NAME)), e.g. d_state=32,expand=1"""
+    """options of --mixer (based_jax.mixers.options(NAME)), e.g. d_state=32:expand=1"""
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
@@ -116,6 +120,9 @@ class LMConfig:
         expect_range("seed", self.seed, 0, UINT32_MAX)
         has_weights = self.lora is None or self.init_from is not None
         expect(has_weights, "lora", self.lora, "--init-from to be given as well")
+        for kind in self.also_trained:
+            expected = "--lora to be given as well; without it everything is trained"
+            expect(self.lora is not None, f"train_{kind}", True, expected)
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         expect_choice("remat", self.remat, REMAT)
         peak = self.peak_tflops
@@ -129,11 +136,16 @@ class LMConfig:
             expect_options(self.mixer, self.options_of_mixer)
 
     @property
+    def also_trained(self) -> tuple[str, ...]:
+        """Return the kinds of parameters that `lora` trains besides its factors."""
+        return tuple(kind for kind in ("embeddings", "norms") if getattr(self, f"train_{kind}"))
+
+    @property
     def options_of_mixer(self) -> dict[str, Any]:
         """Parse `mixer_options` into values by name."""
         text = self.mixer_options
-        pairs = [] if text is None else split_options(text)
-        return parse_options("mixer_options", text or "", pairs, "name=value[,name=value]")
+        pairs = [] if text is None else text.split(":")
+        return parse_options("mixer_options", text or "", pairs, OPTIONS)
 
 
 _HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
@@ -144,8 +156,8 @@ GROUPS = {
         *_HELD_OUT,
     ),
     "model": (
-        *("preset", "init_from", "lora", "mixer", "mixer_options", "mixer_layers", "dtype", "remat"),
-        "scan_layers",
+        *("preset", "init_from", "lora", "train_embeddings", "train_norms"),
+        *("mixer", "mixer_options", "mixer_layers", "dtype", "remat", "scan_layers"),
     ),
     "optimisation": ("steps", "accumulate", "seed", "optimizer"),
     "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses", "tracking"),

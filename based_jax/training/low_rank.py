@@ -2,8 +2,8 @@
 
     W = W_0 + (2 / r) A B       A: (in, r), B: (r, out), B = 0 at the start
 
-`LowRank` takes the place of the model in a training step. The optimizer sees only A and B, and the merged
-model has the same architecture as the original.
+`LowRank` takes the place of the model in a training step. The optimizer sees only A and B, and the parameters
+that are trained as well. The merged model has the same architecture as the original.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 
 from based_jax.models import LanguageModel, ModelConfig
+from based_jax.training.parameter_names import kind_of, names_of
 from based_jax.typing import Array, Params
 from based_jax.validate import expect
 
@@ -39,6 +40,8 @@ class LowRank:
 
     model: LanguageModel
     rank: int
+    also: tuple[str, ...] = ()
+    """kinds of parameters that are trained as well: "embeddings", "norms" (see `kind_of`)"""
 
     @property
     def config(self) -> ModelConfig:
@@ -66,8 +69,12 @@ class LowRank:
         return {**variables, CHANGES: changes}
 
     def merged(self, params: Params) -> Params:
-        """Return the model's variables with the updates added; only the updates have gradients."""
-        kept: dict[str, Any] = dict(flatten_dict(lax.stop_gradient(params["params"]), sep="/"))
+        """Return the model's variables with the updates added; what is not trained has no gradients."""
+        leaves: dict[tuple[str, ...], Any] = dict(flatten_dict(params["params"]))
+        kept: dict[str, Any] = {
+            "/".join(path): leaf if kind_of(path) in self.also else lax.stop_gradient(leaf)
+            for path, leaf in leaves.items()
+        }
         for path, change in params[CHANGES].items():
             kept[path] = kept[path] + SCALE * (change["a"] @ change["b"]).reshape(kept[path].shape)
         return {"params": unflatten_dict(kept, sep="/")}
@@ -81,8 +88,15 @@ class LowRank:
         return self.model.output_embedding(self.merged(params))
 
     def train_only(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-        """Restrict `optimizer` to the updates; the frozen weights have no gradients and no moments."""
-        return optax.masked(optimizer, {"params": False, CHANGES: True})
+        """Restrict `optimizer` to what is trained; the frozen weights have no gradients and no moments."""
+
+        def mask(params: Params) -> Any:
+            is_trained = jax.tree_util.tree_map_with_path(
+                lambda path, _: kind_of(names_of(path)) in self.also, params["params"]
+            )
+            return {"params": is_trained if self.also else False, CHANGES: True}
+
+        return optax.masked(optimizer, mask)
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -1,4 +1,7 @@
-"""Parse options on a command line, of mixers and tasks: `name=value`, where a value is JSON or plain text."""
+"""Parse options of mixers and tasks on a command line, `option=value:option=value`.
+
+A value is JSON or plain text. Commas separate mixers, and the items of a list.
+"""
 
 import json
 import re
@@ -9,12 +12,24 @@ from based_jax import mixers
 from based_jax.models.backbones import ALIASES
 from based_jax.validate import expect, nearest
 
-_COMMA = re.compile(r",(?![^\[]*\])")  # commas outside lists
+_COMMA = re.compile(r"[,:\s]*,[,:\s]*(?=\w+\s*=)")  # commas before an option
+
+OPTIONS = "option=value:option=value"
+"""Syntax of options, for error messages."""
+
+_NAMED = f"NAME or NAME:{OPTIONS}"
 
 
-def split_options(text: str) -> list[str]:
-    """Split `a=1,b=[2,3]` into its pairs."""
-    return _COMMA.split(text)
+def split_mixers(argument: str, text: str) -> list[str]:
+    """Split `a:x=1,b:y=[2,3]` into its mixers. ValueError: commas between options."""
+    found: list[str] = []
+    _expect_colons(argument, text)
+    for part in text.split(","):
+        if found and found[-1].count("[") > found[-1].count("]"):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
 
 
 def parse_options(argument: str, given: str, pairs: Iterable[str], expected: str) -> dict[str, Any]:
@@ -26,8 +41,9 @@ def parse_options(argument: str, given: str, pairs: Iterable[str], expected: str
         expected: the flag's syntax, for the error message.
 
     Raises:
-        ValueError: a pair without a name or a value, or a repeated name.
+        ValueError: a pair without a name or a value, a repeated name, or commas between options.
     """
+    _expect_colons(argument, given)
     options: dict[str, Any] = {}
     for pair in pairs:
         name, _, value = (part.strip() for part in pair.partition("="))
@@ -40,18 +56,18 @@ def parse_options(argument: str, given: str, pairs: Iterable[str], expected: str
 
 
 def parse_named(argument: str, text: str) -> tuple[str, dict[str, Any]]:
-    """Parse `NAME:option=value:option=value` into the name and its options; commas separate options, too.
+    """Parse `NAME:option=value:option=value` into the name and its options.
 
     Raises:
         ValueError: text of another form; the message names `argument`, the flag.
     """
-    name, *pairs = with_colons(text).split(":")
-    return name, parse_options(argument, text, pairs, "NAME or NAME:option=value:option=value")
+    name, *pairs = text.strip().split(":")
+    return name, parse_options(argument, text, pairs, _NAMED)
 
 
-def with_colons(text: str) -> str:
-    """Return `NAME:option=value,option=value` with colons between the options, where commas mean layers."""
-    return ":".join(split_options(text.strip()))
+def _expect_colons(argument: str, text: str) -> None:
+    right = _COMMA.sub(":", text)
+    expect(right == text, argument, text, f"colons between options: {right}")
 
 
 def parse_mixer(argument: str, text: str) -> tuple[str, dict[str, Any]]:
@@ -67,12 +83,13 @@ def parse_mixer(argument: str, text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         ValueError: text of another form, an unknown name, or a module that has no such mixer.
     """
+    _expect_colons(argument, text)
     known = [*ALIASES, *mixers.names()]
-    path, *pairs = with_colons(text).split(":")
+    path, *pairs = text.strip().split(":")
     if pairs and "=" not in pairs[0] and (path not in known or pairs[0][:1].isupper()):
         path = f"{path}:{pairs.pop(0)}"
     if path not in known and {".", ":"} & set(path):
         path = mixers.import_mixer(path)
     expected = f"package.module:Class, or one of {', '.join(known)}{nearest(path, known)}"
     expect(path in (*ALIASES, *mixers.names()), argument, path, expected)
-    return path, parse_options(argument, text, pairs, "NAME or NAME:option=value:option=value")
+    return path, parse_options(argument, text, pairs, _NAMED)

@@ -101,7 +101,7 @@ def test_a_dry_run_prints_the_plan(run, folder):
 
 
 def test_a_comparison_and_its_next_line(run, folder):
-    plain, flags = "elsewhere.mixers:Plain,kernel_size=3", ["--scale", "smoke", "--out", "out"]
+    plain, flags = "elsewhere.mixers:Plain:kernel_size=3", ["--scale", "smoke", "--out", "out"]
     done = run(plain, "based", *flags, "--minutes", 3)
     assert done.status == 0
     first, out = rows(folder / "out"), folder / "out"

@@ -9,6 +9,7 @@ from typing import Any
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
@@ -194,6 +195,39 @@ def test_low_rank_changes_train_and_are_merged(finished, one_layer, tmp_path):
 
 
 @pytest.mark.release
+def test_embeddings_and_norms_train_with_low_rank_changes(finished, one_layer, tmp_path):
+    """Only these move and have moments, a resumed run goes on with them, and the exported model has them."""
+    settings = {**one_layer, "preset": None, "steps": 2, "eval_every": 0, "checkpoint_every": 0, "lora": 2}
+    settings |= {"init_from": str(finished[0]), "train_embeddings": True, "train_norms": True}
+    lm.train(lm.LMConfig(workdir=tmp_path, **settings))
+    resume = ["--workdir", str(tmp_path), "--resume", "--steps", "3"]
+    with pytest.raises(ValueError, match="train_norms = False: expected True as in the run"):
+        lm.train(parse_run(lm.LMConfig, [*resume, "--no-train-norms"], lm.PROG))
+    run = lm.train(parse_run(lm.LMConfig, resume, lm.PROG))
+    params, opt_state = run.outcome.state.params, run.outcome.state.opt_state
+    before = flatten_dict(finished[1].outcome.state.params["params"], sep="/")
+    after: dict[str, Any] = dict(flatten_dict(params["params"], sep="/"))
+    moved = {name for name, leaf in after.items() if not np.array_equal(leaf, before[name])}
+    assert moved == {"embedding", "final_norm/scale", "layers_0/norm1/scale", "layers_0/norm2/scale"}
+    trained = sum(after[name].size for name in moved) + sum(map(jnp.size, jax.tree.leaves(params[CHANGES])))
+    assert sum(leaf.size for leaf in jax.tree.leaves(opt_state) if leaf.ndim) == 2 * trained
+    _, exported = bj.load_pretrained(tmp_path / "model")
+    chex.assert_trees_all_equal(exported["params"]["embedding"], params["params"]["embedding"])
+
+
+def test_the_summary_counts_what_is_trained(finished, one_layer, tmp_path):
+    settings = {**one_layer, "preset": None, "init_from": str(finished[0]), "workdir": tmp_path}
+    full = lm.assemble(lm.LMConfig(**settings)).summary
+    assert full["trains"] == "all 6.58k parameters: embeddings 4.22k, weight matrices 2.3k, norms 48"
+    assert "frozen" not in full
+    low = lm.assemble(lm.LMConfig(**settings, lora=2, train_norms=True)).summary
+    assert low["trains"] == (
+        "496 of 6.58k parameters: low-rank factors 448, norms 48; rank 2 of in_proj, k, out, q, v"
+    )
+    assert low["frozen"] == "embeddings 4.22k, weight matrices 2.3k"
+
+
+@pytest.mark.release
 def test_what_a_checkpoint_lacks_is_named(finished, one_layer, tmp_path):
     """Two layers for one, and another vocabulary."""
     config = finished[1].model.config
@@ -259,14 +293,21 @@ def test_the_summary_counts_what_is_not_read(one_layer, text, tmp_path):
             "mixer_layers = 'first': expected numbers of layers",
         ),
         (["--mixer-layers", "1"], "mixer_layers = '1': expected --mixer to be given as well"),
+        *(
+            (
+                [f"--train-{kind}"],
+                f"train_{kind} = True: expected --lora to be given as well; without it every",
+            )
+            for kind in ("embeddings", "norms")
+        ),
         (["--mixer-options", "a=1"], "mixer_options = 'a=1': expected --mixer to be given as well"),
         (
             ["--mixer", "mamba", "--mixer-options", "d_state"],
-            "mixer_options = 'd_state': expected name=value",
+            "mixer_options = 'd_state': expected option=value",
         ),
         (
             ["--mixer", "mamba", "--mixer-options", "expand=2", "d_state=8"],
-            "Unrecognized options: d_state=8; separate name=value pairs by commas",
+            "Unrecognized options: d_state=8; separate options of a mixer by colons",
         ),
         (["--mixer", "mamba", "--mixer-options", "d_sate=8"], "option of mamba = 'd_sate': expected one of"),
         (["--mixer", "mamba", "--mixer-options", "d_state=no"], "d_state = 'no': expected"),

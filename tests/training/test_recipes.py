@@ -63,6 +63,7 @@ def test_a_dry_run_names_the_shards(path, tmp_path, monkeypatch, capsys):
     planned = []
     for name in ("use_virtual_devices", "make_programs"):
         monkeypatch.setattr(lm, name, lambda *_: None)
+    monkeypatch.setattr(lm, "describe_trained", lambda *_: {})
     monkeypatch.setattr(lm, "dry_run", lambda programs, shape, segments: planned.append((shape, segments)))
     recipe = read_recipe(path, lm.LMConfig)
     assert lm.main(["--recipe", str(path), "--workdir", "run", "--dry-run"]) == 0

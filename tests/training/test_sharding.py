@@ -144,7 +144,14 @@ def test_a_dry_run_prints_its_plan(one_layer, tmp_path):
         "--dry-run",
     )
     assert done.returncode == 0, done.stderr
-    for part in ("layers_*/mlp/out/kernel", "optimizer state", "scratch", "collective-permute", "4 devices"):
+    for part in (
+        "trains      all 6.58k parameters",
+        "layers_*/mlp/out/kernel",
+        "optimizer state",
+        "scratch",
+        "collective-permute",
+        "4 devices",
+    ):
         assert part in done.stdout
     assert not (tmp_path / "run").exists()
 

@@ -27,7 +27,7 @@ from based_jax.models.sharding import BATCH_AXES
 from based_jax.phases import phase
 from based_jax.profile import model_flops
 from based_jax.training.bad_loss import guard
-from based_jax.training.banner import describe_end, describe_run, show
+from based_jax.training.banner import describe_end, describe_run, describe_trained, show
 from based_jax.training.devices import hosts
 from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.host_memory import keep_freed_memory
@@ -41,7 +41,7 @@ from based_jax.training.lm_data import data_tokenizer, open_data
 from based_jax.training.lm_metrics import held_out_metrics, tokens_per_byte
 from based_jax.training.lm_plan import plan_data, planned_vocab_size
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
-from based_jax.training.low_rank import CHANGES, LowRank
+from based_jax.training.low_rank import LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
@@ -102,10 +102,7 @@ def assemble(config: LMConfig) -> Parts:
     batches = data.train_iterator(training, seed=config.seed, **share)
     sizes = None if mesh is None else dict(mesh.shape)
     summary |= describe_run(config, architecture, training, held_out, sizes, taken)
-    if config.lora is not None:
-        changes = programs.abstract_state.params[CHANGES]
-        count = sum(leaf.size for leaf in jax.tree.leaves(changes))
-        summary["trained"] = f"{count:,} parameters: rank {config.lora} in {len(changes)} maps"
+    summary |= describe_trained(_trained(config, model), programs)
     return Parts(model, programs, tokenizer, training, held_out, batches, summary)
 
 
@@ -179,8 +176,9 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     if not final and outcome.stopped_by is None and config.eval_every:  # the run had already finished
         final = evaluate(outcome.state)
     variables = outcome.state.params
-    if config.lora is not None:
-        variables = jax.jit(LowRank(model, config.lora).merged)(variables)
+    trained = _trained(config, model)
+    if isinstance(trained, LowRank):
+        variables = jax.jit(trained.merged)(variables)
     params = hosts.on_main(variables["params"])
     if hosts.is_main():
         export = config.workdir / "model"
@@ -202,13 +200,17 @@ def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> 
         length = model.config.max_length
         expect(length % columns == 0, "length", length, f"a multiple of the mesh's context = {columns}")
     optimizer = make_optimizer(config.optimizer, config.steps)
-    trained: Any = model
+    trained: Any = _trained(config, model)
     if config.lora is not None:
-        trained = LowRank(model, config.lora)
         optimizer = trained.train_only(optimizer)
     schedule = learning_rate_schedule(config.optimizer, config.steps)
     options: Any = {"accumulate": config.accumulate, "seed": config.seed, "mesh": mesh}
     return build_programs(trained, guard(optimizer, config.bad_losses), schedule, **options)
+
+
+def _trained(config: LMConfig, model: LanguageModel) -> LanguageModel | LowRank:
+    """Return what the training step calls: the model, or the model with low-rank updates."""
+    return model if config.lora is None else LowRank(model, config.lora, config.also_trained)
 
 
 def plan(config: LMConfig) -> None:
@@ -219,7 +221,9 @@ def plan(config: LMConfig) -> None:
         architecture = model_config(config, planned_vocab_size(config))
     else:
         architecture = _architecture(config)[1]
-    programs = make_programs(config, LanguageModel(architecture), parse_mesh(config.mesh))
+    model = LanguageModel(architecture)
+    programs = make_programs(config, model, parse_mesh(config.mesh))
+    show(describe_trained(_trained(config, model), programs), Console(width=120))
     dry_run(programs, (config.batch_size, architecture.max_length), segments=not config.cross_documents)
 
 

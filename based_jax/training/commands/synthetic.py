@@ -33,7 +33,7 @@ from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbon
 from based_jax.training.mqar.grid import LABEL_LOSSES
 from based_jax.training.mqar.segments import AXES, EXAMPLES, columns, make_segments, parse_segments
 from based_jax.training.mqar.sweep import Outcome, SweepConfig, seconds_per_epoch, sweep
-from based_jax.training.named_options import parse_mixer, parse_named
+from based_jax.training.named_options import parse_mixer, parse_named, split_mixers
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run import directory
 from based_jax.training.run.checkpoints import say_once
@@ -179,7 +179,7 @@ class SyntheticConfig:
     def architecture(self) -> ModelConfig:
         mixer, layers = None, None
         if self.layers is not None:
-            layers = [_spec("layers", layer) for layer in self.layers.split(",")]
+            layers = [_spec("layers", layer) for layer in split_mixers("layers", self.layers)]
         elif self.mixer is not None:
             mixer = _spec("mixer", self.mixer)
         name, given = (mixer.mixer, mixer.options) if mixer else (None, None)
