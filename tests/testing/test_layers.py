@@ -165,7 +165,7 @@ SUMS_OF_QUOTIENTS = {"linear_hyper_feature_attention": 1e-4}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in mixers.names() if name != "input_conv"])  # it needs tokens
+@pytest.mark.parametrize("name", mixers.names())
 def test_our_mixers_pass(name):
     layer = of_mixer(mixers.make(name, d_model=12), longest=5, tolerance=SUMS_OF_QUOTIENTS.get(name, 1e-5))
     report = check_layer(layer, examples=1)
