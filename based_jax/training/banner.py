@@ -11,8 +11,8 @@ from flax.traverse_util import flatten_dict
 from rich.console import Console
 
 from based_jax.data import Corpus
-from based_jax.data.documents import describe_counts, describe_not_read, describe_skipped
 from based_jax.data.packed import TokenStream
+from based_jax.data.report import describe_counts, describe_not_read, describe_skipped
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
 from based_jax.models import LanguageModel, ModelConfig
@@ -34,8 +34,8 @@ def describe_data(corpus: Corpus) -> dict[str, str]:
     rows = {"data": f"{corpus.spec}: {files}{documents}, {corpus.num_bytes:,} bytes"}
     if corpus.skipped:
         rows["skipped"] = describe_skipped(corpus.skipped)
-    if corpus.left_out:
-        rows["not read"] = describe_not_read(corpus.left_out)
+    if not_read := describe_not_read(corpus.files):
+        rows["not read"] = not_read
     return rows
 
 

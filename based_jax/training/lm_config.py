@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import jax
 import tyro
 
+from based_jax.data.encodings import ReadOptions
 from based_jax.files import read_json
 from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
@@ -54,7 +55,8 @@ class LMConfig:
     the output of train tokenize or Megatron's .bin and .idx; or a mixture by weight:
     tokens:pile=0.7,src/**=0.3"""
     include: str | None = None
-    """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
+    """also read these files as plain text, e.g. '*.rst,README'; '*' is every file"""
+    reading: Annotated[ReadOptions, tyro.conf.arg(name="")] = ReadOptions()  # noqa: RUF009
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
     default: --init-from's, else byte"""
@@ -94,7 +96,8 @@ class LMConfig:
     print_sharding: bool = False
     """print what each device holds before training"""
     dry_run: bool = False
-    """compile for --mesh on virtual devices, print memory and communication, and exit"""
+    """read the data, draw the first batches, compile for --mesh on virtual devices, print what would stop the
+    run, memory and communication, and exit"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
     bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=BadLossConfig
@@ -152,7 +155,7 @@ _HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
 _EVERY = ("log_every", "eval_every", "checkpoint_every")
 GROUPS = {
     "data": (
-        *("data", "include", "tokenizer", "length", "batch_size", "cross_documents"),
+        *("data", "include", "reading", "tokenizer", "length", "batch_size", "cross_documents"),
         *_HELD_OUT,
     ),
     "model": (

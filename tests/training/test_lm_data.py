@@ -214,10 +214,12 @@ def test_a_vocabulary_of_more_than_two_bytes(steps, from_shards, tmp_path):
 
 def test_a_plan_names_the_shards_or_how_to_make_them(from_shards, shards, tmp_path):
     config = lm.LMConfig(workdir=tmp_path, **from_shards)
-    assert plan_data(config)["data"].startswith(f"tokens:{shards}: 18 shards, 36 documents")
+    found = plan_data(config, 32)
+    assert found.rows["data"].startswith(f"tokens:{shards}: 18 shards, 36 documents")
+    assert found.rows["batches"] == "drew the first 2 of 4 x 32 tokens"
     missing = lm.LMConfig(workdir=tmp_path, data="tokens:a b=1,src=1", tokenizer="gpt2")
-    assert plan_data(missing) == {
-        "data": "tokens:a b: no token shards yet; src: text, to be read into memory",
+    assert plan_data(missing, 32).rows == {
+        "data": "tokens:a b: no token shards yet",
         "make them": "based-jax train tokenize --data TEXT --tokenizer gpt2 "
         "--held-out-bytes 262144 --out 'a b'",
     }

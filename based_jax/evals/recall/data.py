@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from based_jax.data.readers import import_optional
+from based_jax.data.optional import import_optional
 from based_jax.files import parse_json
 from based_jax.validate import expect, expect_choice
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from based_jax.data import load_tokenizer
-from based_jax.data.shards import blocks
-from based_jax.data.shards.blocks import Position, find_sources, read_blocks
+from based_jax.data.shards import blocks, parts
+from based_jax.data.shards.blocks import Position, read_blocks
 from based_jax.data.shards.encoder import BlockEncoder
+from based_jax.data.shards.inputs import find_sources
 
 START = Position(0, 0, 0)
 
@@ -18,7 +19,8 @@ START = Position(0, 0, 0)
 def small(monkeypatch):
     """Limits that a test's files exceed."""
     monkeypatch.setattr(blocks, "BLOCK", 64)
-    monkeypatch.setattr(blocks, "MAX_LINE", 500)
+    for module in (blocks, parts):
+        monkeypatch.setattr(module, "MAX_LINE", 500)
     monkeypatch.setattr(blocks, "MAX_DOCUMENT", 300)
     monkeypatch.setattr("based_jax.data.readers._CHUNK", 50)
 
@@ -27,12 +29,11 @@ def texts_of(spec: Path, start: Position = START, include: str | None = None) ->
     """The texts, and what was skipped for which reason."""
     encoder, texts, skipped = BlockEncoder(load_tokenizer()), list[str](), list[str]()
     for block in read_blocks(find_sources([str(spec)], include).units, start):
-        found = encoder.encode(block.parts)
+        found = encoder.encode(block.items)
         texts += [
             load_tokenizer().decode(ids) for ids in np.split(found.tokens, np.cumsum(found.lengths))[:-1]
         ]
-        skipped += [f"{item.name} {item.reason}" for item in block.skipped]
-        skipped += [f"{name} {reason}" for name, reason in found.skipped]
+        skipped += [f"{item.name} {item.reason}" for _, item in found.skipped]
     return texts, skipped
 
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from based_jax.data import PackedTokens, load_documents, load_tokenizer
-from based_jax.data.shards.blocks import find_sources
+from based_jax.data import PackedTokens, load_documents, load_tokenizer, report
+from based_jax.data.shards.inputs import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.training.commands.tokenize import PROG, main
@@ -66,7 +66,8 @@ def _run(
 
 
 def _contents(out: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*.npy"))}
+    files = [*sorted(out.rglob("*.npy")), out / report.FILE]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_files_that_are_not_read_are_reported_and_include_may_not_change(tmp_pat
     argv = ["--data", folder, "--tokenizer", "byte", "--workers", 1, "--out"]
     ended = run_here(PROG, main, [*argv, tmp_path / "a"], capsys)
     not_read = "not read: 1 file by suffix (1 .rst); --include '*.rst' reads them too"
-    assert f"skipped: nothing\n{not_read}\nnext: " in ended.out
+    assert f"skipped: nothing\n{not_read}\n" in ended.out
     assert "not read" not in run_here(PROG, main, [*argv, out, "--include", "*.rst"], capsys).out
     ended = run_here(PROG, main, [*argv, out], capsys)
     assert ended.status == 2
