@@ -7,7 +7,7 @@ from typing import Any
 from based_jax.data.documents import Unusable
 from based_jax.files import parse_json
 
-MAX_PARSED = 128 << 20  # characters of a ``.json`` array or an HTML file, which are parsed as a whole
+MAX_PARSED = 128 << 20  # characters of a ``.json`` file that is not JSON lines, as it is parsed as a whole
 _SHOWN = 12  # fields in a message
 
 

@@ -24,6 +24,7 @@ BLOCK = 1 << 20  # bytes of text after which a block ends
 
 MAX_DOCUMENT = 1 << 30  # bytes of a text file or letters of a FASTA record; larger ones are skipped
 
+MAX_HTML = 16 << 20  # bytes of an HTML file: a parsed tag takes a hundred times its text, and 20 us
 _MAX_PARTS = 4096
 
 
@@ -167,7 +168,9 @@ def _detect(path: Path, name: str) -> str:
 def _read_whole(file: _File, extension: str) -> Part:
     """Read a text file, or a JSON file that is not JSON lines."""
     is_json, is_html = extension == readers.JSON_EXTENSION, extension in readers.HTML_EXTENSIONS
-    text = b"".join(file.chunks(records.MAX_PARSED if is_json or is_html else MAX_DOCUMENT))
+    if is_html:
+        file = file._replace(max_bytes=min(MAX_HTML, file.max_bytes or MAX_HTML))
+    text = b"".join(file.chunks(records.MAX_PARSED if is_json else MAX_DOCUMENT))
     if not is_json:
         return Part("html" if is_html else "texts", file.name, None, [len(text)], text, file.encoding)
     try:

@@ -39,7 +39,7 @@ def texts_part(name: str, first: int, texts: Iterable[str]) -> Part:
 
 
 def documents_of(part: Part, field: str) -> Iterator[Document | Stored | Skipped]:
-    """Yield a part's documents, and in their place those that have no text; `field` is that of the text."""
+    """Yield a part's documents, and why the others have no text; `field` is that of the text."""
     if part.kind == "lines":
         yield from _lines(part, field)
         return

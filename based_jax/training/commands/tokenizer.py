@@ -5,7 +5,6 @@ The text is streamed; memory grows with the number of different words. The comma
 """
 
 import dataclasses
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -61,8 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         file.write(tokenizer.to_str(pretty=True).encode())
     print(report.table([*files, *sources.others]))
     print(f"{config.out}: {tokenizer.get_vocab_size():,} tokens")
-    data = shlex.join(config.data)
-    print(f"next: based-jax train tokenize --data {data} --tokenizer {config.out} --out SHARDS")
+    print(
+        f"next: based-jax train tokenize or train lm with --tokenizer {config.out} and the same other flags"
+    )
     return 0
 
 
