@@ -5,7 +5,6 @@ classifier.json                    {"version": 2, "classes": [names]}
 classifier.safetensors             the head: weight (classes, d_model) and bias (classes,), as torch has them
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from based_jax.models.classifier import SequenceClassifier
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file
+from based_jax.whole_file import write_json
 
 VERSION = 2
 DESCRIPTION = "classifier.json"
@@ -49,9 +48,7 @@ def save_classifier(
     head = plain["head"]
     tensors = {"weight": np.asarray(head["kernel"]).T, "bias": np.asarray(head["bias"])}
     write_safetensors(target / HEAD, tensors)
-    description = {"version": VERSION, "classes": list(classes)}
-    with whole_file(target / DESCRIPTION) as file:
-        file.write((json.dumps(description, indent=2) + "\n").encode("utf-8"))
+    write_json(target / DESCRIPTION, {"version": VERSION, "classes": list(classes)})
     return target
 
 
