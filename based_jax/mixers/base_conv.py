@@ -6,7 +6,7 @@ As in Zoology's code, the input is added here, in addition to the block's residu
 bias, a long one adds its input: conv(x) = h * x + x. The papers' models alternate short and long layers.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import jax
 from flax import linen as nn
@@ -14,7 +14,6 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import MAX_REPEATS, Between
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.long_filters import LongFilters
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
@@ -31,14 +30,6 @@ class BaseConv(LongFilters):
         kernel_size: taps of a short convolution; -1 for a long convolution.
         use_act: apply SiLU to both factors.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="conv(x) * (x W + b) + x, conv short or long",
-        training="N D^2 + N k D, or N log N D",
-        state="k D, or D N",
-        decoding="k D, or D N",
-        source="Zoology, section 4",
-    )
 
     kernel_size: Annotated[int, Between(LONG, MAX_REPEATS)] = 3
     use_act: bool = False

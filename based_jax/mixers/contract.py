@@ -17,7 +17,6 @@ sequence into calls changes no output.
 import dataclasses
 import functools
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import jax
@@ -37,26 +36,6 @@ from based_jax.ops.core.padding import Shift, aligned, may_precede
 from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
-
-
-@dataclass(frozen=True)
-class MixerSummary:
-    """A mixer's row in docs/mixers.md. Costs are per sequence and layer, without the projections' N D^2.
-
-    Letters: N tokens, D d_model, H heads, d_h channels of a head (d_k of keys, d_v of values), E inner
-    channels, S states per channel, F features, C tokens of a chunk, w window, k taps, p channels per H3 head.
-    """
-
-    equation: str = ""
-    """in one line"""
-    training: str = ""
-    """order of the multiplications"""
-    state: str = ""
-    """floats kept between steps, as `state_size` counts"""
-    decoding: str = ""
-    """order of the multiplications of one step"""
-    source: str = ""
-    """paper and section"""
 
 
 class Mixer(Module):
@@ -87,8 +66,6 @@ class Mixer(Module):
     """a function of parameters and inputs alone: no noise in training, no loss of its own"""
     wants_tokens: ClassVar[bool] = False
     """reads the ids of its tokens, `context.tokens`"""
-    row: ClassVar[MixerSummary] = MixerSummary()
-    """its row in docs/mixers.md"""
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "__call__" in cls.__dict__:

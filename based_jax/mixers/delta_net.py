@@ -7,13 +7,11 @@ Per head; each convolution is depthwise, causal, of 4 tokens (Zoology's code).
 """
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from based_jax import ops
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.delta_heads import DeltaHeads
 from based_jax.mixers.registry import register
 from based_jax.typing import Array
@@ -38,14 +36,6 @@ class DeltaNet(DeltaHeads):
             near 0 or negative; keys and state can then be large, as in Zoology's code.
         use_beta: False sets beta to 1, or 2 with `allow_neg_eigval`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T",
-        training="N (C + d_k) D",
-        state="d_k d_v H",
-        decoding="d_k d_v H",
-        source="Yang et al. 2024a; Zoology's code",
-    )
 
     qk_activation: str = "silu"
     qk_norm: str = "l2"

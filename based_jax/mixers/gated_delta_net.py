@@ -8,14 +8,14 @@
 Per head; each convolution is depthwise, causal, of 4 tokens; values are twice as wide as keys.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Factor
-from based_jax.mixers.contract import MixerSummary, log_uniform_steps, named
+from based_jax.mixers.contract import log_uniform_steps, named
 from based_jax.mixers.delta_heads import DeltaHeads
 from based_jax.mixers.registry import register
 from based_jax.typing import Array
@@ -31,14 +31,6 @@ class GatedDeltaNet(DeltaHeads):
         expand_v: total value channels over d_model, rounded.
         use_gate: gate the normed output with silu(x W_g).
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = e^{g_t} (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T",
-        training="N (C + d_k) D",
-        state="d_k d_v H",
-        decoding="d_k d_v H",
-        source="Yang et al. 2024b; Zoology's code",
-    )
 
     expand_v: Factor = 2.0
     use_gate: bool = True

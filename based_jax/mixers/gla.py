@@ -7,7 +7,7 @@
 W_1 maps to 16 channels only. Dividing by 16 keeps gates near 1 at initialisation.
 """
 
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Between, Factor, Positive, Repeats, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, named, uniform
+from based_jax.mixers.contract import named, uniform
 from based_jax.mixers.gated_heads import GatedHeads, activation
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
@@ -43,14 +43,6 @@ class GLA(GatedHeads):
         num_kv_heads: heads of k, v and the gates, a divisor of num_heads; default num_heads.
         kernel_size: taps of short convolutions of q, k and v, each followed by silu; None for none.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = diag(e^{g_t}) S_{t-1} + k_t v_t^T, y_t = q_t S_t",
-        training="N (C + d_k) D",
-        state="d_k d_v H",
-        decoding="d_k d_v H",
-        source="Yang et al. 2023; Based, Table 13",
-    )
 
     expand_k: Factor = 0.5
     gate_low_rank_dim: Size = 16

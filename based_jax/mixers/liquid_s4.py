@@ -16,7 +16,7 @@ Nothing is clamped, as in the paper; after a norm, and with dt <= 0.1, inputs of
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from jax.tree_util import Partial
 from based_jax import ops
 from based_jax.fields import Positive, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Initializer, Mixer, MixerSummary, named, normal
+from based_jax.mixers.contract import Initializer, Mixer, named, normal
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
@@ -43,14 +43,6 @@ class LiquidS4(Mixer):
         dt_min, dt_max: range of the initial step sizes, drawn log-uniformly.
         implementation: passed to `ops.diagonal_scan`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="h_t = (A + B u_t) * h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t",
-        training="N D S",
-        state="D S",
-        decoding="D S",
-        source="Hasani et al. 2022",
-    )
 
     d_state: States = 64
     dt_min: Positive = 0.001

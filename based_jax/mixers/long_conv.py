@@ -5,14 +5,13 @@
 The papers' language models (Fu et al. 2023) add gelu and a linear map: y <- gelu(y) W_o + b_o.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.long_filters import LongFilters
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
@@ -25,14 +24,6 @@ class LongConv(LongFilters):
     Attributes:
         project: add gelu and an output projection, as in the papers' language models.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="h * x + x, one filter per channel",
-        training="N log N D",
-        state="D N",
-        decoding="D N",
-        source="Fu et al. 2023; Zoology's code",
-    )
 
     implicit: bool = False
     project: bool = False

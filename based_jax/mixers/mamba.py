@@ -8,7 +8,7 @@ conv is depthwise, causal, `d_conv` tokens long and biased. E = expand * d_model
 states. A step size dt near 0 keeps the state and ignores the token; a large dt does the opposite.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Factor, Positive, Repeats, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, log_uniform_steps, named, ones, uniform
+from based_jax.mixers.contract import Mixer, log_uniform_steps, named, ones, uniform
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
@@ -49,14 +49,6 @@ class Mamba(Mixer):
             `init_std` and `out_init_std`, and the output projection divided by sqrt(num_layers).
         implementation: passed to `ops.selective_scan`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="h_t = exp(dt_t A) h_{t-1} + dt_t u_t B_t, y_t = C_t h_t + D u_t",
-        training="N E S",
-        state="2 D S",
-        decoding="E S",
-        source="Gu and Dao 2023; Based, Table 9",
-    )
 
     d_state: States = 16
     d_conv: Repeats = 4

@@ -8,7 +8,7 @@ A, D and dt are one number per head of x; the heads of a group share B and C, an
 the gate. If the heads take fewer than E channels, the others are z_0 * x_0, gated by silu alone.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Epsilon, Factor, Positive, Repeats, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, default_heads, log_uniform_steps, named, ones
+from based_jax.mixers.contract import Mixer, default_heads, log_uniform_steps, named, ones
 from based_jax.mixers.mamba import MambaState
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
@@ -49,14 +49,6 @@ class Mamba2(Mixer):
         chunk_size: tokens per chunk (256 in Mamba-2's code); the result does not depend on it.
         implementation: passed to `ops.linear_recurrence`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = exp(dt_t a) S_{t-1} + B_t (dt_t x_t)^T, y_t = C_t S_t + D x_t",
-        training="N (C + S) E",
-        state="2 D S",
-        decoding="E S",
-        source="Dao and Gu 2024; Zoology's code",
-    )
 
     d_state: States = 128
     head_dim: Size | None = None

@@ -9,7 +9,7 @@ xPos is rotary embeddings with a decay; gamma is that decay. Of the paper's norm
 is applied: the others scale a whole head of a token, which the norm per head cancels.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -17,7 +17,6 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Factor, Positive, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.gated_heads import GatedHeads, activation
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
@@ -41,14 +40,6 @@ class RetNet(GatedHeads):
             regardless of `init_std` and `out_init_std`, with gain 2^-2.5 for q, k, v and the gate and 1 for
             the output; v and the output are divided by (8 num_layers)^(1/4). Ours are normal, theirs uniform.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = gamma S_{t-1} + k_t v_t^T, y_t = q_t S_t, rotary q and k",
-        training="N (C + d_k) D",
-        state="d_k d_v H",
-        decoding="d_k d_v H",
-        source="Sun et al. 2023; Zoology's code",
-    )
 
     expand_v: Factor = 2.0
     rotary: bool = True
