@@ -54,11 +54,10 @@ class BaseConv(LongFilters):
         return conv * gate + x, state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        if not self.is_long:
-            return ops.init_short_conv_state(batch_size, self.d_model, self.kernel_size, dtype)
-        slots = self.l_max if max_length is None else min(max_length, self.l_max)
-        return ops.init_long_conv_state(batch_size, slots, self.d_model, dtype)
+        if self.is_long:
+            return super().empty_state(batch_size, max_length, dtype)
+        return ops.init_short_conv_state(batch_size, self.d_model, self.kernel_size, dtype)
 
     def state_size(self, length: int) -> int:
         """Return the size of the convolution's inputs: d times its taps, or d N (Zoology's code)."""
-        return self.d_model * (min(length, self.l_max) if self.is_long else self.kernel_size)
+        return super().state_size(length) if self.is_long else self.d_model * self.kernel_size

@@ -19,14 +19,13 @@ import functools
 import math
 from typing import Any, ClassVar, cast
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import compat
 from based_jax.fields import AtLeastZero, Dtype, Size, expect_fields
 from based_jax.mixers.context import Context, find_stream
-from based_jax.mixers.draws import normal, uniform
+from based_jax.mixers.draws import log_uniform, normal, uniform
 from based_jax.mixers.module import Module
 from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
@@ -327,8 +326,7 @@ def log_uniform_steps(low: float = 1e-3, high: float = 0.1, floor: float = 1e-4)
     """Return an initializer of biases with a log-uniform softplus, at least `floor`: Mamba's step sizes."""
 
     def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-        steps = jnp.exp(jax.random.uniform(key, shape, dtype, math.log(low), math.log(high)))
-        steps = jnp.maximum(steps, floor)
+        steps = jnp.maximum(jnp.exp(log_uniform(low, high)(key, shape, dtype)), floor)
         return steps + jnp.log(-jnp.expm1(-steps))
 
     return initializer

@@ -8,8 +8,6 @@
 Per head; each convolution is depthwise, causal, of 4 tokens; values are twice as wide as keys.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -17,6 +15,7 @@ from based_jax import ops
 from based_jax.fields import Factor
 from based_jax.mixers.contract import log_uniform_steps, named
 from based_jax.mixers.delta_heads import DeltaHeads
+from based_jax.mixers.draws import log_of_uniform
 from based_jax.mixers.registry import register
 from based_jax.typing import Array
 
@@ -36,28 +35,13 @@ class GatedDeltaNet(DeltaHeads):
     use_gate: bool = True
 
     def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:
-        """Apply SiLU and scale each query and key to unit length.
-
-        Args:
-            q, k: (B, N, H, K), after the convolutions.
-
-        Returns:
-            q, k: of the same shape.
-        """
+        """Apply SiLU and scale each query and key (B, N, H, K) to unit length."""
         return ops.l2_norm(jax.nn.silu(q)), ops.l2_norm(jax.nn.silu(k))
 
     def gates(self, x: Array) -> tuple[Array, Array]:
-        """Return beta and the logarithm g of the decay, both (B, N, H), for inputs x of shape (B, N, D).
-
-        See the equations of Yang et al. 2024b, section 3, at the top of this file.
-        """
+        """Return beta and the logarithm g of the decay, both (B, N, H), for inputs x (B, N, D)."""
         heads = (self.v_heads,)
-        A_log = self.param("A_log", named(_init_A_log, "heads"), heads)
+        A_log = self.param("A_log", named(log_of_uniform(1e-4, 16.0), "heads"), heads)
         dt_bias = self.param("dt_bias", named(log_uniform_steps(), "heads"), heads)
         steps = jax.nn.softplus(self.per_head(x, "step") + dt_bias)
         return jax.nn.sigmoid(self.per_head(x, "beta")), -jnp.exp(A_log) * steps
-
-
-def _init_A_log(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Draw log A with A ~ U(0, 16), excluding 0."""
-    return jnp.log(jax.random.uniform(key, shape, dtype, 1e-4, 16.0))

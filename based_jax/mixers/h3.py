@@ -132,9 +132,7 @@ class H3(Mixer):
     def _modes(self) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
         if self.kernel == "ema":
             return moving_averages(self, self.heads, self.d_state, self.tied_steps)
-        ranges: dict[str, Any] = {"dt_min": self.dt_min, "dt_max": self.dt_max, "num_ssms": self.num_ssms}
-        form = {"discretization": self.discretization, "rate_form": self.rate_form}
-        return s4d(self, self.heads, self.d_state // 2, self.real, self.bandlimit, **form, **ranges)
+        return s4d(self, self.heads, self.d_state // 2)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         entries = self.head_dim**2

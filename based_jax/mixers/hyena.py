@@ -17,7 +17,7 @@ from based_jax import ops
 from based_jax.fields import AtLeastZero, Layers, Length, Positive, Repeats, Size
 from based_jax.mixers.context import Context, find_stream
 from based_jax.mixers.contract import Mixer, named, normal
-from based_jax.mixers.long_filters import SineFilter, taps_needed
+from based_jax.mixers.long_filters import SineFilter, slots_needed, taps_needed
 from based_jax.mixers.registry import register
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.ring import expect_capacity
@@ -132,7 +132,7 @@ class Hyena(Mixer):
         return kernels, jnp.split(skip, count)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        slots = self.l_max if max_length is None else min(max_length, self.l_max)
+        slots = slots_needed(self.l_max, max_length)
         channels, inputs = self.d_model * self.head_dim, (self.order + 1) * self.d_model
         long = (ops.init_long_conv_state(batch_size, slots, channels, dtype) for _ in range(self.order - 1))
         return HyenaState(ops.init_short_conv_state(batch_size, inputs, self.kernel_size, dtype), tuple(long))

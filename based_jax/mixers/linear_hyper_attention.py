@@ -16,13 +16,10 @@ from based_jax import ops
 from based_jax.fields import Size, States
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import head_layout
-from based_jax.mixers.hyper_heads import HyperHeads
+from based_jax.mixers.hyper_heads import SIGNED, HyperHeads
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
-
-SIGNED = ("identity",)
-"""Feature maps whose sum of scores may vanish"""
 
 
 @register("linear_hyper_attention")

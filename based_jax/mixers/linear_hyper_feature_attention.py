@@ -18,14 +18,12 @@ from based_jax import ops
 from based_jax.fields import Epsilon, Repeats, Size, States
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, head_layout, ones
+from based_jax.mixers.hyper_heads import SIGNED
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 
 NORMS = ("sum", "rms", "none")
-SIGNED = ("identity",)
-"""Feature maps whose products may be negative, so that their sum may vanish"""
-
 FEATURE_DIMS = {1: 64, 2: 16, 3: 8}
 """Default channels per factor by order (64, 256 and 512 features of a head); 4 for higher orders."""
 

@@ -30,6 +30,13 @@ class MambaState(NamedTuple):
     ssm: ops.DiagonalScanState | ops.LinearRecurrenceState
 
 
+def inner_width(mixer: Any) -> int:
+    """Return the width E of a Mamba or Mamba-2."""
+    channels = int(mixer.expand * mixer.d_model)
+    expect(channels >= 1, "expand", mixer.expand, "at least 1 channel")
+    return channels
+
+
 @register("mamba")
 class Mamba(Mixer):
     """Mamba: a short convolution, a selective scan, and a gate.
@@ -67,9 +74,7 @@ class Mamba(Mixer):
     @property
     def channels(self) -> int:
         """Inner width E."""
-        channels = int(self.expand * self.d_model)
-        expect(channels >= 1, "expand", self.expand, "at least 1 channel")
-        return channels
+        return inner_width(self)
 
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:

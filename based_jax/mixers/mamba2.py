@@ -18,7 +18,8 @@ from based_jax import ops
 from based_jax.fields import AtLeastZero, Epsilon, Factor, Positive, Repeats, Size, States
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, default_heads, log_uniform_steps, named, ones
-from based_jax.mixers.mamba import MambaState
+from based_jax.mixers.draws import log_of_uniform
+from based_jax.mixers.mamba import MambaState, inner_width
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
@@ -77,9 +78,7 @@ class Mamba2(Mixer):
     @property
     def width(self) -> int:
         """Inner width E."""
-        channels = int(self.expand * self.d_model)
-        expect(channels >= 1, "expand", self.expand, "at least 1 channel")
-        return channels
+        return inner_width(self)
 
     @nn.nowrap
     def layout(self) -> tuple[int, int]:
@@ -143,10 +142,7 @@ class Mamba2(Mixer):
         heads, _ = self.layout()
         bias = log_uniform_steps(self.dt_min, self.dt_max, self.dt_floor)
         dt = jax.nn.softplus(steps.astype(self.wide) + self.param("dt_bias", named(bias, "heads"), (heads,)))
-
-        def decays(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-            return jnp.log(jax.random.uniform(key, shape, dtype, self.decay_min, self.decay_max))
-
+        decays = log_of_uniform(self.decay_min, self.decay_max)
         dt = jnp.clip(dt, self.dt_least or None, self.dt_most)
         return dt, -jnp.exp(self.param("A_log", named(decays, "heads"), (heads,)))
 
