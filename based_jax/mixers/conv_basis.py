@@ -18,6 +18,7 @@ from based_jax.mixers.context import Context
 from based_jax.mixers.contract import head_layout
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
+from based_jax.ops import conv_basis
 from based_jax.ops.core.op import op
 from based_jax.typing import Array, Float, State
 
@@ -85,7 +86,7 @@ def _within(
 ) -> Array:
     """Return conv attention, or softmax attention if any score is off by more than `max_error`."""
     at = jnp.broadcast_to(jnp.asarray(starts, jnp.int32), (q.shape[0], q.shape[2], len(starts)))
-    error = ops.conv_score_error(lax.stop_gradient(q) * q.shape[-1] ** -0.5, lax.stop_gradient(k), at)
+    error = conv_basis.conv_score_error(lax.stop_gradient(q) * q.shape[-1] ** -0.5, lax.stop_gradient(k), at)
 
     def approximately() -> Array:
         return ops.conv_attention(q, k, v, return_state=False, starts=starts, left=left, **how)
