@@ -81,12 +81,7 @@ def forward(
 
 
 def backward(
-    arrays: dict[str, jax.Array],
-    packing: Sequence[jax.Array],
-    state: Any,
-    dfinal: Any,
-    *,
-    block: int | None,
+    arrays: dict[str, jax.Array], packing: Sequence[jax.Array], state: Any, dfinal: Any, *, block: int | None
 ) -> tuple[jax.Array, ...]:
     """Return the gradients of q, k, v and, with an initial state, the sums over all queries that see it.
 
