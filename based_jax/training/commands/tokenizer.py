@@ -60,9 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         file.write(tokenizer.to_str(pretty=True).encode())
     print(report.table([*files, *sources.others]))
     print(f"{config.out}: {tokenizer.get_vocab_size():,} tokens")
-    print(
-        f"next: based-jax train tokenize or train lm with --tokenizer {config.out} and the same other flags"
-    )
+    print(f"next: --tokenizer {config.out} of train tokenize or train lm, with the same flags of reading")
     return 0
 
 
