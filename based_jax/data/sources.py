@@ -54,11 +54,8 @@ class Files(NamedTuple):
     others: list[FileReport]  # about directories that cannot be listed, and files that are not read
 
 
-def find_files(spec: str, include: str | None = None, suffixes: Collection[str] = ()) -> Files:
-    """Find the files that a spec names; those that end in one of `suffixes` are found like known files.
-
-    Errors: see `load_documents`.
-    """
+def find_files(spec: str, include: str | None = None) -> Files:
+    """Find the files that a spec names, with the errors of `load_documents`."""
     others = list[FileReport]()
     if spec == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
@@ -76,7 +73,7 @@ def find_files(spec: str, include: str | None = None, suffixes: Collection[str] 
             problem = "this glob matches no file" if is_glob else "there is no such path"
             raise FileNotFoundError(f"{ARGUMENT} = {spec!r}: expected {EXPECTED}; {problem}")
     asks_for_json = kind != "a directory" and readers.without_compression(spec).endswith(".json")
-    files = _by_suffix(found, include, suffixes, () if asks_for_json else (readers.JSON_EXTENSION,))
+    files = _by_suffix(found, include, () if asks_for_json else (readers.JSON_EXTENSION,))
     once: dict[str, File] = {}
     for file in files.found:
         status = status_of(file.path)
@@ -112,9 +109,7 @@ def status_of(path: Path) -> os.stat_result | None:
         return None
 
 
-def _by_suffix(
-    files: Iterable[tuple[str, Path]], include: str | None, suffixes: Collection[str], other: Collection[str]
-) -> Files:
+def _by_suffix(files: Iterable[tuple[str, Path]], include: str | None, other: Collection[str]) -> Files:
     """Return the files to read, and a report about the rest; `other` suffixes are not read."""
     patterns = [pattern.strip() for pattern in include.split(",")] if include else []
     found, left_out = list[File](), list[FileReport]()
@@ -122,7 +117,6 @@ def _by_suffix(
         names = (path.name, readers.without_compression(path.name), name)
         extension, _ = readers.kind_of(path)
         is_known = readers.is_known_file(path) and extension not in other
-        is_known = is_known or path.suffix.lower() in suffixes
         if is_known or any(fnmatch.filter(names, pattern) for pattern in patterns):
             found.append(File(name, path, not is_known))
         else:

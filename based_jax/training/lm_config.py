@@ -52,7 +52,7 @@ class LMConfig:
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
     """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], or tokens:DIR for
-    the output of train tokenize or Megatron's .bin and .idx; or a mixture by weight:
+    the output of train tokenize; or a mixture by weight:
     tokens:pile=0.7,src/**=0.3"""
     include: str | None = None
     """also read these files as plain text, e.g. '*.rst,README'; '*' is every file"""

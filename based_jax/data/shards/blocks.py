@@ -16,8 +16,7 @@ from based_jax.data.encodings import AUTO, ReadOptions
 from based_jax.data.fasta import read_sequences
 from based_jax.data.hub import parse_hub, stream_texts
 from based_jax.data.report import FileReport
-from based_jax.data.shards.megatron import INDEX, TokenFile
-from based_jax.data.shards.parts import MAX_LINE, Part, Stored, documents_of, texts_part, too_long
+from based_jax.data.shards.parts import MAX_LINE, Part, documents_of, texts_part, too_long
 from based_jax.data.sources import File, status_of
 
 BLOCK = 1 << 20  # bytes of text after which a block ends
@@ -32,7 +31,7 @@ class Position(NamedTuple):
     """Position in the sources where a block ends and the next one begins."""
 
     unit: int  # index of the file or data set
-    offset: int  # bytes of decompressed JSON lines, rows, or documents of the unit that were read
+    offset: int  # bytes of decompressed JSON lines, rows, or records of the unit that were read
     number: int  # number of lines before the offset
 
 
@@ -101,18 +100,13 @@ def read_blocks(
 def read_documents(
     units: Sequence[Unit], options: ReadOptions, max_bytes: int | None = None
 ) -> Iterator[tuple[int, Document | Skipped, str | None]]:
-    """Yield the index of the file, a document or what was skipped, and the file's encoding, if known.
-
-    Token files are skipped, since their text is not stored.
-    """
+    """Yield the index of the file, a document or what was skipped, and the file's encoding, if known."""
     for block in read_blocks(units, options=options, max_bytes=max_bytes):
         for index, item in block.items:
             if isinstance(item, Skipped):
                 yield index, item, None
                 continue
             for found in documents_of(item, options.text_field):
-                if isinstance(found, Stored):
-                    found = Skipped(found.name, "tokens instead of text")
                 yield index, found, item.encoding
 
 
@@ -139,10 +133,7 @@ def _read(unit: Unit, start: Position, options: ReadOptions, max_bytes: int | No
     if unit.path is None:
         yield from _read_hub(unit, offset, field)
         return
-    extension, compression = readers.kind_of(unit.path)
-    if extension == INDEX and not compression and not unit.is_plain:
-        yield from _read_tokens(unit, unit.path, offset)
-        return
+    extension, _ = readers.kind_of(unit.path)
     if extension == readers.PARQUET_EXTENSION and not unit.is_plain:
         yield from _read_parquet(unit, unit.path, field, offset)
         return
@@ -242,19 +233,6 @@ def _read_fasta(file: _File, offset: int) -> Iterator[_Item]:
         raise Unusable(encodings.not_in(encodings.UTF_8)) from error
     except ValueError as error:
         raise Unusable("not FASTA", str(error)) from error
-
-
-def _read_tokens(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
-    """Yield ids as stored; ValueError for a damaged index, as it cannot show which documents are lost."""
-    file, group, size = TokenFile.open(path), list[bytes](), 0
-    for count, ids in enumerate(file.read(offset), start=offset + 1):
-        group.append(ids.tobytes())
-        size += ids.nbytes
-        if size >= BLOCK or len(group) >= _MAX_PARTS or count == file.documents:
-            first, sizes = count - len(group) + 1, [len(data) for data in group]
-            part = Part(file.dtype.str, unit.name, first, sizes, b"".join(group))
-            yield part, count, 0, unit.size * count // file.documents
-            group, size = [], 0
 
 
 def _read_hub(unit: Unit, offset: int, field: str) -> Iterator[_Item]:

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from based_jax.data import records
 from based_jax.data.documents import Document, Skipped, Unusable
 from based_jax.data.encodings import UTF_8, not_in
@@ -17,19 +15,12 @@ MAX_LINE = 256 << 20  # bytes of a line of JSON; longer ones are skipped
 class Part(NamedTuple):
     """Documents of one file in one format."""
 
-    kind: str  # "texts": UTF-8 text; "html"; "lines" of JSON; the ids of a `TokenFile`, named by their dtype
+    kind: str  # "texts": UTF-8 text; "html"; "lines" of JSON
     name: str  # of the file, or of the document if `number` is None
     number: int | None  # of the first document, or line
     sizes: list[int]  # bytes of each document; for "lines" of all together
     data: bytes
     encoding: str | None = None  # of the file, if its text has one
-
-
-class Stored(NamedTuple):
-    """A document that is stored as tokens."""
-
-    name: str
-    ids: np.ndarray
 
 
 def texts_part(name: str, first: int, texts: Iterable[str]) -> Part:
@@ -38,7 +29,7 @@ def texts_part(name: str, first: int, texts: Iterable[str]) -> Part:
     return Part("texts", name, first, [len(text) for text in encoded], b"".join(encoded))
 
 
-def documents_of(part: Part, field: str) -> Iterator[Document | Stored | Skipped]:
+def documents_of(part: Part, field: str) -> Iterator[Document | Skipped]:
     """Yield a part's documents, and why the others have no text; `field` is that of the text."""
     if part.kind == "lines":
         yield from _lines(part, field)
@@ -47,10 +38,7 @@ def documents_of(part: Part, field: str) -> Iterator[Document | Stored | Skipped
     for i, size in enumerate(part.sizes):
         name = part.name if part.number is None else f"{part.name}:{part.number + i}"
         content, begin = data[begin : begin + size], begin + size
-        if part.kind in ("texts", "html"):
-            yield _document(name, content, is_html=part.kind == "html")
-        else:
-            yield Stored(name, np.frombuffer(content, dtype=part.kind))
+        yield _document(name, content, is_html=part.kind == "html")
 
 
 def _lines(part: Part, field: str) -> Iterator[Document | Skipped]:

@@ -35,7 +35,7 @@ class TokenizeConfig:
     """Tokenize text into shards that train lm reads in place."""
 
     data: tuple[str, ...]
-    """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx (with NAME.bin), or
+    """sources in order: stdlib, files, directories, globs, or
     hf:NAME[:[CONFIG:]SPLIT], which on resuming streams its rows again up to the interruption"""
     tokenizer: str
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory"""
