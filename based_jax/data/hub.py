@@ -35,44 +35,30 @@ class HubSpec(NamedTuple):
     split: str
 
 
-def parse_hub(spec: str, argument: str = "data") -> HubSpec:
-    """Parse a spec that begins with `HUB`; errors name the `argument` that it was passed as."""
+def parse_hub(spec: str) -> HubSpec:
+    """Parse a spec that begins with `HUB`."""
     name, *rest = spec.removeprefix(HUB).split(":")
-    expect(bool(name) and len(rest) <= 2 and all(rest), argument, spec, _EXPECTED)
+    expect(bool(name) and len(rest) <= 2 and all(rest), "data", spec, _EXPECTED)
     *config, split = rest or ["train"]
     return HubSpec(name, config[0] if config else None, split)
 
 
-def load_texts(spec: str, argument: str = "data", field: str = "text") -> Iterator[str]:
-    """Yield the texts of a data set, after downloading all of it; texts may be empty.
+def read_texts(spec: str, first: int = 0, field: str = "text", *, streams: bool = True) -> Iterator[str]:
+    """Yield the texts from row `first` on; they may be empty.
+
+    Args:
+        streams: keep nothing on disk. The rows before `first` are downloaded and dropped, as the formats do
+            not allow access to row n alone. False: download the whole data set first, if it is not on disk.
 
     Raises:
         ImportError: `datasets` is not installed.
         ValueError: no such data set, configuration or split, or a row without a text.
-    """
-    hub = parse_hub(spec, argument)
-    datasets = _import_library(spec, argument)
-    rows = _load(spec, argument, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split))
-    for number, row in enumerate(rows):
-        yield _text(row, field, spec, argument, number)
-
-
-def stream_texts(spec: str, first: int = 0, field: str = "text") -> Iterator[str]:
-    """Stream the texts from row `first` on; nothing is kept on disk.
-
-    The rows before `first` are downloaded and dropped, as the formats do not allow access to row n alone.
-
-    Raises:
-        ImportError, ValueError: see `load_texts`.
         OSError: the stream breaks off.
     """
     hub = parse_hub(spec)
-    datasets = _import_library(spec, "data")
-
-    def load() -> Any:
-        return datasets.load_dataset(hub.name, hub.config, split=hub.split, streaming=True)
-
-    rows = _load(spec, "data", load)
+    datasets = import_optional("datasets", "data", spec)
+    options = {"streaming": True} if streams else {}
+    rows = _load(spec, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split, **options))
     rows, number = iter(rows.skip(first) if first else rows), first
     while True:
         try:
@@ -81,43 +67,39 @@ def stream_texts(spec: str, first: int = 0, field: str = "text") -> Iterator[str
             raise OSError(f"data = {spec!r}: reading ended after {number} rows; {_reason(error)}") from error
         if row is None:
             return
-        yield _text(row, field, spec, "data", number)
+        yield _text(row, field, spec, number)
         number += 1
 
 
 def hub_fingerprint(spec: str) -> str:
     """Return a SHA-256 of the names of a split's files and the revision, ETag or modification time of each.
 
-    Errors: see `load_texts`.
+    Errors: see `read_texts`.
     """
     hub = parse_hub(spec)
-    datasets = _import_library(spec, "data")
-    builder = _load(spec, "data", lambda: datasets.load_dataset_builder(hub.name, hub.config))
+    datasets = import_optional("datasets", "data", spec)
+    builder = _load(spec, lambda: datasets.load_dataset_builder(hub.name, hub.config))
     files = (builder.config.data_files or {}).get(hub.split)
     found = (hub, builder.config.name, files and (list(files), files.origin_metadata))
     return hashlib.sha256(repr(found).encode("utf-8", errors="replace")).hexdigest()
 
 
-def _import_library(spec: str, argument: str) -> Any:
-    return import_optional("datasets", argument, spec)
-
-
-def _load(spec: str, argument: str, load: Callable[[], Loaded]) -> Loaded:
+def _load(spec: str, load: Callable[[], Loaded]) -> Loaded:
     try:
         return load()
     except Exception as error:  # the library raises many kinds: network, configuration, format, permission
-        split = parse_hub(spec, argument).split
+        split = parse_hub(spec).split
         expected = f"a data set with a split {split!r} that can be loaded; {_reason(error)}"
-        raise ValueError(f"{argument} = {spec!r}: expected {expected}") from error
+        raise ValueError(f"data = {spec!r}: expected {expected}") from error
 
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def _text(row: dict[str, Any], field: str, spec: str, argument: str, number: int) -> str:
+def _text(row: dict[str, Any], field: str, spec: str, number: int) -> str:
     text = find_field(row, field)
     is_null = field in row and text is None
     found = f"a string field {field!r}; of row {number}, {describe_fields(row)}"
-    expect(isinstance(text, str) or is_null, argument, spec, found)
+    expect(isinstance(text, str) or is_null, "data", spec, found)
     return text or ""

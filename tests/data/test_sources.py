@@ -205,7 +205,7 @@ def _error(spec: str, kind: type[Exception]) -> str:
 @pytest.mark.parametrize("name", ["nowhere", "nowhere.txt", "no/such/directory", "nul\0.txt", "x" * 5000])
 def test_a_missing_path_is_an_error(tmp_path, name):
     spec = str(tmp_path / name)
-    assert _error(spec, FileNotFoundError).startswith(f"data spec = {spec!r}: expected 'stdlib', a file")
+    assert _error(spec, FileNotFoundError).startswith(f"data = {spec!r}: expected 'stdlib', a file")
 
 
 def test_a_glob_without_a_match_is_an_error(tmp_path):

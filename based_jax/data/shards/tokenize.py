@@ -19,7 +19,7 @@ import numpy as np
 from based_jax.data import report
 from based_jax.data.encodings import ReadOptions
 from based_jax.data.report import FileReport, describe_counts
-from based_jax.data.shards.blocks import Position, read_blocks
+from based_jax.data.shards.blocks import Block, Position, read_blocks
 from based_jax.data.shards.encoder import BlockEncoder, Encoded
 from based_jax.data.shards.inputs import Sources
 from based_jax.data.shards.manifest import (
@@ -106,11 +106,10 @@ def tokenize(
         state = _begin(out, settings, content)
         with _Run(out, sources, record, rule, shard_tokens, settings, state) as run:
             names = (rule.names or "").split(",") if rule.names else []
-            blocks = read_blocks(sources.units, run.position, options)
-            encoder = BlockEncoder(tokenizer, names, options.text_field)
-            for block, encoded in encode_blocks(blocks, encoder, workers):
+            blocks = read_blocks(sources.files, run.position, options)
+            for block, encoded in encode_blocks(blocks, BlockEncoder(tokenizer, names), workers):
                 run.take(encoded)
-                run.advance(block.end)
+                run.advance(block)
                 now = Progress(block.done, sources.size, run.tokens, run.documents)
                 if not progress(now):
                     run.save()
@@ -171,16 +170,18 @@ class _Run:
         dtype = token_dtype(self._record.vocab_size)
         return ShardWriter(self._out, split, dtype, self._record.eot, self._shard_tokens, state)
 
-    def advance(self, position: Position) -> None:
-        """Report the files that end before a position, up to which everything was taken."""
-        for index in range(self.position.unit, position.unit):
-            ended = self._reports.pop(index, None) or self._sources.units[index].report()
+    def advance(self, block: Block) -> None:
+        """Report the files that end in a block that was taken."""
+        for index, encoding in block.encodings.items():
+            self._report(index).encoding = encoding
+        for index in range(self.position.file, block.end.file):
+            ended = self._reports.pop(index, None) or self._sources.files[index].report()
             self._skipped.update(item.reason for item in ended.end())
             self._files[report.FILE].write(ended.line().encode())
-        self.position = position
+        self.position = block.end
 
     def _report(self, index: int) -> FileReport:
-        return self._reports.setdefault(index, self._sources.units[index].report())
+        return self._reports.setdefault(index, self._sources.files[index].report())
 
     def take(self, encoded: Encoded) -> None:
         """Write an encoded block."""
@@ -189,9 +190,7 @@ class _Run:
             self._report(index).skip(item)
         for index in np.unique(encoded.files).tolist():
             own = encoded.files == index
-            self._report(index).add(int(own.sum()), int(encoded.sizes[own].sum()))
-        for index, encoding in encoded.encodings.items():
-            self._report(index).encoding = encoding
+            self._report(index).count(int(own.sum()), int(encoded.sizes[own].sum()))
         self._names.update(encoded.names)
         self.tokens += encoded.tokens.size
         self.documents += len(encoded.lengths)

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from based_jax.data import ReadOptions, load_tokenizer
-from based_jax.data.shards import blocks, parts
+from based_jax.data import ReadOptions, load_tokenizer, reading
+from based_jax.data.shards import blocks
 from based_jax.data.shards.blocks import Position, read_blocks
 from based_jax.data.shards.encoder import BlockEncoder
 from based_jax.data.shards.inputs import find_sources
@@ -19,9 +19,8 @@ START = Position(0, 0, 0)
 def small(monkeypatch):
     """Limits that a test's files exceed."""
     monkeypatch.setattr(blocks, "BLOCK", 64)
-    for module in (blocks, parts):
-        monkeypatch.setattr(module, "MAX_LINE", 500)
-    monkeypatch.setattr(blocks, "MAX_DOCUMENT", 300)
+    monkeypatch.setattr(reading, "MAX_LINE", 500)
+    monkeypatch.setattr(reading, "MAX_DOCUMENT", 300)
     monkeypatch.setattr("based_jax.data.readers._CHUNK", 50)
 
 
@@ -30,7 +29,7 @@ def texts_of(
 ) -> tuple[list[str], list[str]]:
     """The texts, and what was skipped for which reason."""
     encoder, texts, skipped = BlockEncoder(load_tokenizer()), list[str](), list[str]()
-    for block in read_blocks(find_sources([str(spec)], include).units, start, ReadOptions(encoding=encoding)):
+    for block in read_blocks(find_sources([str(spec)], include).files, start, ReadOptions(encoding=encoding)):
         found = encoder.encode(block.items)
         texts += [
             load_tokenizer().decode(ids) for ids in np.split(found.tokens, np.cumsum(found.lengths))[:-1]
@@ -41,7 +40,7 @@ def texts_of(
 
 def resumes_after_each_block(spec: Path, encoding: str = "utf-8") -> None:
     whole = texts_of(spec, encoding=encoding)
-    blocks = read_blocks(find_sources([str(spec)]).units, START, ReadOptions(encoding=encoding))
+    blocks = read_blocks(find_sources([str(spec)]).files, START, ReadOptions(encoding=encoding))
     ends = [block.end for block in blocks]
     assert len(ends) > 2
     before = len(whole[0]) + len(whole[1])
@@ -90,7 +89,7 @@ def test_a_byte_order_mark_is_not_text(tmp_path):
         ("a.txt", "text", ["text"]),
         ("b.json", '[{"text": "array"}]', ["array"]),
         ("c.json", '{"text": "line"}\n', ["line"]),
-        ("d.jsonl", '{"text": "\ufeffline"}\n' * 9, ["\ufeffline"] * 9),
+        ("d.jsonl", '{"text": "\ufeffline"}\n' * 40, ["\ufeffline"] * 40),
         ("e.fasta", ">r\nACGT\n", ["ACGT"]),
     ]:
         (tmp_path / name).write_text(content, encoding="utf-8-sig")
