@@ -205,7 +205,7 @@ def _attention(
     if at is None:
         width = min(LAGS, length)
         search: dict[str, Any] = {"terms": how.terms, "width": width, "threshold": 0.0, "search": "largest"}
-        at, _ = body(conv_recover)(scaled, k, mask=mask, **search)
+        at = body(conv_recover)(scaled, k, mask=mask, **search)
     starts = at
     q, k, values = (x.astype(dtype).transpose(0, 2, 3, 1) for x in (scaled, k, v))
 
