@@ -94,11 +94,7 @@ def hyper_attention(
 def check_hyper_attention(
     q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], ordered: bool, strict: bool
 ) -> None:
-    """Check that queries, keys and values of every slot fit together, and the options of their order.
-
-    Raises:
-        TypeError, ValueError: names the argument that does not fit.
-    """
+    """Check that queries, keys and values of every slot fit together, and the options of their order."""
     expect_array("q", q, ("B", "N", "H", "K"), "floating")
     expect(len(ks) >= 1, "number of ks", len(ks), "at least 1: the order minus 1")
     expect(len(vs) == len(ks), "number of vs", len(vs), f"{len(ks)}, the number of ks")
@@ -173,8 +169,8 @@ def _attend_to_tuples(
         keys = own
     elif cache is None:
         before = jnp.full((own.index.shape[0], left), -1)
-        none = (jnp.zeros_like(x, shape=(batch, left, *x.shape[2:])) for x in (k, v))
-        keys = append(_Keys(*none, before, None), own)
+        none = [jnp.zeros_like(x, shape=(batch, left, *x.shape[2:])) for x in (k, v)]
+        keys = append(_Keys(none[0], none[1], before, None), own)
     else:
         written = write(cache, k, v, call.tokens, call.after)
         if left is None or length == 1:

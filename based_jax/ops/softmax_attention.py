@@ -6,6 +6,7 @@ The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 
 (w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -186,26 +187,25 @@ def _softmax_attention(
     written = write(cache, k, v, tokens, stream)
 
     without = how._replace(chosen="xla") if chosen in KERNELS else how
+
+    def after_cache() -> Any:
+        return _with_cache(q, k, v, cache, written, call, without)
+
+    def if_empty(attend_alone: Callable[[], Any]) -> Any:  # known on the device only
+        return cond(jnp.all(cache.stream.length == 0), attend_alone, after_cache)
+
     if chosen == "tiled" and segment_ids is None and length >= MIN_ALIGNED_LENGTH:
         own = k.astype(cache.k.dtype), v.astype(cache.v.dtype)
-        y = cond(
-            jnp.all(cache.stream.length == 0),
-            lambda: attend_in_blocks(q, *own, tokens, tokens.index, how._replace(is_aligned=True)),
-            lambda: _with_cache(q, k, v, cache, written, call, how),
-        )
-    elif chosen not in KERNELS or (length == 1 and chosen == "pallas"):
-        y = _with_cache(q, k, v, cache, written, call, without)
-    elif length == 1:
+        aligned = how._replace(is_aligned=True)
+        y = if_empty(lambda: attend_in_blocks(q, *own, tokens, tokens.index, aligned))
+    elif chosen in KERNELS and length > 1:
+        y = if_empty(lambda: _fused(q, k, v, tokens, segment_ids, None, how))
+    elif chosen == "cudnn":
         key_index = slot_index(stream.length, cache.slots)
         visible = visible_keys(tokens.index, tokens.start, key_index, left, None)
         y = cudnn_attention.attend_one(q, written.k, written.v, visible, scale)
     else:
-        # Which rows have been anywhere is known on the device only.
-        y = cond(
-            jnp.all(cache.stream.length == 0),
-            lambda: _fused(q, k, v, tokens, segment_ids, None, how),
-            lambda: _with_cache(q, k, v, cache, written, call, without),
-        )
+        y = after_cache()
     if left is None:
         y = nan_where_outgrown(written, y)
     # The values came from the cache, whose dtype may be another.
@@ -321,12 +321,18 @@ def _sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
 
 def _not_in_tiles(causal: bool, left: int | None, allowed: Any) -> str | None:
     """Return the reason why a call cannot use tiles of queries and keys, or None."""
-    reasons = {
-        "is causal": not causal,
-        "has no windows (left)": left is not None,
-        "has no pattern (allowed)": allowed is not None,
-        "needs whole sequences and heads, and these are sharded over devices": sharding.is_active(),
-    }
+    return _first(
+        {
+            "is causal": not causal,
+            "has no windows (left)": left is not None,
+            "has no pattern (allowed)": allowed is not None,
+            "needs whole sequences and heads, and these are sharded over devices": sharding.is_active(),
+        }
+    )
+
+
+def _first(reasons: dict[str, bool]) -> str | None:
+    """Return the first reason that holds, or None."""
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
@@ -356,11 +362,7 @@ def _refusals(
     # kernels move 12 arrays of that size; the algorithm of FlashAttention-2, which cuDNN is believed to
     # follow, 9, and dq's float32 sums, cleared, added to and read again: as 8 more in bfloat16. Neither was
     # measured.
-    found = {"pallas": pallas, "cudnn": cudnn}
-    return {
-        name: next((reason for reason, holds in reasons.items() if holds), None)
-        for name, reasons in found.items()
-    }
+    return {"pallas": _first(pallas), "cudnn": _first(cudnn)}
 
 
 def keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> tuple[Array, Array, Array]:

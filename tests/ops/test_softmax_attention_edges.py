@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
-from based_jax.ops.attention_to_keys import window_block
 from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import array
 from tests.marks import release_but
@@ -151,10 +150,3 @@ def test_the_log_sum_of_a_window_and_its_scale_have_gradients(unchecked):
     with jax.enable_x64(True):
         arrays = [array(part, np.float64) for part in x]
         assert_close(gradients("xla", *arrays), gradients("reference", *arrays), FLOAT64)
-
-
-def test_blocks_of_a_window_are_aligned():
-    for left in [0, 15, 16, 17, 31, 63, 64, 127, 255, 511, 4095]:
-        size = window_block(left)
-        assert size % (16 if left <= 32 else 64) == 0
-        assert size <= max(16, 2 * left)

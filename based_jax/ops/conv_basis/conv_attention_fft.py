@@ -16,7 +16,8 @@ head.
 Arrays in this file have tokens last: (B, H, channels, N).
 """
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -172,7 +173,8 @@ def _convolve(taps: Array, of_column: Array, x: Array, left: int | None) -> Arra
 
 def _convolve_back(taps: Array, of_column: Array, u: Array, left: int | None) -> Array:
     """Return the transpose, sum_r P_r conv(taps_r)^T u."""
-    return jax.linear_transpose(lambda x: _convolve(taps, of_column, x, left), u)(u)[0]
+    convolve = functools.partial(_convolve, taps, of_column, left=left)
+    return cast(Any, jax.linear_transpose(convolve, u))(u)[0]
 
 
 def _by_segment(taps: Array) -> tuple[Array, Array]:
@@ -243,8 +245,11 @@ def _backward(left: int | None, kept: Any, dy: Array) -> tuple[Array, Array, Arr
     operations = 2 * (segments.kernels.shape[2] + 1) * channels * width * _transform(length)
     goes_by_fft = operations * FFT_COST <= 2 * length**2 * (2 * channels + 2 * width)
     wanted = rows.drowned if goes_by_fft else jnp.broadcast_to(real[:, None], rows.drowned.shape)
-    _, pull_back = jax.vjp(lambda q, k, v: _entry_by_entry(segments, v, wanted, left, q, k), q, k, v)
-    gradients = pull_back(dy)
+
+    def by_rows(q: Array, k: Array, v: Array) -> Array:
+        return _entry_by_entry(segments, v, wanted, left, q, k)
+
+    gradients = cast(Any, jax.vjp(by_rows, q, k, v)[1])(dy)
     if goes_by_fft:
         mean = jnp.sum(dy * y, axis=2, keepdims=True)
         across = jnp.concatenate([dy, -mean], axis=2) * rows.factor[:, :, None]

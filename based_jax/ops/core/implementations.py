@@ -109,11 +109,7 @@ def implementations(op: str) -> tuple[str, ...]:
 
 
 def own(op: str) -> tuple[str, ...]:
-    """Return the names of the library's own implementations of `op`, best first.
-
-    Raises:
-        ValueError: unknown op.
-    """
+    """Return the names of the library's own implementations of `op`, best first."""
     expect_choice("op", op, tuple(DECLARED))
     return DECLARED[op].names
 
@@ -172,11 +168,7 @@ def _expect_name(op: str, name: str, available: Sequence[str]) -> None:
 
 
 def registered(op: str, args: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any] | None:
-    """Return the function of another package that runs a call, or None for the op's own implementations.
-
-    Raises:
-        ValueError: the named implementation cannot run this call.
-    """
+    """Return the function of another package that runs a call, or None for the op's own implementations."""
     if op not in _REGISTERED and op not in _installed():
         return None
     others = {name: value for name, value in options.items() if name != "implementation"}
@@ -185,11 +177,7 @@ def registered(op: str, args: tuple[Any, ...], options: dict[str, Any]) -> Calla
 
 
 def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
-    """Return the registered implementation that runs a call, or None for the op's own.
-
-    Raises:
-        ValueError: the named implementation cannot run this call.
-    """
+    """Return the registered implementation that runs a call, or None for the op's own."""
     others = _installed().get(op, {})
     if name is not None:
         _expect_name(op, name, implementations(op))
