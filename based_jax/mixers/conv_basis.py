@@ -7,7 +7,7 @@ segments in each text. That search reads the whole text. Here the starts are fix
 without rotary positions; fixed starts and decoding are ours.
 """
 
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import jax.numpy as jnp
 from jax import lax
@@ -15,7 +15,7 @@ from jax import lax
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Count
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout
+from based_jax.mixers.contract import head_layout
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
 from based_jax.ops import conv_basis
@@ -44,14 +44,6 @@ class ConvBasis(SoftmaxHeads):
             takes no state, segments or padding. None disables it.
         implementation: passed to `ops.conv_attention`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax_j(q_{s+i-j} . k_s / sqrt(d_h)) v_j, s the start of j's segment; rotary positions",
-        training="k N log N D for k segments, or N^2 D",
-        state="(D + k H) N + k D",
-        decoding="read (D + H) N + k D",
-        source='Gu et al., "Conv-Basis"; no published code; fixed starts, segments and decoding are ours',
-    )
 
     starts: tuple[Count, ...] | None = None
     left: Count | None = None

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from based_jax import ops
 from based_jax.fields import Repeats, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary
+from based_jax.mixers.contract import Mixer
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import expect_max_length, expect_whole_rows
 from based_jax.ops import input_filters
@@ -57,13 +57,6 @@ class InputConv(Mixer):
     """
 
     wants_tokens: ClassVar[bool] = True
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="(x W + b) * (h conv x), h_s = 1 where tokens have repeated at distance s",
-        training="N^2 D, or N (t + log N) D",
-        state="D N",
-        decoding="D N",
-        source="Zoology, section 4 and appendix H.8",
-    )
 
     filter: str = "programmatic"
     lags: Repeats = 8

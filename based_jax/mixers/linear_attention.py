@@ -10,7 +10,7 @@ gamma and g are the optional decay of Appendix C: gamma_h = 1 - 2^(decay_const -
 g = x W_dec + b_dec is a coarse input-dependent gate. The released models use neither.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from flax import linen as nn
 from jax import lax
@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from based_jax import ops
 from based_jax.fields import Epsilon, Positive, Share, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, named, normal, project
+from based_jax.mixers.contract import Mixer, head_layout, named, normal, project
 from based_jax.mixers.registry import register
 from based_jax.ops import feature_maps
 from based_jax.ops.core.kv_cache import expect_capacity
@@ -54,14 +54,6 @@ class LinearAttention(Mixer):
         implementation: passed to `ops.taylor_attention` and, for one token, `ops.taylor_step`; for other
             maps to `ops.linear_attention`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="sum_j p_ij v_j / sum_j p_ij, p_ij = phi(q_i).phi(k_j); Taylor: p = 1 + s + s^2/2",
-        training="N F D",
-        state="F (D + H), F = 1 + 3d'/2 + d'^2/2 of Taylor's map",
-        decoding="F D",
-        source="Based, section 4.1 and figure 3",
-    )
 
     num_heads: Size | None = None
     head_dim: Size | None = None

@@ -7,14 +7,14 @@ A landmark is the mean of a chunk of the sequence; `ops.nystrom` has both forms.
 its chunks include later tokens. The causal form, the default, is ours.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Length, Repeats, Share, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout, named, uniform
+from based_jax.mixers.contract import head_layout, named, uniform
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
 from based_jax.ops.nystrom import PINVERSES
@@ -36,14 +36,6 @@ class Nystrom(SoftmaxHeads):
         conv_kernel_size: taps (an odd number) of a convolution of the values, later ones included, that
             Zoology's form adds to its outputs; None for no convolution.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax over the means of past chunks and the keys of the current chunk",
-        training="N (m + N / m) D",
-        state="2 D m",
-        decoding="read 2 D (m + N / m)",
-        source="Xiong et al. 2021; Zoology's code",
-    )
 
     num_heads: Size | None = 1
     rotary_fraction: Share = 0.0

@@ -20,7 +20,6 @@ import numpy as np
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Count, Repeats, Share
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import SelectionHeads
 from based_jax.mixers.softmax_heads import expect_whole_rows
@@ -54,14 +53,6 @@ class SelectedAttention(SelectionHeads):
         seed: seed of the random selection, by position in the segment; a call without a state and with an rng
             "selection" redraws for every token.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="f_i softmax(q_i k^T / sqrt(d_h)) v, f full, random, programmatic or learned",
-        training="N^2 D, or k N D",
-        state="2 D N",
-        decoding="read 2 D N",
-        source="Zoology, section 5",
-    )
 
     wants_tokens: ClassVar[bool] = True
 

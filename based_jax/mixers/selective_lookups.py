@@ -7,13 +7,12 @@ Zoology sums over all tokens, so later tokens change all weights. With `hard`, Z
 ceil(sqrt(N)) tokens with the highest weights get the update.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import SelectionHeads, root_of
 from based_jax.mixers.softmax_heads import expect_whole_rows
@@ -38,14 +37,6 @@ class SelectiveLookups(SelectionHeads):
         causal: False is Zoology's form, which sums over the whole row and has no state.
         hard: update only the tokens with the highest weights; needs causal = False.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="x + exp(s_i) / sum_j exp(s_j) softmax(q k^T / sqrt(d_h)) v, s = x w",
-        training="N^2 D",
-        state="2 D N",
-        decoding="read 2 D N",
-        source="Zoology, section 5",
-    )
 
     causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
     hard: bool = False
