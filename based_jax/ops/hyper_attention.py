@@ -25,7 +25,7 @@ from jax import lax
 from based_jax.ops.attention_to_keys import attend, visible_keys
 from based_jax.ops.core.arrays import accumulation_dtype, append, finfo, map_arrays
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
-from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
+from based_jax.ops.core.kv_cache import KVCache, expect_cache, keys_after, nan_where_outgrown, write
 from based_jax.ops.core.op import op
 from based_jax.ops.core.stream import continue_from
 from based_jax.ops.softmax_attention import softmax_attention
@@ -173,11 +173,7 @@ def _attend_to_tuples(
         keys = append(_Keys(none[0], none[1], before, None), own)
     else:
         written = write(cache, k, v, call.tokens, call.after)
-        if left is None or length == 1:
-            keys = _Keys(written.k, written.v, slot_index(call.after.length, cache.slots), None)
-        else:
-            own = own._replace(index=jnp.broadcast_to(own.index, (batch, length)))
-            keys = append(_Keys(*recent(cache, left), None), own)
+        keys = _Keys(*keys_after(cache, written, k, v, call, left), None)
 
     dtype = accumulation_dtype(v)
     q, keys = q.astype(dtype) * scale, keys._replace(k=keys.k.astype(dtype), v=keys.v.astype(dtype))

@@ -26,7 +26,14 @@ from based_jax.ops.core import platforms, sharding
 from based_jax.ops.core.arrays import append
 from based_jax.ops.core.block_attention import merge
 from based_jax.ops.core.implementations import KERNELS, choose
-from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
+from based_jax.ops.core.kv_cache import (
+    KVCache,
+    expect_cache,
+    keys_after,
+    nan_where_outgrown,
+    slot_index,
+    write,
+)
 from based_jax.ops.core.op import body, op, stateful_op
 from based_jax.ops.core.stream import (
     Continuation,
@@ -230,14 +237,9 @@ def _with_cache(
     q: Array, k: Array, v: Array, cache: KVCache, written: KVCache, call: Continuation, how: AttentionOptions
 ) -> Any:
     """Attend to the keys before a call and to its own, which `written`, the new cache, contains."""
-    batch, length = q.shape[:2]
-    if how.left is None or length == 1:
-        key_index = slot_index(call.after.length, cache.slots)
-        return attend_in_blocks(q, written.k, written.v, call.tokens, key_index, how)
-    key_index = jnp.broadcast_to(call.tokens.index, (batch, length))
-    key_index = key_index if call.mask is None else jnp.where(call.mask, key_index, -1)
-    keys, values, key_index = append(recent(cache, how.left), (k, v, key_index))
-    return way_of(how)(q, keys, values, call.tokens, key_index, how)
+    keys, values, key_index = keys_after(cache, written, k, v, call, how.left)
+    attend_to = attend_in_blocks if q.shape[1] == 1 else way_of(how)
+    return attend_to(q, keys, values, call.tokens, key_index, how)
 
 
 def _supports_step(kernel: str, q: Array, k: Array, v: Array, *cache_and_rotary: Any) -> str | None:

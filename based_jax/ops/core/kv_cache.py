@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.ops.core import value_checks
-from based_jax.ops.core.arrays import lift, map_arrays
+from based_jax.ops.core.arrays import append, lift, map_arrays
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
+from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -106,6 +106,21 @@ def recent(cache: KVCache, count: int) -> tuple[Array, Array, Int[Array, "B coun
     """Return the last `count` <= W keys and values in order, and their indices (negative: empty slots)."""
     k, index = latest(cache.k, cache.stream.length, count)
     return k, latest(cache.v, cache.stream.length, count)[0], index
+
+
+def keys_after(
+    cache: KVCache, written: KVCache, k: Array, v: Array, call: Continuation, left: int | None
+) -> tuple[Array, Array, Int[Array, "B M"]]:
+    """Return the keys and values that a call sees, and their indices (negative: none).
+
+    Those of `written`, the cache after the call; in a window those before the call and its own.
+    """
+    if left is None or k.shape[1] == 1:
+        return written.k, written.v, slot_index(call.after.length, cache.slots)
+    index = jnp.broadcast_to(call.tokens.index, k.shape[:2])
+    return append(
+        recent(cache, left), (k, v, index if call.mask is None else jnp.where(call.mask, index, -1))
+    )
 
 
 def expect_cache(
