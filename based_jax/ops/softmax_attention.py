@@ -35,13 +35,7 @@ from based_jax.ops.core.kv_cache import (
     write,
 )
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.stream import (
-    Continuation,
-    TokenPositions,
-    advance,
-    continue_from,
-    outputs_and_state,
-)
+from based_jax.ops.core.stream import Continuation, TokenPositions, advance, continue_from, outputs_and_state
 from based_jax.ops.core.transforms import cond
 from based_jax.ops.rotary import rotary
 from based_jax.typing import Array, Bool, Float, Int

@@ -93,7 +93,12 @@ CONV = blank(ops.init_conv_attention_state, 2, 5, 2, 2, 4, 5)
 SUMS = blank(ops.init_linear_attention_state, 2, 2, 16, 5)
 STEP = {"q": Q[:, 0], "k": Q[:, 0], "v": V[:, 0]}
 WHOLE, BASES = {"causal": False}, {"starts": None, "num_bases": 2}
+BASIS = np.tril(np.arange(9.0).reshape(3, 3) + 1)
 OTHERS = {
+    "conv_decompose": {},
+    "conv_assemble": {"kernels": BASIS},
+    "conv_matrix": {"anchors": BASIS},
+    "conv_separation": {"kernels": BASIS, "sizes": [3, 2, 1]},
     "conv_recover": {"q": Q, "k": Q, "terms": 2, "width": 2, "threshold": 1.0},
     "conv_anchors": {"q": Q, "k": Q},
     "conv_score_error": {"q": Q, "k": Q},
@@ -112,6 +117,22 @@ OTHERS = {
     "taylor_step": STEP | {"state": blank(ops.init_taylor_state, 2, 2, 4, 5)},
 }
 SPECIAL = {
+    "conv_decompose": [
+        ({"matrix": BASIS[:2]}, r"matrix has shape \(2, 3\): expected \(N, 2\)"),
+        ({"matrix": 3.0}, r"matrix has shape \(\)"),
+        ({"matrix": 0 * BASIS}, r"max \|matrix\| = 0.0: expected more than tol"),
+        ({"matrix": BASIS.T}, "above the diagonal = .*: expected 0, a lower"),
+        ({"matrix": BASIS, "tolerance": -1}, "tolerance = -1: expected at least 0"),
+        ({"matrix": BASIS * np.nan}, "not finite = 9: expected 0"),
+    ],
+    "conv_assemble": [
+        ({"sizes": [3, 3, 1]}, r"sizes = \[3, 3, 1\]: expected N = 3 >="),
+        ({"sizes": [4, 3, 1]}, r"sizes = \[4, 3, 1\]: expected N = 3 >="),
+        ({"sizes": [3, 2]}, r"sizes has shape \(2,\): expected \(3,\)"),
+        ({"sizes": [3.0, 2, 1]}, "sizes has dtype float64"),
+    ],
+    "conv_matrix": [({"starts": [0, 2, 1]}, r"starts = \[0, 2, 1\]: expected increasing")],
+    "conv_separation": [({"width": width}, f"width = {width}: expected 1 to 1") for width in (0, 2)],
     "conv_attention": [
         ({"starts": ()}, r"starts = \(\): expected integers ascending from 0"),
         ({"starts": (1, 2)}, r"starts = \(1, 2\)"),
