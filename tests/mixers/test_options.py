@@ -111,7 +111,6 @@ def test_options_that_no_state_can_have_are_named(unchecked):
 def test_arguments_that_options_exclude_are_named(unchecked):
     for name, options, context, message in [
         ("bigbird", {}, {"cells": np.zeros((2, 2))}, "cells has dtype"),
-        ("conv_basis", {"max_error": 0.1}, {"mask": MASK}, "expected None with max_error, which reads"),
         (
             "input_conv",
             {"filter": "autocorrelation"},
