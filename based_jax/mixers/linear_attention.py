@@ -44,7 +44,7 @@ class LinearAttention(Mixer):
             "identity" and "all_poly" may vanish.
         feature_scale: factor of queries and keys before the map; must be 1 for "cosformer", "performer"
             and "all_poly".
-        feature_floor: lower bound of the features, for the maps in `ops.FLOORED`.
+        feature_floor: lower bound of the features, for the maps in `feature_maps.FLOORED`.
         num_features: F of "performer" (default 256) and "all_poly" (default `feature_dim`).
         max_length: M of "cosformer", tokens of the longest document; None for the call's length, as in the
             authors' code, which takes whole rows only: no state, segments, padding or positions.
@@ -63,7 +63,7 @@ class LinearAttention(Mixer):
     decay_const: float = -3.0
     feature_map: str = "taylor"
     feature_scale: Positive = 1.0
-    feature_floor: Epsilon = ops.FLOOR
+    feature_floor: Epsilon = feature_maps.FLOOR
     num_features: Size | None = None
     max_length: Size | None = None
     rotary_fraction: Share = 0.0
@@ -136,7 +136,7 @@ class LinearAttention(Mixer):
             weights = self.poly_linear, self.poly_squares
             return ops.all_poly_map(*(weights if self.learned_map else lax.stop_gradient(weights)))
         phi = ops.feature_map(self.feature_map, self.feature_floor)
-        return phi if self.feature_scale == 1 else ops.scaled(phi, self.feature_scale)
+        return phi if self.feature_scale == 1 else feature_maps.scaled(phi, self.feature_scale)
 
     def _cosformer_positions(self, length: int, state: State, context: Context) -> Positions:
         positions = context.positions if context.has_positions else None
@@ -163,9 +163,11 @@ class LinearAttention(Mixer):
         expect(is_allowed, "learned_map", False, f"True for feature_map = {name!r}")
         is_plain = name not in feature_maps.PARAMETRIC
         expect(is_plain or self.feature_scale == 1, "feature_scale", self.feature_scale, f"1 for {name!r}")
-        is_default = self.feature_floor == ops.FLOOR
-        has_floor = name in ops.FLOORED
-        expect(has_floor or is_default, "feature_floor", self.feature_floor, f"{ops.FLOOR} for {name!r}")
+        is_default = self.feature_floor == feature_maps.FLOOR
+        has_floor = name in feature_maps.FLOORED
+        expect(
+            has_floor or is_default, "feature_floor", self.feature_floor, f"{feature_maps.FLOOR} for {name!r}"
+        )
         if name in ("performer", "all_poly"):
             return count or (256 if name == "performer" else width)
         expected = f"None for feature_map = {name!r}, whose number is fixed"

@@ -17,6 +17,7 @@ from based_jax.mixers.context import Context
 from based_jax.mixers.contract import named, uniform
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
+from based_jax.ops.nystrom import PINVERSES
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 
@@ -52,7 +53,7 @@ class Nystrom(SoftmaxHeads):
 
     def setup(self) -> None:
         super().setup()
-        expect_choice("pinverse", self.pinverse, ops.PINVERSES)
+        expect_choice("pinverse", self.pinverse, PINVERSES)
         size = self.conv_kernel_size
         if size is None:
             return
