@@ -347,7 +347,7 @@ FAULTS = (
     ),
     Fault(
         "a checkpoint remembers the beginning of the data", "based_jax/training/loop.py",
-        "checkpoints.save(step, state, data.get_state())", "checkpoints.save(step, state, beginning)",
+        "checkpoints.save(step, state, data.get_state())", "checkpoints.save(step, state, position)",
         "tests/training/test_lm.py",
     ),
     Fault(

@@ -1,4 +1,4 @@
-"""Handle steps with a non-finite loss or gradient, or with a loss spike.
+"""Stop at, or skip, steps with a non-finite loss or gradient, or with a loss spike.
 
 `guard` makes the check inside the compiled step: the update of a bad step is never applied. The running
 median that defines a spike is part of the optimizer's state, so a resumed run decides as an uninterrupted one
@@ -26,15 +26,14 @@ class BadLossConfig:
     """What counts as a bad step (non-finite loss or gradient, or a loss spike), and what happens then."""
 
     on_bad_loss: str = "stop"
-    """after a non-finite loss or gradient, or a spike: stop, skip the update, or rollback to the last
-    checkpoint and continue with the batch after the bad one"""
+    """after a non-finite loss or gradient, or a spike: stop, or skip the update"""
     spike_factor: float | None = None
     """also treat a loss as bad if it exceeds this multiple of the median of the last 64 good losses"""
     max_bad_losses: int = 3
-    """maximum number of bad steps in a row, or of rollbacks to one checkpoint"""
+    """maximum number of skipped steps in a row"""
 
     def __post_init__(self) -> None:
-        expect_choice("on_bad_loss", self.on_bad_loss, ("stop", "skip", "rollback"))
+        expect_choice("on_bad_loss", self.on_bad_loss, ("stop", "skip"))
         factor = self.spike_factor
         expect(factor is None or factor > 1, "spike_factor", factor, "above 1")
         expect(self.max_bad_losses >= 1, "max_bad_losses", self.max_bad_losses, "at least 1")

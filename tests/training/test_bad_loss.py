@@ -119,45 +119,6 @@ def test_skipping_ends_when_too_many_follow_each_other(tmp_path):
     run(tmp_path / "more", bad, on_bad_loss="skip", max_bad_losses=3)
 
 
-@pytest.mark.parametrize("log_every", release_but([1], [1, 5]))
-def test_rollback_continues_after_the_bad_batch(log_every, tmp_path):
-    """Batch 8 is bad: back to step 6, then batches 9 ...; 7 is not read again either."""
-    outcome = run(tmp_path / "a", {8: np.nan}, log_every=log_every, on_bad_loss="rollback")
-    targets = {k: 1 / (k + 2) for k in range(7, STEPS + 1)}
-    expected = run(tmp_path / "b", targets, log_every=log_every, on_bad_loss="rollback")
-    chex.assert_trees_all_equal(weights(outcome), weights(expected))
-    steps = [line["step"] for line in read_metrics(tmp_path / "a" / "metrics.jsonl")]
-    assert steps == [line["step"] for line in read_metrics(tmp_path / "b" / "metrics.jsonl")]
-
-
-def test_a_run_resumes_after_a_rollback_with_the_same_batches(tmp_path):
-    whole = run(tmp_path / "whole", {8: np.nan}, on_bad_loss="rollback")
-    run(tmp_path / "parts", {8: np.nan}, steps=9, on_bad_loss="rollback")
-    parts = run(tmp_path / "parts", {8: np.nan}, on_bad_loss="rollback")
-    chex.assert_trees_all_equal(weights(parts), weights(whole))
-
-
-@pytest.mark.release
-def test_rollback_ends_when_it_does_not_help(tmp_path):
-    with pytest.raises(BadLoss, match=r"loss nan.* after 2 rollbacks\. Last good checkpoint: .*/6$"):
-        run(tmp_path, dict.fromkeys(range(8, 99), np.nan), on_bad_loss="rollback", max_bad_losses=2)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("[0-9]*")) == ["3", "6"]
-
-
-@pytest.mark.release
-def test_rollbacks_to_different_checkpoints_are_not_added_up(tmp_path):
-    outcome = run(tmp_path, {8: np.nan, 14: np.nan}, on_bad_loss="rollback", max_bad_losses=1)
-    assert outcome.step == STEPS
-
-
-@pytest.mark.release
-def test_rollback_without_a_checkpoint_begins_anew_after_the_batch(tmp_path):
-    outcome = run(tmp_path / "a", {2: np.inf}, on_bad_loss="rollback")
-    targets = {k: 1 / (k + 2) for k in range(1, STEPS + 1)}
-    expected = run(tmp_path / "b", targets, on_bad_loss="rollback")
-    chex.assert_trees_all_equal(weights(outcome), weights(expected))
-
-
 @pytest.mark.release
 def test_spikes_are_judged_by_the_median_also_after_a_resume(tmp_path):
     spike = {ENOUGH // 2: 1e3, ENOUGH + 3: 1e3}  # the first comes before there is a median
@@ -174,7 +135,7 @@ def test_spikes_are_judged_by_the_median_also_after_a_resume(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"on_bad_loss": "ignore"}, "on_bad_loss = 'ignore': expected one of 'stop', 'skip', 'rollback'"),
+        ({"on_bad_loss": "ignore"}, "on_bad_loss = 'ignore': expected one of 'stop', 'skip'"),
         ({"spike_factor": 1.0}, "spike_factor = 1.0: expected above 1"),
         ({"max_bad_losses": 0}, "max_bad_losses = 0: expected at least 1"),
     ],
