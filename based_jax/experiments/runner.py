@@ -5,7 +5,6 @@ save, and the next call resumes them.
 """
 
 import contextlib
-import functools
 import os
 import queue
 import shutil
@@ -22,9 +21,6 @@ from based_jax.directory_lock import sole_writer
 from based_jax.experiments.job import Job
 from based_jax.experiments.results import FAILED, Results, Row, read
 from based_jax.experiments.slots import Slot
-
-Ended = Callable[[Job, list[Row]], None]
-"""Called with a job that has ended and its rows."""
 
 
 class Runner:
@@ -43,7 +39,7 @@ class Runner:
         out: Path,
         results: Results,
         slots: Sequence[Slot],
-        ended: Ended,
+        ended: Callable[[Job, list[Row]], None],
         trainer: Sequence[str] | None = None,
     ):
         self.out, self.results, self.ended, self.trainer = out, results, ended, trainer
@@ -107,10 +103,10 @@ class Runner:
 
     def _process(self, job: Job, workdir: Path, slot: Slot) -> int:
         """Return the exit status. A process has its own session, so a terminal's Ctrl-C does not reach it."""
-        words, environment = job.command(workdir, self.trainer), {**os.environ, **slot.environment}
+        options: Any = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}
+        options["env"] = {**os.environ, **slot.environment}
         with (workdir / "log.txt").open("ab") as log:
-            start = functools.partial(subprocess.Popen, stdin=subprocess.DEVNULL, start_new_session=True)
-            process = start(words, env=environment, stdout=log, stderr=log)
+            process = subprocess.Popen(job.command(workdir, self.trainer), stdout=log, **options)
             self._processes.add(process)
             try:
                 if self._stopping:  # `stop` was called between the two lines above
