@@ -76,7 +76,7 @@ def fit(
         tracking: services that also receive the metrics; default: none.
 
     Raises:
-        BadLoss: a loss or gradient norm was not finite, or spiked, too often; the bad state is not saved.
+        BadLoss: a loss or gradient norm was not finite too often; the bad state is not saved.
         ValueError: no checkpoint can be read, or it belongs to another model or other data.
         SaveFailed: a checkpoint cannot be written.
     """

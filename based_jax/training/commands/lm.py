@@ -45,7 +45,7 @@ from based_jax.training.low_rank import LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
-from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, saved_run, sole_run
+from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, read_config, sole_run
 from based_jax.training.step import Programs, TrainState, build_programs
 from based_jax.validate import expect
 
@@ -119,11 +119,11 @@ def _architecture(config: LMConfig) -> tuple[data.Tokenizer, ModelConfig, Path |
 
 def with_schedule(config: LMConfig) -> LMConfig:
     """Fix the schedule's length to the steps of the first launch; a resumed run may not become shorter."""
-    steps = config.steps
-    continues = config.resume and has_checkpoints(config.workdir)
-    if continues and (saved := saved_run(LMConfig, config.workdir)) is not None:
-        expect(steps >= saved.steps, "steps", steps, f"at least {saved.steps}, those of the run so far")
-        steps = saved.optimizer.schedule_steps or saved.steps
+    steps, path = config.steps, config.workdir / "config.json"
+    if config.resume and has_checkpoints(config.workdir) and path.exists():
+        saved = read_config(path)["train"]
+        expect(steps >= saved["steps"], "steps", steps, f"at least {saved['steps']}, those of the run so far")
+        steps = saved["optimizer"]["schedule_steps"] or saved["steps"]
     optimizer = dataclasses.replace(config.optimizer, schedule_steps=config.optimizer.schedule_steps or steps)
     return dataclasses.replace(config, optimizer=optimizer)
 
