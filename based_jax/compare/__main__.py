@@ -118,8 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _show(jobs: Sequence[Job]) -> None:
     """Print each model with its size; flags that the trainer refuses end the process, with status 2."""
     for job in jobs:
-        settings = command.parse(SyntheticConfig, job.arguments, prog=PROG)
-        found, _ = facts_of(settings), settings.sweep
+        found = facts_of(command.parse(SyntheticConfig, job.arguments, prog=PROG))
         size = found["state_size"]
         state = "no state" if size is None else f"{4 * size:,} bytes of state"
         print(f"{job.family}, {job.setting}: {found['parameters']:,} parameters, {state}")

@@ -18,6 +18,7 @@ from rich.markup import escape as plain
 from based_jax import command, plot
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments import page
+from based_jax.experiments.based_data import ABOUT, TEXTS
 from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
 from based_jax.experiments.panels import Panel
@@ -77,6 +78,14 @@ class LineFlags(Flags):
     add: tuple[str, ...] = ()
     """train lines that the study does not have, and only these: mixers by name or my_package.mixer:MyMixer,
     options as in my_package.mixer:MyMixer:key_dim=16"""
+
+
+def make_study(name: str, jobs: Mapping[str, Sequence[Job]], panels: Any) -> Study:
+    """Make a study with the texts of studies.toml; scales that it does not describe are Based's."""
+    held = {field.name for field in dataclasses.fields(Study)}
+    texts = {field: value for field, value in TEXTS[name].items() if field in held}
+    about = {**ABOUT, **texts.pop("about", {})}
+    return Study(name, jobs=jobs, panels=panels, about=about, **texts)
 
 
 F = TypeVar("F", bound=Flags)

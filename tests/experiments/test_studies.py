@@ -76,7 +76,7 @@ def test_the_trainer_takes_every_job(name, scale):
         if scale == "smoke" and settings.architecture.input_dim is None:
             held = state_bytes(settings.architecture, settings.longest)
             assert (held is None) == ("autocorrelation" in job.model)
-        assert settings.sweep.learning_rates
+        assert settings.runs
 
 
 def test_the_published_states_are_those_of_the_models():

@@ -104,7 +104,7 @@ def test_a_config_that_is_none_is_named(content, tmp_path):
     assert "\n" not in str(refused.value)
     if b'"train": {}' not in content:  # of MQAR's there need be no more
         with pytest.raises(ValueError, match=r"config.json"):
-            synthetic.train_synthetic(synthetic.SyntheticConfig("attention", workdir=tmp_path))
+            synthetic.train_synthetic(synthetic.SyntheticConfig(mixer="attention", workdir=tmp_path))
 
 
 def test_a_full_disk_at_the_end_names_what_is_safe(tmp_path):
