@@ -360,7 +360,7 @@ FAULTS = (
     ),
     Fault(
         "a resumed run is tracked as another one", "based_jax/training/run/trackers.py",
-        "if tracking.services and start else {}", "if tracking.services and not start else {}",
+        "if start and path.is_file() else {}", "if not start and path.is_file() else {}",
         "tests/training/test_trackers.py",
     ),
     # data
