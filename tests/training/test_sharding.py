@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig
 from based_jax.training.devices.communication import Traffic, traffic
-from based_jax.training.devices.layout import shard_bytes
+from based_jax.training.devices.dry_run import shard_bytes
 from based_jax.training.devices.sharding import mesh_sizes, parse_mesh
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from based_jax.training.step import build_programs

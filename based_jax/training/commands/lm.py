@@ -31,7 +31,6 @@ from based_jax.training.banner import describe_end, describe_run, describe_train
 from based_jax.training.devices import hosts
 from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.host_memory import keep_freed_memory
-from based_jax.training.devices.layout import layout_table
 from based_jax.training.devices.sharding import parse_mesh
 from based_jax.training.devices.utilization import Utilization, peak_tflops
 from based_jax.training.initial_weights import start_from
@@ -143,8 +142,6 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         show(parts.summary, Console(stderr=True))
     model, programs = parts.model, parts.programs
     prepare_run(config, model=model.config.to_dict(), data=parts.fingerprint(), may_change=_MAY_CHANGE)
-    if config.print_sharding and hosts.is_main():
-        Console(stderr=True, width=120).print(layout_table(programs.abstract_state))
     per_byte = tokens_per_byte(parts.training)
     peak = config.peak_tflops or peak_tflops(jax.devices()[0].device_kind)
     flops = config.batch_size * model_flops(model.config, model.config.max_length)
