@@ -6,7 +6,6 @@ import shutil
 import signal
 from pathlib import Path
 
-import chex
 import numpy as np
 import pytest
 import tokenizers
@@ -18,9 +17,9 @@ from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import main as tokenize_main
 from based_jax.training.lm_plan import plan_data
 from based_jax.training.run.directory import parse_run
-from based_jax.training.run.metrics import MetricWriter, read_metrics
+from based_jax.training.run.metrics import read_metrics
 from tests.data.shards.directories import write_shards
-from tests.training.runs import losses
+from tests.training.runs import copy_run, losses, resumes_bit_exactly, stop_at
 from tests.training.test_hosts import CLOSE, finish, together
 
 
@@ -62,22 +61,9 @@ def test_a_run_from_shards_learns(whole, shards):
     assert run.tokenizer.name == "byte"
 
 
-def resumes_bit_exactly(workdir: Path, whole: tuple[Path, lm.Run]) -> None:
-    run = lm.train(parse_run(lm.LMConfig, ["--workdir", str(workdir), "--resume"], lm.PROG))
-    assert losses(workdir) == losses(whole[0])
-    chex.assert_trees_all_equal(run.outcome.state, whole[1].outcome.state)
-
-
-def test_a_run_that_was_stopped_resumes_bit_exactly(whole, from_shards, tmp_path, monkeypatch):
-    write = MetricWriter.write
-
-    def stop(writer, step, *arguments):
-        write(writer, step, *arguments)
-        if step == 7:
-            signal.raise_signal(signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MetricWriter, "write", stop)
+def test_a_run_that_was_stopped_resumes_bit_exactly(whole, from_shards, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(7, patch)
         run = lm.train(lm.LMConfig(workdir=tmp_path, **{**from_shards, "checkpoint_every": 0}))
     assert run.outcome.stopped_by == signal.SIGTERM
     resumes_bit_exactly(tmp_path, whole)
@@ -89,17 +75,9 @@ def test_two_processes_read_what_one_reads(whole, from_shards, tmp_path):
     np.testing.assert_allclose(losses(tmp_path), losses(whole[0]), **CLOSE)
 
 
-def copy_of(run: Path, to: Path, data: Path, was: Path) -> Path:
-    """A copy of a run's directory that reads other data."""
-    shutil.copytree(run, to)
-    config = (to / "config.json").read_text()
-    (to / "config.json").write_text(config.replace(f"tokens:{was}", f"tokens:{data}"))
-    return to
-
-
 def test_resume_refuses_changed_shards(whole, shards, tmp_path):
     moved = Path(shutil.copytree(shards, tmp_path / "moved"))
-    copy = copy_of(whole[0], tmp_path / "run", moved, shards)
+    copy = copy_run(whole[0], tmp_path / "run", data=f"tokens:{moved}")
     config = parse_run(lm.LMConfig, ["--workdir", str(copy), "--resume"], lm.PROG)
     original = dataclasses.replace(config, data=f"tokens:{shards}")
     assert lm.assemble(config).fingerprint() == lm.assemble(original).fingerprint()

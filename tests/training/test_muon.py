@@ -101,11 +101,6 @@ def test_a_step_is_as_large_as_adams():
     assert 0.7 * RMS < float(jnp.sqrt(jnp.mean(step**2))) * (160 / 96) ** 0.5 < 1.2 * RMS
 
 
-def test_an_unknown_optimizer_is_named():
-    with pytest.raises(ValueError, match=r"optimizer = 'sgd': expected one of 'adamw', 'muon'"):
-        OptimizerConfig(optimizer="sgd")
-
-
 @pytest.mark.slow
 def test_shards_take_the_steps_of_whole_matrices():
     run_python("from tests.training.test_muon import on_four_devices; on_four_devices()", devices=4)

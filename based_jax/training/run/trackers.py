@@ -96,10 +96,10 @@ def open_trackers(
         OSError: a file cannot be written.
     """
     tracking.expect_installed()
+    identifier = tracking.track and _run_id(workdir / FILE, tracking.track_project, start)
     trackers: list[Tracker] = [EventFile(workdir / "events", start + 1 if start else None)]
-    if tracking.track is None:
+    if identifier is None:
         return trackers
-    identifier = _run_id(workdir / FILE, tracking.track_project, start)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             run = _WandbRun(_wandb(tracking.track_project, identifier, workdir), warn)
