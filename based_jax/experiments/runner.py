@@ -24,14 +24,10 @@ from based_jax.experiments.slots import Slot
 
 
 class Runner:
-    """Run jobs in slots.
+    """Run jobs, one process in each of the slots, in folders below out/runs.
 
-    Args:
-        out: directory of the study; every job's process works in a folder below out/runs.
-        results: the records of the jobs.
-        slots: one process runs in each.
-        ended: called with each job that has ended and its rows, from one thread at a time.
-        trainer: start of the command line, before the job's flags; default: the job's own.
+    `ended` is called with each job that has ended and its rows, from one thread at a time. `trainer` starts
+    the command lines; default: the job's own.
     """
 
     def __init__(
@@ -54,8 +50,7 @@ class Runner:
     def run(self, jobs: Sequence[Job]) -> bool:
         """Train the jobs without a result; return False if `stop` was called before the end.
 
-        Raises:
-            DirectoryInUse: a trainer of a killed study still works on one of the jobs.
+        DirectoryInUse: a trainer of a killed study still works on one of the jobs.
         """
         pending = [job for job in jobs if not self.results.has(job)]
         for job in pending:

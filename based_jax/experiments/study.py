@@ -148,16 +148,10 @@ def train(
     sentence: Callable[[list[Row]], str],
     write: Callable[[Rows], Sequence[Path]],
 ) -> int:
-    """Train the jobs that have no result in `out`, and show the results.
+    """Train the jobs, called `what`, that have no result in `out`, and show the results.
 
-    Args:
-        what: the noun after the number of jobs in the first line on stderr.
-        make_runner: `Runner`, or a function with the same arguments.
-        sentence: formats the rows of a job that has ended.
-        write: writes files from all rows of results; their paths are printed.
-
-    Returns:
-        the exit status: 128 + n after signal n, 1 if one of the jobs failed, else 0.
+    `make_runner` has the arguments of `Runner`; `sentence` formats the rows of a job that has ended; `write`
+    writes files from all rows. Returns the exit status: 128 + n after signal n, 1 if one of the jobs failed.
     """
     results = Results(out / "results.jsonl")
     if flags.retry:

@@ -1,15 +1,8 @@
 """Train on a synthetic task: ``based-jax train synthetic --task forgetting --mixer based --epochs 8``.
 
-`--task` is one of `based_jax.data.tasks.TASKS`, by default multi-query associative recall. One compiled
-program (`based_jax.training.mqar`) trains all learning rates and seeds at once, with the recipe of Zoology's
-code: AdamW with weight decay on every parameter, a cosine schedule that changes once per epoch, a test after
-every epoch, early stopping above an accuracy of 0.99. The run directory holds config.json, results.jsonl (one
-object per learning rate and seed), metrics.jsonl, events/ (TensorBoard), checkpoints/ (Orbax), and model/,
-the weights with the highest accuracy, for `load_pretrained`. Running the same command again resumes an
-interrupted sweep and retrains nothing that has a result.
-
-A task on embeddings (`stacked`) trains Zoology's continuous model: vectors in, and out of the same layers a
-vector that is scored against the table of values, which is fixed.
+One compiled program (`based_jax.training.mqar`) trains all learning rates and seeds, with the recipe of
+Zoology's code. A task on embeddings (`stacked`) trains Zoology's continuous model: vectors in, and out of the
+same layers a vector that is scored against the table of values, which is fixed.
 """
 
 import dataclasses

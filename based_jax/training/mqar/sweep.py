@@ -152,10 +152,7 @@ def sweep(
 
     Args:
         train: segments in training order; one pass over all of them is an epoch.
-        workdir: directory of metrics.jsonl, results.jsonl, events/, checkpoints/, and model/ for
-            `load_pretrained`.
         facts: entries to add to every record.
-        tracking: services that also receive the metrics; default: none.
 
     Raises:
         ValueError: settings that a task rejects, or a workdir whose records and checkpoint do not match.

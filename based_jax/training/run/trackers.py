@@ -86,14 +86,9 @@ def open_trackers(
 ) -> list[Tracker]:
     """Open the event files, and the service of `tracking`, for a run that starts after step `start`.
 
-    Args:
-        workdir: contains the run's config.json, which is sent to the service.
-        warn: called with one line if the service fails.
-
-    Raises:
-        ImportError: its package is not installed.
-        ValueError: it rejects a new run, which would not be tracked as requested.
-        OSError: a file cannot be written.
+    `warn` is called with one line if the service fails later.
+    ImportError: its package is not installed. ValueError: it rejects a new run. OSError: a file cannot be
+    written.
     """
     tracking.expect_installed()
     identifier = tracking.track and _run_id(workdir / FILE, tracking.track_project, start)
