@@ -7,7 +7,7 @@ steps only.
 ``based-jax experiments mqar-gates --scale smoke|cpu|paper --out DIR``
 """
 
-from itertools import product
+from itertools import chain, product
 from operator import itemgetter
 
 from based_jax.experiments.based_data import DATA, TEXTS
@@ -30,8 +30,9 @@ def _jobs(scale: str) -> list[Job]:
         (2 * own, base, 1, _RATE),
     )
     jobs = []
-    planned = [*product(changes, _TEXTS["families"].items())]
-    planned += product(changes[:1], _TEXTS["more_steps"].items())
+    families: dict[str, str] = _TEXTS["families"]
+    more_steps: dict[str, str] = _TEXTS["more_steps"]
+    planned = chain(product(changes, families.items()), product(changes[:1], more_steps.items()))
     for (width, epochs, factor, learning_rates), (family, model) in planned:
         tokens, pairs, examples = data["train"]
         setting = f"d {width}, {epochs} epochs" + (f" of {factor} times the examples" if factor > 1 else "")

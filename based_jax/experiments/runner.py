@@ -44,7 +44,7 @@ class Runner:
             self._slots.put(slot)
         self.workers = len(slots)
         self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._processes: set[subprocess.Popen[Any]] = set()
         self._stopping = False
 
     def run(self, jobs: Sequence[Job]) -> bool:

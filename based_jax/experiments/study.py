@@ -110,12 +110,13 @@ def run_command(
     jobs_of: Callable[[F], Sequence[Job]],
     run: Callable[[F, Sequence[Job], Path], int],
     kind: type[F],
+    show: Callable[[Sequence[Job]], None] = lambda jobs: print("\n".join(job.line for job in jobs)),
 ) -> int:
-    """Parse a study's flags, which are of a `kind`, and list or `run` the chosen jobs in its directory."""
+    """Parse a study's flags, which are of a `kind`, and `show` or `run` the chosen jobs in its directory."""
     flags = command.parse(kind, argv, prog=prog)
     jobs = of_families(jobs_of(flags), flags.families)
     if flags.dry_run:
-        print("\n".join(job.line for job in jobs))
+        show(jobs)
         return 0
     out = flags.out or Path("runs") / f"{re.split('[ .]', prog)[-1].replace('-', '_')}-{flags.scale}"
     with sole_writer(out):

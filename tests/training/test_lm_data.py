@@ -139,29 +139,8 @@ def test_shards_without_a_held_out_side_need_no_evaluation(from_shards, tmp_path
 
 
 @pytest.mark.release
-def test_a_run_from_what_train_tokenize_writes(from_shards, text, tmp_path):
-    """From the command to the losses; the shards have the documents of the text."""
-    out = tmp_path / "shards"
-    sizes = ["--held-out", "0.2", "--shard-tokens", "2000", "--workers", "1"]
-    assert tokenize_main(["--data", str(text), "--tokenizer", "byte", "--out", str(out), *sizes]) == 0
-    shards = TokenShards.open(out)
-    stored = [shards.shard(number) for number in range(len(shards.sizes))]
-    assert len(stored) > 3
-    decoded = [
-        shards.tokenizer.decode(part) for shard in stored for part in np.split(shard.tokens, shard.starts)[1:]
-    ]
-    assert set(decoded) <= {path.read_text() for path in text.iterdir()}
-    run = lm.train(
-        lm.LMConfig(workdir=tmp_path / "run", **{**from_shards, "data": f"tokens:{out}", "steps": 3})
-    )
-    assert np.isfinite(losses(tmp_path / "run")).all()
-    assert run.metrics["eval_loss"] > 0
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("steps", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_vocabulary_of_more_than_two_bytes(steps, from_shards, tmp_path):
-    """From the tokenizer's file to the losses; an id that lost its third byte would be another word."""
+def test_a_vocabulary_of_more_than_two_bytes(from_shards, tmp_path):
+    """From the tokenizer's file to the batches; an id that lost its third byte would be another word."""
     words = {"<|endoftext|>": 0, **{f"w{number}": number for number in range(1, 70_000)}}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w1"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -177,17 +156,12 @@ def test_a_vocabulary_of_more_than_two_bytes(steps, from_shards, tmp_path):
     stored = [shard.tokens for side in sides for shard in [side.shard(0)]]
     rows = [row for tokens in stored for row in tokens[tokens != 0].reshape(-1, 40).tolist()]
     assert sorted(rows) == sorted(ids.tolist())
-    settings = {**from_shards, "data": f"tokens:{out}", "steps": steps, "length": 16}
-    config = lm.LMConfig(workdir=tmp_path / "run", **settings)
-    parts = lm.assemble(config)
+    settings = {**from_shards, "data": f"tokens:{out}", "length": 16}
+    parts = lm.assemble(lm.LMConfig(workdir=tmp_path / "run", **settings))
     assert parts.model.config.vocab_size == 70_000
     inputs = next(parts.batches)["inputs"]
     assert {*inputs.flat} <= {0, *ids.flat}
     assert inputs.max() > 1 << 16
-    if steps:
-        run = lm.train(config)
-        assert losses(config.workdir)[0] == pytest.approx(np.log(70_000), abs=0.2)
-        assert run.metrics["eval_loss"] > 0
 
 
 def test_a_plan_names_the_shards_or_how_to_make_them(from_shards, shards, tmp_path):

@@ -1,6 +1,6 @@
 """Operations a second, and their share of a device's peak."""
 
-from based_jax.training.devices.utilization import Utilization, peak_tflops
+from based_jax.training.devices.utilization import peak_tflops, utilization
 
 PEAKS = {
     "NVIDIA H200": 989,
@@ -21,6 +21,6 @@ def test_peaks_by_kind_of_device():
     assert {kind: peak_tflops(kind) for kind in PEAKS} == PEAKS
 
 
-def test_a_second_of_steps_against_the_peak():
-    assert Utilization(2e12, 10.0).metrics(1.5) == {"model_tflops_per_second": 3.0, "mfu": 0.3}
-    assert Utilization(2e12, None).metrics(1.5) == {"model_tflops_per_second": 3.0}
+def test_a_share_of_the_peak():
+    assert utilization(3.0, 10.0) == {"model_tflops_per_second": 3.0, "mfu": 0.3}
+    assert utilization(3.0, None) == {"model_tflops_per_second": 3.0}

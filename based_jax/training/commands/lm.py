@@ -32,7 +32,7 @@ from based_jax.training.devices import hosts
 from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.devices.sharding import parse_mesh
-from based_jax.training.devices.utilization import Utilization, peak_tflops
+from based_jax.training.devices.utilization import peak_tflops, utilization
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_card import run_card
 from based_jax.training.lm_config import GROUPS, LMConfig, model_config
@@ -145,7 +145,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     per_byte = tokens_per_byte(parts.training)
     peak = config.peak_tflops or peak_tflops(jax.devices()[0].device_kind)
     flops = config.batch_size * model_flops(model.config, model.config.max_length)
-    use = Utilization(flops, peak and peak * len(programs.rows.device_set))
+    peak = peak and peak * len(programs.rows.device_set)
 
     def describe(values: dict[str, float], tokens: int) -> dict[str, float]:
         speed = values["tokens_per_second"]
@@ -155,7 +155,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
             "perplexity": math.exp(min(values["loss"], 700.0)),
             **{name: values[name] for name in ("grad_norm", "learning_rate")},
             "tokens_per_second": speed,
-            **use.metrics(speed / max(tokens, 1)),
+            **utilization(flops * speed / max(tokens, 1) / 1e12, peak),
         }
 
     def evaluate(state: TrainState) -> dict[str, float]:

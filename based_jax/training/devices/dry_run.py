@@ -81,6 +81,6 @@ def _layout(state: TrainState) -> Table:
 
 def _table(title: str, *heads: str) -> Table:
     """Return a table whose columns of copies and MiB are of numbers."""
-    sides = ("right" if head in ("copies", "MiB", "MiB each") else "left" for head in heads)
-    columns = (Column(head, justify=side) for head, side in zip(heads, sides, strict=True))
+    numbers = ("copies", "MiB", "MiB each")
+    columns = (Column(head, justify="right" if head in numbers else "left") for head in heads)
     return Table(*columns, title=title, title_justify="left")

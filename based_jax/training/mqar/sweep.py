@@ -168,7 +168,8 @@ def sweep(
     return Outcome([records.of[run] for run in config.runs if run in records.of], stopped_by)
 
 
-_Losses, _Scores = Mapping[int, float], Mapping[int, Scores]
+_Losses = Mapping[int, float]
+_Scores = Mapping[int, Scores]
 
 
 class _Loop:
