@@ -347,7 +347,7 @@ FAULTS = (
     ),
     Fault(
         "a checkpoint remembers the beginning of the data", "based_jax/training/loop.py",
-        "checkpoints.save(step, state, data.get_state())", "checkpoints.save(step, state, beginning)",
+        "checkpoints.save(step, state, data.get_state())", "checkpoints.save(step, state, position)",
         "tests/training/test_lm.py",
     ),
     Fault(
@@ -360,7 +360,7 @@ FAULTS = (
     ),
     Fault(
         "a resumed run is tracked as another one", "based_jax/training/run/trackers.py",
-        "if tracking.services and start else {}", "if tracking.services and not start else {}",
+        "if start and path.is_file() else {}", "if not start and path.is_file() else {}",
         "tests/training/test_trackers.py",
     ),
     # data

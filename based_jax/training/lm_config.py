@@ -91,10 +91,8 @@ class LMConfig:
     several processes all devices on the data axis"""
     peak_tflops: float | None = None
     """peak TFLOP/s of one device, for the metric `mfu`; default: from a table of known devices"""
-    print_sharding: bool = False
-    """print what each device holds before training"""
     dry_run: bool = False
-    """compile for --mesh on virtual devices, print memory and communication, and exit"""
+    """compile for --mesh on virtual devices, print sharding, memory and communication, and exit"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
     bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=BadLossConfig

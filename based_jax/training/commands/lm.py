@@ -31,9 +31,8 @@ from based_jax.training.banner import describe_end, describe_run, describe_train
 from based_jax.training.devices import hosts
 from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.host_memory import keep_freed_memory
-from based_jax.training.devices.layout import layout_table
 from based_jax.training.devices.sharding import parse_mesh
-from based_jax.training.devices.utilization import Utilization, peak_tflops
+from based_jax.training.devices.utilization import peak_tflops, utilization
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_card import run_card
 from based_jax.training.lm_config import LMConfig, model_config
@@ -45,7 +44,7 @@ from based_jax.training.low_rank import LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
-from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, saved_run, sole_run
+from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, read_config, sole_run
 from based_jax.training.step import Programs, TrainState, build_programs
 from based_jax.validate import expect
 
@@ -123,11 +122,11 @@ def _architecture(config: LMConfig) -> tuple[data.Tokenizer, ModelConfig, Path |
 
 def with_schedule(config: LMConfig) -> LMConfig:
     """Fix the schedule's length to the steps of the first launch; a resumed run may not become shorter."""
-    steps = config.steps
-    continues = config.resume and has_checkpoints(config.workdir)
-    if continues and (saved := saved_run(LMConfig, config.workdir)) is not None:
-        expect(steps >= saved.steps, "steps", steps, f"at least {saved.steps}, those of the run so far")
-        steps = saved.optimizer.schedule_steps or saved.steps
+    steps, path = config.steps, config.workdir / "config.json"
+    if config.resume and has_checkpoints(config.workdir) and path.exists():
+        saved = read_config(path)["train"]
+        expect(steps >= saved["steps"], "steps", steps, f"at least {saved['steps']}, those of the run so far")
+        steps = saved["optimizer"]["schedule_steps"] or saved["steps"]
     optimizer = dataclasses.replace(config.optimizer, schedule_steps=config.optimizer.schedule_steps or steps)
     return dataclasses.replace(config, optimizer=optimizer)
 
@@ -147,12 +146,10 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         show(parts.summary, Console(stderr=True))
     model, programs = parts.model, parts.programs
     prepare_run(config, model=model.config.to_dict(), data=parts.fingerprint(), may_change=_MAY_CHANGE)
-    if config.print_sharding and hosts.is_main():
-        Console(stderr=True, width=120).print(layout_table(programs.abstract_state))
     per_byte = tokens_per_byte(parts.training)
     peak = config.peak_tflops or peak_tflops(jax.devices()[0].device_kind)
     flops = config.batch_size * model_flops(model.config, model.config.max_length)
-    use = Utilization(flops, peak and peak * len(programs.rows.device_set))
+    peak = peak and peak * len(programs.rows.device_set)
 
     def describe(values: dict[str, float], tokens: int) -> dict[str, float]:
         speed = values["tokens_per_second"]
@@ -162,7 +159,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
             "perplexity": math.exp(min(values["loss"], 700.0)),
             **{name: values[name] for name in ("grad_norm", "learning_rate")},
             "tokens_per_second": speed,
-            **use.metrics(speed / max(tokens, 1)),
+            **utilization(flops * speed / max(tokens, 1) / 1e12, peak),
         }
 
     def evaluate(state: TrainState) -> dict[str, float]:
