@@ -143,9 +143,6 @@ def test_records_of_another_run_are_refused(tmp_path, model):
     run(path=path)
     with pytest.raises(ValueError, match=r"records = .*: expected a new file or one of this run"):
         RecordFile(path, "another")
-    path.write_text("nonsense\n")
-    with pytest.raises(ValueError, match=r"records.jsonl, line 1: expected a record, got 'nonsense'"):
-        RecordFile(path, "run")
     params = model[1]
     assert digest({"a": 1, "b": 2}, params) == digest({"b": 2, "a": 1}, params)
     assert digest({"a": 1}, params) != digest({"a": 2}, params)
