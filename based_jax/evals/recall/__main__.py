@@ -37,6 +37,8 @@ class Options(CheckpointOptions):
     """the recall task, which determines the data set and its columns"""
     data: str = "hub"
     """.jsonl or .parquet file with the published columns, hub (the published data) or hf:NAME (other data)"""
+    batch_size: int = 8
+    """prompts per batch; with the authors' padding it changes the answers"""
     limit: int | None = None
     """answer only this many rows, from the first"""
     padding: Literal["correct", "authors"] = "correct"
