@@ -267,8 +267,9 @@ class Engine:
 
     def _begin(self, work: _Work) -> None:
         """Start a request from the longest known prefix of its prompt."""
-        is_known = self._cache is not None and not work.request.prompt_logprobs
-        found = self._cache.find(work.request.prompt) if is_known else None
+        found = None
+        if self._cache is not None and not work.request.prompt_logprobs:
+            found = self._cache.find(work.request.prompt)
         work.read, work.state, work.hidden = found or self._nothing
         self._total["cached"] += work.read
 
