@@ -3,20 +3,18 @@
 import dataclasses
 import importlib.util
 import json
-import re
 import subprocess
 
 import jax
 import pytest
 
-from benchmarks.__main__ import PROGRAM, main
+from benchmarks.__main__ import main
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.cases.case import Case
 from benchmarks.gpu.static import inspect, topology, xla_report
 from benchmarks.gpu.static import resources as compile_offline
 from benchmarks.gpu.static.resources import Resources, blocks_per_sm
 from pallas_kernels import offline
-from tests.commands import run_here
 from tests.kernels import toy
 
 needs_compiler = pytest.mark.skipif(
@@ -142,19 +140,6 @@ def test_a_missing_wheel_is_named_with_the_command_that_installs_it(monkeypatch)
     )
     with pytest.raises(ImportError, match=r"pip install 'based-jax\[inspect\]'"):
         topology.topology(7)  # none is cached
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--registers"], "Unrecognized options: --registers"),
-        (["--match", "nothing"], "--match 'nothing': no such case"),
-    ],
-)
-def test_wrong_flags_are_one_line_and_status_2(flags, message, capsys):
-    done = run_here(PROGRAM, main, ["inspect", *flags], capsys)
-    assert done.status == 2
-    assert re.fullmatch(rf"{PROGRAM}( inspect)?: {re.escape(message)}", done.err.strip().splitlines()[-1])
 
 
 @needs_compiler
