@@ -24,9 +24,6 @@ Row = Mapping[str, Any]
 Found = Mapping[tuple[str, str], Row]
 """by step and candidate"""
 
-PANEL_BATCH = 4
-"""Rows of the figure: Based, Figure 5, has its lengths at this batch."""
-
 
 @dataclass(frozen=True)
 class Report:
@@ -169,17 +166,3 @@ def folder(device: str) -> str:
         device = max((name for name in family.names if device.startswith(name)), key=len)
     words = "".join(c if c.isalnum() else " " for c in device.removeprefix("NVIDIA").lower()).split()
     return "_".join(words)
-
-
-def figure_facts(device: Device) -> str:
-    """Return what the figure's panel of this GPU shows."""
-    return f"one op on {device.source('gpu')}, bfloat16, {PANEL_BATCH} rows of 16 heads"
-
-
-def panel_times(device: Device) -> dict[str, dict[int, float]]:
-    """Return candidate -> length -> seconds of a forward and backward pass, for the figure."""
-    found: dict[str, dict[int, float]] = {}
-    for (_, what), row in sorted(device.rows("backward").items(), key=lambda item: item[1]["length"]):
-        if row["batch"] == PANEL_BATCH:
-            found.setdefault(what, {})[row["length"]] = row["seconds"]
-    return found
