@@ -43,22 +43,32 @@ def parse_hub(spec: str) -> HubSpec:
     return HubSpec(name, config[0] if config else None, split)
 
 
-def read_texts(spec: str, first: int = 0, field: str = "text", *, streams: bool = True) -> Iterator[str]:
-    """Yield the texts from row `first` on; they may be empty.
+def load_rows(spec: str, *, streams: bool = False) -> Any:
+    """Return the rows of a data set, after downloading all of it if it is not on disk.
 
     Args:
-        streams: keep nothing on disk. The rows before `first` are downloaded and dropped, as the formats do
-            not allow access to row n alone. False: download the whole data set first, if it is not on disk.
+        streams: download while reading, and keep nothing on disk.
 
     Raises:
         ImportError: `datasets` is not installed.
-        ValueError: no such data set, configuration or split, or a row without a text.
-        OSError: the stream breaks off.
+        ValueError: no such data set, configuration or split.
     """
     hub = parse_hub(spec)
     datasets = import_optional("datasets", "data", spec)
     options = {"streaming": True} if streams else {}
-    rows = _load(spec, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split, **options))
+    return _load(spec, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split, **options))
+
+
+def read_texts(spec: str, first: int = 0, field: str = "text", *, streams: bool = True) -> Iterator[str]:
+    """Yield the texts of `load_rows` from row `first` on; they may be empty.
+
+    A stream downloads and drops the rows before `first`, as the formats do not allow access to row n alone.
+
+    Raises:
+        ImportError, ValueError: see `load_rows`, or a row without a text.
+        OSError: the stream breaks off.
+    """
+    rows = load_rows(spec, streams=streams)
     rows, number = iter(rows.skip(first) if first else rows), first
     while True:
         try:
@@ -74,7 +84,7 @@ def read_texts(spec: str, first: int = 0, field: str = "text", *, streams: bool 
 def hub_fingerprint(spec: str) -> str:
     """Return a SHA-256 of the names of a split's files and the revision, ETag or modification time of each.
 
-    Errors: see `read_texts`.
+    Errors: see `load_rows`.
     """
     hub = parse_hub(spec)
     datasets = import_optional("datasets", "data", spec)

@@ -27,7 +27,7 @@ def test_the_name_of_a_special_token_is_text(name):
     assert not exact or tokenizer.decode(ids) == text
     np.testing.assert_array_equal(tokenizer.encode_batch([text])[0], ids)
     packed = PackedTokens.from_documents([Document("one", text)], tokenizer)
-    block = BlockEncoder(tokenizer).encode([("texts", "one", None, [len(text.encode())], text.encode())])
+    block = BlockEncoder(tokenizer).encode([(0, Document("one", text))])
     assert block.tokens.tolist() == packed.tokens[:-1].tolist() == [tokenizer.eot, *ids]
 
 
