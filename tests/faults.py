@@ -370,7 +370,8 @@ FAULTS = (
     ),
     Fault(
         "every host reads the first one's rows", "based_jax/data/pipeline.py",
-        "slice(shard_index, None, shard_count)", "slice(0, None, shard_count)", "tests/data/test_pipeline.py",
+        "slice(shard_index, None, shard_count)", "slice(0, None, shard_count)",
+        "tests/data/shards/test_mixtures.py",
     ),
     Fault(
         "sources of a mixture share one order", "based_jax/data/pipeline.py",

@@ -139,8 +139,7 @@ class _TextFile:
 
     def _sequences(self) -> Iterator[Document | Skipped]:
         try:
-            for found in read_sequences(self._chunks(), self.name, self.max_bytes or MAX_DOCUMENT):
-                yield found if isinstance(found, Skipped) else Document(found[0], _decode(found[1]))
+            yield from read_sequences(self._chunks(), self.name, self.max_bytes or MAX_DOCUMENT)
         except UnicodeDecodeError as error:
             raise Unusable(encodings.not_in(UTF_8)) from error
         except ValueError as error:

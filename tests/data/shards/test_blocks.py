@@ -24,12 +24,10 @@ def small(monkeypatch):
     monkeypatch.setattr("based_jax.data.readers._CHUNK", 50)
 
 
-def texts_of(
-    spec: Path, start: Position = START, include: str | None = None, encoding: str = "utf-8"
-) -> tuple[list[str], list[str]]:
+def texts_of(spec: Path, start: Position = START, encoding: str = "utf-8") -> tuple[list[str], list[str]]:
     """The texts, and what was skipped for which reason."""
     encoder, texts, skipped = BlockEncoder(load_tokenizer()), list[str](), list[str]()
-    for block in read_blocks(find_sources([str(spec)], include).files, start, ReadOptions(encoding=encoding)):
+    for block in read_blocks(find_sources([str(spec)]).files, start, ReadOptions(encoding=encoding)):
         found = encoder.encode(block.items)
         texts += [
             load_tokenizer().decode(ids) for ids in np.split(found.tokens, np.cumsum(found.lengths))[:-1]
@@ -84,32 +82,11 @@ def test_a_text_that_is_too_large_costs_itself_alone(tmp_path):
     assert skipped == ["b.txt too large"]
 
 
-def test_a_byte_order_mark_is_not_text(tmp_path):
-    for name, content, texts in [
-        ("a.txt", "text", ["text"]),
-        ("b.json", '[{"text": "array"}]', ["array"]),
-        ("c.json", '{"text": "line"}\n', ["line"]),
-        ("d.jsonl", '{"text": "\ufeffline"}\n' * 40, ["\ufeffline"] * 40),
-        ("e.fasta", ">r\nACGT\n", ["ACGT"]),
-    ]:
-        (tmp_path / name).write_text(content, encoding="utf-8-sig")
-        assert texts_of(tmp_path / name) == (texts, [])
-    resumes_after_each_block(tmp_path / "d.jsonl")
-
-
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16-le"])
-def test_lines_in_another_encoding_resume_too(tmp_path, encoding):
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "latin-1", "utf-16-le"])
+def test_lines_in_any_encoding_resume(tmp_path, encoding):
     """Positions count bytes of UTF-8, not of the file."""
     path = tmp_path / "a.jsonl"
     lines = (json.dumps({"text": "é" * n}, ensure_ascii=False) for n in range(1, 20))
     path.write_text("\n".join(lines), encoding=encoding)
     assert texts_of(path, encoding=encoding)[0] == ["é" * n for n in range(1, 20)]
     resumes_after_each_block(path, encoding)
-
-
-def test_files_that_include_asks_for_are_text(tmp_path):
-    (tmp_path / "package.json").write_text('{"name": "x"}')
-    (tmp_path / "README").write_text("read me")
-    (tmp_path / "a.jsonl").write_text('{"text": "a line"}')
-    assert texts_of(tmp_path, include="*")[0] == ["read me", "a line", '{"name": "x"}']
-    assert texts_of(tmp_path)[0] == ["a line"]
