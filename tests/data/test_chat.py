@@ -90,9 +90,11 @@ def test_templates_refuse_conversations(open_chat):
     ],
 )
 def test_what_templates_cannot_do(source, message):
-    with pytest.raises(ValueError, match=message):
-        with contextlib.closing(Renderer(source + "{{ n }}")) as renderer:
-            renderer.render({"messages": [], "n": 1})
+    with (
+        pytest.raises(ValueError, match=message),
+        contextlib.closing(Renderer("{{ n }}" + source)) as renderer,
+    ):
+        renderer.render({"messages": [], "n": 1})
 
 
 def test_a_rendering_without_end_is_ended_and_the_next_is_not():
