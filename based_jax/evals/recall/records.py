@@ -12,8 +12,8 @@ from based_jax.whole_file import whole_file
 class Record(TypedDict):
     """The result of one example."""
 
-    id: int
-    """row number in the data"""
+    id: int | str
+    """row number in the data, or another name of the example"""
     tokens: int
     """tokens of the prompt before truncation"""
     truncated: bool
@@ -40,7 +40,7 @@ class RecordFile:
 
     def __init__(self, path: Path | None, run: str):
         self.path, self.run = path, run
-        self.records: dict[int, Record] = {}
+        self.records: dict[int | str, Record] = {}
         if path is None:
             return
         if path.exists():
