@@ -356,7 +356,7 @@ FAULTS = (
     ),
     Fault(
         "a tracker that failed is asked again", "based_jax/training/run/trackers.py",
-        "self._tracker = None\n            self._warn", "self._warn", "tests/training/test_trackers.py",
+        "self._has_failed = True\n            self._warn", "self._warn", "tests/training/test_trackers.py",
     ),
     Fault(
         "a resumed run is tracked as another one", "based_jax/training/run/trackers.py",

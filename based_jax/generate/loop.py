@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,15 +31,20 @@ from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
 from based_jax.validate import INT32_MAX, expect, expect_array, expect_integer
 
 
-class Prefix(Protocol):
-    """A text that was read before, such as a `Snapshot`."""
+class Snapshot(NamedTuple):
+    """A prefix and the model's state after it."""
 
-    tokens: Any
-    """its N tokens"""
+    tokens: np.ndarray
+    """(N,) int32"""
     state: State
-    """the state after them, one row"""
+    """one row, after the tokens"""
     hidden: Any
     """(1, D), the final norm's output at the last token"""
+
+    def expect_of(self, model: LanguageModel) -> None:
+        """Check that the arrays can be those of this model."""
+        expect_array("prefix.hidden", self.hidden, (1, model.config.embed_width), "floating")
+        expect(row_count(self.state) == 1, "prefix.state", row_count(self.state), "one row")
 
 
 class Progress(NamedTuple):
@@ -88,7 +93,7 @@ def generate(
     attention_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
     prefill_chunk: int | None = None,
-    prefix: Prefix | None = None,
+    prefix: Snapshot | None = None,
     return_logprobs: bool = False,
 ) -> Any:
     """Continue prompts.
@@ -116,7 +121,7 @@ def generate(
             run in each row. Padding may be before, after or around them.
         pad_token: what stopped rows emit; may lie outside of the vocabulary, such as -1.
         prefill_chunk: number of prompt tokens to read at a time, instead of 512; the result is the same.
-        prefix: a text that was read before and precedes every row; rows may then be empty.
+        prefix: a `snapshot` of a text that precedes every row; rows may then be empty.
         return_logprobs: also return each token's log-probability under the model.
 
     Returns:
@@ -156,7 +161,7 @@ def stream(
     attention_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
     prefill_chunk: int | None = None,
-    prefix: Prefix | None = None,
+    prefix: Snapshot | None = None,
     return_logprobs: bool = False,
     chunk: int = 8,
 ) -> Iterator[Any]:
@@ -218,7 +223,7 @@ def _read(
     attention_mask: Any = None,
     pad_token: int = 0,
     prefill_chunk: int | None = None,
-    prefix: Prefix | None = None,
+    prefix: Snapshot | None = None,
     **sampling: Any,
 ) -> tuple[Callable[[], Progress], Rules]:
     """Validate a call's arguments; return a function that reads the prompt, and the rules of sampling."""
@@ -231,8 +236,7 @@ def _read(
     before = 0
     if prefix is not None:
         before = len(prefix.tokens)
-        expect_array("prefix.hidden", prefix.hidden, (1, config.embed_width), "floating")
-        expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
+        prefix.expect_of(model)
     most = INT32_MAX - before - length
     expect(total <= most, "max_new_tokens", total, f"at most {most} after {before + length} tokens")
     if config.max_positions:  # past the end of its table the model returns NaN
@@ -267,7 +271,7 @@ def _read(
     return start, Rules(chosen.rows, stops, int(pad_token), chosen.biases)
 
 
-def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
+def _count(prompt: Prompt, prefix: Snapshot | None, vocab_size: int) -> Counts:
     """Count how often each token occurs in the prompts and in the prefix before them."""
     tokens = jnp.asarray(prompt.tokens)
     real = jnp.arange(tokens.shape[1])[None] < prompt.lengths[:, None]

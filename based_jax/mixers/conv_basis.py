@@ -7,7 +7,7 @@ segments in each text. That search reads the whole text. Here the starts are fix
 without rotary positions; fixed starts and decoding are ours.
 """
 
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import jax.numpy as jnp
 from jax import lax
@@ -15,9 +15,10 @@ from jax import lax
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Count
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout
+from based_jax.mixers.contract import head_layout
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
+from based_jax.ops import conv_basis
 from based_jax.ops.core.op import op
 from based_jax.typing import Array, Float, State
 
@@ -43,14 +44,6 @@ class ConvBasis(SoftmaxHeads):
             takes no state, segments or padding. None disables it.
         implementation: passed to `ops.conv_attention`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax_j(q_{s+i-j} . k_s / sqrt(d_h)) v_j, s the start of j's segment; rotary positions",
-        training="k N log N D for k segments, or N^2 D",
-        state="(D + k H) N + k D",
-        decoding="read (D + H) N + k D",
-        source='Gu et al., "Conv-Basis"; no published code; fixed starts, segments and decoding are ours',
-    )
 
     starts: tuple[Count, ...] | None = None
     left: Count | None = None
@@ -93,7 +86,7 @@ def _within(
 ) -> Array:
     """Return conv attention, or softmax attention if any score is off by more than `max_error`."""
     at = jnp.broadcast_to(jnp.asarray(starts, jnp.int32), (q.shape[0], q.shape[2], len(starts)))
-    error = ops.conv_score_error(lax.stop_gradient(q) * q.shape[-1] ** -0.5, lax.stop_gradient(k), at)
+    error = conv_basis.conv_score_error(lax.stop_gradient(q) * q.shape[-1] ** -0.5, lax.stop_gradient(k), at)
 
     def approximately() -> Array:
         return ops.conv_attention(q, k, v, return_state=False, starts=starts, left=left, **how)

@@ -56,6 +56,24 @@ def uniform(bound: float) -> Initializer:
     return initializer
 
 
+def log_uniform(low: float, high: float) -> Initializer:
+    """Return the initializer U(log(low), log(high)), of logarithms."""
+
+    def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+        return jax.random.uniform(key, shape, dtype, math.log(low), math.log(high))
+
+    return initializer
+
+
+def log_of_uniform(low: float, high: float) -> Initializer:
+    """Return an initializer of the logarithms of U(low, high)."""
+
+    def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+        return jnp.log(jax.random.uniform(key, shape, dtype, low, high))
+
+    return initializer
+
+
 def draw_together(init: Callable[[Array], Any], key: Array) -> Any:
     """Return init(key), with the float32 values of `normal` cut from one vector."""
 

@@ -7,16 +7,17 @@ A landmark is the mean of a chunk of the sequence; `ops.nystrom` has both forms.
 its chunks include later tokens. The causal form, the default, is ours.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Length, Repeats, Share, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout, named, uniform
+from based_jax.mixers.contract import head_layout, named, uniform
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
+from based_jax.ops.nystrom import PINVERSES
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 
@@ -36,14 +37,6 @@ class Nystrom(SoftmaxHeads):
             Zoology's form adds to its outputs; None for no convolution.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax over the means of past chunks and the keys of the current chunk",
-        training="N (m + N / m) D",
-        state="2 D m",
-        decoding="read 2 D (m + N / m)",
-        source="Xiong et al. 2021; Zoology's code",
-    )
-
     num_heads: Size | None = 1
     rotary_fraction: Share = 0.0
     num_landmarks: Size = 64
@@ -60,7 +53,7 @@ class Nystrom(SoftmaxHeads):
 
     def setup(self) -> None:
         super().setup()
-        expect_choice("pinverse", self.pinverse, ops.PINVERSES)
+        expect_choice("pinverse", self.pinverse, PINVERSES)
         size = self.conv_kernel_size
         if size is None:
             return

@@ -6,14 +6,14 @@
 not causal: it scales its features by the largest key of the row.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 
 from based_jax import ops
 from based_jax.fields import Count, Share, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout, named
+from based_jax.mixers.contract import head_layout, named
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Float, State
@@ -29,14 +29,6 @@ class ScatterBrain(SoftmaxHeads):
         feature_dim: random features F, an even number. Their directions are drawn once and never trained.
         causal: False is Zoology's form, which takes whole rows only: no state, segments or padding.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax over the last w keys and phi(q).phi(k) over older ones",
-        training="N (w + F) D",
-        state="2 D w + F (D + H)",
-        decoding="2 D w + F D",
-        source="Chen et al. 2021; Zoology's code",
-    )
 
     rotary_fraction: Share = 0.0
     qkv_bias: bool = True

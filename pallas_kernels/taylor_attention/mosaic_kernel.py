@@ -13,12 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.taylor_attention import (
-    mosaic_dkv,
-    mosaic_dq,
-    mosaic_launch,
-    mosaic_outputs,
-)
+from pallas_kernels.taylor_attention import mosaic_dkv, mosaic_dq, mosaic_launch, mosaic_outputs
 from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention.mosaic_plan import (
     KEYS,

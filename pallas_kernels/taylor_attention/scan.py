@@ -22,6 +22,22 @@ ELEMENTS = 1024
 WARPS = 4
 
 
+def kept_before(plan: Any, starts: jax.Array) -> jax.Array:
+    """Return (B, blocks - 1): 1 where the state before a block stays in it, if its last token sees that."""
+    ends = jnp.arange(1, plan.blocks) * plan.block
+    return (starts[:, ends - 1] < ends - plan.block).astype(jnp.float32)
+
+
+def kept_after(plan: Any, starts: jax.Array, first: int) -> jax.Array:
+    """Return (B, blocks - first): 1 where the sums after a block stay in it, the other way round.
+
+    That is if the first token after the block sees what is before it.
+    """
+    begin = jnp.arange(first, plan.blocks) * plan.block
+    after = jnp.minimum(begin + plan.block, plan.length - 1)
+    return (starts[:, after] < begin).astype(jnp.float32)
+
+
 def scan_states(
     sums: jax.Array,
     initial: jax.Array | None,

@@ -14,15 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.launch import quotient
-from pallas_kernels.window_attention.blocks import (
-    LOWEST,
-    Block,
-    Packing,
-    Plan,
-    f32,
-    padded,
-    visible,
-)
+from pallas_kernels.window_attention.blocks import LOWEST, Block, Packing, Plan, f32, padded, visible
 
 LOG2_E = math.log2(math.e)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from based_jax import ops
 from based_jax.experiments.results import Row
+from based_jax.ops import conv_basis
 from based_jax.typing import Array
 from papers.conv_basis.approximations import WINDOW, attend, minimal_terms
 from papers.conv_basis.inputs import STRUCTURED, Inputs
@@ -34,7 +35,7 @@ def _record(inputs: Inputs, v: np.ndarray) -> dict[str, Any]:
     scores = np.tril(inputs.q @ inputs.k.T)
     largest = float(np.abs(scores).max())
     terms, sizes = ops.conv_decompose(scores, 2 * inputs.noise + ROUNDING * largest)
-    threshold = ops.conv_separation(terms, sizes, WINDOW) / 2
+    threshold = conv_basis.conv_separation(terms, sizes, WINDOW) / 2
     exact = attend(scores, v)
     record: dict[str, Any] = {
         "width": inputs.q.shape[1],
@@ -61,7 +62,7 @@ def _record(inputs: Inputs, v: np.ndarray) -> dict[str, Any]:
 
 
 @functools.partial(jax.jit, static_argnames="terms")
-def _attend(q: Array, k: Array, v: Array, threshold: float, terms: int) -> tuple[ops.ConvFit, Array]:
+def _attend(q: Array, k: Array, v: Array, threshold: float, terms: int) -> tuple[conv_basis.ConvFit, Array]:
     """Recover a basis of the scores q . k, and attend through it."""
-    fit = ops.conv_fit(q, k, terms=terms, width=WINDOW, threshold=threshold)
+    fit = conv_basis.conv_fit(q, k, terms=terms, width=WINDOW, threshold=threshold)
     return fit, ops.conv_attention(q, k, v, starts=fit.starts, scale=1.0)

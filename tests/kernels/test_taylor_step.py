@@ -17,14 +17,7 @@ from pallas_kernels.taylor_step import Variant, formula
 from tests.arrays import array
 from tests.marks import release_but, slow_but
 from tests.ops import draw, oracles
-from tests.tolerances import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    FLOAT32_GRADIENT,
-    FLOAT32_STATE,
-    assert_close,
-)
+from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT32_GRADIENT, FLOAT32_STATE, assert_close
 
 TOLERANCES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 

@@ -15,14 +15,7 @@ from pallas_kernels.window_step import Variant
 from tests.arrays import array
 from tests.marks import slow_but
 from tests.ops import draw, oracles
-from tests.tolerances import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    FLOAT32_ANGLE,
-    FLOAT32_GRADIENT,
-    assert_close,
-)
+from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT32_ANGLE, FLOAT32_GRADIENT, assert_close
 
 TOLERANCES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 STEPS = 7

@@ -55,7 +55,7 @@ def test_programmatic_selection_compares_token_ids():
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 3, (2, 13)))
     full = run(selection="full")
     sparse = run(selection="programmatic", order=2)
-    expected = np.where(np.asarray(ops.repeated(tokens, 2))[..., None], full(X)[0], 0)
+    expected = np.where(np.asarray(ops.selection.repeated(tokens, 2))[..., None], full(X)[0], 0)
     assert_close(sparse(X, tokens=tokens)[0], expected, FLOAT32)
     with pytest.raises(ValueError, match=r"tokens = None: expected ids \(B, N\)"):
         sparse(X)

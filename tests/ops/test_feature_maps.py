@@ -137,29 +137,31 @@ def ours(name, projections) -> ops.FeatureMap:
             return ops.FeatureMap(
                 lambda x: ops.cosformer_features(x, positions, 2 * LENGTH), None, lambda width: 2 * width
             )
-    return ops.FEATURE_MAPS[name]
+    return ops.feature_maps.FEATURE_MAPS[name]
 
 
 def test_floor_and_scale():
     """Of a floor that most features are below; a scale is one of the inputs."""
-    for name in ops.FLOORED:
+    for name in ops.feature_maps.FLOORED:
         x = np.random.default_rng(0).normal(size=(4, WIDTH)).astype(np.float32)
         features = np.asarray(ops.feature_map(name).features(array(2 * x)))
         # exp_dim and exp_max have the floor in the exponent.
         floored = np.maximum(features, np.exp(0.9) if name in ("exp_dim", "exp_max") else 0.9)
         assert np.any(floored != features)
-        assert_close(ops.scaled(ops.feature_map(name, 0.9), 2.0).features(array(x)), floored, FLOAT32)
+        assert_close(
+            ops.feature_maps.scaled(ops.feature_map(name, 0.9), 2.0).features(array(x)), floored, FLOAT32
+        )
 
 
 def test_a_scaled_similarity_is_that_of_the_scaled_features():
     q, k = np.random.default_rng(1).normal(size=(2, 4, WIDTH)).astype(np.float32)
-    phi = ops.scaled(ops.TAYLOR, 1.5)
+    phi = ops.feature_maps.scaled(ops.TAYLOR, 1.5)
     products = phi.features(array(q)) @ phi.features(array(k)).T
     assert_close(phi.similarity(array(q @ k.T), WIDTH), products, FLOAT32)
 
 
 def test_every_map_has_a_formula():
-    assert set(ops.FEATURE_MAPS) | {"all_poly", "cosformer", "performer"} == set(FORMULAS)
+    assert set(ops.feature_maps.FEATURE_MAPS) | {"all_poly", "cosformer", "performer"} == set(FORMULAS)
 
 
 @functools.partial(jax.jit, static_argnames="name", compiler_options=QUICKLY)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
+from based_jax.ops.hyper_feature_attention import tensor_product_map
 from tests.arrays import array, blank, ones
 from tests.marks import release_but
 from tests.ops import oracles
@@ -155,7 +156,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 def test_tensor_products_multiply_scores(widths):
     """The identity that the linear state uses; the channels are in the order of `np.kron`."""
     qs, ks = ([np.asarray(numbers(width, seed=seed)) for width in widths] for seed in (0, 1))
-    phi = ops.tensor_product_map(widths)
+    phi = tensor_product_map(widths)
     features = jax.jit(phi.features)
     phi_q, phi_k = (np.asarray(features(np.concatenate(factors)), np.float64) for factors in (qs, ks))
     assert phi_q.shape == (phi.size(sum(widths)),)

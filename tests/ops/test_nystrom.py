@@ -100,8 +100,8 @@ def test_large_scores_stay_finite():
 def test_the_iteration_inverts(x64):
     scores = np.random.default_rng(0).normal(size=(2, 7, 7)) + 4 * np.eye(7)
     matrix = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    assert_close(ops.iterative_pinv(array(matrix)), np.linalg.inv(matrix), FLOAT32)
-    assert_close(ops.iterative_pinv(array(matrix), 12), np.linalg.inv(matrix), FLOAT64)
+    assert_close(ops.nystrom.iterative_pinv(array(matrix)), np.linalg.inv(matrix), FLOAT32)
+    assert_close(ops.nystrom.iterative_pinv(array(matrix), 12), np.linalg.inv(matrix), FLOAT64)
 
 
 def test_zoologys_form_is_attention_when_landmarks_suffice_and_leaks_else():

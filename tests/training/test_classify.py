@@ -129,7 +129,7 @@ def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path,
 
 @pytest.mark.slow
 def test_fine_tuning_begins_with_the_language_model(settings, preset, dna, tmp_path):
-    """A run of no length: the body it saves is the checkpoint's, but for one small step."""
+    """A run of one small step: the body that it saves is nearly the checkpoint's."""
     language_model = lm.LMConfig(
         workdir=tmp_path / "lm",
         preset=preset,
@@ -144,7 +144,7 @@ def test_fine_tuning_begins_with_the_language_model(settings, preset, dna, tmp_p
     changes = {
         "preset": None,
         "checkpoint": str(tmp_path / "lm"),
-        "steps": 1,
+        "epochs": 1,
         "batch_size": 96,
         "validation": 0.0,
         "optimizer": OptimizerConfig(learning_rate=1e-6),
@@ -156,28 +156,18 @@ def test_fine_tuning_begins_with_the_language_model(settings, preset, dna, tmp_p
     assert 0 < max(jax.tree.leaves(moved)) < 2e-6
 
 
-def test_published_accuracies():
-    found = classify.published_accuracies("human_nontata_promoters")
-    assert found["Based"] == pytest.approx(0.968)
-    assert found["Transformer++"] == pytest.approx(0.944)
-    assert "Mamba" not in classify.published_accuracies("human_ocr_ensembl")
-    assert classify.published_accuracies("mine") == {}
-
-
 @pytest.mark.release
-def test_results_are_printed_beside_the_papers(settings, finished, capsys, monkeypatch):
+def test_results_are_printed(settings, finished, capsys, monkeypatch):
     monkeypatch.setattr(classify, "train", lambda config: finished[1])
     assert classify.main(["--workdir", "x", "--data", settings["data"], "--preset", settings["preset"]]) == 0
-    out = capsys.readouterr().out
-    assert f"test_accuracy {finished[1]['test_accuracy']}" in out
-    assert "Based, Table 5, HyenaDNA: 0.742" in out
+    assert f"test_accuracy {finished[1]['test_accuracy']}" in capsys.readouterr().out
 
 
 # --- the files of a classifier
 
 
 def test_a_classifier_survives_the_round_trip(tiny_config, tmp_path):
-    model = SequenceClassifier(tiny_config.replace(schedule="L"), 3, "last")
+    model = SequenceClassifier(tiny_config.replace(schedule="L"), 3)
     params = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 1), np.int32))
     save_classifier(tmp_path, model, params, ("a", "b", "c"))
     loaded, same, classes = load_classifier(tmp_path)
@@ -189,7 +179,7 @@ def test_a_classifier_survives_the_round_trip(tiny_config, tmp_path):
         save_classifier(tmp_path, model, params, ("a", "b"))
     with pytest.raises(FileNotFoundError, match=r"there is no classifier\.json"):
         load_classifier(tmp_path / "nowhere")
-    (tmp_path / "classifier.json").write_text('{"version": 1, "classes": ["a", "b"], "pooling": "mean"}')
+    (tmp_path / "classifier.json").write_text('{"version": 2, "classes": ["a", "b"]}')
     with pytest.raises(ValueError, match=r"classifier\.safetensors = .*expected"):
         load_classifier(tmp_path)
 
@@ -204,13 +194,8 @@ def test_a_classifier_survives_the_round_trip(tiny_config, tmp_path):
         (["--checkpoint", "runs/a"], "checkpoint = 'runs/a': expected either this or --preset"),
         (["--data", "/no/such/file"], "/no/such/file"),
         (["--validation", "1"], "validation = 1.0: expected at least 0 and below 1"),
-        (["--pooling", "max"], "pooling = 'max': expected one of 'mean', 'last'"),
-        (["--epochs", "0"], "epochs = 0: expected at least 1"),
         (["--epochs", str(2**64)], f"epochs = {2**64}: expected at most {2**31 - 1}"),
-        (["--seed", str(2**64)], f"seed = {2**64}: expected at most {2**32 - 1}"),
-        (["--steps", "0"], "steps = 0: expected at least 1"),
         (["--tokenizer", "no-such"], "tokenizer = 'no-such': expected 'byte', 'dna'"),
-        (["--no-such-flag"], "--no-such-flag"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(change, message, settings, tmp_path, capsys):

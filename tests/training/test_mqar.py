@@ -22,7 +22,8 @@ from based_jax.training.commands import mqar, synthetic
 from based_jax.training.mqar import grid as mqar_grid
 from based_jax.training.mqar import sweep as mqar_sweep
 from based_jax.training.mqar.data import data_seeds, load
-from based_jax.training.run.metrics import MetricWriter, read_lines, read_metrics
+from based_jax.training.run.json_lines import read_lines
+from based_jax.training.run.metrics import MetricWriter, read_metrics
 
 SETTINGS = {
     "layers": "short_conv,attention",

@@ -12,13 +12,11 @@ import tyro
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.convert.tokenizer import find_tokenizer
-from based_jax.data import load_tokenizer
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.options import expect_positive, expect_writable, write_json
 from based_jax.evals.perplexity import records as recording
-from based_jax.evals.perplexity.annotated import write_page
 from based_jax.evals.perplexity.records import Records, make_records, read_records, write_records
-from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit
+from based_jax.evals.perplexity.repeats import MAX_COUNT
 from based_jax.evals.perplexity.report_table import report_lines
 from based_jax.evals.perplexity.scoring import score_documents, score_windows
 from based_jax.evals.perplexity.slice_figures import draw_perplexity, expect_figure, read_results
@@ -65,10 +63,6 @@ class Options:
     """write one record per token to this .parquet file"""
     json: Path | None = None
     """write all results to this file"""
-    html: Path | None = None
-    """write the text with coloured tokens to this file"""
-    html_tokens: int = 20_000
-    """number of tokens in the HTML file"""
     figure: Path | None = None
     """draw loss against the bigrams' counts, by model, into this .png, .pdf or .svg file"""
     beside: tuple[Path, ...] = ()
@@ -82,9 +76,9 @@ class Options:
             expect(from_file, "reference", self.reference, "a .parquet file, as the checkpoint is one")
         else:
             expect(self.text.data is not None, "data", None, "the text to evaluate on")
-        expect_positive(self, "length", "batch_size", "max_tokens", "html_tokens")
+        expect_positive(self, "length", "batch_size", "max_tokens")
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
-        expect_writable(self, "records", "json", "html")
+        expect_writable(self, "records", "json")
         expect_figure(self.figure, self.beside, "frequency")
         if self.records is not None:
             expect(_is_records(self.records), "records", str(self.records), "a name that ends in .parquet")
@@ -106,11 +100,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_json(options.json, result)
     if options.figure is not None:
         draw_perplexity(options.figure, [result, *read_results(options.beside, "frequency")])
-    if options.html is not None:
-        tokenizer = load_tokenizer(options.tokenizer or records.info["tokenizer"])
-        hits = is_hit(records.distance, records.count, options.max_count)
-        shown: dict[str, Any] = {"reference": reference, "max_tokens": options.html_tokens}
-        write_page(options.html, records, hits, tokenizer, **shown)
     if stopped:
         where = f"; their records are in {options.records}" if options.records else ""
         print(f"interrupted: these are the numbers of {len(records):,} tokens{where}", file=sys.stderr)

@@ -22,13 +22,12 @@ from based_jax.generate.engine.prefix_cache import Hit, PrefixCache
 from based_jax.generate.engine.request import Completion, Event, Finish, Full, Request, Stats, TokenLogprob
 from based_jax.generate.engine.slots import Slots, compile_program
 from based_jax.generate.logit_bias import expect_known
-from based_jax.generate.loop import Prefix
+from based_jax.generate.loop import Snapshot
 from based_jax.generate.prompt import read_tokens
-from based_jax.generate.rows import row_count
 from based_jax.generate.sampling import Choice
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params, State
-from based_jax.validate import expect, expect_array, expect_integer
+from based_jax.validate import expect, expect_integer
 
 _PROMPTS = 8  # most prompts read at a time: running rows wait for one chunk of each per round
 
@@ -79,8 +78,7 @@ class Engine:
         top_logprobs: how many of the most likely tokens a request may ask for.
         prefix_cache: a cache for this model, these weights and this `max_length`; prefixes that prompts share
             are then read once.
-        prefixes: texts that were read before, such as `Snapshot`s: a prompt that begins with one continues
-            from its state.
+        prefixes: snapshots: a prompt that begins with the tokens of one continues from its state.
 
     Raises:
         ValueError: an argument out of its range, or a model that cannot continue from a state.
@@ -98,7 +96,7 @@ class Engine:
         max_waiting: int | None = None,
         top_logprobs: int = 5,
         prefix_cache: PrefixCache | None = None,
-        prefixes: Sequence[Prefix] = (),
+        prefixes: Sequence[Snapshot] = (),
     ) -> None:
         sizes = {"slots": slots, "max_length": max_length, "prefill_chunk": prefill_chunk}
         for name, size in {**sizes, "decode_chunk": decode_chunk, "max_waiting": max_waiting}.items():
@@ -364,10 +362,9 @@ class Engine:
             expect(request.logprobs <= self.top_logprobs, "logprobs", request.logprobs, most)
 
 
-def _known(model: LanguageModel, prefix: Prefix, max_length: int) -> tuple[tuple[int, ...], Hit]:
+def _known(model: LanguageModel, prefix: Snapshot, max_length: int) -> tuple[tuple[int, ...], Hit]:
     """Return a prefix's tokens, and the state and hidden vector to continue from."""
-    expect_array("prefix.hidden", prefix.hidden, (1, model.config.embed_width), "floating")
-    expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
+    prefix.expect_of(model)
     state = with_capacity(model, prefix.state, max_length)
     return tuple(np.asarray(prefix.tokens).tolist()), Hit(len(prefix.tokens), state, prefix.hidden)
 

@@ -39,15 +39,13 @@ from based_jax.training.run import directory
 from based_jax.training.run.checkpoints import say_once
 from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import expect, expect_choice, expect_ranges
+from based_jax.whole_file import write_json
 
 PROG = "based-jax train synthetic"
 
 # Settings that may change on resuming.
 _MAY_CHANGE = {"workdir", "tracking", "log_every", "recipe", "dry_run"}
 _OF_THE_LOOP = ("epochs", "batch_size", "weight_decay", "loss", "stop_above", "log_every")
-_ADDED = {"task": "mqar", "loss": "cross_entropy"}
-"""Settings that older runs do not have, and what these did."""
-
 _OF_THE_TASK = {**AXES, "vocab_size": "vocab_size", "power": "power", "random_fill": "random_fill"}
 """Flags that set a task's settings."""
 
@@ -207,11 +205,7 @@ class SyntheticConfig:
     def directory(self) -> Path:
         if self.workdir is not None:
             return self.workdir
-        fixed = {
-            key: value
-            for key, value in self.settings.items()
-            if key not in _MAY_CHANGE and (key, value) not in _ADDED.items()
-        }
+        fixed = {key: value for key, value in self.settings.items() if key not in _MAY_CHANGE}
         name = "-".join(spec.mixer for spec in self.architecture.mixers.values())
         own = f"{name}-{zlib.crc32(json.dumps(fixed).encode()):08x}"
         return Path("runs") / self.task_and_settings[0] / own
@@ -257,14 +251,13 @@ def _prepare_workdir(config: SyntheticConfig, architecture: ModelConfig) -> None
     """Write config.json, or check the settings against it when a run is resumed."""
     path = config.directory / "config.json"
     if path.exists():
-        before = {**_ADDED, **directory.read_config(path, ["train"])["train"]}
+        before = directory.read_config(path, ["train"])["train"]
         kept = f"as in the run that {config.directory} holds, or another workdir"
         directory.expect_same_settings(config.settings, before, _MAY_CHANGE, kept)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     packages = directory.versions("jax", "flax", "optax", "orbax-checkpoint")
-    content = {"model": architecture.to_dict(), "train": config.settings, "versions": packages}
-    directory.write_config(path, content)
+    write_json(path, {"model": architecture.to_dict(), "train": config.settings, "versions": packages})
 
 
 def _numbers(argument: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:

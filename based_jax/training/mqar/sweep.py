@@ -6,7 +6,6 @@ grid continues for the others, and drops the ended runs once they are half of it
 """
 
 import contextlib
-import json
 import math
 import signal
 import tempfile
@@ -27,7 +26,8 @@ from based_jax.stop_request import StopRequest
 from based_jax.training.mqar.data import data_seeds, load
 from based_jax.training.mqar.grid import Grid, VmappedRuns
 from based_jax.training.run.checkpoints import Checkpoints
-from based_jax.training.run.metrics import MetricWriter, read_lines, write_lines
+from based_jax.training.run.json_lines import JsonLines
+from based_jax.training.run.metrics import MetricWriter
 from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import expect, expect_ranges
 
@@ -101,20 +101,19 @@ _RECORD = {"learning_rate": float, "seed": int, "status": str, "steps": int, "ep
 """Required entries of each line of results.jsonl, and their types."""
 
 
-class Records:
+class Records(JsonLines):
     """The file results.jsonl: one object per ended run."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]):
-        self.path, self.facts = path, facts
-        entries, damaged = read_lines(path, _RECORD)
-        self.of = {Run(entry["learning_rate"], entry["seed"]): entry for entry in entries}
-        # Drops a truncated last line, to which the next record would otherwise be appended.
-        write_lines(path, self.of.values(), damaged)
+        super().__init__(path, _RECORD)
+        self.facts = facts
+
+    @property
+    def of(self) -> dict[Run, dict[str, Any]]:
+        return {Run(row["learning_rate"], row["seed"]): row for row in self.rows}
 
     def add(self, run: Run, values: Mapping[str, Any]) -> None:
-        self.of[run] = {**self.facts, **run._asdict(), **values}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(self.of[run]) + "\n")
+        self.append([{**self.facts, **run._asdict(), **values}])
 
 
 def sweep(
@@ -212,7 +211,7 @@ class _Loop:
         else:
             position = self.checkpoints.position(self.step)
             self.vmapped, seconds = position["vmapped_runs"], position["seconds"]
-            self.curves = position.get("curves", self.curves)  # older checkpoints have none
+            self.curves = position["curves"]
             fits = set(pending) <= set(self.vmapped) and self.vmapped == self.grid.filled(self.vmapped)
             expected = f"a checkpoint of {len(pending)} pending runs"
             expect(fits, "workdir", str(self.checkpoints.directory), expected)

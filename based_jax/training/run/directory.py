@@ -15,7 +15,7 @@ from based_jax.directory_lock import sole_writer
 from based_jax.files import read_json
 from based_jax.training.devices import hosts
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file
+from based_jax.whole_file import write_json
 
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
 
@@ -59,12 +59,12 @@ def prepare_run(
         expect_same_data(config, data)
         if before["train"].get("steps") != settings.get("steps") and hosts.is_main():
             before["train"]["steps"] = settings["steps"]
-            write_config(path, before)
+            write_json(path, before)
         return
     if not hosts.is_main():
         return
     config.workdir.mkdir(parents=True, exist_ok=True)
-    write_config(path, {"model": model, "train": settings, "data": data, "versions": versions(*_PACKAGES)})
+    write_json(path, {"model": model, "train": settings, "data": data, "versions": versions(*_PACKAGES)})
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -146,12 +146,6 @@ def _settings(kind: type[Config], values: Any, name: str) -> Config:
 
 _JSON_TYPES: dict[type, tuple[type, ...]] = {Path: (str,), float: (float, int)}
 """Type of a setting -> its types in JSON, if they differ."""
-
-
-def write_config(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a run's config.json atomically."""
-    with whole_file(path) as file:
-        file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_config(path: Path, needed: Sequence[str] = ("train", "data")) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
-import json
 import math
 import sys
 import uuid
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 from based_jax.files import read_json
 from based_jax.training.run.events import EventFile
 from based_jax.validate import expect, expect_choice
-from based_jax.whole_file import whole_file
+from based_jax.whole_file import write_json
 
 FILE = "trackers.json"
 """File in the run's directory with the ids of the run at the services."""
@@ -29,12 +28,16 @@ class Tracker(Protocol):
     """A destination of a run's metrics."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of one step; steps may repeat if a run is resumed or rolled back."""
+        """Record the metrics of one step; steps may repeat if a run is resumed."""
         ...
 
     def close(self) -> None:
         """Finish recording this launch."""
         ...
+
+
+_Opened = tuple[Callable[[int, dict[str, float]], Any], Callable[[], Any]]
+"""A function that logs the metrics of a step, and one that finishes the launch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,77 +66,61 @@ class TrackConfig:
                 raise ImportError(f"track = {name!r}: not installed; run pip install 'based-jax[{name}]'")
 
 
-class WandbRun:
-    """A run of Weights & Biases; WANDB_MODE=offline keeps it on this machine, for `wandb sync`."""
-
-    def __init__(self, project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path):
-        wandb: Any = importlib.import_module("wandb")
-        # Do not capture the terminal; a resumed run continues under its id.
-        settings = wandb.Settings(console="off")
-        self._run = wandb.init(
-            project=project,
-            name=name,
-            id=identifier,
-            resume="allow",
-            dir=str(workdir),
-            config=dict(config),
-            settings=settings,
-        )
-        # wandb's own step can only grow, and would lose steps that a resumed run repeats.
-        self._run.define_metric("*", step_metric="step")
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log({"step": step, **metrics})
-
-    def close(self) -> None:
-        self._run.finish()
+def _wandb(project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path) -> _Opened:
+    """Open a run of Weights & Biases; WANDB_MODE=offline keeps it on this machine, for `wandb sync`."""
+    wandb: Any = importlib.import_module("wandb")
+    run = wandb.init(
+        project=project,
+        name=name,
+        id=identifier,  # under which a resumed run continues
+        resume="allow",
+        dir=str(workdir),
+        config=dict(config),
+        settings=wandb.Settings(console="off"),  # do not capture the terminal
+    )
+    # wandb's own step can only grow, and would lose steps that a resumed run repeats.
+    run.define_metric("*", step_metric="step")
+    return lambda step, metrics: run.log({"step": step, **metrics}), run.finish
 
 
-class TrackioRun:
-    """A run of Trackio: a database on this machine, or the Space that TRACKIO_SPACE_ID names."""
-
-    def __init__(self, project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path):
-        self._trackio: Any = importlib.import_module("trackio")
-        unique = f"{name}-{identifier[:8]}"  # a run is resumed by its name
-        self._run = self._trackio.init(
-            project=project, name=unique, resume="allow", config=dict(config), embed=False
-        )
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        self._trackio.finish()  # the run's own method would be called again at exit
+def _trackio(project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path) -> _Opened:
+    """Open a run of Trackio: a database on this machine, or the Space that TRACKIO_SPACE_ID names."""
+    del workdir
+    trackio: Any = importlib.import_module("trackio")
+    unique = f"{name}-{identifier[:8]}"  # a run is resumed by its name
+    run = trackio.init(project=project, name=unique, resume="allow", config=dict(config), embed=False)
+    # The run's own `finish` would be called again at exit.
+    return lambda step, metrics: run.log(metrics, step=step), trackio.finish
 
 
-_SERVICES: dict[str, Callable[[str, str, str, Mapping[str, Any], Path], Tracker]] = {
-    "wandb": WandbRun,
-    "trackio": TrackioRun,
+_SERVICES: dict[str, Callable[[str, str, str, Mapping[str, Any], Path], _Opened]] = {
+    "wandb": _wandb,
+    "trackio": _trackio,
 }
 
 
 class _Service:
     """A tracker that may fail: after the first failure, which is a warning, it is dropped."""
 
-    def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]):
-        self._name, self._warn = name, warn
-        self._tracker: Tracker | None = tracker
+    def __init__(self, name: str, opened: _Opened, warn: Callable[[str], None]):
+        self._name, self._warn, self._has_failed = name, warn, False
+        self._log, self._finish = opened
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        self._attempt(lambda tracker: tracker.write(step, finite))
+        self._attempt(lambda: self._log(step, finite))
 
     def close(self) -> None:
-        self._attempt(lambda tracker: tracker.close())
+        self._attempt(self._finish)
 
-    def _attempt(self, act: Callable[[Tracker], None]) -> None:
-        if self._tracker is None:
+    def _attempt(self, act: Callable[[], Any]) -> None:
+        if self._has_failed:
             return
         try:
             with contextlib.redirect_stdout(sys.stderr):  # standard output is for the command's results
-                act(self._tracker)
+                act()
         except Exception as error:  # any failure, as a service is not part of the run
-            self._tracker = None
+            self._has_failed = True
             self._warn(_failure(self._name, error))
 
 
@@ -161,18 +148,17 @@ def open_trackers(
         identifier = known.setdefault(f"{service}/{project}", uuid.uuid4().hex)
         try:
             with contextlib.redirect_stdout(sys.stderr):
-                tracker = _SERVICES[service](project, name, identifier, config, workdir)
+                opened = _SERVICES[service](project, name, identifier, config, workdir)
         except Exception as error:
             if not start:
-                for opened in trackers:
-                    opened.close()
+                for tracker in trackers:
+                    tracker.close()
                 raise ValueError(f"track = {service!r}: it cannot begin: {_first_line(error)}") from error
             warn(_failure(service, error))
         else:
-            trackers.append(_Service(service, tracker, warn))
+            trackers.append(_Service(service, opened, warn))
     if known:
-        with whole_file(workdir / FILE) as file:
-            file.write((json.dumps(known, indent=2) + "\n").encode())
+        write_json(workdir / FILE, known)
     return trackers
 
 

@@ -6,11 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from based_jax.generate import Engine, Event, Full, Request, Sampler
+from based_jax.generate import Engine, Event, Full, Request, Sampler, Snapshot
 from based_jax.generate.capacity import token_limit
 from based_jax.generate.engine import pool as pools
 from based_jax.generate.engine.prefix_cache import PrefixCache
-from based_jax.generate.engine.snapshot import Snapshot
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
 from tests.generate.answers import ENGINE, check

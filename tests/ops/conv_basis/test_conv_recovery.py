@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from based_jax import ops
+from based_jax.ops import conv_basis
 from based_jax.ops.conv_basis.conv_recovery import SEARCHES
 from tests.arrays import array
 from tests.ops import draw
@@ -26,7 +26,7 @@ def recover(q, k, thresholds, counts, *, search="binary"):
     def one(q, k, threshold, count):
         q, k, options = q[None, :, None], k[None, :, None], {"terms": TERMS, "width": WIDTH}
         mask = (jnp.arange(LENGTH) < count)[None]
-        return ops.conv_recover(q, k, threshold=threshold, search=search, mask=mask, **options)
+        return conv_basis.conv_recover(q, k, threshold=threshold, search=search, mask=mask, **options)
 
     starts, anchors = jax.vmap(one)(q, k, thresholds, counts)
     return starts[:, 0, 0], anchors[:, 0, 0]
@@ -34,8 +34,8 @@ def recover(q, k, thresholds, counts, *, search="binary"):
 
 WHOLE = np.full(ROWS, LENGTH, np.int32)
 STATIC = ("terms", "width", "search")
-fitted = jax.jit(ops.conv_fit, static_argnames=STATIC)
-recovered = jax.jit(ops.conv_recover, static_argnames=STATIC)
+fitted = jax.jit(conv_basis.conv_fit, static_argnames=STATIC)
+recovered = jax.jit(conv_basis.conv_recover, static_argnames=STATIC)
 
 
 def defined(scores, terms, width, threshold, search):
@@ -125,9 +125,9 @@ def test_gradients_flow_through_anchors_only():
 
     def loss(*x, search=None, starts=None):
         if starts is None:
-            starts, anchors = ops.conv_recover(*x, terms=3, width=3, threshold=4.0, search=search)
+            starts, anchors = conv_basis.conv_recover(*x, terms=3, width=3, threshold=4.0, search=search)
         else:
-            anchors = ops.conv_anchors(*x, starts)
+            anchors = conv_basis.conv_anchors(*x, starts)
         return (anchors * weights).sum(), starts
 
     gradient = jax.jit(jax.grad(loss, (0, 1), has_aux=True), static_argnames="search")
@@ -163,14 +163,14 @@ def test_errors_name_the_argument(unchecked):
         arguments |= {"threshold": 1.0} | changes
         q, k = arguments.pop("q"), arguments.pop("k")
         with pytest.raises(error, match=message):
-            ops.conv_recover(q, k, **arguments)
+            conv_basis.conv_recover(q, k, **arguments)
 
 
 def test_errors_of_given_starts(unchecked):
     x = jnp.ones((1, 5, 1, 2))
     with pytest.raises(ValueError, match=r"starts has shape \(1, 2\): expected \(1, 1, k\)"):
-        ops.conv_anchors(x, x, jnp.zeros((1, 2), int))
+        conv_basis.conv_anchors(x, x, jnp.zeros((1, 2), int))
     with pytest.raises(TypeError, match="starts has dtype float32"):
-        ops.conv_score_error(x, x, jnp.zeros((1, 1, 2)))
+        conv_basis.conv_score_error(x, x, jnp.zeros((1, 1, 2)))
     with pytest.raises(TypeError, match="columns has dtype float32"):
-        ops.conv_score_error(x, x, jnp.zeros((1, 1, 2), int), jnp.zeros(2))
+        conv_basis.conv_score_error(x, x, jnp.zeros((1, 1, 2), int), jnp.zeros(2))

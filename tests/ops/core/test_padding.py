@@ -24,7 +24,7 @@ CONTEXT = {"mask": MASK, "return_state": True}
 
 
 def some(q, k, v, mask):
-    return ops.attention_of_some(q, k, v, jnp.arange(7) % 2 == jnp.ones((2, 1)), 5, mask=mask)
+    return ops.selection.attention_of_some(q, k, v, jnp.arange(7) % 2 == jnp.ones((2, 1)), 5, mask=mask)
 
 
 CALLS = {

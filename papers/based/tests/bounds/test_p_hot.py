@@ -4,12 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.based.bounds.p_hot import (
-    coefficients,
-    degree,
-    encode,
-    monomials,
-)
+from papers.based.bounds.p_hot import coefficients, degree, encode, monomials
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from papers.hyper_self_attention.interactions.constructions import rank_bound
 from papers.hyper_self_attention.interactions.data import Interactions, random_interactions
 from papers.hyper_self_attention.interactions.embeddings import concatenated, one_hot
-from papers.hyper_self_attention.interactions.layers import (
-    linear_hfa,
-    linear_self_attention,
-    multi_head,
-)
+from papers.hyper_self_attention.interactions.layers import linear_hfa, linear_self_attention, multi_head
 from papers.hyper_self_attention.interactions.transform import transform
 from tests.ops import draw
 

@@ -4,12 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.zoology.primitives.one_hot import (
-    binary,
-    code_width,
-    one_hot,
-    one_hot_rows,
-)
+from papers.zoology.primitives.one_hot import binary, code_width, one_hot, one_hot_rows
 
 
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 3), st.integers(0, 2**32 - 1))
