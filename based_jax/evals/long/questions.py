@@ -223,7 +223,7 @@ def _variables(rng: random.Random, size: int, depth: float, material: Material) 
 
 
 def _common_words(rng: random.Random, size: int, depth: float, material: Material) -> Question:
-    words = _words(rng, _COMMON + size)
+    words = _words(rng, _COMMON + size, 5)
     common, rare = words[:_COMMON], words[_COMMON:]
     listed = [*common * _COMMON_TIMES, *rare * _RARE_TIMES]
     rng.shuffle(listed)
