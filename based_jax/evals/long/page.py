@@ -13,7 +13,7 @@ from based_jax.html_page import number, text
 from based_jax.plot import Line, Panel, byte_size
 from based_jax.validate import expect
 
-Card = dict[str, Any]
+Summary = dict[str, Any]
 """name, layers, parameters, state, and the keys of `summary`"""
 
 _HOW = (
@@ -25,11 +25,11 @@ _HOW = (
 _KEYS = {"name", "layers", "parameters", "state", "cells", "depths"}
 
 
-def write_pages(directory: Path, card: Card) -> Path:
-    """Write NAME.json and index.html with all cards of the directory; return the page's path.
+def write_pages(directory: Path, card: Summary) -> Path:
+    """Write NAME.json and index.html with all summaries of the directory; return the page's path.
 
     Raises:
-        ValueError: a JSON file in the directory is no card.
+        ValueError: a JSON file in the directory is no summary of this command.
     """
     write_json(directory / f"{card['name']}.json", card)
     cards = []
@@ -49,7 +49,7 @@ def write_pages(directory: Path, card: Card) -> Path:
     return page
 
 
-def finding(card: Card) -> str:
+def finding(card: Summary) -> str:
     """Return the result in a sentence per family."""
     sentences = []
     for family in dict.fromkeys(cell["family"] for cell in card["cells"]):
@@ -66,7 +66,7 @@ def finding(card: Card) -> str:
     return " ".join(sentences)
 
 
-def _figure(cards: Sequence[Card]) -> list[str]:
+def _figure(cards: Sequence[Summary]) -> list[str]:
     if plot.missing():
         return []
     families = dict.fromkeys(cell["family"] for card in cards for cell in card["cells"])
@@ -93,15 +93,15 @@ def _figure(cards: Sequence[Card]) -> list[str]:
         return [html_page.image(png, "recall by length, by state, and cost")]
 
 
-def _whole(card: Card, family: str) -> list[dict[str, Any]]:
+def _whole(card: Summary, family: str) -> list[dict[str, Any]]:
     return [cell for cell in card["cells"] if cell["family"] == family and cell["off"] is None]
 
 
-def _first(card: Card, family: str, length: int) -> float:
+def _first(card: Summary, family: str, length: int) -> float:
     return next(cell["first"] for cell in _whole(card, family) if cell["length"] == length)
 
 
-def _lines(cards: Sequence[Card], family: str) -> list[Line]:
+def _lines(cards: Sequence[Summary], family: str) -> list[Line]:
     """Return a line per model; of a single one also those with a mixer switched off."""
     if len(cards) > 1:
         return [
@@ -117,7 +117,7 @@ def _lines(cards: Sequence[Card], family: str) -> list[Line]:
     ]
 
 
-def _section(card: Card) -> list[str]:
+def _section(card: Summary) -> list[str]:
     bytes_of = {row["length"]: row["bytes"] for row in card["state"]}
     rows = [
         [
