@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
 from rich.table import Table
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.data.tokenizers import Tokenizer
+from based_jax.evals.checkpoint import CheckpointOptions
 from based_jax.evals.digest import digest
-from based_jax.evals.options import as_text, expect_positive, write_json
+from based_jax.evals.options import as_text, expect_positive, print_table, write_json
 from based_jax.evals.progress import progress
 from based_jax.evals.recall.data import Example, read_examples
 from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, make_prompt
 from based_jax.evals.recall.read_twice import DOCUMENT_TOKENS
 from based_jax.evals.recall.records import RecordFile
 from based_jax.evals.recall.run import answer, greedy, summarize
+from based_jax.evals.target_scores import expect_positions
 from based_jax.models import LanguageModel
 from based_jax.published.recall import published
 from based_jax.typing import Params
@@ -30,20 +29,16 @@ from based_jax.validate import expect
 PROG = "based-jax eval recall"
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CheckpointOptions):
     """Ask a language model for a value in its prompt, and count the answers that contain it."""
 
-    checkpoint: str
-    """pretrained directory (config.json, weights, tokenizer), a run's directory, or a hub id"""
     task: Literal["swde", "fda", "squad_completion"]
     """the recall task, which determines the data set and its columns"""
     data: str = "hub"
     """.jsonl or .parquet file with the published columns, hub (the published data) or hf:NAME (other data)"""
     limit: int | None = None
     """answer only this many rows, from the first"""
-    batch_size: int = 8
-    """prompts per batch"""
     padding: Literal["correct", "authors"] = "correct"
     """correct: no row sees padding; authors: visible separators before shorter rows, as in their code"""
     prompt: Literal["stored", "rebuilt"] = "stored"
@@ -54,15 +49,8 @@ class Options:
     """tokens of each copy of a document with --repeat-context; longer ones are cut around the answer"""
     context: int = CONTEXT
     """tokens of prompt and answer together; longer prompts are truncated on the left"""
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """compute dtype, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
-    tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
-    instead of the checkpoint's own"""
     records: Path | None = None
     """.jsonl file with one line per answered example; the same command resumes from it"""
-    json: Path | None = None
-    """write the result to this file"""
 
     def __post_init__(self) -> None:
         expect_positive(self, "batch_size", "limit", "repeat_context", "document_tokens")
@@ -78,12 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = command.parse(Options, argv, prog=PROG)
     passages = options.repeat_context is not None
     examples = read_examples(options.task, options.data, passages=passages)
-    directory = find_directory(options.checkpoint)
-    model, params = load_pretrained(directory, dtype=options.dtype)
-    tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
-    limit = model.config.max_positions
-    expect(not limit or options.context <= limit, "context", options.context, f"at most the model's {limit}")
-
+    model, params, tokenizer, _ = options.open()
+    expect_positions(model, "context", options.context)
     settings = run_settings(options, examples, model, tokenizer)
     begin = time.perf_counter()
     result = evaluate(options, examples[: options.limit], model, params, tokenizer, digest(settings, params))
@@ -152,7 +136,7 @@ def show(options: Options, result: Mapping[str, Any]) -> None:
     table.add_row(options.checkpoint, "", here, ours, end_section=True)
     for row in published(options.task):
         table.add_row(row["model"], row["size"], row["source"], f"{row['contains']:.2f}")
-    Console(width=None if sys.stdout.isatty() else 140, markup=False, highlight=False).print(table)
+    print_table(table)
 
 
 if __name__ == "__main__":

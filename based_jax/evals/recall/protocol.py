@@ -6,13 +6,12 @@ contains   1 if the answer contains the gold value, ignoring case
 """
 
 import re
-from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
 
-from based_jax.data.tokenizers import Ids, Tokenizer, decode_after, decode_slice
+from based_jax.data.tokenizers import Ids, Tokenizer, decode_after
 from based_jax.evals.recall.data import Example
 from based_jax.evals.recall.read_twice import DOCUMENT_TOKENS, SUMMARY, capitalized, repeat_context
 from based_jax.validate import expect, expect_choice
@@ -22,9 +21,6 @@ CONTEXT = 2048
 
 ANSWER_TOKENS = 48
 """Tokens of an answer."""
-
-CHUNK = 1920
-"""Tokens of a document chunk in FDA's prompts."""
 
 PROMPTS = ("stored", "rebuilt")
 """Prompt styles: the stored text, or the result of `rebuild`."""
@@ -89,27 +85,6 @@ def rebuild(text: str, key: str) -> str:
     while text.endswith(f"{key}:"):
         text = text.removesuffix(f"{key}:")
     return f"{text} {cue}"
-
-
-def chunk_prompts(
-    document: str, attributes: Mapping[str, str], tokenizer: Tokenizer, *, chunk: int = CHUNK
-) -> Iterator[dict[str, str]]:
-    """Make rows of a task like FDA: one prompt for every attribute whose value occurs in a document chunk.
-
-    Args:
-        attributes: gold values by key.
-        chunk: tokens per chunk; the last one may be shorter.
-
-    Yields:
-        ``{"text": "{chunk} \\n {key}:", "key": key, "value": value}``
-    """
-    expect(chunk >= 1, "chunk", chunk, "at least 1")
-    tokens = tokenizer.encode(document)
-    for start in range(0, len(tokens), chunk):
-        text = decode_slice(tokenizer, tokens, start, start + chunk)
-        for key, value in attributes.items():
-            if contains(text, value):
-                yield {"text": f"{text} \n {key}:", "key": key, "value": value}
 
 
 def read_answer(tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer, prompt: Ids = ()) -> str:
