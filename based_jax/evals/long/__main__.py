@@ -15,16 +15,15 @@ from typing import Any, Literal
 import jax
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.evals.card.parts import layers_of
 from based_jax.evals.card.subject import name_of
+from based_jax.evals.checkpoint import CheckpointOptions
 from based_jax.evals.digest import digest
 from based_jax.evals.long.page import finding, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
 from based_jax.evals.long.run import Item, ask, read_passages, read_sentences
 from based_jax.evals.long.summary import summarize
-from based_jax.evals.options import expect_positive
+from based_jax.evals.options import expect_positive, write_json
 from based_jax.evals.progress import progress
 from based_jax.evals.recall.records import RecordFile
 from based_jax.generate.rows import row_bytes
@@ -34,12 +33,10 @@ from based_jax.validate import expect, expect_choice
 PROG = "based-jax eval long"
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CheckpointOptions):
     """Ask a language model about texts of any length, with answers anywhere in them."""
 
-    checkpoint: str
-    """pretrained directory, a run's directory, or a hub id"""
     out: Path
     """directory for NAME.jsonl, NAME.json and index.html, which shows all models in the directory"""
     name: str | None = None
@@ -63,13 +60,10 @@ class Options:
     """.jsonl file for qa, with text, question, and answer, one or a list of which any is right"""
     parts: bool = True
     """also ask with each kind of mixer switched off"""
-    tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory, instead of the
-    checkpoint's own"""
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """compute dtype, instead of the checkpoint's"""
     batch_size: int = 4
     """questions per batch; affects only speed and memory"""
+    json: Path | None = None
+    """write the summary to this file, too"""
     chunk: int = 512
     """prompt tokens of a question that are read at a time; affects only speed and memory"""
     seed: int = 0
@@ -111,9 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
     material = options.material()
-    directory = find_directory(options.checkpoint)
-    model, params = load_pretrained(directory, dtype=options.dtype)
-    tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
+    model, params, tokenizer, directory = options.open()
     families, lengths = dict.fromkeys(options.families.split(",")), options.tokens()
     for family in families:  # a text that is too short or without passages is an error before the work
         make_question(family, lengths[0], 0.5, "0", tokenizer, material)
@@ -151,6 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     card = {"name": name, "layers": layers, "parameters": param_count(model.config), "state": state}
     card |= summarize(records.records[item.id] for item in items)
     page = write_pages(options.out, card)
+    write_json(options.json, card)
     print(f"{finding(card)}\n{page.parent / name}.json and {page}")
     return 0
 
