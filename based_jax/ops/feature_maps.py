@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op
 from based_jax.ops.taylor_features import (

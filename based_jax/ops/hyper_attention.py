@@ -24,12 +24,11 @@ from jax import lax
 
 from based_jax.ops.attention_to_keys import attend, visible_keys
 from based_jax.ops.core import sharding
-from based_jax.ops.core.arrays import append, map_arrays
+from based_jax.ops.core.arrays import accumulation_dtype, append, finfo, map_arrays
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
-from based_jax.ops.core.continuation import continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
 from based_jax.ops.core.op import op
+from based_jax.ops.core.stream import continue_from
 from based_jax.ops.softmax_attention import keys_of_devices, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array

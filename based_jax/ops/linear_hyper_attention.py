@@ -27,13 +27,11 @@ import numpy as np
 from jax.tree_util import Partial
 
 from based_jax.ops.core import sharding
-from based_jax.ops.core.arrays import cast, map_arrays
+from based_jax.ops.core.arrays import accumulation_dtype, cast, map_arrays
 from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.continuation import Continuation, continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.op import body, stateful_op
-from based_jax.ops.core.stream import Stream, init_stream
+from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.hyper_attention import check_hyper_attention
 from based_jax.ops.taylor_features import symmetric_taylor_features, symmetric_taylor_size

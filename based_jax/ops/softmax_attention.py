@@ -23,16 +23,17 @@ from based_jax.ops.attention_to_keys import (
 )
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import append
-from based_jax.ops.core.continuation import (
+from based_jax.ops.core.block_attention import merge
+from based_jax.ops.core.implementations import KERNELS, choose
+from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
+from based_jax.ops.core.op import body, op, stateful_op
+from based_jax.ops.core.stream import (
     Continuation,
+    TokenPositions,
+    advance,
     continue_from,
     outputs_and_state,
 )
-from based_jax.ops.core.implementations import KERNELS, choose
-from based_jax.ops.core.key_blocks import merge
-from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
-from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.stream import TokenPositions, advance
 from based_jax.ops.core.transforms import cond
 from based_jax.ops.rotary import rotary
 from based_jax.typing import Array, Bool, Float, Int

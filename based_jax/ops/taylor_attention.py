@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.expectations import expect_qkv, expect_state
 from based_jax.ops.core.implementations import KERNELS, choose
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.stream import advance
+from based_jax.ops.core.stream import advance, continue_from
 from based_jax.ops.feature_maps import TAYLOR
 from based_jax.ops.linear_attention import (
     LinearAttentionState,

@@ -32,15 +32,13 @@ from based_jax.ops.conv_basis.conv_attention_fft import (
     softmax_where,
 )
 from based_jax.ops.conv_basis.conv_recovery import conv_recover
-from based_jax.ops.core.continuation import Continuation, continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.expectations import expect_qkv, expect_state_to_return
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.kv_cache import nan_where_outgrown, slot_index
+from based_jax.ops.core.kv_cache import expect_capacity, latest, nan_where_outgrown, put, slot_index
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.sharding import own_settings
-from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
+from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, continue_from, init_stream
 from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradient
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
@@ -205,7 +203,7 @@ def _attention(
     if at is None:
         width = min(LAGS, length)
         search: dict[str, Any] = {"terms": how.terms, "width": width, "threshold": 0.0, "search": "largest"}
-        at, _ = body(conv_recover)(scaled, k, mask=mask, **search)
+        at = body(conv_recover)(scaled, k, mask=mask, **search)
     starts = at
     q, k, values = (x.astype(dtype).transpose(0, 2, 3, 1) for x in (scaled, k, v))
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.dtypes import finfo
+from based_jax.ops.core.arrays import finfo
 from based_jax.ops.core.stream import Stream, TokenPositions, is_not_right_padded
 from based_jax.typing import Array, Bool, Float
 
