@@ -5,7 +5,6 @@
 `left` counts past keys: the paper's width w is left = w - 1, the torch code's window_size W is W // 2.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from based_jax import ops
@@ -34,15 +33,9 @@ class SlidingWindow(SoftmaxAttention):
         super().setup()
         expect(not (self.sinks and self.dropout), "dropout", self.dropout, "0 with sinks")
 
-    def attend(
-        self,
-        x: Float[Array, "B N D"],
-        state: State,
-        context: Context,
-        allowed: Callable[[Array, Array], Array] | None = None,
-    ) -> tuple[Array, State]:
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         if not self.sinks:
-            return super().attend(x, state, context, allowed)
+            return super().mix(x, state, context)
         q, k = self.rotated(self.q(x), self.k(x), context)
         options: dict[str, Any] = {"left": self.left, "sinks": self.sinks, "scale": self.factor}
         options["implementation"] = self.implementation

@@ -133,11 +133,8 @@ def decayed_chunk(
 ) -> tuple[Float[Array, "... C V"], Float[Array, "... K V"]]:
     """Process one chunk, starting from the sum `kv`; return outputs and the sum after the chunk.
 
-    Args:
-        log_decay: one gate per head (last axis 1) or per channel.
-        visibility: mask of the chunk; without the diagonal if there is a `bonus`.
-        scores: q k^T, if already computed (gates per head only).
-        bonus: as for `linear_recurrence`.
+    Gates are per head (last axis 1) or per channel; with gates per head the scores q k^T may be given. With a
+    `bonus` the visibility has no diagonal.
     """
     inclusive = bonus is None
     if scores is None:

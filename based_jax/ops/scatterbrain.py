@@ -31,11 +31,7 @@ from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
 from based_jax.ops.core.op import body, op, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from, outputs_and_state
 from based_jax.ops.feature_maps import orthogonal_features
-from based_jax.ops.linear_attention import (
-    LinearAttentionState,
-    init_linear_attention_state,
-    linear_attention,
-)
+from based_jax.ops.linear_attention import LinearAttentionState, init_linear_attention_state, linear_attention
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array

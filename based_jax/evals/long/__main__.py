@@ -25,8 +25,8 @@ from based_jax.evals.long.run import Item, ask, read_passages, read_sentences
 from based_jax.evals.long.summary import summarize
 from based_jax.evals.options import expect_positive, write_json
 from based_jax.evals.progress import progress
-from based_jax.evals.recall.records import RecordFile
 from based_jax.generate.rows import row_bytes
+from based_jax.json_lines import JsonLines
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice
 
@@ -122,11 +122,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         tokenizer.eot,
         tokenizer.encode("The code is 12.").tolist(),
     ]
-    records = RecordFile(options.out / f"{name}.jsonl", digest(settings, params))
-    done = sum(item.id in records.records for item in items)
+    records, run = JsonLines(options.out / f"{name}.jsonl", {"id": str, "run": str}), digest(settings, params)
+    is_same = all(record["run"] == run for record in records.rows)
+    wanted = "records of this model, tokenizer, dtype, haystack, values and questions: choose another --name"
+    expect(is_same, "out", str(records.path), wanted)
+    known = {record["id"] for record in records.rows}
+    done = sum(item.id in known for item in items)
     if done:
         print(f"{records.path} has {done:,} of {len(items):,} questions", file=sys.stderr)
-    how = {"batch_size": options.batch_size, "chunk": options.chunk}
+    how = {"run": run, "batch_size": options.batch_size, "chunk": options.chunk}
     try:
         with progress(name, len(items) - done, "questions") as advance:
             for count in ask(items, model, params, tokenizer, material, records, **how):
@@ -141,7 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for length in lengths
     ]
     card = {"name": name, "layers": layers, "parameters": param_count(model.config), "state": state}
-    card |= summarize(records.records[item.id] for item in items)
+    by_id = {record["id"]: record for record in records.rows}
+    card |= summarize(by_id[item.id] for item in items)
     page = write_pages(options.out, card)
     write_json(options.json, card)
     print(f"{finding(card)}\n{page.parent / name}.json and {page}")

@@ -4,7 +4,6 @@ The state of a recurrent model does not grow with the prompt, so its memory is c
 caches needs them twice.
 """
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from based_jax.evals.target_scores import target_scores
 from based_jax.generate.capacity import capacity_for
 from based_jax.generate.loop import Progress, Rules, begin, make_tokens, read_chunk
 from based_jax.generate.prompt import bucket, chunk_sizes, pad_to, read_prompt
-from based_jax.generate.sampling import Sampler, batch_settings
+from based_jax.generate.sampling import Sampler, row_settings
 from based_jax.models import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -146,9 +145,7 @@ class Reader:
         return ranks
 
     def _greedy(self, progress: Progress, budget: int) -> tuple[np.ndarray, float]:
-        batch, size = len(progress.hidden), self.model.config.vocab_size
-        sampler = {field.name: field.default for field in dataclasses.fields(Sampler)}
-        settings = batch_settings(None, batch, size, **sampler).rows
+        settings = row_settings([Sampler()] * len(progress.hidden), None)
         rules = Rules(settings, np.zeros(0, np.int32), 0)
         start = time.perf_counter()
         (tokens, _), _, _ = self._decode(bucket(budget), self.params, progress, budget, rules)

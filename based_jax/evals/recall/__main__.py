@@ -37,14 +37,14 @@ class Options(CheckpointOptions):
     """the recall task, which determines the data set and its columns"""
     data: str = "hub"
     """.jsonl or .parquet file with the published columns, hub (the published data) or hf:NAME (other data)"""
+    batch_size: int = 8
+    """prompts per batch; with the authors' padding it changes the answers"""
     limit: int | None = None
     """answer only this many rows, from the first"""
     padding: Literal["correct", "authors"] = "correct"
     """correct: no row sees padding; authors: visible separators before shorter rows, as in their code"""
-    prompt: Literal["stored", "rebuilt"] = "stored"
-    """stored: the data's text; rebuilt: SWDE without its summary of other keys, as in a later revision"""
     repeat_context: int | None = None
-    """show the document this many times ("Just read twice": 2; 1 for comparison), instead of --prompt"""
+    """show the document this many times ("Just read twice": 2; 1 for comparison), not the stored text"""
     document_tokens: int = DOCUMENT_TOKENS
     """tokens of each copy of a document with --repeat-context; longer ones are cut around the answer"""
     context: int = CONTEXT
@@ -54,9 +54,6 @@ class Options(CheckpointOptions):
 
     def __post_init__(self) -> None:
         expect_positive(self, "batch_size", "limit", "repeat_context", "document_tokens")
-        expect(self.prompt == "stored" or self.task == "swde", "prompt", self.prompt, "stored but for swde")
-        own = self.repeat_context is None or self.prompt == "stored"
-        expect(own, "prompt", self.prompt, "the default with repeat_context, which has its own prompt")
         wanted = f"more than an answer's {ANSWER_TOKENS} tokens"
         expect(self.context > ANSWER_TOKENS, "context", self.context, wanted)
 
@@ -84,7 +81,6 @@ def run_settings(
         "examples": [list(example) for example in examples],
         "model": model.config.to_dict(),
         "tokenizer": [tokenizer.vocab_size, tokenizer.eot, tokenizer.encode(examples[0].text).tolist()],
-        "prompt": options.prompt,
         "padding": options.padding,
         "context": options.context,
     }
@@ -105,8 +101,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Answer the examples; an interrupt ends the process and reports what was saved."""
     records = RecordFile(options.records, run)
-    form: dict[str, Any] = {"style": options.prompt, "context": options.context}
-    form |= {"copies": options.repeat_context, "document_tokens": options.document_tokens}
+    form: dict[str, Any] = {"copies": options.repeat_context, "document_tokens": options.document_tokens}
+    form["context"] = options.context
     prompts = [make_prompt(example, tokenizer, **form) for example in examples]
     batching = {"batch_size": options.batch_size, "padding": options.padding}
     batches = answer(prompts, tokenizer, greedy(model, params, tokenizer), records, **batching)

@@ -7,7 +7,7 @@ document, and which tokens are padding. This module computes all three.
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -159,15 +159,6 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Stateful(Protocol):
-    """A state of any op."""
-
-    @property
-    def stream(self) -> Stream:
-        """Current position of each row."""
-        ...
-
-
 def outputs_and_state(results: Any, return_state: bool) -> tuple[Any, Any]:
     """Split a call's results into its outputs and the state or None."""
     return results if return_state else (results, None)
@@ -217,13 +208,9 @@ class Continuation:
         operator: Callable[[], Any],
         apply: Callable[[Any, Any], Any],
     ) -> S:
-        """Return the state before the call, of a recurrence that is affine in its state.
+        """Return the state before the call, of a recurrence that is affine in its state, and made by `run`.
 
-        Args:
-            run: maps an initial state to outputs and the final state.
-            state: the caller's, or empty; in a shard the writes of the shards before are added.
-            operator: makes the linear map of `run` from initial to final states; called in shards only.
-            apply: applies an operator to a state, or to an earlier operator.
+        In a shard the writes of the shards before are added to it; see `sharding.affine_before`.
         """
         if not self.follows_shards:
             return state
@@ -231,7 +218,7 @@ class Continuation:
 
 
 def continue_from(
-    state: Stateful | None,
+    state: Any,
     batch_size: int,
     length: int,
     segment_ids: Int[Array, "B N"] | None = None,

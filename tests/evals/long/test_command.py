@@ -117,3 +117,12 @@ def test_bad_questions(saved, tmp_path, capsys, row):
     ended = run_here(command.PROG, command.main, argv, capsys)
     assert ended.status == 2
     assert "questions.jsonl, row 1': expected an object with text, question and answer" in ended.err
+
+
+def test_records_of_another_run_are_refused(saved, tmp_path, capsys):
+    flags = ["--lengths", "300", "--no-parts", "--families", "single"]
+    run(saved[0], tmp_path, *flags)
+    argv = ["--checkpoint", saved[0], "--out", tmp_path, *flags, "--values", "words"]
+    ended = run_here(command.PROG, command.main, argv, capsys)
+    assert ended.status == 2
+    assert "tiny.jsonl': expected records of this model" in ended.err

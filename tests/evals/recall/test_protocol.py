@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.recall.data import TASKS, Example, read_examples
-from based_jax.evals.recall.protocol import contains, make_prompt, read_answer, rebuild
+from based_jax.evals.recall.protocol import contains, make_prompt, read_answer
 from based_jax.evals.recall.read_twice import cut_around
 from tests.data.libraries import llama
 
@@ -84,7 +84,7 @@ def test_the_hub_gives_the_validation_rows(monkeypatch):
             return ROWS
 
     asked = []
-    monkeypatch.setattr("based_jax.data.readers.import_optional", lambda *_: Hub)
+    monkeypatch.setattr("based_jax.data.hub.import_optional", lambda *_: Hub)
     for task, source in TASKS.items():
         if task != "squad_completion":
             assert read_examples(task, "hub")[0].value == "1999"
@@ -103,17 +103,6 @@ def test_a_long_prompt_loses_its_beginning():
     assert not whole.truncated
     with pytest.raises(ValueError, match="context = 48: expected more than the 48 tokens"):
         make_prompt(prompt.example, BYTES, context=48)
-
-
-def test_the_rebuilt_prompt_has_no_summary():
-    summary = "Summary of information above...\nyear: 1999\nrun time:"
-    assert rebuild(f"Text. {summary}", "run time") == "Text.  Run time:"
-    assert rebuild(f"Text.year:year:{summary}{summary}", "year") == "Text. Year:"
-    example = Example(0, f"Text.\n{summary}", "run time", "90")
-    assert make_prompt(example, BYTES, style="rebuilt").text == "Text.\n Run time:"
-    assert make_prompt(example, BYTES).text == example.text
-    with pytest.raises(ValueError, match="prompt = 'other': expected one of 'stored', 'rebuilt'"):
-        make_prompt(example, BYTES, style="other")
 
 
 FACTS = "Name: Ada. Born in 1815 in London, and buried in Hucknall."
