@@ -91,9 +91,9 @@ def tokenize(
     sha256 = hashlib.sha256(content).hexdigest()
     record = TokenizerRecord(tokenizer.name, tokenizer.vocab_size, tokenizer.eot, sha256)
     dtype = token_dtype(tokenizer.vocab_size).name
-    splits = dict.fromkeys(SPLITS, Split.of(()))
-    reading = {"text_field": options.text_field, "encoding": options.codec}
-    plan = Manifest(record, dtype, sources.records, rule, shard_tokens, {}, splits, **reading)
+    splits = {name: Split.of(()) for name in SPLITS}
+    reading = options.text_field, options.codec
+    plan = Manifest(record, dtype, sources.records, rule, shard_tokens, {}, splits, *reading)
     with sole_writer(out):
         if (out / FILE).exists():
             manifest = Manifest.read(out)
@@ -302,7 +302,7 @@ def _write_journal(out: Path, plan: Manifest, state: dict[str, Any]) -> None:
 def _expect_same(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     old, new = before["sources"], now["sources"]
     settings = {name: (now[name], before.get(name)) for name in _SETTINGS}
-    settings["data"] = tuple([source["spec"] for source in sources] for sources in (new, old))
+    settings["data"] = [source["spec"] for source in new], [source["spec"] for source in old]
     for name, (value, begun) in settings.items():
         expect(begun == value, name, value, f"{begun!r}, as {out} was begun with")
     for source, was in zip(new, old, strict=True):
