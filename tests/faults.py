@@ -394,6 +394,17 @@ FAULTS = (
         "iter(rows.skip(first) if first else rows)", "iter(rows)", "tests/data/test_hub.py",
     ),
     Fault(
+        "positions in a file of another encoding count its own bytes", "based_jax/data/readers.py",
+        "skip = 0 if seeks else offset", "skip = offset if compression else 0",
+        "tests/data/shards/test_blocks.py",
+    ),
+    Fault(
+        "the report forgets what was read of a file before an interruption",
+        "based_jax/data/shards/tokenize.py",
+        '{index: asdict(own) for index, own in self._reports.items()}', "{}",
+        "tests/data/shards/test_tokenize.py",
+    ),
+    Fault(
         "a record that is too large takes the next one with it", "based_jax/data/fasta.py",
         "header, parts, size = text, [], 0", "header, parts = text, []", "tests/data/shards/test_blocks.py",
     ),

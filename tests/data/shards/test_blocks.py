@@ -46,7 +46,7 @@ def resumes_after_each_block(spec: Path, encoding: str = "utf-8") -> None:
         texts, skipped = texts_of(spec, end, encoding=encoding)
         assert texts == whole[0][len(whole[0]) - len(texts) :]
         assert skipped == whole[1][len(whole[1]) - len(skipped) :]
-        assert len(texts) + len(skipped) <= before
+        assert len(texts) + len(skipped) < before
         before = len(texts) + len(skipped)
 
 
