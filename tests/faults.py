@@ -299,7 +299,7 @@ FAULTS = (
     ),
     Fault(
         "names of special tokens in messages are these tokens", "based_jax/data/chat/template.py",
-        '{"messages": self._broken(messages), **fixed', '{"messages": [*messages], **fixed',
+        'shown = self._broken(messages)', 'shown = [*messages]',
         "tests/data/test_chat.py",
     ),
     Fault(
