@@ -41,7 +41,6 @@ CALLS = {
     "attention_of_some": (lambda q: selection.attention_of_some(q, K, V, TOKENS == 1, 5), Q),
     "conv_anchors": (lambda q: ops.conv_basis.conv_anchors(q, K, STARTS), Q),
     "conv_attention": (lambda q: ops.conv_attention(q, K, V, starts=(0, 1, 4), gradient="anchors"), Q),
-    "conv_fit": (lambda q: ops.conv_basis.conv_fit(q, K, terms=2, width=1, threshold=0.1), Q),
     "conv_recover": (lambda q: ops.conv_basis.conv_recover(q, K, terms=2, width=1, threshold=0.1), Q),
     "conv_score_error": (lambda q: ops.conv_basis.conv_score_error(q, K, STARTS), Q),
     "cosformer_features": (lambda q: ops.cosformer_features(q, POSITIONS.positions, LENGTH), Q),
@@ -99,6 +98,7 @@ CALLS = {
         lambda x: ops.short_conv_step(x[:, :2], TAPS[:3], ops.init_short_conv_state(BATCH, CHANNELS, 3)),
         X,
     ),
+    "sink_attention": (lambda q: ops.sink_attention(q, K, V, left=2, sinks=1, segment_ids=IDS), Q),
     "softmax_attention": (lambda q: ops.softmax_attention(q, K, V, left=2, segment_ids=IDS), Q),
     "strongest_lags": (lambda x: ops.input_filters.strongest_lags(x, 2), X),
     "symmetric_taylor_features": (ops.symmetric_taylor_features, X),
@@ -195,7 +195,7 @@ def test_ops_compile_once(compilations, name):
     expect_one_compilation(compilations, function, *arrays)
 
 
-CASES = MIXERS | {"conv_basis-bounded": {"max_error": 1.0}, "input_conv": {}}
+CASES = MIXERS | {"input_conv": {}}
 FEW = ["delta_net", "linear_attention", "long_conv", "mamba"]
 
 

@@ -61,13 +61,6 @@ class MetricWriter:
             ) from error
         self._progress.show(step, {name: metrics[name] for name in (metrics if shown is None else shown)})
 
-    def rewind(self, step: int) -> None:
-        """Drop the lines after `step`, which will be written again."""
-        self._file.close()
-        _keep_until(self.path, step)
-        self._file = self.path.open("a", encoding="utf-8")
-        self._progress.tick(step)
-
 
 class SilentWriter(contextlib.nullcontext):
     """A `MetricWriter` for processes that do not write: every method does nothing."""
