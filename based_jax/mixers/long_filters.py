@@ -136,16 +136,10 @@ class MLPFilter(nn.Module):
 
 
 class SineFilter(nn.Module):
-    """Hyena's filter: an MLP with learned positions and one learned frequency per unit, and a fixed decay.
+    """Hyena's filter: an MLP with one learned frequency per unit, and a decay; see the options of `Hyena`.
 
     Attributes:
         order: hidden units; None for a linear map of the positions instead of an MLP.
-        inner_layers: hidden layers after the first.
-        sine_frequency: initial frequency, 1 in Zoology's code and 14 in the papers' language models.
-        fast, slow: the decay reaches 0.01 after this share of l_max, for the last and the first channel.
-        floor: added to the decay.
-        normalize: divide each tap by the sum of its channels' magnitudes.
-        learned_positions, learned_decay: train the positions, and the decay.
     """
 
     channels: int

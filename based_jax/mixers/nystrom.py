@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from based_jax import ops
 from based_jax.fields import Length, Repeats, Share, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import head_layout, named, uniform
+from based_jax.mixers.contract import named, uniform
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
 from based_jax.ops.nystrom import PINVERSES
@@ -74,20 +74,17 @@ class Nystrom(SoftmaxHeads):
             how: dict[str, Any] = {"iterations": self.iterations, "pinverse": self.pinverse}
             y = ops.nystrom_attention(q, k, v, num_landmarks=self.num_landmarks, **how)
             return self.out(y if self.conv_kernel_size is None else y + self._around(v)), None
-        options: dict[str, Any] = {
-            "tokens_per_landmark": self.tokens_per_landmark,
-            "implementation": self.implementation,
-        }
+        options: dict[str, Any] = {"implementation": self.implementation}
+        options["tokens_per_landmark"] = self.tokens_per_landmark
         y, state = context.run(ops.landmark_attention, q, k, v, initial_state=state, **options)
         return self.out(y), state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         self.expect_causal()
-        heads, _, width = head_layout(self.d_model, self.num_heads)
+        heads, _, width = self.layout
         slots = -(-expect_max_length(max_length) // self.tokens_per_landmark)
-        return ops.init_landmark_state(
-            batch_size, slots, self.tokens_per_landmark, heads, width, width, dtype
-        )
+        sizes = slots, self.tokens_per_landmark, heads, width, width
+        return ops.init_landmark_state(batch_size, *sizes, dtype)
 
     def state_size(self, length: int) -> int:
         """Return 2 d m, Zoology's count of the landmarks; the tokens of the last chunk are stored, too."""

@@ -148,24 +148,6 @@ class LMConfig:
         return parse_options("mixer_options", text or "", pairs, OPTIONS)
 
 
-_HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
-_EVERY = ("log_every", "eval_every", "checkpoint_every")
-GROUPS = {
-    "data": (
-        *("data", "include", "tokenizer", "length", "batch_size", "cross_documents"),
-        *_HELD_OUT,
-    ),
-    "model": (
-        *("preset", "init_from", "lora", "train_embeddings", "train_norms"),
-        *("mixer", "mixer_options", "mixer_layers", "dtype", "remat", "scan_layers"),
-    ),
-    "optimisation": ("steps", "accumulate", "seed", "optimizer"),
-    "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses", "tracking"),
-    "devices": ("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
-}
-"""Heading in the help -> fields of `LMConfig`."""
-
-
 def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | None = None) -> ModelConfig:
     """Build the model config: the preset with the run's mixer and dtype and the tokenizer's vocabulary.
 

@@ -135,31 +135,6 @@ def test_a_grid_learns(finished):
 
 
 @pytest.mark.release
-def test_a_dry_run_measures_an_epoch_of_all_runs(tmp_path, monkeypatch, capsys):
-    """Two steps of each training segment stand for it, at the speed of the second call; nothing is kept."""
-    monkeypatch.chdir(tmp_path)
-    names = ("layers", "d_model", "vocab_size", "batch_size", "learning_rates")
-    flags = [word for name in names for word in (f"--{name.replace('_', '-')}", str(SETTINGS[name]))]
-    calls, train = [], mqar_sweep._Loop._train
-
-    def timed(loop):
-        calls.append(loop.step)
-        losses, _ = train(loop)
-        return losses, {"examples_per_second": 50.0 if len(calls) % 2 == 0 else 1.0}
-
-    monkeypatch.setattr(mqar_sweep._Loop, "_train", timed)
-    data = ["--train", "8:2:96,8:1:64", "--test", "8:2,8:1", "--test-examples", "240", "--dry-run"]
-    assert synthetic.main([*flags, *data]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["parameters"] == bj.param_count(synthetic.SyntheticConfig(**{
-        **{name: SETTINGS[name] for name in names}, "length": 8, "pairs": 2,
-    }).architecture)  # fmt: skip
-    assert calls == [0, 0, 3, 3]
-    assert printed["seconds_per_epoch"] == pytest.approx(2 * (96 + 64) / 50 * (1 + 480 / 160 / 3))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.release
 def test_a_diverging_rate_is_recorded_and_stops_nobody(finished):
     failed = [record for record in finished[1].records if record["status"] == "failed"]
     assert [(record["learning_rate"], record["seed"]) for record in failed] == [(1e38, 0), (1e38, 1)]

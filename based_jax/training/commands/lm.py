@@ -36,7 +36,7 @@ from based_jax.training.devices.sharding import parse_mesh
 from based_jax.training.devices.utilization import Utilization, peak_tflops
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_card import run_card
-from based_jax.training.lm_config import GROUPS, LMConfig, model_config
+from based_jax.training.lm_config import LMConfig, model_config
 from based_jax.training.lm_data import data_tokenizer, open_data
 from based_jax.training.lm_metrics import held_out_metrics, tokens_per_byte
 from based_jax.training.lm_plan import plan_data, planned_vocab_size
@@ -53,7 +53,11 @@ PROG = "based-jax train lm"
 
 # Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
 # schedule stays the same up to the old end.
-_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps"} - {"bad_losses"}
+_MAY_CHANGE = {
+    *("workdir", "recipe", "resume", "steps", "keep", "tracking"),
+    *("log_every", "eval_every", "checkpoint_every"),
+    *("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary reports it already
     say_once()
     keep_freed_memory()
-    config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG, GROUPS)
+    config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG)
     if config.dry_run:
         plan(config)
         return 0

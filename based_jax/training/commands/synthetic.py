@@ -32,7 +32,7 @@ from based_jax.generate.rows import row_bytes
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
 from based_jax.training.mqar.grid import LABEL_LOSSES
 from based_jax.training.mqar.segments import AXES, EXAMPLES, columns, make_segments, parse_segments
-from based_jax.training.mqar.sweep import Outcome, SweepConfig, seconds_per_epoch, sweep
+from based_jax.training.mqar.sweep import Outcome, SweepConfig, sweep
 from based_jax.training.named_options import parse_mixer, parse_named, split_mixers
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run import directory
@@ -44,7 +44,7 @@ from based_jax.whole_file import write_json
 PROG = "based-jax train synthetic"
 
 # Settings that may change on resuming.
-_MAY_CHANGE = {"workdir", "tracking", "log_every", "recipe", "dry_run"}
+_MAY_CHANGE = {"workdir", "tracking", "log_every", "recipe"}
 _OF_THE_LOOP = ("epochs", "batch_size", "weight_decay", "loss", "stop_above", "log_every")
 _OF_THE_TASK = {**AXES, "vocab_size": "vocab_size", "power": "power", "random_fill": "random_fill"}
 """Flags that set a task's settings."""
@@ -119,8 +119,6 @@ class SyntheticConfig:
     """TOML file of flags, e.g. recipes/synthetic/forgetting.toml; flags on the command line override it"""
     workdir: Path | None = None
     """run directory; default: a directory in runs/TASK, named after the settings"""
-    dry_run: bool = False
-    """print the model's size and the measured seconds of an epoch as JSON, and train nothing"""
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "d_model", "vocab_size", "length", "pairs", "examples", "test_examples")
@@ -287,10 +285,6 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     say_once()
     config = command.parse(SyntheticConfig, with_recipe(argv, SyntheticConfig), prog=prog)
-    if config.dry_run:
-        seconds = seconds_per_epoch(config.architecture, *config.segments, config.sweep)
-        print(json.dumps({**facts_of(config), "seconds_per_epoch": seconds}))
-        return 0
     outcome = train_synthetic(config)
     for record in outcome.records:
         print(_sentence(record))

@@ -8,7 +8,6 @@ grid continues for the others, and drops the ended runs once they are half of it
 import contextlib
 import math
 import signal
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -146,27 +145,6 @@ def sweep(
             loop.start(pending)
             stopped_by = loop.run(workdir, tracking)
     return Outcome([records.of[run] for run in config.runs if run in records.of], stopped_by)
-
-
-def seconds_per_epoch(
-    architecture: ModelConfig, train: Sequence[Task], test: Sequence[Task], config: SweepConfig
-) -> float:
-    """Measure an epoch of all runs from two steps on each segment, without compiling.
-
-    A token of a test counts as a third of one in training, which also has a backward pass.
-    """
-    with tempfile.TemporaryDirectory() as name, contextlib.closing(Checkpoints(Path(name))) as checkpoints:
-        records, config = Records(Path(name) / "results.jsonl", {}), replace(config, log_every=2)
-        loop = _Loop(architecture, train, test, config, records, checkpoints)
-        loop.start([*range(len(config.runs))])
-        seconds, first = 0.0, 0
-        for part in loop.train:
-            for loop.step in (first, first):  # the first steps compile
-                _, speed = loop._train()
-            seconds += part.examples * len(loop.vmapped) / speed["examples_per_second"]
-            first += part.steps
-        tokens, tested = (sum(p.examples * p.length for p in parts) for parts in (loop.train, loop.test))
-        return seconds * (1 + tested / tokens / 3)
 
 
 _Losses = Mapping[int, float]

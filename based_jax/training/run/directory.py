@@ -108,19 +108,14 @@ def saved_run(settings: type[Config], workdir: Path) -> Config | None:
         raise ValueError(message if str(path) in message else f"{path}: {message}") from error
 
 
-def parse_run(
-    settings: type[Config],
-    argv: Sequence[str] | None,
-    prog: str,
-    groups: Mapping[str, Sequence[str]] | None = None,
-) -> Config:
+def parse_run(settings: type[Config], argv: Sequence[str] | None, prog: str) -> Config:
     """Parse flags like `command.parse`; with --resume the defaults are the settings in --workdir."""
     given = list(sys.argv[1:] if argv is None else argv)
     workdir, default = command.find_value(given, "--workdir"), None
     switches = [word for word in given if word in ("--resume", "--no-resume")]
     if workdir is not None and switches[-1:] == ["--resume"]:
         default = saved_run(settings, Path(workdir))
-    return command.parse(settings, given, prog=prog, default=default, groups=groups)
+    return command.parse(settings, given, prog=prog, default=default)
 
 
 def _settings(kind: type[Config], values: Any, name: str) -> Config:
