@@ -140,8 +140,7 @@ def softmax_attention(
     expect_cache(cache, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
-    request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
-    chosen = choose("softmax_attention", q, k, v, **request)
+    chosen = choose("softmax_attention", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen == "tiled" and (reason := _not_in_tiles(causal, left, allowed)):
         expect(implementation is None, "implementation", implementation, f"another one: it {reason}")
         chosen = "xla"
@@ -283,8 +282,9 @@ def window_step(
     if positions is not None:
         expect_array("positions", positions, (q.shape[0],), "integer")
     wide = "the kernel takes no float64 cache" if cache.k.dtype == jnp.float64 else None
-    request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
-    chosen = choose("window_step", q, k, v, cache, rotary_dim, **request)
+    chosen = choose(
+        "window_step", q, k, v, cache, rotary_dim, implementation=implementation, unsupported=wide
+    )
     if chosen in KERNELS:
         sizes = _sizes(q[:, None], k[:, None], v[:, None])
         expect_cache(cache, sizes, causal=True, left=cache.slots - 1, return_state=True, mask=None)

@@ -139,10 +139,7 @@ def shard() -> Array:
     It is an input of the sharded program: XLA cannot compile `lax.axis_index` if it partitions the other axes
     and the op is recomputed (jax 0.10).
     """
-    number = _SHARD.get()
-    if number is None:
-        raise RuntimeError("shard: expected to be called inside a sharded op")
-    return number
+    return cast(Array, _SHARD.get())
 
 
 @contextlib.contextmanager
