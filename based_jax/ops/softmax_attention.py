@@ -6,6 +6,7 @@ The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 
 (w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -188,8 +189,7 @@ def _softmax_attention(
 
     without = how._replace(chosen="xla") if chosen in KERNELS else how
 
-    def after_cache() -> Any:
-        return _with_cache(q, k, v, cache, written, call, without)
+    after_cache = functools.partial(_with_cache, q, k, v, cache, written, call, without)
 
     def if_empty(attend_alone: Callable[[], Any]) -> Any:  # known on the device only
         return cond(jnp.all(cache.stream.length == 0), attend_alone, after_cache)
