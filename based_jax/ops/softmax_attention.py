@@ -188,7 +188,6 @@ def _softmax_attention(
     written = write(cache, k, v, tokens, stream)
 
     without = how._replace(chosen="xla") if chosen in KERNELS else how
-
     after_cache = functools.partial(_with_cache, q, k, v, cache, written, call, without)
 
     def if_empty(attend_alone: Callable[[], Any]) -> Any:  # known on the device only
