@@ -11,6 +11,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,7 +19,6 @@ import jax
 import tyro
 
 from based_jax import command
-from based_jax.directory_lock import sole_writer
 from based_jax.evals.card.recall_card import recall_card
 from based_jax.evals.card.store import write_recall_card
 from based_jax.experiments import mqar_tradeoff
@@ -27,7 +27,7 @@ from based_jax.experiments.job import Job
 from based_jax.experiments.mixer_lines import families_of, mixer_jobs
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, state_bytes
 from based_jax.experiments.results import best, read
-from based_jax.experiments.study import Flags, Rows, Study, train_study
+from based_jax.experiments.study import Flags, Rows, Study, run_command, train_study
 from based_jax.experiments.tasks import SMALL, TaskJob, task_flags
 from based_jax.files import read_json
 from based_jax.training.commands.synthetic import SyntheticConfig, facts_of
@@ -47,8 +47,8 @@ class ComparedJob(Job):
     trainer = TaskJob.trainer
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(Flags):
     """Train mixers on recall, and draw what they recall against the size of their state."""
 
     mixers: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MIXER ...")]
@@ -67,16 +67,11 @@ class Options:
     """learning rates, of which the best counts; default: the study's (cpu: 0.01)"""
     seeds: str = "0"
     """seeds, over which accuracies are averaged"""
-    at_once: int | None = None
-    """number of processes at once; default: one per accelerator, or two on a CPU"""
-    retry: bool = False
-    """train models again that failed completely (out of memory, full disk)"""
-    dry_run: bool = False
-    """print the models and their sizes, and train nothing"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         expect(len(self.mixers) > 0, "mixers", self.mixers, "at least one, such as based")
-        expect_ranges(self, 1, "epochs", "at_once")
+        expect_ranges(self, 1, "epochs")
         expect_choice("task", self.task, ("mqar", *SMALL))
         has_data = self.task == "mqar" or self.scale != "paper"
         expect(has_data, "scale", self.scale, f"cpu or smoke, since the papers have no grid of {self.task}")
@@ -97,29 +92,25 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 1 if a model failed, 128 + n after signal n."""
-    options = command.parse(Options, argv, prog=PROG)
     jax.config.update("jax_platforms", "cpu")  # the trainers use the accelerators
-    if options.dry_run:
-        _show(options.jobs())
-        return 0
     typed = f"{PROG} {shlex.join(sys.argv[2:] if argv is None else argv)}"
-    with sole_writer(options.out):
-        jobs = options.jobs()
-        _show(jobs)
-        facts = {name: jobs[0].flags[name] for name in ("epochs", "learning_rates", "seeds")}
-        flags = Flags(options.scale, options.out, options.at_once, retry=options.retry)
-        study = dataclasses.replace(_study(options, facts["epochs"]), command=typed)
-        status = train_study(study, flags, jobs, options.out, {"task": options.task, **facts})
-        if status < 128 and options.task == "mqar":
-            _write_cards(options.out, {job.name for job in jobs})
-        return status
+    return run_command(PROG, argv, Options.jobs, partial(_run, typed), Options, _show)
+
+
+def _run(typed: str, options: Options, jobs: Sequence[Job], out: Path) -> int:
+    _show(jobs)
+    facts = {name: jobs[0].flags[name] for name in ("epochs", "learning_rates", "seeds")}
+    study = dataclasses.replace(_study(options, facts["epochs"]), command=typed)
+    status = train_study(study, options, jobs, out, {"task": options.task, **facts})
+    if status < 128 and options.task == "mqar":
+        _write_cards(out, {job.name for job in jobs})
+    return status
 
 
 def _show(jobs: Sequence[Job]) -> None:
     """Print each model with its size; flags that the trainer refuses end the process, with status 2."""
     for job in jobs:
-        settings = command.parse(SyntheticConfig, job.arguments, prog=PROG)
-        found, _ = facts_of(settings), settings.sweep
+        found = facts_of(command.parse(SyntheticConfig, job.arguments, prog=PROG))
         size = found["state_size"]
         state = "no state" if size is None else f"{4 * size:,} bytes of state"
         print(f"{job.family}, {job.setting}: {found['parameters']:,} parameters, {state}")

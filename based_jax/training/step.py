@@ -129,9 +129,7 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         grads, losses = gradients(state.params, batch, key)
         with jax.named_scope("optimizer"):
-            updates, opt_state = optax.with_extra_args_support(optimizer).update(
-                grads, state.opt_state, state.params, value=losses["loss"]
-            )
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
             norm = optax.tree.norm(grads)
         metrics = {
