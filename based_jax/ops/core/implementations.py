@@ -2,8 +2,8 @@
 
 "reference" is the definition that tests compare with; None never picks it. "xla" runs anywhere, and so does
 "tiled", which is made for CPUs. "pallas", "mosaic" and "triton" are the fused GPU kernels of
-`pallas_kernels`; "cudnn" is NVIDIA's attention. Other packages `register` theirs, which then run in the op and
-in every mixer and model that uses it (docs/adding_a_kernel.md).
+`pallas_kernels`; "cudnn" is NVIDIA's attention. Other packages `register` theirs, which then run in the op
+and in every mixer and model that uses it (docs/adding_a_kernel.md).
 
 An installed package needs no import for this if it has an entry point OP.NAME in the group "based_jax.ops": a
 function without arguments that registers the implementation. It is called once, when the name is requested,
