@@ -153,6 +153,13 @@ def test_the_sources_are_read_as_python_reads_them(module):
     assert {name.name for name in api.public_names(module)} == {f"{module}.{name}" for name in listed}
 
 
+def test_every_op_has_a_group():
+    groups = api.groups("based_jax.ops")
+    assert {*groups} == {*importlib.import_module("based_jax.ops").__all__}
+    assert groups["taylor_attention"] == "Linear attention"
+    assert not api.groups("based_jax.ops.conv_basis")
+
+
 def test_a_name_without_a_docstring_is_noticed(monkeypatch, tmp_path):
     (tmp_path / "some").mkdir()
     (tmp_path / "some/__init__.py").write_text("from some.part import a as a\nfrom some.part import B as B\n")
