@@ -41,7 +41,6 @@ CALLS = {
     "attention_of_some": (lambda q: selection.attention_of_some(q, K, V, TOKENS == 1, 5), Q),
     "conv_anchors": (lambda q: ops.conv_basis.conv_anchors(q, K, STARTS), Q),
     "conv_attention": (lambda q: ops.conv_attention(q, K, V, starts=(0, 1, 4), gradient="anchors"), Q),
-    "conv_fit": (lambda q: ops.conv_basis.conv_fit(q, K, terms=2, width=1, threshold=0.1), Q),
     "conv_recover": (lambda q: ops.conv_basis.conv_recover(q, K, terms=2, width=1, threshold=0.1), Q),
     "conv_score_error": (lambda q: ops.conv_basis.conv_score_error(q, K, STARTS), Q),
     "cosformer_features": (lambda q: ops.cosformer_features(q, POSITIONS.positions, LENGTH), Q),

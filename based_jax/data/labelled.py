@@ -37,8 +37,8 @@ class LabelledSequences:
     @cached_property
     def checksum(self) -> int:
         """Return a CRC-32 of tokens and labels, to detect that a run resumes on other data."""
-        lengths = np.array([*map(len, self.tokens)])
-        return zlib.crc32(np.concatenate(self.tokens), zlib.crc32(lengths, zlib.crc32(self.labels)))
+        parts = np.concatenate(self.tokens), np.array([*map(len, self.tokens)]), self.labels
+        return zlib.crc32(b"".join(part.tobytes() for part in parts))
 
     def split(self, share: float, seed: int) -> tuple["LabelledSequences", "LabelledSequences"]:
         """Split off a random share of the sequences; return the rest and that share, determined by the seed.

@@ -41,11 +41,6 @@ class Snapshot(NamedTuple):
     hidden: Any
     """(1, D), the final norm's output at the last token"""
 
-    def expect_of(self, model: LanguageModel) -> None:
-        """Check that the arrays can be those of this model."""
-        expect_array("prefix.hidden", self.hidden, (1, model.config.embed_width), "floating")
-        expect(row_count(self.state) == 1, "prefix.state", row_count(self.state), "one row")
-
 
 class Progress(NamedTuple):
     """The carry of the decoding loop."""
@@ -150,20 +145,9 @@ def stream(
     temperature: float | Sequence[float] = 0.0,
     rng: Array | None = None,
     *,
-    top_k: int | Sequence[int | None] | None = None,
-    top_p: float | Sequence[float | None] | None = None,
-    min_p: float | Sequence[float | None] | None = None,
-    repetition_penalty: float | Sequence[float] = 1.0,
-    presence_penalty: float | Sequence[float] = 0.0,
-    frequency_penalty: float | Sequence[float] = 0.0,
-    logit_bias: Mapping[int, float] | Sequence[Mapping[int, float] | None] | None = None,
-    stop_tokens: Sequence[int] = (),
-    attention_mask: Mask | np.ndarray | None = None,
-    pad_token: int = 0,
-    prefill_chunk: int | None = None,
-    prefix: Snapshot | None = None,
     return_logprobs: bool = False,
     chunk: int = 8,
+    **options: Any,
 ) -> Iterator[Any]:
     """Continue prompts and yield the tokens as they are made.
 
@@ -172,7 +156,7 @@ def stream(
 
     Args:
         chunk: number of tokens per chunk and dispatch; the first chunk is the first token alone.
-        others: see `generate`.
+        options: the others of `generate`.
 
     Returns:
         Iterator over int32 (B, tokens); with `return_logprobs` over pairs of them and their
@@ -184,10 +168,7 @@ def stream(
     expect_integer("max_new_tokens", max_new_tokens, 1)
     expect_integer("chunk", chunk, 1)
     total, size = int(max_new_tokens), int(chunk)
-    cuts, penalties = (top_k, top_p, min_p), (repetition_penalty, presence_penalty, frequency_penalty)
-    ends = (stop_tokens, attention_mask, pad_token, prefill_chunk, prefix)
-    sampling = dict(zip(_SETTINGS, (temperature, *cuts, *penalties, logit_bias), strict=True))
-    start, rules = _read(model, params, prompt, total, rng, *ends, **sampling)
+    start, rules = _read(model, params, prompt, total, rng, temperature=temperature, **options)
 
     def decode(progress: Progress, count: int) -> Any:
         return _decode(model, params, progress, count, rules, size=size)
@@ -227,8 +208,8 @@ def _read(
     **sampling: Any,
 ) -> tuple[Callable[[], Progress], Rules]:
     """Validate a call's arguments; return a function that reads the prompt, and the rules of sampling."""
-    what = "a LanguageModel and its variables; those of an nnx wrapper are `.module` and `.variables`"
     if not isinstance(model, LanguageModel):
+        what = "a LanguageModel and its variables; those of an nnx wrapper are `.module` and `.variables`"
         raise TypeError(f"model = {type(model).__name__}: expected {what}")
     config = model.config
     read = read_prompt(prompt, attention_mask, config.vocab_size, may_be_empty=prefix is not None)
@@ -236,7 +217,8 @@ def _read(
     before = 0
     if prefix is not None:
         before = len(prefix.tokens)
-        prefix.expect_of(model)
+        expect_array("prefix.hidden", prefix.hidden, (1, config.embed_width), "floating")
+        expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
     most = INT32_MAX - before - length
     expect(total <= most, "max_new_tokens", total, f"at most {most} after {before + length} tokens")
     if config.max_positions:  # past the end of its table the model returns NaN
@@ -246,13 +228,13 @@ def _read(
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
     stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
     expect_integer("pad_token", pad_token, -INT32_MAX - 1)
-    chosen = batch_settings(rng, batch, config.vocab_size, **sampling)
+    settings, biases, penalises = batch_settings(rng, batch, config.vocab_size, **sampling)
     if prefill_chunk is not None:
         expect_integer("prefill_chunk", prefill_chunk, 1)
     chunks = chunk_sizes(length, prefill_chunk)
     padded = pad_to(read, sum(chunks))
     capacity = capacity_for(model, before + length + total)
-    counts = _count(padded, prefix, config.vocab_size) if chosen.penalises else None
+    counts = _count(padded, prefix, config.vocab_size) if penalises else None
 
     def start() -> Progress:
         if prefix is None:
@@ -268,7 +250,7 @@ def _read(
             progress = prefill(model, params, progress, part, padded.lengths, offset)
         return progress._replace(counts=sharding.placed(counts, mesh, like=prompt))
 
-    return start, Rules(chosen.rows, stops, int(pad_token), chosen.biases)
+    return start, Rules(settings, stops, int(pad_token), biases)
 
 
 def _count(prompt: Prompt, prefix: Snapshot | None, vocab_size: int) -> Counts:

@@ -19,8 +19,8 @@ from based_jax.mixers.context import Context, find_stream
 from based_jax.mixers.contract import Mixer, named, normal
 from based_jax.mixers.long_filters import SineFilter, slots_needed, taps_needed
 from based_jax.mixers.registry import register
+from based_jax.ops.core.kv_cache import expect_capacity
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.ring import expect_capacity
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
 

@@ -26,8 +26,8 @@ from based_jax.mixers.contract import Mixer
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import expect_max_length, expect_whole_rows
 from based_jax.ops import input_filters
+from based_jax.ops.core.kv_cache import put
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.ring import put
 from based_jax.typing import Array, Float, Int, State
 from based_jax.validate import expect, expect_array, expect_choice
 

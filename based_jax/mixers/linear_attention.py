@@ -22,7 +22,7 @@ from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, head_layout, named, normal, project
 from based_jax.mixers.registry import register
 from based_jax.ops import feature_maps
-from based_jax.ops.core.ring import expect_capacity
+from based_jax.ops.core.kv_cache import expect_capacity
 from based_jax.typing import Array, Float, Positions, State
 from based_jax.validate import expect, expect_choice
 

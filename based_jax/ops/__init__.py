@@ -26,27 +26,21 @@ from types import ModuleType as _ModuleType
 from based_jax.ops.linear_attention import linear_attention as linear_attention
 from based_jax.ops.linear_attention import LinearAttentionState as LinearAttentionState
 from based_jax.ops.linear_attention import init_linear_attention_state as init_linear_attention_state
-from based_jax.ops.taylor_attention import taylor_attention as taylor_attention
-from based_jax.ops.taylor_attention import taylor_step as taylor_step
+from based_jax.ops.taylor_attention import taylor_attention as taylor_attention, taylor_step as taylor_step
 from based_jax.ops.taylor_attention import init_taylor_state as init_taylor_state
-from based_jax.ops.feature_maps import FeatureMap as FeatureMap
-from based_jax.ops.feature_maps import feature_map as feature_map
-from based_jax.ops.feature_maps import IDENTITY as IDENTITY
-from based_jax.ops.feature_maps import TAYLOR as TAYLOR
-from based_jax.ops.feature_maps import all_poly_map as all_poly_map
+from based_jax.ops.feature_maps import FeatureMap as FeatureMap, feature_map as feature_map
+from based_jax.ops.feature_maps import IDENTITY as IDENTITY, TAYLOR as TAYLOR, all_poly_map as all_poly_map
 from based_jax.ops.feature_maps import cosformer_features as cosformer_features
 from based_jax.ops.feature_maps import performer_map as performer_map
 from based_jax.ops.feature_maps import orthogonal_features as orthogonal_features
 from based_jax.ops.scatterbrain import gaussian_features as gaussian_features
-from based_jax.ops.taylor_features import taylor_features as taylor_features
-from based_jax.ops.taylor_features import taylor_size as taylor_size
+from based_jax.ops.taylor_features import taylor_features as taylor_features, taylor_size as taylor_size
 from based_jax.ops.taylor_features import symmetric_taylor_features as symmetric_taylor_features
 from based_jax.ops.taylor_features import symmetric_taylor_size as symmetric_taylor_size
 from based_jax.ops.taylor_features import symmetric_to_full as symmetric_to_full
 
 # Softmax attention, in full, in windows, and through random features or landmarks
-from based_jax.ops.softmax_attention import softmax_attention as softmax_attention
-from based_jax.ops.softmax_attention import window_step as window_step
+from based_jax.ops.softmax_attention import softmax_attention as softmax_attention, window_step as window_step
 from based_jax.ops.softmax_attention import merge_attention as merge_attention
 from based_jax.ops.softmax_attention import left_from_paper_window as left_from_paper_window
 from based_jax.ops.softmax_attention import left_from_torch_window as left_from_torch_window
@@ -56,8 +50,7 @@ from based_jax.ops.scatterbrain import zoology_scatterbrain as zoology_scatterbr
 from based_jax.ops.scatterbrain import ScatterBrainState as ScatterBrainState
 from based_jax.ops.scatterbrain import init_scatterbrain_state as init_scatterbrain_state
 from based_jax.ops.nystrom import nystrom_attention as nystrom_attention
-from based_jax.ops.nystrom import landmark_attention as landmark_attention
-from based_jax.ops.nystrom import LandmarkState as LandmarkState
+from based_jax.ops.nystrom import landmark_attention as landmark_attention, LandmarkState as LandmarkState
 from based_jax.ops.nystrom import init_landmark_state as init_landmark_state
 
 # Recurrences
@@ -67,11 +60,8 @@ from based_jax.ops.linear_recurrence import init_linear_recurrence_state as init
 from based_jax.ops.linear_recurrence import fixed_log_decay as fixed_log_decay
 from based_jax.ops.delta_rule import delta_rule as delta_rule
 from based_jax.ops.delta_rule import generalized_delta_rule as generalized_delta_rule
-from based_jax.ops.wkv import wkv as wkv
-from based_jax.ops.wkv import WKVState as WKVState
-from based_jax.ops.wkv import init_wkv_state as init_wkv_state
-from based_jax.ops.diagonal_scan import diagonal_scan as diagonal_scan
-from based_jax.ops.diagonal_scan import selective_scan as selective_scan
+from based_jax.ops.wkv import wkv as wkv, WKVState as WKVState, init_wkv_state as init_wkv_state
+from based_jax.ops.diagonal_scan import diagonal_scan as diagonal_scan, selective_scan as selective_scan
 from based_jax.ops.diagonal_scan import DiagonalScanState as DiagonalScanState
 from based_jax.ops.diagonal_scan import init_diagonal_scan_state as init_diagonal_scan_state
 from based_jax.ops.diagonal_ssm import diagonal_ssm as diagonal_ssm
@@ -82,14 +72,12 @@ from based_jax.ops.diagonal_ssm import discretize_bilinear as discretize_bilinea
 from based_jax.ops.diagonal_ssm import discretize_hold as discretize_hold
 
 # Convolutions
-from based_jax.ops.short_conv import short_conv as short_conv
-from based_jax.ops.short_conv import short_conv_step as short_conv_step
+from based_jax.ops.short_conv import short_conv as short_conv, short_conv_step as short_conv_step
 from based_jax.ops.short_conv import ShortConvState as ShortConvState
 from based_jax.ops.short_conv import init_short_conv_state as init_short_conv_state
 from based_jax.ops.short_conv import token_shift as token_shift
 from based_jax.ops.short_conv import init_token_shift_state as init_token_shift_state
-from based_jax.ops.long_conv import long_conv as long_conv
-from based_jax.ops.long_conv import LongConvState as LongConvState
+from based_jax.ops.long_conv import long_conv as long_conv, LongConvState as LongConvState
 from based_jax.ops.long_conv import init_long_conv_state as init_long_conv_state
 
 # Products of scores: HyperAttention and HyperFeatureAttention
@@ -108,22 +96,16 @@ from based_jax.ops.conv_basis.conv_basis import conv_decompose as conv_decompose
 
 # Losses and norms
 from based_jax.ops.cross_entropy import cross_entropy as cross_entropy
-from based_jax.ops.norm import l2_norm as l2_norm
-from based_jax.ops.norm import layer_norm as layer_norm
-from based_jax.ops.norm import rms_norm as rms_norm
+from based_jax.ops.norm import l2_norm as l2_norm, layer_norm as layer_norm, rms_norm as rms_norm
 
 # Positions and caches, which states hold
-from based_jax.ops.core.kv_cache import KVCache as KVCache
-from based_jax.ops.core.kv_cache import init_kv_cache as init_kv_cache
-from based_jax.ops.core.stream import Stream as Stream
-from based_jax.ops.core.stream import TokenPositions as TokenPositions
-from based_jax.ops.core.stream import init_stream as init_stream
-from based_jax.ops.core.stream import advance as advance
+from based_jax.ops.core.kv_cache import KVCache as KVCache, init_kv_cache as init_kv_cache
+from based_jax.ops.core.stream import Stream as Stream, TokenPositions as TokenPositions
+from based_jax.ops.core.stream import init_stream as init_stream, advance as advance
 
 # Implementations
 from based_jax.ops.core.implementations import implementation_for as implementation_for
-from based_jax.ops.core.implementations import implementations as implementations
-from based_jax.ops.core.implementations import register as register
+from based_jax.ops.core.implementations import implementations as implementations, register as register
 
 # Set at run time only: type checkers read the imports' `as` instead.
 globals()["__all__"] = sorted(

@@ -15,10 +15,9 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import sharding
-from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.stream import Stream, advance, init_stream
+from based_jax.ops.core.stream import Stream, advance, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 

@@ -9,7 +9,7 @@ recipes/synthetic are of `train synthetic`.
 import dataclasses
 import difflib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -35,13 +35,19 @@ class Recipe:
     @property
     def words(self) -> list[str]:
         """Return the flags as command-line arguments."""
-        words = []
-        for name, value in self.flags.items():
-            if isinstance(value, bool):
-                words.append(f"--{name}" if value else f"--no-{name}")
-            else:
-                words += [f"--{name}", str(value)]
-        return words
+        return flag_words(self.flags)
+
+
+def flag_words(flags: Mapping[str, Any]) -> list[str]:
+    """Return values by flag as command-line arguments; booleans are switches, and None is left out."""
+    words = []
+    for name, value in flags.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None:
+            words += [f"--{flag}", str(value)]
+    return words
 
 
 def read_recipe(path: Path, settings: type[Any]) -> Recipe:

@@ -14,10 +14,9 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels import tuning
 from pallas_kernels.checks import expect, unsupported
-from pallas_kernels.devices import cannot_run
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.partition import per_row_and_head
-from pallas_kernels.taylor_attention import mosaic_support, specs
+from pallas_kernels.taylor_attention import mosaic_features, mosaic_support, specs
 from pallas_kernels.taylor_attention.blocks import Plan, Variant
 from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
 from pallas_kernels.taylor_attention.dq import query_gradients
@@ -92,7 +91,7 @@ def block_length(programs: int, length: int) -> int:
 def supports(q: Any, k: Any, v: Any) -> str | None:
     """Return why the kernels cannot take these arrays (B, N, H, dim) here, or None if they can."""
     largest = {"q": MAX_KEY_SIZE, "v": MAX_VALUE_SIZE}
-    reason = cannot_run() or unsupported({"q": q, "k": k, "v": v}, 4, largest)
+    reason = unsupported({"q": q, "k": k, "v": v}, 4, largest)
     if reason is None and len({q.dtype, k.dtype, v.dtype}) > 1:
         return f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; the kernels take one for all"
     return reason
@@ -248,7 +247,7 @@ def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tu
         from pallas_kernels.taylor_attention import mosaic
 
         # Reorder its states here: `run` must not create arrays of indices.
-        state = None if state is None else mosaic.from_portable(*state)
+        state = None if state is None else mosaic_features.from_portable(*state)
         state_axes = MOSAIC_STATE_AXES
 
     def run(inputs: Any, packing: Any, state: Any, tables: Any) -> tuple[jax.Array, ...]:
@@ -264,7 +263,7 @@ def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tu
     results = ["b n h v", "b h n", *(state_axes if call.return_state else ())]
     y, rden, *final = _on_shards(call, run, axes, results, (q, k, v), packing, state)
     if call.backend == "mosaic" and final:
-        final = mosaic.to_portable(*final)
+        final = mosaic_features.to_portable(*final)
     return y, rden, tuple(final) or None
 
 
@@ -309,8 +308,8 @@ def _backward_on_hopper(
     from pallas_kernels.taylor_attention import mosaic
 
     # Reorder the states here: `run` must not create arrays of indices.
-    state = None if state is None else mosaic.from_portable(*state)
-    dfinal = mosaic.gradient_from_portable(*dfinal) if call.return_state else None
+    state = None if state is None else mosaic_features.from_portable(*state)
+    dfinal = mosaic_features.gradient_from_portable(*dfinal) if call.return_state else None
 
     def run(arrays: Any, packing: Any, state: Any, dfinal: Any, _: Any) -> tuple[jax.Array, ...]:
         named: dict[str, jax.Array] = dict(zip(BACKWARD_INPUTS, arrays, strict=True))
@@ -320,7 +319,7 @@ def _backward_on_hopper(
     axes += MOSAIC_STATE_AXES * (call.has_state + call.return_state)
     results = [*INPUT_AXES, *(MOSAIC_STATE_AXES if call.has_state else ())]
     dq, dk, dv, *dstate = _on_shards(call, run, axes, results, tuple(arrays), packing, state, dfinal)
-    return dq, dk, dv, mosaic.gradient_to_portable(*dstate) if dstate else None
+    return dq, dk, dv, mosaic_features.gradient_to_portable(*dstate) if dstate else None
 
 
 def _prefix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, state: Any) -> Any:

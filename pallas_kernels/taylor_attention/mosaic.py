@@ -15,13 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.taylor_attention.dq import sum_of_shares
-from pallas_kernels.taylor_attention.mosaic_features import (
-    COUNT,
-    from_portable,
-    gradient_from_portable,
-    gradient_to_portable,
-    to_portable,
-)
+from pallas_kernels.taylor_attention.mosaic_features import COUNT
 from pallas_kernels.taylor_attention.mosaic_kernel import (
     key_and_value_gradients,
     key_sums,
@@ -31,15 +25,6 @@ from pallas_kernels.taylor_attention.mosaic_kernel import (
 )
 from pallas_kernels.taylor_attention.mosaic_plan import CHUNK, PART, Plan
 from pallas_kernels.taylor_attention.scan import kept_after, kept_before
-
-__all__ = [
-    "backward",
-    "forward",
-    "from_portable",
-    "gradient_from_portable",
-    "gradient_to_portable",
-    "to_portable",
-]
 
 SLOTS = 132
 """Programs that an H100 or H200 runs at once: one per multiprocessor, whose shared memory it fills."""

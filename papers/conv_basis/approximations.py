@@ -5,9 +5,8 @@ conv-basis attention takes: it needs no other scores. The mean of the segment's 
 least-squares choice; it needs all N^2 scores, so it is a reference, not an algorithm.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -159,12 +158,9 @@ def _curves(head: Head, terms: Sequence[int]) -> dict[str, list[tuple[float, flo
 def _scan(q: Array, k: Array, thresholds: Array) -> Array:
     """Return starts for each threshold, (thresholds, N); q and k: (1, N, 1, K)."""
     length = q.shape[1]
-    recover = functools.partial(
-        conv_basis.conv_recover, terms=length, width=min(WINDOW, length), search="scan"
-    )
+    how: dict[str, Any] = {"terms": length, "width": min(WINDOW, length), "search": "scan"}
 
     def starts(threshold: Array) -> Array:
-        found, _ = recover(q, k, threshold=threshold)
-        return found[0, 0]
+        return conv_basis.conv_recover(q, k, threshold=threshold, **how)[0, 0]
 
     return jax.lax.map(starts, thresholds)

@@ -60,7 +60,7 @@ def recovered(
     """
     length = q.shape[1]
     terms = length + 1 - width
-    starts, _ = conv_basis.conv_recover(q, k, terms=terms, width=width, threshold=threshold, search=search)
+    starts = conv_basis.conv_recover(q, k, terms=terms, width=width, threshold=threshold, search=search)
     return jnp.where(jnp.arange(terms) < count, starts, length)
 
 

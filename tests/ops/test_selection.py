@@ -4,13 +4,12 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops import selection
-from tests.arrays import array, zeros
+from tests.arrays import array
 from tests.ops import draw, oracles
 from tests.tolerances import FLOAT32, FLOAT64, assert_close
 
@@ -104,21 +103,3 @@ def test_chosen_queries_attend_as_in_full_attention(x64):
     expected = np.where(chosen[..., None, None], full, 0)
     assert_close(run(q, k, v, chosen, 3, mask=mask), expected, FLOAT64)
     assert_close(run(q, k, v, chosen, 9, mask=mask), expected, FLOAT64)
-
-
-def test_bad_arguments_are_named(unchecked):
-    for call, error, message in [
-        (lambda: selection.repeated(zeros((1, 3))), TypeError, "tokens has dtype float32"),
-        (
-            lambda: selection.repeated(zeros((1, 3), int), 0),
-            ValueError,
-            "order = 0: expected at least 1 token",
-        ),
-        (
-            lambda: selection.attention_of_some(*[zeros((1, 3, 1, 2))] * 3, zeros((1, 3), bool), 4),
-            ValueError,
-            "count = 4: expected 1 to N = 3",
-        ),
-    ]:
-        with pytest.raises(error, match=message):
-            call()

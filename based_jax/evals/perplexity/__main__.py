@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.convert.pretrained import load_pretrained
 from based_jax.evals.bigrams.table import BigramTable
+from based_jax.evals.checkpoint import CheckpointOptions
 from based_jax.evals.options import expect_positive, expect_writable, write_json
 from based_jax.evals.perplexity import records as recording
 from based_jax.evals.perplexity.records import Records, make_records, read_records, write_records
@@ -23,35 +23,30 @@ from based_jax.evals.perplexity.slice_figures import draw_perplexity, expect_fig
 from based_jax.evals.perplexity.slices import report
 from based_jax.evals.progress import progress
 from based_jax.evals.text import TextOptions, pack_text
+from based_jax.models.language_model import LanguageModel
 from based_jax.stop_request import StopRequest
+from based_jax.typing import Params
 from based_jax.validate import expect
 
 PROG = "based-jax eval perplexity"
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CheckpointOptions):
     """Measure perplexity overall, on AR hits (repeated bigrams that are rare in training) and on the rest."""
 
     checkpoint: str
     """pretrained directory, a run's directory, a hub id, or a .parquet file written by --records, of
     which only the slices are computed"""
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
-    tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
-    instead of the checkpoint's own"""
     context: Literal["window", "document"] = "window"
     """window: rows of --length tokens, as in the papers; document: whole documents, with the model's state"""
     length: int | None = None
     """tokens per window, or per call with --context document; default: the model's context"""
     cross_documents: bool = False
     """let windows see across document boundaries, as the authors did; default: documents are separate"""
-    batch_size: int = 8
-    """rows per call; affects only the speed"""
     max_tokens: int = 16_000_000
     """number of tokens of the data to use, from the start (Based: 16 million)"""
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """compute dtype; default: the checkpoint's"""
     counts: Path | None = None
     """count file of the training data (eval bigrams); without it every repeat is an AR hit"""
     max_count: int = MAX_COUNT
@@ -61,8 +56,6 @@ class Options:
     gap that the AR hits explain"""
     records: Path | None = None
     """write one record per token to this .parquet file"""
-    json: Path | None = None
-    """write all results to this file"""
     figure: Path | None = None
     """draw loss against the bigrams' counts, by model, into this .png, .pdf or .svg file"""
     beside: tuple[Path, ...] = ()
@@ -114,11 +107,8 @@ def evaluate(
         records = read_records(options.checkpoint)
         records = records if table is None else records.with_counts(table)
         return records, None if options.reference is None else read_records(options.reference)
-    directory = find_directory(options.checkpoint)
-    loaded = load_pretrained(directory, dtype=options.dtype)
-    config = loaded[0].config
-    tokenizer = find_tokenizer(directory, options.tokenizer, config.vocab_size)
-    length = options.length or config.max_length
+    model, params, tokenizer, directory = options.open()
+    length = options.length or model.config.max_length
     packed, num_bytes = pack_text(options.text, tokenizer, options.max_tokens)
     if table is not None:
         own, size = table.vocab_size, tokenizer.vocab_size
@@ -133,8 +123,7 @@ def evaluate(
         "num_bytes": num_bytes,
     }
 
-    def score(source: str, loaded: Any) -> Records:
-        model, params = loaded
+    def score(source: str, model: LanguageModel, params: Params) -> Records:
         given = {"length": length, "batch_size": options.batch_size, "interrupted": interrupted}
         with progress(source, len(packed) - 1, "tokens") as advance:
             given["advance"] = advance
@@ -144,13 +133,13 @@ def evaluate(
                 scores = score_documents(model, params, packed, **given)
         return make_records(packed, scores, info["length"], cross, {"checkpoint": source, **info}).reached()
 
-    records, reference = score(options.checkpoint, loaded), None
-    del loaded  # so that two models need not fit in memory
+    records, reference = score(options.checkpoint, model, params), None
+    del params  # so that two models need not fit in memory
     expect(len(records) > 0, "data", str(options.text), "more time: interrupted before the first batch")
     if options.reference is not None and _is_records(options.reference):
         reference = read_records(options.reference)
     elif options.reference is not None and not interrupted():
-        reference = score(options.reference, load_pretrained(options.reference, dtype=options.dtype))
+        reference = score(options.reference, *load_pretrained(options.reference, dtype=options.dtype))
         if interrupted():
             reference = None
     return records if table is None else records.with_counts(table), reference

@@ -60,8 +60,7 @@ class ClassifyConfig:
     preset: str | None = None
     """train from scratch instead: a preset such as hg38-based-49m, or a JSON file of one"""
     tokenizer: str | None = None
-    """dna, byte, gpt2 (if cached locally), a tokenizers JSON file or its directory;
-    default: the checkpoint's, else dna"""
+    """dna, byte, or a tokenizers JSON file; default: the checkpoint's, else dna"""
     length: int | None = None
     """tokens per sequence; longer ones are truncated; default: the longest sequence"""
     epochs: int = 10

@@ -7,12 +7,17 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from based_jax import command, data
-from based_jax.data.documents import describe_counts, describe_not_read
-from based_jax.data.shards.blocks import find_sources
+from based_jax.data import report
+from based_jax.data.encodings import ReadOptions
+from based_jax.data.report import describe_counts
+from based_jax.data.shards.inputs import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import SAVE_EVERY, SHARD_TOKENS, Progress, tokenize
 from based_jax.stop_request import StopRequest
@@ -30,14 +35,15 @@ class TokenizeConfig:
     """Tokenize text into shards that train lm reads in place."""
 
     data: tuple[str, ...]
-    """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx (with NAME.bin), or
+    """sources in order: stdlib, files, directories, globs, or
     hf:NAME[:[CONFIG:]SPLIT], which on resuming streams its rows again up to the interruption"""
     tokenizer: str
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory"""
     out: Path
     """directory of the shards: a new one, or that of an interrupted command"""
     include: str | None = None
-    """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
+    """also read these files as plain text, e.g. '*.rst,README'; '*' is every file"""
+    reading: Annotated[ReadOptions, tyro.conf.arg(name="")] = ReadOptions()  # noqa: RUF009
     held_out: float = 0.02
     """share of the documents to hold out for evaluation; 0: none"""
     held_out_bytes: int | None = None
@@ -68,46 +74,35 @@ class TokenizeConfig:
         return HeldOutRule(self.held_out, self.held_out_names, max_bytes)
 
 
-class _Display:
-    """Show progress in one line of 80 columns on a terminal, elsewhere as occasional lines."""
+def _show_progress() -> Callable[[Progress], None]:
+    """Return a function that shows progress: in place on a terminal, elsewhere as occasional lines."""
+    is_live, begin = sys.stderr.isatty(), time.monotonic()
+    first, last = None, begin
 
-    def __init__(self) -> None:
-        self._live, self._begin = sys.stderr.isatty(), time.monotonic()
-        self._last = self._begin
-        self._first: Progress | None = None
-
-    def show(self, now: Progress) -> None:
-        self._first = self._first or now
-        moment = time.monotonic()
-        if moment - self._last < (0.25 if self._live else _SECONDS):
+    def show(now: Progress) -> None:
+        nonlocal first, last
+        first, moment = first or now, time.monotonic()
+        if moment - last < (0.25 if is_live else _SECONDS):
             return
-        self._last, seconds = moment, moment - self._begin
-        rate = (now.tokens - self._first.tokens) / seconds
-        line = (
-            f"{short(now.done)}B of {short(now.total)}B  {short(now.tokens)} tokens  {short(rate)} tokens/s"
-        )
-        if done := now.done - self._first.done:
+        last, seconds, done = moment, moment - begin, now.done - first.done
+        sizes = f"{short(now.done)}B of {short(now.total)}B  {short(now.tokens)} tokens"
+        line = f"{sizes}  {short((now.tokens - first.tokens) / seconds)} tokens/s"
+        if done:
             line += f"  {clock((now.total - now.done) * seconds / done)} left"
-        print(
-            f"\r{line[:79]:79}" if self._live else line,
-            end="" if self._live else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        shown, end = (f"\r{line[:79]:79}", "") if is_live else (line, "\n")
+        print(shown, end=end, file=sys.stderr, flush=True)
 
-    def end(self) -> None:
-        if self._live:
-            print(file=sys.stderr)
+    return show
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
     config = command.parse(TokenizeConfig, argv, prog=PROG)
-    display = _Display()
+    show = _show_progress()
     with StopRequest("this block of text", "run the same command to resume from the last save") as request:
 
         def progress(now: Progress) -> bool:
-            display.show(now)
+            show(now)
             return request.signal is None
 
         sources = find_sources(config.data, config.include)
@@ -117,27 +112,33 @@ def main(argv: Sequence[str] | None = None) -> int:
             config.out,
             workers=config.workers or len(os.sched_getaffinity(0)),
             rule=config.rule,
+            options=config.reading,
             shard_tokens=config.shard_tokens,
             save_every=config.save_every,
             progress=progress,
         )
-        display.end()
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
         if manifest is None:
             assert request.signal is not None
             print(f"interrupted; run the same command to resume from {config.out}", file=sys.stderr)
             return 128 + request.signal
-    print(summary(config.out, manifest, sources.left_out))
+    print(summary(config.out, manifest))
     return 0
 
 
-def summary(out: Path, manifest: Manifest, left_out: Mapping[str, int]) -> str:
+def summary(out: Path, manifest: Manifest) -> str:
     """Return the counts of both splits, what was skipped or not read, and the next command."""
     lines = [f"{out}: {manifest.dtype} tokens of {manifest.tokenizer.name}"]
     for name, split in manifest.splits.items():
         sizes = f"{split.documents:,} documents, {split.tokens:,} tokens, {split.bytes:,} bytes of text"
         lines.append(f"{name}: {sizes}, {len(split.shards)} shards")
-    lines.append(f"skipped: {describe_counts(manifest.skipped) or 'nothing'}")
-    if left_out:
-        lines.append(f"not read: {describe_not_read(left_out)}")
+    skipped = describe_counts(manifest.skipped) or "nothing"
+    lines.append(f"skipped: {skipped}{report.advice(manifest.skipped)}")
+    files = report.read_report(out / report.FILE)
+    if not_read := report.describe_not_read(files):
+        lines.append(f"not read: {not_read}")
+    if files:
+        lines += [report.table(files), f"every file: {out / report.FILE}"]
     lines.append(f"next: based-jax train lm --data tokens:{out} --workdir runs/{out.resolve().name}")
     return "\n".join(lines)

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from based_jax.json_lines import read_lines, write_lines
 from based_jax.training.devices import hosts
 from based_jax.training.run.checkpoints import last_checkpoint
-from based_jax.training.run.json_lines import read_lines, write_lines
 from based_jax.training.run.progress import RunProgress
 from based_jax.training.run.trackers import TrackConfig, open_trackers
 
@@ -60,13 +60,6 @@ class MetricWriter:
                 f"last complete checkpoint: {last_checkpoint(workdir)}"
             ) from error
         self._progress.show(step, {name: metrics[name] for name in (metrics if shown is None else shown)})
-
-    def rewind(self, step: int) -> None:
-        """Drop the lines after `step`, which will be written again."""
-        self._file.close()
-        _keep_until(self.path, step)
-        self._file = self.path.open("a", encoding="utf-8")
-        self._progress.tick(step)
 
 
 class SilentWriter(contextlib.nullcontext):

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from based_jax import command
 from based_jax.convert import save_pretrained
 from based_jax.data import ByteTokenizer, Document, PackedTokens
 from based_jax.evals.bigrams.table import BigramTable
@@ -18,6 +17,7 @@ from based_jax.evals.perplexity.records import make_records, read_records, write
 from based_jax.evals.perplexity.scoring import Scores, score_documents, score_windows
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
+from tests.commands import run_here
 from tests.generate.tiny import random_params
 
 TEXTS = ["abab <b>abab</b> & na\u00efve\nabab", "a", "banana banana banana banana banana"]
@@ -149,12 +149,6 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch, tmp_path):
         read_records(tmp_path / "records.parquet")
 
 
-def run(*argv: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        command.run(perplexity.PROG, lambda: perplexity.main([str(arg) for arg in argv]))
-    return int(ended.value.code or 0)
-
-
 @pytest.fixture(scope="module")
 def files(model, packed, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluation")
@@ -180,8 +174,13 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
         files / "model",
     )
     outputs = ("--records", made, "--json", files / "a.json")
-    assert run(*first, *outputs) == 0
-    printed = capsys.readouterr().out
+
+    def printed_by(*argv):
+        ended = run_here(perplexity.PROG, perplexity.main, argv, capsys)
+        assert ended.status == 0, ended.err
+        return ended.out
+
+    printed = printed_by(*first, *outputs)
     np.testing.assert_array_equal(read_records(made).loss, records.loss)
     result = json.loads((files / "a.json").read_text())
     hits = (records.distance > 0) & (records.count <= 8)
@@ -191,8 +190,7 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
     assert "no gap: the model is not worse" in printed
 
     recompute = ("--checkpoint", made, "--reference", made, "--max-count", 8)
-    assert run(*recompute, "--json", files / "b.json", "--records", again) == 0
-    assert capsys.readouterr().out == printed
+    assert printed_by(*recompute, "--json", files / "b.json", "--records", again) == printed
     recomputed = json.loads((files / "b.json").read_text())
     del recomputed["reference"]["info"], result["reference"]["info"]  # one has the counts of its file
     assert recomputed == result
@@ -215,7 +213,7 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
 )
 def test_a_wrong_flag_is_one_line(files, flags, message, capsys, monkeypatch):
     monkeypatch.chdir(files)
-    assert run("--checkpoint", "model", *flags) == 2
-    errors = capsys.readouterr().err.splitlines()
-    assert message in errors[-1]
-    assert not any("Traceback" in line for line in errors)
+    ended = run_here(perplexity.PROG, perplexity.main, ("--checkpoint", "model", *flags), capsys)
+    assert ended.status == 2
+    assert message in ended.err.splitlines()[-1]
+    assert "Traceback" not in ended.err

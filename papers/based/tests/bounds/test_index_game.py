@@ -74,6 +74,3 @@ def test_a_sliding_window_forgets(left):
     states = mixer_states.run("sliding_window", LENGTH, left=left)
     assert states.distinct == 2 ** (left + 1)
     assert states.collision.index == LENGTH - left - 2
-
-
-sizes = st.integers(1, 9)

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from based_jax.ops.core.row_reductions import row_max, row_sum
+from based_jax.ops.tiled_attention import row_max, row_sum
 
 
 @pytest.mark.parametrize("size", [32, 96, 100])
