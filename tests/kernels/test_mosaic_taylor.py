@@ -6,7 +6,6 @@ The interpreter looks for races and for accesses out of bounds, and begins with 
 import contextlib
 import functools
 import importlib.util
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from pallas_kernels import interpreted, lowering_for, offline, taylor_attention,
 from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention import mosaic_support
 from pallas_kernels.taylor_attention.layout import Layout
+from tests.kernels.toy import Device
 from tests.subprocesses import run_python
 from tests.tolerances import BFLOAT16, FLOAT64, assert_close
 
@@ -249,12 +249,6 @@ def test_old_releases_of_jax_are_refused(monkeypatch, release):
         ops.implementation_for("taylor_attention", *_arrays(), implementation="mosaic")
 
 
-class _Device(NamedTuple):
-    device_kind: str
-    compute_capability: str
-    platform: str = "gpu"
-
-
 @pytest.mark.parametrize("kind", ["NVIDIA A100-SXM4-80GB", "NVIDIA B200"])
 def test_compiling_for_other_gpus_is_refused(monkeypatch, kind):
     monkeypatch.setattr(mosaic_support, "RELEASE", (0, 10))
@@ -264,9 +258,9 @@ def test_compiling_for_other_gpus_is_refused(monkeypatch, kind):
 
 def test_other_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(jax, "__version__", "0.12.0")
-    monkeypatch.setattr(jax, "local_devices", lambda: [_Device("NVIDIA A100", "8.0")])
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device("NVIDIA A100", "8.0")])
     assert "this is NVIDIA A100 (8.0)" in (mosaic_support.cannot_run() or "")
-    monkeypatch.setattr(jax, "local_devices", lambda: [_Device("NVIDIA H200", "9.0")])
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device("NVIDIA H200", "9.0")])
     assert mosaic_support.cannot_run() is None
 
 
