@@ -1,6 +1,7 @@
 """Write files atomically, and convert arrays to the bytes of files."""
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,12 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, target)
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write JSON in lines that a person can read, replacing `path` at the end."""
+    with whole_file(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def raw_bytes(array: Any) -> memoryview:

@@ -11,6 +11,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,20 +19,18 @@ import jax
 import tyro
 
 from based_jax import command
-from based_jax.compare.plan import Times, epochs_within, measure, minutes_of, sizes
-from based_jax.directory_lock import sole_writer
 from based_jax.evals.card.recall_card import recall_card
 from based_jax.evals.card.store import write_recall_card
 from based_jax.experiments import mqar_tradeoff
 from based_jax.experiments.based_data import ABOUT, ONE_RATE
 from based_jax.experiments.job import Job
-from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
+from based_jax.experiments.mixer_lines import families_of, mixer_jobs
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, state_bytes
 from based_jax.experiments.results import best, read
-from based_jax.experiments.slots import Slot, find_slots
-from based_jax.experiments.study import Flags, Rows, Study, train_study
+from based_jax.experiments.study import Flags, Rows, Study, run_command, train_study
 from based_jax.experiments.tasks import SMALL, TaskJob, task_flags
 from based_jax.files import read_json
+from based_jax.training.commands.synthetic import SyntheticConfig, facts_of
 from based_jax.validate import expect, expect_choice, expect_ranges
 
 PROG = "based-jax compare"
@@ -48,8 +47,8 @@ class ComparedJob(Job):
     trainer = TaskJob.trainer
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(Flags):
     """Train mixers on recall, and draw what they recall against the size of their state."""
 
     mixers: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MIXER ...")]
@@ -63,32 +62,26 @@ class Options:
     widths: str | None = None
     """widths of the models, a point of each line; default: 32,64 (smoke: 16,32; paper: 64,128,256)"""
     epochs: int | None = None
-    """passes over the training examples; default: the study's (cpu: 6)"""
-    minutes: float | None = None
-    """time for all models instead of --epochs: as many epochs as fit, by a measurement before"""
+    """passes over the training examples; default: those of the models in --out, else the study's (cpu: 6)"""
     learning_rates: str | None = None
     """learning rates, of which the best counts; default: the study's (cpu: 0.01)"""
     seeds: str = "0"
     """seeds, over which accuracies are averaged"""
-    at_once: int | None = None
-    """number of processes at once; default: one per accelerator, or two on a CPU"""
-    retry: bool = False
-    """train models again that failed completely (out of memory, full disk)"""
-    dry_run: bool = False
-    """print the models, their sizes and the measured time, and train nothing"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         expect(len(self.mixers) > 0, "mixers", self.mixers, "at least one, such as based")
-        expect_ranges(self, 1, "epochs", "at_once")
-        expect(None in (self.epochs, self.minutes), "minutes", self.minutes, "none with --epochs")
+        expect_ranges(self, 1, "epochs")
         expect_choice("task", self.task, ("mqar", *SMALL))
         has_data = self.task == "mqar" or self.scale != "paper"
         expect(has_data, "scale", self.scale, f"cpu or smoke, since the papers have no grid of {self.task}")
         is_fine = all(width.strip().isdigit() for width in (self.widths or "1").split(","))
         expect(is_fine, "widths", self.widths, "numbers such as 32,64")
 
-    def jobs(self, epochs: int | None) -> list[Job]:
-        """Return a job for each mixer and width; None for the epochs of the scale."""
+    def jobs(self) -> list[Job]:
+        """Return a job for each mixer and width."""
+        record = self.out / "study.json"
+        epochs = self.epochs or (read_json(record).get("epochs") if record.exists() else None)
         flags = dict(ONE_RATE[self.scale] if self.task == "mqar" else task_flags(self.task, self.scale))
         flags |= {"epochs": epochs or flags["epochs"], "seeds": self.seeds}
         flags |= {"learning_rates": self.learning_rates or flags["learning_rates"]}
@@ -99,42 +92,29 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 1 if a model failed, 128 + n after signal n."""
-    options = command.parse(Options, argv, prog=PROG)
     jax.config.update("jax_platforms", "cpu")  # the trainers use the accelerators
-    if options.dry_run:
-        _plan(options)
-        return 0
     typed = f"{PROG} {shlex.join(sys.argv[2:] if argv is None else argv)}"
-    with sole_writer(options.out):
-        jobs = _plan(options)
-        facts = {name: jobs[0].flags[name] for name in ("epochs", "learning_rates", "seeds")}
-        flags = Flags(options.scale, options.out, options.at_once, retry=options.retry)
-        study = dataclasses.replace(_study(options, facts["epochs"]), command=typed)
-        status = train_study(study, flags, jobs, options.out, {"task": options.task, **facts})
-        if status < 128 and options.task == "mqar":
-            _write_cards(options.out, {job.name for job in jobs})
-        return status
+    return run_command(PROG, argv, Options.jobs, partial(_run, typed), Options, _show)
 
 
-def _plan(options: Options) -> list[Job]:
-    """Return the jobs with their epochs, and print them; those of a directory keep its number of epochs."""
-    jobs, record = options.jobs(options.epochs), options.out / "study.json"
-    texts, times, slots = [sizes(job) for job in jobs], list[Times](), list[Slot]()
-    epochs = options.epochs or (read_json(record).get("epochs") if record.exists() else None)
-    if options.dry_run or (options.minutes is not None and epochs is None):
-        expect_contract(() if options.dry_run else jobs)
-        slots = find_slots(options.at_once)
-        print(f"measuring {len(jobs)} models, {len(slots)} at once", file=sys.stderr)
-        times = measure(jobs, slots)
-    if options.minutes is not None and epochs is None:
-        epochs = epochs_within(options.minutes, times, len(slots))
-    jobs = options.jobs(epochs)
-    epochs = jobs[0].flags["epochs"]
-    ends = [f", about {minutes_of([each], epochs, 1):.1f} min" for each in times] or [""] * len(jobs)
-    print("\n".join(text + end for text, end in zip(texts, ends, strict=True)))
-    end = f": about {minutes_of(times, epochs, len(slots)):.0f} min, {len(slots)} at once" if times else ""
-    print(f"{len(jobs)} models, {epochs} epochs each{end}", flush=True)
-    return jobs
+def _run(typed: str, options: Options, jobs: Sequence[Job], out: Path) -> int:
+    _show(jobs)
+    facts = {name: jobs[0].flags[name] for name in ("epochs", "learning_rates", "seeds")}
+    study = dataclasses.replace(_study(options, facts["epochs"]), command=typed)
+    status = train_study(study, options, jobs, out, {"task": options.task, **facts})
+    if status < 128 and options.task == "mqar":
+        _write_cards(out, {job.name for job in jobs})
+    return status
+
+
+def _show(jobs: Sequence[Job]) -> None:
+    """Print each model with its size; flags that the trainer refuses end the process, with status 2."""
+    for job in jobs:
+        found = facts_of(command.parse(SyntheticConfig, job.arguments, prog=PROG))
+        size = found["state_size"]
+        state = "no state" if size is None else f"{4 * size:,} bytes of state"
+        print(f"{job.family}, {job.setting}: {found['parameters']:,} parameters, {state}")
+    print(f"{len(jobs)} models, {jobs[0].flags['epochs']} epochs each", flush=True)
 
 
 def _study(options: Options, epochs: int) -> Study:

@@ -42,17 +42,21 @@ def parse_hub(spec: str, argument: str = "data") -> HubSpec:
     return HubSpec(name, config[0] if config else None, split)
 
 
-def load_texts(spec: str, argument: str = "data") -> Iterator[str]:
-    """Yield the texts of a data set, after downloading all of it; texts may be empty.
+def load_rows(spec: str, argument: str = "data") -> Any:
+    """Return the rows of a data set, after downloading all of it.
 
     Raises:
         ImportError: `datasets` is not installed.
-        ValueError: no such data set, configuration or split, or a row without a text.
+        ValueError: no such data set, configuration or split.
     """
     hub = parse_hub(spec, argument)
     datasets = _import_library(spec, argument)
-    rows = _load(spec, argument, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split))
-    for number, row in enumerate(rows):
+    return _load(spec, argument, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split))
+
+
+def load_texts(spec: str, argument: str = "data") -> Iterator[str]:
+    """Yield the texts of `load_rows`, which may be empty; ValueError: a row without a text."""
+    for number, row in enumerate(load_rows(spec, argument)):
         yield _text(row, spec, argument, number)
 
 
@@ -62,7 +66,7 @@ def stream_texts(spec: str, first: int = 0) -> Iterator[str]:
     The rows before `first` are downloaded and dropped, as the formats do not allow access to row n alone.
 
     Raises:
-        ImportError, ValueError: see `load_texts`.
+        ImportError, ValueError: see `load_rows`, or a row without a text.
         OSError: the stream breaks off.
     """
     hub = parse_hub(spec)
@@ -87,7 +91,7 @@ def stream_texts(spec: str, first: int = 0) -> Iterator[str]:
 def hub_fingerprint(spec: str) -> str:
     """Return a SHA-256 of the names of a split's files and the revision, ETag or modification time of each.
 
-    Errors: see `load_texts`.
+    Errors: see `load_rows`.
     """
     hub = parse_hub(spec)
     datasets = _import_library(spec, "data")

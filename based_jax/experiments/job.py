@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from based_jax.training.named_options import split_mixers
+from based_jax.training.recipes import flag_words
 from based_jax.validate import expect_choice
 
 J = TypeVar("J", bound="Job")
@@ -31,14 +32,8 @@ class Job:
     @property
     def arguments(self) -> list[str]:
         """Flags of the trainer, without the run directory."""
-        words = ["--layers" if len(split_mixers("layers", self.model)) > 1 else "--mixer", self.model]
-        for name, value in self.flags.items():
-            flag = name.replace("_", "-")
-            if isinstance(value, bool):
-                words.append(f"--{flag}" if value else f"--no-{flag}")
-            else:
-                words += [f"--{flag}", str(value)]
-        return words
+        flag = "--layers" if len(split_mixers("layers", self.model)) > 1 else "--mixer"
+        return [flag, self.model, *flag_words(self.flags)]
 
     @property
     def name(self) -> str:

@@ -28,14 +28,11 @@ def mixer_jobs(
     """Return the jobs of a grid that train the mixer `like`, once for each of these mixers instead.
 
     Args:
-        argument: the flag, for error messages.
         texts: mixers with options as `parse_mixer` reads them; those of one name are one line.
-        grid: jobs of a study.
-        like: name of a mixer, without options.
         families: name of a mixer -> its line in the figure; of others the name is the line.
 
     Raises:
-        ValueError: an unknown mixer or option, or a module that has no such mixer.
+        ValueError: an unknown mixer or option, or a module that has no such mixer; it names `argument`.
     """
     found: dict[str, J] = {}
     for text in texts:
@@ -55,8 +52,7 @@ def mixer_jobs(
 def expect_contract(jobs: Iterable[Job]) -> None:
     """Check the laws of the mixers of other packages among the jobs' layers, at their first job's width.
 
-    Raises:
-        ValueError: a mixer that breaks a law, which the message names, or that `check_mixer` does not take.
+    ValueError: a mixer that breaks a law, which the message names, or that `check_mixer` does not take.
     """
     widths: dict[str, int] = {}
     for job in jobs:

@@ -5,11 +5,11 @@
 
 from collections.abc import Iterable
 
-from based_jax.experiments.based_data import ABOUT, ONE_RATE, SLICE
+from based_jax.experiments.based_data import ONE_RATE, SLICE
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, Study, run
+from based_jax.experiments.study import Rows, make_study, run
 from based_jax.published import number, table
 
 TAYLOR = "Taylor"
@@ -72,23 +72,14 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     ]
 
 
-STUDY = Study(
-    name="mqar_feature_maps",
-    title="Recall by feature map of linear attention",
-    source="Based, Figure 3",
-    jobs={
+STUDY = make_study(
+    "mqar_feature_maps",
+    {
         "smoke": _jobs("smoke", (32,), (8,), ("ReLU", "Performer")),
         "cpu": _jobs("cpu", (32, 64), (8, 16), MAPS),
         "paper": _jobs("paper", WIDTHS, (16, 24), MAPS),
     },
-    about=ABOUT,
-    panels=_panels,
-    notes=(
-        "CosFormer's positions are scaled by the longest test, not by each sequence as in the authors' "
-        "code, so that it can decode. The paper counts Performer's state with its width in place of its 256 "
-        "features: 17,408 bytes at d 64, where the model holds 67,098. Our figure shows the bytes held; the "
-        "paper's shows its own count, which is the table's first column of states.",
-    ),
+    _panels,
 )
 
 if __name__ == "__main__":

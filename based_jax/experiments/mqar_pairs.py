@@ -10,10 +10,9 @@ from itertools import product
 from based_jax.experiments.job import Job, recipe
 from based_jax.experiments.panels import Panel, lines
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, Study, run
+from based_jax.experiments.study import Rows, make_study, run
 
 _SHORT = "base_conv:kernel_size=3"
-_WINDOWS = (8, 32)
 HEADS = (1, 2, 4, 8)
 
 _LENGTHS = {"paper": 256, "cpu": 32, "smoke": 32}
@@ -64,30 +63,14 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     return panels
 
 
-STUDY = Study(
-    name="mqar_pairs",
-    title="Recall by the number of pairs",
-    source="Zoology, Figures 6 and 7",
-    jobs={
+STUDY = make_study(
+    "mqar_pairs",
+    {
         "smoke": _jobs("smoke", (2, 4), (32,), (8,)),
         "cpu": [*_jobs("cpu", (2, 4, 8), (32,), (8,)), *_followed_up()],
-        "paper": _jobs("paper", (8, 16, 32, 64), (64, 128, 256), _WINDOWS),
+        "paper": _jobs("paper", (8, 16, 32, 64), (64, 128, 256), (8, 32)),
     },
-    about={
-        "paper": "The paper's grid: 8 to 64 pairs in 256 tokens, data and models for each number",
-        "cpu": "A small version: 256 symbols, 2 to 8 pairs in 32 tokens, 12 epochs (Attention to 72) of "
-        "16,384 examples; Hyena's heads also at width 64",
-        "smoke": "Not a result, a check that everything runs: 256 symbols, 2 and 4 pairs in 32 tokens",
-    },
-    panels=_panels,
-    like="retnet",
-    columns=2,
-    notes=(
-        "The paper draws RetNet with chunks of 8 and of 32 tokens; here chunks change the speed and not the "
-        "result, so it is one line. It prints no numbers for these figures: with more pairs RetNet and Hyena "
-        "need a larger width, windows of 32 are good up to 16 pairs, windows of 8 and blocks never are, and "
-        "more of Hyena's heads recall more at the same width.",
-    ),
+    _panels,
 )
 
 if __name__ == "__main__":

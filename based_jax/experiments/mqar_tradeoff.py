@@ -5,19 +5,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
-from based_jax.experiments.based_data import ABOUT, CPU_RATE, DATA
+from based_jax.experiments.based_data import CPU_RATE, DATA, TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published, state_bytes
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, Study, run
+from based_jax.experiments.study import Rows, make_study, run
 from based_jax.published import number, table
 
-WIDTHS = (64, 128, 256)
 FIGURE_8 = ("ScatterBrain", "BigBird", "Nystromformer")
-_SCATTERBRAIN = "window {}, {} features"
 
 
 def published_points() -> dict[str, list[tuple[float, float]]]:
@@ -55,70 +52,9 @@ def _grid(
     ]
 
 
-def _based(scale: str, widths: Iterable[int], dims: Iterable[int]) -> list[Job]:
-    return _grid(scale, "Based", widths, "based:feature_dim={}", "d' {}", [(dim,) for dim in dims])
-
-
-def _windows(scale: str, width: int, windows: Iterable[int]) -> list[Job]:
-    values = [(window - 1, window) for window in windows]
-    return _grid(scale, "Sliding window", (width,), "sliding_window:left={}", "window {1}", values)
-
-
-def _small(scale: str, widths: Sequence[int], dims: Iterable[int], windows: Iterable[int]) -> list[Job]:
-    return [
-        *_grid(scale, "Attention", widths, "attention"),
-        *_based(scale, widths, dims),
-        *_windows(scale, max(widths), windows),
-        *_grid(scale, "H3", widths, "h3"),
-        *_grid(scale, "Hyena", widths, "hyena"),
-    ]
-
-
-def _cpu() -> list[Job]:
-    """Return Figure 2's lines at a small scale, then those of Figure 8, and three that neither figure has."""
-    grid, small = partial(_grid, "cpu"), (32,)
-    scatterbrain = "scatterbrain:left={}:feature_dim={}"
-    more = [
-        # Token by token takes half the time of chunks on a CPU.
-        *grid("Mamba", small, "mamba:d_state={}:implementation=reference", "d_state {}", [(8,)]),
-        *grid("Mamba-2", small, "mamba2:d_state={}", "d_state {}", [(16,)]),
-        *grid("GLA", small, "gla"),
-        *grid("DeltaNet", small, "delta_net"),
-        *grid("Gated DeltaNet", small, "gated_delta_net"),
-        *grid("RWKV-7", small, "rwkv7"),
-        *grid("ScatterBrain", small, scatterbrain, _SCATTERBRAIN, [(16, 32)]),
-        *grid("BigBird", small, "bigbird:block_size={}:l_max=256", "blocks of {}", [(4,)]),
-        *grid("Nystromformer", small, "nystrom:num_landmarks={}:l_max=256", "{} landmarks", [(32,)]),
-        *grid("RetNet", small, "retnet"),
-        *grid("BaseConv", small, "base_conv"),
-        *grid("LongConv", small, "long_conv"),
-    ]
-    one_rate = [replace(job, flags={**job.flags, "learning_rates": CPU_RATE}) for job in more]
-    return [*_small("cpu", (32, 64), (4, 8, 16), (4, 8, 16, 32, 64)), *one_rate]
-
-
-def _paper() -> list[Job]:
-    powers = [2**n for n in range(3, 11)]
-    grid = partial(_grid, "paper")
-    sizes, sparse = [(8,), (16,), (24,)], list(product((4, 16, 64, 256, 1024), (32, 64, 128)))
-    blocks, landmarks = [(size,) for size in powers[:5]], [(number,) for number in powers[1:7]]
-    scatterbrain = "scatterbrain:left={}:feature_dim={}"
-    return [
-        *grid("Attention", (64, 128), "attention"),
-        *_based("paper", (48, 64, 128), (8, 16, 24)),
-        *_windows("paper", 128, powers),
-        *grid("Mamba", WIDTHS, "mamba:d_state={}", "d_state {}", sizes),
-        *grid("Mamba-2", WIDTHS, "mamba2:d_state={}", "d_state {}", sizes),
-        *grid("GLA", WIDTHS, "gla"),
-        *grid("DeltaNet", WIDTHS, "delta_net"),
-        *grid("Gated DeltaNet", WIDTHS, "gated_delta_net"),
-        *grid("RWKV-7", WIDTHS, "rwkv7"),
-        *grid("H3", WIDTHS, "h3"),
-        *grid("Hyena", WIDTHS, "hyena"),
-        *grid("ScatterBrain", WIDTHS, scatterbrain, _SCATTERBRAIN, sparse),
-        *grid("BigBird", (64,), "bigbird:block_size={}", "blocks of {}", blocks),
-        *grid("Nystromformer", (128,), "nystrom:num_landmarks={}", "{} landmarks", landmarks),
-    ]
+def _lines(scale: str, name: str = "") -> list[Job]:
+    """Return the jobs of the lines `name` of studies.toml, by default those of the scale."""
+    return [job for line in TEXTS["mqar_tradeoff"]["lines"][name or scale] for job in _grid(scale, *line)]
 
 
 def _panels(rows: Rows, scale: str) -> list[Panel]:
@@ -135,23 +71,18 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     ]
 
 
-STUDY = Study(
-    name="mqar_tradeoff",
-    title="Recall against the size of the state",
-    source="Based, Figures 2 and 8",
-    jobs={
-        "smoke": _small("smoke", (32,), (4, 8), (4, 16)),
-        "cpu": _cpu(),
-        "paper": _paper(),
+_ONE_RATE = {"learning_rates": CPU_RATE}
+STUDY = make_study(
+    "mqar_tradeoff",
+    {
+        "smoke": _lines("smoke"),
+        "cpu": [
+            *_lines("cpu"),
+            *(replace(job, flags={**job.flags, **_ONE_RATE}) for job in _lines("cpu", "cpu_one_rate")),
+        ],
+        "paper": _lines("paper"),
     },
-    about=ABOUT,
-    panels=_panels,
-    like="attention",
-    notes=(
-        "A line joins the models that recall more than every smaller one of their family. The paper's "
-        "numbers are read from the figure of its authors' repository.",
-        f"At the scale cpu, Mamba and those after it have one width and one learning rate, {CPU_RATE}.",
-    ),
+    _panels,
 )
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from itertools import product
 from based_jax.experiments.job import Job, recipe
 from based_jax.experiments.panels import Panel, lines, published
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, Study, run
+from based_jax.experiments.study import Rows, make_study, run
 from based_jax.published import number, table
 
 WIDTHS = (64, 128, 256, 512)
@@ -94,30 +94,14 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     return panels
 
 
-STUDY = Study(
-    name="mqar_width",
-    title="Recall by model width",
-    source="Zoology, Figure 2 (section 4.3, 5)",
-    jobs={
+STUDY = make_study(
+    "mqar_width",
+    {
         "smoke": _jobs("smoke", {32: 4}, (32,)),
         "cpu": _jobs("cpu", {32: 4}, (16, 32, 64)),
         "paper": _jobs("paper", PAIRS, WIDTHS),
     },
-    about={
-        "paper": "The paper's grid: 8192 symbols, data and models of their own for each length, 64 epochs",
-        "cpu": "A small version: 256 symbols, 4 pairs in 32 tokens, 12 epochs (Attention to 72) of 16,384 "
-        "examples",
-        "smoke": "Not a result, a check that everything runs: 256 symbols, 4 pairs in 32 tokens",
-    },
-    panels=_panels,
-    like="retnet",
-    columns=2,
-    notes=(
-        "Gaps are filled with token 0. Attention has two layers and learned positions, the others four "
-        "layers at the scale paper, as in the code that drew the figure, and two at the others; the paper "
-        "says two, and two to four. The lower half is described in the paper without its layers: here the "
-        "last of BaseConv's becomes the input-dependent one.",
-    ),
+    _panels,
 )
 
 if __name__ == "__main__":

@@ -4,30 +4,19 @@
 """
 
 from collections.abc import Iterable
-from typing import Any
 
-from based_jax.experiments.based_data import ABOUT, ONE_RATE
-from based_jax.experiments.job import Job, rates, segments
+from based_jax.experiments.based_data import ONE_RATE, TEXTS
+from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Line, Panel
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, Study, run
+from based_jax.experiments.study import Rows, make_study, run
 
 LINEAR, SLIDING, BOTH = "linear attention alone", "sliding window alone", "both"
 NO_WINDOW = "both, without the window"
 """The paper's figure does not have it: convolution and linear attention, as in `mqar_tradeoff`."""
 _CONV, _SHORT = "base_conv:kernel_size=3", "linear_attention:feature_dim={}"
 
-_DATA: dict[str, dict[str, Any]] = {
-    **ONE_RATE,
-    "paper": {
-        **ONE_RATE["paper"],
-        "train": segments(
-            (64, 4, 100_000), (64, 8, 20_000), (64, 16, 20_000), (128, 32, 10_000), (256, 64, 5_000)
-        ),
-        "epochs": 8,
-        "learning_rates": rates(-4, -1, 8),
-    },
-}
+_DATA = {**ONE_RATE, "paper": {**ONE_RATE["paper"], **TEXTS["mqar_window"]["paper_data"]}}
 
 
 def _jobs(scale: str, d_model: int, feature_dim: int, windows: Iterable[int]) -> list[Job]:
@@ -56,25 +45,14 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     return [Panel(f"trained here, --scale {scale}", "window (tokens)", drawn, ticks=windows)]
 
 
-STUDY = Study(
-    name="mqar_window",
-    title="Recall by the window, with and without linear attention",
-    source="Based, Figure 1, centre",
-    jobs={
+STUDY = make_study(
+    "mqar_window",
+    {
         "smoke": _jobs("smoke", 32, 8, (4, 16)),
         "cpu": _jobs("cpu", 32, 8, (4, 8, 16, 32, 64)),
         "paper": _jobs("paper", 128, 16, [2**n for n in range(3, 11)]),
     },
-    about={
-        **ABOUT,
-        "paper": "The paper's grid: width 128, 8 epochs, 4-64 pairs in 64-256 tokens, tests to 256 in 1024",
-    },
-    panels=_panels,
-    notes=(
-        "The paper prints no numbers for this figure, and does not have the model without the window.",
-        "Windows, also those after linear attention, come after a convolution of 3 tokens; linear attention "
-        "alone is two layers of it.",
-    ),
+    _panels,
 )
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Store a study's results.jsonl: one object per trained model; select the best of each job."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from based_jax.experiments.job import Job
 from based_jax.files import read_json_lines
+from based_jax.json_lines import JsonLines, write_lines
 
 FAILED = "failed"
 
@@ -19,14 +19,9 @@ Rows = Sequence[Mapping[str, Any]]
 """Read-only objects of a JSONL file."""
 
 
-def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return records as the text of a JSONL file."""
-    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-
-
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write records as a JSONL file."""
-    path.write_text(json_lines(rows), encoding="utf-8")
+    write_lines(path, rows)
 
 
 def read(path: Path) -> list[Row]:
@@ -34,56 +29,30 @@ def read(path: Path) -> list[Row]:
     return read_json_lines(path) if path.exists() else []
 
 
-class Results:
-    """A study's records, read on opening and appended to as jobs end.
-
-    Raises:
-        ValueError: a line other than the last one is not a JSON object.
-    """
+class Results(JsonLines):
+    """A study's records, read on opening and appended to as jobs end; see `JsonLines` for damaged lines."""
 
     def __init__(self, path: Path):
-        self.path = path
-        self.rows: list[Row] = []
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if isinstance(row, dict) and "job" in row and "status" in row:
-                self.rows.append(row)
-            elif number < len(lines):
-                raise ValueError(f"{path}, line {number}: expected a result, got {line[:60]!r}")
-        self._write()  # drops a truncated last line
-
-    def has(self, job: Job) -> bool:
-        """Return whether the job has ended, failed or not."""
-        return any(row["job"] == job.name for row in self.rows)
+        super().__init__(path, {"job": str, "status": str})
 
     def of(self, job: Job) -> list[Row]:
         """Return the job's rows."""
         return [row for row in self.rows if row["job"] == job.name]
 
+    def has(self, job: Job) -> bool:
+        """Return whether the job has ended, failed or not."""
+        return bool(self.of(job))
+
     def add(self, job: Job, records: Iterable[Mapping[str, Any]]) -> None:
         """Append the trainer's records of `job`."""
         head = {"job": job.name, "family": job.family, "setting": job.setting, **job.facts}
-        rows = [{**head, **record, "command": job.line} for record in records]
-        self.rows += rows
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json_lines(rows))
+        self.append({**head, **record, "command": job.line} for record in records)
 
     def drop_failed(self) -> None:
         """Drop the jobs without any result, so that they are trained again."""
         fine = {row["job"] for row in self.rows if row["status"] != FAILED}
         self.rows = [row for row in self.rows if row["job"] in fine]
-        self._write()
-
-    def _write(self) -> None:
-        text = "".join(json.dumps(row) + "\n" for row in self.rows)
-        if not self.path.exists() or self.path.read_text(encoding="utf-8") != text:
-            new = self.path.with_suffix(".part")
-            new.write_text(text, encoding="utf-8")
-            new.replace(self.path)
+        write_lines(self.path, self.rows)
 
 
 def best(rows: Iterable[Mapping[str, Any]], slice_: tuple[str, str] | None = None) -> list[Row]:

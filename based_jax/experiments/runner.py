@@ -5,7 +5,6 @@ save, and the next call resumes them.
 """
 
 import contextlib
-import functools
 import os
 import queue
 import shutil
@@ -23,19 +22,12 @@ from based_jax.experiments.job import Job
 from based_jax.experiments.results import FAILED, Results, Row, read
 from based_jax.experiments.slots import Slot
 
-Ended = Callable[[Job, list[Row]], None]
-"""Called with a job that has ended and its rows."""
-
 
 class Runner:
-    """Run jobs in slots.
+    """Run jobs, one process in each of the slots, in folders below out/runs.
 
-    Args:
-        out: directory of the study; every job's process works in a folder below out/runs.
-        results: the records of the jobs.
-        slots: one process runs in each.
-        ended: called with each job that has ended and its rows, from one thread at a time.
-        trainer: start of the command line, before the job's flags; default: the job's own.
+    `ended` is called with each job that has ended and its rows, from one thread at a time. `trainer` starts
+    the command lines; default: the job's own.
     """
 
     def __init__(
@@ -43,7 +35,7 @@ class Runner:
         out: Path,
         results: Results,
         slots: Sequence[Slot],
-        ended: Ended,
+        ended: Callable[[Job, list[Row]], None],
         trainer: Sequence[str] | None = None,
     ):
         self.out, self.results, self.ended, self.trainer = out, results, ended, trainer
@@ -52,14 +44,13 @@ class Runner:
             self._slots.put(slot)
         self.workers = len(slots)
         self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._processes: set[subprocess.Popen[Any]] = set()
         self._stopping = False
 
     def run(self, jobs: Sequence[Job]) -> bool:
         """Train the jobs without a result; return False if `stop` was called before the end.
 
-        Raises:
-            DirectoryInUse: a trainer of a killed study still works on one of the jobs.
+        DirectoryInUse: a trainer of a killed study still works on one of the jobs.
         """
         pending = [job for job in jobs if not self.results.has(job)]
         for job in pending:
@@ -107,10 +98,10 @@ class Runner:
 
     def _process(self, job: Job, workdir: Path, slot: Slot) -> int:
         """Return the exit status. A process has its own session, so a terminal's Ctrl-C does not reach it."""
-        words, environment = job.command(workdir, self.trainer), {**os.environ, **slot.environment}
+        options: Any = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}
+        options["env"] = {**os.environ, **slot.environment}
         with (workdir / "log.txt").open("ab") as log:
-            start = functools.partial(subprocess.Popen, stdin=subprocess.DEVNULL, start_new_session=True)
-            process = start(words, env=environment, stdout=log, stderr=log)
+            process = subprocess.Popen(job.command(workdir, self.trainer), stdout=log, **options)
             self._processes.add(process)
             try:
                 if self._stopping:  # `stop` was called between the two lines above

@@ -30,11 +30,9 @@ def find_slots(count: int | None = None) -> list[Slot]:
     if probe.returncode:
         raise OSError(f"JAX finds no device: {probe.stderr.strip().splitlines()[-1:]}")
     backend, devices = probe.stdout.split()[-2:]
-    return (
-        _on_cpu(count or min(ON_CPU, os.cpu_count() or 1))
-        if backend == "cpu"
-        else _on_accelerators(int(devices), count)
-    )
+    if backend == "cpu":
+        return _on_cpu(count or min(ON_CPU, os.cpu_count() or 1))
+    return _on_accelerators(int(devices), count)
 
 
 def _on_accelerators(devices: int, count: int | None) -> list[Slot]:

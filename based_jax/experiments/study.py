@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import platform
 import re
 import signal
 import sys
@@ -10,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +18,7 @@ from rich.markup import escape as plain
 from based_jax import command, plot
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments import page
+from based_jax.experiments.based_data import ABOUT, TEXTS
 from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
 from based_jax.experiments.panels import Panel
@@ -28,7 +27,9 @@ from based_jax.experiments.runner import Runner, stopping
 from based_jax.experiments.slots import find_slots
 from based_jax.files import read_json
 from based_jax.plot import Bars
+from based_jax.training.run.directory import versions
 from based_jax.validate import expect
+from based_jax.whole_file import write_json
 
 SCALES = ("smoke", "cpu", "paper")
 
@@ -79,6 +80,14 @@ class LineFlags(Flags):
     options as in my_package.mixer:MyMixer:key_dim=16"""
 
 
+def make_study(name: str, jobs: Mapping[str, Sequence[Job]], panels: Any) -> Study:
+    """Make a study with the texts of studies.toml; scales that it does not describe are Based's."""
+    held = {field.name for field in dataclasses.fields(Study)}
+    texts = {field: value for field, value in TEXTS[name].items() if field in held}
+    about = {**ABOUT, **texts.pop("about", {})}
+    return Study(name, jobs=jobs, panels=panels, about=about, **texts)
+
+
 F = TypeVar("F", bound=Flags)
 
 
@@ -101,12 +110,13 @@ def run_command(
     jobs_of: Callable[[F], Sequence[Job]],
     run: Callable[[F, Sequence[Job], Path], int],
     kind: type[F],
+    show: Callable[[Sequence[Job]], None] = lambda jobs: print("\n".join(job.line for job in jobs)),
 ) -> int:
-    """Parse a study's flags, which are of a `kind`, and list or `run` the chosen jobs in its directory."""
+    """Parse a study's flags, which are of a `kind`, and `show` or `run` the chosen jobs in its directory."""
     flags = command.parse(kind, argv, prog=prog)
     jobs = of_families(jobs_of(flags), flags.families)
     if flags.dry_run:
-        print("\n".join(job.line for job in jobs))
+        show(jobs)
         return 0
     out = flags.out or Path("runs") / f"{re.split('[ .]', prog)[-1].replace('-', '_')}-{flags.scale}"
     with sole_writer(out):
@@ -121,13 +131,11 @@ def claim(out: Path, facts: Mapping[str, Any], also: Mapping[str, Any] | None = 
     path = out / "study.json"
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**facts, **(also or {})}, indent=2) + "\n", encoding="utf-8")
+        write_json(path, {**facts, **(also or {})})
         return
-    try:
-        content = read_json(path)
-        held = {name: content.get(name) for name in facts}
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{path} cannot be read: {error!r}") from error
+    content = read_json(path)
+    expect(isinstance(content, dict), str(path), content, "what a study wrote")
+    held = {name: content.get(name) for name in facts}
     expected = f"another directory: this holds another study or scale, {held}"
     expect(held == json.loads(json.dumps(facts)), "out", str(out), expected)
 
@@ -141,19 +149,10 @@ def train(
     sentence: Callable[[list[Row]], str],
     write: Callable[[Rows], Sequence[Path]],
 ) -> int:
-    """Train the jobs that have no result in `out`, show the results, and return the exit status.
+    """Train the jobs, called `what`, that have no result in `out`, and show the results.
 
-    Args:
-        flags: flags of the command.
-        jobs: the chosen jobs.
-        out: directory of the study.
-        what: the noun after the number of jobs in the first line on stderr.
-        make_runner: `Runner`, or a function with the same arguments.
-        sentence: formats the rows of a job that has ended.
-        write: writes files from all rows of results; their paths are printed.
-
-    Returns:
-        128 + n after signal n, 1 if one of the jobs failed, else 0.
+    `make_runner` has the arguments of `Runner`; `sentence` formats the rows of a job that has ended; `write`
+    writes files from all rows. Returns the exit status: 128 + n after signal n, 1 if one of the jobs failed.
     """
     results = Results(out / "results.jsonl")
     if flags.retry:
@@ -182,9 +181,8 @@ def train(
         print(path)
     if received:
         return 128 + received[0]
-    names = {job.name for job in jobs}
-    failed = [row for row in results.rows if row["status"] == FAILED and "exit_status" in row]
-    return int(any(row["job"] in names for row in failed))
+    rows = [row for job in jobs for row in results.of(job)]
+    return int(any(row["status"] == FAILED and "exit_status" in row for row in rows))
 
 
 def train_study(
@@ -196,11 +194,10 @@ def train_study(
     """
     is_known = (out / "study.json").exists() or not (out / "results.jsonl").exists()
     expect(is_known, "out", str(out), "a directory of a study: it has no study.json")
-    versions = {name: metadata.version(name) for name in ("jax", "flax", "optax")}
-    versions = {"python": platform.python_version(), **versions}
     held = {row["job"] for row in read(out / "results.jsonl")}
     expect_contract(job for job in jobs if job.name not in held)
-    claim(out, {"study": study.name, "scale": flags.scale, **(facts or {})}, {"versions": versions})
+    also = {"versions": versions("jax", "flax", "optax")}
+    claim(out, {"study": study.name, "scale": flags.scale, **(facts or {})}, also)
     write = partial(draw, study, flags.scale, out=out)
     return train(flags, jobs, out, f"of {len(jobs)} jobs", Runner, _sentence, write)
 
@@ -208,16 +205,12 @@ def train_study(
 def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
     """Write figure.png and index.html; without matplotlib there is no figure, and the page says so."""
     typed = study.command or f"{_typed(study)} --scale {scale}"
-    sentences = [
-        f"{escape(study.source)}. {escape(study.about[scale])}",
-        f"<code>{escape(typed)}</code>, {escape(_facts(rows))}.",
-        *study.notes,
-    ]
+    facts = f"{study.source}. {study.about[scale]}"
+    sentences = [escape(facts), f"<code>{escape(typed)}</code>, {escape(_facts(rows))}.", *study.notes]
     figure, index = out / "figure.png", out / "index.html"
     if reason := plot.missing():
         page.write(index, study.title, [*sentences, reason], None, best(rows), rows)
         return [index]
-    facts = f"{study.source}. {study.about[scale]}"
     plot.draw(study.title, facts, study.panels(rows, scale), figure, study.columns)
     page.write(index, study.title, sentences, figure, best(rows), rows)
     return [figure, index]
@@ -233,8 +226,7 @@ def _facts(rows: Rows) -> str:
     jobs: dict[str, float] = {}
     for row in rows:  # the models of a job are trained side by side
         jobs[row["job"]] = max(jobs.get(row["job"], 0.0), row.get("seconds") or 0.0)
-    hours = sum(jobs.values()) / 3600
-    failed = sum(row["status"] == FAILED for row in rows)
+    failed, hours = sum(row["status"] == FAILED for row in rows), sum(jobs.values()) / 3600
     return f"{len(rows)} models, {failed} of them failed, {hours:.2f} hours added up over {len(jobs)} jobs"
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -109,36 +110,31 @@ def _show(name: str, numbers: dict[str, Any]) -> None:
     table.columns[1].no_wrap = True
     for head in ("parameters", "of the mixer", "GFLOPs forward", "state, floats", "state, bytes"):
         table.add_column(head, justify="right", min_width=11)
-    layers = numbers["layers"]
-    for layer in (layer for index, layer in enumerate(layers) if layer not in layers[:index]):
-        sizes = (f"{layer[name]:,}" for name in ("parameters", "mixer_parameters"))
-        state = (_cell(layer[name]) for name in ("state_floats_by_the_papers", "state_bytes"))
-        count, flops = f"{layers.count(layer)}", f"{layer['mixer_forward'] / 1e9:,.3f}"
-        table.add_row(count, layer["mixer"], *sizes, flops, *state)
+    kinds = Counter(tuple(layer.values()) for layer in numbers["layers"])
+    for (mixer, whole, own, flops, floats, size), count in kinds.items():
+        counted = f"{flops / 1e9:,.3f}"
+        table.add_row(str(count), mixer, _cell(whole), _cell(own), counted, _cell(floats), _cell(size))
     console.print(table)
-    sequences = numbers["batch_size"]
-    rows = f"{sequences} x {numbers['length']:,} tokens"
-    console.print(f"\nparameters          {numbers['parameters']:,}, embeddings counted once")
+
+    def line(label: str, text: str) -> None:
+        console.print(f"{label:19} {text}")
+
+    console.print()
+    line("parameters", f"{numbers['parameters']:,}, embeddings counted once")
+    rows = f"{numbers['batch_size']} x {numbers['length']:,} tokens"
     for kind, label in (("forward", "forward"), ("training", "forward, backward")):
-        counted = numbers[kind]
-        console.print(
-            f"{label:19} {counted['total'] / 1e12:.4f} TFLOPs on {rows}: "
-            f"products {counted['products'] / 1e12:.4f}, "
-            f"Fourier transforms {counted['transforms'] / 1e12:.4f}, the rest {counted['rest'] / 1e12:.4f}"
-        )
-        if counted["unknown_loops"]:
-            console.print(
-                f"                    bodies of {counted['unknown_loops']} loops of unknown length taken once"
-            )
+        total, *parts = (numbers[kind][part] / 1e12 for part in ("total", "products", "transforms", "rest"))
+        named = "products {:.4f}, Fourier transforms {:.4f}, the rest {:.4f}".format(*parts)
+        line(label, f"{total:.4f} TFLOPs on {rows}: {named}")
+        if unknown := numbers[kind]["unknown_loops"]:
+            line("", f"bodies of {unknown} loops of unknown length taken once")
     formula = numbers["training_by_the_papers"]
     said = "no formula for these layers" if formula is None else f"{formula / 1e12:.3f} TFLOPs"
     if (printed := printed_tflops().get(name)) is not None:
         said += f"; printed: {printed:.2f} at 2,048 tokens"
-    console.print(f"{'by the papers':19} {said}")
-    console.print(
-        f"{'state':19} {_cell(numbers['state_floats_by_the_papers'])} floats per sequence by the papers' "
-        f"formulas; {_cell(numbers['state_bytes'])} bytes allocated"
-    )
+    line("by the papers", said)
+    floats, size = _cell(numbers["state_floats_by_the_papers"]), _cell(numbers["state_bytes"])
+    line("state", f"{floats} floats per sequence by the papers' formulas; {size} bytes allocated")
 
 
 def _cell(value: int | None) -> str:

@@ -6,7 +6,7 @@
     loop                steps, evaluations and checkpoints until the end or a signal
     optimizer           AdamW, schedules, weight-decay groups
     muon                Muon for the matrices of layers
-    bad_loss            steps that are skipped, rolled back or stop the run
+    bad_loss            steps that are skipped or stop the run
     low_rank            low-rank fine-tuning (LoRA)
     initial_weights     starting a run from a checkpoint's weights
     lm_config, recipes  settings of language-model runs, and files of settings

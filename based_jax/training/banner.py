@@ -32,11 +32,9 @@ def describe_data(corpus: Corpus) -> dict[str, str]:
     files = f"{_count(corpus.num_files, 'file')}, " if corpus.num_files else ""
     documents = _count(len(corpus.documents), "document")
     rows = {"data": f"{corpus.spec}: {files}{documents}, {corpus.num_bytes:,} bytes"}
-    if corpus.skipped:
-        rows["skipped"] = describe_skipped(corpus.skipped)
-    if corpus.left_out:
-        rows["not read"] = describe_not_read(corpus.left_out)
-    return rows
+    rows["skipped"] = describe_skipped(corpus.skipped) if corpus.skipped else ""
+    rows["not read"] = describe_not_read(corpus.left_out) if corpus.left_out else ""
+    return {label: text for label, text in rows.items() if text}
 
 
 def describe_tokens(spec: str, training: TokenShards) -> dict[str, str]:

@@ -91,10 +91,8 @@ class LMConfig:
     several processes all devices on the data axis"""
     peak_tflops: float | None = None
     """peak TFLOP/s of one device, for the metric `mfu`; default: from a table of known devices"""
-    print_sharding: bool = False
-    """print what each device holds before training"""
     dry_run: bool = False
-    """compile for --mesh on virtual devices, print memory and communication, and exit"""
+    """compile for --mesh on virtual devices, print sharding, memory and communication, and exit"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
     bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=BadLossConfig
@@ -146,24 +144,6 @@ class LMConfig:
         text = self.mixer_options
         pairs = [] if text is None else text.split(":")
         return parse_options("mixer_options", text or "", pairs, OPTIONS)
-
-
-_HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
-_EVERY = ("log_every", "eval_every", "checkpoint_every")
-GROUPS = {
-    "data": (
-        *("data", "include", "tokenizer", "length", "batch_size", "cross_documents"),
-        *_HELD_OUT,
-    ),
-    "model": (
-        *("preset", "init_from", "lora", "train_embeddings", "train_norms"),
-        *("mixer", "mixer_options", "mixer_layers", "dtype", "remat", "scan_layers"),
-    ),
-    "optimisation": ("steps", "accumulate", "seed", "optimizer"),
-    "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses", "tracking"),
-    "devices": ("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
-}
-"""Heading in the help -> fields of `LMConfig`."""
 
 
 def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | None = None) -> ModelConfig:

@@ -76,91 +76,74 @@ def fit(
         tracking: services that also receive the metrics; default: none.
 
     Raises:
-        BadLoss: a loss or gradient norm was not finite, or spiked, too often; the bad state is not saved.
+        BadLoss: a loss or gradient norm was not finite too often; the bad state is not saved.
         ValueError: no checkpoint can be read, or it belongs to another model or other data.
         SaveFailed: a checkpoint cannot be written.
     """
     policy = bad_losses or BadLossConfig()
-    beginning = data.get_state()
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.keep))
-        saved = step = checkpoints.newest_intact(programs.abstract_state) or 0
+        saved = step = begin = checkpoints.newest_intact(programs.abstract_state) or 0
         writer = stack.enter_context(open_writer(workdir, config.steps, step, tracking))
         stop = StopRequest()
 
         def where() -> str:
             return f"{checkpoints.directory / str(saved)}" if saved else "none yet"
 
-        def load() -> tuple[TrainState, dict[str, Any]]:
-            if saved:
-                return checkpoints.restore(saved, programs.abstract_state)
-            return programs.init(key), beginning
-
-        def check(made: _Made) -> dict[str, float]:
-            """Wait for the step's metrics, check them, and return them."""
-            values = {name: float(value) for name, value in jax.device_get(made.metrics).items()}
+        def check(number: int, metrics: Any) -> dict[str, float]:
+            """Wait for the metrics of a step, check them, and return them."""
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             if not is_bad(values):
                 return values
-            what = f"step {made.step}: loss {values['loss']}, gradient norm {values['grad_norm']}"
-            in_a_row = values.get("bad_in_a_row", 0)
-            if policy.on_bad_loss == "rollback" and rollbacks < policy.max_bad_losses:
-                raise _RollBack(what, made.position)
-            if policy.on_bad_loss == "skip" and in_a_row <= policy.max_bad_losses:
+            what = f"step {number}: loss {values['loss']}, gradient norm {values['grad_norm']}"
+            in_a_row, skips = values.get("bad_in_a_row", 0), policy.on_bad_loss == "skip"
+            if skips and in_a_row <= policy.max_bad_losses:
                 writer.say(f"{what}; the update is skipped, {in_a_row:g} in a row")
                 return values
             checkpoints.wait()
-            after = {"skip": f" after {in_a_row:g} in a row", "rollback": f" after {rollbacks} rollbacks"}
-            stopped = f"stopped{after.get(policy.on_bad_loss, '')}"
-            raise BadLoss(f"{what}; {stopped}. Last good checkpoint: {where()}")
+            after = f" after {in_a_row:g} in a row" if skips else ""
+            raise BadLoss(f"{what}; stopped{after}. Last good checkpoint: {where()}")
 
         with writer.phase(f"reading checkpoint {saved}" if saved else "initialising the parameters"):
-            state, position = load()
+            state, position = (
+                checkpoints.restore(saved, programs.abstract_state)
+                if saved
+                else (programs.init(key), data.get_state())
+            )
         data.set_state(position)
         if step:
             writer.say(f"resuming at step {step} from {where()}")
-        last_log, rollbacks, stopped_by, held_out = (step, time.perf_counter()), 0, 0, {}
-        first: int | None = step + 1
-        waiting: _Made | None = None
+        last_log, stopped_by, held_out = (step, time.perf_counter()), 0, {}
+        waiting: tuple[int, Any] | None = None
         while step < config.steps and not stopped_by:
             step += 1
             batch = next(data)
             placed = programs.place_batch(batch)
             asked = hosts.greatest(lambda: int(stop.signal or 0))
             compiling = writer.phase("compiling the training step", "10 to 60 s")
-            compiles = step == first
+            compiles = step == begin + 1
             with compiling if compiles else contextlib.nullcontext():
                 state, metrics = programs.train(state, placed)
             if compiles:  # before this a signal ends the process at once, as there is nothing to lose
                 stack.enter_context(stop)
-                first = None
-            try:
-                # Read the previous step only now, while this one runs: the device never waits for Python.
-                if waiting is not None:
-                    check(waiting)
-                waiting = _Made(step, metrics, data.get_state())
-                # Read once: a signal that arrives while this step is logged stops, and saves, the next one.
-                stopped_by = asked()
-                final = step == config.steps or stopped_by > 0
-                at_end = final and config.eval_every > 0 and not stopped_by
-                evaluates = _due(step, config.eval_every) or at_end
-                saves = _due(step, config.checkpoint_every) or final
-                writer.tick(step)
-                if not (_due(step, config.log_every) or evaluates or saves):
-                    if compiles:  # measure speed from the next step on
-                        jax.block_until_ready(metrics)
-                        last_log = (step, time.perf_counter())
-                    continue
-                values, waiting = check(waiting), None
-            except _RollBack as bad:
-                checkpoints.wait()
-                (state, _), step, waiting, stopped_by = load(), saved, None, 0
-                # Continue after the bad batch: batches drawn since the checkpoint are not repeated.
-                data.set_state(bad.position)
-                rollbacks += 1
-                writer.rewind(step)
-                writer.say(f"{bad}; rolled back to step {step} ({where()}), continuing after the bad batch")
-                last_log = (step, time.perf_counter())
+            # Read the previous step only now, while this one runs: the device never waits for Python.
+            if waiting is not None:
+                check(*waiting)
+            waiting = step, metrics
+            # Read once: a signal that arrives while this step is logged stops, and saves, the next one.
+            stopped_by = asked()
+            final = step == config.steps or stopped_by > 0
+            at_end = final and config.eval_every > 0 and not stopped_by
+            evaluates = _due(step, config.eval_every) or at_end
+            logs = _due(step, config.log_every) or evaluates or final
+            saves = _due(step, config.checkpoint_every) or final
+            writer.tick(step)
+            if not (logs or saves):
+                if compiles:  # measure speed from the next step on
+                    jax.block_until_ready(metrics)
+                    last_log = (step, time.perf_counter())
                 continue
+            values, waiting = check(*waiting), None
             checkpoints.check()
             elapsed = time.perf_counter() - last_log[1]
             # Counted on this process's own rows; every process has the same number of them.
@@ -174,33 +157,18 @@ def fit(
             if evaluates:
                 with writer.phase("evaluating on held-out data"):
                     held_out = evaluate(state)
-            if _due(step, config.log_every) or evaluates or final:
+            if logs:
                 writer.write(step, logged | held_out)
             last_log = (step, time.perf_counter())
-            if saves and step > saved:
+            if saves:
                 checkpoints.save(step, state, data.get_state())
-                saved, rollbacks = step, 0
+                saved = step
                 writer.say(f"step {step}  checkpoint {workdir / 'checkpoints' / str(step)}")
         checkpoints.wait()
         ended_by = signal.Signals(stopped_by) if stopped_by else None
         if ended_by is not None:
             writer.say(f"{ended_by.name}: saved step {step} in {where()}; --resume continues from there")
     return Outcome(state, step, ended_by, held_out)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Made:
-    """A step that was dispatched; its metrics are still being computed."""
-
-    step: int
-    metrics: Any
-    position: dict[str, Any]  # position in the data after the step's batch
-
-
-class _RollBack(Exception):
-    def __init__(self, what: str, position: dict[str, Any]):
-        super().__init__(what)
-        self.position = position
 
 
 def _due(step: int, every: int) -> bool:

@@ -33,15 +33,10 @@ def split_mixers(argument: str, text: str) -> list[str]:
 
 
 def parse_options(argument: str, given: str, pairs: Iterable[str], expected: str) -> dict[str, Any]:
-    """Parse pairs into options by name.
+    """Parse pairs `name=value` into options by name; a value that is not JSON is a string.
 
-    Args:
-        argument, given: the flag and its whole text, for the error message.
-        pairs: `name=value` each; a value that is not JSON is a string.
-        expected: the flag's syntax, for the error message.
-
-    Raises:
-        ValueError: a pair without a name or a value, a repeated name, or commas between options.
+    ValueError: a pair without a name or a value, a repeated name, or commas between options. It names the
+    flag `argument`, its text `given` and the syntax `expected`.
     """
     _expect_colons(argument, given)
     options: dict[str, Any] = {}
@@ -56,11 +51,7 @@ def parse_options(argument: str, given: str, pairs: Iterable[str], expected: str
 
 
 def parse_named(argument: str, text: str) -> tuple[str, dict[str, Any]]:
-    """Parse `NAME:option=value:option=value` into the name and its options.
-
-    Raises:
-        ValueError: text of another form; the message names `argument`, the flag.
-    """
+    """Parse `NAME:option=value:option=value` into the name and its options. ValueError: another form."""
     name, *pairs = text.strip().split(":")
     return name, parse_options(argument, text, pairs, _NAMED)
 
@@ -71,17 +62,10 @@ def _expect_colons(argument: str, text: str) -> None:
 
 
 def parse_mixer(argument: str, text: str) -> tuple[str, dict[str, Any]]:
-    """Parse a mixer with options, by its name or by the path of its module, which is imported.
+    """Parse `NAME:option=value`; NAME may be `package.module` or `package.module:Class`, which is imported.
 
-    Args:
-        argument: the flag, for error messages.
-        text: `NAME:option=value`, where NAME may be `package.module` or `package.module:Class`.
-
-    Returns:
-        The name for `based_jax.models.mqar_backbone`, and the options.
-
-    Raises:
-        ValueError: text of another form, an unknown name, or a module that has no such mixer.
+    Returns the name for `based_jax.models.mqar_backbone`, and the options.
+    ValueError: text of another form, an unknown name, or a module that has no such mixer.
     """
     _expect_colons(argument, text)
     known = [*ALIASES, *mixers.names()]

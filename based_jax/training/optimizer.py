@@ -13,15 +13,6 @@ from based_jax.training.parameter_names import FILTER, names_of
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice, expect_ranges
 
-SCHEDULES = ("cosine", "linear", "constant", "wsd")
-"""Schedules of the learning rate after the warm-up."""
-
-OPTIMIZERS = ("adamw", "muon")
-"""Values of `optimizer`."""
-
-MOMENT_DTYPES = ("float32", "bfloat16")
-"""Dtypes in which the first moment may be kept."""
-
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
@@ -65,9 +56,9 @@ class OptimizerConfig:
         for name, whole in (rates | {"warmup": "steps", "cooldown": "steps"}).items():
             share = getattr(self, name)
             expect(0 <= share <= 1, name, share, f"0 to 1, a share of the {whole}")
-        expect_choice("optimizer", self.optimizer, OPTIMIZERS)
-        expect_choice("schedule", self.schedule, SCHEDULES)
-        expect_choice("moment_dtype", self.moment_dtype, MOMENT_DTYPES)
+        expect_choice("optimizer", self.optimizer, ("adamw", "muon"))
+        expect_choice("schedule", self.schedule, ("cosine", "linear", "constant", "wsd"))
+        expect_choice("moment_dtype", self.moment_dtype, ("float32", "bfloat16"))
         expect_ranges(self, 1, "schedule_steps")
         expect(self.clip > 0, "clip", self.clip, "above 0")
         expect(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
@@ -133,8 +124,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
     )
     parts = [clip_by_global_norm(config.clip), scaled]
     if config.filter_learning_rate_share != 1:
-        scale = optax.scale(config.filter_learning_rate_share)
-        parts.append(optax.masked(scale, filter_mask))
+        parts.append(optax.masked(optax.scale(config.filter_learning_rate_share), filter_mask))
     return optax.chain(*parts)
 
 

@@ -9,14 +9,13 @@ recipes/synthetic are of `train synthetic`.
 import dataclasses
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from based_jax.command import find_value
 from based_jax.files import read_toml
-from based_jax.grouped_help import flags
 from based_jax.validate import expect
 
 _ABOUT = {"title": str, "source": str, "tokens": int, "shards": str, "remarks": list}
@@ -36,13 +35,19 @@ class Recipe:
     @property
     def words(self) -> list[str]:
         """Return the flags as command-line arguments."""
-        words = []
-        for name, value in self.flags.items():
-            if isinstance(value, bool):
-                words.append(f"--{name}" if value else f"--no-{name}")
-            else:
-                words += [f"--{name}", str(value)]
-        return words
+        return flag_words(self.flags)
+
+
+def flag_words(flags: Mapping[str, Any]) -> list[str]:
+    """Return values by flag as command-line arguments; booleans are switches, and None is left out."""
+    words = []
+    for name, value in flags.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None:
+            words += [f"--{flag}", str(value)]
+    return words
 
 
 def read_recipe(path: Path, settings: type[Any]) -> Recipe:
@@ -58,7 +63,7 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
         expect(type(value) is _ABOUT[name], f"recipe {path}: {name}", value, f"a value of type {kind}")
     below = content.pop("flags", {})
     expect(isinstance(below, dict), f"recipe {path}: flags", below, "a table, [flags]")
-    known = [flag.name for flag in flags(settings)]
+    known = list(flag_names(settings))
     words = {}
     for key, value in (*content.items(), *below.items()):
         name = key.replace("_", "-")
@@ -70,6 +75,14 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
         words[name] = value
     remarks = tuple(about.pop("remarks", ()))
     return Recipe(flags=words, remarks=remarks, **about)
+
+
+def flag_names(settings: type[Any]) -> Iterator[str]:
+    """Yield the flags of a dataclass; a field that is a dataclass itself contributes its fields."""
+    hints = get_type_hints(settings)
+    for field in dataclasses.fields(settings):
+        hint = hints[field.name]
+        yield from flag_names(hint) if dataclasses.is_dataclass(hint) else [field.name.replace("_", "-")]
 
 
 def find_file(path: Path) -> Path:

@@ -17,7 +17,7 @@ from based_jax.models.language_model import LanguageModel
 from based_jax.models.sharding import batch_sharding, shardings_of
 from based_jax.ops import cross_entropy
 from based_jax.ops.core import sharding
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.training.bad_loss import guard_metrics, updates_made
 from based_jax.training.devices import hosts
 from based_jax.typing import Array, Float, Int, Params
@@ -129,9 +129,7 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         grads, losses = gradients(state.params, batch, key)
         with jax.named_scope("optimizer"):
-            updates, opt_state = optax.with_extra_args_support(optimizer).update(
-                grads, state.opt_state, state.params, value=losses["loss"]
-            )
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
             norm = optax.tree.norm(grads)
         metrics = {

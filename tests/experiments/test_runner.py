@@ -1,6 +1,5 @@
 """Jobs as processes: recorded once, failures kept, resumed, stopped. The trainer is a script of the test."""
 
-import json
 import sys
 import threading
 import time
@@ -60,6 +59,7 @@ def test_jobs_are_trained_once_and_failures_recorded(runner):
     first = runner(lambda job, rows: calls.append((job.setting, len(rows))))
     assert first.run([FINE, DIES])
     assert sorted(calls) == [("dies", 1), ("fine", 2)]
+    assert {row["command"] for row in first.results.of(FINE)} == {FINE.line}
     (row,) = first.results.of(DIES)
     assert (row["status"], row["exit_status"], row["error"]) == ("failed", 1, "no memory left")
     assert not (first.out / "runs" / FINE.name / "checkpoints").exists()
@@ -104,7 +104,7 @@ def test_a_stop_reaches_the_trainers_and_the_next_call_continues(runner):
     assert [row["accuracy"] for row in again.results.of(WAITS)] == [0.1, 0.3]
 
 
-def test_a_cut_last_line_is_dropped_and_a_broken_one_is_named(tmp_path):
+def test_a_cut_last_line_is_dropped_and_a_broken_one_is_kept_elsewhere(tmp_path, caplog):
     path = tmp_path / "results.jsonl"
     results = Results(path)
     results.add(FINE, [{"status": "finished", "accuracy": 1.0}])
@@ -113,8 +113,8 @@ def test_a_cut_last_line_is_dropped_and_a_broken_one_is_named(tmp_path):
     assert Results(path).rows == results.rows
     assert path.read_text() == whole
     path.write_text('{"job": 3\n' + whole)
-    with pytest.raises(ValueError, match="line 1: expected a result"):
-        Results(path)
+    assert Results(path).rows == results.rows
+    assert "line 1 left out; the file as it was is now" in caplog.text
 
 
 def test_the_best_learning_rate_is_best_over_seeds(tmp_path):
@@ -152,11 +152,3 @@ def test_slots_share_the_cores_and_give_each_accelerator_a_process(monkeypatch):
     devices = slots._on_accelerators(3, None)
     assert [slot.environment["JAX_CUDA_VISIBLE_DEVICES"] for slot in devices] == ["0", "1", "2"]
     assert len(slots._on_accelerators(8, 2)) == 2
-
-
-def test_results_are_json_objects(runner):
-    first = runner()
-    first.run([FINE])
-    rows = [json.loads(line) for line in first.results.path.read_text().splitlines()]
-    assert rows == first.results.rows
-    assert rows[0]["command"] == FINE.line

@@ -38,15 +38,10 @@ def rows(jobs, seed=0):
         slices = {"num_pairs": dict.fromkeys(("8", "64", "256"), accuracy)}
         record = {"accuracy": accuracy, "slices": slices, "parameters": 1000, "status": "finished"}
         facts = {"job": job.name, "family": job.family, "setting": job.setting, **job.facts}
-        numbers = {
-            "learning_rate": float(job.flags.get("learning_rates", "0.001").split(",")[0]),
-            "seed": 0,
-            "epochs": 1.0,
-            "seconds": 60.0,
-            "d_model": job.flags.get("d_model", 128),
-        }
-        sizes = {"state_size": int(random.integers(1000, 9999)), "state_bytes": 51_234}
-        yield {**facts, **record, **numbers, **sizes}
+        rate = float(job.flags.get("learning_rates", "0.001").split(",")[0])
+        record |= {"learning_rate": rate, "seed": 0, "epochs": 1.0, "seconds": 60.0}
+        record |= {"d_model": job.flags.get("d_model", 128), "state_bytes": 51_234}
+        yield {**facts, **record, "state_size": int(random.integers(1000, 9999))}
 
 
 def test_every_study_is_there():
@@ -76,7 +71,7 @@ def test_the_trainer_takes_every_job(name, scale):
         if scale == "smoke" and settings.architecture.input_dim is None:
             held = state_bytes(settings.architecture, settings.longest)
             assert (held is None) == ("autocorrelation" in job.model)
-        assert settings.sweep.learning_rates
+        assert settings.runs
 
 
 def test_the_published_states_are_those_of_the_models():
@@ -120,16 +115,8 @@ def families_of(panel: plot.Panel | plot.Bars) -> set[str]:
 def test_figures_and_pages(name, tmp_path):
     chosen = STUDIES[name]
     made = [*rows(chosen.jobs["smoke"])]
-    made.append(
-        {
-            **made[0],
-            "job": "x<y",
-            "family": "<b>",
-            "status": "failed",
-            "error": 'no "memory"',
-            "exit_status": 1,
-        }
-    )
+    failed = {"job": "x<y", "family": "<b>", "status": "failed", "error": 'no "memory"', "exit_status": 1}
+    made.append({**made[0], **failed})
     png, index = study.draw(chosen, "smoke", made, tmp_path)
     assert png.read_bytes().startswith(b"\x89PNG")
     text = index.read_text()
@@ -179,17 +166,8 @@ def test_a_frontier_joins_what_beats_all_before_it():
 @pytest.fixture(scope="module")
 def tiny():
     """A study of one model that trains and one that cannot."""
-    flags = {
-        "d_model": 8,
-        "vocab_size": 16,
-        "length": 8,
-        "pairs": 2,
-        "examples": 64,
-        "test_examples": 32,
-        "epochs": 1,
-        "batch_size": 32,
-        "learning_rates": "1e-2,1e-3",
-    }
+    flags = {"d_model": 8, "vocab_size": 16, "length": 8, "pairs": 2, "examples": 64, "test_examples": 32}
+    flags |= {"epochs": 1, "batch_size": 32, "learning_rates": "1e-2,1e-3"}
     jobs = [Job("Attention", "d 8", "attention", flags), Job("Based", "d 8", "based", {**flags, "pairs": 5})]
     return dataclasses.replace(mqar_tradeoff.STUDY, jobs=dict.fromkeys(study.SCALES, jobs))
 

@@ -107,7 +107,7 @@ def test_every_row_of_the_tuning_tables_loads_and_is_in_the_catalogue(op):
     backends = {row["when"].get("backend", "pallas") for row in rows}
     used = {
         tuning.row_number(
-            op, capability=device, shared_memory=shared, **{**catalog.facts(case), "backend": backend}
+            op, capability=device, shared_memory=shared, **{**case.facts, "backend": backend}
         )
         for case in defaults
         for device in {row["device"] for row in rows}

@@ -18,16 +18,8 @@ A, B = jax.ShapeDtypeStruct((3, 5), jnp.float32), jax.ShapeDtypeStruct((5, 7), j
 MISPRINTED = {"zoology-rwkv4-72m"}
 WITHOUT_FORMULA = {"zoology-h3-72m", "zoology-h3-168m", "zoology-h3-357m", "zoology-retnet-152m"}
 WITHOUT_FORMULA |= {f"zoology-hyena-window{width}-159m" for width in (64, 256)}
-WITHOUT_FORMULA |= {
-    f"zoology-base-conv-{selection}-{size}m"
-    for selection, sizes in {
-        "full": (166, 351),
-        "learned": (166, 351),
-        "programmatic": (162, 365),
-        "random": (162, 365),
-    }.items()
-    for size in sizes
-}
+_SIZES = {"full": (166, 351), "learned": (166, 351), "programmatic": (162, 365), "random": (162, 365)}
+WITHOUT_FORMULA |= {f"zoology-base-conv-{kind}-{size}m" for kind, sizes in _SIZES.items() for size in sizes}
 
 
 def test_products_loops_and_branches():

@@ -1,7 +1,9 @@
 """Runs of ``based-jax train lm`` in processes of their own, and the files that they left."""
 
+import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from based_jax.training.run.metrics import read_metrics
+import chex
+import pytest
+
+from based_jax.training.commands import lm
+from based_jax.training.run.directory import parse_run
+from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.patience import PATIENCE
 from tests.subprocesses import environment
 
@@ -72,6 +79,39 @@ def kill_often(settings: dict[str, Any], workdir: Path, seed: int, times: int, m
         before, saved = saved, steps_saved(workdir)[-1]
         assert saved > before
         print("killed after a save of step", saved)
+
+
+def stop_at(step: int, patch: pytest.MonkeyPatch, number: signal.Signals = signal.SIGTERM) -> None:
+    """Have this process send itself a signal when it has logged that step."""
+    write = MetricWriter.write
+
+    def stop(writer: MetricWriter, logged: int, *arguments: Any) -> None:
+        write(writer, logged, *arguments)
+        if logged == step:
+            signal.raise_signal(number)
+
+    patch.setattr(MetricWriter, "write", stop)
+
+
+def resume(workdir: Path, *more: str) -> lm.Run:
+    """Continue a run in this process."""
+    return lm.train(parse_run(lm.LMConfig, ["--workdir", str(workdir), "--resume", *more], lm.PROG))
+
+
+def resumes_bit_exactly(workdir: Path, whole: tuple[Path, lm.Run]) -> None:
+    """To the end; all losses are those of the run that was left alone."""
+    run = resume(workdir)
+    assert losses(workdir) == losses(whole[0])
+    chex.assert_trees_all_equal(run.outcome.state, whole[1].outcome.state)
+
+
+def copy_run(run: Path, to: Path, **changes: Any) -> Path:
+    """A copy of a run's directory, with changes of its settings."""
+    shutil.copytree(run, to)
+    config = json.loads((to / "config.json").read_text())
+    config["train"].update(changes)
+    (to / "config.json").write_text(json.dumps(config))
+    return to
 
 
 def sending(number: signal.Signals) -> Callable[[subprocess.Popen[str]], None]:

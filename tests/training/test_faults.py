@@ -2,13 +2,11 @@
 
 import shutil
 
-import chex
 import pytest
 
 from based_jax.command import run
 from based_jax.training.commands import lm
-from based_jax.training.run.directory import parse_run
-from tests.training.runs import flags, kill_often, losses, steps_saved
+from tests.training.runs import flags, kill_often, resumes_bit_exactly, steps_saved
 
 
 @pytest.fixture(scope="module")
@@ -17,32 +15,16 @@ def often(one_layer):
     return {**one_layer, "eval_every": 0, "checkpoint_every": 2}
 
 
-@pytest.fixture
-def copy(finished, tmp_path):
-    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
-    return tmp_path
-
-
-def resume(workdir):
-    return lm.train(parse_run(lm.LMConfig, ["--workdir", str(workdir), "--resume"], lm.PROG))
-
-
 def one_line(error: str) -> str:
     """The last line, when there is no traceback."""
     assert "Traceback" not in error, error
     return error.strip().splitlines()[-1]
 
 
-def kill_and_resume(times, often, finished, workdir, seed):
-    kill_often(often, workdir, seed, times)
-    run = resume(workdir)
-    assert losses(workdir) == losses(finished[0])
-    chex.assert_trees_all_equal(run.outcome.state.params, finished[1].outcome.state.params)
-
-
 @pytest.mark.release
 def test_killed_at_a_random_moment(often, finished, tmp_path):
-    kill_and_resume(1, often, finished, tmp_path, seed=0)
+    kill_often(often, tmp_path, seed=0, times=1)
+    resumes_bit_exactly(tmp_path, finished)
 
 
 @pytest.mark.parametrize(

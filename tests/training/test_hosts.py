@@ -12,10 +12,9 @@ import pytest
 import based_jax as bj
 from based_jax.training.commands import lm
 from based_jax.training.devices import hosts
-from based_jax.training.run.directory import parse_run
 from based_jax.training.run.metrics import read_metrics
 from tests.patience import PATIENCE
-from tests.training.runs import command, losses, start, steps_saved, until
+from tests.training.runs import command, losses, resume, start, steps_saved, until
 
 # float32 sums over rows in another order, over six steps.
 CLOSE = {"rtol": 2e-6}
@@ -84,7 +83,7 @@ def test_two_processes_make_the_losses_of_one(two, alone):
 @pytest.mark.slow
 def test_one_process_continues_what_two_began(two, tmp_path):
     copy = until_step_3(two, tmp_path)
-    lm.train(parse_run(lm.LMConfig, ["--workdir", str(copy), "--resume", "--mesh", "data=1"], lm.PROG))
+    resume(copy, "--mesh", "data=1")
     np.testing.assert_allclose(losses(copy), losses(two), **CLOSE)
 
 
@@ -157,51 +156,41 @@ def test_a_process_makes_the_rows_that_its_devices_hold(held, share, monkeypatch
     assert hosts.share_of_rows(Sharding()) == share
 
 
-@pytest.mark.parametrize(
-    ("settings", "environment", "message"),
-    [
-        ({"num_processes": 2, "process_id": 0}, {}, "coordinator = None: expected HOST:PORT"),
-        ({"coordinator": "a:1", "process_id": 0}, {}, "num_processes = None: expected the number"),
-        ({"coordinator": "a:1", "num_processes": 2}, {}, "process_id = None: expected 0 to .* = 1"),
-        ({"coordinator": "a:1", "num_processes": 2}, {"JAX_PROCESS_ID": "2"}, "process_id = 2: expected"),
-        (
-            {"coordinator": "a:1"},
-            {"JAX_NUM_PROCESSES": "two"},
-            "JAX_NUM_PROCESSES = 'two': expected",
-        ),
+SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_STEP_NODELIST": "node[1-4]"}
+
+
+def test_half_a_description_of_the_processes(monkeypatch):
+    at, zero = {"coordinator": "a:1"}, {"process_id": 0}
+    for settings, variables, message in (
+        ({"num_processes": 2, **zero}, {}, "coordinator = None: expected HOST:PORT"),
+        ({**at, **zero}, {}, "num_processes = None: expected the number"),
+        ({**at, "num_processes": 2}, {}, "process_id = None: expected 0 to .* = 1"),
+        ({**at, "num_processes": 2}, {"JAX_PROCESS_ID": "2"}, "process_id = 2: expected"),
+        (at, {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES = 'two': expected"),
         ({"coordinator": "host"}, {}, "coordinator = 'host': expected HOST:PORT"),
         ({"num_processes": 0}, {}, "num_processes = 0: expected at least 1"),
         ({"heartbeat_timeout": 0}, {}, "heartbeat_timeout = 0: expected at least 1"),
-    ],
-)
-def test_half_a_description_of_the_processes(settings, environment, message, monkeypatch):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=message):
-        hosts.join(hosts.HostsConfig(**settings))
+    ):
+        monkeypatch.setattr(hosts.os, "environ", variables)
+        with pytest.raises(ValueError, match=message):
+            hosts.join(hosts.HostsConfig(**settings))
 
 
 @pytest.mark.parametrize(
-    "environment",
+    ("variables", "joined"),
     [
-        {},
-        {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch script, not below srun
-        {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "node1"},
+        ({}, []),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, []),  # a batch script, not below srun
+        ({**SLURM, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, []),
+        (SLURM, [(None, 4, 3)]),
     ],
 )
-def test_a_run_on_its_own(environment, monkeypatch):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("jax.distributed.initialize", lambda *_, **__: pytest.fail("not alone"))
-    hosts.join(hosts.HostsConfig())
-
-
-def test_a_run_under_slurm(monkeypatch):
-    for name, value in {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_STEP_NODELIST": "node[1-4]"}.items():
+def test_a_run_joins_others_where_a_scheduler_says_so(variables, joined, monkeypatch):
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     calls = []
     monkeypatch.setattr("jax.distributed.initialize", lambda *given, **_: calls.append(given))
     hosts.join(hosts.HostsConfig())
-    assert calls == [(None, 4, 3)]
+    assert calls == joined
     hosts.join(hosts.HostsConfig(num_processes=1))
-    assert len(calls) == 1
+    assert calls == joined

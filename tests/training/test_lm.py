@@ -17,14 +17,13 @@ from flax.traverse_util import flatten_dict
 import based_jax as bj
 from based_jax.command import run
 from based_jax.data import load_documents, split_documents
-from based_jax.grouped_help import flags as all_flags
 from based_jax.training.bad_loss import BadLoss
 from based_jax.training.commands import lm
 from based_jax.training.low_rank import CHANGES, LowRank
 from based_jax.training.optimizer import OptimizerConfig, make_optimizer
-from based_jax.training.run.directory import parse_run
-from based_jax.training.run.metrics import MetricWriter, read_metrics
-from tests.training.runs import flags, losses
+from based_jax.training.recipes import flag_names
+from based_jax.training.run.metrics import read_metrics
+from tests.training.runs import copy_run, flags, losses, resume, resumes_bit_exactly, stop_at
 
 STEPS = 24  # of the fixture `settings`
 
@@ -53,32 +52,15 @@ def test_the_final_model_is_exported(finished):
     chex.assert_trees_all_equal(params, run.outcome.state.params)
 
 
-def resumes_bit_exactly(workdir: Path, finished: tuple[Path, lm.Run]) -> None:
-    """To the end; all losses are those of the run that was left alone."""
-    run = lm.train(parse_run(lm.LMConfig, ["--workdir", str(workdir), "--resume"], lm.PROG))
-    assert losses(workdir) == losses(finished[0])
-    chex.assert_trees_all_equal(run.outcome.state, finished[1].outcome.state)
-
-
-def saved_where_it_stopped(report: str) -> None:
-    saved = re.search(r"SIGTERM: saved step (\d+) in (\S+)", " ".join(report.split()))
-    assert saved, report
-    assert Path(saved[2].rstrip(";")).is_dir()
-
-
-def test_a_run_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_path, monkeypatch, capsys):
-    write = MetricWriter.write
-
-    def stop(writer, step, *arguments):
-        write(writer, step, *arguments)
-        if step == 6:
-            signal.raise_signal(signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MetricWriter, "write", stop)
+def test_a_run_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_path, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(6, patch)
         run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "checkpoint_every": 0}))
     assert run.outcome.stopped_by == signal.SIGTERM
-    saved_where_it_stopped(capsys.readouterr().err)
+    report = " ".join(capsys.readouterr().err.split())
+    saved = re.search(r"SIGTERM: saved step (\d+) in (\S+);", report)
+    assert saved, report
+    assert Path(saved[2]).is_dir()
     resumes_bit_exactly(tmp_path, finished)
 
 
@@ -100,35 +82,12 @@ def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(one_layer, t
     assert all(np.isfinite(losses(tmp_path)))
 
 
-def test_an_old_run_is_not_overwritten(finished, one_layer):
+def test_a_directory_of_a_run_is_kept(finished, one_layer):
+    """From a run without --resume, and from one with other settings."""
     with pytest.raises(ValueError, match=r"workdir = .*--resume"):
         lm.train(lm.LMConfig(workdir=finished[0], **one_layer))
-
-
-def test_resume_refuses_other_settings(finished, one_layer):
     with pytest.raises(ValueError, match="batch_size = 8: expected 4 as in the run"):
         lm.train(lm.LMConfig(workdir=finished[0], **{**one_layer, "batch_size": 8}, resume=True))
-
-
-def test_resume_refuses_other_data(finished, one_layer, tmp_path):
-    for number in range(9):
-        (tmp_path / f"{number}.txt").write_text(f"another text {number} " * 20)
-    config = json.loads((finished[0] / "config.json").read_text())
-    copy = tmp_path / "run"
-    (copy / "checkpoints" / "5").mkdir(parents=True)
-    config["train"]["data"] = str(tmp_path)
-    (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="the same training text"):
-        lm.train(lm.LMConfig(workdir=copy, **{**one_layer, "data": str(tmp_path)}, resume=True))
-
-
-def _copy(run: Path, to: Path, **changes: Any) -> Path:
-    """A copy of a run's directory, with changes of its settings."""
-    shutil.copytree(run, to)
-    config = json.loads((to / "config.json").read_text())
-    config["train"].update(changes)
-    (to / "config.json").write_text(json.dumps(config))
-    return to
 
 
 def test_held_out_text_that_is_gone_is_refused(finished, one_layer, text, tmp_path):
@@ -136,16 +95,15 @@ def test_held_out_text_that_is_gone_is_refused(finished, one_layer, text, tmp_pa
     data = shutil.copytree(text, tmp_path / "data")
     documents = load_documents(str(data)).documents
     _, held_out = split_documents(documents, fraction=one_layer["held_out"], max_bytes=2**18)
-    copy = _copy(finished[0], tmp_path / "run", data=str(data))
+    copy = copy_run(finished[0], tmp_path / "run", data=str(data))
     (data / held_out[0].name).unlink()
     with pytest.raises(ValueError, match=r"the same held-out text as in the run .* but it has changed"):
         lm.train(lm.LMConfig(workdir=copy, **{**one_layer, "data": str(data)}, resume=True))
 
 
 def test_more_steps_hold_the_final_rate(finished, tmp_path, capsys):
-    copy = _copy(finished[0], tmp_path / "run")
-    resume = ["--workdir", str(copy), "--resume"]
-    assert lm.main([*resume, "--steps", str(STEPS + 2)]) == 0
+    copy = copy_run(finished[0], tmp_path / "run")
+    assert lm.main(["--workdir", str(copy), "--resume", "--steps", str(STEPS + 2)]) == 0
     lines = read_metrics(copy / "metrics.jsonl")
     assert losses(copy)[:STEPS] == losses(finished[0])
     assert [line["learning_rate"] for line in lines[STEPS:]] == pytest.approx([1e-3, 1e-3])
@@ -159,7 +117,7 @@ def test_more_steps_hold_the_final_rate(finished, tmp_path, capsys):
     assert f"based-jax serve --checkpoint {copy}" in end.out
 
     with pytest.raises(ValueError, match="steps = 20: expected at least 26, those of the run so far"):
-        lm.train(parse_run(lm.LMConfig, [*resume, "--steps", "20"], lm.PROG))
+        resume(copy, "--steps", "20")
 
 
 def test_a_run_begins_with_the_weights_of_another(finished, one_layer, tmp_path):
@@ -200,10 +158,9 @@ def test_embeddings_and_norms_train_with_low_rank_changes(finished, one_layer, t
     settings = {**one_layer, "preset": None, "steps": 2, "eval_every": 0, "checkpoint_every": 0, "lora": 2}
     settings |= {"init_from": str(finished[0]), "train_embeddings": True, "train_norms": True}
     lm.train(lm.LMConfig(workdir=tmp_path, **settings))
-    resume = ["--workdir", str(tmp_path), "--resume", "--steps", "3"]
     with pytest.raises(ValueError, match="train_norms = False: expected True as in the run"):
-        lm.train(parse_run(lm.LMConfig, [*resume, "--no-train-norms"], lm.PROG))
-    run = lm.train(parse_run(lm.LMConfig, resume, lm.PROG))
+        resume(tmp_path, "--steps", "3", "--no-train-norms")
+    run = resume(tmp_path, "--steps", "3")
     params, opt_state = run.outcome.state.params, run.outcome.state.opt_state
     before = flatten_dict(finished[1].outcome.state.params["params"], sep="/")
     after: dict[str, Any] = dict(flatten_dict(params["params"], sep="/"))
@@ -267,66 +224,50 @@ def test_the_summary_counts_what_is_not_read(one_layer, text, tmp_path):
     assert "not read" not in more
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (["--init-from", "/no/such/run"], "/no/such/run: expected a directory with config.json and weights"),
-        (
-            ["--include", "*.rst", "--data", "stdlib"],
-            "include = '*.rst': expected a file, a directory or a glob",
-        ),
-        (["--preset", "no-such"], "preset = 'no-such': expected"),
-        (["--data", "/no/such/file"], "/no/such/file"),
-        (["--batch-size", "0"], "batch_size = 0: expected at least 1"),
-        *(
-            ([f"--{name}", str(10**30)], f"{name.replace('-', '_')} = {10**30}: expected at most {2**31 - 1}")
-            for name in ("batch-size", "length", "steps", "schedule-steps", "log-every", "heartbeat-timeout")
-        ),
-        (["--seed", str(2**64)], f"seed = {2**64}: expected at most {2**32 - 1}"),
-        (["--accumulate", "3"], "accumulate = 3: expected a divisor of batch_size = 4"),
-        (["--mesh", "data=3"], "mesh = 'data=3': expected sizes whose product is"),
-        (["--mesh", "rows=1"], "mesh = 'rows=1': expected axis=size pairs"),
-        (["--mixer", "lstm"], "mixer = 'lstm': expected one of 'attention'"),
-        (["--mixer", "mamba", "--mixer-layers", "1,9"], "layer = 9: expected 0 to 2"),
-        (
-            ["--mixer", "mamba", "--mixer-layers", "first"],
-            "mixer_layers = 'first': expected numbers of layers",
-        ),
-        (["--mixer-layers", "1"], "mixer_layers = '1': expected --mixer to be given as well"),
-        *(
-            (
-                [f"--train-{kind}"],
-                f"train_{kind} = True: expected --lora to be given as well; without it every",
-            )
-            for kind in ("embeddings", "norms")
-        ),
-        (["--mixer-options", "a=1"], "mixer_options = 'a=1': expected --mixer to be given as well"),
-        (
-            ["--mixer", "mamba", "--mixer-options", "d_state"],
-            "mixer_options = 'd_state': expected option=value",
-        ),
-        (
-            ["--mixer", "mamba", "--mixer-options", "expand=2", "d_state=8"],
-            "Unrecognized options: d_state=8; separate options of a mixer by colons",
-        ),
-        (["--mixer", "mamba", "--mixer-options", "d_sate=8"], "option of mamba = 'd_sate': expected one of"),
-        (["--mixer", "mamba", "--mixer-options", "d_state=no"], "d_state = 'no': expected"),
-        (["--length", "100000"], "100001"),
-        (["--remat", "all"], "remat = 'all': expected one of 'none', 'dots', 'block'"),
-        (["--scan-layers"], "scan_layers = True: expected False with the schedule CLS"),
-        (["--peak-tflops", "0"], "peak_tflops = 0.0: expected above 0"),
-        (["--recipe", "/no/such.toml"], "/no/such.toml"),
-        (["--steps", "many"], "--steps"),
-        (["--no-such-flag"], "--no-such-flag"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(change, message, settings, tmp_path, capsys):
+ALONE = "expected --mixer to be given as well"
+REFUSED = {
+    "--init-from /no/such/run": "/no/such/run: expected a directory with config.json and weights",
+    "--include *.rst --data stdlib": "include = '*.rst': expected a file, a directory or a glob",
+    "--preset no-such": "preset = 'no-such': expected",
+    "--data /no/such/file": "/no/such/file",
+    "--batch-size 0": "batch_size = 0: expected at least 1",
+    f"--length {10**30}": f"length = {10**30}: expected at most {2**31 - 1}",
+    f"--heartbeat-timeout {10**30}": f"heartbeat_timeout = {10**30}: expected at most {2**31 - 1}",
+    f"--steps {10**30}": f"steps = {10**30}: expected at most {2**31 - 1}",
+    f"--schedule-steps {10**30}": f"schedule_steps = {10**30}: expected at most {2**31 - 1}",
+    f"--seed {2**64}": f"seed = {2**64}: expected at most {2**32 - 1}",
+    "--accumulate 3": "accumulate = 3: expected a divisor of batch_size = 4",
+    "--mesh data=3": "mesh = 'data=3': expected sizes whose product is",
+    "--mesh rows=1": "mesh = 'rows=1': expected axis=size pairs",
+    "--mixer lstm": "mixer = 'lstm': expected one of 'attention'",
+    "--mixer mamba --mixer-layers 1,9": "layer = 9: expected 0 to 2",
+    "--mixer mamba --mixer-layers first": "mixer_layers = 'first': expected numbers of layers",
+    "--mixer-layers 1": f"mixer_layers = '1': {ALONE}",
+    "--mixer-options a=1": f"mixer_options = 'a=1': {ALONE}",
+    "--mixer mamba --mixer-options d_state": "mixer_options = 'd_state': expected option=value",
+    "--mixer mamba --mixer-options expand=2 d_state=8": "d_state=8; separate options of a mixer by colons",
+    "--mixer mamba --mixer-options d_sate=8": "option of mamba = 'd_sate': expected one of",
+    "--mixer mamba --mixer-options d_state=no": "d_state = 'no': expected",
+    "--train-embeddings": "train_embeddings = True: expected --lora to be given as well; without it every",
+    "--train-norms": "train_norms = True: expected --lora to be given as well; without it every",
+    "--length 100000": "100001",
+    "--remat all": "remat = 'all': expected one of 'none', 'dots', 'block'",
+    "--scan-layers": "scan_layers = True: expected False with the schedule CLS",
+    "--peak-tflops 0": "peak_tflops = 0.0: expected above 0",
+    "--recipe /no/such.toml": "/no/such.toml",
+    "--steps many": "--steps",
+    "--no-such-flag": "--no-such-flag",
+}
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_bad_input_is_one_line_and_status_2(change, settings, tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_:
-        run(lm.PROG, lambda: lm.main([*flags(settings, tmp_path), *change]))
+        run(lm.PROG, lambda: lm.main([*flags(settings, tmp_path), *change.split()]))
     assert exit_.value.code == 2
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("based-jax train lm: ")
-    assert message in last
+    assert REFUSED[change] in last
 
 
 def test_help_explains_every_flag(capsys):
@@ -335,11 +276,7 @@ def test_help_explains_every_flag(capsys):
     assert exit_.value.code == 0
     text = capsys.readouterr().out
     assert "optimizer steps" in text
-    assert re.findall(r"^[a-z]+$", text, re.M) == ["data", "model", "optimisation", "run", "devices"]
-    assert sorted(re.findall(r"^  --(\S+)", text, re.M)) == sorted(
-        flag.name for flag in all_flags(lm.LMConfig)
-    )
-    assert max(map(len, text.splitlines())) <= 110
+    assert {f"--{name}" for name in flag_names(lm.LMConfig)} <= {*re.findall(r"--[a-z0-9-]+", text)}
 
 
 @pytest.mark.release

@@ -1,8 +1,8 @@
 """The MQAR sweep: learning, equality with runs alone, resume, failed runs, labels, bad input."""
 
 import dataclasses
+import functools
 import json
-import os
 import signal
 
 import chex
@@ -16,32 +16,20 @@ import based_jax as bj
 from based_jax import command
 from based_jax.data.tasks import IGNORE, MQAR, Segment
 from based_jax.evals.label_scores import LabelScorer
+from based_jax.json_lines import read_lines
 from based_jax.mixers.long_filters import position_features
 from based_jax.models import MixerSpec, mqar_backbone
 from based_jax.training.commands import mqar, synthetic
 from based_jax.training.mqar import grid as mqar_grid
 from based_jax.training.mqar import sweep as mqar_sweep
 from based_jax.training.mqar.data import data_seeds, load
-from based_jax.training.run.metrics import MetricWriter, read_lines, read_metrics
+from based_jax.training.run.metrics import MetricWriter, read_metrics
+from tests.training.runs import losses, stop_at
 
-SETTINGS = {
-    "layers": "short_conv,attention",
-    "d_model": 16,
-    "vocab_size": 16,
-    "length": 8,
-    "pairs": 2,
-    "examples": 1000,
-    "test_examples": 150,
-    "epochs": 10,
-    "batch_size": 32,
-    "learning_rates": "1e-2,1e38",
-    "seeds": "0,1",
-    "test": "8:1,8:2",
-    "stop_above": 0.9,
-    "log_every": 16,
-    "dropout": 0.02,
-    "random_fill": False,
-}
+SETTINGS = {"layers": "short_conv,attention", "d_model": 16, "vocab_size": 16, "length": 8, "pairs": 2}
+SETTINGS |= {"examples": 1000, "test_examples": 150, "epochs": 10, "batch_size": 32, "test": "8:1,8:2"}
+SETTINGS |= {"learning_rates": "1e-2,1e38", "seeds": "0,1", "stop_above": 0.9, "log_every": 16}
+SETTINGS |= {"dropout": 0.02, "random_fill": False}
 
 
 def run(workdir, **changes) -> mqar_sweep.Outcome:
@@ -85,17 +73,8 @@ def finished(tmp_path_factory):
 
 def test_a_small_grid_from_its_start_to_its_end(tmp_path, monkeypatch):
     """One layer, one learning rate, and a second call, which finds everything done."""
-    small = {
-        "layers": "short_conv",
-        "d_model": 8,
-        "examples": 60,
-        "test_examples": 30,
-        "epochs": 2,
-        "learning_rates": "1e-2",
-        "seeds": "0",
-        "test": "8:2",
-        "log_every": 2,
-    }
+    small = {"layers": "short_conv", "d_model": 8, "examples": 60, "test_examples": 30, "epochs": 2}
+    small |= {"learning_rates": "1e-2", "seeds": "0", "test": "8:2", "log_every": 2}
     outcome = run(tmp_path, **small)
     (record,) = outcome.records
     assert (outcome.stopped_by, record["status"], record["seed"]) == (None, "finished", 0)
@@ -114,9 +93,12 @@ def test_a_small_grid_from_its_start_to_its_end(tmp_path, monkeypatch):
 
 
 @pytest.mark.release
-def test_a_grid_learns(finished):
+def test_a_grid_learns_but_for_the_rate_that_diverges(finished):
     outcome = finished[1]
     assert outcome.stopped_by is None
+    failed = [record for record in outcome.records if record["status"] == "failed"]
+    assert [(record["learning_rate"], record["seed"]) for record in failed] == [(1e38, 0), (1e38, 1)]
+    assert all(record["accuracy"] is record["loss"] is record["slices"] is None for record in failed)
     good = [record for record in outcome.records if record["status"] != "failed"]
     assert [record["seed"] for record in good] == [0, 1]
     for record in good:
@@ -131,38 +113,6 @@ def test_a_grid_learns(finished):
         assert record["state_size"] > 0
         assert record["state_bytes"] > 0
     assert good[0]["accuracy"] != good[1]["accuracy"]
-
-
-@pytest.mark.release
-def test_a_dry_run_measures_an_epoch_of_all_runs(tmp_path, monkeypatch, capsys):
-    """Two steps of each training segment stand for it, at the speed of the second call; nothing is kept."""
-    monkeypatch.chdir(tmp_path)
-    names = ("layers", "d_model", "vocab_size", "batch_size", "learning_rates")
-    flags = [word for name in names for word in (f"--{name.replace('_', '-')}", str(SETTINGS[name]))]
-    calls, train = [], mqar_sweep._Loop._train
-
-    def timed(loop):
-        calls.append(loop.step)
-        losses, _ = train(loop)
-        return losses, {"examples_per_second": 50.0 if len(calls) % 2 == 0 else 1.0}
-
-    monkeypatch.setattr(mqar_sweep._Loop, "_train", timed)
-    data = ["--train", "8:2:96,8:1:64", "--test", "8:2,8:1", "--test-examples", "240", "--dry-run"]
-    assert synthetic.main([*flags, *data]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["parameters"] == bj.param_count(synthetic.SyntheticConfig(**{
-        **{name: SETTINGS[name] for name in names}, "length": 8, "pairs": 2,
-    }).architecture)  # fmt: skip
-    assert calls == [0, 0, 3, 3]
-    assert printed["seconds_per_epoch"] == pytest.approx(2 * (96 + 64) / 50 * (1 + 480 / 160 / 3))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.release
-def test_a_diverging_rate_is_recorded_and_stops_nobody(finished):
-    failed = [record for record in finished[1].records if record["status"] == "failed"]
-    assert [(record["learning_rate"], record["seed"]) for record in failed] == [(1e38, 0), (1e38, 1)]
-    assert all(record["accuracy"] is record["loss"] is record["slices"] is None for record in failed)
 
 
 @pytest.mark.release
@@ -198,33 +148,24 @@ def test_a_lane_of_the_grid_is_the_run_alone(finished, tmp_path):
 @pytest.mark.slow
 def test_an_interrupted_sweep_continues_where_it_was(finished, tmp_path, monkeypatch, capsys):
     """Ctrl-C between two epochs, and a crash before the next checkpoint: the results are the same numbers."""
-    write = MetricWriter.write
-
-    def interrupting(self, step, *arguments):
-        write(self, step, *arguments)
-        if step == 48:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(MetricWriter, "write", interrupting)
-    assert run(tmp_path).stopped_by == signal.SIGINT
+    with monkeypatch.context() as patch:
+        stop_at(48, patch, signal.SIGINT)
+        assert run(tmp_path).stopped_by == signal.SIGINT
     assert "saved step 48" in " ".join(capsys.readouterr().err.split())
+    write = MetricWriter.write
 
     def crashing(self, step, *arguments):
         write(self, step, *arguments)
         if step == 80:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(MetricWriter, "write", crashing)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricWriter, "write", crashing)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path)
     assert run(tmp_path).stopped_by is None
     assert results(tmp_path) == results(finished[0])
-    ours, theirs = (
-        [line["loss"] for line in read_metrics(directory / "metrics.jsonl")]
-        for directory in (tmp_path, finished[0])
-    )
-    assert ours == theirs
+    assert losses(tmp_path) == losses(finished[0])
 
 
 def labelled() -> Segment:
@@ -340,33 +281,33 @@ def test_flags_to_segments_and_layers():
     assert config.directory != dataclasses.replace(config, epochs=5).directory
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ([], "mixer = None: expected a mixer's name, unless layers are given"),
-        (["--mixer", "lstm"], "mixer = 'lstm': expected package.module:Class, or one of based, attention"),
-        (["--mixer", "based:feature_dim"], "mixer = 'based:feature_dim': expected NAME or NAME:option=value"),
-        (["--mixer", "based:depth=3"], "option of linear_attention = 'depth'"),
-        (["--mixer", "based", "--pairs", "40"], "length = 64: expected"),
-        (["--mixer", "based", "--vocab-size", "16"], "vocab_size = 16: expected"),
-        (["--mixer", "based", "--train", "64:4"], "train = '64:4': expected length:pairs:examples"),
-        (["--mixer", "based", "--test", "64:x"], "test = '64:x': expected length:pairs, such as 64:4"),
-        (["--mixer", "based", "--learning-rates", "fast"], "learning_rates = 'fast': expected numbers"),
-        (["--mixer", "based", "--learning-rates", "1,1"], "one or more different values"),
-        (["--mixer", "based", "--seeds", "-1"], "seeds = (-1,): expected integers in [0, 2^32)"),
-        (["--mixer", "based", "--seeds", str(2**64)], "expected integers in [0, 2^32)"),
-        (["--mixer", "based", "--epochs", str(2**64)], f"epochs = {2**64}: expected at most 2147483647"),
-        (["--mixer", "based", "--train", f"64:4:{2**64}"], f"train = {2**64}: expected at most 2147483647"),
-        (["--mixer", "based", "--epochs", "0"], "epochs = 0: expected at least 1"),
-        (["--mixer", "based", "--dropout", "1"], "embed_dropout = 1.0: expected from 0 to below 1"),
-        (["--no-such-flag"], "--no-such-flag"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(flags, message, tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        command.run(mqar.PROG, lambda: mqar.main([*flags, "--workdir", str(tmp_path)]))
-    assert exit_.value.code == 2
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("based-jax train mqar: ")
-    assert message in last
+REFUSED = {
+    "": "mixer = None: expected a mixer's name, unless layers are given",
+    "--mixer lstm": "mixer = 'lstm': expected package.module:Class, or one of based, attention",
+    "--mixer based:feature_dim": "mixer = 'based:feature_dim': expected NAME or NAME:option=value",
+    "--mixer based:depth=3": "option of linear_attention = 'depth'",
+    "--mixer based --pairs 40": "length = 64: expected",
+    "--mixer based --vocab-size 16": "vocab_size = 16: expected",
+    "--mixer based --train 64:4": "train = '64:4': expected length:pairs:examples",
+    "--mixer based --test 64:x": "test = '64:x': expected length:pairs, such as 64:4",
+    "--mixer based --learning-rates fast": "learning_rates = 'fast': expected numbers",
+    "--mixer based --learning-rates 1,1": "one or more different values",
+    "--mixer based --seeds=-1": "seeds = (-1,): expected integers in [0, 2^32)",
+    f"--mixer based --seeds {2**64}": "expected integers in [0, 2^32)",
+    f"--mixer based --epochs {2**64}": f"epochs = {2**64}: expected at most 2147483647",
+    f"--mixer based --train 64:4:{2**64}": f"train = {2**64}: expected at most 2147483647",
+    "--mixer based --epochs 0": "epochs = 0: expected at least 1",
+    "--mixer based --dropout 1": "embed_dropout = 1.0: expected from 0 to below 1",
+    "--no-such-flag": "--no-such-flag",
+}
+
+
+def test_bad_input_is_one_line_and_status_2(tmp_path, capsys):
+    for flags, message in REFUSED.items():
+        with pytest.raises(SystemExit) as exit_:
+            command.run(mqar.PROG, functools.partial(mqar.main, [*flags.split(), "--workdir", str(tmp_path)]))
+        assert exit_.value.code == 2
+        last = capsys.readouterr().err.strip().splitlines()[-1]
+        assert last.startswith("based-jax train mqar: ")
+        assert message in last
     assert not list(tmp_path.iterdir())

@@ -1,6 +1,5 @@
 """A run's directory: one writer at a time, settings that are kept, files that others left or damaged."""
 
-import contextlib
 import dataclasses
 import errno
 import json
@@ -75,22 +74,22 @@ def test_the_last_of_several_flags_counts(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seed": "seven"}, r"config.json: seed = 'seven': expected a value of type int$"),
-        ({"seed": True}, r"config.json: seed = True: expected a value of type int$"),
-        ({"steps": 10**30}, None),  # refused where it is used, as a flag is
-        ({"held_out": None}, r"config.json: held_out = None: expected a value of type float or int$"),
-        ({"batch_size": 0}, r"config.json: batch_size = 0: expected at least 1$"),
-        ({"optimizer": 5}, r"config.json: optimizer = 5: expected the settings of a run$"),
-        ({"optimizer": {"rate": 5}}, r"config.json: optimizer = \['rate'\]: expected settings of train"),
-        ({"workdir": []}, r"config.json: workdir = \[\]: expected a value of type str$"),
-        ({"colour": 1}, r"config.json: train = \['colour'\]: expected settings of train lm"),
+        ({"seed": "seven"}, "Error parsing --seed: invalid literal for int() with base 10: 'seven'"),
+        ({"seed": True}, "Missing value for argument '--seed'"),
+        ({"batch_size": 0}, "batch_size = 0: expected at least 1"),
+        ({"optimizer": {"rate": 5}}, "Unrecognized options: --rate"),
+        ({"colour": 1}, "Unrecognized options: --colour"),
     ],
     ids=str,
 )
-def test_saved_settings_of_another_type_are_named(changes, message, tmp_path):
+def test_wrong_saved_settings_are_named(changes, message, tmp_path, capsys):
     saved_config(tmp_path, **changes)
-    with contextlib.nullcontext() if message is None else pytest.raises(ValueError, match=message):
+    with pytest.raises(SystemExit) as ended:
         parse_run(lm.LMConfig, [f"--workdir={tmp_path}", "--resume"], lm.PROG)
+    assert ended.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"{lm.PROG}: {tmp_path}/config.json: ")
+    assert message in said
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_a_config_that_is_none_is_named(content, tmp_path):
     assert "\n" not in str(refused.value)
     if b'"train": {}' not in content:  # of MQAR's there need be no more
         with pytest.raises(ValueError, match=r"config.json"):
-            synthetic.train_synthetic(synthetic.SyntheticConfig("attention", workdir=tmp_path))
+            synthetic.train_synthetic(synthetic.SyntheticConfig(mixer="attention", workdir=tmp_path))
 
 
 def test_a_full_disk_at_the_end_names_what_is_safe(tmp_path):

@@ -11,13 +11,13 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from based_jax.models import LanguageModel, MixerSpec, ModelConfig
+from based_jax.models import MixerSpec, ModelConfig
 from based_jax.training.devices.communication import Traffic, traffic
-from based_jax.training.devices.layout import shard_bytes
+from based_jax.training.devices.dry_run import shard_bytes
 from based_jax.training.devices.sharding import mesh_sizes, parse_mesh
-from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
-from based_jax.training.step import build_programs
+from based_jax.training.step import Programs
 from tests.subprocesses import run_module, run_python
+from tests.training.test_step import programs
 
 
 @pytest.mark.release
@@ -63,39 +63,38 @@ def sharded_parameters() -> None:
         "C": MixerSpec("gated_conv"),
         "L": MixerSpec("linear_attention", {"num_heads": 8, "feature_dim": 8}),
     }
-    optimizer = OptimizerConfig()
     scratch, parameters = {}, {}  # bytes by schedule, of the last mesh
     for schedule, mesh in (("CL", "fsdp=2,tensor=4"), ("CLCLCL", "fsdp=8"), ("CL", "fsdp=8")):
         config = ModelConfig(vocab_size=1024, d_model=128, schedule=schedule, mlp_hidden=256, mixers=mixers)
-        programs = build_programs(
-            LanguageModel(config),
-            make_optimizer(optimizer, 10),
-            learning_rate_schedule(optimizer, 10),
-            mesh=parse_mesh(mesh),
-        )
+        compiled = programs(config, mesh=parse_mesh(mesh))
         # The initialisation's results are shards.
-        memory = programs.init.lower(jax.random.key(0)).compile().memory_analysis()
-        leaves = jax.tree.leaves(programs.abstract_state)
+        memory = compiled.init.lower(jax.random.key(0)).compile().memory_analysis()
+        leaves = jax.tree.leaves(compiled.abstract_state)
         whole = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
         own = sum(map(shard_bytes, leaves))
         assert own < whole / 7  # of eight; what no axis divides is everywhere
         assert own <= memory.output_size_in_bytes < own * 1.01
         scratch[schedule] = memory.temp_size_in_bytes
-        parameters[schedule] = sum(leaf.size * 4 for leaf in jax.tree.leaves(programs.abstract_state.params))
+        parameters[schedule] = sum(leaf.size * 4 for leaf in jax.tree.leaves(compiled.abstract_state.params))
     # Each device draws whole layers, few at a time: more layers of a kind need little more scratch.
     assert scratch["CLCLCL"] - scratch["CL"] < (parameters["CLCLCL"] - parameters["CL"]) / 8
 
     whole = parameters["CL"]
     # A step brings each weight to the tokens once, and adds up its gradient. Of the activations only
     # what comes from the embedding travels, there and back.
-    rows = jax.ShapeDtypeStruct((16, 64), jnp.int32, sharding=programs.rows)
-    batch = {"inputs": rows, "targets": rows}
-    sent = traffic(programs.train.lower(programs.abstract_state, batch).compile().as_text())
+    sent = traffic(text_of_step(compiled, (16, 64)))
     embedded = 16 * 64 * config.d_model * 4 / 8
     assert sent.keys() <= {"all-gather", "all-reduce", "all-to-all"}
     assert sent.get("all-to-all", Traffic(0, 0)).bytes <= 2 * embedded
     assert sent["all-gather"].bytes <= whole * 7 / 8 * 1.01  # norms and token ids
     assert sent["all-reduce"].bytes <= 2 * whole * 7 / 8 * 1.01
+
+
+def text_of_step(compiled: Programs, shape: tuple[int, int]) -> str:
+    """The compiled step for a batch of this shape, rows and tokens."""
+    rows = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=compiled.rows)
+    step: Any = compiled.train
+    return step.lower(compiled.abstract_state, {"inputs": rows, "targets": rows}).compile().as_text()
 
 
 @pytest.mark.slow
@@ -114,16 +113,7 @@ def scanned_layers() -> None:
         remat="block",
         mixers={"A": MixerSpec("attention", {"num_heads": 2})},
     )
-    optimizer = OptimizerConfig()
-    programs = build_programs(
-        LanguageModel(config),
-        make_optimizer(optimizer, 10),
-        learning_rate_schedule(optimizer, 10),
-        mesh=parse_mesh("fsdp=8"),
-    )
-    rows = jax.ShapeDtypeStruct((8, 4), jnp.int32, sharding=programs.rows)
-    batch = {"inputs": rows, "targets": rows}
-    text = programs.train.lower(programs.abstract_state, batch).compile().as_text()
+    text = text_of_step(programs(config, mesh=parse_mesh("fsdp=8")), (8, 4))
     shapes = {tuple(map(int, found.split(","))) for found in re.findall(r"f32\[([\d,]+)\]", text)}
     assert (3, 128 // 8, 2, 192) in shapes  # the MLP's first maps
     assert max(map(math.prod, shapes)) == 128 * 2 * 192
@@ -131,27 +121,11 @@ def scanned_layers() -> None:
 
 @pytest.mark.release
 def test_a_dry_run_prints_its_plan(one_layer, tmp_path):
-    done = run_module(
-        "train.lm",
-        "--preset",
-        one_layer["preset"],
-        "--workdir",
-        str(tmp_path / "run"),
-        "--batch-size",
-        "4",
-        "--mesh",
-        "fsdp=2,context=2",
-        "--dry-run",
-    )
+    flags = f"--batch-size 4 --mesh fsdp=2,context=2 --dry-run --workdir {tmp_path / 'run'}".split()
+    done = run_module("train.lm", "--preset", one_layer["preset"], *flags)
     assert done.returncode == 0, done.stderr
-    for part in (
-        "trains      all 6.58k parameters",
-        "layers_*/mlp/out/kernel",
-        "optimizer state",
-        "scratch",
-        "collective-permute",
-        "4 devices",
-    ):
+    parts = ("trains      all 6.58k parameters", "layers_*/mlp/out/kernel", "optimizer state", "scratch")
+    for part in (*parts, "collective-permute", "4 devices"):
         assert part in done.stdout
     assert not (tmp_path / "run").exists()
 

@@ -29,12 +29,10 @@ def make_batch(rows: int = 4, length: int = 24, seed: int = 0) -> dict[str, np.n
 
 
 @functools.cache
-def programs(config, accumulate=1, mesh=None):
-    optimizer = OptimizerConfig(learning_rate=1e-2, warmup=0.0)
-    schedule = learning_rate_schedule(optimizer, 10)
-    return build_programs(
-        LanguageModel(config), make_optimizer(optimizer, 10), schedule, accumulate=accumulate, mesh=mesh
-    )
+def programs(config, accumulate=1, mesh=None, optimizer="adamw"):
+    settings = OptimizerConfig(optimizer, learning_rate=1e-2, warmup=0.0)
+    parts = LanguageModel(config), make_optimizer(settings, 10), learning_rate_schedule(settings, 10)
+    return build_programs(*parts, accumulate=accumulate, mesh=mesh)
 
 
 @pytest.fixture(scope="module")

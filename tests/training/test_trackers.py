@@ -1,9 +1,10 @@
-"""Services that follow a run: what they get, when they are continued, and that they never stop it."""
+"""The service that follows a run: what it gets, when it is continued, and that it never stops the run."""
 
 import importlib
 import json
 import sys
 import types
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,30 +30,26 @@ class Settings:
 class Run:
     def define_metric(self, name, step_metric):
         note("define", name, step_metric)
-    def log(self, values, step=None):
-        note("log", values, step)
+    def log(self, values):
+        note("log", values)
     def finish(self):
         note("finish")
 
 def init(**options):
     note("init", options)
     return Run()
-
-finish = Run().finish
 """
 
 
 @pytest.fixture
-def services(tmp_path, monkeypatch) -> types.SimpleNamespace:
-    """A stub, as packages that are installed."""
+def wandb(tmp_path, monkeypatch) -> Iterator[types.ModuleType]:
+    """A stub, as a package that is installed."""
     (tmp_path / "stubs").mkdir()
-    for name in ("wandb", "trackio"):
-        (tmp_path / "stubs" / f"{name}.py").write_text(STUB)
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "stubs" / "wandb.py").write_text(STUB)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path / "stubs"))
-    yield types.SimpleNamespace(**{name: importlib.import_module(name) for name in ("wandb", "trackio")})
-    for name in ("wandb", "trackio"):
-        sys.modules.pop(name, None)
+    yield importlib.import_module("wandb")
+    sys.modules.pop("wandb", None)
 
 
 @pytest.fixture
@@ -63,95 +60,74 @@ def workdir(tmp_path):
     return tmp_path / "first"
 
 
-BOTH = TrackConfig("wandb,trackio", "mine")
+MINE = TrackConfig("wandb", "mine")
 
 
 def named(module, name: str) -> list:
     return [values[0] if values else None for called, *values in module.calls if called == name]
 
 
-def test_what_they_get(services, workdir, capsys):
-    with MetricWriter(workdir, 2, tracking=BOTH) as writer:
+def test_what_it_gets(wandb, workdir, capsys):
+    with MetricWriter(workdir, 2, tracking=MINE) as writer:
         writer.write(1, {"loss": 0.5, "grad_norm": float("inf")})
         writer.write(2, {"loss": 0.25})
-    (options,) = named(services.wandb, "init")
+    (options,) = named(wandb, "init")
     assert options["config"] == {"train": {"seed": 3}}
     assert (options["project"], options["name"], options["dir"]) == ("mine", "first", str(workdir))
     assert options["settings"].options == {"console": "off"}
-    assert named(services.wandb, "log") == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
-    (options,) = named(services.trackio, "init")
-    assert options["config"] == {"train": {"seed": 3}}
-    assert options["project"] == "mine"
-    assert [call for call in services.trackio.calls if call[0] == "log"] == [
-        ("log", {"loss": 0.5}, 1),
-        ("log", {"loss": 0.25}, 2),
-    ]
-    assert [module.calls[-1] for module in (services.wandb, services.trackio)] == [("finish",)] * 2
+    assert named(wandb, "log") == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+    assert wandb.calls[-1] == ("finish",)
     assert not capsys.readouterr().out  # which has the command's results
 
 
-def test_a_resumed_run_is_the_same_and_a_new_one_is_another(services, workdir):
+def test_a_resumed_run_is_the_same_and_a_new_one_is_another(wandb, workdir):
     for start in (0, 1, 5, 0):
-        with MetricWriter(workdir, 9, start, BOTH):
+        with MetricWriter(workdir, 9, start, MINE):
             pass
-    ids = [options["id"] for options in named(services.wandb, "init")]
-    names = [options["name"] for options in named(services.trackio, "init")]
-    for found in (ids, names):
-        assert found[0] == found[1] == found[2] != found[3]
-    assert {options["resume"] for options in named(services.trackio, "init")} == {"allow"}
+    ids = [options["id"] for options in named(wandb, "init")]
+    assert ids[0] == ids[1] == ids[2] != ids[3]
+    assert {options["resume"] for options in named(wandb, "init")} == {"allow"}
     assert json.loads((workdir / FILE).read_text())["wandb/mine"] == ids[3]
 
 
-def test_one_that_fails_is_left_out_with_one_warning(services, workdir, capsys):
-    services.wandb.failing.add("log")
-    with MetricWriter(workdir, 9, tracking=BOTH) as writer:
+@pytest.mark.parametrize("call", ["log", "finish"])
+def test_a_failure_is_one_warning(call, wandb, workdir, capsys):
+    wandb.failing.add(call)
+    with MetricWriter(workdir, 9, tracking=MINE) as writer:
         for step in (1, 2, 3):
             writer.write(step, {"loss": 1.0 / step})
     warned = [line for line in capsys.readouterr().err.splitlines() if "failed" in line]
-    assert warned == ["wandb failed, and the run goes on without it: no network for log"]
-    assert len(named(services.wandb, "log")) == 1
-    assert len(named(services.trackio, "log")) == len(read_metrics(workdir / "metrics.jsonl")) == 3
+    assert warned == [f"wandb failed, and the run goes on without it: no network for {call}"]
+    assert len(named(wandb, "log")) == (1 if call == "log" else 3)
+    assert len(read_metrics(workdir / "metrics.jsonl")) == 3
 
 
-@pytest.mark.parametrize("service", ["wandb", "trackio"])
-def test_a_failure_at_the_end(service, services, workdir, capsys):
-    getattr(services, service).failing.add("finish")
-    with MetricWriter(workdir, 9, tracking=BOTH) as writer:
-        writer.write(1, {"loss": 1.0})
-    assert f"{service} failed, and the run goes on without it: no " in capsys.readouterr().err
-
-
-def test_a_new_run_does_not_begin_without_and_a_resumed_one_does(services, workdir, capsys):
-    services.wandb.failing.add("init")
+def test_a_new_run_does_not_begin_without_and_a_resumed_one_does(wandb, workdir, capsys):
+    wandb.failing.add("init")
     with pytest.raises(ValueError, match=r"^track = 'wandb': it cannot begin: no network for init$"):
-        MetricWriter(workdir, 9, tracking=BOTH)
-    with MetricWriter(workdir, 9, 5, BOTH) as writer:
+        MetricWriter(workdir, 9, tracking=MINE)
+    with MetricWriter(workdir, 9, 5, MINE) as writer:
         writer.write(6, {"loss": 1.0})
     assert "wandb failed, and the run goes on without it: no network for init" in capsys.readouterr().err
-    assert len(named(services.trackio, "log")) == 1
 
 
-def test_only_the_main_process_writes(services, workdir, monkeypatch):
+def test_only_the_main_process_writes(wandb, workdir, monkeypatch):
     monkeypatch.setattr(hosts, "is_main", lambda: False)
-    with metrics.open_writer(workdir, 9, 0, BOTH) as writer:
+    with metrics.open_writer(workdir, 9, 0, MINE) as writer:
         writer.write(1, {"loss": 1.0})
-    assert not services.wandb.calls
-    assert not services.trackio.calls
+    assert not wandb.calls
 
 
-@pytest.mark.parametrize("service", ["wandb", "trackio"])
-def test_the_error_names_the_package(service, workdir, monkeypatch):
-    monkeypatch.setitem(sys.modules, service, None)
-    with pytest.raises(ImportError, match=rf"track = '{service}': .* pip install 'based-jax\[{service}\]'"):
-        TrackConfig(service).expect_installed()
+def test_the_error_names_the_package(workdir, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ImportError, match=r"track = 'wandb': .* pip install 'based-jax\[wandb\]'"):
+        MINE.expect_installed()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"track": "wand"}, "track = 'wand': expected one of 'wandb', 'trackio'; did you mean 'wandb'"),
-        ({"track": ""}, "track = ''"),
-        ({"track": "wandb,wandb"}, "track = 'wandb,wandb': expected each service once"),
+        ({"track": "wand"}, "track = 'wand': expected wandb"),
         ({"track_project": " "}, "track_project = ' ': expected a name"),
     ],
 )
@@ -160,17 +136,16 @@ def test_bad_settings(options, message):
         TrackConfig(**options)
 
 
-def test_damaged_ids(services, workdir):
+def test_damaged_ids(wandb, workdir):
     (workdir / FILE).write_text('{"wandb/mine": 3}')
     with pytest.raises(ValueError, match=f"{FILE} = .*: expected the ids that an earlier launch wrote"):
-        MetricWriter(workdir, 9, 5, BOTH)
+        MetricWriter(workdir, 9, 5, MINE)
 
 
-def test_a_training_run_is_tracked(services, one_layer, tmp_path):
+def test_a_training_run_is_tracked(wandb, one_layer, tmp_path):
     workdir = tmp_path / "run"
-    lm.train(lm.LMConfig(workdir=workdir, tracking=BOTH, **one_layer))
-    logged = named(services.wandb, "log")
-    assert logged == [dict(line) for line in read_metrics(workdir / "metrics.jsonl")]
-    (options,) = named(services.wandb, "init")
+    lm.train(lm.LMConfig(workdir=workdir, tracking=MINE, **one_layer))
+    assert named(wandb, "log") == [dict(line) for line in read_metrics(workdir / "metrics.jsonl")]
+    (options,) = named(wandb, "init")
     assert options["config"]["train"]["steps"] == 24
     assert options["config"]["model"]["schedule"] == "L"

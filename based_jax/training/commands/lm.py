@@ -31,12 +31,11 @@ from based_jax.training.banner import describe_end, describe_run, describe_train
 from based_jax.training.devices import hosts
 from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.host_memory import keep_freed_memory
-from based_jax.training.devices.layout import layout_table
 from based_jax.training.devices.sharding import parse_mesh
-from based_jax.training.devices.utilization import Utilization, peak_tflops
+from based_jax.training.devices.utilization import peak_tflops, utilization
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_card import run_card
-from based_jax.training.lm_config import GROUPS, LMConfig, model_config
+from based_jax.training.lm_config import LMConfig, model_config
 from based_jax.training.lm_data import data_tokenizer, open_data
 from based_jax.training.lm_metrics import held_out_metrics, tokens_per_byte
 from based_jax.training.lm_plan import plan_data, planned_vocab_size
@@ -45,7 +44,7 @@ from based_jax.training.low_rank import LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
-from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, saved_run, sole_run
+from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, read_config, sole_run
 from based_jax.training.step import Programs, TrainState, build_programs
 from based_jax.validate import expect
 
@@ -53,7 +52,11 @@ PROG = "based-jax train lm"
 
 # Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
 # schedule stays the same up to the old end.
-_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps"} - {"bad_losses"}
+_MAY_CHANGE = {
+    *("workdir", "recipe", "resume", "steps", "keep", "tracking"),
+    *("log_every", "eval_every", "checkpoint_every"),
+    *("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,11 +122,11 @@ def _architecture(config: LMConfig) -> tuple[data.Tokenizer, ModelConfig, Path |
 
 def with_schedule(config: LMConfig) -> LMConfig:
     """Fix the schedule's length to the steps of the first launch; a resumed run may not become shorter."""
-    steps = config.steps
-    continues = config.resume and has_checkpoints(config.workdir)
-    if continues and (saved := saved_run(LMConfig, config.workdir)) is not None:
-        expect(steps >= saved.steps, "steps", steps, f"at least {saved.steps}, those of the run so far")
-        steps = saved.optimizer.schedule_steps or saved.steps
+    steps, path = config.steps, config.workdir / "config.json"
+    if config.resume and has_checkpoints(config.workdir) and path.exists():
+        saved = read_config(path)["train"]
+        expect(steps >= saved["steps"], "steps", steps, f"at least {saved['steps']}, those of the run so far")
+        steps = saved["optimizer"]["schedule_steps"] or saved["steps"]
     optimizer = dataclasses.replace(config.optimizer, schedule_steps=config.optimizer.schedule_steps or steps)
     return dataclasses.replace(config, optimizer=optimizer)
 
@@ -143,12 +146,10 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         show(parts.summary, Console(stderr=True))
     model, programs = parts.model, parts.programs
     prepare_run(config, model=model.config.to_dict(), data=parts.fingerprint(), may_change=_MAY_CHANGE)
-    if config.print_sharding and hosts.is_main():
-        Console(stderr=True, width=120).print(layout_table(programs.abstract_state))
     per_byte = tokens_per_byte(parts.training)
     peak = config.peak_tflops or peak_tflops(jax.devices()[0].device_kind)
     flops = config.batch_size * model_flops(model.config, model.config.max_length)
-    use = Utilization(flops, peak and peak * len(programs.rows.device_set))
+    peak = peak and peak * len(programs.rows.device_set)
 
     def describe(values: dict[str, float], tokens: int) -> dict[str, float]:
         speed = values["tokens_per_second"]
@@ -158,7 +159,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
             "perplexity": math.exp(min(values["loss"], 700.0)),
             **{name: values[name] for name in ("grad_norm", "learning_rate")},
             "tokens_per_second": speed,
-            **use.metrics(speed / max(tokens, 1)),
+            **utilization(flops * speed / max(tokens, 1) / 1e12, peak),
         }
 
     def evaluate(state: TrainState) -> dict[str, float]:
@@ -240,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary reports it already
     say_once()
     keep_freed_memory()
-    config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG, GROUPS)
+    config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG)
     if config.dry_run:
         plan(config)
         return 0

@@ -1,15 +1,8 @@
 """Train on a synthetic task: ``based-jax train synthetic --task forgetting --mixer based --epochs 8``.
 
-`--task` is one of `based_jax.data.tasks.TASKS`, by default multi-query associative recall. One compiled
-program (`based_jax.training.mqar`) trains all learning rates and seeds at once, with the recipe of Zoology's
-code: AdamW with weight decay on every parameter, a cosine schedule that changes once per epoch, a test after
-every epoch, early stopping above an accuracy of 0.99. The run directory holds config.json, results.jsonl (one
-object per learning rate and seed), metrics.jsonl, events/ (TensorBoard), checkpoints/ (Orbax), and model/,
-the weights with the highest accuracy, for `load_pretrained`. Running the same command again resumes an
-interrupted sweep and retrains nothing that has a result.
-
-A task on embeddings (`stacked`) trains Zoology's continuous model: vectors in, and out of the same layers a
-vector that is scored against the table of values, which is fixed.
+One compiled program (`based_jax.training.mqar`) trains all learning rates and seeds, with the recipe of
+Zoology's code. A task on embeddings (`stacked`) trains Zoology's continuous model: vectors in, and out of the
+same layers a vector that is scored against the table of values, which is fixed.
 """
 
 import dataclasses
@@ -19,9 +12,9 @@ import logging
 import math
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import jax
 import tyro
@@ -30,35 +23,29 @@ from based_jax import command, mixers
 from based_jax.data.tasks import Task, task_settings
 from based_jax.generate.rows import row_bytes
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
-from based_jax.training.mqar.grid import LABEL_LOSSES
 from based_jax.training.mqar.segments import AXES, EXAMPLES, columns, make_segments, parse_segments
-from based_jax.training.mqar.sweep import Outcome, SweepConfig, seconds_per_epoch, sweep
+from based_jax.training.mqar.sweep import Outcome, SweepConfig, sweep
 from based_jax.training.named_options import parse_mixer, parse_named, split_mixers
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run import directory
 from based_jax.training.run.checkpoints import say_once
 from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import expect, expect_choice, expect_ranges
+from based_jax.whole_file import write_json
 
 PROG = "based-jax train synthetic"
 
 # Settings that may change on resuming.
-_MAY_CHANGE = {"workdir", "tracking", "log_every", "recipe", "dry_run"}
-_OF_THE_LOOP = ("epochs", "batch_size", "weight_decay", "loss", "stop_above", "log_every")
-_ADDED = {"task": "mqar", "loss": "cross_entropy"}
-"""Settings that older runs do not have, and what these did."""
-
+_MAY_CHANGE = {"workdir", "tracking", "log_every", "recipe"}
 _OF_THE_TASK = {**AXES, "vocab_size": "vocab_size", "power": "power", "random_fill": "random_fill"}
 """Flags that set a task's settings."""
 
 _DEFAULTS = {"mqar": {"num_pairs": 4}}
 """Settings of a task that differ from its own defaults."""
 
-Number = TypeVar("Number", int, float)
 
-
-@dataclasses.dataclass(frozen=True)
-class SyntheticConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SyntheticConfig(SweepConfig):
     """Train small models on a synthetic task, many learning rates and seeds at once."""
 
     mixer: str | None = None
@@ -96,46 +83,20 @@ class SyntheticConfig:
     mlp: str | None = None
     """channel mixer of each layer: identity (add a normalized copy of the residual stream, as in the papers'
     studies), none, plain or gated; default: identity, or none with Mamba"""
-    epochs: int = 32
-    """passes over the training examples"""
-    batch_size: int = 256
-    """examples per step"""
-    learning_rates: str = "1e-3,3.16e-3,1e-2,3.16e-2"
-    """learning rates, all trained at once"""
-    seeds: str = "0"
-    """seeds of initialisation, dropout and data, all trained at once"""
-    weight_decay: float = 0.1
-    """decoupled weight decay of every parameter"""
-    loss: str = "cross_entropy"
-    """cross_entropy; or mse for stacked: the squared distance of an output from its value's vector"""
     dropout: float = 0.1
     """dropout of the embeddings"""
-    stop_above: float = 0.99
-    """stop a run after the first epoch with an accuracy above this"""
     dtype: str = "float32"
     """compute dtype: float32 or bfloat16; parameters are float32"""
     tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
-    log_every: int = 20
-    """steps between log lines"""
     recipe: str | None = None
     """TOML file of flags, e.g. recipes/synthetic/forgetting.toml; flags on the command line override it"""
     workdir: Path | None = None
     """run directory; default: a directory in runs/TASK, named after the settings"""
-    dry_run: bool = False
-    """print the model's size and the measured seconds of an epoch as JSON, and train nothing"""
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "d_model", "vocab_size", "length", "pairs", "examples", "test_examples")
-        expect_choice("loss", self.loss, tuple(LABEL_LOSSES))
+        super().__post_init__()
         expect_choice("dtype", self.dtype, ("float32", "bfloat16"))
-
-    @property
-    def sweep(self) -> SweepConfig:
-        return SweepConfig(
-            learning_rates=_numbers("learning_rates", self.learning_rates, float),
-            seeds=_numbers("seeds", self.seeds, int),
-            **{name: getattr(self, name) for name in _OF_THE_LOOP},
-        )
 
     @functools.cached_property
     def task_and_settings(self) -> tuple[str, dict[str, Any]]:
@@ -207,11 +168,7 @@ class SyntheticConfig:
     def directory(self) -> Path:
         if self.workdir is not None:
             return self.workdir
-        fixed = {
-            key: value
-            for key, value in self.settings.items()
-            if key not in _MAY_CHANGE and (key, value) not in _ADDED.items()
-        }
+        fixed = {key: value for key, value in self.settings.items() if key not in _MAY_CHANGE}
         name = "-".join(spec.mixer for spec in self.architecture.mixers.values())
         own = f"{name}-{zlib.crc32(json.dumps(fixed).encode()):08x}"
         return Path("runs") / self.task_and_settings[0] / own
@@ -220,11 +177,11 @@ class SyntheticConfig:
 def train_synthetic(config: SyntheticConfig) -> Outcome:
     """Run `config` to its end, or until a signal."""
     config.tracking.expect_installed()
-    architecture, (train, test), grid = config.architecture, config.segments, config.sweep
+    architecture, (train, test) = config.architecture, config.segments
     facts = facts_of(config)
     with directory.sole_run(config.directory):
         _prepare_workdir(config, architecture)
-        return sweep(architecture, train, test, grid, config.directory, facts, config.tracking)
+        return sweep(architecture, train, test, config, config.directory, facts, config.tracking)
 
 
 def facts_of(config: SyntheticConfig) -> dict[str, Any]:
@@ -257,22 +214,13 @@ def _prepare_workdir(config: SyntheticConfig, architecture: ModelConfig) -> None
     """Write config.json, or check the settings against it when a run is resumed."""
     path = config.directory / "config.json"
     if path.exists():
-        before = {**_ADDED, **directory.read_config(path, ["train"])["train"]}
+        before = directory.read_config(path, ["train"])["train"]
         kept = f"as in the run that {config.directory} holds, or another workdir"
         directory.expect_same_settings(config.settings, before, _MAY_CHANGE, kept)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     packages = directory.versions("jax", "flax", "optax", "orbax-checkpoint")
-    content = {"model": architecture.to_dict(), "train": config.settings, "versions": packages}
-    directory.write_config(path, content)
-
-
-def _numbers(argument: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
-    try:
-        return tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        example = "0,1" if kind is int else "1e-3,3e-3"
-        raise ValueError(f"{argument} = {text!r}: expected numbers such as {example}") from None
+    write_json(path, {"model": architecture.to_dict(), "train": config.settings, "versions": packages})
 
 
 def _spec(argument: str, text: str) -> MixerSpec:
@@ -294,10 +242,6 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     say_once()
     config = command.parse(SyntheticConfig, with_recipe(argv, SyntheticConfig), prog=prog)
-    if config.dry_run:
-        seconds = seconds_per_epoch(config.architecture, *config.segments, config.sweep)
-        print(json.dumps({**facts_of(config), "seconds_per_epoch": seconds}))
-        return 0
     outcome = train_synthetic(config)
     for record in outcome.records:
         print(_sentence(record))

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from based_jax import command, data
@@ -68,46 +68,35 @@ class TokenizeConfig:
         return HeldOutRule(self.held_out, self.held_out_names, max_bytes)
 
 
-class _Display:
-    """Show progress in one line of 80 columns on a terminal, elsewhere as occasional lines."""
+def _show_progress() -> Callable[[Progress], None]:
+    """Return a function that shows progress: in place on a terminal, elsewhere as occasional lines."""
+    is_live, begin = sys.stderr.isatty(), time.monotonic()
+    first, last = None, begin
 
-    def __init__(self) -> None:
-        self._live, self._begin = sys.stderr.isatty(), time.monotonic()
-        self._last = self._begin
-        self._first: Progress | None = None
-
-    def show(self, now: Progress) -> None:
-        self._first = self._first or now
-        moment = time.monotonic()
-        if moment - self._last < (0.25 if self._live else _SECONDS):
+    def show(now: Progress) -> None:
+        nonlocal first, last
+        first, moment = first or now, time.monotonic()
+        if moment - last < (0.25 if is_live else _SECONDS):
             return
-        self._last, seconds = moment, moment - self._begin
-        rate = (now.tokens - self._first.tokens) / seconds
-        line = (
-            f"{short(now.done)}B of {short(now.total)}B  {short(now.tokens)} tokens  {short(rate)} tokens/s"
-        )
-        if done := now.done - self._first.done:
+        last, seconds, done = moment, moment - begin, now.done - first.done
+        sizes = f"{short(now.done)}B of {short(now.total)}B  {short(now.tokens)} tokens"
+        line = f"{sizes}  {short((now.tokens - first.tokens) / seconds)} tokens/s"
+        if done:
             line += f"  {clock((now.total - now.done) * seconds / done)} left"
-        print(
-            f"\r{line[:79]:79}" if self._live else line,
-            end="" if self._live else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        shown, end = (f"\r{line[:79]:79}", "") if is_live else (line, "\n")
+        print(shown, end=end, file=sys.stderr, flush=True)
 
-    def end(self) -> None:
-        if self._live:
-            print(file=sys.stderr)
+    return show
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
     config = command.parse(TokenizeConfig, argv, prog=PROG)
-    display = _Display()
+    show = _show_progress()
     with StopRequest("this block of text", "run the same command to resume from the last save") as request:
 
         def progress(now: Progress) -> bool:
-            display.show(now)
+            show(now)
             return request.signal is None
 
         sources = find_sources(config.data, config.include)
@@ -121,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             save_every=config.save_every,
             progress=progress,
         )
-        display.end()
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
         if manifest is None:
             assert request.signal is not None
             print(f"interrupted; run the same command to resume from {config.out}", file=sys.stderr)

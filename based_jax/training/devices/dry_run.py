@@ -1,11 +1,13 @@
-"""Compile a run's step for a mesh of virtual devices and report its memory and communication.
+"""Compile a run's step for a mesh of virtual devices and report its layout, memory and communication.
 
 Nothing is allocated: the devices are virtual CPUs and the arrays only shapes. A GPU's compiler plans other
 scratch memory and communication; parameters, optimizer state and their sharding are the same.
 """
 
 import math
+import re
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,9 +15,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from based_jax.training.devices.communication import traffic
-from based_jax.training.devices.layout import layout_table
 from based_jax.training.devices.sharding import mesh_sizes
-from based_jax.training.step import Programs
+from based_jax.training.step import Programs, TrainState
 
 
 def use_virtual_devices(mesh: str | None) -> None:
@@ -27,7 +28,7 @@ def use_virtual_devices(mesh: str | None) -> None:
 def dry_run(programs: Programs, shape: tuple[int, int], *, segments: bool) -> None:
     """Print the layout, a device's memory and the traffic of a step; `shape` is rows, tokens of a batch."""
     console = Console(width=120)
-    console.print(layout_table(programs.abstract_state))
+    console.print(_layout(programs.abstract_state))
     rows = jax.ShapeDtypeStruct(shape, np.int32, sharding=programs.rows)
     batch = dict.fromkeys(("inputs", "targets", *(("segment_ids",) if segments else ())), rows)
     begin = time.perf_counter()
@@ -35,14 +36,13 @@ def dry_run(programs: Programs, shape: tuple[int, int], *, segments: bool) -> No
     traced = time.perf_counter()
     compiled = lowered.compile()
     memory = compiled.memory_analysis()
-    mib = Column("MiB", justify="right")
-    table = Table("what", mib, title="A training step on one device", title_justify="left")
-    rows = {
+    sizes = {
         "state and batch": memory.argument_size_in_bytes,
         "scratch": memory.temp_size_in_bytes,
         "results that take new memory": memory.output_size_in_bytes - memory.alias_size_in_bytes,
     }
-    for name, size in (*rows.items(), ("together", sum(rows.values()))):
+    table = _table("A training step on one device", "what", "MiB")
+    for name, size in (*sizes.items(), ("together", sum(sizes.values()))):
         table.add_row(name, f"{size / 2**20:,.1f}")
     table.add_section()
     for kind, sent in traffic(compiled.as_text()).items():
@@ -50,3 +50,37 @@ def dry_run(programs: Programs, shape: tuple[int, int], *, segments: bool) -> No
     console.print(table)
     seconds = f"traced in {traced - begin:.1f} s, compiled in {time.perf_counter() - traced:.1f} s"
     console.print(f"{jax.device_count()} devices, {shape[0]} x {shape[1]} tokens; {seconds}")
+
+
+def shard_bytes(leaf: Any) -> int:
+    """Return the bytes of one device's shard of an abstract array."""
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+
+def _layout(state: TrainState) -> Table:
+    """Tabulate each kind of parameter, its sharded axes and bytes per device, and totals with the moments."""
+    kinds: dict[tuple[str, str, str], list[Any]] = {}  # parameters that differ only in their layer index
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+        name = "/".join(str(getattr(entry, "key", entry)) for entry in path[1:])
+        spec = tuple(getattr(leaf.sharding, "spec", ())) + (None,) * leaf.ndim
+        cut = ", ".join(str(axis or "-") for axis in spec[: leaf.ndim])
+        shape = " x ".join(map(str, leaf.shape))
+        kinds.setdefault((re.sub(r"^layers_\d+/", "layers_*/", name), shape, cut), []).append(leaf)
+    table = _table("Layout on one device", "parameter", "shape", "cut over", "copies", "MiB each")
+    for kind, leaves in kinds.items():
+        table.add_row(*kind, str(len(leaves)), f"{shard_bytes(leaves[0]) / 2**20:,.2f}")
+    table.add_section()
+    for name, tree in (("all parameters", state.params), ("optimizer state", state.opt_state)):
+        leaves = jax.tree.leaves(tree)
+        whole = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+        own = sum(map(shard_bytes, leaves))
+        share = f"{whole / own:.2f} devices' worth" if own else ""
+        table.add_row(name, f"{whole / 2**20:,.2f} MiB", share, str(len(leaves)), f"{own / 2**20:,.2f}")
+    return table
+
+
+def _table(title: str, *heads: str) -> Table:
+    """Return a table whose columns of copies and MiB are of numbers."""
+    numbers = ("copies", "MiB", "MiB each")
+    columns = (Column(head, justify="right" if head in numbers else "left") for head in heads)
+    return Table(*columns, title=title, title_justify="left")

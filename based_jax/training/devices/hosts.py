@@ -62,10 +62,11 @@ def join(config: HostsConfig) -> None:
     expect(count is not None, "num_processes", None, "the number of processes, as others are given")
     is_one = number is not None and count is not None and 0 <= number < count
     expect(is_one, "process_id", number, f"0 to num_processes - 1 = {(count or 1) - 1}")
-    names = ("heartbeat_timeout_seconds", "shutdown_timeout_seconds")
-    patience = dict.fromkeys(names, config.heartbeat_timeout)
+    timeouts = ("heartbeat_timeout_seconds", "shutdown_timeout_seconds")
     try:
-        jax.distributed.initialize(coordinator, count, number, **patience)
+        jax.distributed.initialize(
+            coordinator, count, number, **dict.fromkeys(timeouts, config.heartbeat_timeout)
+        )
     except RuntimeError as error:
         raise OSError(f"the run's {count} processes did not meet at {coordinator}: {error}") from error
 
@@ -74,8 +75,7 @@ def join(config: HostsConfig) -> None:
 def together(prog: str) -> Iterator[None]:
     """End this process of several at once on an exception, with one line and status 2.
 
-    Does not wait for the other processes, which are in the middle of a step: JAX's runtime ends them as soon
-    as it notices that this one is gone.
+    JAX's runtime ends the others, which are in the middle of a step, once it notices that this one is gone.
     """
     try:
         yield
@@ -167,7 +167,7 @@ def place_batch(batch: Mapping[str, Any], rows: Sharding) -> dict[str, jax.Array
         return jax.device_put(dict(batch), rows)
     part, parts = share_of_rows(rows)
 
-    def assemble(array: np.ndarray) -> jax.Array:
+    def place(array: np.ndarray) -> jax.Array:
         first, shape = part * len(array), (parts * len(array), *array.shape[1:])
 
         def shard(index: Any) -> np.ndarray:
@@ -176,7 +176,7 @@ def place_batch(batch: Mapping[str, Any], rows: Sharding) -> dict[str, jax.Array
 
         return jax.make_array_from_callback(shape, rows, shard)
 
-    return {name: assemble(array) for name, array in batch.items()}
+    return {name: place(array) for name, array in batch.items()}
 
 
 def on_main(tree: Any) -> Any:

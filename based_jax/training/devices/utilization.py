@@ -1,7 +1,6 @@
 """Measure device utilization: model FLOP/s and their share of the devices' peak (MFU)."""
 
 import re
-from dataclasses import dataclass
 
 # Peak of dense bfloat16 products on one device, in 10^12 operations per second, from the vendors' data
 # sheets. Keys are substrings of JAX's `device_kind`; the first match counts.
@@ -29,15 +28,9 @@ def peak_tflops(device_kind: str) -> float | None:
     return next(fitting, None)
 
 
-@dataclass(frozen=True)
-class Utilization:
-    """Converts steps per second into operations per second and MFU."""
+def utilization(tflops: float, peak: float | None) -> dict[str, float]:
+    """Return `model_tflops_per_second` and, if the devices' peak is known, `mfu`, its share of that.
 
-    flops_per_step: float  # of the model, for all sequences of a step; without recomputation
-    peak: float | None  # 10^12 operations per second of all devices together; None if unknown
-
-    def metrics(self, steps_per_second: float) -> dict[str, float]:
-        """Return `model_tflops_per_second` and, if the peak is known, `mfu`, its share of the peak."""
-        tflops = self.flops_per_step * steps_per_second / 1e12
-        share = {} if self.peak is None else {"mfu": tflops / self.peak}
-        return {"model_tflops_per_second": tflops, **share}
+    Both arguments are in 10^12 operations per second; the model's are without recomputation.
+    """
+    return {"model_tflops_per_second": tflops, **({} if peak is None else {"mfu": tflops / peak})}

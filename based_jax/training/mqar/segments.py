@@ -22,11 +22,7 @@ def make_segments(
 ) -> list[Task]:
     """Return one task per row of `parse_segments`, all with the same `settings`.
 
-    Args:
-        task: its name.
-        settings: settings that the segments share.
-        rows: values of `columns(task)`, and the number of examples if `examples` is None.
-        examples: number of examples of every segment.
+    A row has values of `columns(task)`, and the number of examples if `examples` is None.
     """
     names = [AXES[column] for column in columns(task)]
     made = []
@@ -38,11 +34,7 @@ def make_segments(
 
 
 def parse_segments(argument: str, text: str, names: Sequence[str]) -> list[tuple[int, ...]]:
-    """Parse segments such as ``64:4:1000,128:8:500``, each with the columns `names`.
-
-    Raises:
-        ValueError: another number of columns, or a value that is no integer of 31 bits.
-    """
+    """Parse segments such as ``64:4:1000,128:8:500``, each with the columns `names`; or ValueError."""
     found = []
     for part in text.split(","):
         numbers = part.split(":")

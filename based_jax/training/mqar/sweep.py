@@ -6,15 +6,14 @@ grid continues for the others, and drops the ended runs once they are half of it
 """
 
 import contextlib
-import json
+import functools
 import math
 import signal
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -22,14 +21,15 @@ import numpy as np
 from based_jax.convert.model_card import ModelCard
 from based_jax.convert.pretrained import save_pretrained
 from based_jax.data.tasks import Task
+from based_jax.json_lines import JsonLines
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.stop_request import StopRequest
 from based_jax.training.mqar.data import data_seeds, load
-from based_jax.training.mqar.grid import Grid, VmappedRuns
+from based_jax.training.mqar.grid import LABEL_LOSSES, Grid, VmappedRuns
 from based_jax.training.run.checkpoints import Checkpoints
-from based_jax.training.run.metrics import MetricWriter, read_lines, write_lines
+from based_jax.training.run.metrics import MetricWriter
 from based_jax.training.run.trackers import TrackConfig
-from based_jax.validate import expect, expect_ranges
+from based_jax.validate import expect, expect_choice, expect_ranges
 
 
 class Run(NamedTuple):
@@ -47,38 +47,61 @@ class Run(NamedTuple):
         return f"lr-{self.learning_rate:g}-seed-{self.seed}".replace("+", "")
 
 
+Number = TypeVar("Number", int, float)
+
+
 @dataclass(frozen=True)
 class SweepConfig:
     """Learning rates and seeds to sweep, and the training settings of all runs."""
 
-    learning_rates: tuple[float, ...]
-    seeds: tuple[int, ...]
-    """of initialisation, dropout and data; the learning rates of a seed share them"""
-    epochs: int
-    batch_size: int
+    epochs: int = 32
+    """passes over the training examples"""
+    batch_size: int = 256
+    """examples per step"""
+    learning_rates: str = "1e-3,3.16e-3,1e-2,3.16e-2"
+    """learning rates, all trained at once"""
+    seeds: str = "0"
+    """seeds of initialisation, dropout and data, all trained at once"""
     weight_decay: float = 0.1
+    """decoupled weight decay of every parameter"""
     loss: str = "cross_entropy"
-    """one of `grid.LABEL_LOSSES`"""
+    """cross_entropy; or mse for stacked: the squared distance of an output from its value's vector"""
     stop_above: float = 0.99
-    log_every: int = 20  # steps between log lines
+    """stop a run after the first epoch with an accuracy above this"""
+    log_every: int = 20
+    """steps between log lines"""
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "epochs", "batch_size", "log_every")
-        rates, seeds = self.learning_rates, self.seeds
+        rates, seeds = self.rates_and_seeds
         expect(all(0 < rate < math.inf for rate in rates), "learning_rates", rates, "numbers above 0")
         expect(all(0 <= seed < 2**32 for seed in seeds), "seeds", seeds, "integers in [0, 2^32)")
         for name, values in (("learning_rates", rates), ("seeds", seeds)):
-            expect(0 < len(set(values)) == len(values), name, values, "one or more different values")
+            expect(len(set(values)) == len(values), name, values, "one or more different values")
         expect(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
+        expect_choice("loss", self.loss, tuple(LABEL_LOSSES))
         expect(self.stop_above > 0, "stop_above", self.stop_above, "above 0; 1 or more is never")
+
+    @functools.cached_property
+    def rates_and_seeds(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        rates = _numbers("learning_rates", self.learning_rates, float, "1e-3,3e-3")
+        return rates, _numbers("seeds", self.seeds, int, "0,1")
 
     @property
     def runs(self) -> list[Run]:
-        return [Run(rate, seed) for seed in self.seeds for rate in self.learning_rates]
+        rates, seeds = self.rates_and_seeds
+        return [Run(rate, seed) for seed in seeds for rate in rates]
 
     def schedule(self, epoch: int) -> float:
         """Return the factor of the learning rate in `epoch` (from 0): half a cosine, constant in an epoch."""
         return (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+
+
+def _numbers(argument: str, text: str, kind: Callable[[str], Number], example: str) -> tuple[Number, ...]:
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{argument} = {text!r}: expected numbers such as {example}") from None
 
 
 @dataclass(frozen=True)
@@ -101,20 +124,19 @@ _RECORD = {"learning_rate": float, "seed": int, "status": str, "steps": int, "ep
 """Required entries of each line of results.jsonl, and their types."""
 
 
-class Records:
+class Records(JsonLines):
     """The file results.jsonl: one object per ended run."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]):
-        self.path, self.facts = path, facts
-        entries, damaged = read_lines(path, _RECORD)
-        self.of = {Run(entry["learning_rate"], entry["seed"]): entry for entry in entries}
-        # Drops a truncated last line, to which the next record would otherwise be appended.
-        write_lines(path, self.of.values(), damaged)
+        super().__init__(path, _RECORD)
+        self.facts = facts
+
+    @property
+    def of(self) -> dict[Run, dict[str, Any]]:
+        return {Run(row["learning_rate"], row["seed"]): row for row in self.rows}
 
     def add(self, run: Run, values: Mapping[str, Any]) -> None:
-        self.of[run] = {**self.facts, **run._asdict(), **values}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(self.of[run]) + "\n")
+        self.append([{**self.facts, **run._asdict(), **values}])
 
 
 def sweep(
@@ -130,10 +152,7 @@ def sweep(
 
     Args:
         train: segments in training order; one pass over all of them is an epoch.
-        workdir: directory of metrics.jsonl, results.jsonl, events/, checkpoints/, and model/ for
-            `load_pretrained`.
         facts: entries to add to every record.
-        tracking: services that also receive the metrics; default: none.
 
     Raises:
         ValueError: settings that a task rejects, or a workdir whose records and checkpoint do not match.
@@ -147,27 +166,6 @@ def sweep(
             loop.start(pending)
             stopped_by = loop.run(workdir, tracking)
     return Outcome([records.of[run] for run in config.runs if run in records.of], stopped_by)
-
-
-def seconds_per_epoch(
-    architecture: ModelConfig, train: Sequence[Task], test: Sequence[Task], config: SweepConfig
-) -> float:
-    """Measure an epoch of all runs from two steps on each segment, without compiling.
-
-    A token of a test counts as a third of one in training, which also has a backward pass.
-    """
-    with tempfile.TemporaryDirectory() as name, contextlib.closing(Checkpoints(Path(name))) as checkpoints:
-        records, config = Records(Path(name) / "results.jsonl", {}), replace(config, log_every=2)
-        loop = _Loop(architecture, train, test, config, records, checkpoints)
-        loop.start([*range(len(config.runs))])
-        seconds, first = 0.0, 0
-        for part in loop.train:
-            for loop.step in (first, first):  # the first steps compile
-                _, speed = loop._train()
-            seconds += part.examples * len(loop.vmapped) / speed["examples_per_second"]
-            first += part.steps
-        tokens, tested = (sum(p.examples * p.length for p in parts) for parts in (loop.train, loop.test))
-        return seconds * (1 + tested / tokens / 3)
 
 
 _Losses = Mapping[int, float]
@@ -188,17 +186,19 @@ class _Loop:
     ):
         self.config, self.records, self.checkpoints = config, records, checkpoints
         self.runs = config.runs
-        by_seed = [data_seeds(seed, len(train), len(test)) for seed in config.seeds]
-        train_seeds, test_seeds = (list(zip(*seeds, strict=True)) for seeds in zip(*by_seed, strict=True))
-        rows = config.batch_size
-        self.train = [load(task, seeds, rows=rows) for task, seeds in zip(train, train_seeds, strict=True)]
+        self.seeds = config.rates_and_seeds[1]
+        by_seed = [data_seeds(seed, len(train), len(test)) for seed in self.seeds]
+        of_train, of_test = (zip(*seeds, strict=True) for seeds in zip(*by_seed, strict=True))
+        rows, head = config.batch_size, train[0].label_vectors()
+        parts = [load(task, seeds, rows=rows) for task, seeds in zip(train, of_train, strict=True)]
+        self.grid = Grid(LanguageModel(architecture), parts[0].length, config.weight_decay, config.loss, head)
         # A test batch has at most as many tokens as the largest training batch.
-        tokens = max(part.rows * part.length for part in self.train)
-        self.test = [load(task, seeds, tokens=tokens) for task, seeds in zip(test, test_seeds, strict=True)]
-        model, head = LanguageModel(architecture), train[0].label_vectors()
-        self.grid = Grid(model, self.train[0].length, config.weight_decay, config.loss, head)
-        for parts in (self.train, self.test):
-            parts[:] = [replace(part, batches=self.grid.replicate(part.batches)) for part in parts]
+        tokens = max(part.rows * part.length for part in parts)
+        tests = [load(task, seeds, tokens=tokens) for task, seeds in zip(test, of_test, strict=True)]
+        self.train, self.test = (
+            [replace(part, batches=self.grid.replicate(part.batches)) for part in side]
+            for side in (parts, tests)
+        )
         self.epoch_steps = sum(part.steps for part in self.train)
         self.steps = config.epochs * self.epoch_steps
 
@@ -212,7 +212,7 @@ class _Loop:
         else:
             position = self.checkpoints.position(self.step)
             self.vmapped, seconds = position["vmapped_runs"], position["seconds"]
-            self.curves = position.get("curves", self.curves)  # older checkpoints have none
+            self.curves = position["curves"]
             fits = set(pending) <= set(self.vmapped) and self.vmapped == self.grid.filled(self.vmapped)
             expected = f"a checkpoint of {len(pending)} pending runs"
             expect(fits, "workdir", str(self.checkpoints.directory), expected)
@@ -259,26 +259,26 @@ class _Loop:
 
     def _test(self) -> dict[int, Scores]:
         arrays, params = self._arrays(), self.state.params
-        found = [self.grid.evaluate(params, arrays, part.batches) for part in self.test]
-        sums = np.asarray(found, np.float64)
+        sums = np.asarray(
+            [self.grid.evaluate(params, arrays, part.batches) for part in self.test], np.float64
+        )
         sizes = np.array([part.examples for part in self.test])
-
-        def mean(index: int, column: int, parts: Sequence[int] | slice = slice(None)) -> float:
-            return float(sums[parts, index, column].sum() / sizes[parts].sum())
-
         members: dict[str, dict[str, list[int]]] = {}
         for number, part in enumerate(self.test):
             for key, value in part.slices.items():
                 members.setdefault(key, {}).setdefault(str(value), []).append(number)
-        scores = {}
-        for number in self.live:
-            index = self.vmapped.index(number)
+
+        def scores(index: int) -> Scores:
+            loss, accuracy = (sums[:, index].sum(axis=0) / sizes.sum()).tolist()
             slices = {
-                key: {value: mean(index, 1, parts) for value, parts in values.items()}
+                key: {
+                    value: float(sums[of, index, 1].sum() / sizes[of].sum()) for value, of in values.items()
+                }
                 for key, values in members.items()
             }
-            scores[number] = Scores(mean(index, 1), slices, mean(index, 0))
-        return scores
+            return Scores(accuracy, slices, loss)
+
+        return {number: scores(self.vmapped.index(number)) for number in self.live}
 
     def _log(self, losses: _Losses, scores: _Scores, speed: Mapping[str, float]) -> None:
         """Log means over the live runs, the best accuracy, and each run's values."""
@@ -318,15 +318,13 @@ class _Loop:
 
     def _export(self, number: int, accuracy: float) -> None:
         """Write the weights of an ended run in model/, unless a recorded run has at least this accuracy."""
-        recorded = [record.get("accuracy") for record in self.records.of.values()]
-        if any(other is not None and other >= accuracy for other in recorded):
+        if any((row.get("accuracy") or -1) >= accuracy for row in self.records.rows):
             return
         index = self.vmapped.index(number)
         params = jax.tree.map(lambda leaf: np.asarray(leaf)[index], self.state.params)
         facts = {**self.runs[number]._asdict(), "steps": self.step, "test accuracy": accuracy}
-        save_pretrained(
-            self.records.path.parent / "model", self.grid.model, params, card=ModelCard(training=facts)
-        )
+        card = ModelCard(training=facts)
+        save_pretrained(self.records.path.parent / "model", self.grid.model, params, card=card)
 
     def _save(self) -> None:
         """Drop the ended runs from the state if they are at least half of it, and write a checkpoint."""
@@ -342,7 +340,7 @@ class _Loop:
         return VmappedRuns(
             np.array([run.learning_rate for run in runs], np.float32),
             np.array([run.seed for run in runs], np.uint32),
-            np.array([self.config.seeds.index(run.seed) for run in runs], np.int32),
+            np.array([self.seeds.index(run.seed) for run in runs], np.int32),
         )
 
 

@@ -33,9 +33,7 @@ class Checkpoints:
 
     A checkpoint becomes visible only when it is complete; a process that dies while writing leaves the
     previous one intact. With several processes each writes the shards of its devices into one shared
-    directory, and all of them call every method.
-
-    The newest `keep` are kept.
+    directory, and all of them call every method. The newest `keep` are kept.
     """
 
     def __init__(self, workdir: Path, keep: int = 3):
@@ -76,25 +74,29 @@ class Checkpoints:
         return found if found >= 0 else None
 
     def _newest_intact(self, abstract: Any) -> int:
+        arrays = {} if abstract is None else {"arrays": array_checksum(abstract)}
         damaged: list[tuple[Path, str]] = []
         for step, path in reversed(_entries(self.directory)):
-            damage = _damage(step, path, abstract)
-            if damage is not None:
-                damaged.append((path, damage))
-                continue
-            for other, reason in damaged:
-                self._damaged.mkdir(exist_ok=True)
-                moved = self._damaged / other.name
-                while os.path.lexists(moved):
-                    moved = moved.with_name(f"{moved.name}_")
-                other.rename(moved)
-                what = f"checkpoint {other} is damaged: {reason}"
-                _LOGGER.warning("%s; falling back to %s, and it is now %s", what, path, moved)
-            return step
+            is_named = path.name == str(step)
+            reason = f"the name of a checkpoint of step {step} is {step}"
+            reason = find_damage(path, {"step": step, **arrays}) if is_named else reason
+            if reason is None:
+                for other, why in damaged:
+                    self._put_aside(other, f"{why}; falling back to {path}")
+                return step
+            damaged.append((path, reason))
         if damaged:
-            path, damage = damaged[0]
-            raise ValueError(f"checkpoint {path} is damaged, and so are all before it: {damage}")
+            path, reason = damaged[0]
+            raise ValueError(f"checkpoint {path} is damaged, and so are all before it: {reason}")
         return -1
+
+    def _put_aside(self, path: Path, why: str) -> None:
+        self._damaged.mkdir(exist_ok=True)
+        moved = self._damaged / path.name
+        while os.path.lexists(moved):
+            moved = moved.with_name(f"{moved.name}_")
+        path.rename(moved)
+        _LOGGER.warning("checkpoint %s is damaged: %s, and it is now %s", path, why, moved)
 
     def save(self, step: int, state: Any, data: dict[str, Any]) -> None:
         """Start writing a pytree and JSON data; arrays are copied first, so the caller may donate them.
@@ -111,26 +113,27 @@ class Checkpoints:
 
     def restore(self, step: int, abstract: State) -> tuple[State, dict[str, Any]]:
         """Read a checkpoint into the shapes and shardings of `abstract`; ValueError if that fails."""
-        try:
-            arrays: Any = ocp.args.StandardRestore(abstract)  # pyright: ignore[reportCallIssue]
-            wanted = ocp.args.Composite(state=arrays, data=ocp.args.JsonRestore())
-            restored = self._manager.restore(step, args=wanted)
-        except Exception as error:  # Orbax raises Exception itself for an array that it cannot read
-            path = self.directory / str(step)
-            raise ValueError(f"checkpoint {path} cannot be restored: {_reason(error)}") from error
-        return restored["state"], self._position(step, restored["data"])
+        arrays: Any = ocp.args.StandardRestore(abstract)  # pyright: ignore[reportCallIssue]
+        restored = self._read(step, state=arrays)
+        return restored["state"], self._position(restored["data"])
 
     def position(self, step: int) -> dict[str, Any]:
         """Read only the JSON data of a checkpoint, if they are needed before `restore`."""
-        args = ocp.args.Composite(data=ocp.args.JsonRestore())  # pyright: ignore[reportCallIssue]
-        return self._position(step, self._manager.restore(step, args=args)["data"])
+        return self._position(self._read(step)["data"])
 
-    def _position(self, step: int, data: Any) -> dict[str, Any]:
+    def _read(self, step: int, **items: Any) -> Any:
+        try:
+            wanted = ocp.args.Composite(**items, data=ocp.args.JsonRestore())
+            return self._manager.restore(step, args=wanted)
+        except Exception as error:  # Orbax raises Exception itself for an array that it cannot read
+            path = self.directory / str(step)
+            raise ValueError(f"checkpoint {path} cannot be restored: {_reason(error)}") from error
+
+    def _position(self, data: Any) -> dict[str, Any]:
         try:
             return dict(json.loads(data["state"]))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            path = self.directory / str(step)
-            raise ValueError(f"checkpoint {path} has no position in the data: {error!r:.200}") from error
+            raise ValueError(f"{self.directory} has no position in the data: {error!r:.200}") from error
 
     def check(self) -> None:
         """Raise `SaveFailed` if a save has failed, without waiting."""
@@ -210,14 +213,6 @@ def _entries(directory: Path) -> list[tuple[int, Path]]:
     """List the entries of a checkpoint directory that are named after a step, by step."""
     paths = [path for path in directory.glob("*") if path.name.isascii() and path.name.isdigit()]
     return sorted((int(path.name), path) for path in paths)
-
-
-def _damage(step: int, path: Path, abstract: Any = None) -> str | None:
-    """Return why `path` is not a checkpoint of this step (and of these arrays, if given); None if it is."""
-    if path.name != str(step):
-        return f"the name of a checkpoint of step {step} is {step}"
-    arrays = {} if abstract is None else {"arrays": array_checksum(abstract)}
-    return find_damage(path, {"step": step, **arrays})
 
 
 def _reason(error: BaseException) -> str:

@@ -32,31 +32,23 @@ def write_checksums(directory: Path, facts: Mapping[str, int]) -> None:
 
 
 def find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
-    """Describe damage of a checkpoint's files or a mismatch of its `facts`; None if it is as written.
-
-    Older checkpoints without checksums.json, or without `facts` in it, pass.
-    """
+    """Describe damage of a checkpoint's files or a mismatch of its `facts`; None if it is as written."""
     path = directory / FILE
     try:
         if not directory.is_dir():
             return "it is no directory"
-        missing = [folder for folder in _FOLDERS if not any((directory / folder).glob("*"))]
-        if missing:
-            return f"it has nothing in {missing[0]}/"
+        if not path.exists():
+            return f"it has no {FILE}"
         strange = [entry for entry in directory.rglob("*") if not (entry.is_file() or entry.is_dir())]
         if strange:
             return f"{strange[0].relative_to(directory)} is no regular file"
-        if not path.exists():
-            return None
         recorded = read_json(path)
+        found = {name: recorded.pop(name) for name in _FACTS}
         for name, fact in facts.items():
-            found = recorded.pop(name, fact)
-            if found != fact:
-                return _FACTS[name].format(found)
-        recorded = {name: entry for name, entry in recorded.items() if name not in _FACTS}
-        listed = {name.partition("/")[0] for name in recorded}
-        if not listed.issuperset(_FOLDERS):
-            return f"{path.name} lists no files of a checkpoint"
+            if found[name] != fact:
+                return _FACTS[name].format(found[name])
+        if not {name.partition("/")[0] for name in recorded}.issuperset(_FOLDERS):
+            return f"{FILE} lists no files of a checkpoint"
         files = _files(directory)
         for name, (size, checksum) in recorded.items():
             if name not in files:
@@ -65,8 +57,8 @@ def find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
                 return f"{name} has {files[name].stat().st_size} bytes of {size}"
             if _crc32(files[name]) != checksum:
                 return f"{name} has changed since it was written"
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        return f"{path.name} cannot be checked ({error})"
+    except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        return f"{FILE} cannot be checked ({error})"
     return None
 
 

@@ -8,17 +8,17 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, TypeVar
 
 from based_jax import command
 from based_jax.directory_lock import sole_writer
 from based_jax.files import read_json
 from based_jax.training.devices import hosts
+from based_jax.training.recipes import flag_words
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file
+from based_jax.whole_file import write_json
 
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
-
 
 Config = TypeVar("Config")
 
@@ -59,12 +59,12 @@ def prepare_run(
         expect_same_data(config, data)
         if before["train"].get("steps") != settings.get("steps") and hosts.is_main():
             before["train"]["steps"] = settings["steps"]
-            write_config(path, before)
+            write_json(path, before)
         return
     if not hosts.is_main():
         return
     config.workdir.mkdir(parents=True, exist_ok=True)
-    write_config(path, {"model": model, "train": settings, "data": data, "versions": versions(*_PACKAGES)})
+    write_json(path, {"model": model, "train": settings, "data": data, "versions": versions(*_PACKAGES)})
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -96,62 +96,23 @@ def has_checkpoints(workdir: Path) -> bool:
     return any((workdir / "checkpoints").glob("[0-9]*"))
 
 
-def saved_run(settings: type[Config], workdir: Path) -> Config | None:
-    """Read the settings of the run in a directory; None without config.json. ValueError: another command."""
-    path = workdir / "config.json"
-    if not path.exists():
-        return None
-    try:
-        return _settings(settings, read_config(path)["train"], "train")
-    except (ValueError, TypeError) as error:
-        message = str(error)
-        raise ValueError(message if str(path) in message else f"{path}: {message}") from error
+def parse_run(settings: type[Config], argv: Sequence[str] | None, prog: str) -> Config:
+    """Parse flags like `command.parse`; with --resume those of the run in --workdir come before them.
 
-
-def parse_run(
-    settings: type[Config],
-    argv: Sequence[str] | None,
-    prog: str,
-    groups: Mapping[str, Sequence[str]] | None = None,
-) -> Config:
-    """Parse flags like `command.parse`; with --resume the defaults are the settings in --workdir."""
+    SystemExit: also if the saved settings are not those of such a run; the message names the file.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
-    workdir, default = command.find_value(given, "--workdir"), None
+    workdir = command.find_value(given, "--workdir")
     switches = [word for word in given if word in ("--resume", "--no-resume")]
-    if workdir is not None and switches[-1:] == ["--resume"]:
-        default = saved_run(settings, Path(workdir))
-    return command.parse(settings, given, prog=prog, default=default, groups=groups)
-
-
-def _settings(kind: type[Config], values: Any, name: str) -> Config:
-    """Build the dataclass `kind` from the values of a config.json, with defaults for missing ones."""
-    expect(isinstance(values, dict), name, values, "the settings of a run")
-    hints = get_type_hints(kind)
-    strange = sorted(set(values) - set(hints))
-    command_name = kind.__module__.rpartition(".")[2].removesuffix("_config")
-    expect(not strange, name, strange, f"settings of train {command_name}")
-    made = {}
-    for field, value in values.items():
-        hint = hints[field]
-        if dataclasses.is_dataclass(hint):
-            made[field] = _settings(cast(type, hint), value, field)
-            continue
-        kinds = get_args(hint) or (hint,)
-        allowed = {type_ for kind_ in kinds for type_ in _JSON_TYPES.get(kind_, (kind_,))}
-        expected = " or ".join(sorted(type_.__name__ for type_ in allowed))
-        expect(type(value) in allowed, field, value, f"a value of type {expected}")
-        made[field] = Path(value) if Path in kinds and value is not None else value
-    return kind(**made)
-
-
-_JSON_TYPES: dict[type, tuple[type, ...]] = {Path: (str,), float: (float, int)}
-"""Type of a setting -> its types in JSON, if they differ."""
-
-
-def write_config(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a run's config.json atomically."""
-    with whole_file(path) as file:
-        file.write((json.dumps(content, indent=2) + "\n").encode())
+    path = Path(workdir or "") / "config.json"
+    if workdir is not None and switches[-1:] == ["--resume"] and path.exists():
+        saved = read_config(path)["train"]
+        inner = [value for value in saved.values() if isinstance(value, dict)]
+        flat = {name: value for values in (saved, *inner) for name, value in values.items()}
+        words = flag_words({name: value for name, value in flat.items() if not isinstance(value, dict)})
+        command.parse(settings, words, prog=f"{prog}: {path}")
+        given = [*words, *given]
+    return command.parse(settings, given, prog=prog)
 
 
 def read_config(path: Path, needed: Sequence[str] = ("train", "data")) -> dict[str, Any]:

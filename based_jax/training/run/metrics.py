@@ -4,16 +4,15 @@ import contextlib
 import json
 import logging
 import math
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from based_jax.json_lines import read_lines, write_lines
 from based_jax.training.devices import hosts
 from based_jax.training.run.checkpoints import last_checkpoint
 from based_jax.training.run.progress import RunProgress
 from based_jax.training.run.trackers import TrackConfig, open_trackers
-from based_jax.whole_file import whole_file
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -62,13 +61,6 @@ class MetricWriter:
             ) from error
         self._progress.show(step, {name: metrics[name] for name in (metrics if shown is None else shown)})
 
-    def rewind(self, step: int) -> None:
-        """Drop the lines after `step`, which will be written again."""
-        self._file.close()
-        _keep_until(self.path, step)
-        self._file = self.path.open("a", encoding="utf-8")
-        self._progress.tick(step)
-
 
 class SilentWriter(contextlib.nullcontext):
     """A `MetricWriter` for processes that do not write: every method does nothing."""
@@ -96,39 +88,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if damaged:
         _LOGGER.warning("%s is damaged: %s left out", path, damaged)
     return entries
-
-
-def read_lines(path: Path, keys: Mapping[str, type]) -> tuple[list[dict[str, Any]], str]:
-    """Return the complete lines of a file of JSON objects, and a description of invalid ones ("" if none).
-
-    `keys` are the required keys of each object and the types of their values. OSError: the file cannot be
-    read, or is a directory or a pipe.
-    """
-    if path.exists() and not path.is_file():
-        raise OSError(f"{path}: expected a regular file")
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    entries, damaged = [], []
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = json.loads(line.decode())
-        except (ValueError, RecursionError):
-            entry = None
-        if isinstance(entry, dict) and all(type(entry.get(name)) is kind for name, kind in keys.items()):
-            entries.append(entry)
-        else:
-            damaged.append(number)
-    more = f" and {len(damaged) - 3} more" if len(damaged) > 3 else ""
-    return entries, f"line {', '.join(map(str, damaged[:3]))}{more}" if damaged else ""
-
-
-def write_lines(path: Path, entries: Collection[Mapping[str, Any]], damaged: str = "") -> None:
-    """Replace a file of JSON objects; if there are `damaged` lines (`read_lines`), keep the old file too."""
-    if damaged:
-        kept = path.with_name(f"damaged_{path.name}")
-        os.replace(path, kept)
-        _LOGGER.warning("%s is damaged: %s left out; the file as it was is now %s", path, damaged, kept)
-    with whole_file(path) as file:
-        file.writelines(f"{json.dumps(entry)}\n".encode() for entry in entries)
 
 
 def _keep_until(path: Path, step: int) -> None:

@@ -54,7 +54,7 @@ class RunProgress:
 
     def tick(self, step: int) -> None:
         now, left = time.perf_counter(), ""
-        if self._since is None or step <= self._since[0]:  # the first step includes compilation
+        if self._since is None:  # the first step includes compilation
             self._since = (step, now)
         else:  # at the mean speed since this launch's first step
             done, seconds = step - self._since[0], now - self._since[1]

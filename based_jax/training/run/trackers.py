@@ -1,14 +1,13 @@
-"""Track experiments: TensorBoard's event files, and optionally Weights & Biases and Trackio.
+"""Track experiments: TensorBoard's event files, and optionally Weights & Biases.
 
 A tracker receives the same metrics as metrics.jsonl. The event files are part of the run, so a failure to
-write them stops it. Services are not: one that fails during the run is dropped with one warning.
+write them stops it. The service is not: if it fails during the run, it is dropped with one warning.
 """
 
 import contextlib
 import dataclasses
 import importlib
 import importlib.util
-import json
 import math
 import sys
 import uuid
@@ -18,18 +17,18 @@ from typing import Any, Protocol
 
 from based_jax.files import read_json
 from based_jax.training.run.events import EventFile
-from based_jax.validate import expect, expect_choice
-from based_jax.whole_file import whole_file
+from based_jax.validate import expect
+from based_jax.whole_file import write_json
 
 FILE = "trackers.json"
-"""File in the run's directory with the ids of the run at the services."""
+"""File in the run's directory with the id of the run at the service."""
 
 
 class Tracker(Protocol):
     """A destination of a run's metrics."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of one step; steps may repeat if a run is resumed or rolled back."""
+        """Record the metrics of one step; steps may repeat if a run is resumed."""
         ...
 
     def close(self) -> None:
@@ -39,152 +38,99 @@ class Tracker(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TrackConfig:
-    """Services that track a run, in addition to its directory."""
+    """A service that tracks a run, in addition to its directory."""
 
     track: str | None = None
-    """also send settings and metrics to wandb, trackio, or both: wandb,trackio"""
+    """also send settings and metrics to this service: wandb"""
     track_project: str = "based-jax"
     """project of the run for --track"""
 
     def __post_init__(self) -> None:
-        for name in self.services:
-            expect_choice("track", name, tuple(_SERVICES))
-        expect(len(set(self.services)) == len(self.services), "track", self.track, "each service once")
+        expect(self.track in (None, "wandb"), "track", self.track, "wandb")
         expect(bool(self.track_project.strip()), "track_project", self.track_project, "a name")
 
-    @property
-    def services(self) -> list[str]:
-        return [] if self.track is None else [name.strip() for name in self.track.split(",")]
-
     def expect_installed(self) -> None:
-        """Raise ImportError early if the package of a service is not installed."""
-        for name in self.services:
-            if importlib.util.find_spec(name) is None:
-                raise ImportError(f"track = {name!r}: not installed; run pip install 'based-jax[{name}]'")
+        """Raise ImportError early if the package of the service is not installed."""
+        if self.track is not None and importlib.util.find_spec(self.track) is None:
+            raise ImportError(f"track = {self.track!r}: not installed; run pip install 'based-jax[wandb]'")
 
 
-class WandbRun:
-    """A run of Weights & Biases; WANDB_MODE=offline keeps it on this machine, for `wandb sync`."""
+class _WandbRun:
+    """A run of Weights & Biases: after the first failure, which is a warning, it is dropped."""
 
-    def __init__(self, project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path):
-        wandb: Any = importlib.import_module("wandb")
-        # Do not capture the terminal; a resumed run continues under its id.
-        settings = wandb.Settings(console="off")
-        self._run = wandb.init(
-            project=project,
-            name=name,
-            id=identifier,
-            resume="allow",
-            dir=str(workdir),
-            config=dict(config),
-            settings=settings,
-        )
+    def __init__(self, run: Any, warn: Callable[[str], None]):
+        self._run, self._warn, self._has_failed = run, warn, False
         # wandb's own step can only grow, and would lose steps that a resumed run repeats.
-        self._run.define_metric("*", step_metric="step")
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log({"step": step, **metrics})
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class TrackioRun:
-    """A run of Trackio: a database on this machine, or the Space that TRACKIO_SPACE_ID names."""
-
-    def __init__(self, project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path):
-        self._trackio: Any = importlib.import_module("trackio")
-        unique = f"{name}-{identifier[:8]}"  # a run is resumed by its name
-        self._run = self._trackio.init(
-            project=project, name=unique, resume="allow", config=dict(config), embed=False
-        )
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        self._trackio.finish()  # the run's own method would be called again at exit
-
-
-_SERVICES: dict[str, Callable[[str, str, str, Mapping[str, Any], Path], Tracker]] = {
-    "wandb": WandbRun,
-    "trackio": TrackioRun,
-}
-
-
-class _Service:
-    """A tracker that may fail: after the first failure, which is a warning, it is dropped."""
-
-    def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]):
-        self._name, self._warn = name, warn
-        self._tracker: Tracker | None = tracker
+        run.define_metric("*", step_metric="step")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        self._attempt(lambda tracker: tracker.write(step, finite))
+        self._attempt(lambda: self._run.log({"step": step, **finite}))
 
     def close(self) -> None:
-        self._attempt(lambda tracker: tracker.close())
+        self._attempt(self._run.finish)
 
-    def _attempt(self, act: Callable[[Tracker], None]) -> None:
-        if self._tracker is None:
+    def _attempt(self, act: Callable[[], Any]) -> None:
+        if self._has_failed:
             return
         try:
             with contextlib.redirect_stdout(sys.stderr):  # standard output is for the command's results
-                act(self._tracker)
-        except Exception as error:  # any failure, as a service is not part of the run
-            self._tracker = None
-            self._warn(_failure(self._name, error))
+                act()
+        except Exception as error:  # any failure, as the service is not part of the run
+            self._has_failed = True
+            self._warn(_failure(error))
 
 
 def open_trackers(
     tracking: TrackConfig, workdir: Path, start: int, warn: Callable[[str], None]
 ) -> list[Tracker]:
-    """Open the event files, and the services of `tracking`, for a run that starts after step `start`.
+    """Open the event files, and the service of `tracking`, for a run that starts after step `start`.
 
-    Args:
-        workdir: contains the run's config.json, which is sent to services.
-        warn: called with one line if a service fails.
-
-    Raises:
-        ImportError: a package is not installed.
-        ValueError: a service rejects a new run, which would not be tracked as requested.
-        OSError: a file cannot be written.
+    `warn` is called with one line if the service fails later.
+    ImportError: its package is not installed. ValueError: it rejects a new run. OSError: a file cannot be
+    written.
     """
     tracking.expect_installed()
-    path = workdir / "config.json"
-    config = read_json(path) if tracking.services and path.is_file() else {}
-    project, name = tracking.track_project, workdir.resolve().name
-    known = _known_ids(workdir / FILE) if tracking.services and start else {}
+    identifier = tracking.track and _run_id(workdir / FILE, tracking.track_project, start)
     trackers: list[Tracker] = [EventFile(workdir / "events", start + 1 if start else None)]
-    for service in tracking.services:
-        identifier = known.setdefault(f"{service}/{project}", uuid.uuid4().hex)
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                tracker = _SERVICES[service](project, name, identifier, config, workdir)
-        except Exception as error:
-            if not start:
-                for opened in trackers:
-                    opened.close()
-                raise ValueError(f"track = {service!r}: it cannot begin: {_first_line(error)}") from error
-            warn(_failure(service, error))
-        else:
-            trackers.append(_Service(service, tracker, warn))
-    if known:
-        with whole_file(workdir / FILE) as file:
-            file.write((json.dumps(known, indent=2) + "\n").encode())
-    return trackers
+    if identifier is None:
+        return trackers
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            run = _WandbRun(_wandb(tracking.track_project, identifier, workdir), warn)
+    except Exception as error:
+        if not start:
+            trackers[0].close()
+            raise ValueError(f"track = 'wandb': it cannot begin: {_first_line(error)}") from error
+        warn(_failure(error))
+        return trackers
+    return [*trackers, run]
 
 
-def _known_ids(path: Path) -> dict[str, str]:
-    found = read_json(path) if path.is_file() else {}
-    fits = isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
-    expect(fits, str(path), found, "the ids that an earlier launch wrote")
-    return found
+def _wandb(project: str, identifier: str, workdir: Path) -> Any:
+    """Open a run, or continue it; WANDB_MODE=offline keeps it on this machine, for `wandb sync`."""
+    wandb: Any = importlib.import_module("wandb")
+    path = workdir / "config.json"
+    config = read_json(path) if path.is_file() else {}
+    options = {"resume": "allow", "dir": str(workdir), "config": config}
+    settings = wandb.Settings(console="off")  # do not capture the terminal
+    return wandb.init(
+        project=project, name=workdir.resolve().name, id=identifier, settings=settings, **options
+    )
 
 
-def _failure(service: str, error: Exception) -> str:
-    return f"{service} failed, and the run goes on without it: {_first_line(error)}"
+def _run_id(path: Path, project: str, start: int) -> str:
+    """Return the id of the run at the service, which is kept in a file: a new one unless it is resumed."""
+    known = read_json(path) if start and path.is_file() else {}
+    fits = isinstance(known, dict) and all(isinstance(value, str) for value in known.values())
+    expect(fits, str(path), known, "the ids that an earlier launch wrote")
+    identifier = known.setdefault(f"wandb/{project}", uuid.uuid4().hex)
+    write_json(path, known)
+    return identifier
+
+
+def _failure(error: Exception) -> str:
+    return f"wandb failed, and the run goes on without it: {_first_line(error)}"
 
 
 def _first_line(error: Exception) -> str:

@@ -73,7 +73,7 @@ def test_the_command_and_its_second_call(small, tmp_path, monkeypatch, capsys):
         program.main(["--out", str(out), "--seed", "-1"])
     assert "seed = -1: expected at least 0" in capsys.readouterr().err
     (out / "study.json").write_text("{")
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"study\.json: expected JSON"):
         program.main(["--out", str(out)])
 
 
