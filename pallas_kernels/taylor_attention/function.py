@@ -244,10 +244,10 @@ def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tu
         state_axes = MOSAIC_STATE_AXES
 
     def run(inputs: Any, packing: Any, state: Any, tables: Any) -> tuple[jax.Array, ...]:
-        q, _, v = inputs
+        q, k, v = inputs
         if call.backend == "mosaic":
             options: dict[str, Any] = {"block": call.block, "return_state": call.return_state}
-            return mosaic.forward(*inputs, packing, state, eps=call.eps, **options)
+            return mosaic.forward(q, k, v, packing, state, eps=call.eps, **options)
         plan = call.plan("outputs", q, v)
         prefix = _prefix(call, tables, inputs, packing, state)
         return outputs(plan, tables, inputs, packing, prefix, call.eps, call.return_state)
