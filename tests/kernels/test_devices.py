@@ -13,7 +13,7 @@ from based_jax import ops
 from benchmarks.gpu.cases import taylor_attention as attention_cases
 from benchmarks.gpu.static import fit, topology
 from pallas_kernels import devices, lowering_for, offline, tuning
-from pallas_kernels.taylor_attention.function import Call, Variant
+from pallas_kernels.taylor_attention.function import Variant
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from tests.kernels.toy import Device
 
@@ -77,19 +77,6 @@ def test_rows_of_the_tuning_tables_ask_for_what_the_compiler_says():
     for number, row in enumerate(tuning.table("taylor_attention")):
         if "shared" in row:
             assert row["shared"] == needed[number], f"{row}: {AGAIN}"
-
-
-def test_hopper_has_its_own_block_sizes():
-    """Measured, or chosen from code compiled for it; other families keep theirs."""
-    q = jax.ShapeDtypeStruct((16, 2048, 16, 16), "bfloat16")
-    v = jax.ShapeDtypeStruct((16, 2048, 16, 64), "bfloat16")
-
-    def stages(kind: str) -> int:
-        with lowering_for(kind):
-            return Call(1e-12, False, False, False, None, None, ()).plan("outputs", q, v).stages
-
-    assert stages("NVIDIA H100") == stages("NVIDIA H200") == 3
-    assert stages("NVIDIA A100") == stages("NVIDIA B200") == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
