@@ -14,6 +14,7 @@ from itertools import product
 
 from based_jax.experiments.based_data import TEXTS
 from based_jax.experiments.job import recipe
+from based_jax.experiments.panels import bars
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, make_study, run
 from based_jax.experiments.tasks import TaskJob
@@ -40,10 +41,7 @@ def _jobs(scale: str, families: list[str], epochs: int | None = None) -> list[Ta
 
 def _panels(rows: Rows, scale: str) -> list[Bars]:
     del scale
-    forms: dict[str, dict[str, float]] = {}
-    for row in best(rows):
-        forms.setdefault(row["form"], {})[row["family"]] = row["accuracy"]
-    return [Bars(form, "accuracy", values, "", (0.0, 1.0)) for form, values in forms.items()]
+    return bars(best(rows), "form", MODELS)
 
 
 STUDY = make_study(

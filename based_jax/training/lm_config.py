@@ -146,19 +146,20 @@ class LMConfig:
         return parse_options("mixer_options", text or "", pairs, OPTIONS)
 
 
-_HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
-_EVERY = ("log_every", "eval_every", "checkpoint_every")
 GROUPS = {
     "data": (
         *("data", "include", "tokenizer", "length", "batch_size", "cross_documents"),
-        *_HELD_OUT,
+        *("held_out", "held_out_bytes", "held_out_names"),
     ),
     "model": (
         *("preset", "init_from", "lora", "train_embeddings", "train_norms"),
         *("mixer", "mixer_options", "mixer_layers", "dtype", "remat", "scan_layers"),
     ),
     "optimisation": ("steps", "accumulate", "seed", "optimizer"),
-    "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses", "tracking"),
+    "run": (
+        *("workdir", "recipe", "resume", "log_every", "eval_every", "checkpoint_every", "keep"),
+        *("bad_losses", "tracking"),
+    ),
     "devices": ("mesh", "dry_run", "peak_tflops", "hosts"),
 }
 """Heading in the help -> fields of `LMConfig`."""
