@@ -10,7 +10,7 @@ from based_jax.first_use import on_first_use
 avoid_broken_fusions()  # before anything can create an array
 
 if TYPE_CHECKING:
-    from based_jax import convert, evals, mixers, nnx, ops
+    from based_jax import convert, evals, mixers, models, nnx, ops, typing
     from based_jax.convert import load_pretrained, push_to_hub, save_pretrained
     from based_jax.generate import generate, stream
     from based_jax.models import LanguageModel, ModelConfig, functional, param_count, presets
@@ -30,6 +30,7 @@ __all__ = [
     "load_pretrained",
     "lowering_for",
     "mixers",
+    "models",
     "nnx",
     "ops",
     "param_count",
@@ -37,6 +38,7 @@ __all__ = [
     "push_to_hub",
     "save_pretrained",
     "stream",
+    "typing",
 ]
 
 __getattr__, __dir__ = on_first_use(

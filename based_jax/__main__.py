@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     group = "".join(word for word in words[:1] if not word.startswith("-"))
     inside = {name: text for name, (_, text) in known.items() if not group or name.split()[0] == group}
     if inside and words[bool(group) :] in ([], ["-h"], ["--help"]):
-        print(USAGE.format(table(inside, " ")))
+        print(USAGE.format(table(inside)))
         return 0
     wrong = " ".join(words[: 2 if inside else 1])
     choices = inside if group and inside else dict.fromkeys(name.split()[0] for name in known)

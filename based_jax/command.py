@@ -11,13 +11,12 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar
 
 from based_jax import plain_flags
 from based_jax.compilation_cache import keep_programs
-from based_jax.grouped_help import grouped_help
 
 Options = TypeVar("Options")
 
@@ -31,7 +30,6 @@ def parse(
     *,
     prog: str,
     default: Options | None = None,
-    groups: Mapping[str, Sequence[str]] | None = None,
     pairs: bool = True,
 ) -> Options:
     """Build `options` from flags.
@@ -41,15 +39,11 @@ def parse(
         argv: flags; None takes the process's own.
         prog: name of the command, as in ``based-jax train lm``.
         default: values of the flags that are not given, instead of the dataclass's own.
-        groups: title -> fields, to group the flags in the help.
         pairs: whether a switch ``--x`` comes with its opposite, ``--no-x``.
 
     Raises:
         SystemExit: status 0 after --help, 2 after a wrong flag (one line on stderr).
     """
-    if groups is not None and {"-h", "--help"} & set(sys.argv[1:] if argv is None else argv):
-        print(grouped_help(prog, cast(type, options), groups))
-        raise SystemExit(0)
     try:
         import tyro
     except ImportError:

@@ -25,4 +25,8 @@ def on_first_use(
         setattr(sys.modules[package], name, value)
         return value
 
-    return find, lambda: sorted({*vars(sys.modules[package]), *modules})
+    def public() -> list[str]:
+        defined = vars(sys.modules[package])
+        return sorted(defined.get("__all__", {*defined, *modules}))
+
+    return find, public

@@ -34,7 +34,7 @@ for (const head of document.querySelectorAll("th")) head.onclick = () => {
 """
 
 
-def write_page(path: Path, title: str, parts: Iterable[str], style: str = STYLE) -> None:
+def write_page(path: Path, title: str, parts: Iterable[str]) -> None:
     """Write a page with its title as the heading.
 
     Args:
@@ -42,7 +42,7 @@ def write_page(path: Path, title: str, parts: Iterable[str], style: str = STYLE)
     """
     head = '<!doctype html><html lang="en"><meta charset="utf-8">'
     head += f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    heading = f"<style>{style}</style><h1>{escape(title)}</h1>"
+    heading = f"<style>{STYLE}</style><h1>{escape(title)}</h1>"
     body = "\n".join([head, heading, *parts])
     script = f"<script>{_SORT}</script>" if "<table" in body else ""
     path.write_text(f"{body}\n{script}</html>\n", encoding="utf-8")

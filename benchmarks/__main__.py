@@ -45,7 +45,6 @@ COMMANDS = {
     "startup": Command("models.startup", "Startup", "time of imports, initial parameters and a first step"),
     "static": Command("gpu.static.command", "Static", "what whole models need on a GPU, without one"),
     "train": Command("models.train", "Train", "training speed of language models, against torch"),
-    "tune": Command("gpu.tune", "Tune", "the fastest block sizes of the kernels on this GPU"),
 }
 """Name on the command line -> the command."""
 

@@ -55,8 +55,7 @@ def read(path: Path, benchmarks: tuple[str, ...]) -> Report:
 def draw(report: Report, path: Path) -> None:
     """Draw a report of `ops` or `decode` into `path`."""
     settings, machine = report["settings"], report["machine"]
-    on_cpu = settings.get("device", "cpu") == "cpu"
-    where = f"{machine['cpu']}, {machine['cores']} cores" if on_cpu else settings["device_kind"]
+    where = f"{machine['cpu']}, {machine['cores']} cores"
     if report["benchmark"] == "ops":
         title, panels = "Causal attention on a CPU: time against length", _ops(report)
         facts = "Based: Taylor attention by a chunked scan. "

@@ -4,6 +4,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def facts() -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{package.replace("-", "_"): _version(package) for package in PACKAGES},
+        **versions(PACKAGES),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -42,8 +43,11 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """Return package, with underscores -> its version; None if it is missing."""
+    found: dict[str, str | None] = {}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package.replace("-", "_")] = importlib.metadata.version(package)
+        found.setdefault(package.replace("-", "_"), None)
+    return found

@@ -1,17 +1,14 @@
 """Measure candidates over lengths: compile, decide what can run, warm up, take turns, keep every number."""
 
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from based_jax.command import one_line
 from benchmarks.machine import cores
 from benchmarks.memory import with_peak
 from benchmarks.ops.candidates import FORWARD_BACKWARD, Candidate, Program
@@ -29,21 +26,19 @@ class Case:
     program: Program | None = None
     skipped: str | None = None
     """why it was not run"""
-    failed: str | None = None
-    """the compiler's or the device's refusal"""
     peak_bytes: int | None = None
 
     def row(self) -> dict[str, Any]:
         """Return the case JSON-ready, always with every key."""
         status = "measured" if self.timing.samples else "interrupted"
-        status = "failed" if self.failed else "skipped" if self.skipped else status
+        status = "skipped" if self.skipped else status
         program = self.program or Program(call=lambda: None, to_numpy=list)
         return {
             "candidate": self.candidate.name,
             "pass": self.direction,
             "length": self.length,
             "status": status,
-            "reason": self.failed or self.skipped,
+            "reason": self.skipped,
             **self.timing.statistics(),
             "compile_seconds": program.compile_seconds,
             "temp_bytes": program.temp_bytes,
@@ -67,13 +62,8 @@ class Study:
     """bytes per case"""
     log: Callable[[str], None]
     """receives a line of progress"""
-    device: Any = None
-    """device that computes; None is the CPU"""
     compilers: int = field(default_factory=cores)
     """programs compiled at a time; with 1, none waits for a core"""
-    goes_on: bool = False
-    """record refusals of the compiler or the device as failed cases; by default they end the run"""
-    clock: Callable[[], float] = time.perf_counter
     cases: list[Case] = field(default_factory=list)
     agreement: list[dict[str, Any]] = field(default_factory=list)
     """largest difference between the members of a family, at each length"""
@@ -81,7 +71,7 @@ class Study:
     def measure(self, lengths: Sequence[int], collect: Callable[[], None]) -> bool:
         """Measure all lengths, ascending, with `collect` after each; return False after Ctrl-C."""
         try:
-            with self._on_device():
+            with _on_cpu():
                 for length in lengths:
                     self.measure_length(length)
                     collect()
@@ -95,18 +85,15 @@ class Study:
         inputs = self.inputs(length)
         live, firsts = [], {}
         cases = [
-            Case(candidate, direction, length, Timing(self.budget, self.clock))
+            Case(candidate, direction, length, Timing(self.budget))
             for candidate in self.candidates
             for direction in self.passes
         ]
         for case, program in zip(cases, self._compile(cases, inputs), strict=True):
             self.cases.append(case)
             if program:
-                with self._guarded(case):
-                    self._warm_up(case, program, firsts)
-            if case.failed:
-                self.log(f"N={length} {case.candidate.name} {case.direction}: FAILED, {case.failed}")
-            elif case.skipped:
+                self._warm_up(case, program, firsts)
+            if case.skipped:
                 self.log(f"N={length} {case.candidate.name} {case.direction}: skipped, {case.skipped}")
             elif program:
                 live.append((case.timing, program.call))
@@ -121,7 +108,7 @@ class Study:
         """Compile a program for each case that can run, before anything is timed."""
 
         def prepare(case: Case) -> Program | None:
-            with self._on_device(), self._guarded(case):  # the default device is per thread
+            with _on_cpu():  # the default device is per thread
                 return self._prepare(case, inputs)
 
         with ThreadPoolExecutor(self.compilers) as pool:
@@ -159,19 +146,6 @@ class Study:
         del result
         case.timing.second_call(program.call)
 
-    @contextmanager
-    def _guarded(self, case: Case) -> Iterator[None]:
-        """Let errors of compilers and devices end only the case, if the study goes on."""
-        try:
-            yield
-        except Exception as error:  # they raise all kinds
-            if not self.goes_on:
-                raise
-            case.failed = one_line(error)[:500]
-
-    def _on_device(self) -> Any:
-        return jax.default_device(self.device or jax.devices("cpu")[0])
-
     def _history(self, candidate: Candidate, direction: str) -> list[tuple[int, float]]:
         """Return (length, median seconds) of the shorter lengths."""
         return [
@@ -179,6 +153,10 @@ class Study:
             for case in self.cases
             if case.candidate is candidate and case.direction == direction and case.timing.samples
         ]
+
+
+def _on_cpu() -> Any:
+    return jax.default_device(jax.devices("cpu")[0])
 
 
 def relative_error(wanted: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> float | None:

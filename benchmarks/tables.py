@@ -1,10 +1,7 @@
-"""Write the tables of every report, in Markdown: for a page, between two comments, and for a terminal."""
+"""Write the tables of every report, in Markdown: for a page, and for a terminal."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-
-from based_jax.markdown import between_markers
-from based_jax.validate import expect
 
 Report = dict[str, Any]
 
@@ -51,19 +48,6 @@ def ran_on(report: Report, *packages: str) -> str:
     versions = ", ".join(f"{name} {machine[name] or 'not installed'}" for name in packages)
     parts = [f"{machine['cpu']}, {machine['cores']} cores", versions, machine["date"][:10]]
     return "; ".join(filter(None, parts))
-
-
-def insert(page: str, name: str, text: str | None) -> str:
-    """Insert `text` between the lines `<!-- name -->` and `<!-- /name -->`; with None only check for them.
-
-    Raises:
-        ValueError: the page lacks one of the comments, or has them in the wrong order.
-    """
-    filled = between_markers(page, name, text or "")
-    expect(
-        filled is not None, "--markdown", "", f"a file with the lines <!-- {name} --> and <!-- /{name} -->"
-    )
-    return page if text is None else filled or ""
 
 
 def show(title: str, text: str, notes: Iterable[str] = ()) -> None:

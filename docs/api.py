@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 PAGES: dict[str, tuple[str, ...]] = {
     "based_jax": ("based_jax",),
-    "ops": ("based_jax.ops",),
+    "ops": ("based_jax.ops", "based_jax.ops.conv_basis"),
     "feature_maps": ("based_jax.ops.feature_maps",),
     "mixers": ("based_jax.mixers",),
     "models": ("based_jax.models", "based_jax.models.presets"),

@@ -9,8 +9,7 @@ import jax
 
 import based_jax as bj
 from based_jax.command_list import console_commands
-from based_jax.mixers.contract import MixerSummary
-from based_jax.mixers.registry import class_of
+from based_jax.mixers.registry import MixerSummary, class_of
 from based_jax.ops.core.implementations import DECLARED
 from based_jax.published.parameters import PRINTED
 from based_jax.testing.transformations import NO_FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal

@@ -5,6 +5,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from pallas_kernels.devices import cannot_run
+
 FLOATS = ("float32", "bfloat16", "float16")
 """Dtypes that the kernels read; they compute in float32."""
 
@@ -21,11 +23,19 @@ def expect_array(argument: str, array: Any, shape: Sequence[int], dtypes: Sequen
     expect(jnp.dtype(array.dtype).name in dtypes, f"dtype of {argument}", str(array.dtype), _either(dtypes))
 
 
+def expect_power_of_two(argument: str, size: int, least: int = 1) -> None:
+    """Check a block size."""
+    expected = "a power of two" + (f" from {least} on" if least > 1 else "")
+    expect(size >= least and size & (size - 1) == 0, argument, size, expected)
+
+
 def unsupported(arrays: dict[str, Any], rank: int, largest: dict[str, int]) -> str | None:
-    """Return why a kernel cannot take these arrays of `rank` axes and one of `FLOATS`, or None.
+    """Return why a kernel cannot take these arrays of `rank` axes and one of `FLOATS` here, or None.
 
     `largest` maps arrays to the maximum size of their last axis.
     """
+    if reason := cannot_run():
+        return reason
     for name, array in arrays.items():
         if len(array.shape) != rank:
             return f"{name} has {len(array.shape)} axes; the kernel takes {rank}"

@@ -103,6 +103,21 @@ def whole(array: Any) -> pl.BlockSpec:
     return pl.BlockSpec(array.shape, lambda *_: (0,) * array.ndim)
 
 
+def blocks(axes: str, sizes: Mapping[str, int], at: Callable[..., Mapping[str, Any]]) -> pl.BlockSpec:
+    """Return a program's block of an array whose axes are letters.
+
+    Args:
+        sizes: elements along each axis of the block; refs drop the axes without a size, of one element.
+        at: maps the program's indices in the grid to the index of its block along some axes; others have one.
+    """
+
+    def index(*program: Any) -> tuple[Any, ...]:
+        found = at(*program)
+        return tuple(found.get(axis, 0) for axis in axes)
+
+    return pl.BlockSpec(tuple(map(sizes.get, axes)), index)
+
+
 def load(ref: Any, index: Any, valid: Any = None, other: float = 0) -> jax.Array:
     """Load ``ref[index]``, with `other` where `valid` (broadcast to the result's shape) is False.
 

@@ -1,4 +1,4 @@
-"""Block sizes by GPU and shape: one JSON table per op, measured by `python -m benchmarks tune`.
+"""Block sizes by GPU and shape: one JSON table per op, measured by `benchmarks gpu --sections tune`.
 
 A table is a list of rows ``{"device": D, "when": {name: value, ...}, "variant": {...}}``, where D is the
 compute capability of a family of GPUs, such as "9.0", or "any". The first row whose device matches and whose

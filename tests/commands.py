@@ -29,3 +29,16 @@ def run_here(
     status = ended.value.code
     assert isinstance(status, int | None)
     return Ended(status or 0, *capsys.readouterr())
+
+
+def refused(
+    prog: str,
+    main: Callable[[Sequence[str]], int | None],
+    argv: Sequence[object],
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """Return the only line that a command prints when it refuses its flags; the status must be 2."""
+    ended = run_here(prog, main, argv, capsys)
+    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1), ended
+    assert ended.err.startswith(f"{prog}: ")
+    return ended.err

@@ -398,25 +398,24 @@ FAULTS = (
     ),
     # convert
     Fault(
-        "queries and keys of a packed projection are swapped", "based_jax/convert/tables.py",
-        'linear("Wqkv.weight", ("q/kernel", "k/kernel", "v/kernel"))',
-        'linear("Wqkv.weight", ("k/kernel", "q/kernel", "v/kernel"))', PARITY,
+        "queries and keys of a packed projection are swapped", "based_jax/convert/weights.json",
+        '["Wqkv", ["q", "k", "v"]]', '["Wqkv", ["k", "q", "v"]]', PARITY,
     ),
     Fault(
-        "value and gate of the other MLP are swapped", "based_jax/convert/tables.py",
-        '("fc3.weight", "fc1.weight")', '("fc1.weight", "fc3.weight")', PARITY,
+        "value and gate of the other MLP are swapped", "based_jax/convert/weights.json",
+        '["fc3", "fc1"]', '["fc1", "fc3"]', PARITY,
     ),
     Fault(
         "a scale by the layer counts from the second", "based_jax/convert/authors_layers.py",
         "scale /= index + 1", "scale /= max(index, 1)", "tests/convert/test_model_options.py",
     ),
     Fault(
-        "norms of older checkpoints keep their numbers", "based_jax/convert/legacy.py",
+        "norms of older checkpoints keep their numbers", "based_jax/convert/older_names.py",
         "{layer}.norm2.{kind}", "{layer}.norm1.{kind}",
         "tests/convert/test_model_options.py",
     ),
     Fault(
-        "value and gate of fla's older MLPs are swapped", "based_jax/convert/fla_names.py",
+        "value and gate of fla's older MLPs are swapped", "based_jax/convert/older_names.py",
         "named[key][:half], named[key][half:]", "named[key][half:], named[key][:half]",
         "tests/convert/test_fla.py",
     ),
@@ -426,11 +425,13 @@ FAULTS = (
     ),
     Fault(
         "taps of convolutions come in the other order", "based_jax/convert/layouts.py",
-        "tensors[0][:, 0, :].T", "tensors[0][:, 0, ::-1].T", "tests/convert/test_both_ways.py",
+        "tensors = [tensor.squeeze(self.ones) for",
+        "tensors = [tensor.squeeze(self.ones)[..., :: -1 if self.ones == (1,) else 1] for",
+        "tests/convert/test_both_ways.py",
     ),
     Fault(
         "packed rows go back to torch in the wrong shape", "based_jax/convert/layouts.py",
-        "[part.T if inputs else part[0] for", "[part.T[::-1] if inputs else part[0] for",
+        "[part.T if self.inputs else part[0] for", "[part.T[::-1] if self.inputs else part[0] for",
         "tests/convert/test_both_ways.py",
     ),
     Fault(

@@ -1,9 +1,11 @@
 """Public names are imported on first use: what a fresh process has loaded by then."""
 
 import importlib
+import inspect
 
 import pytest
 
+from based_jax import ops
 from tests.subprocesses import run_python
 
 PROGRAM = """
@@ -12,7 +14,7 @@ import based_jax.data.shards.encoder  # as each process that encodes text does
 
 loaded = {"jax", "flax", "grain"} & {*sys.modules}
 assert not loaded, loaded
-assert {*based_jax.__all__} <= {*dir(based_jax)}
+assert dir(based_jax) == sorted(based_jax.__all__)
 from based_jax.generate import loop  # before anything uses the function of the package's name
 
 assert based_jax.generate is loop.generate
@@ -21,6 +23,11 @@ assert "grain" not in sys.modules
 based_jax.data.train_iterator
 assert "grain" in sys.modules
 """
+
+
+def test_public_names_of_ops_are_no_modules_and_no_helpers():
+    assert {"taylor_attention", "conv_decompose", "register"} < {*dir(ops)}
+    assert not [name for name in dir(ops) if name.startswith("_") or inspect.ismodule(getattr(ops, name))]
 
 
 def test_a_fresh_process_loads_what_it_uses():

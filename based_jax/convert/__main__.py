@@ -21,7 +21,7 @@ import tyro
 
 from based_jax import command
 from based_jax.convert import hub, pretrained
-from based_jax.convert.authors_config import kind
+from based_jax.convert.configs import kind
 from based_jax.convert.hub import TOKENIZER_FILES
 from based_jax.convert.layouts import flatten, torch_shapes
 from based_jax.convert.model_card import CARD, ModelCard, is_ours, read_measurements

@@ -1,26 +1,25 @@
-"""Convert the authors' config.json to a `ModelConfig`, with the defaults of their code.
+"""Convert the config.json of the authors' GPT (flash-attention's, and Based's) to a `ModelConfig`.
 
-Their Mamba models are those of Mamba's own code (`authors_mamba`). The others are flash-attention's GPT; each
-layer's mixer is `alt_mixer_2` if the layer is in `alt_mixer_2_layers`, else `alt_mixer` if it is in
-`alt_mixer_layers`, else `mixer`, or multi-head attention if the config names no mixer (`authors_layers`). The
-meaning of each entry, and which ones their code ignores, is in `options` and in docs/options.md. `fla_config`
-and `transformers_config` read the configs of other models.
+Each layer's mixer is `alt_mixer_2` if the layer is in `alt_mixer_2_layers`, else `alt_mixer` if it is in
+`alt_mixer_layers`, else `mixer`, or multi-head attention if the config names no mixer (`authors_layers`).
 """
 
 import math
 from typing import Any
 
 from based_jax.convert.authors_layers import SLOTS, expect_entry, layer_mixer
-from based_jax.convert.authors_mamba import mamba_config
-from based_jax.convert.config_values import Config, expect_sizes, flag, number, size, with_current_names
-from based_jax.convert.fla_config import CLASSES as FLA_MODELS
-from based_jax.convert.fla_config import fla_config, fla_model_type
+from based_jax.convert.config_values import (
+    Config,
+    expect_sizes,
+    flag,
+    number,
+    schedule_of,
+    size,
+    with_current_names,
+)
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options import expect_known
-from based_jax.convert.schedule import schedule_of
+from based_jax.convert.options import expect_known, model_fields, read
 from based_jax.convert.tables import AUTHORS
-from based_jax.convert.transformers_config import CLASSES as TRANSFORMERS_MODELS
-from based_jax.convert.transformers_config import transformers_config, transformers_model_type
 from based_jax.models import ModelConfig
 from based_jax.models.config import MAX_LAYERS
 from based_jax.validate import expect, expect_choice
@@ -39,31 +38,16 @@ PLAIN_ACTIVATIONS = {
 ALIASES = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
 """Aliases of entries in transformers' GPT2Config."""
 
-GPT2_VOCAB_SIZE = 50257
 GPT2_POSITIONS = 1024
 GPT2_SIZES = {"n_head": 12, "n_layer": 12}
 """Defaults of transformers' GPT2Config."""
 
 
-def model_config(config: Config, shapes: Shapes) -> ModelConfig:
-    """Build the `ModelConfig` of a checkpoint.
-
-    Args:
-        shapes: shapes of the checkpoint's tensors by key; they determine the MLP's width and biases, which
-            the authors round and default in several ways. Without them ({}) the config's values are used.
-
-    Raises:
-        ValueError: an unsupported model, mixer or option, or a missing entry.
-    """
-    family = kind(config)
-    if family == "mamba":
-        return mamba_config(config, shapes)
-    if fla_model_type(config):
-        return fla_config(config, shapes)
-    if family in TRANSFORMERS_MODELS:
-        return transformers_config(config, shapes)
+def authors_config(config: Config, shapes: Shapes) -> ModelConfig:
+    """Build the `ModelConfig` of a checkpoint; see `configs.model_config`."""
     config = {**GPT2_SIZES, **with_current_names(config, ALIASES)}
-    expect_known(CLASSES[family], config, "config.json")
+    path = f"{'based' if any(config.get(slot) for slot in SLOTS) else 'flash_attn'}.models.gpt.GPTLMHeadModel"
+    expect_known(path, config, "config.json")
     expect_sizes(config, shapes, AUTHORS, "n_embd", "n_head")
     for slot in SLOTS:
         expect(isinstance(config.get(slot) or {}, dict), slot, config.get(slot), "a JSON object or null")
@@ -74,57 +58,17 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         expect(fits, f"{slot}_layers", listed, wanted)
     specs = [layer_mixer(config, index, shapes) for index in range(config["n_layer"])]
     has_norm_bias = f"{AUTHORS.layer(0)}.norm1.bias" in shapes
-    return ModelConfig(
-        vocab_size=size(config, "vocab_size", GPT2_VOCAB_SIZE),
-        d_model=config["n_embd"],
+    fields: dict[str, Any] = {
+        **model_fields(read(path, config)),
         **schedule_of(specs),
         **_mlp(config, shapes),
-        block=_block(config),
-        norm="rms" if flag(config, "rms_norm", bool(shapes) and not has_norm_bias) else "layer",
-        norm_eps=number(config, "layer_norm_epsilon", 1e-5),
-        embed_dropout=number(config, "embd_pdrop", 0.1),
-        residual_dropout=number(config, "resid_pdrop", 0.1),
-        residual_in_fp32=flag(config, "residual_in_fp32", False),
-        max_positions=_positions(config, shapes),
-        embed_dim=size(config, "word_embed_proj_dim", None),
-        tie_embeddings=flag(config, "tie_word_embeddings", True),
-        pad_vocab_multiple=size(config, "pad_vocab_size_multiple", 1),
-        init_std=number(config, "initializer_range", 0.02),
+        "block": _block(config),
+        "norm": "rms" if flag(config, "rms_norm", bool(shapes) and not has_norm_bias) else "layer",
+        "max_positions": _positions(config, shapes),
         # 0 where transformers wrote the config of a model without position embeddings.
-        max_length=size(config, "n_positions", GPT2_POSITIONS, least=0) or GPT2_POSITIONS,
-    )
-
-
-CLASSES = {"based": "based.models.gpt.GPTLMHeadModel", "attn": "flash_attn.models.gpt.GPTLMHeadModel"}
-"""Kind of a config -> the class whose entries it has; see `options.models`."""
-
-
-def kind(config: Config) -> str:
-    """Return "based", "attn" or "mamba", after the authors' loaders, or the `model_type` of another model.
-
-    Raises:
-        ValueError: none of them.
-    """
-    if model_type := fla_model_type(config) or transformers_model_type(config):
-        return model_type
-    is_mamba = "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config)
-    found, supported = config.get("model_type"), ", ".join((*MODEL_TYPES, *FLA_MODELS, *TRANSFORMERS_MODELS))
-    fits = found is None or found in (MODEL_TYPES if is_mamba else MODEL_TYPES[:1])
-    expect(fits, "model_type", found, f"a supported model: {supported}, in their authors' form")
-    classes = config.get("architectures")
-    others = [name for name in classes if str(name).startswith("GPT2")] if isinstance(classes, list) else []
-    expect(not others, "architectures", classes, "the authors' GPT: that of `transformers` is not supported")
-    if is_mamba:
-        return "mamba"  # may also have GPT's entries, without effect
-    if "n_embd" in config or "hidden_size" in config:
-        return "based" if any(config.get(slot) for slot in SLOTS) else "attn"
-    raise ValueError(
-        f"entries {sorted(config)}: expected those of a based or attn model (n_embd, n_layer, ...)"
-    )
-
-
-MODEL_TYPES = ("gpt2", "mamba")
-"""Values of `model_type` in the authors' configs, which may also have none; the second only Mamba's."""
+        "max_length": size(config, "n_positions", GPT2_POSITIONS, least=0) or GPT2_POSITIONS,
+    }
+    return ModelConfig(**fields)
 
 
 def _block(config: Config) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from based_jax.convert.config_values import Config, flag, number, size
 from based_jax.convert.layouts import Shapes
 from based_jax.convert.options import expect_known
-from based_jax.convert.references.based import ATTENTION, BASE_CONV, MIXERS
+from based_jax.convert.references.based import ATTENTION, BASE_CONV
+from based_jax.convert.references.mixers import MIXERS
 from based_jax.convert.tables import AUTHORS
 from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
@@ -58,7 +59,7 @@ def expect_entry(config: Config, name: str) -> tuple[str, dict[str, Any]]:
     """
     arguments = dict(config[name])
     path = arguments.pop("_target_", None)
-    expect_choice(f"{name}._target_", path, tuple(MIXERS))
+    expect_choice(f"{name}._target_", path, [path for path in MIXERS if not path.startswith("zoology.")])
     expect_known(path, arguments, name)
     return path, arguments
 

@@ -1,12 +1,13 @@
-"""Read and check single entries of a config.json."""
+"""Read and check single entries of a config.json, and make a schedule of layers."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from based_jax.convert.layouts import Shapes
 from based_jax.convert.tables import Names
 from based_jax.fields import MAX_SIZE
+from based_jax.models import MixerSpec
 from based_jax.models.config import MAX_LAYERS
 from based_jax.validate import expect
 
@@ -40,13 +41,7 @@ def flag(entries: Config, name: str, default: bool) -> bool:
     return default if value is None else value
 
 
-def type_among(config: Config, known: Collection[str]) -> str | None:
-    """Return `model_type` if it is one of the known ones, else None."""
-    found = config.get("model_type")
-    return found if isinstance(found, str) and found in known else None
-
-
-def with_current_names(config: Config, aliases: Mapping[str, str]) -> Config:
+def with_current_names(config: Config, aliases: Mapping[str, str]) -> dict[str, Any]:
     """Rename entries to their current names.
 
     Raises:
@@ -80,3 +75,19 @@ def fraction(part: int, whole: int) -> float:
     """Compute part / whole, rounded so that int(fraction * whole) equals part."""
     ratio = part / whole
     return ratio if int(ratio * whole) == part else math.nextafter(ratio, 1.0)
+
+
+_USUAL = {"gated_conv": "C", "short_conv": "C", "gated_delta_net": "D"}
+"""The papers' letters of mixers, where they are not the first of the name."""
+
+
+def schedule_of(specs: Sequence[MixerSpec]) -> dict[str, Any]:
+    """Return `schedule` and `mixers` of a `ModelConfig` for these layers, with a letter per mixer."""
+    letters: dict[MixerSpec, str] = {}
+    for spec in specs:
+        if spec not in letters:
+            taken = set(letters.values())
+            free = (_USUAL.get(spec.mixer, spec.mixer[0].upper()), *map(chr, range(ord("A"), 0x3000)))
+            letters[spec] = next(letter for letter in free if letter.isalpha() and letter not in taken)
+    mixers = {letter: spec for spec, letter in letters.items()}
+    return {"schedule": "".join(letters[spec] for spec in specs), "mixers": mixers}

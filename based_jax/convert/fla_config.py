@@ -11,17 +11,22 @@ from typing import Any
 from based_jax.convert.config_values import (
     Config,
     expect_sizes,
-    flag,
     number,
+    schedule_of,
     size,
-    type_among,
     with_current_names,
 )
 from based_jax.convert.fla_layers import MIXERS, attention_layers, mamba2_form
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options import expect_known, own_entries
-from based_jax.convert.schedule import schedule_of
-from based_jax.convert.tables import FLA, FLA_MAMBA2
+from based_jax.convert.options import (
+    expect_known,
+    mixer_spec,
+    model_fields,
+    own_entries,
+    read,
+    with_defaults,
+)
+from based_jax.convert.tables import NAMES
 from based_jax.models import ModelConfig
 
 CLASSES = {
@@ -45,50 +50,40 @@ ALIASES = {
 }
 """Entries' names in older versions and in `transformers` -> current names."""
 
-VOCAB_SIZE = 32000
 MLP_MULTIPLE = 256
 """Their MLP rounds its width up to a multiple of this."""
 
 
-def fla_model_type(config: Config) -> str | None:
-    """Return `model_type` if it is a supported fla model, else None."""
-    return type_among(config, CLASSES)
-
-
 def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
-    """Build the `ModelConfig` of a checkpoint; see `authors_config.model_config`.
+    """Build the `ModelConfig` of a checkpoint; see `configs.model_config`.
 
     Raises:
         ValueError: an unsupported option, or a missing entry.
     """
     kind = config["model_type"]
-    form = mamba2_form(config) if kind == "mamba2" else {}
-    config = with_current_names(config, ALIASES)
-    expect_known(CLASSES[kind], own_entries(config), "config.json")
-    names = FLA_MAMBA2 if kind == "mamba2" else FLA
+    is_mamba2 = kind == "mamba2"
+    form = mamba2_form(config) if is_mamba2 else {}
+    config = own_entries(with_current_names(config, ALIASES))
+    expect_known(CLASSES[kind], config, "config.json")
+    names = NAMES["fla mamba2" if is_mamba2 else "fla"]
     expect_sizes(config, shapes, names, "hidden_size", layers="num_hidden_layers")
-    attention = {} if kind == "mamba2" else attention_layers(config)
-    own = MIXERS[kind]({**config, **form})
-    specs = [attention.get(index, own) for index in range(config["num_hidden_layers"])]
-    options: dict[str, Any] = {"mlp": "none", "residual_in_fp32": flag(config, "residual_in_fp32", True)}
-    if kind != "mamba2":
-        options = {"mlp": "gated", "mlp_hidden": _mlp_hidden(config)}
-        options["max_length"] = size(config, "max_position_embeddings", 2048)
-    return ModelConfig(
-        vocab_size=size(config, "vocab_size", VOCAB_SIZE),
-        d_model=config["hidden_size"],
-        **schedule_of(specs),
-        **options,
-        norm="rms",
-        norm_eps=number(config, "norm_eps", 1e-5 if kind == "mamba2" else 1e-6),
-        tie_embeddings=flag(config, "tie_word_embeddings", False),
-        pad_vocab_multiple=1,
-        init_std=number(config, "initializer_range", 0.02),
-    )
+    given = {name: value for name, value in (config | form).items() if value is not None}
+    config = with_defaults(CLASSES[kind], given)
+    options = read(CLASSES[kind], given)
+    mixer, of_mixer = MIXERS[kind]
+    own = mixer_spec(mixer, options, **of_mixer(config))
+    attention = {} if is_mamba2 else attention_layers(config)
+    fields: dict[str, Any] = {
+        **model_fields(options),
+        **schedule_of([attention.get(index, own) for index in range(config["num_hidden_layers"])]),
+        **({"mlp": "none"} if is_mamba2 else {"mlp": "gated", "mlp_hidden": _mlp_hidden(config)}),
+        "norm": "rms",
+        "pad_vocab_multiple": 1,
+    }
+    return ModelConfig(**fields)
 
 
 def _mlp_hidden(config: Config) -> int:
     """Return the MLP's width as computed by their constructor."""
-    ratio = 2 if config["model_type"] == "retnet" else 4
-    wanted = int(config["hidden_size"] * number(config, "hidden_ratio", ratio) * 2 / 3)
+    wanted = int(config["hidden_size"] * number(config, "hidden_ratio", 4) * 2 / 3)
     return size(config, "intermediate_size", math.ceil(wanted / MLP_MULTIPLE) * MLP_MULTIPLE)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from based_jax.convert.config_values import Config, flag, number, size
-from based_jax.convert.options import expect_known
+from based_jax.convert.options import expect_known, mixer_spec, read
 from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
 
@@ -31,85 +31,52 @@ TRANSFORMERS_ACTIVATIONS = {
 ATTENTION = "fla.layers.attn.Attention"
 
 
-def _expanded(config: Config, name: str, default: float) -> float:
-    """Return the ratio of channels to the model's width, rounded down to whole channels as in fla."""
-    channels = int(config["hidden_size"] * number(config, name, default))
-    expect(channels >= 1, name, config.get(name), "a factor that leaves at least one channel")
-    return channels / config["hidden_size"]
+def _expanded(config: Config) -> dict[str, Any]:
+    """Return ratios of channels to the model's width, rounded down to whole channels as in fla."""
+    found: dict[str, Any] = {}
+    for name in ("expand_k", "expand_v"):
+        channels = int(config["hidden_size"] * number(config, name, 1))
+        expect(channels >= 1, name, config[name], "a factor that leaves at least one channel")
+        found[name] = channels / config["hidden_size"]
+    return found
 
 
 def _gated_heads(config: Config, activations: dict[str, str]) -> dict[str, Any]:
     """Return the options that GLA and RetNet share."""
-    options: dict[str, Any] = {
-        "num_kv_heads": size(config, "num_kv_heads", None),
-        "norm_affine": flag(config, "elementwise_affine", True),
-        "norm_eps": number(config, "norm_eps", 1e-6),
-    }
-    if (feature_map := config.get("feature_map")) is not None:
+    options = _expanded(config)
+    if (feature_map := config["feature_map"]) is not None:
         expect_choice("feature_map", feature_map, tuple(activations))
         options["qk_activation"] = activations[feature_map]
-    if not flag(config, "use_output_gate", True):
-        options["gate_activation"] = None
-    return options
+    return options | {"gate_activation": "silu" if flag(config, "use_output_gate", True) else None}
 
 
-def _gla(config: Config) -> MixerSpec:
-    options = _gated_heads(config, ACTIVATIONS)
-    options["num_heads"] = size(config, "num_heads", 4)
-    options |= {"expand_k": _expanded(config, "expand_k", 0.5), "expand_v": _expanded(config, "expand_v", 1)}
-    if (least := config.get("clamp_min")) is not None:
-        is_gate = type(least) in (int, float) and -math.inf < least <= 0
-        expect(is_gate, "clamp_min", least, "a finite number, at most 0: logarithms of gates are")
-        options["least_log_gate"] = float(least)
-    if flag(config, "use_short_conv", False):
-        options["kernel_size"] = size(config, "conv_size", 4)
-    return MixerSpec("gla", options)
+def _gla(config: Config) -> dict[str, Any]:
+    taps = size(config, "conv_size", 4) if flag(config, "use_short_conv", False) else None
+    return {**_gated_heads(config, ACTIVATIONS), "kernel_size": taps}
 
 
-def _retnet(config: Config) -> MixerSpec:
+def _retnet(config: Config) -> dict[str, Any]:
     options = _gated_heads(config, TRANSFORMERS_ACTIVATIONS)
-    options["num_heads"] = size(config, "num_heads", 8)
-    options |= {"expand_k": _expanded(config, "expand_k", 1), "expand_v": _expanded(config, "expand_v", 2)}
-    return MixerSpec("retnet", options | {"norm": "rms", "rotary_interleaved": False})
+    return options | {"norm": "rms", "rotary_interleaved": False}
 
 
-def _delta_heads(config: Config) -> dict[str, Any]:
-    """Return the options that DeltaNet and Gated DeltaNet share."""
-    taps = size(config, "conv_size", 4) if flag(config, "use_short_conv", True) else None
-    negative = flag(config, "allow_neg_eigval", False)
-    eps = number(config, "norm_eps", 1e-6)
-    return {"kernel_size": taps, "allow_neg_eigval": negative, "norm_eps": eps}
+def _delta_net(config: Config) -> dict[str, Any]:
+    return _expanded(config) | _taps(config)
 
 
-def _delta_net(config: Config) -> MixerSpec:
-    options = _delta_heads(config) | {"num_heads": size(config, "num_heads", 16)}
-    options |= {"use_gate": flag(config, "use_gate", False), "use_beta": flag(config, "use_beta", True)}
-    options |= {"expand_k": _expanded(config, "expand_k", 1), "expand_v": _expanded(config, "expand_v", 1)}
-    for name, choices in {
-        "qk_norm": ("l2", "sum"),
-        "qk_activation": ("silu", "relu", "elu", "identity"),
-    }.items():
-        options[name] = config.get(name, choices[0])
-        expect_choice(name, options[name], choices)
-    return MixerSpec("delta_net", options)
+def _taps(config: Config) -> dict[str, Any]:
+    return {"kernel_size": size(config, "conv_size", 4) if flag(config, "use_short_conv", True) else None}
 
 
-def _gated_delta_net(config: Config) -> MixerSpec:
+def _gated_delta_net(config: Config) -> dict[str, Any]:
     heads, width = size(config, "num_heads", 6), size(config, "head_dim", 256)
     value_heads, expand = size(config, "num_v_heads", None), number(config, "expand_v", 2)
-    values = width * expand
-    expect(
-        values >= 1 and math.isclose(values, round(values), rel_tol=1e-5),
-        "expand_v",
-        expand,
-        "whole channels",
-    )
-    options = _delta_heads(config) | {"num_heads": heads, "use_gate": flag(config, "use_gate", True)}
-    options["expand_k"] = heads * width / config["hidden_size"]
+    values, wanted = width * expand, "whole channels"
+    expect(values >= 1 and math.isclose(values, round(values), rel_tol=1e-5), "expand_v", expand, wanted)
+    options = _taps(config) | {"num_heads": heads, "expand_k": heads * width / config["hidden_size"]}
+    options["num_v_heads"] = None if value_heads == heads else value_heads
     options["expand_v"] = (value_heads or heads) * round(values) / config["hidden_size"]
-    if value_heads not in (None, heads):
-        options["num_v_heads"] = value_heads
-    return MixerSpec("gated_delta_net", options)
+    return options
 
 
 MAMBA2_OF_TODAY = (
@@ -146,43 +113,28 @@ def mamba2_form(config: Config) -> dict[str, Any]:
     return {"norm_before_gate": False, "norm_groups": 1} if of_others else {}
 
 
-def _mamba2(config: Config) -> MixerSpec:
-    expand, width = number(config, "expand", 2), size(config, "head_dim", 64)
-    channels = int(expand * config["hidden_size"])
-    groups, norm_groups = size(config, "n_groups", 1), size(config, "norm_groups", None)
-    for name, wanted in {"intermediate_size": channels, "num_heads": channels // width}.items():
-        what = {"intermediate_size": "", "num_heads": " / head_dim"}[name]
+def _mamba2(config: Config) -> dict[str, Any]:
+    channels, width = int(number(config, "expand", 2) * config["hidden_size"]), size(config, "head_dim", 64)
+    groups, norm_groups = size(config, "n_groups", 1), config.get("norm_groups")
+    for name, what, wanted in (
+        ("intermediate_size", "", channels),
+        ("num_heads", " / head_dim", channels // width),
+    ):
         given = size(config, name, wanted)
         expect(given == wanted, name, given, f"expand * hidden_size{what} = {wanted}")
-    low, high = _limits(config, "dt_limit", (0.0, math.inf))
-    options: dict[str, Any] = {
-        "d_state": size(config, "state_size", 128),
-        "head_dim": width,
+    low, high = _limits(config, "dt_limit")
+    first, last = _limits(config, "A_init_range")
+    return {
         "num_groups": groups,
-        "d_conv": size(config, "conv_kernel", 4),
-        "expand": expand,
-        "norm": flag(config, "rmsnorm", True),
-        "norm_before_gate": flag(config, "norm_before_gate", False),
-        "norm_eps": number(config, "norm_eps", 1e-5),
-        "skip_per_channel": flag(config, "D_has_hdim", False),
-        "bias": flag(config, "use_bias", False),
-        "conv_bias": flag(config, "use_conv_bias", True),
-        "dt_least": low,
-        "dt_most": None if math.isinf(high) else high,
-        "chunk_size": size(config, "chunk_size", 256),
+        "norm_groups": None if norm_groups == groups else norm_groups,
+        **{"dt_least": low, "dt_most": None if math.isinf(high) else high},
+        **{"decay_min": first, "decay_max": last},
     }
-    if norm_groups not in (None, groups):
-        options["norm_groups"] = norm_groups
-    options |= dict(
-        zip(("decay_min", "decay_max"), _limits(config, "A_init_range", (1.0, 16.0)), strict=True)
-    )
-    options |= {"dt_min": number(config, "dt_min", 0.001), "dt_max": number(config, "dt_max", 0.1)}
-    return MixerSpec("mamba2", options | {"dt_floor": number(config, "dt_init_floor", 1e-4)})
 
 
-def _limits(config: Config, name: str, default: tuple[float, float]) -> tuple[float, float]:
+def _limits(config: Config, name: str) -> tuple[float, float]:
     """Return two ascending numbers; `transformers` writes infinity as an object."""
-    given: Any = config.get(name) or default
+    given: Any = config[name]
     wanted = "two numbers, 0 <= least <= most"
     expect(isinstance(given, list | tuple) and len(given) == 2, name, given, wanted)
     low, high = (math.inf if limit == {"__float__": "Infinity"} else limit for limit in given)
@@ -191,14 +143,14 @@ def _limits(config: Config, name: str, default: tuple[float, float]) -> tuple[fl
     return float(low), float(high)
 
 
-MIXERS: dict[str, Callable[[Config], MixerSpec]] = {
-    "delta_net": _delta_net,
-    "gated_deltanet": _gated_delta_net,
-    "gla": _gla,
-    "mamba2": _mamba2,
-    "retnet": _retnet,
+MIXERS: dict[str, tuple[str, Callable[[Config], dict[str, Any]]]] = {
+    "delta_net": ("delta_net", _delta_net),
+    "gated_deltanet": ("gated_delta_net", _gated_delta_net),
+    "gla": ("gla", _gla),
+    "mamba2": ("mamba2", _mamba2),
+    "retnet": ("retnet", _retnet),
 }
-"""By `model_type`."""
+"""`model_type` -> our mixer, and the function that converts entries that are not one option of ours each."""
 
 
 def attention_layers(config: Config) -> dict[int, MixerSpec]:
@@ -225,13 +177,8 @@ def attention_layers(config: Config) -> dict[int, MixerSpec]:
 def _attention(given: Config) -> MixerSpec:
     heads = size(given, "num_heads", 0)
     expect(heads > 0, "attn.num_heads", given.get("num_heads"), "a positive integer")
-    options: dict[str, Any] = {
-        "num_heads": heads,
-        "num_kv_heads": size(given, "num_kv_heads", heads),
-        "qkv_bias": flag(given, "qkv_bias", False),
-        "rotary_base": number(given, "rope_theta", 10000.0),
-    }
+    options = {"num_kv_heads": heads, **read(ATTENTION, given)}
     window = size(given, "window_size", None)
     if window is None:
-        return MixerSpec("attention", options)
-    return MixerSpec("sliding_window", {"left": window - 1, **options})  # fla's window includes the query
+        return mixer_spec("attention", options)
+    return mixer_spec("sliding_window", options, left=window - 1)  # fla's window includes the query

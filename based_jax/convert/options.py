@@ -4,12 +4,15 @@
 """
 
 import ast
+import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from based_jax import mixers
+from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect, nearest
 
 STATUSES = ("same", "renamed", "ignored", "refused")
@@ -64,19 +67,60 @@ def own_entries(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_defaults(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config with the defaults of a class for entries that are missing; None for required ones."""
-    return {name: _default(option) for name, option in tables()[path].items()} | dict(given)
+    return {name: default_of(option) for name, option in tables()[path].items()} | dict(given)
+
+
+def read(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return our options for the entries that have one each; missing or null ones are their class's defaults.
+
+    An option of ours that several entries affect is only read from the entry of the same name. Values are not
+    checked: mixers and `ModelConfig` check theirs (`based_jax.fields`).
+    """
+    found: dict[str, Any] = {}
+    for option in _single(path):
+        value, default = given.get(option.name), default_of(option)
+        is_float = type(default) is float and type(value) is int
+        found[option.ours] = default if value is None else float(value) if is_float else value
+    return {ours: value for ours, value in found.items() if value is not None}
+
+
+def write(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries for our options, the inverse of `read`; None has no entry."""
+    found = {option.name: options.get(option.ours) for option in _single(path)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@functools.cache
+def _single(path: str) -> Sequence[Option]:
+    """Return the entries that are one option of ours, and the only one or of the same name."""
+    rows = [option for option in tables()[path].values() if option.ours]
+    affected = [ours for option in rows for ours in option.ours.split(", ")]
+    return [option for option in rows if affected.count(option.ours) == 1 or option.name == option.ours]
+
+
+def mixer_spec(mixer: str, options: Mapping[str, Any], **more: Any) -> MixerSpec:
+    """Return the spec of a mixer with those options that it has, and all of `more`."""
+    known = mixers.info(mixer).options
+    return MixerSpec(mixer, {name: value for name, value in options.items() if name in known} | more)
+
+
+def model_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options that are fields of `ModelConfig`."""
+    names = {field.name for field in dataclasses.fields(ModelConfig)}
+    return {name: value for name, value in options.items() if name in names}
 
 
 def expect_supported(option: Option, value: Any, prefix: str = "") -> None:
     """Check the value of an option of which only the default is accepted; None is the default too."""
     if option.status == "refused" and value is not None:
-        is_default = value == _default(option)
+        default = default_of(option)
+        is_default = value == (option.default if default is None else default)
         expect(is_default, f"{prefix}{option.name}", value, f"{option.default}: {option.note}")
 
 
-def _default(option: Option) -> Any:
-    """Return the default as a value; the name of a class or function remains text."""
+def default_of(option: Option) -> Any:
+    """Return the default as a value; None if it is required, or computed by their code."""
     try:
-        return ast.literal_eval(option.default or "None")
-    except ValueError:
-        return option.default
+        return ast.literal_eval(option.default.replace("inf", "1e999"))
+    except (SyntaxError, ValueError):
+        return None

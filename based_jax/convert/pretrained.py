@@ -22,10 +22,9 @@ import jax
 import numpy as np
 from flax import linen as nn
 
-from based_jax.convert import authors_config, hub
+from based_jax.convert import hub
 from based_jax.convert.config_for_authors import config_for_authors
-from based_jax.convert.fla_config import fla_model_type
-from based_jax.convert.fla_names import with_names_of_today
+from based_jax.convert.configs import current_names, model_config
 from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
 from based_jax.convert.model_card import ModelCard, write_card
 from based_jax.convert.reference_modules import drop_tied_head, to_params
@@ -33,7 +32,6 @@ from based_jax.convert.shards import MAX_SHARD_BYTES, write_weights
 from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict
 from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_of
 from based_jax.convert.torch_file.writer import write_torch_file
-from based_jax.convert.transformers_config import transformers_model_type, with_full_names
 from based_jax.files import read_json
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_shapes
@@ -72,23 +70,18 @@ def load_pretrained(
     directory = find_directory(source, revision)
     config = read_config(directory)
     parse_config(config, {}, directory)  # refuses what is not supported, before reading the weights
-    tensors = read_state_dict(directory)
-    if model_type := fla_model_type(config):
-        tensors = with_names_of_today(tensors, model_type)
-    elif transformers_model_type(config):
-        tensors = with_full_names(tensors)
+    tensors = current_names(config, read_state_dict(directory))
     shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
-    model_config = parse_config(config, shapes, directory)
+    found = parse_config(config, shapes, directory)
     if dtype is not None:
-        model_config = model_config.replace(dtype=dtype)
+        found = found.replace(dtype=dtype)
     with _naming(directory / CONFIG):  # invalid mixer options are only found when the mixer is built
-        _expect_outline(model_config, shapes)
-        ours = language_model_shapes(model_config)
-    rules = language_model_rules(model_config, shapes)
-    if model_config.tie_embeddings:
-        tensors = drop_tied_head(tensors, names_of(model_config, shapes))
-    params = to_params(rules, tensors, ours)
-    return LanguageModel(model_config), params
+        _expect_outline(found, shapes)
+        ours = language_model_shapes(found)
+    rules = language_model_rules(found, shapes)
+    if found.tie_embeddings:
+        tensors = drop_tied_head(tensors, names_of(found, shapes))
+    return LanguageModel(found), to_params(rules, tensors, ours)
 
 
 def save_pretrained(
@@ -222,7 +215,7 @@ def parse_config(config: Mapping[str, Any], shapes: Shapes, directory: Path) -> 
     """Convert either kind of config.json to a `ModelConfig`; errors name the file."""
     with _naming(directory / CONFIG):
         if config.get("format") != FORMAT:
-            return authors_config.model_config(config, shapes)
+            return model_config(config, shapes)
         expect(config.get("version") == VERSION, "version", config.get("version"), f"{VERSION}")
         expect(isinstance(config.get("model"), dict), "model", config.get("model"), "a JSON object")
         for name in config:

@@ -11,8 +11,8 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax.convert.layouts import Rules, Shapes, flatten, shapes_of, to_tensors, to_tree, torch_shapes
-from based_jax.convert.legacy import with_norms_before
-from based_jax.convert.references.mixer import Meta
+from based_jax.convert.older_names import with_norms_before
+from based_jax.convert.references.mixers import Meta
 from based_jax.convert.references.ops import TorchOp
 from based_jax.convert.references.table import find
 from based_jax.convert.state_dict import expect_keys, expect_weights

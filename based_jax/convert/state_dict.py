@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.convert.legacy import with_norms_before
+from based_jax.convert.older_names import with_norms_before
 from based_jax.convert.torch_file.instructions import CheckpointError
 from based_jax.convert.torch_file.reader import load_torch_file
 from based_jax.files import MAX_BYTES, parse_json, read_json
@@ -45,7 +45,7 @@ _SHOWN = 10
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Read the weights of a checkpoint, under the names of the torch modules.
 
-    A leading `model.` is stripped, and norms of older checkpoints are renamed (`legacy`); entries with
+    A leading `model.` is stripped, and norms of older checkpoints are renamed (`older_names`); entries with
     "metrics" in their name, `*.rotary_emb.inv_freq` and `transformer.decay.decay` are dropped.
 
     Args:

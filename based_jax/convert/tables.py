@@ -1,83 +1,64 @@
 """Torch names and layouts of our modules, in the authors' code, in fla's models and in `transformers`.
 
+`weights.json` has them. "names": a code base -> its names of the parts of a language model, where they differ
+from the authors'. "rules": a code base -> our name of a module -> rows [torch name, our path, layout, axes of
+size 1 in torch], or the "code base/module" of a table to include. Several names are stacked in this order.
+
+    dense (the default)   NAME.weight, NAME.bias <-> PATH/kernel, PATH/bias
+    heads                 the same, of a kernel with two input axes: heads and their channels
+    taps                  of a depthwise convolution: NAME.weight (channels, 1, taps) <-> PATH_kernel, ...
+    linear, vector, same  one tensor: a matrix, which is transposed; a vector, of any shape here; an array
+
 Tables include optional parts (biases); `layouts.select` keeps those that a module has.
 """
 
 import dataclasses
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+import functools
+import json
+from collections.abc import Collection, Container, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-from based_jax.convert import fla_tables
-from based_jax.convert.layouts import Rule, Rules, dense, linear, renamed, same, taps, under, vector
+from based_jax.convert.layouts import Rule, Rules, under
 from based_jax.models import ModelConfig
 
-GATED_CONV: Rules = (
-    *dense("in_proj", "in_proj"),  # rows [convolved branch | gate]
-    taps("conv.conv.weight", "conv_kernel"),
-    vector("conv.conv.bias", "conv_bias"),
-    *dense("out_proj", "out"),
-)
+_TABLES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("weights.json").read_text("utf-8"))
+_INPUTS = {"linear": 1, "vector": 0, "same": None}
 
-LINEAR_ATTENTION: Rules = (
-    *(linear(f"proj_{name}.weight", f"{name}/kernel") for name in "qkv"),
-    linear("out_proj.weight", "out/kernel", inputs=2),
-    same("feature_map.random_feats", "random_features"),
-    same("feature_map.proj_1.weight", "poly_linear"),
-    same("feature_map.proj_2.weight", "poly_squares"),
-    # The gate of Based's Appendix C; the released code has none, so these two names are ours.
-    *dense("gate", "gate"),
-)
 
-SOFTMAX_ATTENTION: Rules = (
-    linear("Wqkv.weight", ("q/kernel", "k/kernel", "v/kernel")),  # with grouped heads k, v have fewer rows
-    vector("Wqkv.bias", ("q/bias", "k/bias", "v/bias")),
-    *dense("out_proj", "out", inputs=2),
-    *(vector(f"{name}_norm.weight", f"{name}_norm") for name in "qk"),
-)
+@functools.cache
+def rules(code: str, module: str) -> Rules:
+    """Return the rules of a module in a code base."""
+    return rules_of(_TABLES["rules"][code][module])
 
-MAMBA: Rules = (
-    *dense("in_proj", "in_proj"),  # rows [convolved branch | gate]
-    taps("conv1d.weight", "conv_kernel"),
-    vector("conv1d.bias", "conv_bias"),
-    linear("x_proj.weight", "x_proj/kernel"),  # rows [dt | B | C]
-    linear("dt_proj.weight", "dt_kernel"),
-    vector("dt_proj.bias", "dt_bias"),
-    same("A_log", "A_log"),
-    same("D", "D"),
-    *dense("out_proj", "out"),
-)
 
-SHORT_CONV: Rules = (taps("conv.weight", "kernel"), vector("conv.bias", "bias"))
+def rules_of(rows: Iterable[str | Sequence[Any]]) -> Rules:
+    """Return the rules of rows as in `weights.json`."""
+    found: list[Rule] = []
+    for row in rows:
+        found += rules(*row.split("/")) if isinstance(row, str) else _of_row(*row)
+    return tuple(found)
 
-MIXERS: dict[str, Rules] = {
-    "attention": SOFTMAX_ATTENTION,
-    "gated_conv": GATED_CONV,
-    "linear_attention": LINEAR_ATTENTION,
-    "mamba": MAMBA,
-    "short_conv": SHORT_CONV,
-    "sliding_window": SOFTMAX_ATTENTION,
-}
-"""By registered name."""
 
-MLP: Rules = (
-    *dense("fc1", "in_proj"),  # if gated: rows [value | gate]
-    *dense("fc2", "out"),
-)
-
-ALT_MLP: Rules = (
-    linear(("fc3.weight", "fc1.weight"), "in_proj/kernel"),  # act(fc1 x) * fc3 x: fc3 is the value
-    vector(("fc3.bias", "fc1.bias"), "in_proj/bias"),
-    *dense("fc2", "out"),
-)
-
-MAMBA_ATTENTION: Rules = renamed(SOFTMAX_ATTENTION, "Wqkv", "in_proj")
-
-NORM: Rules = (vector("weight", "scale"), vector("bias", "bias"))
+def _of_row(
+    keys: str | Sequence[str], paths: str | Sequence[str], layout: str = "dense", ones: Sequence[int] = ()
+) -> list[Rule]:
+    keys, paths = ((names,) if isinstance(names, str) else tuple(names) for names in (keys, paths))
+    if layout in _INPUTS:
+        return [Rule(keys, paths, _INPUTS[layout], tuple(ones))]
+    weights, biases = (tuple(f"{key}.{kind}" for key in keys) for kind in ("weight", "bias"))
+    mark = "_" if layout == "taps" else "/"
+    kernel = Rule(weights, tuple(f"{path}{mark}kernel" for path in paths), 2 if layout == "heads" else 1)
+    bias = Rule(biases, tuple(f"{path}{mark}bias" for path in paths), 0)
+    return [kernel._replace(ones=(1,)) if layout == "taps" else kernel, bias]
 
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """A code base's names of the parts of a language model."""
+    """A code base's names of the parts of a language model; the defaults are the authors'."""
 
+    rules: str
+    """the code base whose rules its modules have"""
     backbone: str = "transformer"
     mixer: str = "mixer"
     mlp: str = "mlp"
@@ -89,8 +70,6 @@ class Names:
     word_embedding: str = "embeddings.word_embeddings"
     head: str = "lm_head.weight"
     """the head; a tied head equals the embedding"""
-    mixers: Mapping[str, Rules] = dataclasses.field(default_factory=lambda: MIXERS)
-    """our name of a mixer -> layout rules"""
 
     @property
     def embedding(self) -> str:
@@ -107,36 +86,8 @@ class Names:
         return {key.removeprefix(prefix).partition(".")[0] for key in keys if key.startswith(prefix)}
 
 
-AUTHORS = Names()
-MAMBA_MODEL = Names(
-    "backbone",
-    norm="norm",
-    final_norm="norm_f",
-    word_embedding="embedding",
-    mixers={**MIXERS, "attention": MAMBA_ATTENTION},
-)
-FLA = Names(
-    "model",
-    mixer="attn",
-    norm="attn_norm",
-    norm2="mlp_norm",
-    final_norm="norm",
-    word_embedding="embeddings",
-    mixers=fla_tables.MIXERS,
-)
-FLA_MAMBA2 = Names(
-    "backbone", norm="norm", final_norm="norm_f", word_embedding="embeddings", mixers=fla_tables.MIXERS
-)
-TRANSFORMERS = Names(
-    "model",
-    mixer="self_attn",
-    norm="input_layernorm",
-    norm2="post_attention_layernorm",
-    final_norm="norm",
-    word_embedding="embed_tokens",
-    mixers=fla_tables.MIXERS,
-)
-ZOOLOGY = Names(backbone="backbone", mixer="sequence_mixer", mlp="state_mixer")
+NAMES = {code: Names(**{"rules": code, **names}) for code, names in _TABLES["names"].items()}
+AUTHORS = NAMES["authors"]
 
 
 def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
@@ -145,47 +96,52 @@ def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
     Args:
         keys: of a checkpoint, which determine the name of its embedding.
     """
-    for names in (AUTHORS, MAMBA_MODEL, FLA, FLA_MAMBA2, TRANSFORMERS):
+    for names in NAMES.values():
         if names.embedding in keys:
             return names
     mixers = {config.layer(index).mixer for index in range(config.num_layers)}
     is_mamba = "mamba" in mixers and mixers <= {"mamba", "attention"} and config.block == "prenorm"
-    return MAMBA_MODEL if is_mamba and config.mlp in ("none", "gated") else AUTHORS
+    return NAMES["mamba" if is_mamba and config.mlp in ("none", "gated") else "authors"]
 
 
 def mlp_rules(keys: Collection[str]) -> Rules:
     """Return the rules of the MLPs in a checkpoint with these keys."""
     if any(".mlp.gate_proj." in key for key in keys):
-        return fla_tables.MLP
-    return ALT_MLP if any(".mlp.fc3." in key for key in keys) else MLP
+        return rules("fla", "mlp")
+    return rules("authors", "alt_mlp" if any(".mlp.fc3." in key for key in keys) else "mlp")
 
 
-def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS, mlp: Rules = MLP) -> Rules:
+def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS, mlp: Rules | None = None) -> Rules:
     """Return the rules of a residual block around a mixer with the given rules."""
+    norm = rules("authors", "norm")
     return (
-        *under(NORM, names.norm, "norm1"),
+        *under(norm, names.norm, "norm1"),
         *under(mixer, names.mixer, "mixer"),
-        *under(NORM, names.norm2, "norm2"),
-        *under(mlp, names.mlp, "mlp"),
+        *under(norm, names.norm2, "norm2"),
+        *under(rules("authors", "mlp") if mlp is None else mlp, names.mlp, "mlp"),
     )
 
 
-def model_rules(mixers: Sequence[Iterable[Rule]], names: Names = AUTHORS, mlp: Rules = MLP) -> Rules:
+def model_rules(mixers: Sequence[Iterable[Rule]], names: Names = AUTHORS, mlp: Rules | None = None) -> Rules:
     """Return the rules of a language model, given each layer's mixer rules; without a tied head."""
     embeddings = f"{names.backbone}.embeddings"
-    rules: list[Rule] = [
-        same(names.embedding, "embedding"),
-        same(f"{embeddings}.position_embeddings.weight", "position_embedding"),
-        same(names.head, "head"),
-        linear(f"{embeddings}.project_in.weight", "project_in/kernel"),
-        linear("project_out.weight", "project_out/kernel"),
-    ]
+    found = rules_of(
+        [
+            [names.embedding, "embedding", "same"],
+            [f"{embeddings}.position_embeddings.weight", "position_embedding", "same"],
+            [names.head, "head", "same"],
+            [f"{embeddings}.project_in", "project_in"],
+            ["project_out", "project_out"],
+        ]
+    )
     for index, mixer in enumerate(mixers):
-        rules += under(block_rules(mixer, names, mlp), names.layer(index), f"layers_{index}")
-    rules += under(NORM, f"{names.backbone}.{names.final_norm}", "final_norm")
-    return tuple(rules)
+        found += under(block_rules(mixer, names, mlp), names.layer(index), f"layers_{index}")
+    return found + under(rules("authors", "norm"), f"{names.backbone}.{names.final_norm}", "final_norm")
 
 
 def mixer_rules(name: str, paths: Iterable[str] = (), names: Names = AUTHORS) -> Rules:
     """Return the rules of a registered mixer; without a table, its paths with dots and unchanged arrays."""
-    return names.mixers.get(name) or tuple(same(path.replace("/", "."), path) for path in paths)
+    for code in (names.rules, "authors"):
+        if name in _TABLES["rules"][code]:
+            return rules(code, name)
+    return rules_of([path.replace("/", "."), path, "same"] for path in paths)

@@ -5,17 +5,21 @@ Pre-norm blocks of softmax attention and a SwiGLU MLP, with RMS norms and rotary
 `options.json` and in docs/options.md.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from based_jax.convert.config_values import Config, expect_sizes, flag, number, size, type_among
+from based_jax.convert.config_values import Config, expect_sizes, flag, number, schedule_of, size
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options import expect_known, own_entries, with_defaults
+from based_jax.convert.options import (
+    expect_known,
+    mixer_spec,
+    model_fields,
+    own_entries,
+    read,
+    with_defaults,
+)
 from based_jax.convert.rotary_scaling import rotary_options
-from based_jax.convert.schedule import schedule_of
-from based_jax.convert.tables import TRANSFORMERS as NAMES
-from based_jax.convert.torch_file.instructions import CheckpointError
-from based_jax.models import MixerSpec, ModelConfig
+from based_jax.convert.tables import NAMES
+from based_jax.models import ModelConfig
 from based_jax.validate import expect
 
 CLASSES = {
@@ -29,13 +33,8 @@ CLASSES = {
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def transformers_model_type(config: Config) -> str | None:
-    """Return `model_type` if it is a supported model, else None."""
-    return type_among(config, CLASSES)
-
-
 def transformers_config(config: Config, shapes: Shapes) -> ModelConfig:
-    """Build the `ModelConfig` of a checkpoint; see `authors_config.model_config`.
+    """Build the `ModelConfig` of a checkpoint; see `configs.model_config`.
 
     Raises:
         ValueError: an unsupported option, or a missing entry.
@@ -44,37 +43,25 @@ def transformers_config(config: Config, shapes: Shapes) -> ModelConfig:
     expect_known(path, config, "config.json")
     config = with_defaults(path, config)
     sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-    expect_sizes(config, shapes, NAMES, *sizes, layers="num_hidden_layers")
-    options = _attention(config)
+    expect_sizes(config, shapes, NAMES["transformers"], *sizes, layers="num_hidden_layers")
+    options = read(path, config)
+    attention = _attention(config)
     specs = [
-        MixerSpec("attention", options)
+        mixer_spec("attention", options, **attention)
         if window is None
-        else MixerSpec("sliding_window", {"left": window - 1, **options})  # their window includes the query
+        else mixer_spec("sliding_window", options, left=window - 1, **attention)  # theirs includes the query
         for window in _windows(config)
     ]
-    return ModelConfig(
-        vocab_size=config["vocab_size"],
-        d_model=config["hidden_size"],
-        **schedule_of(specs),
-        mlp="gated",
-        mlp_hidden=config["intermediate_size"],
-        mlp_bias=flag(config, "mlp_bias", False),
-        max_length=size(config, "max_position_embeddings", 2048),
-        norm="rms",
-        norm_eps=number(config, "rms_norm_eps", 1e-6),
-        tie_embeddings=flag(config, "tie_word_embeddings", False),
-        pad_vocab_multiple=1,
-        init_std=number(config, "initializer_range", 0.02),
-    )
+    fixed: dict[str, Any] = {"mlp": "gated", "norm": "rms", "pad_vocab_multiple": 1}
+    return ModelConfig(**{**model_fields(options), **schedule_of(specs), **fixed})
 
 
 def _attention(config: Config) -> dict[str, Any]:
-    """Return the options that softmax attention has in every layer."""
+    """Return the options of softmax attention that are not one entry each; null heads have defaults."""
     kind, heads = config["model_type"], config["num_attention_heads"]
     head_dim = size(config, "head_dim", config["hidden_size"] // heads)
     has_bias = flag(config, "attention_bias", False)
     options: dict[str, Any] = {
-        "num_heads": heads,
         "num_kv_heads": size(config, "num_key_value_heads", heads),
         "head_dim": head_dim,
         "qkv_bias": kind == "qwen2" or has_bias,
@@ -99,15 +86,3 @@ def _windows(config: Config) -> list[int | None]:
     expect(fits, "layer_types", kinds, f"{FULL} or {SLIDING} for each of {count} layers")
     expect(used or SLIDING not in kinds, "layer_types", kinds, f"{FULL} only without use_sliding_window")
     return [window if kind == SLIDING else None for kind in kinds]
-
-
-def with_full_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the prefix `model.` to a checkpoint's tensors, which `read_state_dict` removes.
-
-    Raises:
-        CheckpointError: no token embedding.
-    """
-    named = {key if key == NAMES.head else f"model.{key}": tensor for key, tensor in tensors.items()}
-    if NAMES.embedding not in named:
-        raise CheckpointError(f"1 missing: {NAMES.embedding}")
-    return named

@@ -1,10 +1,14 @@
-"""Share option checks and JSON output between the evaluations."""
+"""Share option checks and the output of results between the evaluations."""
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from based_jax.validate import expect
 
@@ -26,6 +30,11 @@ def expect_writable(options: Any, *names: str) -> None:
 def as_text(options: Any) -> dict[str, str]:
     """Return the fields that are set, as strings for a results file."""
     return {name: str(value) for name, value in dataclasses.asdict(options).items() if value is not None}
+
+
+def print_table(table: Table) -> None:
+    """Print a table, as wide as the terminal or, without one, as its rows."""
+    Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False).print(table)
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]], **how: Any) -> None:

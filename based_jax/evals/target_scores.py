@@ -1,4 +1,4 @@
-"""Score target tokens with a causal model, given the final norm's output before each target."""
+"""Score target tokens with a causal model, given the final norm's output before each target; check models."""
 
 from typing import Any
 
@@ -25,6 +25,12 @@ def target_scores(
     loss = -jnp.take_along_axis(log_p, targets[:, None], axis=-1)[:, 0]
     known = log_p[:, : model.config.vocab_size]
     return loss, jnp.argmax(known, axis=-1).astype(jnp.int32), -jnp.max(known, axis=-1)
+
+
+def expect_positions(model: LanguageModel, argument: str, length: int) -> None:
+    """Check that the model has positions for `length` tokens."""
+    limit = model.config.max_positions
+    expect(not limit or length <= limit, argument, length, f"at most {limit}, the model's positions")
 
 
 def expect_left_to_right(model: LanguageModel, highest: Any) -> None:

@@ -1,17 +1,19 @@
 """Open the text of an evaluation, with the flags of ``train lm``, one file or shard after the other."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
+import tyro
 from jaxtyping import Int
 
-from based_jax.data import Document, PackedTokens, Skipped, Tokenizer, load_documents, split_documents
+from based_jax.data import Document, PackedTokens, ReadOptions, Tokenizer, load_documents, split_documents
+from based_jax.data.corpus import read_file
 from based_jax.data.hub import HUB
-from based_jax.data.readers import read_file
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import (
     expect_no_text_flags,
@@ -22,8 +24,8 @@ from based_jax.data.shards.specs import (
 from based_jax.data.sources import find_files
 from based_jax.validate import expect
 
-Stretches = Sequence[Int[np.ndarray, " n"]]
-"""Arrays of tokens that contain every pair of neighbouring tokens of the text exactly once."""
+Stretches = Sequence[Callable[[], Int[np.ndarray, " n"]]]
+"""Readers of arrays of tokens that contain every pair of neighbouring tokens of the text exactly once."""
 
 _STRETCH = 1 << 20  # tokens
 
@@ -37,6 +39,7 @@ class TextOptions:
     the output of train tokenize: its held-out split, or for counting bigrams its training split"""
     include: str | None = None
     """also read these files, whatever their suffix, e.g. '*.rst,README', as given to train lm"""
+    reading: Annotated[ReadOptions, tyro.conf.arg(name="")] = ReadOptions()  # noqa: RUF009
     part: Literal["all", "train", "held_out"] = "all"
     """all documents, or one split of train lm; for tokens:DIR always one split"""
     held_out: float = 0.02
@@ -52,7 +55,7 @@ class TextOptions:
 
 def load_text(options: TextOptions) -> Sequence[Document]:
     """Load the documents into memory."""
-    documents = load_documents(_spec(options), options.include).documents
+    documents = load_documents(_spec(options), options.include, options=options.reading).documents
     if options.part == "all":
         return documents
     sizes = {"fraction": options.held_out, "max_bytes": options.held_out_bytes}
@@ -70,19 +73,15 @@ def open_text(options: TextOptions, tokenizer: Tokenizer) -> tuple[Sequence[Call
     if (directory := shard_directory(_spec(options))) is not None:
         shards = _open_shards(options, directory, tokenizer, "train")
         numbers = range(shards.sizes.size)
-        parts = [lambda number=number: _Cut(shards.shard(number)) for number in numbers]
+        parts = [lambda number=number: _cut(shards.shard(number)) for number in numbers]
         return parts, hashlib.sha256(repr((options, shards.checksum)).encode()).hexdigest()
     if options.part != "all" or _spec(options).startswith(HUB):
         documents = load_text(options)
-        parts = [lambda: _Encoded(documents, tokenizer)]
+        parts = [lambda: _encoded(documents, tokenizer)]
         found = [(document.name, len(document.text)) for document in documents]
     else:
-        skipped: list[Skipped] = []
-        files = find_files(_spec(options), skipped, options.include).found
-        parts = [
-            lambda file=file: _Encoded(read_file(file.path, file.name, is_plain=file.is_plain)[0], tokenizer)
-            for file in files
-        ]
+        files = find_files(_spec(options), options.include).found
+        parts = [lambda file=file: _encoded(read_file(file, options.reading), tokenizer) for file in files]
         found = [(name, path.stat().st_size if path.exists() else -1) for name, path, _ in files]
     return parts, hashlib.sha256(repr((options, found)).encode()).hexdigest()
 
@@ -110,36 +109,24 @@ def _open_shards(
     options: TextOptions, directory: Path, tokenizer: Tokenizer, side: Literal["train", "held_out"]
 ) -> TokenShards:
     """Open one split of shards, by default `side`."""
-    expect_no_text_flags(options, "include", "held_out", "held_out_bytes", "held_out_names")
+    expect_no_text_flags(options, "include", "reading", "held_out", "held_out_bytes", "held_out_names")
     return open_tokens(directory, side if options.part == "all" else options.part, tokenizer)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Encoded(Sequence[Int[np.ndarray, " n"]]):
-    """The documents of a file, each between two separators."""
+def _encoded(documents: Sequence[Document], tokenizer: Tokenizer) -> Stretches:
+    """Return the documents of a file, each between two separators."""
 
-    documents: Sequence[Document]
-    tokenizer: Tokenizer
+    def encode(document: Document) -> np.ndarray:
+        eot = np.full(1, tokenizer.eot, np.int32)
+        return np.concatenate([eot, tokenizer.encode(document.text), eot])
 
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    def __getitem__(self, index: Any) -> Any:
-        eot = np.full(1, self.tokenizer.eot, np.int32)
-        return np.concatenate([eot, self.tokenizer.encode(self.documents[index].text), eot])
+    return [functools.partial(encode, document) for document in documents]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Cut(Sequence[Int[np.ndarray, " n"]]):
-    """A shard cut into arrays, each of which begins with the last token of the previous one."""
-
-    shard: PackedTokens
-
-    def __len__(self) -> int:
-        return -(-(len(self.shard) - 1) // _STRETCH)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.shard.tokens[index * _STRETCH : (index + 1) * _STRETCH + 1]
+def _cut(shard: PackedTokens) -> Stretches:
+    """Return a shard cut into arrays, each of which begins with the last token of the previous one."""
+    begins = range(0, len(shard) - 1, _STRETCH)
+    return [lambda begin=begin: shard.tokens[begin : begin + _STRETCH + 1] for begin in begins]
 
 
 def _spec(options: TextOptions) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from based_jax.experiments.job import Job
 from based_jax.files import read_json_lines
-from based_jax.training.run.json_lines import JsonLines, write_lines
+from based_jax.json_lines import JsonLines, write_lines
 
 FAILED = "failed"
 

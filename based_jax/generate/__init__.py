@@ -4,35 +4,17 @@ The attribute `generate` of `based_jax` is the function, so `from based_jax.gene
 works and `import based_jax.generate.loop as loop` does not.
 """
 
-from typing import TYPE_CHECKING
-
-from based_jax.first_use import on_first_use
+from based_jax.generate.engine.engine import Engine as Engine
+from based_jax.generate.engine.prefix_cache import PrefixCache as PrefixCache
+from based_jax.generate.engine.request import Completion as Completion
+from based_jax.generate.engine.request import Event as Event
+from based_jax.generate.engine.request import Full as Full
+from based_jax.generate.engine.request import Request as Request
+from based_jax.generate.engine.request import Stats as Stats
+from based_jax.generate.engine.request import TokenLogprob as TokenLogprob
+from based_jax.generate.engine.snapshot import snapshot as snapshot
+from based_jax.generate.loop import Snapshot as Snapshot
 from based_jax.generate.loop import generate as generate
 from based_jax.generate.loop import stream as stream
 from based_jax.generate.sampling import Sampler as Sampler
-
-if TYPE_CHECKING:
-    from based_jax.generate.engine.engine import Engine as Engine
-    from based_jax.generate.engine.prefix_cache import PrefixCache as PrefixCache
-    from based_jax.generate.engine.request import Completion as Completion
-    from based_jax.generate.engine.request import Event as Event
-    from based_jax.generate.engine.request import Full as Full
-    from based_jax.generate.engine.request import Request as Request
-    from based_jax.generate.engine.request import Stats as Stats
-    from based_jax.generate.engine.request import TokenLogprob as TokenLogprob
-    from based_jax.generate.engine.snapshot import Snapshot as Snapshot
-    from based_jax.generate.engine.snapshot import load_snapshot as load_snapshot
-    from based_jax.generate.engine.snapshot import save_snapshot as save_snapshot
-    from based_jax.generate.engine.snapshot import snapshot as snapshot
-    from based_jax.generate.weights import decoding_weights as decoding_weights
-
-__getattr__, __dir__ = on_first_use(
-    __name__,
-    {
-        "engine.engine": ("Engine",),
-        "engine.prefix_cache": ("PrefixCache",),
-        "engine.request": ("Completion", "Event", "Full", "Request", "Stats", "TokenLogprob"),
-        "engine.snapshot": ("Snapshot", "load_snapshot", "save_snapshot", "snapshot"),
-        "weights": ("decoding_weights",),
-    },
-)
+from based_jax.generate.weights import decoding_weights as decoding_weights

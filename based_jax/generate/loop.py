@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +31,13 @@ from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
 from based_jax.validate import INT32_MAX, expect, expect_array, expect_integer
 
 
-class Prefix(Protocol):
-    """A text that was read before, such as a `Snapshot`."""
+class Snapshot(NamedTuple):
+    """A prefix and the model's state after it."""
 
-    tokens: Any
-    """its N tokens"""
+    tokens: np.ndarray
+    """(N,) int32"""
     state: State
-    """the state after them, one row"""
+    """one row, after the tokens"""
     hidden: Any
     """(1, D), the final norm's output at the last token"""
 
@@ -88,7 +88,7 @@ def generate(
     attention_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
     prefill_chunk: int | None = None,
-    prefix: Prefix | None = None,
+    prefix: Snapshot | None = None,
     return_logprobs: bool = False,
 ) -> Any:
     """Continue prompts.
@@ -116,7 +116,7 @@ def generate(
             run in each row. Padding may be before, after or around them.
         pad_token: what stopped rows emit; may lie outside of the vocabulary, such as -1.
         prefill_chunk: number of prompt tokens to read at a time, instead of 512; the result is the same.
-        prefix: a text that was read before and precedes every row; rows may then be empty.
+        prefix: a `snapshot` of a text that precedes every row; rows may then be empty.
         return_logprobs: also return each token's log-probability under the model.
 
     Returns:
@@ -145,20 +145,9 @@ def stream(
     temperature: float | Sequence[float] = 0.0,
     rng: Array | None = None,
     *,
-    top_k: int | Sequence[int | None] | None = None,
-    top_p: float | Sequence[float | None] | None = None,
-    min_p: float | Sequence[float | None] | None = None,
-    repetition_penalty: float | Sequence[float] = 1.0,
-    presence_penalty: float | Sequence[float] = 0.0,
-    frequency_penalty: float | Sequence[float] = 0.0,
-    logit_bias: Mapping[int, float] | Sequence[Mapping[int, float] | None] | None = None,
-    stop_tokens: Sequence[int] = (),
-    attention_mask: Mask | np.ndarray | None = None,
-    pad_token: int = 0,
-    prefill_chunk: int | None = None,
-    prefix: Prefix | None = None,
     return_logprobs: bool = False,
     chunk: int = 8,
+    **options: Any,
 ) -> Iterator[Any]:
     """Continue prompts and yield the tokens as they are made.
 
@@ -167,7 +156,7 @@ def stream(
 
     Args:
         chunk: number of tokens per chunk and dispatch; the first chunk is the first token alone.
-        others: see `generate`.
+        options: the others of `generate`.
 
     Returns:
         Iterator over int32 (B, tokens); with `return_logprobs` over pairs of them and their
@@ -179,10 +168,7 @@ def stream(
     expect_integer("max_new_tokens", max_new_tokens, 1)
     expect_integer("chunk", chunk, 1)
     total, size = int(max_new_tokens), int(chunk)
-    cuts, penalties = (top_k, top_p, min_p), (repetition_penalty, presence_penalty, frequency_penalty)
-    ends = (stop_tokens, attention_mask, pad_token, prefill_chunk, prefix)
-    sampling = dict(zip(_SETTINGS, (temperature, *cuts, *penalties, logit_bias), strict=True))
-    start, rules = _read(model, params, prompt, total, rng, *ends, **sampling)
+    start, rules = _read(model, params, prompt, total, rng, temperature=temperature, **options)
 
     def decode(progress: Progress, count: int) -> Any:
         return _decode(model, params, progress, count, rules, size=size)
@@ -218,12 +204,12 @@ def _read(
     attention_mask: Any = None,
     pad_token: int = 0,
     prefill_chunk: int | None = None,
-    prefix: Prefix | None = None,
+    prefix: Snapshot | None = None,
     **sampling: Any,
 ) -> tuple[Callable[[], Progress], Rules]:
     """Validate a call's arguments; return a function that reads the prompt, and the rules of sampling."""
-    what = "a LanguageModel and its variables; those of an nnx wrapper are `.module` and `.variables`"
     if not isinstance(model, LanguageModel):
+        what = "a LanguageModel and its variables; those of an nnx wrapper are `.module` and `.variables`"
         raise TypeError(f"model = {type(model).__name__}: expected {what}")
     config = model.config
     read = read_prompt(prompt, attention_mask, config.vocab_size, may_be_empty=prefix is not None)
@@ -242,13 +228,13 @@ def _read(
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
     stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
     expect_integer("pad_token", pad_token, -INT32_MAX - 1)
-    chosen = batch_settings(rng, batch, config.vocab_size, **sampling)
+    settings, biases, penalises = batch_settings(rng, batch, config.vocab_size, **sampling)
     if prefill_chunk is not None:
         expect_integer("prefill_chunk", prefill_chunk, 1)
     chunks = chunk_sizes(length, prefill_chunk)
     padded = pad_to(read, sum(chunks))
     capacity = capacity_for(model, before + length + total)
-    counts = _count(padded, prefix, config.vocab_size) if chosen.penalises else None
+    counts = _count(padded, prefix, config.vocab_size) if penalises else None
 
     def start() -> Progress:
         if prefix is None:
@@ -264,10 +250,10 @@ def _read(
             progress = prefill(model, params, progress, part, padded.lengths, offset)
         return progress._replace(counts=sharding.placed(counts, mesh, like=prompt))
 
-    return start, Rules(chosen.rows, stops, int(pad_token), chosen.biases)
+    return start, Rules(settings, stops, int(pad_token), biases)
 
 
-def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
+def _count(prompt: Prompt, prefix: Snapshot | None, vocab_size: int) -> Counts:
     """Count how often each token occurs in the prompts and in the prefix before them."""
     tokens = jnp.asarray(prompt.tokens)
     real = jnp.arange(tokens.shape[1])[None] < prompt.lengths[:, None]

@@ -43,7 +43,7 @@ def read_prompt(prompt: Tokens, mask: Any, vocab_size: int, *, may_be_empty: boo
     array: Any = prompt
     if not hasattr(array, "shape"):
         expect(mask is None, "attention_mask", type(mask).__name__, "None with a list of rows")
-        array, mask = _pad_rows(array, may_be_empty)
+        array, mask = _pad_rows(array)
     expect_array("prompt", array, ("B", "N"), "integer")
     batch, length = array.shape
     if mask is not None:
@@ -97,7 +97,7 @@ def bucket(length: int) -> int:
     return -(-length // step) * step
 
 
-def _pad_rows(rows: Any, may_be_empty: bool) -> tuple[np.ndarray, np.ndarray]:
+def _pad_rows(rows: Any) -> tuple[np.ndarray, np.ndarray]:
     """Pad rows of any lengths to one array; return it and its mask."""
     whole = isinstance(rows, Sequence) and not isinstance(rows, str | bytes)
     if not whole:
@@ -108,7 +108,6 @@ def _pad_rows(rows: Any, may_be_empty: bool) -> tuple[np.ndarray, np.ndarray]:
         expect(isinstance(tokens, Sequence | np.ndarray | jax.Array), "prompt", tokens, "rows of tokens")
         array = np.asarray(tokens)
         array = array if array.size else np.zeros(0, np.int64)  # NumPy makes [] an array of floats
-        expect(may_be_empty or array.size > 0, "prompt", f"row {row}", "at least one token")
         integers = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
         expect(integers, f"prompt[{row}]", tokens, "a row of integers")
         arrays.append(array)

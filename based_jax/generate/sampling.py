@@ -132,18 +132,13 @@ def row_samplers(batch_size: int, **settings: Any) -> list[Sampler]:
     return [Sampler(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
-class BatchSettings(NamedTuple):
-    """How the rows of a batch choose their tokens."""
-
-    rows: RowSettings
-    biases: Biases | None
-    """None if no row has biases"""
-    penalises: bool
-    """whether any row has penalties"""
-
-
-def batch_settings(rng: Any, batch_size: int, vocab_size: int, **settings: Any) -> BatchSettings:
+def batch_settings(
+    rng: Any, batch_size: int, vocab_size: int, **settings: Any
+) -> tuple[RowSettings, Biases | None, bool]:
     """Make the settings of a batch from those of `Sampler`, see `row_samplers`.
+
+    Returns:
+        Settings of each row; biases, None if no row has any; whether any row has penalties.
 
     Raises:
         TypeError, ValueError: a wrong setting or key, or no key where a row samples.
@@ -155,8 +150,8 @@ def batch_settings(rng: Any, batch_size: int, vocab_size: int, **settings: Any) 
     given = [sampler.logit_bias for sampler in samplers]
     for biases in given:
         expect_known(biases, vocab_size)
-    biases = Biases.of(given) if any(given) else None
-    return BatchSettings(row_settings(samplers, keys), biases, any(s.penalises for s in samplers))
+    penalises = any(sampler.penalises for sampler in samplers)
+    return row_settings(samplers, keys), Biases.of(given) if any(given) else None, penalises
 
 
 def row_settings(samplers: Sequence[Sampler], keys: Key[Array, " B"] | None) -> RowSettings:

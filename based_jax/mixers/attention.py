@@ -3,9 +3,6 @@
 y_i = sum_{j<=i} softmax_j(q_i . k_j / sqrt(d)) v_j,   rotary positions on part of each head
 """
 
-from typing import ClassVar
-
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxAttention
 
@@ -13,11 +10,3 @@ from based_jax.mixers.softmax_heads import SoftmaxAttention
 @register("attention")
 class Attention(SoftmaxAttention):
     """Full attention. Its state grows with the sequence: `init_state` needs `max_length`."""
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax(q k^T / sqrt(d_h)) v, rotary positions",
-        training="N^2 D",
-        state="2 D N",
-        decoding="read 2 D N",
-        source="Vaswani et al. 2017; Based, Table 8",
-    )

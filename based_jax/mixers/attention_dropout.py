@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from based_jax.mixers.context import Context
 from based_jax.ops.attention_to_keys import visible_keys
-from based_jax.ops.core.dtypes import accumulation_dtype, finfo
+from based_jax.ops.core.arrays import accumulation_dtype, finfo
 from based_jax.typing import Array, Float
 
 

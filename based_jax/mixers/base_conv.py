@@ -6,7 +6,7 @@ As in Zoology's code, the input is added here, in addition to the block's residu
 bias, a long one adds its input: conv(x) = h * x + x. The papers' models alternate short and long layers.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import jax
 from flax import linen as nn
@@ -14,7 +14,6 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import MAX_REPEATS, Between
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.long_filters import LongFilters
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
@@ -31,14 +30,6 @@ class BaseConv(LongFilters):
         kernel_size: taps of a short convolution; -1 for a long convolution.
         use_act: apply SiLU to both factors.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="conv(x) * (x W + b) + x, conv short or long",
-        training="N D^2 + N k D, or N log N D",
-        state="k D, or D N",
-        decoding="k D, or D N",
-        source="Zoology, section 4",
-    )
 
     kernel_size: Annotated[int, Between(LONG, MAX_REPEATS)] = 3
     use_act: bool = False
@@ -63,11 +54,10 @@ class BaseConv(LongFilters):
         return conv * gate + x, state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        if not self.is_long:
-            return ops.init_short_conv_state(batch_size, self.d_model, self.kernel_size, dtype)
-        slots = self.l_max if max_length is None else min(max_length, self.l_max)
-        return ops.init_long_conv_state(batch_size, slots, self.d_model, dtype)
+        if self.is_long:
+            return super().empty_state(batch_size, max_length, dtype)
+        return ops.init_short_conv_state(batch_size, self.d_model, self.kernel_size, dtype)
 
     def state_size(self, length: int) -> int:
         """Return the size of the convolution's inputs: d times its taps, or d N (Zoology's code)."""
-        return self.d_model * (min(length, self.l_max) if self.is_long else self.kernel_size)
+        return super().state_size(length) if self.is_long else self.d_model * self.kernel_size

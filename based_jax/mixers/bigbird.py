@@ -15,7 +15,6 @@ from jax.tree_util import Partial
 
 from based_jax.fields import Count, Length, Share, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Bool, Float, State
@@ -34,13 +33,6 @@ class BigBird(SoftmaxHeads):
     """
 
     is_pure: ClassVar[bool] = False
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax over a window, the first tokens and random cells",
-        training="N^2 D",
-        state="14 b D",
-        decoding="read 2 D N",
-        source="Zaheer et al. 2020; Zoology's code",
-    )
 
     num_heads: Size | None = 1
     rotary_fraction: Share = 0.0

@@ -6,14 +6,13 @@ Blocks of `width` tokens are counted from the start of each segment and never st
 """
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Float, State
@@ -34,14 +33,6 @@ class BlockedWindow(SoftmaxHeads):
     Attributes:
         width: tokens per block.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax over the keys of the token's block of w",
-        training="N w D",
-        state="2 D min(N, w)",
-        decoding="read 2 D w",
-        source="Zoology, appendix",
-    )
 
     width: Size = 64
 

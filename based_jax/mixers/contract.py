@@ -17,17 +17,15 @@ sequence into calls changes no output.
 import dataclasses
 import functools
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import compat
 from based_jax.fields import AtLeastZero, Dtype, Size, expect_fields
 from based_jax.mixers.context import Context, find_stream
-from based_jax.mixers.draws import normal, uniform
+from based_jax.mixers.draws import log_uniform, normal, uniform
 from based_jax.mixers.module import Module
 from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
@@ -37,26 +35,6 @@ from based_jax.ops.core.padding import Shift, aligned, may_precede
 from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
-
-
-@dataclass(frozen=True)
-class MixerSummary:
-    """A mixer's row in docs/mixers.md. Costs are per sequence and layer, without the projections' N D^2.
-
-    Letters: N tokens, D d_model, H heads, d_h channels of a head (d_k of keys, d_v of values), E inner
-    channels, S states per channel, F features, C tokens of a chunk, w window, k taps, p channels per H3 head.
-    """
-
-    equation: str = ""
-    """in one line"""
-    training: str = ""
-    """order of the multiplications"""
-    state: str = ""
-    """floats kept between steps, as `state_size` counts"""
-    decoding: str = ""
-    """order of the multiplications of one step"""
-    source: str = ""
-    """paper and section"""
 
 
 class Mixer(Module):
@@ -87,8 +65,6 @@ class Mixer(Module):
     """a function of parameters and inputs alone: no noise in training, no loss of its own"""
     wants_tokens: ClassVar[bool] = False
     """reads the ids of its tokens, `context.tokens`"""
-    row: ClassVar[MixerSummary] = MixerSummary()
-    """its row in docs/mixers.md"""
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "__call__" in cls.__dict__:
@@ -350,8 +326,7 @@ def log_uniform_steps(low: float = 1e-3, high: float = 0.1, floor: float = 1e-4)
     """Return an initializer of biases with a log-uniform softplus, at least `floor`: Mamba's step sizes."""
 
     def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-        steps = jnp.exp(jax.random.uniform(key, shape, dtype, math.log(low), math.log(high)))
-        steps = jnp.maximum(steps, floor)
+        steps = jnp.maximum(jnp.exp(log_uniform(low, high)(key, shape, dtype)), floor)
         return steps + jnp.log(-jnp.expm1(-steps))
 
     return initializer

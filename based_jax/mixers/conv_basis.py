@@ -7,18 +7,13 @@ segments in each text. That search reads the whole text. Here the starts are fix
 without rotary positions; fixed starts and decoding are ours.
 """
 
-from typing import Any, ClassVar, cast
-
-import jax.numpy as jnp
-from jax import lax
+from typing import Any
 
 from based_jax import ops
-from based_jax.fields import AtLeastZero, Count
+from based_jax.fields import Count
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout
 from based_jax.mixers.registry import register
-from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
-from based_jax.ops.core.op import op
+from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
 from based_jax.typing import Array, Float, State
 
 POWERS = (0, *(2**n for n in range(31)))
@@ -37,47 +32,31 @@ class ConvBasis(SoftmaxHeads):
         left: past tokens that a query sees besides its own; None for all.
         gradient: "anchors" is the gradient of these outputs, "surrogate" that of the softmax attention that
             they approximate; see `ops.conv_attention`. Only "anchors" passes through a state.
-        max_error: if any score of the batch is off by more than this, softmax attention computes the whole
-            batch; outputs, before the output map, are thus within 2 tanh(max_error / 2) max|v| of softmax
-            attention's. The check reads whole rows, later tokens included, at half of attention's cost: it
-            takes no state, segments or padding. None disables it.
         implementation: passed to `ops.conv_attention`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax_j(q_{s+i-j} . k_s / sqrt(d_h)) v_j, s the start of j's segment; rotary positions",
-        training="k N log N D for k segments, or N^2 D",
-        state="(D + k H) N + k D",
-        decoding="read (D + H) N + k D",
-        source='Gu et al., "Conv-Basis"; no published code; fixed starts, segments and decoding are ours',
-    )
 
     starts: tuple[Count, ...] | None = None
     left: Count | None = None
     gradient: str = "anchors"
-    max_error: AtLeastZero | None = None
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         q, k, v = self.equal_heads(x, state, context)
         how: dict[str, Any] = {"left": self.left, "gradient": self.gradient}
         how["implementation"] = self.implementation
-        if self.max_error is not None:
-            expect_whole_rows("max_error", state=state, segment_ids=context.segment_ids, mask=context.mask)
-            return self.out(_within(self.max_error, q, k, v, self._starts_below(q.shape[1]), **how)), None
         starts = POWERS if self.starts is None else self.starts
         starts = starts[: state.anchors.shape[1]] if context.has_state else starts
         y, state = context.run(ops.conv_attention, q, k, v, starts=starts, initial_state=state, **how)
         return self.out(y), state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        heads, _, width = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        heads, _, width = self.layout
         slots = expect_max_length(max_length) if self.left is None else self.left + 1
         segments = len(self._starts_below(max_length))
         return ops.init_conv_attention_state(batch_size, slots, segments, heads, width, width, dtype)
 
     def state_size(self, length: int) -> int:
         """Return (d + k H) N + k d: values, and k kernels and keys; N at most left + 1."""
-        heads, _, width = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        heads, _, width = self.layout
         tokens = length if self.left is None else min(length, self.left + 1)
         segments = len(self._starts_below(length))
         return heads * (width * tokens + segments * (tokens + width))
@@ -85,20 +64,3 @@ class ConvBasis(SoftmaxHeads):
     def _starts_below(self, length: int | None) -> tuple[int, ...]:
         starts = POWERS if self.starts is None else self.starts
         return starts if length is None else tuple(start for start in starts if start < length)
-
-
-@op()
-def _within(
-    max_error: float, q: Array, k: Array, v: Array, starts: tuple[int, ...], left: int | None, **how: Any
-) -> Array:
-    """Return conv attention, or softmax attention if any score is off by more than `max_error`."""
-    at = jnp.broadcast_to(jnp.asarray(starts, jnp.int32), (q.shape[0], q.shape[2], len(starts)))
-    error = ops.conv_score_error(lax.stop_gradient(q) * q.shape[-1] ** -0.5, lax.stop_gradient(k), at)
-
-    def approximately() -> Array:
-        return ops.conv_attention(q, k, v, return_state=False, starts=starts, left=left, **how)
-
-    def exactly() -> Array:
-        return ops.softmax_attention(q, k, v, left=left)
-
-    return cast(Array, lax.cond(jnp.max(error) <= max_error, approximately, exactly))

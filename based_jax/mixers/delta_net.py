@@ -7,13 +7,11 @@ Per head; each convolution is depthwise, causal, of 4 tokens (Zoology's code).
 """
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from based_jax import ops
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.delta_heads import DeltaHeads
 from based_jax.mixers.registry import register
 from based_jax.typing import Array
@@ -39,30 +37,12 @@ class DeltaNet(DeltaHeads):
         use_beta: False sets beta to 1, or 2 with `allow_neg_eigval`.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T",
-        training="N (C + d_k) D",
-        state="d_k d_v H",
-        decoding="d_k d_v H",
-        source="Yang et al. 2024a; Zoology's code",
-    )
-
     qk_activation: str = "silu"
     qk_norm: str = "l2"
     use_beta: bool = True
 
     def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:
-        """Apply the activation `qk_activation` and the norm `qk_norm`.
-
-        Args:
-            q, k: (B, N, H, K), after the convolutions.
-
-        Returns:
-            q, k: of the same shape.
-
-        Raises:
-            ValueError: another name in `qk_activation` or `qk_norm`.
-        """
+        """Apply the activation `qk_activation` and the norm `qk_norm` to q and k (B, N, H, K)."""
         expect_choice("qk_activation", self.qk_activation, tuple(ACTIVATIONS))
         expect_choice("qk_norm", self.qk_norm, ("l2", "sum"))
         q, k = (ACTIVATIONS[self.qk_activation](x) for x in (q, k))
@@ -74,10 +54,7 @@ class DeltaNet(DeltaHeads):
         return q, k
 
     def gates(self, x: Array) -> tuple[Array, None]:
-        """Return beta = sigmoid(x W_b), (B, N, H) for inputs x of shape (B, N, D), and None: no decay.
-
-        Without `use_beta`, beta is 1.
-        """
+        """Return beta = sigmoid(x W_b), or 1 without `use_beta`, (B, N, H) for x (B, N, D); and no decay."""
         if self.use_beta:
             return jax.nn.sigmoid(self.per_head(x, "beta")), None
         return jnp.ones((*x.shape[:2], self.v_heads), self.wide), None

@@ -7,7 +7,7 @@ expand * d_model / 2 wide, the bias comes before the convolution, and the gate u
 """
 
 import functools
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 from flax import linen as nn
@@ -15,7 +15,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Repeats
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary
+from based_jax.mixers.contract import Mixer
 from based_jax.mixers.registry import register
 from based_jax.ops.core.products import fused_gate, plus_bias
 from based_jax.typing import Array, Float, State
@@ -32,14 +32,6 @@ class GatedConv(Mixer):
         bias: add biases in both projections.
         conv_bias: add a bias in the convolution (the released models have none).
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="(silu(conv(x W_1)) * x W_2) W_o",
-        training="N k E + N D E",
-        state="k E",
-        decoding="k E",
-        source="Based, section 4.2",
-    )
 
     expand: Repeats = 4
     kernel_size: Repeats = 3

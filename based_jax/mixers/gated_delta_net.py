@@ -8,15 +8,14 @@
 Per head; each convolution is depthwise, causal, of 4 tokens; values are twice as wide as keys.
 """
 
-from typing import Any, ClassVar
-
 import jax
 import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Factor
-from based_jax.mixers.contract import MixerSummary, log_uniform_steps, named
+from based_jax.mixers.contract import log_uniform_steps, named
 from based_jax.mixers.delta_heads import DeltaHeads
+from based_jax.mixers.draws import log_of_uniform
 from based_jax.mixers.registry import register
 from based_jax.typing import Array
 
@@ -32,40 +31,17 @@ class GatedDeltaNet(DeltaHeads):
         use_gate: gate the normed output with silu(x W_g).
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = e^{g_t} (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T",
-        training="N (C + d_k) D",
-        state="d_k d_v H",
-        decoding="d_k d_v H",
-        source="Yang et al. 2024b; Zoology's code",
-    )
-
     expand_v: Factor = 2.0
     use_gate: bool = True
 
     def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:
-        """Apply SiLU and scale each query and key to unit length.
-
-        Args:
-            q, k: (B, N, H, K), after the convolutions.
-
-        Returns:
-            q, k: of the same shape.
-        """
+        """Apply SiLU and scale each query and key (B, N, H, K) to unit length."""
         return ops.l2_norm(jax.nn.silu(q)), ops.l2_norm(jax.nn.silu(k))
 
     def gates(self, x: Array) -> tuple[Array, Array]:
-        """Return beta and the logarithm g of the decay, both (B, N, H), for inputs x of shape (B, N, D).
-
-        See the equations of Yang et al. 2024b, section 3, at the top of this file.
-        """
+        """Return beta and the logarithm g of the decay, both (B, N, H), for inputs x (B, N, D)."""
         heads = (self.v_heads,)
-        A_log = self.param("A_log", named(_init_A_log, "heads"), heads)
+        A_log = self.param("A_log", named(log_of_uniform(1e-4, 16.0), "heads"), heads)
         dt_bias = self.param("dt_bias", named(log_uniform_steps(), "heads"), heads)
         steps = jax.nn.softplus(self.per_head(x, "step") + dt_bias)
         return jax.nn.sigmoid(self.per_head(x, "beta")), -jnp.exp(A_log) * steps
-
-
-def _init_A_log(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Draw log A with A ~ U(0, 16), excluding 0."""
-    return jnp.log(jax.random.uniform(key, shape, dtype, 1e-4, 16.0))

@@ -37,7 +37,7 @@ class GatedHeads(Mixer):
     """Heads with a decaying matrix state; subclasses define the decay and the norm of the outputs.
 
     Attributes:
-        num_heads: heads H; the default divides the channels.
+        num_heads: heads H; default 4 (fewer if 4 does not divide the channels).
         num_kv_heads: heads of the keys and values, a divisor of num_heads; default num_heads.
         expand_k, expand_v: total key and value channels of num_heads heads over d_model, rounded.
         qk_activation: activation of q and k, a name of `ACTIVATIONS`.
@@ -59,10 +59,10 @@ class GatedHeads(Mixer):
     chunk_size: Size | None = None
     implementation: str | None = None
 
-    @nn.nowrap
+    @property
     def most_heads(self) -> int:
-        """Return the default number of heads; lowered if it does not divide the channels."""
-        raise NotImplementedError(f"{type(self).__name__} does not define most_heads")
+        """The default number of heads; lowered if it does not divide the channels."""
+        return 4
 
     @nn.nowrap
     def layout(self) -> tuple[int, int, int]:
@@ -71,7 +71,7 @@ class GatedHeads(Mixer):
         heads = self.num_heads
         if heads is None:
             common = math.gcd(key_size, value_size)
-            heads = next(count for count in range(self.most_heads(), 0, -1) if common % count == 0)
+            heads = next(count for count in range(self.most_heads, 0, -1) if common % count == 0)
         expect_divisible("expand_k * d_model", key_size, "num_heads", heads)
         expect_divisible("expand_v * d_model", value_size, "num_heads", heads)
         return heads, key_size // heads, value_size // heads
@@ -84,6 +84,23 @@ class GatedHeads(Mixer):
             return heads
         expect_divisible("num_heads", heads, "num_kv_heads", self.num_kv_heads)
         return self.num_kv_heads
+
+    @nn.nowrap
+    def initial_stds(self) -> dict[str, float]:
+        """Return standard deviations of the initial projections, by name, where they are not the defaults."""
+        return {}
+
+    @nn.nowrap
+    def projected(self, x: Float[Array, "B N D"]) -> list[Array]:
+        """Return queries (B, N, H, K), and keys and values of the `kv_heads`."""
+        heads, key_size, value_size = self.layout()
+        shapes = {"q": (heads, key_size), "k": (self.kv_heads, key_size), "v": (self.kv_heads, value_size)}
+        outputs: list[Array] = []
+        for name, shape in shapes.items():
+            axes = ("embed", "heads" if name == "q" else "kv_heads", "head_dim")
+            std = self.initial_stds().get(name, self.init_std)
+            outputs.append(self.linear(shape, *axes, init_std=std, name=name)(x))
+        return outputs
 
     @nn.nowrap
     def for_all_heads(self, *groups: Float[Array, "B N G C"]) -> list[Float[Array, "B N H C"]]:
@@ -107,21 +124,13 @@ class GatedHeads(Mixer):
         return context.run(ops.linear_recurrence, q, k, v, log_decay, initial_state=state, **options)
 
     @nn.nowrap
-    def read_out(
-        self,
-        y: Float[Array, "B N H V"],
-        x: Float[Array, "B N D"],
-        gate_std: float | None = None,
-        out_std: float | None = None,
-    ) -> Float[Array, "B N D"]:
-        """Gate the normed heads and project them to d_model; a std of None is the mixer's default."""
-        gate_std = self.init_std if gate_std is None else gate_std
-        out_std = self.out_std if out_std is None else out_std
+    def read_out(self, y: Float[Array, "B N H V"], x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        """Gate the normed heads and project them to d_model."""
+        stds = {"gate": self.init_std, "out": self.out_std} | self.initial_stds()
         if self.gate_activation is not None:
-            y = y * activation("gate_activation", self.gate_activation)(
-                self.to_heads(*y.shape[-2:], init_std=gate_std, name="gate")(x)
-            )
-        return self.to_output("heads", "head_dim", init_std=out_std, name="out")(y)
+            gate = self.to_heads(*y.shape[-2:], init_std=stds["gate"], name="gate")(x)
+            y = y * activation("gate_activation", self.gate_activation)(gate)
+        return self.to_output("heads", "head_dim", init_std=stds["out"], name="out")(y)
 
     def state_size(self, length: int) -> int:
         """Return d_k d_v per head (`state_size` of GLA and RetNet in Zoology's code)."""

@@ -7,7 +7,7 @@
 W_1 maps to 16 channels only. Dividing by 16 keeps gates near 1 at initialisation.
 """
 
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Between, Factor, Positive, Repeats, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, named, uniform
+from based_jax.mixers.contract import named, uniform
 from based_jax.mixers.gated_heads import GatedHeads, activation
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
@@ -36,7 +36,6 @@ class GLA(GatedHeads):
     """Gated linear attention.
 
     Attributes:
-        num_heads: heads H; default 4 (fewer if 4 does not divide the channels).
         gate_low_rank_dim: rank of the map from x to the gates.
         gate_logit_normalizer: the log-gates are divided by this.
         least_log_gate: lower bound of the log-gates; None for no bound.
@@ -44,39 +43,23 @@ class GLA(GatedHeads):
         kernel_size: taps of short convolutions of q, k and v, each followed by silu; None for none.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = diag(e^{g_t}) S_{t-1} + k_t v_t^T, y_t = q_t S_t",
-        training="N (C + d_k) D",
-        state="d_k d_v H",
-        decoding="d_k d_v H",
-        source="Yang et al. 2023; Based, Table 13",
-    )
-
     expand_k: Factor = 0.5
     gate_low_rank_dim: Size = 16
     gate_logit_normalizer: Positive = 16.0
     least_log_gate: LogGate | None = None
     kernel_size: Repeats | None = None
 
-    def most_heads(self) -> int:
-        """Return the default number of heads, 4."""
-        return 4
-
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
-        heads, key_size, value_size = self.layout()
-        kv_heads = self.kv_heads
-        q = self.to_heads(heads, key_size, name="q")(x)
-        axes = ("embed", "kv_heads", "head_dim")
-        sizes = {"k": key_size, "v": value_size}
-        k, v = (self.linear((kv_heads, size), *axes, name=name)(x) for name, size in sizes.items())
-        conv = None
+        qkv, conv = self.projected(x), None
         if self.kernel_size is not None:
-            (q, k, v), conv = self._convolve((q, k, v), self.kernel_size, state and state.conv, context)
+            qkv, conv = self._convolve(qkv, self.kernel_size, state and state.conv, context)
+        q, k, v = qkv
         q, k = (activation("qk_activation", self.qk_activation)(a) for a in (q, k))
         low = self.linear(self.gate_low_rank_dim, "embed", None, name="decay_in")(x)
         options = {"bias": True, "dtype": self.wide}
-        logits = self.linear((kv_heads, key_size), None, *axes[1:], **options, name="decay_out")(low)
+        axes = (None, "kv_heads", "head_dim")
+        logits = self.linear(k.shape[2:], *axes, **options, name="decay_out")(low)
         log_decay = jax.nn.log_sigmoid(logits) / self.gate_logit_normalizer
         if self.least_log_gate is not None:
             log_decay = jnp.maximum(log_decay, self.least_log_gate)
@@ -86,7 +69,7 @@ class GLA(GatedHeads):
 
     @nn.nowrap
     def _convolve(
-        self, heads: tuple[Array, Array, Array], taps: int, state: State, context: Context
+        self, heads: list[Array], taps: int, state: State, context: Context
     ) -> tuple[list[Array], State]:
         """Convolve q, k and v in one call."""
         flat = [x.reshape(*x.shape[:2], -1) for x in heads]

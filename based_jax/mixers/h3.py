@@ -9,7 +9,7 @@ A_n = -exp(r_n) + i w_n, discretised by the bilinear rule with step dt. `state_k
 of Zoology's code.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -17,7 +17,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Length, Positive, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, named, normal
+from based_jax.mixers.contract import Mixer, named, normal
 from based_jax.mixers.registry import register
 from based_jax.mixers.state_kernels import moving_averages, s4d, shift_taps
 from based_jax.typing import Array, Float, State
@@ -56,14 +56,6 @@ class H3(Mixer):
         dt_min, dt_max: range of the initial steps, drawn log-uniformly.
         implementation: passed to `ops.diagonal_ssm` and `ops.long_conv`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="q . S4D(shift(k) v^T)",
-        training="N log N D p",
-        state="D d_state",
-        decoding="p D d_state",
-        source="Fu et al. 2022; Zoology's code",
-    )
 
     d_state: States = 64
     head_dim: Size = 1
@@ -140,9 +132,7 @@ class H3(Mixer):
     def _modes(self) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
         if self.kernel == "ema":
             return moving_averages(self, self.heads, self.d_state, self.tied_steps)
-        ranges: dict[str, Any] = {"dt_min": self.dt_min, "dt_max": self.dt_max, "num_ssms": self.num_ssms}
-        form = {"discretization": self.discretization, "rate_form": self.rate_form}
-        return s4d(self, self.heads, self.d_state // 2, self.real, self.bandlimit, **form, **ranges)
+        return s4d(self, self.heads, self.d_state // 2)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         entries = self.head_dim**2

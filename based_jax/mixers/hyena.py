@@ -8,7 +8,7 @@ Zoology's appendix) the products are outer products: a head of width p convolves
 with one filter, then contracts them with x_2.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -16,11 +16,11 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Layers, Length, Positive, Repeats, Size
 from based_jax.mixers.context import Context, find_stream
-from based_jax.mixers.contract import Mixer, MixerSummary, named, normal
-from based_jax.mixers.long_filters import SineFilter, taps_needed
+from based_jax.mixers.contract import Mixer, named, normal
+from based_jax.mixers.long_filters import SineFilter, slots_needed, taps_needed
 from based_jax.mixers.registry import register
+from based_jax.ops.core.kv_cache import expect_capacity
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.ring import expect_capacity
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
 
@@ -54,14 +54,6 @@ class Hyena(Mixer):
         skip_term: add D_i v x_i.
         implementation: passed to `ops.long_conv`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="x_2 (h * (x_1 v) + D x_1 v), h from an MLP with sines",
-        training="N log N D",
-        state="D N",
-        decoding="D N",
-        source="Poli et al. 2023; Zoology's code",
-    )
 
     order: Repeats = 2
     num_heads: Size = 1
@@ -140,7 +132,7 @@ class Hyena(Mixer):
         return kernels, jnp.split(skip, count)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        slots = self.l_max if max_length is None else min(max_length, self.l_max)
+        slots = slots_needed(self.l_max, max_length)
         channels, inputs = self.d_model * self.head_dim, (self.order + 1) * self.d_model
         long = (ops.init_long_conv_state(batch_size, slots, channels, dtype) for _ in range(self.order - 1))
         return HyenaState(ops.init_short_conv_state(batch_size, inputs, self.kernel_size, dtype), tuple(long))

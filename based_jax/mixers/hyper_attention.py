@@ -5,14 +5,14 @@
 with the maps of `hyper_heads`. The authors published no code and give no causal rule: i >= j_1 is ours.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Count
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout
+from based_jax.mixers.contract import head_layout
 from based_jax.mixers.hyper_heads import HyperHeads
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import expect_max_length
@@ -29,14 +29,6 @@ class HyperAttention(HyperHeads):
         left: past tokens that a query sees besides its own; None for all.
         scale: factor of the scores; None for d_h^(-1/2) (the paper prints none).
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax over tokens j_1 >= j_2 of sum_r q_i k_j1 k_j2 / sqrt(d_h), times v_j1 * v_j2",
-        training="N^3 D",
-        state="2 D N",
-        decoding="N^2 D",
-        source="Ustaomeroglu and Qu, section 6.1 (no code published; the causal rule is ours)",
-    )
 
     left: Count | None = None
     scale: float | None = None

@@ -11,14 +11,14 @@ those of their Table 2 seem to be A + 1, since ordinary heads have order 2 there
 
 from collections.abc import Sequence
 from itertools import accumulate, groupby
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Positive, Repeats, Share, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, head_layout
+from based_jax.mixers.contract import Mixer, head_layout
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import expect_max_length
 from based_jax.typing import Array, Float, Positions, State
@@ -48,17 +48,6 @@ class HyperFeatureAttention(Mixer):
         causal: False attends to the whole segment, as the paper's definition, and has no state.
         chunk_size: queries per block; the result does not depend on it.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax(prod_a q^a k^a^T / sqrt(d_h / A)) v, rotary positions",
-        training="N^2 D",
-        state="2 D N",
-        decoding="read 2 D N",
-        source=(
-            "Ustaomeroglu and Qu, Definition F.3; no published code; "
-            "order = A, which their Table 2 seems to count as A + 1"
-        ),
-    )
 
     num_heads: Size | None = None
     orders: Repeats | Sequence[Repeats] | None = None

@@ -16,6 +16,9 @@ from based_jax.mixers.contract import Mixer, head_layout
 from based_jax.typing import Array, Float
 from based_jax.validate import expect
 
+SIGNED = ("identity",)
+"""Feature maps whose products may be negative, so that their sum may vanish"""
+
 
 class HyperHeads(Mixer):
     """Heads that attend to tuples of tokens.

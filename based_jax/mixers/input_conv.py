@@ -22,11 +22,12 @@ import jax.numpy as jnp
 from based_jax import ops
 from based_jax.fields import Repeats, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary
+from based_jax.mixers.contract import Mixer
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import expect_max_length, expect_whole_rows
+from based_jax.ops import input_filters
+from based_jax.ops.core.kv_cache import put
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.ring import put
 from based_jax.typing import Array, Float, Int, State
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -56,13 +57,6 @@ class InputConv(Mixer):
     """
 
     wants_tokens: ClassVar[bool] = True
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="(x W + b) * (h conv x), h_s = 1 where tokens have repeated at distance s",
-        training="N^2 D, or N (t + log N) D",
-        state="D N",
-        decoding="D N",
-        source="Zoology, section 4 and appendix H.8",
-    )
 
     filter: str = "programmatic"
     lags: Repeats = 8
@@ -80,8 +74,10 @@ class InputConv(Mixer):
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         if self.filter == "autocorrelation":
             expect_whole_rows("filter = 'autocorrelation'", state=state, segment_ids=context.segment_ids)
-            lags, strength = ops.strongest_lags(self.comparison(x).astype(self.wide), self.lags, context.mask)
-            return self.projection(x) * ops.shifted_sum(x, lags, jax.nn.softmax(strength)), None
+            lags, strength = input_filters.strongest_lags(
+                self.comparison(x).astype(self.wide), self.lags, context.mask
+            )
+            return self.projection(x) * input_filters.shifted_sum(x, lags, jax.nn.softmax(strength)), None
         tokens, positions, stream = context.tokens, context.token_positions, context.stream
         if tokens is None:
             expect(self.is_initializing(), "tokens", None, "ids (B, N) with filter = 'programmatic'")
@@ -93,7 +89,7 @@ class InputConv(Mixer):
             last = state.last
         else:
             inputs, history, last = x, tokens, jnp.full(x.shape[:2], -1, jnp.int32)
-        matrix, last = ops.repeated_lags(history, last, positions)
+        matrix, last = input_filters.repeated_lags(history, last, positions)
         if self.copy_next:  # a repeated token is before this one, so the next is at most this one
             matrix = jnp.pad(matrix[..., :-1], ((0, 0), (0, 0), (1, 0)))
         y = self.projection(x) * jnp.einsum("bnw,bwd->bnd", matrix.astype(x.dtype), inputs.astype(x.dtype))

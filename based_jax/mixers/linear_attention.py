@@ -10,7 +10,7 @@ gamma and g are the optional decay of Appendix C: gamma_h = 1 - 2^(decay_const -
 g = x W_dec + b_dec is a coarse input-dependent gate. The released models use neither.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from flax import linen as nn
 from jax import lax
@@ -19,10 +19,10 @@ from jax import numpy as jnp
 from based_jax import ops
 from based_jax.fields import Epsilon, Positive, Share, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, named, normal, project
+from based_jax.mixers.contract import Mixer, head_layout, named, normal, project
 from based_jax.mixers.registry import register
 from based_jax.ops import feature_maps
-from based_jax.ops.core.ring import expect_capacity
+from based_jax.ops.core.kv_cache import expect_capacity
 from based_jax.typing import Array, Float, Positions, State
 from based_jax.validate import expect, expect_choice
 
@@ -44,7 +44,7 @@ class LinearAttention(Mixer):
             "identity" and "all_poly" may vanish.
         feature_scale: factor of queries and keys before the map; must be 1 for "cosformer", "performer"
             and "all_poly".
-        feature_floor: lower bound of the features, for the maps in `ops.FLOORED`.
+        feature_floor: lower bound of the features, for the maps in `feature_maps.FLOORED`.
         num_features: F of "performer" (default 256) and "all_poly" (default `feature_dim`).
         max_length: M of "cosformer", tokens of the longest document; None for the call's length, as in the
             authors' code, which takes whole rows only: no state, segments, padding or positions.
@@ -55,14 +55,6 @@ class LinearAttention(Mixer):
             maps to `ops.linear_attention`.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="sum_j p_ij v_j / sum_j p_ij, p_ij = phi(q_i).phi(k_j); Taylor: p = 1 + s + s^2/2",
-        training="N F D",
-        state="F (D + H), F = 1 + 3d'/2 + d'^2/2 of Taylor's map",
-        decoding="F D",
-        source="Based, section 4.1 and figure 3",
-    )
-
     num_heads: Size | None = None
     head_dim: Size | None = None
     feature_dim: States = 16
@@ -71,7 +63,7 @@ class LinearAttention(Mixer):
     decay_const: float = -3.0
     feature_map: str = "taylor"
     feature_scale: Positive = 1.0
-    feature_floor: Epsilon = ops.FLOOR
+    feature_floor: Epsilon = feature_maps.FLOOR
     num_features: Size | None = None
     max_length: Size | None = None
     rotary_fraction: Share = 0.0
@@ -144,7 +136,7 @@ class LinearAttention(Mixer):
             weights = self.poly_linear, self.poly_squares
             return ops.all_poly_map(*(weights if self.learned_map else lax.stop_gradient(weights)))
         phi = ops.feature_map(self.feature_map, self.feature_floor)
-        return phi if self.feature_scale == 1 else ops.scaled(phi, self.feature_scale)
+        return phi if self.feature_scale == 1 else feature_maps.scaled(phi, self.feature_scale)
 
     def _cosformer_positions(self, length: int, state: State, context: Context) -> Positions:
         positions = context.positions if context.has_positions else None
@@ -171,9 +163,11 @@ class LinearAttention(Mixer):
         expect(is_allowed, "learned_map", False, f"True for feature_map = {name!r}")
         is_plain = name not in feature_maps.PARAMETRIC
         expect(is_plain or self.feature_scale == 1, "feature_scale", self.feature_scale, f"1 for {name!r}")
-        is_default = self.feature_floor == ops.FLOOR
-        has_floor = name in ops.FLOORED
-        expect(has_floor or is_default, "feature_floor", self.feature_floor, f"{ops.FLOOR} for {name!r}")
+        is_default = self.feature_floor == feature_maps.FLOOR
+        has_floor = name in feature_maps.FLOORED
+        expect(
+            has_floor or is_default, "feature_floor", self.feature_floor, f"{feature_maps.FLOOR} for {name!r}"
+        )
         if name in ("performer", "all_poly"):
             return count or (256 if name == "performer" else width)
         expected = f"None for feature_map = {name!r}, whose number is fixed"

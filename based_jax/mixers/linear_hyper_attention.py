@@ -8,21 +8,18 @@ sqrt(feature_dim), the Taylor approximation of the softmax form's exponential. T
 of a whole row and leaves phi open; the causal sums (`ops.linear_hyper_attention`) and phi are ours.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout
-from based_jax.mixers.hyper_heads import HyperHeads
+from based_jax.mixers.contract import head_layout
+from based_jax.mixers.hyper_heads import SIGNED, HyperHeads
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
-
-SIGNED = ("identity",)
-"""Feature maps whose sum of scores may vanish"""
 
 
 @register("linear_hyper_attention")
@@ -38,14 +35,6 @@ class LinearHyperAttention(HyperHeads):
         scale: factor of the queries; None for feature_dim^(-1/2).
         chunk_size: tokens per chunk; the result does not depend on it.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = S_{t-1} + (k_t v_t^T) * Z_t, Z_t = Z_{t-1} + k_t v_t^T, y_t = q_t S_t",
-        training="2 N F D",
-        state="2 F (D + H), F = 1 + 3d'/2 + d'^2/2 of Taylor's map",
-        decoding="2 F D",
-        source="Ustaomeroglu and Qu, appendix G.3 (no code published; the causal form is ours)",
-    )
 
     feature_dim: States = 16
     ordered: bool = True

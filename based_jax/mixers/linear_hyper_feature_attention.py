@@ -9,7 +9,7 @@ made linear. Its form has no phi and no norm; here heads are normed by default, 
 may vanish. The mixer has no positions: a short convolution or another layer must provide them.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -17,15 +17,13 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Epsilon, Repeats, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, ones
+from based_jax.mixers.contract import Mixer, head_layout, ones
+from based_jax.mixers.hyper_heads import SIGNED
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 
 NORMS = ("sum", "rms", "none")
-SIGNED = ("identity",)
-"""Feature maps whose products may be negative, so that their sum may vanish"""
-
 FEATURE_DIMS = {1: 64, 2: 16, 3: 8}
 """Default channels per factor by order (64, 256 and 512 features of a head); 4 for higher orders."""
 
@@ -47,14 +45,6 @@ class LinearHyperFeatureAttention(Mixer):
         value_product: use products of A maps of x as values, as in the paper's definition.
         chunk_size: tokens per chunk; the result does not depend on it.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = S_{t-1} + (k^1_t x ... x k^A_t) v_t^T, y_t = (q^1_t x ... x q^A_t) S_t",
-        training="N F D",
-        state="F D, F = prod_a d_a; F H more for a sum",
-        decoding="F D",
-        source="Ustaomeroglu and Qu, Definition 5.1; no published code; the state is ours",
-    )
 
     num_heads: Size | None = None
     order: Repeats = 2

@@ -16,11 +16,10 @@ Nothing is clamped, as in the paper; after a norm, and with dt <= 0.1, inputs of
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jax import lax
 from jax.tree_util import Partial
@@ -28,8 +27,10 @@ from jax.tree_util import Partial
 from based_jax import ops
 from based_jax.fields import Positive, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Initializer, Mixer, MixerSummary, named, normal
+from based_jax.mixers.contract import Initializer, Mixer, named, normal
+from based_jax.mixers.draws import log_uniform
 from based_jax.mixers.registry import register
+from based_jax.mixers.state_kernels import complex_ones, frequencies
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
@@ -43,14 +44,6 @@ class LiquidS4(Mixer):
         dt_min, dt_max: range of the initial step sizes, drawn log-uniformly.
         implementation: passed to `ops.diagonal_scan`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="h_t = (A + B u_t) * h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t",
-        training="N D S",
-        state="D S",
-        decoding="D S",
-        source="Hasani et al. 2022",
-    )
 
     d_state: States = 64
     dt_min: Positive = 0.001
@@ -70,11 +63,11 @@ class LiquidS4(Mixer):
             return self.param(name, named(initializer, *axes), (self.d_model, *sizes)).astype(self.wide)
 
         decay = param("A_log", nn.initializers.constant(math.log(0.5)), self.modes)
-        turn = param("A_imag", _frequencies, self.modes)
-        B = param("B", _ones, self.modes, 2)
+        turn = param("A_imag", frequencies, self.modes)
+        B = param("B", complex_ones, self.modes, 2)
         C = param("C", normal(0.5**0.5), self.modes, 2)
         D = param("D", normal(1.0))
-        dt = jnp.exp(param("dt_log", self._init_dt_log))[:, None]
+        dt = jnp.exp(param("dt_log", log_uniform(self.dt_min, self.dt_max)))[:, None]
         half = lax.complex(-jnp.exp(decay), turn) * (dt / 2)
         transition = (1 + half) / (1 - half)
         entry = lax.complex(B[..., 0], B[..., 1]) * dt / (1 - half)
@@ -84,9 +77,6 @@ class LiquidS4(Mixer):
         y = jax.nn.gelu(y, approximate=False).astype(self.dtype)
         out = self.linear(self.d_model, "embed", "mlp", bias=True, init_std=self.out_std, name="out")
         return out(y), state
-
-    def _init_dt_log(self, key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-        return jax.random.uniform(key, shape, dtype, math.log(self.dt_min), math.log(self.dt_max))
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         complex_dtype = jnp.promote_types(self.wide, jnp.complex64)
@@ -104,13 +94,3 @@ def _terms(transition: Array, entry: Array, u: Array) -> tuple[Array, Array]:
 
 def _readout(C: Array, D: Array, h: Array, u: Array) -> Array:
     return 2 * (h.real * C[..., 0] - h.imag * C[..., 1]).sum(-1) + D * u.astype(D.dtype)
-
-
-def _frequencies(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Return pi n for the n-th mode (S4D-Lin)."""
-    return jnp.broadcast_to(jnp.asarray(np.pi * np.arange(shape[-1]), dtype), shape)
-
-
-def _ones(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Return 1 + 0i."""
-    return jnp.broadcast_to(jnp.asarray([1, 0], dtype), shape)

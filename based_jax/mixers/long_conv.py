@@ -5,14 +5,10 @@
 The papers' language models (Fu et al. 2023) add gelu and a linear map: y <- gelu(y) W_o + b_o.
 """
 
-from typing import Any, ClassVar
-
 import jax
 from flax import linen as nn
 
-from based_jax import ops
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.long_filters import LongFilters
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
@@ -26,14 +22,6 @@ class LongConv(LongFilters):
         project: add gelu and an output projection, as in the papers' language models.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="h * x + x, one filter per channel",
-        training="N log N D",
-        state="D N",
-        decoding="D N",
-        source="Fu et al. 2023; Zoology's code",
-    )
-
     implicit: bool = False
     project: bool = False
 
@@ -43,11 +31,3 @@ class LongConv(LongFilters):
         if self.project:
             y = self.to_output("mlp", bias=True, name="out")(jax.nn.gelu(y, approximate=False))
         return y, state
-
-    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        slots = self.l_max if max_length is None else min(max_length, self.l_max)
-        return ops.init_long_conv_state(batch_size, slots, self.d_model, dtype)
-
-    def state_size(self, length: int) -> int:
-        """Return d N (Zoology's code), with N at most l_max."""
-        return self.d_model * min(length, self.l_max)

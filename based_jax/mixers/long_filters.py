@@ -30,6 +30,11 @@ def taps_needed(l_max: int, length: int, state: ops.LongConvState | None) -> int
     return min(l_max, length + (0 if state is None else state.inputs.shape[1]))
 
 
+def slots_needed(l_max: int, max_length: int | None) -> int:
+    """Return the number of inputs that a state holds."""
+    return l_max if max_length is None else min(max_length, l_max)
+
+
 class LongFilters(Mixer):
     """Base class of BaseConv and LongConv: a filter of `l_max` taps per channel.
 
@@ -66,17 +71,21 @@ class LongFilters(Mixer):
         )
         return y + x, state
 
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
+        slots = slots_needed(self.l_max, max_length)
+        return ops.init_long_conv_state(batch_size, slots, self.d_model, dtype)
+
+    def state_size(self, length: int) -> int:
+        """Return d N (Zoology's code), with N at most l_max."""
+        return self.d_model * min(length, self.l_max)
+
     @nn.nowrap
     def _taps(self, count: int) -> Float[Array, "T E"]:
         sizes = self.d_model, self.l_max
         options: dict[str, Any] = {"dtype": self.wide, "name": "filter"}
         if not self.implicit:
-            expect(
-                self.sine_frequency is None,
-                "sine_frequency",
-                self.sine_frequency,
-                "None for an explicit filter",
-            )
+            frequency = self.sine_frequency
+            expect(frequency is None, "sine_frequency", frequency, "None for an explicit filter")
             return ExplicitFilter(*sizes, **options)(count)
         options |= {"emb_dim": self.emb_dim, "init_std": self.init_std}
         if self.sine_frequency is None:
@@ -127,16 +136,10 @@ class MLPFilter(nn.Module):
 
 
 class SineFilter(nn.Module):
-    """Hyena's filter: an MLP with learned positions and one learned frequency per unit, and a fixed decay.
+    """Hyena's filter: an MLP with one learned frequency per unit, and a decay; see the options of `Hyena`.
 
     Attributes:
         order: hidden units; None for a linear map of the positions instead of an MLP.
-        inner_layers: hidden layers after the first.
-        sine_frequency: initial frequency, 1 in Zoology's code and 14 in the papers' language models.
-        fast, slow: the decay reaches 0.01 after this share of l_max, for the last and the first channel.
-        floor: added to the decay.
-        normalize: divide each tap by the sum of its channels' magnitudes.
-        learned_positions, learned_decay: train the positions, and the decay.
     """
 
     channels: int

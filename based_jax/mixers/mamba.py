@@ -8,7 +8,7 @@ conv is depthwise, causal, `d_conv` tokens long and biased. E = expand * d_model
 states. A step size dt near 0 keeps the state and ignores the token; a large dt does the opposite.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Factor, Positive, Repeats, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, log_uniform_steps, named, ones, uniform
+from based_jax.mixers.contract import Mixer, log_uniform_steps, named, ones, uniform
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
@@ -28,6 +28,13 @@ class MambaState(NamedTuple):
 
     conv: ops.ShortConvState
     ssm: ops.DiagonalScanState | ops.LinearRecurrenceState
+
+
+def inner_width(mixer: Any) -> int:
+    """Return the width E of a Mamba or Mamba-2."""
+    channels = int(mixer.expand * mixer.d_model)
+    expect(channels >= 1, "expand", mixer.expand, "at least 1 channel")
+    return channels
 
 
 @register("mamba")
@@ -50,14 +57,6 @@ class Mamba(Mixer):
         implementation: passed to `ops.selective_scan`.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="h_t = exp(dt_t A) h_{t-1} + dt_t u_t B_t, y_t = C_t h_t + D u_t",
-        training="N E S",
-        state="2 D S",
-        decoding="E S",
-        source="Gu and Dao 2023; Based, Table 9",
-    )
-
     d_state: States = 16
     d_conv: Repeats = 4
     expand: Factor = 2
@@ -75,9 +74,7 @@ class Mamba(Mixer):
     @property
     def channels(self) -> int:
         """Inner width E."""
-        channels = int(self.expand * self.d_model)
-        expect(channels >= 1, "expand", self.expand, "at least 1 channel")
-        return channels
+        return inner_width(self)
 
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:

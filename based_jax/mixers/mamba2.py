@@ -8,7 +8,7 @@ A, D and dt are one number per head of x; the heads of a group share B and C, an
 the gate. If the heads take fewer than E channels, the others are z_0 * x_0, gated by silu alone.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,9 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Epsilon, Factor, Positive, Repeats, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, default_heads, log_uniform_steps, named, ones
-from based_jax.mixers.mamba import MambaState
+from based_jax.mixers.contract import Mixer, default_heads, log_uniform_steps, named, ones
+from based_jax.mixers.draws import log_of_uniform
+from based_jax.mixers.mamba import MambaState, inner_width
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
@@ -50,14 +51,6 @@ class Mamba2(Mixer):
         implementation: passed to `ops.linear_recurrence`.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = exp(dt_t a) S_{t-1} + B_t (dt_t x_t)^T, y_t = C_t S_t + D x_t",
-        training="N (C + S) E",
-        state="2 D S",
-        decoding="E S",
-        source="Dao and Gu 2024; Zoology's code",
-    )
-
     d_state: States = 128
     head_dim: Size | None = None
     num_groups: Size = 1
@@ -85,9 +78,7 @@ class Mamba2(Mixer):
     @property
     def width(self) -> int:
         """Inner width E."""
-        channels = int(self.expand * self.d_model)
-        expect(channels >= 1, "expand", self.expand, "at least 1 channel")
-        return channels
+        return inner_width(self)
 
     @nn.nowrap
     def layout(self) -> tuple[int, int]:
@@ -151,10 +142,7 @@ class Mamba2(Mixer):
         heads, _ = self.layout()
         bias = log_uniform_steps(self.dt_min, self.dt_max, self.dt_floor)
         dt = jax.nn.softplus(steps.astype(self.wide) + self.param("dt_bias", named(bias, "heads"), (heads,)))
-
-        def decays(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-            return jnp.log(jax.random.uniform(key, shape, dtype, self.decay_min, self.decay_max))
-
+        decays = log_of_uniform(self.decay_min, self.decay_max)
         dt = jnp.clip(dt, self.dt_least or None, self.dt_most)
         return dt, -jnp.exp(self.param("A_log", named(decays, "heads"), (heads,)))
 

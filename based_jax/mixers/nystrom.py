@@ -7,16 +7,17 @@ A landmark is the mean of a chunk of the sequence; `ops.nystrom` has both forms.
 its chunks include later tokens. The causal form, the default, is ours.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Length, Repeats, Share, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout, named, uniform
+from based_jax.mixers.contract import named, uniform
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
+from based_jax.ops.nystrom import PINVERSES
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 
@@ -36,14 +37,6 @@ class Nystrom(SoftmaxHeads):
             Zoology's form adds to its outputs; None for no convolution.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax over the means of past chunks and the keys of the current chunk",
-        training="N (m + N / m) D",
-        state="2 D m",
-        decoding="read 2 D (m + N / m)",
-        source="Xiong et al. 2021; Zoology's code",
-    )
-
     num_heads: Size | None = 1
     rotary_fraction: Share = 0.0
     num_landmarks: Size = 64
@@ -60,7 +53,7 @@ class Nystrom(SoftmaxHeads):
 
     def setup(self) -> None:
         super().setup()
-        expect_choice("pinverse", self.pinverse, ops.PINVERSES)
+        expect_choice("pinverse", self.pinverse, PINVERSES)
         size = self.conv_kernel_size
         if size is None:
             return
@@ -81,20 +74,17 @@ class Nystrom(SoftmaxHeads):
             how: dict[str, Any] = {"iterations": self.iterations, "pinverse": self.pinverse}
             y = ops.nystrom_attention(q, k, v, num_landmarks=self.num_landmarks, **how)
             return self.out(y if self.conv_kernel_size is None else y + self._around(v)), None
-        options: dict[str, Any] = {
-            "tokens_per_landmark": self.tokens_per_landmark,
-            "implementation": self.implementation,
-        }
+        options: dict[str, Any] = {"implementation": self.implementation}
+        options["tokens_per_landmark"] = self.tokens_per_landmark
         y, state = context.run(ops.landmark_attention, q, k, v, initial_state=state, **options)
         return self.out(y), state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         self.expect_causal()
-        heads, _, width = head_layout(self.d_model, self.num_heads)
+        heads, _, width = self.layout
         slots = -(-expect_max_length(max_length) // self.tokens_per_landmark)
-        return ops.init_landmark_state(
-            batch_size, slots, self.tokens_per_landmark, heads, width, width, dtype
-        )
+        sizes = slots, self.tokens_per_landmark, heads, width, width
+        return ops.init_landmark_state(batch_size, *sizes, dtype)
 
     def state_size(self, length: int) -> int:
         """Return 2 d m, Zoology's count of the landmarks; the tokens of the last chunk are stored, too."""

@@ -12,15 +12,18 @@ or, without an import, by an entry point in the pyproject.toml of its package:
 """
 
 import dataclasses
+import functools
 import importlib
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from based_jax.fields import expect_fields
-from based_jax.mixers.contract import Mixer, MixerSummary, option_names
+from based_jax.files import read_json
+from based_jax.mixers.contract import Mixer, option_names
 from based_jax.mixers.option_docs import Option, attribute_docs
 from based_jax.registry import Registry
 from based_jax.validate import expect, nearest
@@ -33,6 +36,32 @@ def _accept(name: str, mixer: Any) -> type[Mixer]:
 
 
 MIXERS: Registry[type[Mixer]] = Registry("mixer", "based_jax.mixers", _accept)
+
+
+@dataclasses.dataclass(frozen=True)
+class MixerSummary:
+    """A mixer's row in docs/mixers.md. Costs are per sequence and layer, without the projections' N D^2.
+
+    Letters: N tokens, D d_model, H heads, d_h channels of a head (d_k of keys, d_v of values), E inner
+    channels, S states per channel, F features, C tokens of a chunk, w window, k taps, p channels per H3 head.
+    """
+
+    equation: str = ""
+    """in one line"""
+    training: str = ""
+    """order of the multiplications"""
+    state: str = ""
+    """floats kept between steps, as `state_size` counts"""
+    decoding: str = ""
+    """order of the multiplications of one step"""
+    source: str = ""
+    """paper and section"""
+
+
+@functools.cache
+def _summaries() -> dict[str, MixerSummary]:
+    rows = read_json(Path(__file__).with_name("summaries.json"))
+    return {name: MixerSummary(**row) for name, row in rows.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +79,7 @@ class MixerInfo:
     options: tuple[str, ...]
     """arguments of `make` besides d_model; the function `options` explains them"""
     row: MixerSummary
-    """equation, costs and sources"""
+    """equation, costs and sources; empty for a mixer of another package"""
 
     def state_size(self, d_model: int, length: int, **options: Any) -> int:
         """Return the floats kept per sequence after `length` tokens, by the papers' formulas."""
@@ -168,7 +197,8 @@ def info(name: str) -> MixerInfo:
     mixer = class_of(name)
     summary, *_ = (mixer.__doc__ or "").strip().splitlines()
     flags = (mixer.causal, mixer.stateful, mixer.packing)
-    return MixerInfo(name, summary, *flags, options=_options(mixer), row=mixer.row)
+    row = _summaries().get(name, MixerSummary())
+    return MixerInfo(name, summary, *flags, options=_options(mixer), row=row)
 
 
 def options(name: str) -> dict[str, Option]:

@@ -9,7 +9,7 @@ xPos is rotary embeddings with a decay; gamma is that decay. Of the paper's norm
 is applied: the others scale a whole head of a token, which the norm per head cancels.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -17,7 +17,6 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Factor, Positive, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.gated_heads import GatedHeads, activation
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
@@ -42,14 +41,6 @@ class RetNet(GatedHeads):
             the output; v and the output are divided by (8 num_layers)^(1/4). Ours are normal, theirs uniform.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = gamma S_{t-1} + k_t v_t^T, y_t = q_t S_t, rotary q and k",
-        training="N (C + d_k) D",
-        state="d_k d_v H",
-        decoding="d_k d_v H",
-        source="Sun et al. 2023; Zoology's code",
-    )
-
     expand_v: Factor = 2.0
     rotary: bool = True
     rotary_base: Positive = 10000.0
@@ -57,20 +48,14 @@ class RetNet(GatedHeads):
     norm: str = "layer"
     num_layers: Size | None = None
 
+    @property
     def most_heads(self) -> int:
-        """Return the default number of heads, one per 256 channels of the input."""
         return max(self.d_model // 256, 1)
 
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
-        heads, key_size, value_size = self.layout()
-        stds = self.initial_stds()
-        q = self.to_heads(heads, key_size, init_std=stds["q"], name="q")(x)
-        axes, sizes = ("embed", "kv_heads", "head_dim"), {"k": key_size, "v": value_size}
-        k, v = (
-            self.linear((self.kv_heads, size), *axes, init_std=stds[name], name=name)(x)
-            for name, size in sizes.items()
-        )
+        heads, key_size, _ = self.layout()
+        q, k, v = self.projected(x)
         q, k = (activation("qk_activation", self.qk_activation)(a) for a in (q, k))
         if self.rotary and key_size > 1:  # an odd channel stays as it is
             options: dict[str, Any] = {"dim": key_size - key_size % 2, "base": self.rotary_base}
@@ -78,7 +63,7 @@ class RetNet(GatedHeads):
             q, k = (ops.rotary(a, context.positions, **options) for a in (q, k))
         k, v = self.for_all_heads(k, v)
         y, state = self.recur(q, k, v, ops.fixed_log_decay(heads)[None, None], state, context)
-        return self.read_out(self._normed(y), x, stds["gate"], stds["out"]), state
+        return self.read_out(self._normed(y), x), state
 
     @nn.nowrap
     def _normed(self, y: Float[Array, "B N H V"]) -> Float[Array, "B N H V"]:
@@ -91,11 +76,9 @@ class RetNet(GatedHeads):
             scale, bias = self.norm_params(shape, "heads", "head_dim")
         return ops.layer_norm(y, scale, bias, self.norm_eps)
 
-    @nn.nowrap
     def initial_stds(self) -> dict[str, float]:
-        """Return the initial standard deviations of the projections, by name."""
         if self.num_layers is None:
-            return {**dict.fromkeys(("q", "k", "v", "gate"), self.init_std), "out": self.out_std}
+            return {}
         heads, key_size, value_size = self.layout()
         of_keys, of_values = ((2 / (self.d_model + heads * size)) ** 0.5 for size in (key_size, value_size))
         gain, depth = 2**-2.5, (8 * self.num_layers) ** -0.25

@@ -17,7 +17,6 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.rwkv_layer import RWKVLayer, constant
 from based_jax.typing import Array, Float, State
@@ -37,14 +36,6 @@ class RWKV4(RWKVLayer):
     Attributes:
         implementation: passed to `ops.wkv`.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="sigmoid(r) * sum_i e^{(t-1-i) w + k_i} v_i / sum_i e^{(t-1-i) w + k_i}",
-        training="N D",
-        state="4 D",
-        decoding="D",
-        source="Peng et al. 2023; Zoology's code",
-    )
 
     zeroed: ClassVar[tuple[str, ...]] = ("key", "receptance")
 

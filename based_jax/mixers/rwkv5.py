@@ -17,7 +17,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Epsilon, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, named, zeros
+from based_jax.mixers.contract import named, zeros
 from based_jax.mixers.registry import register
 from based_jax.mixers.rwkv_layer import RWKVLayer, RWKVMemory, RWKVMemoryState, constant
 from based_jax.typing import Array, Float, State
@@ -37,13 +37,6 @@ class RWKV5(RWKVLayer, RWKVMemory):
         implementation: passed to `ops.linear_recurrence`.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = diag(w) S_{t-1} + k_t v_t^T, y_t = r_t (S_{t-1} + diag(u) k_t v_t^T)",
-        training="N (C + d_h) D",
-        state="D d_h",
-        decoding="D d_h",
-        source="Peng et al. 2024; Based, Table 12",
-    )
     head_option: ClassVar[str] = "head_size"
 
     head_size: Size | None = None

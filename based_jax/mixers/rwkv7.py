@@ -22,7 +22,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Epsilon, Share, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, named, zeros
+from based_jax.mixers.contract import named, zeros
 from based_jax.mixers.registry import register
 from based_jax.mixers.rwkv_layer import RWKVMemory, RWKVMemoryState
 from based_jax.typing import Array, Float, State
@@ -44,13 +44,6 @@ class RWKV7(RWKVMemory):
         implementation: passed to `ops.generalized_delta_rule`.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="S_t = diag(w_t) S_{t-1} - (a_t * kk_t) (kk_t^T S_{t-1}) + k_t v_t^T",
-        training="N (C + d_h) D",
-        state="D d_h",
-        decoding="D d_h",
-        source="Peng et al. 2025; Zoology's code",
-    )
     head_option: ClassVar[str] = "head_dim"
 
     head_dim: Size | None = None

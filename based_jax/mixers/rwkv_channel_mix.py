@@ -16,7 +16,6 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Factor
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.rwkv_layer import RWKVLayer
 from based_jax.typing import Array, Float, State
@@ -30,14 +29,6 @@ class RWKVChannelMix(RWKVLayer):
     Attributes:
         expand: hidden width over d_model (3.5 in RWKV-5), rounded.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="sigmoid(x_r W_r) * (relu(x_k W_k)^2 W_v), x_i a blend of two tokens",
-        training="N D^2",
-        state="D",
-        decoding="D",
-        source="Peng et al. 2023; Zoology's code",
-    )
 
     zeroed: ClassVar[tuple[str, ...]] = ("receptance",)
 

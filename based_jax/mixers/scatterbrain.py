@@ -6,14 +6,14 @@
 not causal: it scales its features by the largest key of the row.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 
 from based_jax import ops
 from based_jax.fields import Count, Share, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout, named
+from based_jax.mixers.contract import named
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Float, State
@@ -30,14 +30,6 @@ class ScatterBrain(SoftmaxHeads):
         causal: False is Zoology's form, which takes whole rows only: no state, segments or padding.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax over the last w keys and phi(q).phi(k) over older ones",
-        training="N (w + F) D",
-        state="2 D w + F (D + H)",
-        decoding="2 D w + F D",
-        source="Chen et al. 2021; Zoology's code",
-    )
-
     rotary_fraction: Share = 0.0
     qkv_bias: bool = True
     out_bias: bool = True
@@ -48,7 +40,7 @@ class ScatterBrain(SoftmaxHeads):
     def setup(self) -> None:
         super().setup()
         expect(self.feature_dim % 2 == 0, "feature_dim", self.feature_dim, "an even number, at least 2")
-        _, _, head_dim = head_layout(self.d_model, self.num_heads)
+        _, _, head_dim = self.layout
         init = named(ops.gaussian_features, None, "head_dim")
         self.random_features = self.param("random_features", init, (self.feature_dim // 2, head_dim))
 
@@ -63,12 +55,11 @@ class ScatterBrain(SoftmaxHeads):
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         self.expect_causal()
-        heads, _, width = head_layout(self.d_model, self.num_heads)
-        return ops.init_scatterbrain_state(
-            batch_size, self.left, heads, width, width, self.feature_dim, dtype
-        )
+        heads, _, width = self.layout
+        sizes = self.left, heads, width, width, self.feature_dim
+        return ops.init_scatterbrain_state(batch_size, *sizes, dtype)
 
     def state_size(self, length: int) -> int:
         """Return 2 d w + F (d + H), Zoology's count: a window of w = `left` keys, and the sums."""
-        heads, _, _ = head_layout(self.d_model, self.num_heads)
+        heads, _, _ = self.layout
         return 2 * self.d_model * self.left + self.feature_dim * (self.d_model + heads)

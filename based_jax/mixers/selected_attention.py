@@ -20,10 +20,10 @@ import numpy as np
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Count, Repeats, Share
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import SelectionHeads
 from based_jax.mixers.softmax_heads import expect_whole_rows
+from based_jax.ops import selection
 from based_jax.typing import Array, Bool, Float, Int, State
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -53,14 +53,6 @@ class SelectedAttention(SelectionHeads):
         seed: seed of the random selection, by position in the segment; a call without a state and with an rng
             "selection" redraws for every token.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="f_i softmax(q_i k^T / sqrt(d_h)) v, f full, random, programmatic or learned",
-        training="N^2 D, or k N D",
-        state="2 D N",
-        decoding="read 2 D N",
-        source="Zoology, section 5",
-    )
 
     wants_tokens: ClassVar[bool] = True
 
@@ -93,14 +85,14 @@ class SelectedAttention(SelectionHeads):
             chosen = scores > 0
             counts = self._counts(x.shape[1])
             if not context.has_state:
-                lengths = ops.segment_lengths(positions, x.shape[0])
+                lengths = selection.segment_lengths(positions, x.shape[0])
                 self.add_loss(self._loss(weights, lengths, counts, positions))
                 if not self.causal:
-                    chosen = ops.highest(scores, jnp.asarray(counts)[lengths], positions)
+                    chosen = selection.highest(scores, jnp.asarray(counts)[lengths], positions)
             weights = jnp.where(chosen, weights, 0)
             if not self.causal and context.segment_ids is None:
                 q, k = self.rotated(self.q(x), self.k(x), context)
-                y = ops.attention_of_some(q, k, self.v(x), chosen, int(counts[-1]), mask=context.mask)
+                y = selection.attention_of_some(q, k, self.v(x), chosen, int(counts[-1]), mask=context.mask)
                 y = self.out(y)
                 return (weights[..., None] * y).astype(y.dtype), None
         elif self.selection == "random":
@@ -110,12 +102,12 @@ class SelectedAttention(SelectionHeads):
             expect(tokens is not None, "tokens", None, "ids (B, N) with selection = 'programmatic'")
             expect_array("tokens", tokens, x.shape[:2], "integer")
             if context.has_state:
-                weights, history = ops.repeated_in(
+                weights, history = selection.repeated_in(
                     state.tokens, tokens, positions, context.stream, self.order
                 )
             else:
                 inside = {"segment_ids": context.segment_ids, "mask": context.mask}
-                weights = ops.repeated(tokens, self.order, **inside)
+                weights = selection.repeated(tokens, self.order, **inside)
         else:
             weights = jnp.ones((1, 1))
         cache: Any = state.cache if isinstance(state, CacheWithTokens) else state
@@ -138,7 +130,7 @@ class SelectedAttention(SelectionHeads):
         self, weights: Float[Array, "B N"], lengths: Array, counts: Any, positions: ops.TokenPositions
     ) -> Float[Array, ""]:
         """Return relu(sum of weights - k), summed over all segments, per real token."""
-        excess = jax.nn.relu(ops.segment_sum(weights, positions) - jnp.asarray(counts)[lengths])
+        excess = jax.nn.relu(selection.segment_sum(weights, positions) - jnp.asarray(counts)[lengths])
         # Every token holds its segment's excess; divide by the length to count it once.
         excess = excess / jnp.maximum(lengths, 1)
         excess = excess if positions.mask is None else jnp.where(positions.mask, excess, 0)

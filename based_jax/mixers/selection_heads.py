@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from based_jax import ops
 from based_jax.fields import Share, Size
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Projection
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_whole_rows
+from based_jax.ops import selection
 from based_jax.typing import Array, Float, Int, Mask, State
 from based_jax.validate import expect
 
@@ -79,12 +79,12 @@ class Lookups(SelectionHeads):
             expect_whole_rows("hard = True", state=state)
         weights = self.weigh(x)
         if not context.has_state:
-            lengths = ops.segment_lengths(context.token_positions, x.shape[0])
+            lengths = selection.segment_lengths(context.token_positions, x.shape[0])
             loss = self.loss(weights, lengths, context.mask)
             if loss is not None:
                 self.add_loss(loss)
             if self.hard:
-                chosen = ops.highest(weights, self.count(lengths), context.token_positions)
+                chosen = selection.highest(weights, self.count(lengths), context.token_positions)
                 weights = jnp.where(chosen, weights, 0)
         attended, state = self.attend(x, state, context)
         return x + (weights[..., None] * attended).astype(x.dtype), state

@@ -7,16 +7,16 @@ Zoology sums over all tokens, so later tokens change all weights. With `hard`, Z
 ceil(sqrt(N)) tokens with the highest weights get the update.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import SelectionHeads, root_of
 from based_jax.mixers.softmax_heads import expect_whole_rows
+from based_jax.ops.selection import NOTHING, highest, running_log_sum, segment_lengths, segment_softmax
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
@@ -38,14 +38,6 @@ class SelectiveLookups(SelectionHeads):
         hard: update only the tokens with the highest weights; needs causal = False.
     """
 
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="x + exp(s_i) / sum_j exp(s_j) softmax(q k^T / sqrt(d_h)) v, s = x w",
-        training="N^2 D",
-        state="2 D N",
-        decoding="read 2 D N",
-        source="Zoology, section 5",
-    )
-
     causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
     hard: bool = False
 
@@ -59,15 +51,15 @@ class SelectiveLookups(SelectionHeads):
         if not self.causal:
             expect_whole_rows("causal = False", state=state)
         scores, positions = self.selecting(x)[..., 0], context.token_positions
-        log_sum = state.log_sum if context.has_state else jnp.full(x.shape[0], ops.NOTHING, scores.dtype)
+        log_sum = state.log_sum if context.has_state else jnp.full(x.shape[0], NOTHING, scores.dtype)
         if self.causal:
-            log_sums, log_sum = ops.running_log_sum(scores, log_sum, positions)
+            log_sums, log_sum = running_log_sum(scores, log_sum, positions)
             exponents = scores - log_sums
             weights = jnp.exp(exponents if context.mask is None else jnp.where(context.mask, exponents, 0))
         else:
-            weights = ops.segment_softmax(scores, positions)
+            weights = segment_softmax(scores, positions)
             if self.hard:
-                chosen = ops.highest(weights, root_of(ops.segment_lengths(positions, x.shape[0])), positions)
+                chosen = highest(weights, root_of(segment_lengths(positions, x.shape[0])), positions)
                 weights = jnp.where(chosen, weights, 0)
         attended, cache = self.attend(x, state and state.cache, context)
         return x + (weights[..., None] * attended).astype(x.dtype), RunningSelection(cache, log_sum)
@@ -75,4 +67,4 @@ class SelectiveLookups(SelectionHeads):
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         self.expect_causal()
         cache = super().empty_state(batch_size, max_length, dtype)
-        return RunningSelection(cache, jnp.full(batch_size, ops.NOTHING, jnp.float32))
+        return RunningSelection(cache, jnp.full(batch_size, NOTHING, jnp.float32))

@@ -1,13 +1,13 @@
 """A depthwise causal convolution as a mixer: y[t] = sum_j kernel[T-1-j] * x[t-j] + bias."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Repeats
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary
+from based_jax.mixers.contract import Mixer
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 
@@ -20,14 +20,6 @@ class ShortConv(Mixer):
         kernel_size: taps.
         bias: add a bias per channel.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="conv_k(x), depthwise",
-        training="N k D",
-        state="k D",
-        decoding="k D",
-        source="Zoology's code",
-    )
 
     kernel_size: Repeats = 3
     bias: bool = False

@@ -6,13 +6,10 @@ n is `lookups`, by default sqrt(N). With `hard`, Zoology's evaluation, only the 
 get the update.
 """
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
 from based_jax.fields import AtLeastZero, Size
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import Lookups
 from based_jax.typing import Array, Float, Int, Mask
@@ -26,14 +23,6 @@ class SigmoidLookups(Lookups):
         lookups: n, tokens to select per row; None for sqrt(N), rounded up with `hard`.
         penalty: factor of the auxiliary loss (see `auxiliary_loss`).
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="x + sigmoid(x w) softmax(q k^T / sqrt(d_h)) v",
-        training="N^2 D",
-        state="2 D N",
-        decoding="read 2 D N",
-        source="Zoology, section 5",
-    )
 
     lookups: Size | None = None
     penalty: AtLeastZero = 0.001

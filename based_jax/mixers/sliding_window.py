@@ -5,10 +5,7 @@
 `left` counts past keys: the paper's width w is left = w - 1, the torch code's window_size W is W // 2.
 """
 
-from typing import ClassVar
-
 from based_jax.fields import Count
-from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxAttention
 
@@ -20,13 +17,5 @@ class SlidingWindow(SoftmaxAttention):
     Attributes:
         left: past keys that a query sees besides its own; 63 is the paper's width of 64.
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="softmax over the last w keys, rotary positions",
-        training="N w D",
-        state="2 D min(N, w)",
-        decoding="read 2 D w",
-        source="Based, section 4.2",
-    )
 
     left: Count = 63

@@ -6,13 +6,11 @@ The temperature T is learned, from alpha sqrt(d_model). Close to SeqBoat's spars
 al. 2023). With `hard`, Zoology's evaluation, only the ceil(sqrt(N)) tokens with the highest s get the update.
 """
 
-from typing import ClassVar
-
 import jax
 from flax import linen as nn
 
 from based_jax.fields import AtLeastZero
-from based_jax.mixers.contract import MixerSummary, named
+from based_jax.mixers.contract import named
 from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import Lookups
 from based_jax.typing import Array, Float
@@ -25,14 +23,6 @@ class SMA(Lookups):
     Attributes:
         alpha: the temperature's initial value over sqrt(d_model).
     """
-
-    row: ClassVar[MixerSummary] = MixerSummary(
-        equation="x + softmax((x W + b) / T)_2 softmax(q k^T / sqrt(d_h)) v",
-        training="N^2 D",
-        state="2 D N",
-        decoding="read 2 D N",
-        source="Ren et al. 2023; Zoology's code",
-    )
 
     alpha: AtLeastZero = 0.3
 

@@ -15,10 +15,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.mixers.contract import Initializer, Mixer, named, normal, uniform
+from based_jax.mixers.draws import log_uniform
 from based_jax.typing import Array, Float
 from based_jax.validate import expect, expect_choice
 
@@ -49,44 +51,29 @@ def shift_taps(mixer: Mixer, channels: int, states: int, prefix: str, axis: str)
     return ops.long_conv(c.T[None, ::-1].astype(mixer.wide), b.T.astype(mixer.wide))[0, ::-1]
 
 
-def s4d(
-    mixer: Mixer,
-    heads: int,
-    modes: int,
-    real: bool,
-    bandlimit: float | None,
-    *,
-    discretization: str,
-    rate_form: str,
-    dt_min: float,
-    dt_max: float,
-    num_ssms: int | None,
-) -> Modes:
-    """Return the modes of S4D; see the options of `H3`."""
-    expect_choice("rate_form", rate_form, tuple(RATES))
-    expect_choice("discretization", discretization, tuple(DISCRETIZATIONS))
-    rate_of, half = RATES[rate_form]
-    own = heads if num_ssms is None else num_ssms
+def s4d(mixer: Any, heads: int, modes: int) -> Modes:
+    """Return the modes of S4D, by the options of an `H3`."""
+    expect_choice("rate_form", mixer.rate_form, tuple(RATES))
+    expect_choice("discretization", mixer.discretization, tuple(DISCRETIZATIONS))
+    rate_of, half = RATES[mixer.rate_form]
+    own = heads if mixer.num_ssms is None else mixer.num_ssms
     expect(heads % own == 0, "num_ssms", own, f"a divisor of the {heads} heads")
     axes = ("heads" if own == heads else None, None)
 
-    def log_steps(key: Array, shape: tuple[int, ...]) -> Array:
-        return jax.random.uniform(key, shape, minval=math.log(dt_min), maxval=math.log(dt_max))
-
-    log_dt = mixer.param("log_dt", named(log_steps, "heads"), (heads,))
+    log_dt = mixer.param("log_dt", named(log_uniform(mixer.dt_min, mixer.dt_max), "heads"), (heads,))
     rate = mixer.param("log_rate", named(nn.initializers.constant(half), *axes), (own, modes))
-    frequency = mixer.param("frequency", named(_frequencies, *axes), (own, modes))
-    b = mixer.param("b", named(_one, *axes, None), (own, modes, 2))
+    frequency = mixer.param("frequency", named(frequencies, *axes), (own, modes))
+    b = mixer.param("b", named(complex_ones, *axes, None), (own, modes, 2))
     c = mixer.param("c", named(normal(math.sqrt(0.5)), "heads", None, None), (heads, modes, 2))
 
-    imaginary = jnp.zeros_like(frequency) if real else frequency
+    imaginary = jnp.zeros_like(frequency) if mixer.real else frequency
     a = jnp.stack([-rate_of(rate), imaginary], axis=-1)
     a, b, c, dt = (z.astype(mixer.wide) for z in (a, b, c, jnp.exp(log_dt)))
     a, b = (jnp.tile(z, (heads // own, 1, 1)) for z in (a, b))
-    if bandlimit is not None:
+    if mixer.bandlimit is not None:
         waves = dt[:, None] * jnp.abs(a[..., 1]) / (2 * math.pi)
-        c = c * (waves < bandlimit / 2)[..., None]
-    return DISCRETIZATIONS[discretization](a, b, c, dt)
+        c = c * (waves < mixer.bandlimit / 2)[..., None]
+    return DISCRETIZATIONS[mixer.discretization](a, b, c, dt)
 
 
 def moving_averages(mixer: Mixer, heads: int, averages: int, tied_steps: bool) -> Modes:
@@ -105,12 +92,14 @@ def moving_averages(mixer: Mixer, heads: int, averages: int, tied_steps: bool) -
     return jnp.stack([log_a, jnp.zeros_like(log_a)], -1), jnp.stack([weight, jnp.zeros_like(weight)], -1)
 
 
-def _frequencies(key: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.broadcast_to(math.pi * jnp.arange(shape[1], dtype=jnp.float32), shape)
+def frequencies(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Return pi n for the n-th mode (S4D-Lin)."""
+    return jnp.broadcast_to(jnp.asarray(np.pi * np.arange(shape[-1]), dtype), shape)
 
 
-def _one(key: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.zeros(shape).at[..., 0].set(1)
+def complex_ones(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Return 1 + 0i."""
+    return jnp.broadcast_to(jnp.asarray([1, 0], dtype), shape)
 
 
 def _alternating(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:

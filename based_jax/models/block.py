@@ -19,7 +19,7 @@ from based_jax.mixers.contract import Mixer
 from based_jax.models.mlp import MLP, IdentityMLP
 from based_jax.models.noise import Drop
 from based_jax.models.norm import make_norm
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import numbers
 from based_jax.ops.core.sharding import keep_tokens
 from based_jax.typing import Array, Float, State

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.models.block import Block
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.typing import Array, Float
 
 

@@ -21,122 +21,97 @@ what was expected. Dimension letters: `based_jax.typing`. Sequences sharded over
 
 from types import ModuleType as _ModuleType
 
-from based_jax.ops.conv_basis.conv_attention import ConvAttentionState as ConvAttentionState
-from based_jax.ops.conv_basis.conv_attention import conv_attention as conv_attention
-from based_jax.ops.conv_basis.conv_attention import init_conv_attention_state as init_conv_attention_state
-from based_jax.ops.conv_basis.conv_basis import conv_assemble as conv_assemble
-from based_jax.ops.conv_basis.conv_basis import conv_decompose as conv_decompose
-from based_jax.ops.conv_basis.conv_basis import conv_exp as conv_exp
-from based_jax.ops.conv_basis.conv_basis import conv_matrix as conv_matrix
-from based_jax.ops.conv_basis.conv_basis import conv_separation as conv_separation
-from based_jax.ops.conv_basis.conv_recovery import ConvFit as ConvFit
-from based_jax.ops.conv_basis.conv_recovery import conv_anchors as conv_anchors
-from based_jax.ops.conv_basis.conv_recovery import conv_fit as conv_fit
-from based_jax.ops.conv_basis.conv_recovery import conv_recover as conv_recover
-from based_jax.ops.conv_basis.conv_recovery import conv_score_error as conv_score_error
-from based_jax.ops.core.implementations import implementation_for as implementation_for
-from based_jax.ops.core.implementations import implementations as implementations
-from based_jax.ops.core.implementations import register as register
-from based_jax.ops.core.kv_cache import KVCache as KVCache
-from based_jax.ops.core.kv_cache import init_kv_cache as init_kv_cache
-from based_jax.ops.core.stream import Stream as Stream
-from based_jax.ops.core.stream import TokenPositions as TokenPositions
-from based_jax.ops.core.stream import advance as advance
-from based_jax.ops.core.stream import init_stream as init_stream
-from based_jax.ops.cross_entropy import cross_entropy as cross_entropy
-from based_jax.ops.delta_rule import delta_rule as delta_rule
-from based_jax.ops.delta_rule import generalized_delta_rule as generalized_delta_rule
-from based_jax.ops.diagonal_scan import DiagonalScanState as DiagonalScanState
-from based_jax.ops.diagonal_scan import diagonal_scan as diagonal_scan
-from based_jax.ops.diagonal_scan import init_diagonal_scan_state as init_diagonal_scan_state
-from based_jax.ops.diagonal_scan import selective_scan as selective_scan
-from based_jax.ops.diagonal_ssm import DiagonalSSMState as DiagonalSSMState
-from based_jax.ops.diagonal_ssm import diagonal_ssm as diagonal_ssm
-from based_jax.ops.diagonal_ssm import diagonal_ssm_kernel as diagonal_ssm_kernel
-from based_jax.ops.diagonal_ssm import discretize_bilinear as discretize_bilinear
-from based_jax.ops.diagonal_ssm import discretize_hold as discretize_hold
-from based_jax.ops.diagonal_ssm import init_diagonal_ssm_state as init_diagonal_ssm_state
-from based_jax.ops.feature_maps import FEATURE_MAPS as FEATURE_MAPS
-from based_jax.ops.feature_maps import FLOOR as FLOOR
-from based_jax.ops.feature_maps import FLOORED as FLOORED
-from based_jax.ops.feature_maps import IDENTITY as IDENTITY
-from based_jax.ops.feature_maps import TAYLOR as TAYLOR
-from based_jax.ops.feature_maps import FeatureMap as FeatureMap
-from based_jax.ops.feature_maps import all_poly_map as all_poly_map
-from based_jax.ops.feature_maps import cosformer_features as cosformer_features
-from based_jax.ops.feature_maps import feature_map as feature_map
-from based_jax.ops.feature_maps import orthogonal_features as orthogonal_features
-from based_jax.ops.feature_maps import performer_map as performer_map
-from based_jax.ops.feature_maps import scaled as scaled
-from based_jax.ops.hyper_attention import hyper_attention as hyper_attention
-from based_jax.ops.hyper_feature_attention import hyper_feature_attention as hyper_feature_attention
-from based_jax.ops.input_filters import repeated_lags as repeated_lags
-from based_jax.ops.input_filters import shifted_sum as shifted_sum
-from based_jax.ops.input_filters import strongest_lags as strongest_lags
+# isort: off
+# Linear attention
+from based_jax.ops.linear_attention import linear_attention as linear_attention
 from based_jax.ops.linear_attention import LinearAttentionState as LinearAttentionState
 from based_jax.ops.linear_attention import init_linear_attention_state as init_linear_attention_state
-from based_jax.ops.linear_attention import linear_attention as linear_attention
-from based_jax.ops.linear_hyper_attention import LinearHyperState as LinearHyperState
-from based_jax.ops.linear_hyper_attention import hyper_taylor_map as hyper_taylor_map
-from based_jax.ops.linear_hyper_attention import init_linear_hyper_state as init_linear_hyper_state
-from based_jax.ops.linear_hyper_attention import linear_hyper_attention as linear_hyper_attention
-from based_jax.ops.linear_recurrence import LinearRecurrenceState as LinearRecurrenceState
-from based_jax.ops.linear_recurrence import fixed_log_decay as fixed_log_decay
-from based_jax.ops.linear_recurrence import init_linear_recurrence_state as init_linear_recurrence_state
-from based_jax.ops.linear_recurrence import linear_recurrence as linear_recurrence
-from based_jax.ops.long_conv import LongConvState as LongConvState
-from based_jax.ops.long_conv import init_long_conv_state as init_long_conv_state
-from based_jax.ops.long_conv import long_conv as long_conv
-from based_jax.ops.norm import l2_norm as l2_norm
-from based_jax.ops.norm import layer_norm as layer_norm
-from based_jax.ops.norm import rms_norm as rms_norm
-from based_jax.ops.nystrom import PINVERSES as PINVERSES
-from based_jax.ops.nystrom import LandmarkState as LandmarkState
-from based_jax.ops.nystrom import init_landmark_state as init_landmark_state
-from based_jax.ops.nystrom import iterative_pinv as iterative_pinv
-from based_jax.ops.nystrom import landmark_attention as landmark_attention
-from based_jax.ops.nystrom import nystrom_attention as nystrom_attention
-from based_jax.ops.rotary import rotary as rotary
-from based_jax.ops.scatterbrain import ScatterBrainState as ScatterBrainState
-from based_jax.ops.scatterbrain import gaussian_features as gaussian_features
-from based_jax.ops.scatterbrain import init_scatterbrain_state as init_scatterbrain_state
-from based_jax.ops.scatterbrain import scatterbrain_attention as scatterbrain_attention
-from based_jax.ops.scatterbrain import zoology_scatterbrain as zoology_scatterbrain
-from based_jax.ops.selection import NOTHING as NOTHING
-from based_jax.ops.selection import attention_of_some as attention_of_some
-from based_jax.ops.selection import highest as highest
-from based_jax.ops.selection import repeated as repeated
-from based_jax.ops.selection import repeated_in as repeated_in
-from based_jax.ops.selection import running_log_sum as running_log_sum
-from based_jax.ops.selection import segment_lengths as segment_lengths
-from based_jax.ops.selection import segment_softmax as segment_softmax
-from based_jax.ops.selection import segment_sum as segment_sum
-from based_jax.ops.short_conv import ShortConvState as ShortConvState
-from based_jax.ops.short_conv import init_short_conv_state as init_short_conv_state
-from based_jax.ops.short_conv import short_conv as short_conv
-from based_jax.ops.short_conv import short_conv_step as short_conv_step
-from based_jax.ops.softmax_attention import left_from_paper_window as left_from_paper_window
-from based_jax.ops.softmax_attention import left_from_torch_window as left_from_torch_window
-from based_jax.ops.softmax_attention import merge_attention as merge_attention
-from based_jax.ops.softmax_attention import softmax_attention as softmax_attention
-from based_jax.ops.softmax_attention import window_step as window_step
+from based_jax.ops.taylor_attention import taylor_attention as taylor_attention, taylor_step as taylor_step
 from based_jax.ops.taylor_attention import init_taylor_state as init_taylor_state
-from based_jax.ops.taylor_attention import taylor_attention as taylor_attention
-from based_jax.ops.taylor_attention import taylor_step as taylor_step
+from based_jax.ops.feature_maps import FeatureMap as FeatureMap, feature_map as feature_map
+from based_jax.ops.feature_maps import IDENTITY as IDENTITY, TAYLOR as TAYLOR, all_poly_map as all_poly_map
+from based_jax.ops.feature_maps import cosformer_features as cosformer_features
+from based_jax.ops.feature_maps import performer_map as performer_map
+from based_jax.ops.feature_maps import orthogonal_features as orthogonal_features
+from based_jax.ops.scatterbrain import gaussian_features as gaussian_features
+from based_jax.ops.taylor_features import taylor_features as taylor_features, taylor_size as taylor_size
 from based_jax.ops.taylor_features import symmetric_taylor_features as symmetric_taylor_features
 from based_jax.ops.taylor_features import symmetric_taylor_size as symmetric_taylor_size
 from based_jax.ops.taylor_features import symmetric_to_full as symmetric_to_full
-from based_jax.ops.taylor_features import taylor_features as taylor_features
-from based_jax.ops.taylor_features import taylor_size as taylor_size
-from based_jax.ops.tensor_product import tensor_product as tensor_product
-from based_jax.ops.tensor_product import tensor_product_map as tensor_product_map
-from based_jax.ops.token_shift import init_token_shift_state as init_token_shift_state
-from based_jax.ops.token_shift import token_shift as token_shift
-from based_jax.ops.wkv import WKVState as WKVState
-from based_jax.ops.wkv import init_wkv_state as init_wkv_state
-from based_jax.ops.wkv import wkv as wkv
+
+# Softmax attention, in full, in windows, and through random features or landmarks
+from based_jax.ops.softmax_attention import softmax_attention as softmax_attention, window_step as window_step
+from based_jax.ops.softmax_attention import merge_attention as merge_attention
+from based_jax.ops.softmax_attention import left_from_paper_window as left_from_paper_window
+from based_jax.ops.softmax_attention import left_from_torch_window as left_from_torch_window
+from based_jax.ops.rotary import rotary as rotary
+from based_jax.ops.scatterbrain import scatterbrain_attention as scatterbrain_attention
+from based_jax.ops.scatterbrain import zoology_scatterbrain as zoology_scatterbrain
+from based_jax.ops.scatterbrain import ScatterBrainState as ScatterBrainState
+from based_jax.ops.scatterbrain import init_scatterbrain_state as init_scatterbrain_state
+from based_jax.ops.nystrom import nystrom_attention as nystrom_attention
+from based_jax.ops.nystrom import landmark_attention as landmark_attention, LandmarkState as LandmarkState
+from based_jax.ops.nystrom import init_landmark_state as init_landmark_state
+
+# Recurrences
+from based_jax.ops.linear_recurrence import linear_recurrence as linear_recurrence
+from based_jax.ops.linear_recurrence import LinearRecurrenceState as LinearRecurrenceState
+from based_jax.ops.linear_recurrence import init_linear_recurrence_state as init_linear_recurrence_state
+from based_jax.ops.linear_recurrence import fixed_log_decay as fixed_log_decay
+from based_jax.ops.delta_rule import delta_rule as delta_rule
+from based_jax.ops.delta_rule import generalized_delta_rule as generalized_delta_rule
+from based_jax.ops.wkv import wkv as wkv, WKVState as WKVState, init_wkv_state as init_wkv_state
+from based_jax.ops.diagonal_scan import diagonal_scan as diagonal_scan, selective_scan as selective_scan
+from based_jax.ops.diagonal_scan import DiagonalScanState as DiagonalScanState
+from based_jax.ops.diagonal_scan import init_diagonal_scan_state as init_diagonal_scan_state
+from based_jax.ops.diagonal_ssm import diagonal_ssm as diagonal_ssm
+from based_jax.ops.diagonal_ssm import diagonal_ssm_kernel as diagonal_ssm_kernel
+from based_jax.ops.diagonal_ssm import DiagonalSSMState as DiagonalSSMState
+from based_jax.ops.diagonal_ssm import init_diagonal_ssm_state as init_diagonal_ssm_state
+from based_jax.ops.diagonal_ssm import discretize_bilinear as discretize_bilinear
+from based_jax.ops.diagonal_ssm import discretize_hold as discretize_hold
+
+# Convolutions
+from based_jax.ops.short_conv import short_conv as short_conv, short_conv_step as short_conv_step
+from based_jax.ops.short_conv import ShortConvState as ShortConvState
+from based_jax.ops.short_conv import init_short_conv_state as init_short_conv_state
+from based_jax.ops.short_conv import token_shift as token_shift
+from based_jax.ops.short_conv import init_token_shift_state as init_token_shift_state
+from based_jax.ops.long_conv import long_conv as long_conv, LongConvState as LongConvState
+from based_jax.ops.long_conv import init_long_conv_state as init_long_conv_state
+
+# Products of scores: HyperAttention and HyperFeatureAttention
+from based_jax.ops.hyper_attention import hyper_attention as hyper_attention
+from based_jax.ops.hyper_feature_attention import hyper_feature_attention as hyper_feature_attention
+from based_jax.ops.linear_hyper_attention import linear_hyper_attention as linear_hyper_attention
+from based_jax.ops.linear_hyper_attention import LinearHyperState as LinearHyperState
+from based_jax.ops.linear_hyper_attention import init_linear_hyper_state as init_linear_hyper_state
+from based_jax.ops.linear_hyper_attention import hyper_taylor_map as hyper_taylor_map
+
+# Conv basis; `based_jax.ops.conv_basis` has the search for one
+from based_jax.ops.conv_basis.conv_attention import conv_attention as conv_attention
+from based_jax.ops.conv_basis.conv_attention import ConvAttentionState as ConvAttentionState
+from based_jax.ops.conv_basis.conv_attention import init_conv_attention_state as init_conv_attention_state
+from based_jax.ops.conv_basis.conv_basis import conv_decompose as conv_decompose
+
+# Losses and norms
+from based_jax.ops.cross_entropy import cross_entropy as cross_entropy
+from based_jax.ops.norm import l2_norm as l2_norm, layer_norm as layer_norm, rms_norm as rms_norm
+
+# Positions and caches, which states hold
+from based_jax.ops.core.kv_cache import KVCache as KVCache, init_kv_cache as init_kv_cache
+from based_jax.ops.core.stream import Stream as Stream, TokenPositions as TokenPositions
+from based_jax.ops.core.stream import init_stream as init_stream, advance as advance
+
+# Implementations
+from based_jax.ops.core.implementations import implementation_for as implementation_for
+from based_jax.ops.core.implementations import implementations as implementations, register as register
 
 # Set at run time only: type checkers read the imports' `as` instead.
 globals()["__all__"] = sorted(
     name for name, value in globals().items() if not (name.startswith("_") or isinstance(value, _ModuleType))
 )
+
+
+def __dir__() -> list[str]:
+    return list(globals()["__all__"])

@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.core.arrays import map_arrays
-from based_jax.ops.core.block_attention import attend_block
+from based_jax.ops.core.arrays import accumulation_dtype, finfo, map_arrays
+from based_jax.ops.core.block_attention import BLOCK, attend_block, attend_by_key_blocks
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
-from based_jax.ops.core.dtypes import accumulation_dtype, finfo
-from based_jax.ops.core.key_blocks import BLOCK, attend_by_key_blocks
 from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.stream import TokenPositions
 from based_jax.ops.tiled_attention import Positions, attend_in_tiles

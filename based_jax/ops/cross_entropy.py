@@ -16,7 +16,7 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import platforms, sharding
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op
 from based_jax.ops.core.products import is_on_one, runs_kernels

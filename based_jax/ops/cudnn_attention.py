@@ -17,7 +17,7 @@ IMPLEMENTATION: Any = "cudnn"
 """Passed to `jax.nn.dot_product_attention`; tests pass "xla", which takes the same arguments anywhere."""
 
 MIN_LENGTH = 128
-"""Tokens of the shortest call for which `implementation=None` picks cuDNN; fewer need one small product."""
+"""Tokens of the shortest call for which None picks a kernel; fewer need one small product."""
 
 DTYPES = ("bfloat16", "float16")
 
@@ -28,11 +28,6 @@ MAX_WIDTH = 128
 def padded_width(width: int) -> int:
     """Return the next multiple of 8, of which cuDNN needs the channels of a head to be."""
     return -(-width // 8) * 8
-
-
-def is_slow(q: Any, k: Any, v: Any) -> bool:
-    """Return whether cuDNN should run this call only on request."""
-    return q.shape[1] < MIN_LENGTH
 
 
 def supports(kernel: str, q: Any, k: Any, v: Any) -> str | None:

@@ -40,14 +40,10 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op
-from based_jax.ops.taylor_features import (
-    symmetric_taylor_features,
-    symmetric_taylor_size,
-    taylor_similarity,
-)
+from based_jax.ops.taylor_features import symmetric_taylor_features, symmetric_taylor_size, taylor_similarity
 from based_jax.registry import Registry
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array, shown

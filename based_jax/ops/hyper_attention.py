@@ -23,14 +23,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.attention_to_keys import attend, visible_keys
-from based_jax.ops.core import sharding
-from based_jax.ops.core.arrays import append, map_arrays
+from based_jax.ops.core.arrays import accumulation_dtype, append, finfo, map_arrays
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
-from based_jax.ops.core.continuation import continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype, finfo
-from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
+from based_jax.ops.core.kv_cache import KVCache, expect_cache, keys_after, nan_where_outgrown, write
 from based_jax.ops.core.op import op
-from based_jax.ops.softmax_attention import keys_of_devices, softmax_attention
+from based_jax.ops.core.stream import continue_from
+from based_jax.ops.softmax_attention import softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -96,11 +94,7 @@ def hyper_attention(
 def check_hyper_attention(
     q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], ordered: bool, strict: bool
 ) -> None:
-    """Check that queries, keys and values of every slot fit together, and the options of their order.
-
-    Raises:
-        TypeError, ValueError: names the argument that does not fit.
-    """
+    """Check that queries, keys and values of every slot fit together, and the options of their order."""
     expect_array("q", q, ("B", "N", "H", "K"), "floating")
     expect(len(ks) >= 1, "number of ks", len(ks), "at least 1: the order minus 1")
     expect(len(vs) == len(ks), "number of vs", len(vs), f"{len(ks)}, the number of ks")
@@ -146,7 +140,7 @@ class _Keys(NamedTuple):
     """start of their segment; None for a causal call, which does not need it"""
 
 
-@op(tokens=("q", "k", "v", "segment_ids", "mask"))
+@op(rows=("q", "k", "v", "segment_ids", "mask"))
 def _attend_to_tuples(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H slots_K"],
@@ -161,7 +155,7 @@ def _attend_to_tuples(
     slots, shared, causal, ordered, strict, left, scale = tuples
     batch, length = q.shape[:2]
     cache = initial_state
-    if cache is None and left is not None and left >= length * sharding.shards() - 1:
+    if cache is None and left is not None and left >= length - 1:
         left = None
     call = continue_from(cache, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))
@@ -171,15 +165,15 @@ def _attend_to_tuples(
     real_index = index if mask is None else jnp.where(mask, index, -1)
     own = _Keys(k, v, real_index, None if causal else start)
     written = None
-    if cache is None:
-        keys = _keys_of_devices(own, left)
+    if cache is None and left is None:
+        keys = own
+    elif cache is None:
+        before = jnp.full((own.index.shape[0], left), -1)
+        none = [jnp.zeros_like(x, shape=(batch, left, *x.shape[2:])) for x in (k, v)]
+        keys = append(_Keys(none[0], none[1], before, None), own)
     else:
         written = write(cache, k, v, call.tokens, call.after)
-        if left is None or length == 1:
-            keys = _Keys(written.k, written.v, slot_index(call.after.length, cache.slots), None)
-        else:
-            own = own._replace(index=jnp.broadcast_to(own.index, (batch, length)))
-            keys = append(_Keys(*recent(cache, left), None), own)
+        keys = _Keys(*keys_after(cache, written, k, v, call, left), None)
 
     dtype = accumulation_dtype(v)
     q, keys = q.astype(dtype) * scale, keys._replace(k=keys.k.astype(dtype), v=keys.v.astype(dtype))
@@ -194,17 +188,6 @@ def _attend_to_tuples(
     if written is not None and left is None:
         y = nan_where_outgrown(written, y)
     return (y, written) if return_state else y
-
-
-def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
-    """Return the keys of a call without a cache: all, or in a window those before the call and its own."""
-    if sharding.is_sharded():
-        return _Keys(*keys_of_devices(own.k, own.v, own.index, left), sharding.whole(own.start))
-    if left is None:
-        return own
-    before = jnp.full((own.index.shape[0], left), -1)
-    k, v = (jnp.zeros_like(x, shape=(x.shape[0], left, *x.shape[2:])) for x in (own.k, own.v))
-    return append(_Keys(k, v, before, None), own)
 
 
 def _visible(index: Array, start: Array, keys: _Keys, left: int | None) -> Bool[Array, "rows N M"]:

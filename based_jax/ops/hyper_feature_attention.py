@@ -9,26 +9,30 @@ their product.
 
 The softmax form processes blocks of queries, so no (N, N) array is stored for any A; its cache concatenates
 the factors of a key and is as large as ordinary attention's. The causal linear form is linear attention over
-tensor products (`tensor_product`), an exact identity that is not in the paper: a state of prod_a d_a x V
-floats, and time linear in the length.
+tensor (Kronecker) products of the factors, an exact identity that is not in the paper: a state of
+prod_a d_a x V floats, and time linear in the length.
+
+    prod_a q^a . k^a  =  (q^1 x ... x q^A) . (k^1 x ... x k^A)
 """
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from based_jax.ops.core import sharding
+from based_jax.ops.core.arrays import accumulation_dtype, finfo
 from based_jax.ops.core.chunks import map_chunks
-from based_jax.ops.core.continuation import continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.expectations import expect_chunk_size
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, slot_index, write
 from based_jax.ops.core.op import body, stateful_op
+from based_jax.ops.core.stream import continue_from
+from based_jax.ops.feature_maps import FeatureMap, fixed_size
 from based_jax.ops.linear_attention import LinearAttentionState, linear_attention
-from based_jax.ops.tensor_product import factors_in, tensor_product_map
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -119,6 +123,29 @@ def hyper_feature_attention(
     return y if written is None or not return_state else (y, written)
 
 
+def tensor_product_map(widths: Sequence[int]) -> FeatureMap:
+    """Return all products of one channel of each factor as a map, for factors concatenated in the channels.
+
+    widths: d_a of each factor. The map takes (..., sum_a d_a) to (..., prod_a d_a), the last factor's channel
+    running fastest.
+    """
+    size = Partial(fixed_size, math.prod(widths))
+    return FeatureMap(Partial(_all_products, tuple(widths)), similarity=None, size=size)
+
+
+def _all_products(widths: tuple[int, ...], x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    product, *others = _factors_in(x, widths)
+    for factor in others:
+        pairs = product[..., :, None] * factor[..., None, :]
+        product = pairs.reshape(*pairs.shape[:-2], -1)
+    return product
+
+
+def _factors_in(x: Float[Array, "... K"], widths: Sequence[int]) -> list[Float[Array, "... _"]]:
+    """Split x into the factors that are concatenated in its channels."""
+    return jnp.split(x, list(accumulate(widths))[:-1], axis=-1)
+
+
 def _check(qs: Sequence[Array], ks: Sequence[Array], v: Array, kind: str) -> None:
     expect_choice("kind", kind, tuple(KINDS))
     expect(len(qs) >= 1, "factors in qs", len(qs), "at least 1")
@@ -152,7 +179,7 @@ def _in_blocks(
     values, written = v, None
     if cache is not None:
         written = write(cache, jnp.concatenate(ks, axis=-1), v, call.tokens, call.after)
-        ks = factors_in(written.k, [k.shape[-1] for k in ks])
+        ks = _factors_in(written.k, [k.shape[-1] for k in ks])
         values, marks = written.v, slot_index(call.after.length, cache.slots)
     ks, values, marks = sharding.whole((tuple(ks), values, marks))
 

@@ -17,15 +17,13 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops.core import sharding
-from based_jax.ops.core.arrays import cast
+from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.continuation import Continuation, continue_from
 from based_jax.ops.core.decay import expect_log_decay
-from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_qkv, expect_state
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import stateful_op
-from based_jax.ops.core.stream import Stream, init_stream
+from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.linear_recurrence import decayed_chunk
 from based_jax.typing import Array, Bool, Float, Int

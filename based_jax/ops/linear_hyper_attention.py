@@ -10,10 +10,7 @@ q and k may be features phi(scale q), phi(k). The sum over tuples factors (F x V
     i >= j_1 > j_2 > ..             the same with S_{a+1}(i - 1)
 
 Only the first is the paper's, the others are ours: m matrices per head, whatever the length. They are
-computed for the tokens of a chunk and carried between chunks. Two spans of text merge by Chen's identity,
-with S_[a,b] the sum over tuples of the slots a..b alone, whose earlier slots hold later tokens,
-
-    S_[a,b](both) = S_[a,b](later) + sum_c S_[a,c](later) * S_[c+1,b](earlier) + S_[a,b](earlier)
+computed for the tokens of a chunk and carried between chunks.
 """
 
 import math
@@ -26,14 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from based_jax.ops.core import sharding
-from based_jax.ops.core.arrays import cast, map_arrays
+from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.continuation import Continuation, continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.op import body, stateful_op
-from based_jax.ops.core.stream import Stream, init_stream
+from based_jax.ops.core.stream import Stream, continue_from, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.hyper_attention import check_hyper_attention
 from based_jax.ops.taylor_features import symmetric_taylor_features, symmetric_taylor_size
@@ -99,7 +93,7 @@ def _hyper_taylor_features(order: int, x: Float[Array, "... K"]) -> Float[Array,
     return body(symmetric_taylor_features)(x * width**0.25) * jnp.asarray(weights, x.dtype)
 
 
-@stateful_op(tokens=("q", "ks", "vs", "segment_ids", "mask"))
+@stateful_op(rows=("q", "ks", "vs", "segment_ids", "mask"))
 def linear_hyper_attention(
     q: Float[Array, "B N H K"],
     ks: tuple[Float[Array, "B N H K"], ...],
@@ -156,16 +150,13 @@ def linear_hyper_attention(
 
     if causal:
         sums = state.sums if initial_state is None else initial_state.sums.astype(dtype)
-        if call.follows_shards:
-            sums = _sums_before(form, sums, ks, vs, call, chunk_size)
         y, sums = _scan(form, sums, q, ks, vs, call.start, mask, chunk_size)
         count = call.tokens.positions + 1
     else:
-        ks, vs, of_keys = sharding.whole((ks, vs, mask))
-        _, sums = _scan(form, state.sums, None, ks, vs, None, of_keys, chunk_size)
+        _, sums = _scan(form, state.sums, None, ks, vs, None, mask, chunk_size)
         total = sums[:, :, 0] if ordered else jnp.prod(sums, axis=2)
         y = jnp.einsum("bnhf,bhfv->bnhv", feature_map.features(q), total)
-        count = jnp.full((1, 1), ks[0].shape[1]) if of_keys is None else of_keys.sum(axis=1, keepdims=True)
+        count = jnp.full((1, 1), length) if mask is None else mask.sum(axis=1, keepdims=True)
 
     tuples = _number_of_tuples(count.astype(dtype), slots, ordered, strict)[..., None, None]
     if normalize == "count":
@@ -248,42 +239,3 @@ def _running(visibility: ChunkMask, old: Array, added: Array) -> Array:
     return visibility.visible.astype(added.dtype) @ added + visibility.reading(
         jnp.broadcast_to(old, added.shape)
     )
-
-
-def _sums_before(
-    form: _Form, empty: Array, ks: Sequence[Array], vs: Sequence[Array], call: Continuation, chunk_size: int
-) -> Array:
-    """Return the sums before this device's shard of the sequences; see `sharding`."""
-    slots = len(ks)
-    keep = call.stays[:, None, None, None].astype(empty.dtype)
-
-    def of_slots(count: int) -> Array:
-        """Return S_[a,count] of this shard for a = 1..count, along the axis of slots."""
-        some = (empty[:, :, :count], None, ks[:count], vs[:count])
-        return _scan(form, *some, call.start, call.mask, chunk_size)[1]
-
-    if not form.ordered:
-        own, nothing = (keep[..., None], of_slots(slots)), (jnp.zeros_like(keep[..., None]), empty)
-        return sharding.scan_before(_add, own, nothing)[1]
-    own = (keep, [of_slots(count) for count in range(1, slots + 1)])
-    return sharding.scan_before(_merge, own, map_arrays(lambda x: jnp.zeros_like(x), own))[1][-1]
-
-
-def _add(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Add the sums of two spans; the first element is 1 where the later span continues the same segment."""
-    return later[0] * earlier[0], later[1] + later[0] * earlier[1]
-
-
-def _merge(earlier: tuple[Array, Any], later: tuple[Array, Any]) -> tuple[Array, Any]:
-    """Merge sums over tuples of two spans, for every range of slots, by Chen's identity.
-
-    The first element is 1 where the later span continues the same segment; sums[e][:, :, s] is S_[s,e].
-    """
-    (keep1, old), (keep2, new) = earlier, later
-
-    def joined(s: int, e: int) -> Array:
-        across = sum(new[c][:, :, s] * old[e][:, :, c + 1] for c in range(s, e))
-        return new[e][:, :, s] + keep2 * (old[e][:, :, s] + across)
-
-    sums = [jnp.stack([joined(s, e) for s in range(e + 1)], axis=2) for e in range(len(new))]
-    return keep1 * keep2, sums

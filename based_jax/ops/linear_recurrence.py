@@ -17,14 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.ops.core import decay
-from based_jax.ops.core.arrays import cast
+from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import ChunkMask, begins, chunk_mask, heads_first, scan_chunks, scan_tokens
-from based_jax.ops.core.continuation import Continuation, continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import stateful_op
-from based_jax.ops.core.stream import Stream, init_stream
+from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array, expect_divisible
 
@@ -135,11 +133,8 @@ def decayed_chunk(
 ) -> tuple[Float[Array, "... C V"], Float[Array, "... K V"]]:
     """Process one chunk, starting from the sum `kv`; return outputs and the sum after the chunk.
 
-    Args:
-        log_decay: one gate per head (last axis 1) or per channel.
-        visibility: mask of the chunk; without the diagonal if there is a `bonus`.
-        scores: q k^T, if already computed (gates per head only).
-        bonus: as for `linear_recurrence`.
+    Gates are per head (last axis 1) or per channel; with gates per head the scores q k^T may be given. With a
+    `bonus` the visibility has no diagonal.
     """
     inclusive = bonus is None
     if scores is None:

@@ -16,15 +16,13 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops.core import sharding
-from based_jax.ops.core.continuation import continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.expectations import expect_state_to_return
-from based_jax.ops.core.fft import circular_convolution, fft_size
 from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.kv_cache import expect_capacity, latest, put
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import body, stateful_op
-from based_jax.ops.core.ring import expect_capacity, latest, put
-from based_jax.ops.core.stream import Stream, init_stream
+from based_jax.ops.core.stream import Stream, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
@@ -229,3 +227,20 @@ def _packed(
         y = y + both.reshape(batch, total, channels)
         half *= 2
     return y[:, :length]
+
+
+def circular_convolution(
+    kernel: Float[Array, "... T _"], x: Float[Array, "... N _"], size: int
+) -> Float[Array, "... {size} _"]:
+    """Convolve each column of x with the kernel's (or its only one), both zero-filled to `size` >= N and T.
+
+    y_i = sum_j a_{(i-j) mod size} x_j
+    """
+    spectrum = jnp.fft.rfft(kernel, size, axis=-2)
+    return jnp.fft.irfft(jnp.fft.rfft(x, size, axis=-2) * spectrum, size, axis=-2)
+
+
+def fft_size(size: int) -> int:
+    """Return the smallest fast length >= size for an FFT: 2^a, 3 2^a, 5 2^a, 9 2^a or 15 2^a."""
+    powers = (odd << max(-(-size // odd) - 1, 0).bit_length() for odd in (1, 3, 5, 9, 15))
+    return min(powers)

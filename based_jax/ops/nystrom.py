@@ -28,13 +28,12 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
-from based_jax.ops.core.continuation import continue_from, outputs_and_state
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op, stateful_op
-from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
+from based_jax.ops.core.stream import Stream, TokenPositions, continue_from, init_stream, outputs_and_state
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int

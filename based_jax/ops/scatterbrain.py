@@ -25,19 +25,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import append
-from based_jax.ops.core.continuation import continue_from, outputs_and_state
-from based_jax.ops.core.dtypes import accumulation_dtype, finfo
+from based_jax.ops.core.arrays import accumulation_dtype, append, finfo
 from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.stream import Stream
+from based_jax.ops.core.stream import Stream, continue_from, outputs_and_state
 from based_jax.ops.feature_maps import orthogonal_features
-from based_jax.ops.linear_attention import (
-    LinearAttentionState,
-    init_linear_attention_state,
-    linear_attention,
-)
+from based_jax.ops.linear_attention import LinearAttentionState, init_linear_attention_state, linear_attention
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array

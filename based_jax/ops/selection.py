@@ -9,8 +9,8 @@ from jax import lax
 from jaxtyping import Shaped
 
 from based_jax.ops.attention_to_keys import attend
+from based_jax.ops.core.kv_cache import put
 from based_jax.ops.core.op import body, op
-from based_jax.ops.core.ring import put
 from based_jax.ops.core.stream import Stream, TokenPositions, advance, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array

@@ -15,10 +15,9 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import sharding
-from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.stream import Stream, advance, init_stream
+from based_jax.ops.core.stream import Stream, advance, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
@@ -103,6 +102,31 @@ def short_conv(
         after = mask.sum(axis=1, dtype=jnp.int32)[:, None] + jnp.arange(taps - 1)
         recent = jnp.take_along_axis(padded, after[..., None], axis=1)
     return y, ShortConvState(recent.astype(before.dtype if history is None else history.dtype), call.after)
+
+
+def init_token_shift_state(batch_size: int, channels: int, dtype: Any = jnp.float32) -> ShortConvState:
+    """Return the state before the first token."""
+    return init_short_conv_state(batch_size, channels, 2, dtype)
+
+
+@stateful_op(tokens=("x", "segment_ids", "mask"))
+def token_shift(
+    x: Float[Array, "B N E"],
+    *,
+    initial_state: ShortConvState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> Float[Array, "B N E"] | tuple[Float[Array, "B N E"], ShortConvState]:
+    """Return each token's predecessor in its own segment, (B, N, E), as RWKV's mixers need it (section 3.1).
+
+    This is the convolution with the taps (1, 0); the first token of a segment gets 0. Shared arguments,
+    results and errors: `help(based_jax.ops)`.
+    """
+    expect_array("x", x, ("B", "N", "E"), "floating")
+    taps = jnp.zeros((2, x.shape[-1]), x.dtype).at[0].set(1)
+    options: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
+    return body(short_conv)(x, taps, initial_state=initial_state, return_state=return_state, **options)
 
 
 def _supports_step(kernel: str, inner: Array, taps: Array) -> str | None:

@@ -6,6 +6,7 @@ The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 
 (w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,18 +22,20 @@ from based_jax.ops.attention_to_keys import (
     visible_keys,
     way_of,
 )
-from based_jax.ops.core import sharding
+from based_jax.ops.core import platforms, sharding
 from based_jax.ops.core.arrays import append
-from based_jax.ops.core.continuation import (
-    Continuation,
-    continue_from,
-    outputs_and_state,
-)
+from based_jax.ops.core.block_attention import merge
 from based_jax.ops.core.implementations import KERNELS, choose
-from based_jax.ops.core.key_blocks import merge
-from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
+from based_jax.ops.core.kv_cache import (
+    KVCache,
+    expect_cache,
+    keys_after,
+    nan_where_outgrown,
+    slot_index,
+    write,
+)
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.stream import TokenPositions, advance
+from based_jax.ops.core.stream import Continuation, TokenPositions, advance, continue_from, outputs_and_state
 from based_jax.ops.core.transforms import cond
 from based_jax.ops.rotary import rotary
 from based_jax.typing import Array, Bool, Float, Int
@@ -65,19 +68,21 @@ def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
     return cudnn_attention.supports(kernel, q, k, v)
 
 
-def _on_cpu(q: Any, k: Any, v: Any) -> str:
-    """Return the implementation for a CPU; short calls need no tiles, their scores fit the caches.
+def _fastest(found: str, q: Any, k: Any, v: Any) -> str:
+    """Return "xla" for short calls, and "tiled" for others on a CPU; short scores fit its caches.
 
     With tiles a training step of attn-tiny (8 x 256 bytes, float32, 2 cores) takes 17 % less time.
     """
-    return "tiled" if q.shape[1] >= MIN_TILED_LENGTH else "xla"
+    if found in KERNELS:
+        return found if q.shape[1] >= cudnn_attention.MIN_LENGTH else "xla"
+    is_tiled = q.shape[1] >= MIN_TILED_LENGTH and platforms.platform_of((q, k, v)) == "cpu"
+    return "tiled" if is_tiled else "xla"
 
 
 @stateful_op(
     *("cudnn", "pallas", "tiled", "xla", "reference"),
     supports=_supports,
-    is_slow=cudnn_attention.is_slow,
-    on_cpu=_on_cpu,
+    fastest=_fastest,
     tokens=("q", "k", "v", "segment_ids", "mask"),
 )
 def softmax_attention(
@@ -183,26 +188,25 @@ def _softmax_attention(
     written = write(cache, k, v, tokens, stream)
 
     without = how._replace(chosen="xla") if chosen in KERNELS else how
+
+    def after_cache() -> Any:
+        return _with_cache(q, k, v, cache, written, call, without)
+
+    def if_empty(attend_alone: Callable[[], Any]) -> Any:  # known on the device only
+        return cond(jnp.all(cache.stream.length == 0), attend_alone, after_cache)
+
     if chosen == "tiled" and segment_ids is None and length >= MIN_ALIGNED_LENGTH:
         own = k.astype(cache.k.dtype), v.astype(cache.v.dtype)
-        y = cond(
-            jnp.all(cache.stream.length == 0),
-            lambda: attend_in_blocks(q, *own, tokens, tokens.index, how._replace(is_aligned=True)),
-            lambda: _with_cache(q, k, v, cache, written, call, how),
-        )
-    elif chosen not in KERNELS or (length == 1 and chosen == "pallas"):
-        y = _with_cache(q, k, v, cache, written, call, without)
-    elif length == 1:
+        aligned = how._replace(is_aligned=True)
+        y = if_empty(lambda: attend_in_blocks(q, *own, tokens, tokens.index, aligned))
+    elif chosen in KERNELS and length > 1:
+        y = if_empty(lambda: _fused(q, k, v, tokens, segment_ids, None, how))
+    elif chosen == "cudnn":
         key_index = slot_index(stream.length, cache.slots)
         visible = visible_keys(tokens.index, tokens.start, key_index, left, None)
         y = cudnn_attention.attend_one(q, written.k, written.v, visible, scale)
     else:
-        # Which rows have been anywhere is known on the device only.
-        y = cond(
-            jnp.all(cache.stream.length == 0),
-            lambda: _fused(q, k, v, tokens, segment_ids, None, how),
-            lambda: _with_cache(q, k, v, cache, written, call, without),
-        )
+        y = after_cache()
     if left is None:
         y = nan_where_outgrown(written, y)
     # The values came from the cache, whose dtype may be another.
@@ -227,14 +231,9 @@ def _with_cache(
     q: Array, k: Array, v: Array, cache: KVCache, written: KVCache, call: Continuation, how: AttentionOptions
 ) -> Any:
     """Attend to the keys before a call and to its own, which `written`, the new cache, contains."""
-    batch, length = q.shape[:2]
-    if how.left is None or length == 1:
-        key_index = slot_index(call.after.length, cache.slots)
-        return attend_in_blocks(q, written.k, written.v, call.tokens, key_index, how)
-    key_index = jnp.broadcast_to(call.tokens.index, (batch, length))
-    key_index = key_index if call.mask is None else jnp.where(call.mask, key_index, -1)
-    keys, values, key_index = append(recent(cache, how.left), (k, v, key_index))
-    return way_of(how)(q, keys, values, call.tokens, key_index, how)
+    keys, values, key_index = keys_after(cache, written, k, v, call, how.left)
+    attend_to = attend_in_blocks if q.shape[1] == 1 else way_of(how)
+    return attend_to(q, keys, values, call.tokens, key_index, how)
 
 
 def _supports_step(kernel: str, q: Array, k: Array, v: Array, *cache_and_rotary: Any) -> str | None:
@@ -242,10 +241,10 @@ def _supports_step(kernel: str, q: Array, k: Array, v: Array, *cache_and_rotary:
 
 
 def _fastest_step(
-    q: Array, k: Array, v: Array, cache: KVCache | None = None, rotary_dim: int | None = None
+    found: str, q: Array, k: Array, v: Array, cache: KVCache | None = None, rotary_dim: int | None = None
 ) -> str:
-    if cache is None:
-        return "pallas"
+    if cache is None or found != "pallas":
+        return found
     return pallas_kernels.fastest_window_step(q, k, v, cache.k, rotary_dim is not None)
 
 
@@ -318,12 +317,18 @@ def _sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
 
 def _not_in_tiles(causal: bool, left: int | None, allowed: Any) -> str | None:
     """Return the reason why a call cannot use tiles of queries and keys, or None."""
-    reasons = {
-        "is causal": not causal,
-        "has no windows (left)": left is not None,
-        "has no pattern (allowed)": allowed is not None,
-        "needs whole sequences and heads, and these are sharded over devices": sharding.is_active(),
-    }
+    return _first(
+        {
+            "is causal": not causal,
+            "has no windows (left)": left is not None,
+            "has no pattern (allowed)": allowed is not None,
+            "needs whole sequences and heads, and these are sharded over devices": sharding.is_active(),
+        }
+    )
+
+
+def _first(reasons: dict[str, bool]) -> str | None:
+    """Return the first reason that holds, or None."""
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
@@ -353,11 +358,7 @@ def _refusals(
     # kernels move 12 arrays of that size; the algorithm of FlashAttention-2, which cuDNN is believed to
     # follow, 9, and dq's float32 sums, cleared, added to and read again: as 8 more in bfloat16. Neither was
     # measured.
-    found = {"pallas": pallas, "cudnn": cudnn}
-    return {
-        name: next((reason for reason, holds in reasons.items() if holds), None)
-        for name, reasons in found.items()
-    }
+    return {"pallas": _first(pallas), "cudnn": _first(cudnn)}
 
 
 def keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> tuple[Array, Array, Array]:

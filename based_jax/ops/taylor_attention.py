@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from based_jax.ops.core.continuation import continue_from
 from based_jax.ops.core.expectations import expect_qkv, expect_state
 from based_jax.ops.core.implementations import KERNELS, choose
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.stream import advance
+from based_jax.ops.core.stream import advance, continue_from
 from based_jax.ops.feature_maps import TAYLOR
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
@@ -43,7 +42,15 @@ def _supports_step(kernel: str, q: Array, k: Array, v: Array, state: State | Non
     return pallas_kernels.supports_taylor_step(q, k, v)
 
 
-def _fastest_step(q: Array, k: Array, v: Array, state: State | None = None) -> str:
+def _fastest(found: str, q: Array, k: Array, v: Array) -> str:
+    if found == "xla" or pallas_kernels.is_slow_taylor_attention(q, k, v):
+        return "xla"
+    return pallas_kernels.fastest_taylor_attention(q, k, v) if found == "pallas" else found
+
+
+def _fastest_step(found: str, q: Array, k: Array, v: Array, state: State | None = None) -> str:
+    if found != "pallas":
+        return found
     kv = jax.ShapeDtypeStruct((), jnp.float32) if state is None else state.kv
     return pallas_kernels.fastest_taylor_step(q, k, v, kv)
 
@@ -55,8 +62,7 @@ def _fastest_step(q: Array, k: Array, v: Array, state: State | None = None) -> s
     "xla",
     "reference",
     supports=_supports,
-    is_slow=pallas_kernels.is_slow_taylor_attention,
-    fastest=pallas_kernels.fastest_taylor_attention,
+    fastest=_fastest,
     tokens=("q", "k", "v", "log_decay", "segment_ids", "mask"),
 )
 def taylor_attention(

@@ -17,6 +17,7 @@ from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.data.chat.template import Chat, ChatTemplate
+from based_jax.data.optional import import_optional
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine import Engine
 from based_jax.generate.engine.prefix_cache import PrefixCache
@@ -78,7 +79,8 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> int:
     options = command.parse(Options, argv, prog=PROG)
     _check(options)
-    require()
+    for package in PACKAGES:
+        import_optional(package, "serve", options.checkpoint, "serve")
     from based_jax.serve.app import Service
     from based_jax.serve.fields import MAX_LOGPROBS
     from based_jax.serve.server import Server
@@ -174,15 +176,6 @@ def find_chat(directory: Path, tokenizer: Tokenizer) -> Chat | str:
         reason = f"this server has no chat completions: {error}"
         logger.warning("%s", reason)
         return reason
-
-
-def require() -> None:
-    """Import the packages that only the server needs, or report which one is missing."""
-    for package in PACKAGES:
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise ImportError(f"{PROG} needs {package}: pip install 'based-jax[serve]'") from error
 
 
 def read_keys(path: Path) -> tuple[str, ...]:

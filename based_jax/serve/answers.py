@@ -111,21 +111,15 @@ def logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokeni
 
     `text_offset` counts characters of the answer's text. The first token of an echoed prompt has nulls.
     """
-    names = [_names(item, tokenizer) for _, item in shown]
-    unknown = [math.isnan(item.logprob) for _, item in shown]
-    return {
-        "tokens": [own[item.token] for own, (_, item) in zip(names, shown, strict=True)],
-        "token_logprobs": [
-            None if no else _finite(item.logprob) for no, (_, item) in zip(unknown, shown, strict=True)
-        ],
-        "top_logprobs": [
-            None
-            if no
-            else {own[token]: _finite(value) for token, value in ((item.token, item.logprob), *item.top)}
-            for no, own, (_, item) in zip(unknown, names, shown, strict=True)
-        ],
-        "text_offset": [begin for begin, _ in shown],
-    }
+    columns: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for begin, item in shown:
+        names, is_known = _names(item, tokenizer), not math.isnan(item.logprob)
+        top = {names[token]: _finite(value) for token, value in ((item.token, item.logprob), *item.top)}
+        columns["tokens"].append(names[item.token])
+        columns["token_logprobs"].append(_finite(item.logprob) if is_known else None)
+        columns["top_logprobs"].append(top if is_known else None)
+        columns["text_offset"].append(begin)
+    return columns
 
 
 def chat_logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokenizer) -> dict[str, Any]:

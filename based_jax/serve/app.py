@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import hmac
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -76,8 +77,10 @@ class Service:
             Route("/metrics", self._numbers),
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._one_model),
-            Route("/v1/completions", self._completions, methods=["POST"]),
-            Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
+            Route(
+                "/v1/completions", functools.partial(self._answer, self._read_completion), methods=["POST"]
+            ),
+            Route("/v1/chat/completions", functools.partial(self._answer, self._read_chat), methods=["POST"]),
         ]
         middleware = [
             Middleware(CountResponses, metrics=self.metrics),
@@ -86,6 +89,9 @@ class Service:
         app = Starlette(False, routes, middleware, HANDLERS, self._lifespan)
         app.router.redirect_slashes = False  # one name per path; no redirection echoes a client's host
         return app
+
+    def _posted(self, path: str, read: Callable[[bytes], _Read]) -> Route:
+        return Route(path, functools.partial(self._answer, read), methods=["POST"])
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -115,13 +121,7 @@ class Service:
         self._expect_model(request.path_params["name"])
         return JSONResponse(self._model)
 
-    async def _completions(self, request: Request) -> Response:
-        return await self._answer(request, self._read_completion)
-
-    async def _chat_completions(self, request: Request) -> Response:
-        return await self._answer(request, self._read_chat)
-
-    async def _answer(self, request: Request, read: Callable[[bytes], _Read]) -> Response:
+    async def _answer(self, read: Callable[[bytes], _Read], request: Request) -> Response:
         self._authorize(request)
         clock = Clock(self.metrics, self._limits.answer_seconds)
         wanted, requests, style = await self._aside(read, await read_body(request, self._limits.body))

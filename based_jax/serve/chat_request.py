@@ -1,33 +1,18 @@
 """Chat completions: the fields of a request, and the engine's requests that it asks for."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from based_jax.data.chat.template import Chat
 from based_jax.generate.engine.request import Request
-from based_jax.serve.body import decode, refuse
+from based_jax.serve.body import refuse
 from based_jax.serve.fields import MAX_CHARACTERS, Count, SharedFields, TopTokens, expect_served, expect_short
 from based_jax.serve.limits import Limits
 
 _TOOLS = "the server runs no tools"
-_REFUSED = {
-    **dict.fromkeys(("tools", "tool_choice", "functions", "function_call"), _TOOLS),
-    "response_format": "answers are texts",
-    "chat_template": "the template is the model's own",
-}
-_NEUTRAL = {
-    **dict.fromkeys(("tools", "functions"), (b"[]",)),
-    **dict.fromkeys(("tool_choice", "function_call"), (b'"none"',)),
-    "response_format": (b'{"type":"text"}',),
-    "modalities": (b'["text"]',),
-    "metadata": (b"{}",),
-    "service_tier": (b'"auto"', b'"default"'),
-    "store": (b"false",),
-}
-"""Fields that are refused or unknown, unless they have one of these values."""
 
 
 class TextPart(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -58,16 +43,26 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 class ChatRequest(SharedFields, kw_only=True):
     """The fields of a chat completions request."""
 
+    refused: ClassVar = {
+        **dict.fromkeys(("tools", "tool_choice", "functions", "function_call"), _TOOLS),
+        "response_format": "answers are texts",
+        "chat_template": "the template is the model's own",
+    }
+    neutral: ClassVar = {
+        **dict.fromkeys(("tools", "functions"), (b"[]",)),
+        **dict.fromkeys(("tool_choice", "function_call"), (b'"none"',)),
+        "response_format": (b'{"type":"text"}',),
+        "modalities": (b'["text"]',),
+        "metadata": (b"{}",),
+        "service_tier": (b'"auto"', b'"default"'),
+        "store": (b"false",),
+    }
+
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_tokens: Count | None = None  # None for as many as the server allows
     max_completion_tokens: Count | None = None  # the newer name
     logprobs: bool = False
     top_logprobs: TopTokens = 0
-
-    @classmethod
-    def read(cls, body: bytes) -> "ChatRequest":
-        """Read JSON; a Refusal (status 400) names the field that is wrong."""
-        return decode(body, cls, _REFUSED, _NEUTRAL)
 
     def __post_init__(self) -> None:
         super().__post_init__()

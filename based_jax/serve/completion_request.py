@@ -1,20 +1,16 @@
 """Completions: the fields of a request, and the engine's requests that it asks for."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from based_jax.data.tokenizers import Tokenizer, complete_text, stop_tokens
 from based_jax.generate.engine.request import Request
 from based_jax.serve.answers import Echo
-from based_jax.serve.body import decode, refuse, shorten
+from based_jax.serve.body import refuse, shorten
 from based_jax.serve.fields import MAX_CHARACTERS, SharedFields, Token, TopTokens, expect_served, expect_short
 from based_jax.serve.limits import Limits
 
-_REFUSED = {
-    "suffix": "the model has not learned to fill in what is missing before a suffix",
-    "best_of": "take the best of n answers by their logprobs",
-}
 _PROMPT = "prompt: expected a text, a list of texts, a list of tokens, or a list of those"
 
 Row = Annotated[tuple[Token, ...], Meta(min_length=1)]
@@ -24,15 +20,16 @@ Prompt = str | tuple[int, ...]
 class CompletionRequest(SharedFields, kw_only=True):
     """The fields of a completions request."""
 
+    refused: ClassVar = {
+        "suffix": "the model has not learned to fill in what is missing before a suffix",
+        "best_of": "take the best of n answers by their logprobs",
+    }
+    neutral: ClassVar = {"suffix": (b'""',), "best_of": (b"1",)}
+
     prompt: str | Annotated[list[str | Token | Row], Meta(min_length=1)] = ""
     max_tokens: Token = 16
     logprobs: TopTokens | None = None
     echo: bool = False
-
-    @classmethod
-    def read(cls, body: bytes) -> "CompletionRequest":
-        """Read JSON; a Refusal (status 400) names the field that is wrong."""
-        return decode(body, cls, _REFUSED, {"suffix": (b'""',), "best_of": (b"1",)})
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:

@@ -7,7 +7,8 @@ servers.
 import dataclasses
 import functools
 import secrets
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +17,7 @@ from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine.request import Request
 from based_jax.generate.sampling import Sampler
 from based_jax.serve.answers import Echo
-from based_jax.serve.body import refuse, shorten
+from based_jax.serve.body import decode, refuse, shorten
 from based_jax.serve.limits import Limits
 
 MAX_CHARACTERS = 32  # of a prompt per token that it may have: checked before tokenizing
@@ -41,6 +42,11 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A request as its client wrote it, without the fields that are null."""
 
+    refused: ClassVar[Mapping[str, str]] = {}
+    """fields of OpenAI's API that are not served -> why"""
+    neutral: ClassVar[Mapping[str, Sequence[bytes]]] = {}
+    """fields that are refused or unknown -> the values by which they ask for nothing; JSON without spaces"""
+
     model: str | None = None
     n: Count = 1
     stop: Stop | Annotated[tuple[Stop, ...], Meta(max_length=16)] = ()
@@ -57,6 +63,11 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[Token, float] | None = None
+
+    @classmethod
+    def read(cls, body: bytes) -> Self:
+        """Read JSON; a Refusal (status 400) names the field that is wrong."""
+        return decode(body, cls, cls.refused, cls.neutral)
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else self.stop

@@ -9,14 +9,13 @@ recipes/synthetic are of `train synthetic`.
 import dataclasses
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from based_jax.command import find_value
 from based_jax.files import read_toml
-from based_jax.grouped_help import flags
 from based_jax.validate import expect
 
 _ABOUT = {"title": str, "source": str, "tokens": int, "shards": str, "remarks": list}
@@ -64,7 +63,7 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
         expect(type(value) is _ABOUT[name], f"recipe {path}: {name}", value, f"a value of type {kind}")
     below = content.pop("flags", {})
     expect(isinstance(below, dict), f"recipe {path}: flags", below, "a table, [flags]")
-    known = [flag.name for flag in flags(settings)]
+    known = list(flag_names(settings))
     words = {}
     for key, value in (*content.items(), *below.items()):
         name = key.replace("_", "-")
@@ -76,6 +75,14 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
         words[name] = value
     remarks = tuple(about.pop("remarks", ()))
     return Recipe(flags=words, remarks=remarks, **about)
+
+
+def flag_names(settings: type[Any]) -> Iterator[str]:
+    """Yield the flags of a dataclass; a field that is a dataclass itself contributes its fields."""
+    hints = get_type_hints(settings)
+    for field in dataclasses.fields(settings):
+        hint = hints[field.name]
+        yield from flag_names(hint) if dataclasses.is_dataclass(hint) else [field.name.replace("_", "-")]
 
 
 def find_file(path: Path) -> Path:

@@ -17,7 +17,7 @@ from based_jax.models.language_model import LanguageModel
 from based_jax.models.sharding import batch_sharding, shardings_of
 from based_jax.ops import cross_entropy
 from based_jax.ops.core import sharding
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.training.bad_loss import guard_metrics, updates_made
 from based_jax.training.devices import hosts
 from based_jax.typing import Array, Float, Int, Params

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import jax
-
 from based_jax.models import ModelConfig
 from benchmarks.decode.models import abstract_weights, model_config, one_of_each, state_bytes, weight_bytes
 from benchmarks.decode.programs import Work, decode_arguments, decoding
-from benchmarks.memory import available_bytes
 
 PLANNED_BATCHES, PLANNED_CONTEXTS = (4, 8), (1024, 2048)
 """Batches for which scratch memory is planned: it is linear in the batch."""
@@ -21,20 +18,13 @@ STEPS = 2
 """Tokens of the planned program; its loop takes the same memory for any number."""
 
 
-def device_bytes() -> int:
-    """Return the memory of JAX's default device: what a GPU's programs may use, else the free RAM."""
-    statistics = jax.devices()[0].memory_stats() or {}
-    return statistics.get("bytes_limit") or available_bytes()
-
-
 def memory_rows(
     names: Sequence[str], sizes: Sequence[str], contexts: Sequence[int], dtype: str, memory: float
 ) -> list[dict[str, Any]]:
     """Return each model's memory for each context, and how many sequences fit into `memory` bytes.
 
     Keys: size, model, context; bytes of the weights, of a sequence's state, and of the scratch memory that
-        the
-    compiler plans for zero rows and for each further one; largest_batch (0: not even one).
+    the compiler plans for zero rows and for each further one; largest_batch (0: not even one).
     """
     rows = []
     for size in sizes:

@@ -1,6 +1,6 @@
-"""Define the models that `decode` compares, by size: Based, a Transformer++ and a Mamba of equal size.
+"""Define the models that `decode` and `gpu` compare: Based, a Transformer++ and a Mamba of equal size.
 
-The Transformer++ has its attention in plain JAX or, on request, from cuDNN, with the same weights.
+The Transformer++ has its attention in plain JAX or, on a GPU, from cuDNN, with the same weights.
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,10 @@ from based_jax.typing import Params
 
 BASED, ATTENTION, CUDNN, MAMBA = "based", "attention", "attention_cudnn", "mamba"
 
-LABELS = {BASED: "Based", ATTENTION: "Transformer++", CUDNN: "Transformer++, cuDNN", MAMBA: "Mamba"}
-"""Candidates -> their names in the paper."""
+LABELS = {BASED: "Based", ATTENTION: "Transformer++", MAMBA: "Mamba"}
+"""Models that `decode` compares -> their names in the paper."""
 
-MODELS = (BASED, ATTENTION, MAMBA)
-"""The models compared by default."""
+MODELS = tuple(LABELS)
 
 SIZES = ("tiny", "360m", "1b")
 

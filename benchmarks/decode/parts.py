@@ -30,17 +30,7 @@ class Part(NamedTuple):
         def prepare(decoder: Decoder, value: int, direction: str) -> Program:
             return decoder.program(self.work(value, direction))
 
-        return [
-            Candidate(
-                d.name,
-                LABELS[d.name],
-                "jax",
-                None,
-                partial(prepare, d),
-                lacks=dict.fromkeys(self.passes, d.lacks) if d.lacks else {},
-            )
-            for d in decoders
-        ]
+        return [Candidate(d.name, LABELS[d.name], "jax", None, partial(prepare, d)) for d in decoders]
 
     def row(self, decoders: Mapping[str, Decoder], row: dict[str, Any]) -> dict[str, Any]:
         """Add the quantities of decoding to a case of the study; `length` is the swept value."""

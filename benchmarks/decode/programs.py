@@ -35,8 +35,6 @@ class Decoder:
     name: str
     config: ModelConfig
     params: Params
-    lacks: str | None = None
-    """why it cannot run here"""
 
     def program(self, work: Work) -> Program:
         """Compile the work; the first call allocates its state."""

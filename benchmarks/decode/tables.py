@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from based_jax.published.throughput import throughput
 from benchmarks import tables
 from benchmarks.analysis import series
-from benchmarks.decode import papers as decode_papers
-from benchmarks.decode.models import BASED
-from benchmarks.decode.parts import BATCHES, CONTEXTS, FIRST, GENERATE, PREFILL
+from benchmarks.decode.models import BASED, LABELS
+from benchmarks.decode.parts import BATCHES, CONTEXTS, FIRST, GENERATE, PREFILL, READ
 from benchmarks.memory import MIB
 from benchmarks.tables import MISSING, exponent, milliseconds, significant
 
@@ -41,10 +41,9 @@ def _facts(report: dict[str, Any]) -> str:
         f"{c['d_model']}"
         for c in report["candidates"]
     )
-    on_cpu = settings["device"] == "cpu"
-    where = f"{machine['cpu']}, {machine['cores']} cores" if on_cpu else settings["device_kind"]
+    where = f"{machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}"
     return (
-        f"{models}. Random weights, {settings['dtype']}, greedy. {where}; jax {machine['jax']}; "
+        f"{models}. Random weights, {settings['dtype']}, greedy. {where}; "
         f"{machine['date'][:10]}. Medians of up to {settings['samples']} samples, in turns."
     )
 
@@ -179,25 +178,51 @@ def _mebibytes(size: float) -> str:
 
 def _papers(report: dict[str, Any]) -> Iterable[str]:
     """Compare the paper's throughput with ours, and give Based's ratio to each of the others."""
-    columns = decode_papers.columns(report)
+    columns = with_printed(report)
     if not columns:
         return
     yield (
         "**Compared with the paper** (Based, Table 1, on an H100): tokens per millisecond, and Based's as a "
         "multiple of the others':"
     )
-    shares = [
-        [f"Based over {label}", *(_ratio(column, other) for column in columns.values())]
-        for other, label in _labels(report).items()
-        if other != BASED
-    ]
+    labels = _labels(report)
     speeds = [
         [label, *(_cells(column, [name], significant)[0] for column in columns.values())]
-        for name, label in _labels(report).items()
+        for name, label in labels.items()
+    ]
+    shares = [
+        [f"Based over {label}", *(_ratio(column, other) for column in columns.values())]
+        for other, label in labels.items()
+        if other != BASED
     ]
     yield tables.table(["", *columns], [*speeds, *shares])
 
 
 def _ratio(column: Mapping[str, float], other: str) -> str:
-    ratio = decode_papers.ratio(column, other)
-    return MISSING if ratio is None else f"x {ratio:.2f}"
+    return f"x {column[BASED] / column[other]:.2f}" if {BASED, other} <= column.keys() else MISSING
+
+
+def with_printed(report: dict[str, Any]) -> dict[str, Mapping[str, float]]:
+    """Return titles -> tokens per millisecond by model: the paper's, then ours; empty without any of ours.
+
+    Ours are for the longest prompt and the largest batch that all models could run.
+    """
+    ours = _ours(report, PREFILL, READ, "prefill of {:,} tokens, here")
+    ours |= _ours(report, BATCHES, GENERATE, "generation at batch {:,}, here")
+    names = {label: name for name, label in LABELS.items()}
+    printed = {
+        title: {names[label]: speed for label, speed in column.items()}
+        for title, column in throughput().items()
+    }
+    return printed | ours if ours else {}
+
+
+def _ours(report: dict[str, Any], part: str, direction: str, title: str) -> dict[str, Mapping[str, float]]:
+    rows = _part(report, part)
+    found = ((name, series(rows, name, direction, "tokens_per_second")) for name in LABELS)
+    speeds = {name: speed for name, speed in found if speed}
+    common = set.intersection(*(set(speed) for speed in speeds.values())) if BASED in speeds else set()
+    if not common:
+        return {}
+    largest = max(common)
+    return {title.format(largest): {name: speed[largest] / 1000 for name, speed in speeds.items()}}

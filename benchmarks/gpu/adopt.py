@@ -1,11 +1,12 @@
-"""`adopt`: add reports of a GPU machine to this checkout; needs no GPU.
+"""`adopt`: write what was measured into this checkout; needs no GPU.
 
-The reports become benchmarks/results/DEVICE/*.json, the faster block sizes and backends rows of the tables in
-`pallas_kernels`, and the measured numbers blocks of the pages. Everything is checked before anything is
-written; repeating it changes nothing.
+Reports of a GPU machine become benchmarks/results/DEVICE/*.json, the faster block sizes and backends rows of
+the tables in `pallas_kernels`. The numbers of all kept reports become blocks of the pages, those of CPUs too.
+Everything is checked before anything is written; repeating it changes nothing.
 """
 
 import contextlib
+import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax import markdown, plot
+from benchmarks import report as reporting
 from benchmarks.gpu import choices, measured_models, measured_ops
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.measured import RESULTS, Device, Report, devices, folder, kept, read
@@ -40,6 +42,16 @@ BLOCKS: dict[str, Mapping[str, Callable[[Device], Iterator[str]]]] = {
 
 FLOORS = "benchmarks/results/static/h200.json"
 
+KEPT = {
+    "cpu/decode": ("docs/decoding.md", "decode", "decode.tables"),
+    "cpu/mixers": ("docs/benchmarks.md", "mixers", "ops.mixer_tables"),
+    "cpu/mqar": ("docs/benchmarks.md", "mqar", "models.training_tables"),
+    "cpu/startup": ("docs/benchmarks.md", "startup", "models.startup"),
+    "cpu/train": ("docs/benchmarks.md", "train", "models.training_tables"),
+    "cpu/train_long": ("docs/benchmarks.md", "train_long", "models.training_tables"),
+    "static/h200": ("docs/gpu.md", "static", "gpu.static.tables"),
+}
+"""Report of another command in `RESULTS` -> page, the block with its tables, the module that writes them."""
 
 TARGETS = "benchmarks/gpu.md"
 """The page with the table of targets."""
@@ -47,10 +59,10 @@ TARGETS = "benchmarks/gpu.md"
 
 @dataclass(frozen=True)
 class Adopt:
-    """Add reports of a GPU machine: results, tables of block sizes and backends, pages and the figure."""
+    """Write what was measured: results of a GPU, tables of block sizes and backends, pages and the figure."""
 
-    reports: Path
-    """Directory with the reports: the --out of the commands on that machine."""
+    reports: Path | None = None
+    """Directory with reports of a GPU machine, its --out; by default the pages follow benchmarks/results."""
 
     def run(self, command: str) -> int:
         """Write; return 0.
@@ -65,11 +77,11 @@ class Adopt:
         return Overview().run(command)
 
 
-def adopt(reports: Path, tree: Path, rehearsal: bool = False) -> None:
+def adopt(reports: Path | None, tree: Path, rehearsal: bool = False) -> None:
     """Add reports to a checkout.
 
     Args:
-        reports: directory with the reports.
+        reports: directory with the reports; None adds none.
         rehearsal: also accept quick and interpreted runs on any device.
 
     Raises:
@@ -77,7 +89,7 @@ def adopt(reports: Path, tree: Path, rehearsal: bool = False) -> None:
             incomplete; then nothing is written.
         OSError: a file cannot be read or written.
     """
-    found = read(reports, rehearsal)
+    found = [] if reports is None else read(reports, rehearsal)
     changes = results(found, tree)
     everything = kept(changes, tree, rehearsal)
     changes |= tables(found, everything, tree)
@@ -95,7 +107,7 @@ def results(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
     copies: dict[Path, str] = {}
     for report in reports:
         path = tree / RESULTS / folder(report.device) / report.path.name
-        expect(path not in copies, "DIR", str(report.path), "no two reports of one name and device")
+        expect(path not in copies, "--reports", str(report.path), "no two reports of one name and device")
         copies[path] = report.path.read_text()
     return copies
 
@@ -110,10 +122,8 @@ def tables(reports: Sequence[Report], kept: Sequence[Report], tree: Path) -> dic
     found: dict[Path, list[dict[str, Any]]] = {}
     backends: dict[str, list[choices.Compared]] = {}
     for report in reports:
-        if report.kind != "tune":
-            continue
         with _complete(report):
-            chosen = choices.tuning_rows(report.content["rows"], report.capability)
+            chosen = choices.tuning_rows(report.tuned, report.capability)
         for op, rows in chosen.items():
             expect(op in catalog.OPS, f"op in {report.path}", op, f"one of {', '.join(catalog.OPS)}")
             path = tree / "pallas_kernels" / op / "tuning.json"
@@ -156,23 +166,28 @@ def pages(
     floors = json.loads((tree / FLOORS).read_text())
     found = [device for device in devices(reports) if device.of("gpu", "timings")]
     blocks = {
-        page: {name: _paragraphs(found, block) for name, block in named.items()}
+        page: {f"measured:{name}": _paragraphs(found, block) for name, block in named.items()}
         for page, named in BLOCKS.items()
     }
     programs = _paragraphs(found, lambda device: measured_models.programs(device, floors))
-    blocks["docs/gpu.md"]["programs"] = programs
+    blocks["docs/gpu.md"]["measured:programs"] = programs
     paths = {op: tree / "pallas_kernels" / op / "backends.json" for op in choices.AXES}
     backends = {op: json.loads((changes or {}).get(path) or path.read_text()) for op, path in paths.items()}
-    blocks["docs/kernels.md"] = {"defaults": measured_ops.defaults(backends)}
-    blocks[TARGETS] = {"targets": targets(found)}
+    blocks["docs/kernels.md"] = {"measured:defaults": measured_ops.defaults(backends)}
+    blocks[TARGETS] = {"measured:targets": targets(found)}
+    for name, (page, block, module) in KEPT.items():
+        report = tree / RESULTS / f"{name}.json"
+        if report.is_file():
+            text = importlib.import_module(f"benchmarks.{module}").text
+            blocks.setdefault(page, {})[block] = reporting.on_page(json.loads(report.read_text()), text)
     return {tree / page: _filled(page, (tree / page).read_text(), named) for page, named in blocks.items()}
 
 
 def _filled(page: str, text: str, blocks: Mapping[str, str]) -> str:
     for name, block in blocks.items():
-        filled = markdown.between_markers(text, f"measured:{name}", block)
+        filled = markdown.between_markers(text, name, block)
         if filled is None:
-            raise ValueError(f"{page}: expected the lines <!-- measured:{name} --> and its end")
+            raise ValueError(f"{page}: expected the lines <!-- {name} --> and <!-- /{name} -->")
         text = filled
     return text
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.gpu.trials import MEASURED
+MEASURED = "measured"
+"""Status of a row that has a time."""
 
 Row = dict[str, Any]
 
@@ -82,10 +83,9 @@ def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
     """
     groups: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for row in rows:
-        if row["status"] == MEASURED:
+        if row["status"] == MEASURED and (ratio := ratio_to_current(row)):
             group = groups.setdefault((row["op"], json.dumps(row["when"], sort_keys=True)), {})
-            ratio = math.log(row["seconds"] / row["reference_seconds"])
-            group.setdefault(row["case"], {})[json.dumps(row["variant"])] = ratio
+            group.setdefault(_shape(row), {})[json.dumps(row["variant"])] = math.log(ratio)
     found: dict[str, list[Row]] = {}
     for (op, when), shapes in groups.items():
         common = set.intersection(*map(set, shapes.values()))  # each has at least the current choice
@@ -95,6 +95,16 @@ def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
             row = {"device": device, "when": json.loads(when), "variant": json.loads(best)}
             found.setdefault(op, []).append(row)
     return found
+
+
+def ratio_to_current(row: Row) -> float | None:
+    """Return a candidate's time over that of the current choice; reports of `tune` have both times."""
+    return row["ratio_to_first"] if "step" in row else row["seconds"] / row["reference_seconds"]
+
+
+def _shape(row: Row) -> str:
+    """Return the kernel and the sizes of a candidate."""
+    return row["step"].partition(",")[0] if "step" in row else row["case"]
 
 
 def with_row(table: Sequence[Row], row: Row) -> list[Row]:

@@ -36,8 +36,12 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "decode": ("decode", "decode_steps"),
     "window": ("decode", "window_steps"),
     "wide": ("forward", "wide_steps"),
+    "tune": ("tune", "steps"),
 }
 """Name -> module of `sections`, and its function that lists the steps. In this order."""
+
+DEFAULT = tuple(name for name in SECTIONS if name != "tune")
+"""Sections that run without --sections."""
 
 CALIBRATION = "machine"
 """Always runs: every bound is made of its two rates."""
@@ -58,9 +62,9 @@ class Gpu:
     """Write every number into this file instead."""
     minutes: float = 12.0
     """Time for this command; what does not fit is skipped, and measured by a later command with --resume."""
-    sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(SECTIONS)
+    sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = DEFAULT
     """Sections to measure: machine (always), correctness, mosaic, train, generate, prefill, torch, forward,
-    backward, decode, window, wide."""
+    backward, decode, window, wide; by default all these. On request tune: other block sizes of kernels."""
     samples: int = 10
     """Samples per median."""
     quick: bool = False

@@ -8,7 +8,8 @@ Letters as in `based_jax.typing`; C tokens of a chunk, L tokens of a block, R ro
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from based_jax import markdown
 from benchmarks.gpu.rates import GPUS
@@ -78,20 +79,57 @@ class Sizes:
         """Return the bytes of `count` states per row and head."""
         return self.batch * self.heads * count * self.state_bytes
 
-    def cost(self, keys: int, values: int, numbers: int, states: int, flops: float) -> Cost:
-        """Cost of `keys`, `values`, float32 `numbers` and FLOPs per token, of `states` per row and head."""
-        size = self.itemsize * (keys * self.key_size + values * self.value_size) + FLOAT32 * numbers
-        return Cost(self.tokens * size + self.states(states), self.tokens * flops)
-
 
 def symmetric_size(key_size: int) -> int:
     """Return F, the number of symmetric features of a key: 153 for 16 channels."""
     return 1 + key_size + key_size * (key_size + 1) // 2
 
 
-def key_sums(sizes: Sizes) -> Cost:
-    """Pass 1: k, v in, a state out per block but the last."""
-    return sizes.cost(1, 1, 0, sizes.blocks - 1, _build(sizes) + _add(sizes))
+class Kernel(NamedTuple):
+    """What a kernel of Taylor attention reads, writes and multiplies, per token and head."""
+
+    keys: int
+    """arrays like k, in and out"""
+    values: int
+    """arrays like v, in and out"""
+    numbers: int
+    """float32 numbers: normalisers and their gradients"""
+    features: int
+    """builds of one side's features or of their gradient, two products with constant matrices each"""
+    sums: int
+    """products with the state and the moments"""
+    key_pairs: int = 0
+    """products between the tokens of a chunk that contract or make channels of keys; both triangles"""
+    value_pairs: int = 0
+    """the same of channels of values"""
+
+
+KERNELS = {
+    "key_sums": Kernel(1, 1, 0, 1, 1),  # k, v in, a state out per block but the last
+    "outputs": Kernel(2, 2, 1, 2, 2, 1, 1),  # q, k, v, blocks' states in, y and reciprocal normalisers out
+    "query_sums": Kernel(
+        1, 1, 2, 1, 1
+    ),  # q, dy, two numbers in, a sum over queries out per block but the first
+    "dq": Kernel(
+        3, 2, 2, 3, 2, 2, 1
+    ),  # q, k, v, dy, two numbers and the states of the forward pass in, dq out
+    "dk": Kernel(3, 2, 2, 3, 2, 2, 1),  # the same with the sums over later queries, dk out
+    "dv": Kernel(2, 2, 2, 2, 2, 1, 1),  # q, k, dy, two numbers and these sums in, dv out
+}
+"""The kernels of both passes; with one block `outputs` alone is the forward pass."""
+
+
+def kernel(name: str, sizes: Sizes) -> Cost:
+    """Return the cost of one of `KERNELS`."""
+    work, key_size = KERNELS[name], _padded(sizes.key_size)
+    size = sizes.itemsize * (work.keys * sizes.key_size + work.values * sizes.value_size)
+    states = sizes.blocks - 1 if name.endswith("sums") else sizes.blocks * (sizes.blocks > 1)
+    features = work.features * 4 * key_size * sizes.state_rows
+    sums = work.sums * 2 * (sizes.state_rows * sizes.value_tile + key_size * _rows(sizes.key_size)[1])
+    pairs = 2 * sizes.chunk * (work.key_pairs * key_size + work.value_pairs * sizes.value_tile)
+    tiles = math.ceil(sizes.value_size / sizes.value_tile)
+    moved = sizes.tokens * (size + FLOAT32 * work.numbers) + sizes.states(states)
+    return Cost(moved, sizes.tokens * tiles * (features + sums + pairs))
 
 
 def scan(sizes: Sizes) -> Cost:
@@ -99,50 +137,24 @@ def scan(sizes: Sizes) -> Cost:
     return Cost(0 if sizes.blocks == 1 else sizes.states(2 * sizes.blocks - 1), 0)
 
 
-def outputs(sizes: Sizes) -> Cost:
-    """Pass 3, or all with one block: q, k, v and the blocks' states in, y and reciprocal normalisers out."""
-    scores = _pairs(sizes, keys=1, values=1)
-    return sizes.cost(2, 2, 1, _incoming(sizes), 2 * _build(sizes) + _read(sizes) + _add(sizes) + scores)
-
-
 def normaliser_gradient(sizes: Sizes) -> Cost:
     """dd = -(dy . y) / normaliser, by the compiler: dy, y and a number in, a number out."""
-    return sizes.cost(0, 2, 2, 0, 2 * sizes.value_size)
-
-
-def dq(sizes: Sizes) -> Cost:
-    """q, k, v, dy, two numbers and the states of the forward pass in, dq out."""
-    work = 3 * _build(sizes) + _read(sizes) + _add(sizes) + _pairs(sizes, keys=2, values=1)
-    return sizes.cost(3, 2, 2, _incoming(sizes), work)
-
-
-def query_sums(sizes: Sizes) -> Cost:
-    """q, dy and two numbers in, a sum over the queries out per block but the first."""
-    return sizes.cost(1, 1, 2, sizes.blocks - 1, _build(sizes) + _add(sizes))
-
-
-def dk(sizes: Sizes) -> Cost:
-    """q, k, v, dy, two numbers and the sums over later queries in, dk out."""
-    return dq(sizes)
-
-
-def dv(sizes: Sizes) -> Cost:
-    """q, k, dy, two numbers and the sums over later queries in, dv out."""
-    work = 2 * _build(sizes) + _read(sizes) + _add(sizes) + _pairs(sizes, keys=1, values=1)
-    return sizes.cost(2, 2, 2, _incoming(sizes), work)
+    size = 2 * sizes.itemsize * sizes.value_size + 2 * FLOAT32
+    return Cost(sizes.tokens * size, sizes.tokens * 2 * sizes.value_size)
 
 
 def forward(sizes: Sizes) -> Cost:
-    """The kernels of one call; with one block `outputs` alone."""
-    return (Cost(0, 0) if sizes.blocks == 1 else key_sums(sizes) + scan(sizes)) + outputs(sizes)
+    """The kernels of one call."""
+    before = Cost(0, 0) if sizes.blocks == 1 else kernel("key_sums", sizes) + scan(sizes)
+    return before + kernel("outputs", sizes)
 
 
 def backward(sizes: Sizes) -> Cost:
     """The kernels of the gradients of q, k and v; the blocks' states are recomputed."""
-    walks = normaliser_gradient(sizes) + dq(sizes) + dk(sizes) + dv(sizes)
+    walks = normaliser_gradient(sizes) + kernel("dq", sizes) + kernel("dk", sizes) + kernel("dv", sizes)
     if sizes.blocks == 1:
         return walks
-    return key_sums(sizes) + scan(sizes) + query_sums(sizes) + scan(sizes) + walks
+    return kernel("key_sums", sizes) + scan(sizes) + kernel("query_sums", sizes) + scan(sizes) + walks
 
 
 def taylor_step(
@@ -198,33 +210,27 @@ class WindowSizes:
     keys: int = 32
     """keys per block"""
 
-    def cost(self, queries: int, keys: int, numbers: int, products: int) -> Cost:
-        """Cost of arrays like q or y, arrays like k or v, float32 numbers per query, products of q and k.
 
-        A query is multiplied with whole blocks of keys, and those of its own block of queries.
-        """
-        tokens, width = self.batch * self.length, (self.key_size + self.value_size) / 2
-        size = self.itemsize * width * (queries * self.heads + keys * self.kv_heads)
-        pairs = math.ceil(self.left / self.keys) * self.keys + self.queries
-        return Cost(
-            tokens * (size + FLOAT32 * numbers * self.heads),
-            tokens * self.heads * pairs * 2 * width * products,
-        )
+WINDOW = {
+    "outputs": (2, 2, 1, 2),  # q, k, v in, y and log-sums out
+    "dq": (4, 2, 2, 3),  # q, k, v, y, dy and log-sums in, dq and dy . y out
+    "dkv": (2, 4, 2, 4),  # q, k, v, dy and two numbers in, dk and dv out
+}
+"""Kernel -> arrays like q or y, arrays like k or v, float32 numbers per query, products of q and k."""
 
 
-def window_outputs(sizes: WindowSizes) -> Cost:
-    """q, k, v in, y and log-sums out."""
-    return sizes.cost(queries=2, keys=2, numbers=1, products=2)
+def window(name: str, sizes: WindowSizes) -> Cost:
+    """Return the cost of one of `WINDOW`.
 
-
-def window_dq(sizes: WindowSizes) -> Cost:
-    """q, k, v, y, dy and log-sums in, dq and dy . y out."""
-    return sizes.cost(queries=4, keys=2, numbers=2, products=3)
-
-
-def window_dkv(sizes: WindowSizes) -> Cost:
-    """q, k, v, dy and two numbers in, dk and dv out."""
-    return sizes.cost(queries=2, keys=4, numbers=2, products=4)
+    A query is multiplied with whole blocks of keys, and those of its own block of queries.
+    """
+    queries, keys, numbers, products = WINDOW[name]
+    tokens, width = sizes.batch * sizes.length, (sizes.key_size + sizes.value_size) / 2
+    size = sizes.itemsize * width * (queries * sizes.heads + keys * sizes.kv_heads)
+    pairs = math.ceil(sizes.left / sizes.keys) * sizes.keys + sizes.queries
+    return Cost(
+        tokens * (size + FLOAT32 * numbers * sizes.heads), tokens * sizes.heads * pairs * 2 * width * products
+    )
 
 
 def framework_baseline(sizes: Sizes) -> Cost:
@@ -261,42 +267,6 @@ def _padded(key_size: int) -> int:
     return 16 if key_size <= 16 else 32
 
 
-def _tiles(sizes: Sizes) -> int:
-    return math.ceil(sizes.value_size / sizes.value_tile)
-
-
-def _incoming(sizes: Sizes) -> int:
-    return 0 if sizes.blocks == 1 else sizes.blocks
-
-
-def _build(sizes: Sizes) -> float:
-    """FLOPs per token of one side's features, two products with constant matrices; or of their gradient."""
-    return _tiles(sizes) * 4 * _padded(sizes.key_size) * sizes.state_rows
-
-
-def _add(sizes: Sizes) -> float:
-    """FLOPs per token of adding it to the state and to the moments."""
-    return (
-        _tiles(sizes)
-        * 2
-        * (sizes.state_rows * sizes.value_tile + _padded(sizes.key_size) * _rows(sizes.key_size)[1])
-    )
-
-
-def _read(sizes: Sizes) -> float:
-    """FLOPs per token of reading the state and the moments, or of the features' gradient."""
-    return _add(sizes)
-
-
-def _pairs(sizes: Sizes, keys: int, values: int) -> float:
-    """FLOPs per token of products between the tokens of a chunk; both triangles are computed.
-
-    `keys` products contract or make the channels of keys (the scores are one), `values` those of values.
-    """
-    width = keys * _padded(sizes.key_size) + values * sizes.value_tile
-    return _tiles(sizes) * 2 * sizes.chunk * width
-
-
 DEVICES = ("H100", "H200")
 """Columns of the table, see `rates`. `python -m benchmarks gpu` measures what a copy and a matmul reach."""
 
@@ -306,30 +276,22 @@ REFERENCE = Sizes(batch=16, length=32768, heads=16)
 
 def table() -> str:
     """Return Markdown: each kernel per token and head, and the reference case's least time on each device."""
-    serial = REFERENCE
-    blocks = Sizes(REFERENCE.batch, REFERENCE.length, REFERENCE.heads, block=4096)
+    serial, blocks = REFERENCE, replace(REFERENCE, block=4096)
     rows = [
-        ("key_sums, L = 4096", key_sums(blocks)),
+        ("key_sums, L = 4096", kernel("key_sums", blocks)),
         ("scan, L = 4096", scan(blocks)),
-        ("outputs, L = 4096", outputs(blocks)),
+        ("outputs, L = 4096", kernel("outputs", blocks)),
         ("**forward, L = 4096**", forward(blocks)),
         ("**forward, L = N** (outputs alone)", forward(serial)),
         ("dd", normaliser_gradient(serial)),
-        ("dq, L = N", dq(serial)),
-        ("dk, L = N", dk(serial)),
-        ("dv, L = N", dv(serial)),
+        *((f"{name}, L = N", kernel(name, serial)) for name in ("dq", "dk", "dv")),
         ("**backward, L = N**", backward(serial)),
         ("**backward, L = 4096** (all passes again)", backward(blocks)),
         ("paper: fused, forward", fused_ideal(serial)),
         ("paper: framework map, forward", framework_baseline(serial)),
     ]
-    heading = [
-        "kernel",
-        "bytes",
-        "FLOPs",
-        *(f"{device} memory, ms" for device in DEVICES),
-        "tensor cores, ms",
-    ]
+    memory = [f"{device} memory, ms" for device in DEVICES]
+    heading = ["kernel", "bytes", "FLOPs", *memory, "tensor cores, ms"]
     lines = []
     for name, cost in rows:
         per_token = [f"{cost.bytes / serial.tokens:,.0f}", f"{cost.flops / serial.tokens:,.0f}"]

@@ -6,9 +6,7 @@ keys of the command. JAX is imported only to query devices: supervising and read
 
 import json
 import math
-import sys
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +55,6 @@ def load(path: Path, benchmarks: Collection[str]) -> dict[str, Any]:
     if report["schema"] != SCHEMA:
         raise ValueError(f"{path}: has schema {report['schema']!r}; this version reads {SCHEMA}")
     return report
-
-
-def machine() -> dict[str, Any]:
-    """Return the facts about the machine that are needed to interpret times, ready for JSON."""
-    import jax
-
-    device = jax.devices()[0]
-    return {
-        "device": device.device_kind,
-        "devices": len(jax.devices()),
-        "platform": device.platform,
-        "platform_version": getattr(device.client, "platform_version", None),
-        "python": sys.version.split()[0],
-        "jax": jax.__version__,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
 
 
 def finite(value: Any) -> Any:

@@ -10,8 +10,8 @@ from benchmarks.gpu import journal
 from pallas_kernels import devices as gpus
 from pallas_kernels.checks import expect
 
-READ = ("gpu", "tune", "timings", "profile")
-"""Commands whose reports are adopted, and what was timed or profiled beside them."""
+READ = ("gpu", "tune", "timings")
+"""Commands whose reports are adopted, the earlier `tune` among them, and what was timed beside them."""
 
 RESULTS = "benchmarks/results"
 """Folder of a checkout with a folder of reports per device."""
@@ -23,9 +23,6 @@ Row = Mapping[str, Any]
 
 Found = Mapping[tuple[str, str], Row]
 """by step and candidate"""
-
-PANEL_BATCH = 4
-"""Rows of the figure: Based, Figure 5, has its lengths at this batch."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,11 @@ class Report:
         if family is None:
             raise ValueError(f"{self.path}: device = {self.device!r}: expected a GPU of devices.FAMILIES")
         return family.capability
+
+    @property
+    def tuned(self) -> list[dict[str, Any]]:
+        """Rows of block sizes: those of the section `tune`, or of a report of the earlier command."""
+        return [row for row in self.content["rows"] if self.kind == "tune" or row.get("section") == "tune"]
 
     @property
     def date(self) -> str:
@@ -138,7 +140,7 @@ def devices(reports: Sequence[Report]) -> list[Device]:
 def read(folder: Path, rehearsal: bool) -> list[Report]:
     """Return every report in a directory and its subdirectories, the oldest first."""
     paths = sorted(folder.rglob("*.json"))
-    expect(len(paths) > 0, "DIR", str(folder), "a directory with reports, NAME.json")
+    expect(len(paths) > 0, "--reports", str(folder), "a directory with reports, NAME.json")
     reports = [Report(path, journal.load(path, READ)) for path in paths]
     for report in reports:
         if not rehearsal and (reason := report.refusal()):
@@ -164,17 +166,3 @@ def folder(device: str) -> str:
         device = max((name for name in family.names if device.startswith(name)), key=len)
     words = "".join(c if c.isalnum() else " " for c in device.removeprefix("NVIDIA").lower()).split()
     return "_".join(words)
-
-
-def figure_facts(device: Device) -> str:
-    """Return what the figure's panel of this GPU shows."""
-    return f"one op on {device.source('gpu')}, bfloat16, {PANEL_BATCH} rows of 16 heads"
-
-
-def panel_times(device: Device) -> dict[str, dict[int, float]]:
-    """Return candidate -> length -> seconds of a forward and backward pass, for the figure."""
-    found: dict[str, dict[int, float]] = {}
-    for (_, what), row in sorted(device.rows("backward").items(), key=lambda item: item[1]["length"]):
-        if row["batch"] == PANEL_BATCH:
-            found.setdefault(what, {})[row["length"]] = row["seconds"]
-    return found

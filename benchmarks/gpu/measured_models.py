@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks import tables
-from benchmarks.gpu.measured import Device, Row
+from benchmarks.gpu.measured import Device
 from benchmarks.gpu.measured_ops import milliseconds
 from benchmarks.tables import MISSING, significant
 
@@ -41,8 +41,6 @@ def training(device: Device) -> Iterator[str]:
             ),
             left=2,
         )
-    for (step, what), row in device.rows("profile").items():
-        yield _kernels(_model(step, what, "ours")[0], row)
 
 
 def _model(step: str, what: str, whose: str) -> tuple[str, str]:
@@ -51,34 +49,6 @@ def _model(step: str, what: str, whose: str) -> tuple[str, str]:
     preset, how = MODELS[what]
     numbers = re.findall(r" [BN](\d+)", step)  # a step of one model ends in that model's name
     return f"{preset}-{size}, {whose}{how}", " x ".join(f"{int(number):,}" for number in numbers)
-
-
-KINDS = {
-    r"nvjet|gemm|cublas|cutlass": "products",
-    r"cudnn": "cuDNN's attention",
-    r"taylor_": "Taylor attention",
-    r"^window_": "windows",
-    r"^gated_conv_": "gates and short convolutions",
-    r"^rms_norm_": "residual sums and norms",
-    r"input_": "reductions with elementwise work",
-    r"loop_|wrapped_|fusion": "elementwise work",
-}
-"""Pattern of a kernel's name -> what it computes."""
-
-
-def _kernels(model: str, row: Row) -> str:
-    """Return how the time of a step divides among kinds of kernels."""
-    times: dict[str, float] = {}
-    launches = 0
-    for name, count, time in row["kernels_ms"]:
-        kind = next((kind for pattern, kind in KINDS.items() if re.search(pattern, name)), "other")
-        times[kind] = times.get(kind, 0) + time
-        launches += count
-    parts = ", ".join(
-        f"{kind} {significant(time)}" for kind, time in sorted(times.items(), key=lambda x: -x[1])
-    )
-    total = significant(sum(times.values()))
-    return f"Kernels of a training step of {model}: {launches:,} launches of {total} ms in all: {parts}."
 
 
 def generation(device: Device) -> Iterator[str]:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import tables
-from benchmarks.gpu.choices import AXES, GAIN, LAST, PAIRS
-from benchmarks.gpu.measured import Device, Found, Report, Row
-from benchmarks.gpu.trials import MEASURED
+from benchmarks.gpu.choices import AXES, LAST, PAIRS
+from benchmarks.gpu.measured import Device, Found, Row
 from benchmarks.tables import MISSING, significant
 
 CANDIDATES = {
@@ -104,54 +103,8 @@ def attention_losses(device: Device) -> Iterator[str]:
             f"jax-triton takes {min(ratios):.2f} to {max(ratios):.2f} times as long as Pallas, forward, at "
             f"the {len(ratios)} sizes measured."
         )
-    lines += [*_block_sizes(device), *_profiled(device), *_missed(device, ("forward", "backward"))]
+    lines += _missed(device, ("forward", "backward"))
     yield "\n".join(f"- {line}" for line in lines)
-
-
-def _block_sizes(device: Device) -> Iterator[str]:
-    """List what the newest report of block sizes gained over those in use before."""
-    for report in _tuned(device)[-1:]:
-        cases: dict[str, list[Row]] = {}
-        for row in report.content["rows"]:
-            if row["status"] == MEASURED:
-                cases.setdefault(row["case"], []).append(row)
-        fastest = [
-            min(rows, key=lambda row: row["seconds"] / row["reference_seconds"]) for rows in cases.values()
-        ]
-        gains = [
-            f"`{row['when']['kernel']}`{' with segments' * row['when']['packed']} "
-            f"{significant(1e3 * row['reference_seconds'])} to {significant(1e3 * row['seconds'])} ms"
-            for row in fastest
-            if row["reference_seconds"] >= GAIN * row["seconds"]
-        ]
-        if gains:
-            yield f"Block sizes of the portable kernels, before and after measuring them: {', '.join(gains)}."
-
-
-def _tuned(device: Device) -> list[Report]:
-    """Return the reports of the attention kernels' block sizes, the oldest first."""
-    reports = device.of("tune")
-    return [x for x in reports if any(row["op"] == "taylor_attention" for row in x.content["rows"])]
-
-
-def _profiled(device: Device) -> Iterator[str]:
-    """Describe by the newest profile how the portable kernels wait, or waited with other block sizes."""
-    for report in device.of("profile")[-1:]:
-        since = any(tuned.date > report.date for tuned in _tuned(device))
-        begins = "Before that, the portable kernels waited" if since else "The portable kernels wait"
-        first: dict[str, Row] = {}
-        for row in report.content["rows"]:
-            first.setdefault(row["kernel"], row["metrics"])
-        waits = [
-            f"`{name.removeprefix('taylor_')}` {found['Executed Ipc Active, inst/cycle']:.2f} and "
-            f"{found['No Eligible, %']:.0f} %"
-            for name, found in first.items()
-            if name != "taylor_scan"
-        ]
-        yield (
-            f"{begins} for loads: instructions that a multiprocessor executes in a cycle "
-            f"and share of cycles in which a scheduler has no warp to issue: {', '.join(waits)}."
-        )
 
 
 def _missed(device: Device, beginnings: tuple[str, ...]) -> list[str]:

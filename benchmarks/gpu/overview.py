@@ -13,8 +13,7 @@ from based_jax.experiments.results import Results, best
 from benchmarks.analysis import series
 from benchmarks.figures import panel, read
 from benchmarks.flags import expect_figure
-from benchmarks.gpu import measured as measured_gpu
-from benchmarks.gpu.measured import Device
+from benchmarks.gpu.measured import Device, devices, kept
 from benchmarks.ops.candidates import FORWARD_BACKWARD
 from pallas_kernels.checks import expect
 
@@ -32,6 +31,10 @@ ON_GPU = {
     "softmax_cudnn": "Attention (cuDNN)",
 }
 """Candidates of `gpu` in the figure -> families; of two for one length the later one."""
+
+
+PANEL_BATCH = 4
+"""Rows of the GPUs' panel: Based, Figure 5, has its lengths at this batch."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,14 @@ class Overview:
         study = json.loads(about.read_text(encoding="utf-8"))
         expect(study["study"] == STUDY.name, "--study", str(self.study), f"a directory of {STUDY.name}")
         rows = best(Results(self.study / "results.jsonl").rows)
-        devices = measured_gpu.devices(measured_gpu.kept({}, self.results))
-        draw(study["scale"], rows, read(self.json, ("ops",)), devices, self.plot)
+        gpus = devices(kept({}, self.results))
+        draw(study["scale"], rows, read(self.json, ("ops",)), gpus, self.plot)
         print(self.plot)
         return 0
 
 
 def draw(
-    scale: str, rows: list[dict[str, Any]], report: dict[str, Any], devices: Sequence[Device], path: Path
+    scale: str, study: list[dict[str, Any]], report: dict[str, Any], gpus: Sequence[Device], path: Path
 ) -> None:
     """Draw the panels into `path`: the best rows of the study at a scale, and timings of a CPU and of GPUs.
 
@@ -73,24 +76,27 @@ def draw(
     panels = [
         Panel(
             "recall against state: models trained on MQAR",
-            lines=lines(of_figure_2(rows), state_bytes, frontier=True),
+            lines=lines(of_figure_2(study), state_bytes, frontier=True),
             **STATE_AXIS,
         ),
         panel("time against length, CPU: forward + backward", times, "time per call", plot.duration),
     ]
-    for device in devices:
-        measured, found = measured_gpu.panel_times(device), dict[str, dict[int, float]]()
+    for device in gpus:
+        rows = [row for row in device.rows("backward").values() if row["batch"] == PANEL_BATCH]
+        found: dict[str, dict[int, float]] = {}
         for name, family in ON_GPU.items():
-            found.setdefault(family, {}).update(measured.get(name, {}))
+            times = {row["length"]: row["seconds"] for row in rows if row["what"] == name}
+            found.setdefault(family, {}).update(sorted(times.items()))
         if any(found.values()):
             panels.append(panel("the same on a GPU", found, "time per call", plot.duration))
+    on_gpus = (
+        f"one op on {device.source('gpu')}, bfloat16, {PANEL_BATCH} rows of 16 heads" for device in gpus
+    )
     facts = (
         f"Left, the families of Based, Figure 2, trained here. {STUDY.about[scale]}; lines join what beats "
         "every smaller state. Middle: Based's Taylor attention beside softmax attention "
         f"(jax.nn.dot_product_attention and torch's), {machine['cpu']}, {machine['cores']} cores, "
         f"{settings['dtype']}; a line ends at the limit of "
-        f"{settings['memory_limit_gib']:.2g} GiB or {settings['seconds_budget']:g} s. Right: "
-        + "; ".join(measured_gpu.figure_facts(device) for device in devices)
-        + "."
+        f"{settings['memory_limit_gib']:.2g} GiB or {settings['seconds_budget']:g} s. Right: {'; '.join(on_gpus)}."
     )
     plot.draw("Recall against state, and time against length", facts, panels, path)

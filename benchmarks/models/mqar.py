@@ -2,13 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from based_jax import mixers
 from based_jax.models.backbones import ALIASES
 from based_jax.validate import expect
-from benchmarks import tables
 from benchmarks.flags import comma_list
 from benchmarks.models import training, training_tables
 from benchmarks.models.mqar_workload import Recipe, Workload
@@ -39,8 +37,6 @@ class Mqar(training.Flags, Recipe):
     """Mixers of the second layer; only these two have torch rows."""
     vmapped_runs: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1, 2, 4)
     """Numbers of learning rates trained at once; 1 is one by one."""
-    markdown: Path | None = None
-    """Put a table into this file, between the lines `<!-- mqar -->` and `<!-- /mqar -->`."""
 
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
@@ -56,9 +52,7 @@ class Mqar(training.Flags, Recipe):
         expect(0 <= self.weight_decay < math.inf, "--weight-decay", self.weight_decay, "at least 0")
         self.check(counts, {"--mixers": (self.mixers, known), "--vmapped-runs": (self.vmapped_runs, ())})
         _ = self.task, [self.architecture(name) for name in self.mixers]
-        if self.markdown:
-            tables.insert(self.markdown.read_text(), "mqar", None)
-        return training.run(self.plan(), self, command, self.markdown, "mqar")
+        return training.run(self.plan(), self, command)
 
     def plan(self) -> training.Plan:
         """Return what to train."""
@@ -87,12 +81,12 @@ class Mqar(training.Flags, Recipe):
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         """Add the quantities of training to a case of the study: a call is `steps` steps."""
         models = 1 if row["candidate"] in TORCH else int(row["candidate"].removeprefix("jax_"))
-        step = None if row["seconds"] is None else row["seconds"] / self.steps
-        each = None if step is None else self.batch_size / step
+        step = row["seconds"] and row["seconds"] / self.steps
+        each = step and self.batch_size / step
         return {
             "models": models,
             **row,
             "step_seconds": step,
-            "examples_per_second": None if each is None else models * each,
+            "examples_per_second": each and models * each,
             "examples_per_second_per_model": each,
         }

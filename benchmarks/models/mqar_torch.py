@@ -14,9 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from based_jax.convert.layouts import Rules, flatten, renamed, same, to_tensors, under
-from based_jax.convert.references.convolutions import BASE_CONV
-from based_jax.convert.tables import LINEAR_ATTENTION, NORM, SOFTMAX_ATTENTION, block_rules
+from based_jax.convert.layouts import Rules, flatten, rekeyed, to_tensors, under
+from based_jax.convert.tables import block_rules, rules, rules_of
 from based_jax.data.tasks import IGNORE
 from based_jax.models import ModelConfig
 from based_jax.typing import Params
@@ -45,15 +44,15 @@ class BaseConv(nn.Module):
 MIXERS: dict[str, tuple[Callable[[int, Any], nn.Module], Rules]] = {
     "attention": (
         lambda d_model, options: layers.Attention(d_model, 1, 0.0, None, bias=True),
-        SOFTMAX_ATTENTION,
+        rules("authors", "attention"),
     ),
     "base_conv": (
         lambda d_model, options: BaseConv(d_model, options["kernel_size"]),
-        renamed(BASE_CONV, "conv.conv", "conv"),
+        rekeyed(rules("zoology", "base_conv"), lambda key: key.replace("conv.conv.", "conv.")),
     ),
     "linear_attention": (
         lambda d_model, options: layers.TaylorAttention(d_model, 1, options["feature_dim"], taylor.quadratic),
-        LINEAR_ATTENTION,
+        rules("authors", "linear_attention"),
     ),
 }
 """Registered name -> how it is built here, and how its parameters map to ours."""
@@ -84,10 +83,10 @@ class Model(nn.Module):
             Block(config.d_model, MIXERS[spec.mixer][0](config.d_model, spec.options)) for spec in specs
         )
         self.final_norm = nn.LayerNorm(config.d_model)
-        rules = [same("embedding.weight", "embedding"), *under(NORM, "final_norm", "final_norm")]
+        self.rules = rules_of([["embedding.weight", "embedding", "same"]])
+        self.rules += under(rules("authors", "norm"), "final_norm", "final_norm")
         for index, spec in enumerate(specs):
-            rules += under(block_rules(MIXERS[spec.mixer][1]), f"layers.{index}", f"layers_{index}")
-        self.rules = rules
+            self.rules += under(block_rules(MIXERS[spec.mixer][1]), f"layers.{index}", f"layers_{index}")
 
     def forward(self, tokens):
         x = self.dropout(self.embedding(tokens))

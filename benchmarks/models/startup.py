@@ -37,8 +37,6 @@ class Startup:
     """Processes per case; the table shows the median."""
     json: Path | None = None
     """Write every number here, with the facts about the machine."""
-    markdown: Path | None = None
-    """Put the table into this file, between the lines `<!-- startup -->` and `<!-- /startup -->`."""
 
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, or 130 after Ctrl-C.
@@ -48,10 +46,9 @@ class Startup:
         """
         self._check()
         settings = {"cases": list(self.cases), "samples": self.samples}
-        files = report.Files(json=self.json, markdown=self.markdown)
         results = report.new_report("startup", command, settings, [], [])
         report.note_load(results)
-        return report.make(results, lambda: self._measure(results), "Startup", text, files)
+        return report.make(results, lambda: self._measure(results), "Startup", text, self.json)
 
     def _measure(self, results: dict[str, Any]) -> bool:
         for case in self.cases:
@@ -71,8 +68,6 @@ class Startup:
             expect_choice("--cases", case, tuple(CASES))
         expect(len(self.cases) > 0, "--cases", "", "one or more")
         expect_writable("--json", self.json)
-        if self.markdown:
-            tables.insert(self.markdown.read_text(), "startup", None)
 
 
 def _median(samples: list[dict[str, tuple[float, float]]], stage: str) -> float:

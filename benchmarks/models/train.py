@@ -1,17 +1,14 @@
 """`train`: measure tokens per second in training a small Based and a Transformer++, in JAX and in torch."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from based_jax.models import param_count
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.validate import expect
-from benchmarks import tables
 from benchmarks.flags import comma_list
 from benchmarks.models import training, training_tables
 from benchmarks.models.train_workload import (
-    CHUNKS_FROM,
     TORCH,
     VARIANTS,
     WINDOW,
@@ -38,9 +35,6 @@ class Train(training.Flags, Sizes):
     """Ways to train in JAX."""
     torch_forms: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(TORCH)
     """Ways to train in torch; those in chunks are for Based, from 1,024 tokens up."""
-    markdown: Path | None = None
-    """Put a table into this file, between the lines `<!-- train -->` and `<!-- /train -->`; from 1,024 tokens
-    up between `<!-- train_long -->` and `<!-- /train_long -->`."""
 
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
@@ -49,18 +43,16 @@ class Train(training.Flags, Sizes):
             ValueError: a flag has a wrong value, or JAX does not compute on one CPU.
         """
         keep_freed_memory()
-        length, width, heads = self.length, self.d_model, "a multiple of the heads' 64 channels"
         sizes = {
             name: getattr(self, name) for name in ("d_model", "vocab_size", "length", "batch_size", "steps")
         }
         lists = {"--models": (self.models, MODELS), "--variants": (self.variants, tuple(VARIANTS))}
         self.check(sizes, {**lists, "--torch-forms": (self.torch_forms, tuple(TORCH))})
-        expect(length % WINDOW == 0, "--length", length, f"a multiple of the window of {WINDOW} keys")
-        expect(width % 64 == 0, "--d-model", width, heads)
-        marker = "train" if length < CHUNKS_FROM else "train_long"
-        if self.markdown:
-            tables.insert(self.markdown.read_text(), marker, None)
-        return training.run(self.plan(sizes), self, command, self.markdown, marker)
+        expect(
+            self.length % WINDOW == 0, "--length", self.length, f"a multiple of the window of {WINDOW} keys"
+        )
+        expect(self.d_model % 64 == 0, "--d-model", self.d_model, "a multiple of the heads' 64 channels")
+        return training.run(self.plan(sizes), self, command)
 
     def plan(self, sizes: dict[str, int]) -> training.Plan:
         """Return what to train."""
@@ -72,7 +64,7 @@ class Train(training.Flags, Sizes):
 
         def forms(model: str) -> training.Ways:
             found = torch_forms(model, self.length).items()
-            return {name: (form.label, form) for name, form in found if name in self.torch_forms}
+            return {name: way for name, way in found if name in self.torch_forms}
 
         return training.Plan(
             training_tables.TRAIN,
@@ -80,7 +72,7 @@ class Train(training.Flags, Sizes):
             self.models,
             self.length,
             lambda model: Workload(self, model),
-            {name: (VARIANTS[name].label, VARIANTS[name]) for name in self.variants},
+            {name: VARIANTS[name] for name in self.variants},
             forms,
             "train_torch",
             self._row,
@@ -88,6 +80,6 @@ class Train(training.Flags, Sizes):
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         """Add the quantities of training to a case of the study: a call is `steps` steps."""
-        step = None if row["seconds"] is None else row["seconds"] / self.steps
-        speed = None if step is None else self.batch_size * self.length / step
+        step = row["seconds"] and row["seconds"] / self.steps
+        speed = step and self.batch_size * self.length / step
         return {**row, "step_seconds": step, "tokens_per_second": speed}

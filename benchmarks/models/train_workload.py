@@ -1,11 +1,9 @@
 """Define a small Based and a Transformer++ of its size with their data, and training steps in JAX."""
 
-import contextlib
 import functools
-import importlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,56 +21,42 @@ WINDOW = 64
 """Keys of Based's sliding windows."""
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A way to train the same model in JAX."""
-
-    label: str
-    model: Mapping[str, Any] = field(default_factory=dict)
-    """changes of the `ModelConfig`"""
-    logits: int | None = None
-    """number of chunks in which the logits of a batch are made; None leaves that to the op"""
-
-
-VARIANTS = {
-    "jax": Variant("based_jax"),
-    "jax_whole": Variant("based_jax, all logits at a time", logits=1),
-    "jax_dots": Variant("based_jax, remat dots", {"remat": "dots"}),
-    "jax_block": Variant("based_jax, remat block", {"remat": "block"}),
-    "jax_scan": Variant("based_jax, scanned layers", {"scan_layers": True}),
-    "jax_scan_dots": Variant("based_jax, scanned layers, remat dots", {"scan_layers": True, "remat": "dots"}),
-    "jax_scan_block": Variant(
-        "based_jax, scanned layers, remat block", {"scan_layers": True, "remat": "block"}
-    ),
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "jax": ("based_jax", {}),
+    "jax_dots": ("based_jax, remat dots", {"remat": "dots"}),
+    "jax_block": ("based_jax, remat block", {"remat": "block"}),
+    "jax_scan": ("based_jax, scanned layers", {"scan_layers": True}),
+    "jax_scan_dots": ("based_jax, scanned layers, remat dots", {"scan_layers": True, "remat": "dots"}),
+    "jax_scan_block": ("based_jax, scanned layers, remat block", {"scan_layers": True, "remat": "block"}),
 }
+"""Ways to train the same model in JAX: label, and changes of the `ModelConfig`."""
 
 
-@dataclass(frozen=True)
-class TorchForm:
+class TorchForm(NamedTuple):
     """A way to train the same model in torch."""
 
-    label: str
     compiled: bool
     """by `torch.compile`"""
-    in_chunks: bool = False
-    """whether Taylor attention takes chunks, in time linear in the length; by default it is quadratic"""
+    in_chunks: bool
+    """whether Taylor attention takes chunks, in time linear in the length; else it is quadratic"""
 
 
 TORCH = {
-    "torch": TorchForm("torch", compiled=False),
-    "torch_compile": TorchForm("torch.compile", compiled=True),
-    "torch_chunks": TorchForm("torch, chunks", compiled=False, in_chunks=True),
-    "torch_compile_chunks": TorchForm("torch.compile, chunks", compiled=True, in_chunks=True),
+    "torch": ("torch", TorchForm(False, False)),
+    "torch_compile": ("torch.compile", TorchForm(True, False)),
+    "torch_chunks": ("torch, chunks", TorchForm(False, True)),
+    "torch_compile_chunks": ("torch.compile, chunks", TorchForm(True, True)),
 }
+"""Ways to train it in torch: label and form."""
 
 CHUNKS_FROM = 1024
 """Tokens per sequence from which Based is also trained by torch's chunked forms; they are slower before."""
 
 
-def torch_forms(model: str, length: int) -> dict[str, TorchForm]:
+def torch_forms(model: str, length: int) -> dict[str, tuple[str, TorchForm]]:
     """Return the forms of torch that are compared for a model: chunks are of Based's Taylor attention."""
     has_chunks = model == "based" and length >= CHUNKS_FROM
-    return {name: form for name, form in TORCH.items() if has_chunks or not form.in_chunks}
+    return {name: way for name, way in TORCH.items() if has_chunks or not way[1].in_chunks}
 
 
 @dataclass(frozen=True)
@@ -123,63 +107,37 @@ class Workload:
         tokens = np.random.default_rng(SEED).integers(0, sizes.vocab_size, shape, np.int32)
         self.batches = {"inputs": tokens[..., :-1], "targets": tokens[..., 1:]}
 
-    def program(self, variant: Variant) -> Program:
+    def program(self, changes: Mapping[str, Any]) -> Program:
         """Compile `steps` steps of `based_jax.training.step`, like the training command."""
-        programs = self._programs(variant)
-        with _logits_at_a_time(self._logits // variant.logits if variant.logits else None):
-            program = compile_jitted(programs.train, list(self.first_arguments()), carried=0, result=0)
-        calls = range(self.sizes.steps)
-        return Program(
-            call=lambda: [program.call() for _ in calls],
-            to_numpy=list,
-            compile_seconds=program.compile_seconds,
-            temp_bytes=program.temp_bytes,
-            needed_bytes=program.needed_bytes,
+        program = compile_jitted(
+            self._programs(changes).train, [self._start(), self._batch(0)], carried=0, result=0
         )
-
-    def first_arguments(self) -> tuple[TrainState, Batch]:
-        """Return state and batch of the first step, on the device: training takes the state's buffers."""
-        return self._start(), self._batch(0)
+        return replace(program, call=lambda: [program.call() for _ in range(self.sizes.steps)])
 
     @functools.cached_property
     def start(self) -> TrainState:
         """Return the state before the first step, NumPy arrays."""
-        return jax.tree.map(np.array, self._programs(VARIANTS["jax"]).init(jax.random.key(SEED)))
+        return jax.tree.map(np.array, self._programs({}).init(jax.random.key(SEED)))
 
     @functools.cached_property
     def losses(self) -> list[float]:
         """Return the losses (nats per token) of the first `steps` steps."""
-        train, state, losses = self._programs(VARIANTS["jax"]).train, self._start(), []
+        train, state, losses = self._programs({}).train, self._start(), []
         for step in range(self.sizes.steps):
             state, metrics = train(state, self._batch(step))
             losses.append(float(metrics["loss"]))
         return losses
 
-    @property
-    def _logits(self) -> int:
-        return self.sizes.batch_size * self.sizes.length * self.architecture.padded_vocab_size
-
     def _start(self) -> TrainState:
+        """Return the first state on the device, copied: training takes its buffers."""
         return jax.tree.map(jax.numpy.array, self.start)
 
     def _batch(self, index: int) -> Batch:
         return {name: jax.numpy.asarray(array[index]) for name, array in self.batches.items()}
 
-    def _programs(self, variant: Variant) -> Programs:
+    def _programs(self, changes: Mapping[str, Any]) -> Programs:
         return build_programs(
-            LanguageModel(self.architecture.replace(**variant.model)),
+            LanguageModel(self.architecture.replace(**changes)),
             make_optimizer(self.optimizer, 1),
             learning_rate_schedule(self.optimizer, 1),
         )
-
-
-@contextlib.contextmanager
-def _logits_at_a_time(count: int | None) -> Iterator[None]:
-    """Limit the logits that programs traced inside make at once; None is the op's own limit."""
-    module: Any = importlib.import_module("based_jax.ops.cross_entropy")
-    before = module.LOGITS
-    module.LOGITS = before if count is None else dict.fromkeys(before, count)
-    try:
-        yield
-    finally:
-        module.LOGITS = before

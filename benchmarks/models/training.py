@@ -108,7 +108,7 @@ class Plan:
         return getattr(importlib.import_module(f"benchmarks.models.{self.torch}"), function)(workload, form)
 
 
-def run(plan: Plan, flags: Flags, command: str, page: Path | None, marker: str) -> int:
+def run(plan: Plan, flags: Flags, command: str) -> int:
     """Measure, print and write; return 0, 1 if JAX and torch disagree, 130 after Ctrl-C."""
     limit = available_bytes() / 2
     settings = plan.settings | {
@@ -121,9 +121,8 @@ def run(plan: Plan, flags: Flags, command: str, page: Path | None, marker: str) 
     described = [{"name": c.name, "label": c.label, "framework": c.framework} for c in every]
     results = report.new_report(plan.kind.benchmark, command, settings, described, [])
     report.note_load(results)
-    files = report.Files(json=flags.json, markdown=page, marker=marker)
     measured = partial(measure, plan, flags, results, limit)
-    return report.make(results, measured, plan.kind.title, training_tables.text, files)
+    return report.make(results, measured, plan.kind.title, training_tables.text, flags.json)
 
 
 def measure(plan: Plan, flags: Flags, results: report.Report, limit: float) -> bool:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -36,26 +35,15 @@ class Inputs:
         channels = 2 * shape.key_size + 4 * shape.value_size
         return 4 * shape.batch * length * shape.heads * channels
 
-    def _normal(self, seed: int, size: int) -> np.ndarray:
-        shape = (self.shape.batch, self.length, self.shape.heads, size)
-        return np.random.default_rng(seed).standard_normal(shape, np.float32)
-
-    @cached_property
-    def _values(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return v and the gradient of the output."""
-        return self._normal(2, self.shape.value_size), self._normal(3, self.shape.value_size)
-
-    @cached_property
-    def _taylor(self) -> tuple[np.ndarray, ...]:
-        return self._normal(0, self.shape.key_size), self._normal(1, self.shape.key_size), *self._values
-
-    @cached_property
-    def _softmax(self) -> tuple[np.ndarray, ...]:
-        return self._normal(0, self.shape.value_size), self._normal(1, self.shape.value_size), *self._values
-
-    def arrays(self, family: str) -> tuple[np.ndarray, ...]:
+    def arrays(self, family: str) -> list[np.ndarray]:
         """Return q, k, v and the gradient of y. Softmax queries and keys have V channels, as usual."""
-        return self._taylor if family == TAYLOR else self._softmax
+        values = self.shape.value_size
+        keys = self.shape.key_size if family == TAYLOR else values
+        rows = (self.shape.batch, self.length, self.shape.heads)
+        return [
+            np.random.default_rng(seed).standard_normal((*rows, size), np.float32)
+            for seed, size in enumerate((keys, keys, values, values))
+        ]
 
 
 @dataclass(frozen=True)

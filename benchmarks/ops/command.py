@@ -1,19 +1,17 @@
 """`ops`: measure how time and memory of causal attention grow with the length, on this machine's CPU."""
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from based_jax.validate import expect_choice
 from benchmarks import report
 from benchmarks.analysis import summarize
-from benchmarks.flags import StudyFlags, comma_list, expect_figure
+from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
 from benchmarks.ops import tables
 from benchmarks.ops.candidates import JAX_CANDIDATES, PASSES, Candidate, Inputs
-from benchmarks.ops.shapes import SHAPES, OpShape
+from benchmarks.ops.shapes import SHAPES
 from benchmarks.ops.torch_ops import NAMES as TORCH_NAMES
 from benchmarks.ops.torch_ops import missing as missing_torch
 from benchmarks.ops.torch_ops import torch_candidates
@@ -33,39 +31,28 @@ class Ops(StudyFlags):
     time budget are skipped, and the table lists them. Ctrl-C keeps the measurements so far.
     """
 
-    plot: Path | None = None
-    """Draw time against length into this file (.png, .svg or .pdf; needs matplotlib)."""
     shape: str = "cpu"
     """Sizes of the layer by name: cpu (B=1 H=4 K=16 V=64), 360m (H=16), 1.3b (H=16 V=112), mqar (H=1)."""
-    batch: int | None = None
-    """Rows, instead of the shape's."""
-    heads: int | None = None
-    """Heads, instead of the shape's."""
     candidates: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
     """Rows to measure: taylor_xla, taylor_reference, dot_product_attention, softmax_xla, softmax_tiled,
     softmax_prefill, torch_taylor, torch_sdpa; by default all that can run here."""
     repeats: int = 7
     """Samples per case; the table shows their median and quartile range."""
-    processor_time: bool = False
-    """Measure the time that this process spends on processors, of all its threads, instead of elapsed time.
-    With one core (taskset -c 0) it is little affected by other programs."""
 
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
-        shape = self._check()
+        expect_choice("--shape", self.shape, tuple(SHAPES))
+        self.check(repeats=self.repeats)
+        shape = SHAPES[self.shape]
         candidates, notes = self._candidates()
         lengths = sorted(set(self.lengths))
         limit = self.memory_bytes(Inputs.bytes_at(shape, lengths[-1]))
         settings = {
             "shape": self.shape,
-            "batch": shape.batch,
-            "heads": shape.heads,
-            "key_size": shape.key_size,
-            "value_size": shape.value_size,
+            **asdict(shape),
             "dtype": "float32",
             "lengths": lengths,
             "repeats": self.repeats,
-            "processor_time": self.processor_time,
             "seconds_budget": self.seconds,
             "memory_limit_gib": round(limit / GIB, 3),
         }
@@ -81,19 +68,10 @@ class Ops(StudyFlags):
             for c in candidates
         ]
         results = report.new_report("ops", command, settings, rows, notes)
-        study = Study(
-            lambda length: Inputs(shape, length),
-            candidates,
-            PASSES,
-            self.repeats,
-            self.seconds,
-            limit,
-            report.say,
-            clock=time.process_time if self.processor_time else time.perf_counter,
-        )
-        files = report.Files(json=self.json, plot=self.plot)
+        inputs = partial(Inputs, shape)
+        study = Study(inputs, candidates, PASSES, self.repeats, self.seconds, limit, report.say)
         measure = partial(study.measure, lengths, lambda: self._collect(results, study))
-        return report.make(results, measure, "Causal attention on CPU", tables.text, files)
+        return report.make(results, measure, "Causal attention on CPU", tables.text, self.json)
 
     def _collect(self, results: dict[str, Any], study: Study) -> None:
         """Update the report and write it, so that a killed run keeps its numbers."""
@@ -106,14 +84,6 @@ class Ops(StudyFlags):
         }
         if self.json:
             report.save(results, self.json)
-
-    def _check(self) -> OpShape:
-        """Check every flag; return the sizes."""
-        expect_choice("--shape", self.shape, tuple(SHAPES))
-        self.check(batch=self.batch, heads=self.heads, repeats=self.repeats)
-        expect_figure("--plot", self.plot)
-        given = {name: value for name in ("batch", "heads") if (value := getattr(self, name)) is not None}
-        return replace(SHAPES[self.shape], **given)
 
     def _candidates(self) -> tuple[list[Candidate], list[str]]:
         """Return the requested candidates, in the table's order, and notes about the others."""

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 
 from based_jax import mixers
 from based_jax.validate import expect, expect_choice
-from benchmarks import report, tables
+from benchmarks import report
 from benchmarks.analysis import growth
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
@@ -40,8 +39,6 @@ class Mixers(StudyFlags):
     """Channels of the inputs and outputs."""
     samples: int = 3
     """Samples per case; the table shows their median and quartile range."""
-    markdown: Path | None = None
-    """Put a table into this file, between the lines `<!-- mixers -->` and `<!-- /mixers -->`."""
 
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
@@ -66,9 +63,8 @@ class Mixers(StudyFlags):
         results = report.new_report("mixers", command, settings, described, [])
         study = Study(self._inputs, candidates, PASSES, self.samples, self.seconds, limit, report.say)
         states = {(entry.name, length): entry.state(length) for entry in entries for length in lengths}
-        files = report.Files(json=self.json, markdown=self.markdown)
         measure = partial(study.measure, lengths, lambda: self._collect(results, study, states))
-        return report.make(results, measure, "Sequence mixers on CPU", mixer_tables.text, files)
+        return report.make(results, measure, "Sequence mixers on CPU", mixer_tables.text, self.json)
 
     def _inputs(self, length: int) -> jax.Array:
         return jax.random.normal(jax.random.key(1), (1, length, self.d_model))
@@ -89,8 +85,6 @@ class Mixers(StudyFlags):
         for name in self.mixers:
             expect_choice("--mixers", name, mixers.names())
         expect(len(set(self.mixers)) == len(self.mixers), "--mixers", ",".join(self.mixers), "each name once")
-        if self.markdown:
-            tables.insert(self.markdown.read_text(), "mixers", None)
 
 
 def _throughput(row: dict[str, Any]) -> float | None:

@@ -15,18 +15,13 @@ class OpShape:
     """K, query/key channels per head of Taylor attention (the papers' d')"""
     value_size: int
     """V, value channels per head; also query/key channels of softmax attention"""
-    d_model: int
-    """D, width of a model that has such a layer"""
-
-    def __str__(self) -> str:
-        return f"B={self.batch} H={self.heads} K={self.key_size} V={self.value_size}"
 
 
 SHAPES = {
-    "cpu": OpShape(batch=1, heads=4, key_size=16, value_size=64, d_model=256),
-    "360m": OpShape(batch=1, heads=16, key_size=16, value_size=64, d_model=1024),
-    "1.3b": OpShape(batch=1, heads=16, key_size=16, value_size=112, d_model=1792),
-    "mqar": OpShape(batch=1, heads=1, key_size=16, value_size=64, d_model=64),
+    "cpu": OpShape(batch=1, heads=4, key_size=16, value_size=64),
+    "360m": OpShape(batch=1, heads=16, key_size=16, value_size=64),
+    "1.3b": OpShape(batch=1, heads=16, key_size=16, value_size=112),
+    "mqar": OpShape(batch=1, heads=1, key_size=16, value_size=64),
 }
 """One layer of Based-360M and -1.3B, of the associative-recall models, and a quarter layer for a CPU."""
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from based_jax.convert.layouts import flatten, to_tensors
-from based_jax.convert.tables import MIXERS, model_rules
+from based_jax.convert.tables import mixer_rules, model_rules
 from based_jax.models import ModelConfig
 from based_jax.typing import Params
 from benchmarks.torch_reference import taylor
@@ -68,7 +68,9 @@ class LanguageModel(nn.Module):
     def __init__(self, config: ModelConfig, attend: Callable[..., torch.Tensor] = taylor.quadratic):
         super().__init__()
         self.transformer = Transformer(config, attend)
-        self.rules = model_rules([MIXERS[config.layer(index).mixer] for index in range(config.num_layers)])
+        self.rules = model_rules(
+            [mixer_rules(config.layer(index).mixer) for index in range(config.num_layers)]
+        )
 
     def forward(self, tokens):
         return self.transformer(tokens) @ self.transformer.embeddings["word_embeddings"].weight.T

@@ -90,7 +90,7 @@ def trained(job: dict[str, Any]) -> dict[str, Any]:
 
     name, *how = job["train"]
     config = model_config(name, job["size"])
-    model = LanguageModel(config, fla_attend() if "fla" in how else taylor.chunked)
+    model = LanguageModel(config)
     for parameter in model.parameters():
         if parameter.ndim > 1:
             nn.init.normal_(parameter, std=0.02)
@@ -110,29 +110,6 @@ def trained(job: dict[str, Any]) -> dict[str, Any]:
         "losses": losses,
         "peak_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else None,
     }
-
-
-def fla_attend() -> Callable[..., torch.Tensor]:
-    """Return flash-linear-attention's kernel on (B, H, N, dim): the one that is faster at 2,048 tokens."""
-    function = checked(NAMES[0])
-
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        y = function(*(x.transpose(1, 2).contiguous().bfloat16() for x in (q, k, v))).to(v.dtype)
-        return _Contiguous.apply(y).transpose(1, 2)
-
-    return torch.compiler.disable(attend)
-
-
-class _Contiguous(torch.autograd.Function):
-    """Pass contiguous arrays in both directions, as the kernels need them."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient.contiguous()
 
 
 def seconds(call: Callable[[], Any]) -> float:

@@ -6,10 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.checks import expect, expect_array, unsupported
+from pallas_kernels.checks import expect_array, expect_power_of_two, unsupported
 from pallas_kernels.conv_step import kernel
 from pallas_kernels.conv_step.kernel import Variant
-from pallas_kernels.devices import cannot_run
 from pallas_kernels.partition import per_channel
 from pallas_kernels.triton_launch import cannot_launch
 from pallas_kernels.tuning import choose
@@ -21,7 +20,7 @@ MAX_TAPS = 8
 
 def supports(inner: Any, taps: Any) -> str | None:
     """Return why `conv_step` cannot take inner (B, 2, E) and taps (T, E) here, or None if it can."""
-    reason = cannot_run() or cannot_launch("pallas") or unsupported({"inner": inner}, 3, {})
+    reason = cannot_launch("pallas") or unsupported({"inner": inner}, 3, {})
     reason = reason or unsupported({"taps": taps}, 2, {})
     if reason is None and not 2 <= taps.shape[0] <= MAX_TAPS:
         return f"a convolution has {taps.shape[0]} taps; the kernel takes 2 to {MAX_TAPS}"
@@ -74,10 +73,8 @@ def conv_step(
     given = [] if bias is None else [bias]
     for array in given:
         expect_array("bias", array, (channels,))
-    if variant is None:
-        variant = choose("conv_step", Variant, **facts_of(inner))
-    size = variant.channels
-    expect(size > 0 and size & (size - 1) == 0, "channels", size, "a power of two")
+    variant = variant or choose("conv_step", Variant, **facts_of(inner))
+    expect_power_of_two("channels", variant.channels)
     run = functools.partial(kernel.step, gated=gated, variant=variant)
     plain = functools.partial(formula, gated=gated)
     operands = ["b two e", "b h e", "b", "t e", *["e"] * len(given)]

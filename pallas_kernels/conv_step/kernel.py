@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.launch import launch, load, store
+from pallas_kernels.launch import blocks, launch, load, store
 
 
 @dataclass(frozen=True)
@@ -24,26 +24,16 @@ def step(*arrays: jax.Array, gated: bool, variant: Variant) -> tuple[jax.Array, 
     """Run the kernel on inner, history, age, taps and maybe bias of `pallas_kernels.conv_step`."""
     inner, history, _, taps, *bias = arrays
     batch, halves, width = inner.shape
-    blocks = pl.cdiv(width, variant.channels)
-
-    def of_row(*before: int) -> pl.BlockSpec:
-        index = lambda i: (i // blocks, *[0] * len(before), i % blocks)  # noqa: E731
-        return pl.BlockSpec((None, *before, variant.channels), index)
-
-    rows = of_row(history.shape[1])
+    count = pl.cdiv(width, variant.channels)
+    sizes = {"u": halves, "h": history.shape[1], "t": taps.shape[0], "e": variant.channels}
+    spec = functools.partial(blocks, sizes=sizes, at=lambda i: {"b": i // count, "e": i % count})
     y = jax.ShapeDtypeStruct((batch, width), inner.dtype)
     return launch(
-        functools.partial(_body, width=width, blocks=blocks, gated=gated),
+        functools.partial(_body, width=width, blocks=count, gated=gated),
         *arrays,
-        grid=(batch * blocks,),
-        in_specs=[
-            of_row(halves),
-            rows,
-            pl.BlockSpec((None,), lambda i: (i // blocks,)),
-            pl.BlockSpec((taps.shape[0], variant.channels), lambda i: (0, i % blocks)),
-            *[pl.BlockSpec((variant.channels,), lambda i: (i % blocks,)) for _ in bias],
-        ],
-        out_specs=[of_row(), rows],
+        grid=(batch * count,),
+        in_specs=[*map(spec, ("bue", "bhe", "b", "te", *["e"] * len(bias)))],
+        out_specs=[spec("be"), spec("bhe")],
         out_shape=[y, jax.ShapeDtypeStruct(history.shape, history.dtype)],
         aliases={1: 1},
         warps=variant.warps,

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.checks import expect, expect_array, unsupported
-from pallas_kernels.devices import cannot_run
 from pallas_kernels.gated_conv import kernel
 from pallas_kernels.gated_conv.kernel import Call, Variant
 from pallas_kernels.partition import per_channel
@@ -26,7 +25,7 @@ INNER, OUTPUT, TAPS, BIAS = "b n two e", "b n e", "t e", "two e"
 
 def supports(inner: Any, taps: Any = None, activation: str = "silu") -> str | None:
     """Return why `gated_conv` cannot take inner (B, N, 2, E) and taps (T, E) here, or None if it can."""
-    reason = cannot_run() or cannot_launch("pallas") or unsupported({"inner": inner}, 4, {})
+    reason = cannot_launch("pallas") or unsupported({"inner": inner}, 4, {})
     if reason is None and activation not in GATES:
         return f"the activation is {activation!r}; the kernel takes {' or '.join(map(repr, GATES))}"
     if reason is None and taps is not None and not 1 <= taps.shape[0] <= MAX_TAPS:

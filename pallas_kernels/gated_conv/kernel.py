@@ -9,6 +9,7 @@ A program walks over a chunk of the tokens of one row, with some channels in reg
 of x and dc, and its share of the sums. du1 follows T - 1 tokens later.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.launch import launch, load, quotient, remainder, store
+from pallas_kernels.launch import blocks, launch, load, quotient, remainder, store
 from pallas_kernels.row_products.kernel import GATES
 
 f32 = jnp.float32
@@ -135,26 +136,20 @@ def _run(
     """Launch a program for each row, chunk of tokens, and block of channels, which are neighbours."""
     (batch, length, _, width), channels = arrays[0].shape, call.variant.channels
     chunks = pl.cdiv(length, call.variant.tokens * call.variant.rounds)
-    blocks = pl.cdiv(width, channels)
+    parts = pl.cdiv(width, channels)
 
-    def indices(x: Any) -> tuple[Any, Any, Any]:
-        rest = quotient(x, blocks)
-        return quotient(rest, chunks), remainder(rest, chunks), remainder(x, blocks)
+    def at(x: Any) -> dict[str, Any]:
+        rest = quotient(x, parts)
+        return {"b": quotient(rest, chunks), "c": remainder(rest, chunks), "e": remainder(x, parts)}
 
-    def of_row(array: Any) -> pl.BlockSpec:
-        index = lambda x: (indices(x)[0], *[0] * (array.ndim - 2), indices(x)[2])  # noqa: E731
-        return pl.BlockSpec((None, *array.shape[1:-1], channels), index)
-
-    def of_chunk(array: Any) -> pl.BlockSpec:
-        return pl.BlockSpec(
-            (None, None, array.shape[2], channels), lambda x: (*indices(x)[:2], 0, indices(x)[2])
-        )
-
-    def of_channels(array: jax.Array) -> pl.BlockSpec:
-        return pl.BlockSpec((array.shape[0], channels), lambda x: (0, indices(x)[2]))
+    sizes = {"n": length, "u": 2, "s": call.sums, "t": call.taps, "e": channels}
+    spec = functools.partial(blocks, sizes=sizes, at=at)
+    in_axes = ["bnue", "bne"][: len(arrays)] + ["te"] * (call.taps > 0) + ["ue"] * call.has_bias
+    out_axes = ["bne" if name == "outputs" else "bnue", "bcse"]
 
     def program(*refs: Any) -> None:
-        _, chunk, block = indices(pl.program_id(0))
+        here = at(pl.program_id(0))
+        chunk, block = here["c"], here["e"]
         inside = None if width % channels == 0 else block * channels + jnp.arange(channels) < width
         given = len(arrays) + len(parameters)
         body(_Chunk(call, refs[:given], len(arrays), chunk, length, inside), refs[given:])
@@ -164,9 +159,9 @@ def _run(
             program,
             *arrays,
             *parameters,
-            grid=(batch * chunks * blocks,),
-            in_specs=[*map(of_row, arrays), *map(of_channels, parameters)],
-            out_specs=[of_row(results[0]), *map(of_chunk, results[1:])],
+            grid=(batch * chunks * parts,),
+            in_specs=[*map(spec, in_axes)],
+            out_specs=[*map(spec, out_axes[: len(results)])],
             out_shape=list(results),
             warps=call.variant.warps,
             stages=call.variant.stages,

@@ -9,7 +9,6 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels.checks import expect_array, unsupported
-from pallas_kernels.devices import cannot_run
 from pallas_kernels.partition import per_channel
 from pallas_kernels.rms_norm import kernel
 from pallas_kernels.rms_norm.kernel import Variant
@@ -27,7 +26,7 @@ TOKENS = "b n d"
 def supports(stream: Any, branch: Any) -> str | None:
     """Return why `add_rms_norm` cannot take these arrays (B, N, D) here, or None if it can."""
     arrays = {"stream": stream, "branch": branch}
-    return cannot_run() or cannot_launch("pallas") or unsupported(arrays, 3, {"stream": MAX_SIZE})
+    return cannot_launch("pallas") or unsupported(arrays, 3, {"stream": MAX_SIZE})
 
 
 def facts_of(stream: Any, kernel: str) -> dict[str, Any]:
@@ -84,8 +83,7 @@ def add_rms_norm(
 
 
 def _options(eps: float, variant: Variant | None, stream: Any, kernel: str) -> dict[str, Any]:
-    variant = choose("rms_norm", Variant, **facts_of(stream, kernel)) if variant is None else variant
-    return {"eps": eps, "variant": variant}
+    return {"eps": eps, "variant": variant or choose("rms_norm", Variant, **facts_of(stream, kernel))}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.launch import launch, load, quotient, remainder, store
+from pallas_kernels.launch import blocks, launch, load, quotient, remainder, store
 
 f32 = jnp.float32
 
@@ -127,21 +127,16 @@ def _run(
     size = variant.tokens * variant.rounds
     chunks, padded = pl.cdiv(length, size), pl.next_power_of_2(width)
 
-    def indices(x: Any) -> tuple[Any, Any]:
-        return quotient(x, chunks), remainder(x, chunks)
+    def at(x: Any) -> dict[str, Any]:
+        return {"b": quotient(x, chunks), "c": remainder(x, chunks)}
 
     def spec(array: Any) -> pl.BlockSpec:
+        axes = {(width,): "d", (batch, length): "bn", (batch, length, width): "bnd"}
         # A block may extend beyond its array; masks keep every access inside.
-        if array.shape == (width,):
-            return pl.BlockSpec((padded,), lambda x: (0,))
-        if array.shape == (batch, length):
-            return pl.BlockSpec((None, chunks * size), lambda x: (indices(x)[0], 0))
-        if array.shape == (batch, length, width):
-            return pl.BlockSpec((None, chunks * size, padded), lambda x: (indices(x)[0], 0, 0))
-        return pl.BlockSpec((None, None, padded), lambda x: (*indices(x), 0))
+        return blocks(axes.get(array.shape, "bcd"), {"n": chunks * size, "d": padded}, at)
 
     def program(*refs: Any) -> None:
-        first = indices(pl.program_id(0))[1] * size
+        first = at(pl.program_id(0))["c"] * size
         body(_Tokens(variant, first, length, width), refs[: len(arrays)], refs[len(arrays) :])
 
     return launch(

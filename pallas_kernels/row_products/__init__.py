@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.checks import expect, expect_array, unsupported
-from pallas_kernels.devices import cannot_run
+from pallas_kernels.checks import expect, expect_array, expect_power_of_two, unsupported
 from pallas_kernels.partition import per_channel
 from pallas_kernels.row_products import kernel
 from pallas_kernels.row_products.kernel import GATES, Variant
@@ -27,7 +26,7 @@ MAX_SIZE = 2**16
 
 def supports(x: Any, *matrices: Any) -> str | None:
     """Return why the kernels cannot take x (K,) and matrices (N, K) or one (2, F, K) here, or None."""
-    reason = cannot_run() or cannot_launch("pallas") or unsupported({"x": x}, 1, {"x": MAX_SIZE})
+    reason = cannot_launch("pallas") or unsupported({"x": x}, 1, {"x": MAX_SIZE})
     if reason is None and x.shape[0] % MULTIPLE:
         return f"x is {x.shape[0]} long; the kernel takes multiples of {MULTIPLE}"
     for matrix in matrices:
@@ -98,11 +97,9 @@ def _checked(name: str, x: Any, matrices: Any, variant: Variant | None) -> Varia
     reason = supports(x, *matrices)
     if reason:
         raise ValueError(f"{name}: {reason}")
-    if variant is None:
-        variant = choose("row_products", Variant, **facts_of(x, *matrices))
-    for field in ("width", "results"):
-        size = getattr(variant, field)
-        expect(size > 0 and size & (size - 1) == 0, field, size, "a power of two")
+    variant = variant or choose("row_products", Variant, **facts_of(x, *matrices))
+    expect_power_of_two("width", variant.width)
+    expect_power_of_two("results", variant.results)
     expect(len(x) % variant.width == 0, "width", variant.width, f"a divisor of {len(x)}")
     return variant
 

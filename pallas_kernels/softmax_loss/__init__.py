@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.checks import FLOATS, expect, expect_array, unsupported
-from pallas_kernels.devices import cannot_run
 from pallas_kernels.partition import per_channel
 from pallas_kernels.softmax_loss import kernel
 from pallas_kernels.softmax_loss.kernel import LOWEST, Variant
@@ -22,7 +21,7 @@ MAX_LOGITS = 2**31 - 2**20
 
 def supports(logits: Any) -> str | None:
     """Return why `softmax_loss` cannot take logits (R, V) here, or None if it can."""
-    reason = cannot_run() or cannot_launch("pallas") or unsupported({"logits": logits}, 2, {})
+    reason = cannot_launch("pallas") or unsupported({"logits": logits}, 2, {})
     if reason is None and logits.dtype != jnp.float32:
         return f"logits has dtype {logits.dtype}; the kernel takes float32"
     if reason is None and logits.shape[0] * logits.shape[1] > MAX_LOGITS:
@@ -65,7 +64,7 @@ def softmax_loss(
     expect_array("targets", targets, logits.shape[:1], ("int32", "int64"))
     expect_array("weights", weights, logits.shape[:1], ("float32",))
     expect(jnp.dtype(dtype).name in FLOATS, "dtype", str(dtype), f"one of {', '.join(FLOATS)}")
-    variant = choose("softmax_loss", Variant) if variant is None else variant
+    variant = variant or choose("softmax_loss", Variant)
     run = functools.partial(kernel.gradients, vocab=vocab, dtype=dtype, variant=variant)
     plain = functools.partial(formula, vocab=vocab, dtype=dtype)
     fused = per_channel(run, plain, ["r v", "r", "r"], ["r v", "r"], ["r"])

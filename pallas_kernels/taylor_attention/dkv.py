@@ -74,10 +74,9 @@ def key_or_value_gradient(
 
         here.walk(step)
 
-    operands = list(zip(arrays, dq.AXES, strict=True))
     _, k, v, *_ = arrays
     results = [("bnhv", v.dtype)] if wanted == "dv" else [("tbnhk", dq.share_dtype(plan, k))]
-    (result,) = specs.run(plan, body, wanted, operands, packing, tables, results, states=suffix)
+    (result,) = specs.run(plan, body, wanted, arrays, dq.AXES, packing, tables, results, states=suffix)
     return result if wanted == "dv" else dq.sum_of_shares(result, k)
 
 

@@ -51,9 +51,8 @@ def query_gradients(
 
         here.walk(step)
 
-    operands = list(zip(arrays, AXES, strict=True))
     results = [("tbnhk", share_dtype(plan, arrays[0]))]
-    (shares,) = specs.run(plan, body, "dq", operands, packing, tables, results, states=prefix)
+    (shares,) = specs.run(plan, body, "dq", arrays, AXES, packing, tables, results, states=prefix)
     return sum_of_shares(shares, arrays[0])
 
 

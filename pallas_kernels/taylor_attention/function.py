@@ -14,16 +14,15 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels import tuning
 from pallas_kernels.checks import expect, unsupported
-from pallas_kernels.devices import cannot_run
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.partition import per_row_and_head
-from pallas_kernels.taylor_attention import mosaic_support, specs
+from pallas_kernels.taylor_attention import mosaic_features, mosaic_support, specs
 from pallas_kernels.taylor_attention.blocks import Plan, Variant
 from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
 from pallas_kernels.taylor_attention.dq import query_gradients
 from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, Layout, symmetric_size
 from pallas_kernels.taylor_attention.outputs import outputs
-from pallas_kernels.taylor_attention.scan import scan_states
+from pallas_kernels.taylor_attention.scan import kept_after, kept_before, scan_states
 from pallas_kernels.taylor_attention.sums import key_sums, query_sums
 from pallas_kernels.triton_launch import expect_backend
 
@@ -61,19 +60,12 @@ class Call:
         block = -(-(self.block or block_length(batch * heads, length)) // LONGEST_CHUNK) * LONGEST_CHUNK
         # At most the values' width, at least the minimum of a matmul.
         value_tile = min(variant.value_tile, max(16, pl.next_power_of_2(value_size)))
-        return Plan(
-            **asdict(replace(variant, value_tile=value_tile)),
-            layout=Layout(key_size, variant.tile),
-            batch=batch,
-            length=length,
-            heads=heads,
-            value_size=value_size,
-            block=-(-length // variant.chunk) * variant.chunk if block >= length else block,
-            operand=jnp.dtype(OPERANDS[dtype]),
-            precision=self.precision,
-            packed=self.packed,
-            backend=self.backend,
-        )
+        sizes = asdict(replace(variant, value_tile=value_tile))
+        sizes |= {"batch": batch, "length": length, "heads": heads, "value_size": value_size}
+        sizes["block"] = -(-length // variant.chunk) * variant.chunk if block >= length else block
+        layout, operand = Layout(key_size, variant.tile), jnp.dtype(OPERANDS[dtype])
+        given = {"precision": self.precision, "packed": self.packed, "backend": self.backend}
+        return Plan(layout=layout, operand=operand, **sizes, **given)
 
 
 LONGEST_CHUNK = 128
@@ -99,7 +91,7 @@ def block_length(programs: int, length: int) -> int:
 def supports(q: Any, k: Any, v: Any) -> str | None:
     """Return why the kernels cannot take these arrays (B, N, H, dim) here, or None if they can."""
     largest = {"q": MAX_KEY_SIZE, "v": MAX_VALUE_SIZE}
-    reason = cannot_run() or unsupported({"q": q, "k": k, "v": v}, 4, largest)
+    reason = unsupported({"q": q, "k": k, "v": v}, 4, largest)
     if reason is None and len({q.dtype, k.dtype, v.dtype}) > 1:
         return f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; the kernels take one for all"
     return reason
@@ -231,41 +223,48 @@ INPUT_AXES = ("b n h k", "b n h k", "b n h v")
 BACKWARD_INPUTS: tuple[str, ...] = ("q", "k", "v", "do", "y", "rden")
 
 
+def _on_shards(
+    call: Call, function: Any, axes: Sequence[str], results: Sequence[str], *groups: Any
+) -> tuple[jax.Array, ...]:
+    """Return `function` of groups of arrays (or None) and the tables, each device for its rows and heads."""
+    arrays, structure = jax.tree.flatten(groups)
+    is_mosaic = call.backend == "mosaic"
+    tables = [] if is_mosaic else specs.constant_tables(call.plan("outputs", arrays[0], arrays[2]))
+
+    def run(*operands: jax.Array) -> tuple[jax.Array, ...]:
+        count = len(arrays)
+        return function(*jax.tree.unflatten(structure, operands[:count]), operands[count:])
+
+    # Mosaic GPU's interpreter has side effects, which a partitioned function must not have.
+    alone = is_mosaic and is_interpreted()
+    return (run if alone else per_row_and_head(run, axes, results, tables))(*arrays)
+
+
 def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tuple[Any, Any, Any]:
     """Return y, reciprocal normalisers, and the final state or None."""
-    state_axes, tables = STATE_AXES, specs.constant_tables(call.plan("outputs", q, v))
+    state_axes = STATE_AXES
     if call.backend == "mosaic":  # imported now: older releases of jax do not have it
         from pallas_kernels.taylor_attention import mosaic
 
         # Reorder its states here: `run` must not create arrays of indices.
-        state = None if state is None else mosaic.from_portable(*state)
-        state_axes, tables = MOSAIC_STATE_AXES, []
+        state = None if state is None else mosaic_features.from_portable(*state)
+        state_axes = MOSAIC_STATE_AXES
 
-    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        rest = list(arrays)
-        inputs, packing, state = _take(rest, 3), _take(rest, 2 * call.packed), _take(rest, 2 * call.has_state)
-        (q, k, v), state = inputs, state or None
+    def run(inputs: Any, packing: Any, state: Any, tables: Any) -> tuple[jax.Array, ...]:
+        q, _, v = inputs
         if call.backend == "mosaic":
             options: dict[str, Any] = {"block": call.block, "return_state": call.return_state}
-            return mosaic.forward(q, k, v, packing, state, eps=call.eps, **options)
+            return mosaic.forward(*inputs, packing, state, eps=call.eps, **options)
         plan = call.plan("outputs", q, v)
-        prefix = _prefix(call, rest, inputs, packing, state)
-        return outputs(plan, rest, inputs, packing, prefix, call.eps, call.return_state)
+        prefix = _prefix(call, tables, inputs, packing, state)
+        return outputs(plan, tables, inputs, packing, prefix, call.eps, call.return_state)
 
     axes = [*INPUT_AXES, *PACKING_AXES[: len(packing)], *(state_axes if call.has_state else ())]
     results = ["b n h v", "b h n", *(state_axes if call.return_state else ())]
-    # Mosaic GPU's interpreter has side effects, which a partitioned function must not have.
-    alone = call.backend == "mosaic" and is_interpreted()
-    function = run if alone else per_row_and_head(run, axes, results, tables)
-    y, rden, *final = function(q, k, v, *packing, *(state or ()))
+    y, rden, *final = _on_shards(call, run, axes, results, (q, k, v), packing, state)
     if call.backend == "mosaic" and final:
-        final = mosaic.to_portable(*final)
+        final = mosaic_features.to_portable(*final)
     return y, rden, tuple(final) or None
-
-
-def _take(arrays: list[jax.Array], count: int) -> tuple[jax.Array, ...]:
-    """Remove and return the first `count` arrays."""
-    return tuple(arrays.pop(0) for _ in range(count))
 
 
 def _backward(call: Call, arrays: Any, packing: Any, state: Any, dfinal: Any) -> tuple[Any, Any, Any, Any]:
@@ -277,29 +276,24 @@ def _backward(call: Call, arrays: Any, packing: Any, state: Any, dfinal: Any) ->
     *inputs, do, y, rden = arrays
     # Gradient of the normaliser: y = n / d, so dd = -(do . y) / d.
     dd = -jnp.einsum("bnhv,bnhv->bhn", do, y, preferred_element_type=jnp.float32) * rden
-    arrays = (*inputs, do, rden, dd)
 
-    def run(*operands: jax.Array) -> tuple[jax.Array, ...]:
-        rest = list(operands)
-        arrays, packing = _take(rest, 6), _take(rest, 2 * call.packed)
-        state, dfinal = _take(rest, 2 * call.has_state), _take(rest, 2 * call.return_state)
+    def run(arrays: Any, packing: Any, state: Any, dfinal: Any, tables: Any) -> tuple[jax.Array, ...]:
         q, _, v, *_ = arrays
         plan = call.plan("dq", q, v)
-        prefix = _prefix(call, rest, arrays, packing, state or None)
-        dq = query_gradients(plan, rest, arrays, packing, prefix)
-        suffix, dstate = _suffix(call, rest, arrays, packing, dfinal or None)
+        prefix = _prefix(call, tables, arrays, packing, state)
+        dq = query_gradients(plan, tables, arrays, packing, prefix)
+        suffix, dstate = _suffix(call, tables, arrays, packing, dfinal)
         dk, dv = (
-            key_or_value_gradient(call.plan(wanted, q, v), rest, arrays, packing, suffix, wanted)
+            key_or_value_gradient(call.plan(wanted, q, v), tables, arrays, packing, suffix, wanted)
             for wanted in ("dk", "dv")
         )
         return dq, dk, dv, *dstate
 
-    operands = [*arrays, *packing, *(state or ()), *(dfinal if call.return_state else ())]
     axes = [*INPUT_AXES, "b n h v", "b h n", "b h n", *PACKING_AXES[: len(packing)]]
     axes += STATE_AXES * (call.has_state + call.return_state)
     results = [*INPUT_AXES, *(STATE_AXES if call.has_state else ())]
-    tables = specs.constant_tables(call.plan("outputs", arrays[0], arrays[2]))
-    dq, dk, dv, *dstate = per_row_and_head(run, axes, results, tables)(*operands)
+    groups = (*inputs, do, rden, dd), packing, state, dfinal
+    dq, dk, dv, *dstate = _on_shards(call, run, axes, results, *groups)
     if packing and call.return_state:
         # Padding is after the row's last segment, where the kernels add the final state's gradient.
         real = (jnp.arange(dq.shape[1]) < packing[1][:, None])[..., None, None]
@@ -314,21 +308,18 @@ def _backward_on_hopper(
     from pallas_kernels.taylor_attention import mosaic
 
     # Reorder the states here: `run` must not create arrays of indices.
-    state = () if state is None else mosaic.from_portable(*state)
-    dfinal = mosaic.gradient_from_portable(*dfinal) if call.return_state else ()
+    state = None if state is None else mosaic_features.from_portable(*state)
+    dfinal = mosaic_features.gradient_from_portable(*dfinal) if call.return_state else None
 
-    def run(*operands: jax.Array) -> tuple[jax.Array, ...]:
-        rest = list(operands)
-        named: dict[str, jax.Array] = dict(zip(BACKWARD_INPUTS, _take(rest, 6), strict=True))
-        packing, state = _take(rest, 2 * call.packed), _take(rest, 2 * call.has_state)
-        return mosaic.backward(named, packing, state or None, tuple(rest) or None, block=call.block)
+    def run(arrays: Any, packing: Any, state: Any, dfinal: Any, _: Any) -> tuple[jax.Array, ...]:
+        named: dict[str, jax.Array] = dict(zip(BACKWARD_INPUTS, arrays, strict=True))
+        return mosaic.backward(named, packing, state, dfinal, block=call.block)
 
     axes = [*INPUT_AXES, "b n h v", "b n h v", "b h n", *PACKING_AXES[: len(packing)]]
     axes += MOSAIC_STATE_AXES * (call.has_state + call.return_state)
     results = [*INPUT_AXES, *(MOSAIC_STATE_AXES if call.has_state else ())]
-    function = run if is_interpreted() else per_row_and_head(run, axes, results, [])
-    dq, dk, dv, *dstate = function(*arrays, *packing, *state, *dfinal)
-    return dq, dk, dv, mosaic.gradient_to_portable(*dstate) if dstate else None
+    dq, dk, dv, *dstate = _on_shards(call, run, axes, results, tuple(arrays), packing, state, dfinal)
+    return dq, dk, dv, mosaic_features.gradient_to_portable(*dstate) if dstate else None
 
 
 def _prefix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, state: Any) -> Any:
@@ -338,10 +329,7 @@ def _prefix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, state:
     if plan.blocks == 1:
         return None if state is None else tuple(x[:, :, None] for x in state)
     sums = key_sums(plan, tables, (k, v), packing)
-    keep = None
-    if packing:  # the state before a block stays in it if the block's last token sees it
-        ends = jnp.arange(1, plan.blocks) * plan.block
-        keep = (packing[0][:, ends - 1] < ends - plan.block).astype(jnp.float32)
+    keep = kept_before(plan, packing[0]) if packing else None
     states = state or (None, None)
     return tuple(scan_states(x, y, keep, backend=plan.backend) for x, y in zip(sums, states, strict=True))
 
@@ -356,11 +344,7 @@ def _suffix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, dfinal
     if plan.blocks == first:
         return None if dfinal is None else tuple(x[:, :, None] for x in dfinal), ()
     sums = query_sums(plan, tables, (q, do, rden, dd), packing, first)
-    keep = None
-    if packing:  # the sums after a block stay in it if the first token there sees what is before the block
-        starts = jnp.arange(first, plan.blocks) * plan.block
-        after = jnp.minimum(starts + plan.block, plan.length - 1)
-        keep = (packing[0][:, after] < starts).astype(jnp.float32)
+    keep = kept_after(plan, packing[0], first) if packing else None
     finals = dfinal or (None, None)
     sums = [scan_states(x, y, keep, True, plan.backend) for x, y in zip(sums, finals, strict=True)]
     return tuple(x[:, :, 1 - first :] for x in sums), () if first else tuple(x[:, :, 0] for x in sums)

@@ -14,13 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.taylor_attention.mosaic_features import (
-    COUNT,
-    from_portable,
-    gradient_from_portable,
-    gradient_to_portable,
-    to_portable,
-)
+from pallas_kernels.taylor_attention.dq import sum_of_shares
+from pallas_kernels.taylor_attention.mosaic_features import COUNT
 from pallas_kernels.taylor_attention.mosaic_kernel import (
     key_and_value_gradients,
     key_sums,
@@ -29,15 +24,7 @@ from pallas_kernels.taylor_attention.mosaic_kernel import (
     query_sums,
 )
 from pallas_kernels.taylor_attention.mosaic_plan import CHUNK, PART, Plan
-
-__all__ = [
-    "backward",
-    "forward",
-    "from_portable",
-    "gradient_from_portable",
-    "gradient_to_portable",
-    "to_portable",
-]
+from pallas_kernels.taylor_attention.scan import kept_after, kept_before
 
 SLOTS = 132
 """Programs that an H100 or H200 runs at once: one per multiprocessor, whose shared memory it fills."""
@@ -81,12 +68,7 @@ def forward(
 
 
 def backward(
-    arrays: dict[str, jax.Array],
-    packing: Sequence[jax.Array],
-    state: Any,
-    dfinal: Any,
-    *,
-    block: int | None,
+    arrays: dict[str, jax.Array], packing: Sequence[jax.Array], state: Any, dfinal: Any, *, block: int | None
 ) -> tuple[jax.Array, ...]:
     """Return the gradients of q, k, v and, with an initial state, the sums over all queries that see it.
 
@@ -103,14 +85,10 @@ def backward(
     inputs["e"] = e
     suffix, dstate = _suffix(plan, inputs, padded, dfinal, 0 if state is not None else 1)
     key_shares, dv = key_and_value_gradients(plan, inputs, padded, suffix)
-    dq, dk = (_sum(x, arrays["q"].dtype)[:, :length] for x in (shares, key_shares))
+    dq, dk = (sum_of_shares(x, arrays["q"])[:, :length] for x in (shares, key_shares))
     if dstate:
         dstate = (dstate[0][:, :, :value_size], dstate[1])
     return dq, dk, dv[:, :length, :, :value_size], *dstate
-
-
-def _sum(shares: jax.Array, dtype: Any) -> jax.Array:
-    return shares[0] if shares.shape[0] == 1 else shares.sum(axis=0).astype(dtype)
 
 
 def _padded(
@@ -149,10 +127,7 @@ def _prefix(plan: Plan, inputs: dict[str, jax.Array], packing: Any, state: Any) 
     if plan.blocks == 1:
         return tuple(x[:, :, None] for x in initial)
     sums = key_sums(plan, {name: inputs[name] for name in ("k", "v")}, packing)
-    keep = jnp.ones((plan.batch, plan.blocks - 1))
-    if packing:  # the state before a block stays in it if the block's last token sees it
-        ends = jnp.arange(1, plan.blocks) * plan.block
-        keep = (packing[0][:, ends - 1] < ends - plan.block).astype(jnp.float32)
+    keep = kept_before(plan, packing[0]) if packing else jnp.ones((plan.batch, plan.blocks - 1))
     return tuple(map(running_sums, sums, initial or (None, None), (keep, keep)))
 
 
@@ -173,11 +148,7 @@ def _suffix(
         return tuple(x[:, :, None] for x in final), ()
     names = ("q", "do", "rden", "e")
     sums = query_sums(plan, {name: inputs[name] for name in names}, packing, first)
-    keep = jnp.ones((plan.batch, plan.blocks - first))
-    if packing:  # the sums after a block stay in it if the first token there sees what is before the block
-        starts = jnp.arange(first, plan.blocks) * plan.block
-        after = jnp.minimum(starts + plan.block, plan.length - 1)
-        keep = (packing[0][:, after] < starts).astype(jnp.float32)
+    keep = kept_after(plan, packing[0], first) if packing else jnp.ones((plan.batch, plan.blocks - first))
     suffix = []
     for x, initial in zip(sums, final or (None, None), strict=True):
         suffix.append(running_sums(x[:, :, ::-1], initial, keep[:, ::-1])[:, :, ::-1])

@@ -14,16 +14,9 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention import mosaic_launch as gpu
 from pallas_kernels.taylor_attention.mosaic_features import COLUMNS, KEY_SIZE
-from pallas_kernels.taylor_attention.mosaic_launch import (
-    ROW,
-    add_product,
-    along_rows,
-    iota,
-    load,
-    plgpu,
-    rows_iota,
-)
+from pallas_kernels.taylor_attention.mosaic_launch import plgpu
 from pallas_kernels.taylor_attention.mosaic_plan import CHUNK, KEYS, PART, WRITTEN, State, bf16, f32
 
 
@@ -50,8 +43,8 @@ class Chunk:
         def _clear() -> None:
             for name in (side.x, f"plain_{side.x}", side.u):
                 tokens = self.own(name)
-                real = self.first + iota(tokens.shape, 0) < self.count
-                tokens[...] = jnp.where(real, load(tokens), jnp.zeros((), bf16))
+                real = self.first + gpu.iota(tokens.shape, 0) < self.count
+                tokens[...] = jnp.where(real, gpu.load(tokens), jnp.zeros((), bf16))
             self.program.synchronise(WRITTEN)
 
     def own(self, name: str) -> Any:
@@ -64,34 +57,34 @@ class Chunk:
 
     def real(self) -> jax.Array:
         """Return (64,), which of the warpgroup's tokens are no padding; packed calls only."""
-        return self.first + rows_iota(PART) < self.count
+        return self.first + gpu.rows_iota(PART) < self.count
 
-    def starts(self, first: Any, count: int = PART, layout: Any = ROW) -> jax.Array:
+    def starts(self, first: Any, count: int = PART, layout: Any = gpu.ROW) -> jax.Array:
         """Return (count,) starts of the segments of the tokens from `first` on; packed calls only."""
-        return load(self.program.sources["starts"].at[self.program.row, pl.ds(first, count)], layout)
+        return gpu.load(self.program.sources["starts"].at[self.program.row, pl.ds(first, count)], layout)
 
     def staging(self) -> Any:
         return self.scratch["staging"].at[self.program.group] if is_interpreted() else None
 
     def scaled(self, x: jax.Array, weights: features.Weights) -> features.Scaled:
-        return features.weighted(x, iota((PART, KEY_SIZE), 1), weights)
+        return features.weighted(x, gpu.iota((PART, KEY_SIZE), 1), weights)
 
     def broadcast(self, name: str, dtype: Any = bf16) -> Callable[[int, int], jax.Array]:
         """Return `features.by_token`'s `broadcast` for the warpgroup's tokens of an input."""
         plain = self.scratch[f"plain_{name}"]
 
         def column(channel: int, width: int) -> jax.Array:
-            x = load(plain.at[self.stage, self.program.rows, channel], ROW)
-            return along_rows(x.astype(dtype), width)
+            x = gpu.load(plain.at[self.stage, self.program.rows, channel], gpu.ROW)
+            return gpu.along_rows(x.astype(dtype), width)
 
         return column
 
     def features(self, name: str, x: features.Scaled, weight: Any = None) -> jax.Array:
         """Return (64, 224) features of the warpgroup's tokens, times `weight` (64,) bfloat16 or nothing."""
-        constant = jnp.where(iota((PART, KEY_SIZE), 1) == 0, 1.0, 0.0).astype(bf16)
+        constant = jnp.where(gpu.iota((PART, KEY_SIZE), 1) == 0, 1.0, 0.0).astype(bf16)
         if weight is not None:
             # Multiply one factor of the slabs: fewer instructions than for each feature.
-            factor = along_rows(weight, KEY_SIZE)
+            factor = gpu.along_rows(weight, KEY_SIZE)
             x, constant = features.Scaled(*(part * factor for part in x)), constant * factor
         return features.by_token(x, self.broadcast(name), constant)
 
@@ -99,12 +92,12 @@ class Chunk:
         """Write what `add` needs of the warpgroup's tokens to shared memory; once, while products run."""
         program, side = self.program, self.program.side
         counted, _ = self._entering() if side is KEYS else self._leaving()
-        x = load(self.own(side.x))
+        x = gpu.load(self.own(side.x))
         weight = None if counted is None else counted.astype(f32).astype(bf16)
         if side is KEYS:
             scaled = self.scaled(x, features.NO_WEIGHTS)
         else:
-            e, rden = (load(self.own(name), ROW) for name in ("e", "rden"))
+            e, rden = (gpu.load(self.own(name), gpu.ROW) for name in ("e", "rden"))
             self.scratch["weighted"].at[self.zero, program.rows][...] = times(x, e)
             rden = rden if counted is None else jnp.where(counted, rden, 0.0)
             weight, scaled = rden.astype(bf16), self.scaled(x, features.Weights())
@@ -119,7 +112,7 @@ class Chunk:
         before = state.kv if stays is None else jnp.where(stays, state.kv, 0.0)
         u = self.scratch[side.u].at[self.stage].T
 
-        @functools.partial(add_product, before, u, phi.at[:, program.share])
+        @functools.partial(gpu.add_product, before, u, phi.at[:, program.share])
         def kv() -> None:
             pl.when(program.group == 0)(lambda: self._add_moments(phi, stays))
 
@@ -127,7 +120,7 @@ class Chunk:
         return program.published(State(kv, count, state.rounds + 1))
 
     def _add_moments(self, phi: Any, stays: Any) -> None:
-        before = load(self.scratch["moments"])
+        before = gpu.load(self.scratch["moments"])
         if stays is not None:
             before = jnp.where(stays, before, 0.0)
         last = phi.at[:, pl.ds(COLUMNS - features.ROWS, features.ROWS)]
@@ -135,7 +128,7 @@ class Chunk:
             x = phi.at[:, pl.ds(COLUMNS - 2 * KEY_SIZE, KEY_SIZE)]
         else:
             x = self.scratch["weighted"].at[self.zero]
-        self.program.keep_moments(add_product(before, last.T, x))
+        self.program.keep_moments(gpu.add_product(before, last.T, x))
 
     def _segment(self) -> Any:
         """Return the start of the segment of the chunk's last token."""
@@ -150,7 +143,7 @@ class Chunk:
         """Return which keys enter the state, (64,), and whether the old state is kept; None: all, yes."""
         if not self.plan.packed:
             return None, None
-        index, segment = self.first + rows_iota(PART), self._segment()
+        index, segment = self.first + gpu.rows_iota(PART), self._segment()
         return (index >= segment) & (index < self.count), segment < self.start
 
     def _leaving(self) -> tuple[Any, Any]:
@@ -169,4 +162,4 @@ class Chunk:
 
 def times(x: jax.Array, factors: jax.Array) -> jax.Array:
     """Return x (64, n) bfloat16 times one float32 factor per row, rounded once."""
-    return (x.astype(f32) * along_rows(factors, x.shape[1])).astype(x.dtype)
+    return (x.astype(f32) * gpu.along_rows(factors, x.shape[1])).astype(x.dtype)

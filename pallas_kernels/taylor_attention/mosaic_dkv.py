@@ -14,19 +14,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention import mosaic_launch as gpu
 from pallas_kernels.taylor_attention.mosaic_chunk import Chunk
 from pallas_kernels.taylor_attention.mosaic_dq import store_keys, through_state
 from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE
-from pallas_kernels.taylor_attention.mosaic_launch import (
-    COLUMN,
-    along_rows,
-    iota,
-    load,
-    multiply,
-    plgpu,
-    products,
-    rows_iota,
-)
+from pallas_kernels.taylor_attention.mosaic_launch import plgpu
 from pallas_kernels.taylor_attention.mosaic_outputs import with_sums
 from pallas_kernels.taylor_attention.mosaic_plan import PART, State, bf16, f32
 
@@ -48,7 +40,7 @@ def _queries(chunk: Chunk) -> list[Queries]:
     program = chunk.program
 
     def causal(start: int) -> jax.Array:
-        return iota((PART, STRIP), 0) + chunk.zero <= iota((PART, STRIP), 1) + start
+        return gpu.iota((PART, STRIP), 0) + chunk.zero <= gpu.iota((PART, STRIP), 1) + start
 
     starts = range(0, PART, STRIP)
     last, own = PART, program.group * PART
@@ -60,26 +52,26 @@ def _queries(chunk: Chunk) -> list[Queries]:
 def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
     """Store the gradients of this warpgroup's keys and values."""
     program, packed = chunk.program, chunk.plan.packed
-    k = load(chunk.own("plain_k"))
+    k = gpu.load(chunk.own("plain_k"))
     index, visible = None, None
     if packed:
-        index = chunk.first + rows_iota(PART)
+        index = chunk.first + gpu.rows_iota(PART)
         visible = (index >= chunk.next_segment()) & chunk.real()
 
     def accumulate(of_values: Any, of_keys: Any) -> tuple[jax.Array, jax.Array]:
         for queries in _queries(chunk):
             p, dx = _scores(chunk, k, queries, index)
-            multiply(of_values, p, chunk.at("do", queries.rows), chunk.staging())
-            multiply(of_keys, dx, chunk.at("q", queries.rows), chunk.staging())
+            gpu.multiply(of_values, p, chunk.at("do", queries.rows), chunk.staging())
+            gpu.multiply(of_keys, dx, chunk.at("q", queries.rows), chunk.staging())
         weight = None if visible is None else visible.astype(f32).astype(bf16)
         phi = chunk.features("k", chunk.scaled(k, features.NO_WEIGHTS), weight)
-        multiply(of_values, phi, chunk.scratch["kv"].at[chunk.zero].T, chunk.staging())
+        gpu.multiply(of_values, phi, chunk.scratch["kv"].at[chunk.zero].T, chunk.staging())
         return of_values[...], of_keys[...] * 0.5
 
     accumulators = (plgpu.ACC((PART, width), f32) for width in (PART, KEY_SIZE))
     values, keys = pl.run_scoped(accumulate, *accumulators)
     if packed:
-        values, keys = (jnp.where(along_rows(chunk.real(), x.shape[1]), x, 0.0) for x in (values, keys))
+        values, keys = (jnp.where(gpu.along_rows(chunk.real(), x.shape[1]), x, 0.0) for x in (values, keys))
     plgpu.wait_smem_to_gmem(0, wait_read_only=True)
     out = chunk.scratch["values_out"].at[program.group]
     out[...] = values.astype(bf16)
@@ -89,21 +81,21 @@ def read(chunk: Chunk, state: State, dk: Any, dv: Any) -> None:
     gradient, squares, _ = through_state(chunk, "k", k, "v", features.NO_WEIGHTS, chunk.write_features)
     gradient = gradient + with_sums(chunk, squares, 1 / 4)
     if visible is not None:
-        gradient = jnp.where(along_rows(visible, KEY_SIZE), gradient, 0.0)
+        gradient = jnp.where(gpu.along_rows(visible, KEY_SIZE), gradient, 0.0)
     store_keys(chunk, keys + gradient, dk)
 
 
 def _scores(chunk: Chunk, k: jax.Array, queries: Queries, index: Any) -> tuple[jax.Array, jax.Array]:
     """Return (64, 32) p and dx / 2 of some queries of the chunk, bfloat16; `index` of the keys if packed."""
-    x, dx = products(
+    x, dx = gpu.products(
         (k, chunk.at("q", queries.rows).T, STRIP, chunk.staging()),
         (chunk.own("v"), chunk.at("do", queries.rows).T, STRIP, None),
     )
     see = queries.see()
     if index is not None:
-        starts = chunk.starts(queries.first, STRIP, COLUMN)
-        see = see & (along_rows(index, STRIP) >= _along_columns(starts))
-    rden, e = (_along_columns(load(chunk.at(name, queries.rows), COLUMN)) for name in ("rden", "e"))
+        starts = chunk.starts(queries.first, STRIP, gpu.COLUMN)
+        see = see & (gpu.along_rows(index, STRIP) >= _along_columns(starts))
+    rden, e = (_along_columns(gpu.load(chunk.at(name, queries.rows), gpu.COLUMN)) for name in ("rden", "e"))
     # With s = 1 + x / 4: 1 + x / 4 + x^2 / 32 = (1 + s^2) / 2, and its derivative is s / 4.
     half, s = jnp.where(see, rden * 0.5, 0.0), 1 + x * (1 / 4)
     scaled = half * s

@@ -13,19 +13,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention import mosaic_launch as gpu
 from pallas_kernels.taylor_attention.mosaic_chunk import Chunk
 from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE, Weights
-from pallas_kernels.taylor_attention.mosaic_launch import (
-    ROW,
-    along_rows,
-    iota,
-    load,
-    multiply,
-    nothing,
-    plgpu,
-    products,
-    store,
-)
+from pallas_kernels.taylor_attention.mosaic_launch import plgpu
 from pallas_kernels.taylor_attention.mosaic_outputs import keys_of, squares_product, visible, with_sums
 from pallas_kernels.taylor_attention.mosaic_plan import PART, State, bf16, f32
 
@@ -36,34 +27,34 @@ def read(chunk: Chunk, state: State, dq: Any, e_out: Any) -> None:
     starts = chunk.starts(chunk.first) if chunk.plan.packed else None
 
     def constant() -> jax.Array:
-        e = -jnp.sum(load(chunk.own("do")).astype(f32) * load(chunk.own("y")).astype(f32), axis=1)
+        e = -jnp.sum(gpu.load(chunk.own("do")).astype(f32) * gpu.load(chunk.own("y")).astype(f32), axis=1)
         if chunk.plan.packed:
             e = jnp.where(chunk.real(), e, 0.0)
-        store(e_out.at[program.row, program.share_of_head, pl.ds(chunk.first, PART)], e)
+        gpu.store(e_out.at[program.row, program.share_of_head, pl.ds(chunk.first, PART)], e)
         return e
 
-    q = load(chunk.own("plain_q"))
+    q = gpu.load(chunk.own("plain_q"))
     gradient, squares, e = through_state(chunk, "q", q, "do", Weights(), constant)
-    gradient = gradient + with_sums(chunk, squares, 1 / 16) * along_rows(e, KEY_SIZE)
+    gradient = gradient + with_sums(chunk, squares, 1 / 16) * gpu.along_rows(e, KEY_SIZE)
     if starts is not None:
-        gradient = jnp.where(along_rows(starts < chunk.start, KEY_SIZE), gradient, 0.0)
+        gradient = jnp.where(gpu.along_rows(starts < chunk.start, KEY_SIZE), gradient, 0.0)
 
     def accumulate(accumulator: Any) -> jax.Array:
         for number, keys in enumerate(keys_of(chunk, program.group)):
-            x, dx = products(
+            x, dx = gpu.products(
                 (q, chunk.at("k", keys.rows).T, PART, chunk.staging()),
                 (chunk.own("do"), chunk.at("v", keys.rows).T, PART, None),
-                meanwhile=nothing if number else chunk.write_features,
+                meanwhile=gpu.nothing if number else chunk.write_features,
             )
-            dx = (dx + along_rows(e, PART)) * (1 / 4 + x * (1 / 16))
+            dx = (dx + gpu.along_rows(e, PART)) * (1 / 4 + x * (1 / 16))
             dx = jnp.where(visible(keys, starts), dx, 0.0)
-            multiply(accumulator, dx.astype(bf16), chunk.at("k", keys.rows), chunk.staging())
+            gpu.multiply(accumulator, dx.astype(bf16), chunk.at("k", keys.rows), chunk.staging())
         return accumulator[...]
 
     gradient = gradient + pl.run_scoped(accumulate, plgpu.ACC((PART, KEY_SIZE), f32))
-    gradient = gradient * along_rows(load(chunk.own("rden"), ROW), KEY_SIZE)
+    gradient = gradient * gpu.along_rows(gpu.load(chunk.own("rden"), gpu.ROW), KEY_SIZE)
     if chunk.plan.packed:
-        gradient = jnp.where(along_rows(chunk.real(), KEY_SIZE), gradient, 0.0)
+        gradient = jnp.where(gpu.along_rows(chunk.real(), KEY_SIZE), gradient, 0.0)
     store_keys(chunk, gradient, dq)
 
 
@@ -84,14 +75,14 @@ def through_state(
         sums, extra = [], None
         for number, strip in enumerate(strips):
             columns = kv.at[:, pl.ds(number * features.STRIP, features.STRIP)]
-            multiply(strip, chunk.own(u), columns)
+            gpu.multiply(strip, chunk.own(u), columns)
             if number == 0:
-                multiply(of_squares, *itemgetter(0, 1, 3)(squares_product(chunk, x)))
-                multiply(of_linear, chunk.own(u), kv.at[:, pl.ds(features.LINEAR, KEY_SIZE)])
+                gpu.multiply(of_squares, *itemgetter(0, 1, 3)(squares_product(chunk, x)))
+                gpu.multiply(of_linear, chunk.own(u), kv.at[:, pl.ds(features.LINEAR, KEY_SIZE)])
                 extra = meanwhile()
             gradient = plgpu.wgmma_accumulator_load(strip, wait_n=0 if number else 2)
             shares = features.gradient_shares(number, gradient, scaled).astype(bf16)
-            multiply(of_first, shares, chunk.scratch["factors"].at[number], chunk.staging())
+            gpu.multiply(of_first, shares, chunk.scratch["factors"].at[number], chunk.staging())
             sums.append(features.gradient_sums(number, gradient, broadcast))
         return of_first[...], of_linear[...], of_squares[...], extra, *sums
 
@@ -106,7 +97,7 @@ def write_factors(program: Any) -> None:
 
     @pl.when(program.group == 0)
     def _write() -> None:
-        row, column = (iota((PART, KEY_SIZE), axis) for axis in (0, 1))
+        row, column = (gpu.iota((PART, KEY_SIZE), axis) for axis in (0, 1))
         for strip in range(features.STRIPS):
             ones = features.first_factors(strip, row, column)
             program.scratch["factors"].at[strip][...] = ones.astype(bf16)
@@ -116,4 +107,4 @@ def store_keys(chunk: Chunk, gradient: jax.Array, result: Any) -> None:
     """Store the warpgroup's gradient (64, 16) into a result (parts, B, N, H, 16)."""
     program = chunk.program
     target = (program.part, program.row, pl.ds(chunk.first, PART), program.head)
-    store(result.at[target], gradient.astype(result.dtype))
+    gpu.store(result.at[target], gradient.astype(result.dtype))

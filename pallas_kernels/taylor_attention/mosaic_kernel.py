@@ -6,19 +6,14 @@ zeros. `packing` are starts (B, N) and counts (B,) int32 of packed plans; else i
 gradients have the padded length and one part for each 64 value channels; they are to be added.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.taylor_attention import (
-    mosaic_dkv,
-    mosaic_dq,
-    mosaic_launch,
-    mosaic_outputs,
-)
+from pallas_kernels.taylor_attention import mosaic_dkv, mosaic_dq, mosaic_launch, mosaic_outputs
 from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention.mosaic_plan import (
     KEYS,
@@ -29,8 +24,6 @@ from pallas_kernels.taylor_attention.mosaic_plan import (
     values_layout,
 )
 from pallas_kernels.taylor_attention.mosaic_program import Program
-
-PACKING = ("starts", "counts")
 
 
 def key_sums(plan: Plan, inputs: dict[str, jax.Array], packing: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
@@ -58,18 +51,14 @@ def query_sums(
 def _sums(
     plan: Plan, name: str, side: Side, inputs: dict[str, jax.Array], packing: Sequence[jax.Array], first: int
 ) -> tuple[jax.Array, ...]:
-    inputs = inputs | dict(zip(PACKING, packing, strict=False))
-
-    def body(*refs: Any, **scratch: Any) -> None:
-        *operands, kv, moments = refs
-        program = Program(plan, side, dict(zip(inputs, operands, strict=True)), scratch, first)
-        program.store(program.walk(()), kv, moments, program.block)
-
     # The last block's keys have none after it, and the first one's queries only the initial state before it.
     blocks = plan.blocks - (1 if side is KEYS else first)
-    options = {"grid": plan.grid(blocks), "out_type": state_shapes(plan, blocks, side)}
-    options |= {"scratch": scratch_types(side)}
-    return mosaic_launch.run(body, *inputs.values(), name=f"taylor_{name}_mosaic", **options)
+    out_type, scratch = state_shapes(plan, blocks, side), scratch_types(side)
+
+    def body(program: Program, _: Sequence[Any], results: Sequence[Any]) -> None:
+        program.store(program.walk(()), *results, program.block)
+
+    return _run(plan, side, name, inputs, packing, (), out_type, scratch, body, blocks, first)
 
 
 def outputs(
@@ -85,26 +74,18 @@ def outputs(
         inputs: q, k, v.
         prefix: initial state of each block, in the form of `key_sums` for all blocks; or empty.
     """
-    inputs = inputs | dict(zip(PACKING, packing, strict=False))
 
-    def body(*refs: Any, **scratch: Any) -> None:
-        program, prefix_refs, results = _program(plan, KEYS, inputs, refs, len(prefix), scratch)
-        state = program.walk(
-            prefix_refs, lambda chunk, state: mosaic_outputs.read(chunk, state, *results[:2])
-        )
+    def body(program: Program, prefix: Sequence[Any], results: Sequence[Any]) -> None:
+        state = program.walk(prefix, lambda chunk, state: mosaic_outputs.read(chunk, state, *results[:2]))
         if return_state:
             last = program.block == plan.blocks - 1
             pl.when(last)(lambda: program.store(state, *results[2:], block=0))
 
     v = inputs["v"]
-    out_type = [
-        jax.ShapeDtypeStruct(v.shape, v.dtype),
-        _vector(plan, 1),
-        *(state_shapes(plan, 1) if return_state else []),
-    ]
+    out_type = [jax.ShapeDtypeStruct(v.shape, v.dtype), _vector(plan, 1)]
+    out_type += state_shapes(plan, 1) if return_state else []
     scratch = scratch_types(KEYS, ["plain_q"], values_layout(v.shape[-1]))
-    options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": scratch}
-    return mosaic_launch.run(body, *inputs.values(), *prefix, name="taylor_outputs_mosaic", **options)
+    return _run(plan, KEYS, "outputs", inputs, packing, prefix, out_type, scratch, body)
 
 
 def query_gradients(
@@ -116,17 +97,14 @@ def query_gradients(
         inputs: q, k, v, do (gradient of the outputs), y and rden (reciprocal normalisers).
         prefix: as for `outputs`.
     """
-    inputs = inputs | dict(zip(PACKING, packing, strict=False))
 
-    def body(*refs: Any, **scratch: Any) -> None:
-        program, prefix_refs, results = _program(plan, KEYS, inputs, refs, len(prefix), scratch)
+    def body(program: Program, prefix: Sequence[Any], results: Sequence[Any]) -> None:
         mosaic_dq.write_factors(program)
-        program.walk(prefix_refs, lambda chunk, state: mosaic_dq.read(chunk, state, *results))
+        program.walk(prefix, lambda chunk, state: mosaic_dq.read(chunk, state, *results))
 
     out_type = [_shares(plan), _vector(plan, plan.parts)]
     scratch = scratch_types(KEYS, ["plain_q", "do", "y", "rden"], gradients=True)
-    options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": scratch}
-    return mosaic_launch.run(body, *inputs.values(), *prefix, name="taylor_dq_mosaic", **options)
+    return _run(plan, KEYS, "dq", inputs, packing, prefix, out_type, scratch, body)
 
 
 def key_and_value_gradients(
@@ -138,27 +116,44 @@ def key_and_value_gradients(
         inputs: q, k, v, do, rden, and e from `query_gradients`.
         suffix: sums after each block, in the form of `query_sums` for all blocks; or empty.
     """
-    inputs = inputs | dict(zip(PACKING, packing, strict=False))
 
-    def body(*refs: Any, **scratch: Any) -> None:
-        program, suffix_refs, results = _program(plan, QUERIES, inputs, refs, len(suffix), scratch)
+    def body(program: Program, suffix: Sequence[Any], results: Sequence[Any]) -> None:
         mosaic_dq.write_factors(program)
-        program.walk(suffix_refs, lambda chunk, state: mosaic_dkv.read(chunk, state, *results))
+        program.walk(suffix, lambda chunk, state: mosaic_dkv.read(chunk, state, *results))
 
     v = inputs["v"]
     out_type = [_shares(plan), jax.ShapeDtypeStruct(v.shape, v.dtype)]
     scratch = scratch_types(QUERIES, ["plain_k", "v"], values_layout(v.shape[-1]), gradients=True)
-    options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": scratch}
-    return mosaic_launch.run(body, *inputs.values(), *suffix, name="taylor_dkv_mosaic", **options)
+    return _run(plan, QUERIES, "dkv", inputs, packing, suffix, out_type, scratch, body)
 
 
-def _program(
-    plan: Plan, side: Side, inputs: dict[str, Any], refs: Sequence[Any], states: int, scratch: Any
-) -> tuple[Program, Sequence[Any], Sequence[Any]]:
-    """Return the program, and the refs of its initial states and of its results."""
-    count = len(inputs)
-    sources = dict(zip(inputs, refs, strict=False))
-    return Program(plan, side, sources, scratch), refs[count : count + states], refs[count + states :]
+def _run(
+    plan: Plan,
+    side: Side,
+    name: str,
+    inputs: dict[str, jax.Array],
+    packing: Sequence[jax.Array],
+    states: Sequence[jax.Array],
+    out_type: Sequence[Any],
+    scratch: Any,
+    body: Callable[[Program, Sequence[Any], Sequence[Any]], None],
+    blocks: int | None = None,
+    first: int = 0,
+) -> tuple[jax.Array, ...]:
+    """Launch programs for `blocks` blocks (default all) from number `first` on.
+
+    `body` gets the running program, and the refs of `states`, the initial ones, and of the results.
+    """
+    inputs = inputs | dict(zip(("starts", "counts"), packing, strict=False))
+
+    def run(*refs: Any, **scratch: Any) -> None:
+        program = Program(plan, side, dict(zip(inputs, refs, strict=False)), scratch, first)
+        of_states, results = len(inputs), len(inputs) + len(states)
+        body(program, refs[of_states:results], refs[results:])
+
+    options = {"grid": plan.grid(plan.blocks if blocks is None else blocks), "out_type": out_type}
+    options |= {"scratch": scratch, "name": f"taylor_{name}_mosaic"}
+    return mosaic_launch.run(run, *inputs.values(), *states, **options)
 
 
 def _vector(plan: Plan, parts: int) -> jax.ShapeDtypeStruct:

@@ -13,19 +13,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention import mosaic_launch as gpu
 from pallas_kernels.taylor_attention.mosaic_chunk import Chunk
 from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE
-from pallas_kernels.taylor_attention.mosaic_launch import (
-    COLUMN,
-    THREADS,
-    along_rows,
-    iota,
-    load,
-    multiply,
-    plgpu,
-    products,
-    store,
-)
+from pallas_kernels.taylor_attention.mosaic_launch import plgpu
 from pallas_kernels.taylor_attention.mosaic_plan import PART, State, bf16, f32
 
 
@@ -43,7 +34,7 @@ def keys_of(chunk: Chunk, group: Any) -> list[Keys]:
     shape = (PART, PART)
     return [
         Keys(pl.ds(0, PART), chunk.start, lambda: group == 1),
-        Keys(chunk.program.rows, chunk.first, lambda: iota(shape, 1) + chunk.zero <= iota(shape, 0)),
+        Keys(chunk.program.rows, chunk.first, lambda: gpu.iota(shape, 1) + chunk.zero <= gpu.iota(shape, 0)),
     ]
 
 
@@ -51,7 +42,7 @@ def visible(keys: Keys, starts: Any) -> Any:
     """Return which of the keys the warpgroup's queries see; `starts` of their segments are (64,) or None."""
     if starts is None:
         return keys.visible()
-    return keys.visible() & (iota((PART, PART), 1) >= along_rows(starts - keys.first, PART))
+    return keys.visible() & (gpu.iota((PART, PART), 1) >= gpu.along_rows(starts - keys.first, PART))
 
 
 def squares_product(chunk: Chunk, x: jax.Array) -> tuple[Any, Any, int, Any]:
@@ -61,14 +52,14 @@ def squares_product(chunk: Chunk, x: jax.Array) -> tuple[Any, Any, int, Any]:
 
 def with_sums(chunk: Chunk, squares: jax.Array, second: float) -> jax.Array:
     """Return (64, 16) (sum x') / 4 + `second` x (sum x' x'^T), from the moments and `squares_product`."""
-    sums = load(chunk.scratch["moments"].at[features.SUMS], COLUMN)
+    sums = gpu.load(chunk.scratch["moments"].at[features.SUMS], gpu.COLUMN)
     first = lax.broadcast_in_dim(sums, (PART, KEY_SIZE), (1,)) * (1 / 4)
     return squares * second + first
 
 
 def read(chunk: Chunk, state: State, y: Any, rden: Any) -> None:
     """Store the outputs of this warpgroup's queries, and their reciprocal normalisers."""
-    for group in range(THREADS):
+    for group in range(gpu.THREADS):
         # A branch for each warpgroup, since the first one does not need the scores that it would mask.
         keys = keys_of(chunk, group)[1 - group :]
         pl.when(chunk.program.group == group)(functools.partial(_read, chunk, state, y, rden, keys))
@@ -77,9 +68,9 @@ def read(chunk: Chunk, state: State, y: Any, rden: Any) -> None:
 def _read(chunk: Chunk, state: State, y: Any, rden: Any, parts: list[Keys]) -> None:
     """Store the outputs, with the scores of these keys of the chunk."""
     program = chunk.program
-    q = load(chunk.own("plain_q"))
+    q = gpu.load(chunk.own("plain_q"))
     starts = chunk.starts(chunk.first) if chunk.plan.packed else None
-    *scores, squares = products(
+    *scores, squares = gpu.products(
         *((q, chunk.at("k", keys.rows).T, PART, chunk.staging()) for keys in parts), squares_product(chunk, q)
     )
     weights = [_weights(x, visible(keys, starts)) for x, keys in zip(scores, parts, strict=True)]
@@ -93,18 +84,18 @@ def _read(chunk: Chunk, state: State, y: Any, rden: Any, parts: list[Keys]) -> N
 
     def accumulate(accumulator: Any) -> jax.Array:
         for keys, (p, _) in zip(parts, weights, strict=True):
-            multiply(accumulator, p, chunk.at("v", keys.rows), chunk.staging())
+            gpu.multiply(accumulator, p, chunk.at("v", keys.rows), chunk.staging())
         weight = None if sees is None else sees.astype(f32).astype(bf16)
         phi = chunk.features("q", chunk.scaled(q, features.Weights()), weight)
-        multiply(accumulator, phi, chunk.scratch["kv"].at[chunk.zero].T, chunk.staging())
+        gpu.multiply(accumulator, phi, chunk.scratch["kv"].at[chunk.zero].T, chunk.staging())
         chunk.write_features()
         return accumulator[...]
 
     numerator = pl.run_scoped(accumulate, plgpu.ACC((PART, PART), f32))
-    result = numerator * along_rows(reciprocal, PART)
+    result = numerator * gpu.along_rows(reciprocal, PART)
     if chunk.plan.packed:
         real = chunk.real()
-        result = jnp.where(along_rows(real, PART), result, 0.0)
+        result = jnp.where(gpu.along_rows(real, PART), result, 0.0)
         reciprocal = jnp.where(real, reciprocal, 0.0)
     plgpu.wait_smem_to_gmem(0, wait_read_only=True)
     chunk.scratch["values_out"].at[program.group][...] = result.astype(bf16)
@@ -115,7 +106,7 @@ def _read(chunk: Chunk, state: State, y: Any, rden: Any, parts: list[Keys]) -> N
 
     @pl.when(program.part == 0)
     def _normalisers() -> None:
-        store(rden.at[program.row, program.head, tokens], reciprocal)
+        gpu.store(rden.at[program.row, program.head, tokens], reciprocal)
 
 
 def _weights(x: jax.Array, sees: Any) -> tuple[jax.Array, jax.Array]:

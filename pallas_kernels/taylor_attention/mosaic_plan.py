@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention import mosaic_launch as gpu
 from pallas_kernels.taylor_attention.mosaic_features import COLUMNS, KEY_SIZE
-from pallas_kernels.taylor_attention.mosaic_launch import THREADS, TILE, WIDE_TILE, plgpu
+from pallas_kernels.taylor_attention.mosaic_launch import plgpu
 
 CHUNK = 128
 PART = 64
@@ -18,7 +19,7 @@ PART = 64
 
 STAGES = 2
 
-SHARE = COLUMNS // THREADS
+SHARE = COLUMNS // gpu.THREADS
 """Columns of the state that a warpgroup keeps."""
 
 WRITTEN, PUBLISHED = 0, 1
@@ -95,34 +96,34 @@ def scratch_types(
         if name in ("rden", "e"):
             return smem(STAGES, CHUNK, dtype=f32)
         if name in ("q", "k"):
-            return smem(STAGES, CHUNK, KEY_SIZE, transforms=TILE)
+            return smem(STAGES, CHUNK, KEY_SIZE, transforms=gpu.TILE)
         if name in ("v", "do", "y"):
-            return smem(STAGES, CHUNK, PART, transforms=TILE)
+            return smem(STAGES, CHUNK, PART, transforms=gpu.TILE)
         return smem(STAGES, CHUNK, KEY_SIZE)  # "plain_", for loads of columns
 
     loads = dict.fromkeys((side.x, f"plain_{side.x}", side.u, *side.others, *reads))
     refs = {name: stages(name) for name in loads}
     refs |= {
-        "phi": smem(1, CHUNK, COLUMNS, transforms=TILE),
+        "phi": smem(1, CHUNK, COLUMNS, transforms=gpu.TILE),
         "moments": smem(features.ROWS, KEY_SIZE, dtype=f32),
         "arrived": plgpu.Barrier(num_arrivals=len(loads), num_barriers=STAGES),
-        "together": plgpu.Barrier(num_arrivals=THREADS, num_barriers=2),
+        "together": plgpu.Barrier(num_arrivals=gpu.THREADS, num_barriers=2),
     }
     if side is QUERIES:
-        refs["weighted"] = smem(1, CHUNK, KEY_SIZE, transforms=TILE)
+        refs["weighted"] = smem(1, CHUNK, KEY_SIZE, transforms=gpu.TILE)
     if reads:
         refs |= {
-            "kv": smem(1, PART, COLUMNS, transforms=TILE),
-            "rounded": smem(features.ROWS, KEY_SIZE, transforms=TILE),
-            "staging": smem(THREADS, PART, COLUMNS) if is_interpreted() else smem(8),
+            "kv": smem(1, PART, COLUMNS, transforms=gpu.TILE),
+            "rounded": smem(features.ROWS, KEY_SIZE, transforms=gpu.TILE),
+            "staging": smem(gpu.THREADS, PART, COLUMNS) if is_interpreted() else smem(8),
         }
     if values_out is not None:
-        refs["values_out"] = smem(THREADS, PART, PART, transforms=values_out)
+        refs["values_out"] = smem(gpu.THREADS, PART, PART, transforms=values_out)
     if gradients:
-        refs["factors"] = smem(features.STRIPS, PART, KEY_SIZE, transforms=TILE)
+        refs["factors"] = smem(features.STRIPS, PART, KEY_SIZE, transforms=gpu.TILE)
     return refs
 
 
 def values_layout(value_size: int) -> Any:
     """Return the layout of results in shared memory; of the wide one, copies cannot drop any columns."""
-    return TILE if value_size % PART else WIDE_TILE
+    return gpu.TILE if value_size % PART else gpu.WIDE_TILE

@@ -18,9 +18,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention import mosaic_launch as gpu
 from pallas_kernels.taylor_attention.mosaic_chunk import Chunk
 from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE
-from pallas_kernels.taylor_attention.mosaic_launch import WARPGROUP, iota, load, plgpu, store, zeros
+from pallas_kernels.taylor_attention.mosaic_launch import plgpu
 from pallas_kernels.taylor_attention.mosaic_plan import (
     CHUNK,
     KEYS,
@@ -51,7 +52,7 @@ class Program:
         """index of its head and part"""
         self.row, self.block = lax.axis_index("row"), lax.axis_index("block")
         self.first_token = (self.block + first_block) * plan.block
-        self.group = lax.axis_index(WARPGROUP)
+        self.group = lax.axis_index(gpu.WARPGROUP)
         self.rows = pl.ds(self.group * PART, PART)
         """its tokens in a chunk"""
         self.share = pl.ds(self.group * SHARE, SHARE)
@@ -99,23 +100,23 @@ class Program:
 
     def store(self, state: State, kv: Any, moments: Any, block: Any) -> None:
         """Store a block's state into refs (B, H, blocks, V, 224) and (B, H or H parts, blocks, 64, 16)."""
-        store(kv.at[self.row, self.head, block, self.values, self.share], state.kv)
+        gpu.store(kv.at[self.row, self.head, block, self.values, self.share], state.kv)
 
         @pl.when((self.group == 0) & ((self.part == 0) | (self.side is QUERIES)))
         def _moments() -> None:
-            sums = load(self.scratch["moments"])
+            sums = gpu.load(self.scratch["moments"])
             if self.side is KEYS:
-                count = iota((features.ROWS, KEY_SIZE), 0) == features.COUNT
+                count = gpu.iota((features.ROWS, KEY_SIZE), 0) == features.COUNT
                 sums = jnp.where(count, state.count, sums)
-            store(moments.at[self.row, self._moments_index(), block], sums)
+            gpu.store(moments.at[self.row, self._moments_index(), block], sums)
 
     def _start(self, prefix: Sequence[Any]) -> State:
         if not prefix:
-            kv, sums, count = zeros(PART, SHARE), zeros(features.ROWS, KEY_SIZE), jnp.float32(0)
+            kv, sums, count = gpu.zeros(PART, SHARE), gpu.zeros(features.ROWS, KEY_SIZE), jnp.float32(0)
         else:
-            kv = load(prefix[0].at[self.row, self.head, self.block, self.values, self.share])
+            kv = gpu.load(prefix[0].at[self.row, self.head, self.block, self.values, self.share])
             moments = prefix[1].at[self.row, self._moments_index(), self.block]
-            sums, count = load(moments), moments[features.COUNT, 0]
+            sums, count = gpu.load(moments), moments[features.COUNT, 0]
         self._publish(kv)
         pl.when(self.group == 0)(lambda: self.keep_moments(sums))
         return State(kv, count, jnp.float32(0))

@@ -63,12 +63,14 @@ def outputs(
             is_last = pl.program_id(1) == plan.blocks - 1
             pl.when(is_last)(lambda: blocks.store_state(plan, state, here.outputs[2:], here.tile))
 
-    operands = list(zip(arrays, ("bnhk", "bnhk", "bnhv"), strict=True))
+    axes = ("bnhk", "bnhk", "bnhv")
     results = [("bnhv", arrays[2].dtype), ("bhn", jnp.float32)]
-    results += [(axes, jnp.float32) for axes in specs.STATE if return_state]
+    results += [(state, jnp.float32) for state in specs.STATE if return_state]
     constants = {"eps": eps, "return_state": return_state}
     constants |= {} if return_state else {"final_kv": None, "final_moments": None}
-    return specs.run(plan, body, "outputs", operands, packing, tables, results, states=prefix, **constants)
+    return specs.run(
+        plan, body, "outputs", arrays, axes, packing, tables, results, states=prefix, **constants
+    )
 
 
 def scaled_scores(plan: Plan, a: jax.Array, b: jax.Array) -> jax.Array:

@@ -5,6 +5,7 @@
 This reads and writes the states once; a difference of `cumsum`s would lose the resets between segments.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -14,12 +15,28 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels import triton_launch
-from pallas_kernels.launch import launch, load, quotient, remainder, store
+from pallas_kernels.launch import blocks, launch, load, quotient, remainder, store
 
 ELEMENTS = 1024
 """Elements of a state per program: 10 programs per row and head for K 16, V 64."""
 
 WARPS = 4
+
+
+def kept_before(plan: Any, starts: jax.Array) -> jax.Array:
+    """Return (B, blocks - 1): 1 where the state before a block stays in it, if its last token sees that."""
+    ends = jnp.arange(1, plan.blocks) * plan.block
+    return (starts[:, ends - 1] < ends - plan.block).astype(jnp.float32)
+
+
+def kept_after(plan: Any, starts: jax.Array, first: int) -> jax.Array:
+    """Return (B, blocks - first): 1 where the sums after a block stay in it, the other way round.
+
+    That is if the first token after the block sees what is before it.
+    """
+    begin = jnp.arange(first, plan.blocks) * plan.block
+    after = jnp.minimum(begin + plan.block, plan.length - 1)
+    return (starts[:, after] < begin).astype(jnp.float32)
 
 
 def scan_states(
@@ -53,14 +70,15 @@ def scan_states(
         constants |= {"out_shape": [shape], "name": "taylor_scan_triton"}
         return triton_launch.launch(kernel, *pointers, **constants)[0]
 
-    def program_indices(i: Any) -> tuple[Any, Any, Any]:
+    def at(i: Any) -> dict[str, Any]:
         """Return row, head and part of a state of program i: one axis, since CUDA limits the others."""
-        return quotient(i, heads * parts), remainder(quotient(i, parts), heads), remainder(i, parts)
+        row, head = quotient(i, heads * parts), remainder(quotient(i, parts), heads)
+        return {"b": row, "h": head, "e": remainder(i, parts)}
 
     def body(sums_ref: Any, *refs: Any) -> None:
         *optional, out_ref = refs
         keep_ref = optional.pop() if keep is not None else None
-        index = program_indices(pl.program_id(0))[2] * ELEMENTS + jnp.arange(ELEMENTS)
+        index = at(pl.program_id(0))["e"] * ELEMENTS + jnp.arange(ELEMENTS)
         valid = index < size if size % ELEMENTS else None
         start = load(optional[0], (slice(None),), valid) if optional else jnp.zeros((ELEMENTS,), jnp.float32)
 
@@ -75,20 +93,14 @@ def scan_states(
         end = jnp.int32(0 if reverse else steps)
         store(out_ref, (end, slice(None)), total, valid)
 
-    def blocks(count: int) -> pl.BlockSpec:
-        def index(i: Any) -> tuple[Any, ...]:
-            row, head, part = program_indices(i)
-            return row, head, 0, part
-
-        return pl.BlockSpec((None, None, count, ELEMENTS), index)
-
-    operands, in_specs = [sums.reshape(batch, heads, steps, size)], [blocks(steps)]
+    operands, axes = [sums.reshape(batch, heads, steps, size)], ["bhse"]
     if initial is not None:
         operands.append(initial.reshape(batch, heads, size))
-        in_specs.append(pl.BlockSpec((None, None, ELEMENTS), program_indices))
+        axes.append("bhe")
     if keep is not None:
         operands.append(keep)
-        in_specs.append(pl.BlockSpec((None, steps), lambda i: (program_indices(i)[0], 0)))
+        axes.append("bs")
+    spec = functools.partial(blocks, sizes={"s": steps, "r": steps + 1, "e": ELEMENTS}, at=at)
     shape = jax.ShapeDtypeStruct((batch, heads, steps + 1, size), jnp.float32)
-    options |= {"in_specs": in_specs, "out_specs": blocks(steps + 1), "out_shape": shape}
+    options |= {"in_specs": [*map(spec, axes)], "out_specs": spec("bhre"), "out_shape": shape}
     return launch(body, *operands, name="taylor_scan", **options).reshape(batch, heads, steps + 1, *rest)

@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels import triton_launch
-from pallas_kernels.launch import launch, quotient, remainder, whole
+from pallas_kernels.launch import blocks, launch, quotient, remainder, whole
 from pallas_kernels.taylor_attention.blocks import Chunk, Features, Packing, Plan, State, first_state
 
 MAX_BLOCKS = 65_535
@@ -48,12 +48,11 @@ def spec(plan: Plan, axes: str) -> pl.BlockSpec:
     sizes = {"n": plan.blocks * plan.block, "k": k, "v": plan.value_tile}
     sizes |= {"f": plan.layout.size, "m": k + 1, "l": plan.layout.last}
 
-    def index(x: Any, j: Any) -> tuple[Any, ...]:
+    def at(x: Any, j: Any) -> dict[str, Any]:
         row, head, tile = program_indices(plan, x)
-        indices = {"b": row, "h": head, "t": tile, "v": tile, "j": j}
-        return tuple(indices.get(axis, 0) for axis in axes)
+        return {"b": row, "h": head, "t": tile, "v": tile, "j": j}
 
-    return pl.BlockSpec(tuple(map(sizes.get, axes)), index)
+    return blocks(axes, sizes, at)
 
 
 def shape(plan: Plan, axes: str, dtype: Any = jnp.float32, blocks: int | None = None) -> jax.ShapeDtypeStruct:
@@ -118,13 +117,14 @@ def run(
     plan: Plan,
     body: Any,
     name: str,
-    operands: Sequence[tuple[jax.Array, str]],
+    operands: Sequence[jax.Array],
+    axes: Sequence[str],
     packing: Sequence[jax.Array],
     tables: Sequence[jax.Array],
     results: Sequence[tuple[str, Any]],
     *,
     states: Sequence[jax.Array] | None = (),
-    blocks: int | None = None,
+    count: int | None = None,
     uses: Sequence[int] = (0, 1, 2),
     **constants: Any,
 ) -> tuple[jax.Array, ...]:
@@ -132,19 +132,19 @@ def run(
 
     Args:
         body: body of the Pallas kernel; the Triton kernel is ``taylor_NAME`` of `triton_kernels`.
-        operands: arrays and their axes.
+        operands, axes: arrays and their axes.
         packing: starts (B, N) and counts (B,), see `blocks.Packing`; empty unless packed.
         results: axes and dtypes.
         states: initial state of each block; None for empty ones, () if the kernel takes none.
-        blocks: blocks of the grid, and of states in the results; None for all.
+        count: blocks of the grid, and of states in the results; None for all.
         uses: numbers of the tables that the Triton kernel takes.
         constants: further arguments of the Triton kernel.
     """
-    blocks = plan.blocks if blocks is None else blocks
-    arrays, axes = [x for x, _ in operands], [names for _, names in operands]
+    count = plan.blocks if count is None else count
+    arrays, axes = [*operands], [*axes]
     options: dict[str, Any] = {
-        "grid": (plan.batch * plan.heads * plan.value_tiles, blocks),
-        "out_shape": [shape(plan, names, dtype, blocks) for names, dtype in results],
+        "grid": (plan.batch * plan.heads * plan.value_tiles, count),
+        "out_shape": [shape(plan, names, dtype, count) for names, dtype in results],
         "warps": plan.warps,
         "stages": plan.stages,
     }

@@ -41,10 +41,8 @@ def key_sums(
 
         store_state(plan, here.walk(step), here.outputs, here.tile)
 
-    operands = list(zip(arrays, ("bnhk", "bnhv"), strict=True))
-    return specs.run(
-        plan, body, "key_sums", operands, packing, tables, RESULTS, blocks=plan.blocks - 1, uses=(0, 1)
-    )
+    options = {"count": plan.blocks - 1, "uses": (0, 1)}
+    return specs.run(plan, body, "key_sums", arrays, ("bnhk", "bnhv"), packing, tables, RESULTS, **options)
 
 
 def query_sums(
@@ -74,11 +72,9 @@ def query_sums(
         state = here.walk(step, jnp.zeros(plan.chunk, jnp.float32))
         store_state(plan, state._replace(count=jnp.sum(state.count)), here.outputs, here.tile)
 
-    operands = list(zip(arrays, ("bnhk", "bnhv", "bhn", "bhn"), strict=True))
-    blocks = plan.blocks - first
-    return specs.run(
-        plan, body, "query_sums", operands, packing, tables, RESULTS, blocks=blocks, uses=(0, 2), first=first
-    )
+    axes = ("bnhk", "bnhv", "bhn", "bhn")
+    options = {"count": plan.blocks - first, "uses": (0, 2), "first": first}
+    return specs.run(plan, body, "query_sums", arrays, axes, packing, tables, RESULTS, **options)
 
 
 def output_gradients(chunk: Chunk, do_ref: Any, rden_ref: Any, tile: Any) -> jax.Array:

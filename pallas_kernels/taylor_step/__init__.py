@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.checks import expect, expect_array, unsupported
-from pallas_kernels.devices import cannot_run
+from pallas_kernels.checks import expect_array, expect_power_of_two, unsupported
 from pallas_kernels.partition import per_row_and_head, with_gradient_of
 from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, symmetric_size
 from pallas_kernels.taylor_step import kernel
@@ -24,7 +23,7 @@ MAX_VALUE_SIZE = 256
 def supports(q: Any, k: Any, v: Any) -> str | None:
     """Return why `taylor_step` cannot take q, k (B, H, K) and v (B, H, V) here, or None if it can."""
     largest = {"q": MAX_KEY_SIZE, "v": MAX_VALUE_SIZE}
-    return cannot_run() or unsupported({"q": q, "k": k, "v": v}, 3, largest)
+    return unsupported({"q": q, "k": k, "v": v}, 3, largest)
 
 
 def facts_of(q: Any, k: Any, v: Any, kv: Any) -> dict[str, Any]:
@@ -81,10 +80,8 @@ def taylor_step(
     expect_array("v", v, (batch, heads, value_size))
     expect_array("kv", kv, (batch, heads, count, value_size))
     expect_array("z", z, (batch, heads, count))
-    if variant is None:
-        variant = choose("taylor_step", Variant, **facts_of(q, k, v, kv))
-    rows = variant.rows
-    expect(rows > 0 and rows & (rows - 1) == 0, "rows", rows, "a power of two")
+    variant = variant or choose("taylor_step", Variant, **facts_of(q, k, v, kv))
+    expect_power_of_two("rows", variant.rows)
     run = per_row_and_head(
         functools.partial(kernel.step, eps=float(eps), variant=variant, backend=backend),
         operands=("b h k", "b h k", "b h v", "b h f v", "b h f"),

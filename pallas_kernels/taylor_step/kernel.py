@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from pallas_kernels import triton_launch
-from pallas_kernels.launch import launch, load, store, whole
+from pallas_kernels.launch import blocks, launch, load, store, whole
 from pallas_kernels.taylor_attention.layout import symmetric_size
 
 
@@ -83,13 +83,11 @@ def step(*arrays: jax.Array, eps: float, variant: Variant, backend: str) -> tupl
         constants = {**sizes, "COLUMNS": columns, "ROWS": variant.rows, "SCALE": width**-0.5, "EPS": eps}
         return triton_launch.launch(twin, *operands, name="taylor_step_triton", **options, **constants)
 
-    def of_program(*block: int) -> pl.BlockSpec:
-        return pl.BlockSpec((None, None, *block), lambda i: (i // heads, i % heads, *[0] * len(block)))
-
     # Blocks may extend beyond the arrays' ends; masks keep every access inside.
-    key = of_program(channels)
-    results = of_program(columns), of_program(padded, columns), of_program(padded)
-    in_specs = [*map(whole, tables), key, key, *results]
+    blocked = {"k": channels, "v": columns, "f": padded}
+    spec = functools.partial(blocks, sizes=blocked, at=lambda i: {"b": i // heads, "h": i % heads})
+    results = tuple(map(spec, ("bhv", "bhfv", "bhf")))
+    in_specs = [*map(whole, tables), spec("bhk"), spec("bhk"), *results]
     sizes = {"width": width, "count": count, "value_size": value_size, "rows": variant.rows}
     body = functools.partial(_body, **sizes, eps=eps)
     return tuple(launch(body, *operands, in_specs=in_specs, out_specs=results, name="taylor_step", **options))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.launch import dot, launch, load, quotient, remainder, store
+from pallas_kernels.launch import blocks, dot, launch, load, quotient, remainder, store
 
 f32 = jnp.float32
 
@@ -58,12 +58,11 @@ class Plan(Variant):
         sizes = {"n": -(-self.length // step) * step, "r": self.shared if by_key_head else None}
         sizes |= {"k": padded(self.key_size), "v": padded(self.value_size)}
 
-        def index(x: Any) -> tuple[Any, ...]:
+        def at(x: Any) -> dict[str, Any]:
             row, head, shared, _ = self.program_indices(x, block, by_key_head)
-            at = {"b": row, "h": head, "r": shared}
-            return tuple(at.get(axis, 0) for axis in axes)
+            return {"b": row, "h": head, "r": shared}
 
-        return pl.BlockSpec(tuple(map(sizes.get, axes)), index)
+        return blocks(axes, sizes, at)
 
     def program_indices(self, x: Any, block: int, by_key_head: bool) -> tuple[Any, Any, Any, Any]:
         """Return row, key head, its query head and block of tokens of a program."""
@@ -78,7 +77,8 @@ class Plan(Variant):
         body: Callable[..., None],
         name: str,
         block: int,
-        operands: Sequence[tuple[jax.Array, str]],
+        operands: Sequence[jax.Array],
+        axes: Sequence[str],
         packing: Sequence[jax.Array],
         results: Sequence[tuple[str, Any]],
         by_key_head: bool = False,
@@ -88,13 +88,13 @@ class Plan(Variant):
         Args:
             body: takes the first token of its block, the operands' refs, `Packing`, the results' refs.
             block: tokens per program.
-            operands, results: arrays and their axes, axes and dtypes.
+            operands, axes, results: arrays, their axes, and axes and dtypes of the results.
             packing: starts (B, N) and counts (B,), or empty.
             by_key_head: whether one program takes all query heads of a key head.
         """
         size = {"b": self.batch, "n": self.length, "h": self.kv_heads, "r": self.shared}
         size |= {"k": self.key_size, "v": self.value_size}
-        inputs = [*operands, *zip(packing, ("bn", "b"), strict=False)]
+        in_axes = [*axes, *("bn", "b")[: len(packing)]]
 
         def program(*refs: Any) -> None:
             start = self.program_indices(pl.program_id(0), block, by_key_head)[3] * block
@@ -107,11 +107,12 @@ class Plan(Variant):
         return tuple(
             launch(
                 program,
-                *(x for x, _ in inputs),
+                *operands,
+                *packing,
                 grid=(self.batch * heads * -(-self.length // block),),
-                in_specs=[self.spec(axes, block, by_key_head) for _, axes in inputs],
-                out_specs=[self.spec(axes, block, by_key_head) for axes, _ in results],
-                out_shape=[jax.ShapeDtypeStruct([size[a] for a in axes], dtype) for axes, dtype in results],
+                in_specs=[self.spec(names, block, by_key_head) for names in in_axes],
+                out_specs=[self.spec(names, block, by_key_head) for names, _ in results],
+                out_shape=[jax.ShapeDtypeStruct([size[a] for a in names], dtype) for names, dtype in results],
                 warps=self.warps,
                 stages=self.stages,
                 # The FLOPs of a compiled call follow from its name (`benchmarks.gpu.static.formulas`).
@@ -137,11 +138,8 @@ class Block:
     """`size` tokens from `start` on."""
 
     def __init__(self, plan: Plan, start: Any, size: int, packing: Packing | None):
-        self.plan, self.slice, self.index = (
-            plan,
-            pl.ds(start, size),
-            start + jnp.arange(size, dtype=jnp.int32),
-        )
+        self.plan, self.slice = plan, pl.ds(start, size)
+        self.index = start + jnp.arange(size, dtype=jnp.int32)
         self._stored = self.index < plan.length if plan.length % size else None
         self.real = self._stored if packing is None else self.index < packing.count[...]
         """(size,) or None for all; padding is loaded as zeros"""

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import tuning
-from pallas_kernels.checks import expect, expect_array, unsupported
-from pallas_kernels.devices import cannot_run
+from pallas_kernels.checks import expect, expect_array, expect_power_of_two, unsupported
 from pallas_kernels.partition import per_row_and_head
 from pallas_kernels.window_attention.blocks import Plan, Variant, padded
 from pallas_kernels.window_attention.gradients import key_and_value_gradients, query_gradients
@@ -32,7 +31,7 @@ OUTPUT, NUMBERS = "b n h r v", "b h r n"
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
     """Return why the kernels cannot take q (B, N, H, K), k (B, N, G, K), v (B, N, G, V) here, or None."""
-    reason = cannot_run() or unsupported({"q": q, "k": k, "v": v}, 4, {"q": MAX_SIZE, "v": MAX_SIZE})
+    reason = unsupported({"q": q, "k": k, "v": v}, 4, {"q": MAX_SIZE, "v": MAX_SIZE})
     if reason is None and len({q.dtype, k.dtype, v.dtype}) > 1:
         return f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; the kernels take one for all"
     return reason or _cannot_fit(q, v)
@@ -73,22 +72,11 @@ class Call:
         batch, length, kv_heads, shared, key_size = q.shape
         value_size = v.shape[-1]
         found = dict(self.variants).get(kernel) or variant_for(kernel, key_size, value_size, q.dtype.name)
-        for name in ("queries", "keys"):
-            size = getattr(found, name)
-            expect(size >= 16 and size & (size - 1) == 0, name, size, "a power of two from 16 on")
-        return Plan(
-            **asdict(found),
-            batch=batch,
-            length=length,
-            kv_heads=kv_heads,
-            shared=shared,
-            key_size=key_size,
-            value_size=value_size,
-            left=self.left,
-            scale=self.scale,
-            operand=q.dtype,
-            packed=self.packed,
-        )
+        expect_power_of_two("queries", found.queries, least=16)
+        expect_power_of_two("keys", found.keys, least=16)
+        sizes = {"batch": batch, "length": length, "kv_heads": kv_heads, "shared": shared}
+        sizes |= {"key_size": key_size, "value_size": value_size, "left": self.left}
+        return Plan(**asdict(found), **sizes, scale=self.scale, operand=q.dtype, packed=self.packed)
 
 
 def window_attention(

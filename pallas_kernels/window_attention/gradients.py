@@ -35,11 +35,8 @@ def query_gradients(
         y, dy = (queries.load(ref, plan.value_size) for ref in (y_ref, dy_ref))
         d = jnp.sum(y.astype(f32) * dy.astype(f32), axis=1)
         queries.put_numbers(results[1], d)
-        q, oldest, log_sum = (
-            queries.load(q_ref, plan.key_size),
-            queries.oldest(),
-            queries.numbers(log_sum_ref),
-        )
+        q, oldest = queries.load(q_ref, plan.key_size), queries.oldest()
+        log_sum = queries.numbers(log_sum_ref)
 
         def step(i: Any, dq: Any) -> Any:
             keys = Block(plan, i * plan.keys, plan.keys, packing)
@@ -56,8 +53,7 @@ def query_gradients(
 
     axes = ("bnhrk", "bnhk", "bnhv", "bnhrv", "bnhrv", "bhrn")
     results = [("bnhrk", arrays[0].dtype), ("bhrn", f32)]
-    operands = list(zip(arrays, axes, strict=True))
-    return plan.run(body, "dq", plan.queries, operands, packing, results)
+    return plan.run(body, "dq", plan.queries, arrays, axes, packing, results)
 
 
 def key_and_value_gradients(
@@ -100,8 +96,7 @@ def key_and_value_gradients(
 
     axes = ("bnhrk", "bnhk", "bnhv", "bnhrv", "bhrn", "bhrn")
     results = [("bnhk", arrays[1].dtype), ("bnhv", arrays[2].dtype)]
-    operands = list(zip(arrays, axes, strict=True))
-    return plan.run(body, "dkv", plan.keys, operands, packing, results, by_key_head=True)
+    return plan.run(body, "dkv", plan.keys, arrays, axes, packing, results, by_key_head=True)
 
 
 def _visible_by_key(keys: Block, queries: Block, oldest: jax.Array) -> jax.Array:

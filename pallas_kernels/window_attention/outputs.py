@@ -14,15 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pallas_kernels.launch import quotient
-from pallas_kernels.window_attention.blocks import (
-    LOWEST,
-    Block,
-    Packing,
-    Plan,
-    f32,
-    padded,
-    visible,
-)
+from pallas_kernels.window_attention.blocks import LOWEST, Block, Packing, Plan, f32, padded, visible
 
 LOG2_E = math.log2(math.e)
 
@@ -60,9 +52,8 @@ def outputs(plan: Plan, arrays: Sequence[jax.Array], packing: Sequence[jax.Array
         queries.store(results[0], y / total[:, None], plan.value_size)
         queries.put_numbers(results[1], largest + jnp.log2(total))
 
-    operands = list(zip(arrays, ("bnhrk", "bnhk", "bnhv"), strict=True))
-    results = [("bnhrv", arrays[2].dtype), ("bhrn", f32)]
-    return plan.run(body, "outputs", plan.queries, operands, packing, results)
+    axes, results = ("bnhrk", "bnhk", "bnhv"), [("bnhrv", arrays[2].dtype), ("bhrn", f32)]
+    return plan.run(body, "outputs", plan.queries, arrays, axes, packing, results)
 
 
 def key_blocks(plan: Plan, start: Any) -> tuple[Any, Any]:

@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.checks import expect, expect_array, unsupported
-from pallas_kernels.devices import cannot_run
+from pallas_kernels.checks import expect, expect_array, expect_power_of_two, unsupported
 from pallas_kernels.partition import per_row_and_head, with_gradient_of
 from pallas_kernels.triton_launch import expect_backend
 from pallas_kernels.tuning import choose
@@ -25,7 +24,7 @@ INTEGERS = ("int32", "int64")
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
     """Return why `window_step` cannot take q (B, H, K), k (B, G, K) and v (B, G, V) here, or None."""
-    return cannot_run() or unsupported({"q": q, "k": k, "v": v}, 3, {"q": MAX_SIZE, "v": MAX_SIZE})
+    return unsupported({"q": q, "k": k, "v": v}, 3, {"q": MAX_SIZE, "v": MAX_SIZE})
 
 
 def facts_of(q: Any, k: Any, v: Any, k_ring: Any) -> dict[str, Any]:
@@ -107,10 +106,8 @@ def window_step(
     start = jnp.zeros((batch,), jnp.int32) if start is None else start
     # Index at which positions are 0: the default position needs no extra operation.
     origin = start if position is None else length - position
-    if variant is None:
-        variant = choose("window_step", Variant, **facts_of(q, k, v, k_ring))
-    tile = variant.slots
-    expect(tile > 0 and tile & (tile - 1) == 0, "slots", tile, "a power of two")
+    variant = variant or choose("window_step", Variant, **facts_of(q, k, v, k_ring))
+    expect_power_of_two("slots", variant.slots)
     expect(variant.queries > 0, "queries", variant.queries, "at least 1")
 
     grouped = q.reshape(batch, kv_heads, heads // kv_heads, width)  # so that key heads can be sharded

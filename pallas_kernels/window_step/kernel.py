@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels import triton_launch
-from pallas_kernels.launch import launch, load, store, whole
+from pallas_kernels.launch import blocks, launch, load, store, whole
 
 
 @dataclass(frozen=True)
@@ -93,27 +93,18 @@ def step(*arrays: jax.Array, scale: float, variant: Variant, backend: str) -> tu
         options |= {"out_shape": [y, *rings], "name": "window_step_triton", **constants}
         return triton_launch.launch(twin, *integers_and_tables, q, k, v, k_ring, v_ring, **options)
 
-    def program_indices(i: Any) -> tuple[Any, Any, Any]:
-        """Return row, key head and part of its queries of program i."""
-        return i // (heads * parts), i // parts % heads, i % parts
-
-    def of_queries(size: int) -> pl.BlockSpec:
-        return pl.BlockSpec((None, None, queries * size), program_indices)
-
-    def of_head(columns: int) -> pl.BlockSpec:
-        return pl.BlockSpec((None, None, columns), lambda i: (*program_indices(i)[:2], 0))
-
-    def ring(columns: int) -> pl.BlockSpec:
-        block = (None, full * variant.slots + tail, None, columns)
-        return pl.BlockSpec(block, lambda i: (program_indices(i)[0], 0, program_indices(i)[1], 0))
+    def at(i: Any) -> dict[str, Any]:
+        part = i % parts
+        return {"b": i // (heads * parts), "h": i // parts % heads, "q": part, "y": part}
 
     # Blocks may extend beyond the arrays' ends; masks keep every access inside.
-    number = pl.BlockSpec((None,), lambda i: program_indices(i)[:1])
-    ring_specs = [ring(key_columns), ring(value_columns)]
-    in_specs = [number, number, number, *map(whole, integers_and_tables[3:])]
-    in_specs += [of_queries(width), of_head(key_columns), of_head(value_columns), *ring_specs]
+    blocked = {"q": queries * width, "y": queries * value_size, "w": full * variant.slots + tail}
+    spec = functools.partial(blocks, sizes=blocked | {"k": key_columns, "v": value_columns}, at=at)
+    ring_specs = [spec("bwhk"), spec("bwhv")]
+    in_specs = [*map(spec, "bbb"), *map(whole, integers_and_tables[3:])]
+    in_specs += [*map(spec, ("bhq", "bhk", "bhv")), *ring_specs]
     flat = jax.ShapeDtypeStruct((batch, heads, shared * value_size), v.dtype)
-    options |= {"in_specs": in_specs, "out_specs": [of_queries(value_size), *ring_specs]}
+    options |= {"in_specs": in_specs, "out_specs": [spec("bhy"), *ring_specs]}
     operands = *integers_and_tables, q.reshape(batch, heads, -1), k, v, k_ring, v_ring
     body = functools.partial(_body, **sizes, scale=scale)
     y, *rings = launch(body, *operands, out_shape=[flat, *rings], name="window_step", **options)

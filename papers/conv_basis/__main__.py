@@ -18,16 +18,7 @@ from based_jax.experiments.study import claim
 from based_jax.models import LanguageModel
 from based_jax.typing import Int, Params
 from based_jax.validate import expect_choice
-from papers.conv_basis import (
-    drawn,
-    figures,
-    heads,
-    recovered,
-    replaced,
-    report,
-    structured,
-    training,
-)
+from papers.conv_basis import drawn, figures, heads, recovered, replaced, report, structured, training
 from papers.conv_basis.settings import SETTINGS, Setting
 from papers.hyper_self_attention.hyper_lm.jobs import TRAINER
 

@@ -5,15 +5,15 @@ conv-basis attention takes: it needs no other scores. The mean of the segment's 
 least-squares choice; it needs all N^2 scores, so it is a reference, not an algorithm.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from based_jax import ops
+from based_jax.ops import conv_basis
 from based_jax.typing import Array, Float, Int
 
 WINDOW = 8
@@ -31,7 +31,7 @@ def by_lag(scores: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
 
 def anchored(scores: Float[np.ndarray, "N N"], starts: Int[np.ndarray, " k"]) -> Float[np.ndarray, "N N"]:
     """Return the scores with each column replaced by its segment's first."""
-    return ops.conv_matrix(by_lag(scores)[:, starts].T, starts)
+    return conv_basis.conv_matrix(by_lag(scores)[:, starts].T, starts)
 
 
 def averaged(scores: Float[np.ndarray, "N N"], starts: Int[np.ndarray, " k"]) -> Float[np.ndarray, "N N"]:
@@ -39,7 +39,7 @@ def averaged(scores: Float[np.ndarray, "N N"], starts: Int[np.ndarray, " k"]) ->
     length = len(scores)
     inside = by_lag(np.ones_like(scores))
     sums, counts = (np.add.reduceat(x, starts, axis=1) for x in (by_lag(scores), inside))
-    return ops.conv_matrix((sums / np.maximum(counts, 1)).T[:, :length], starts)
+    return conv_basis.conv_matrix((sums / np.maximum(counts, 1)).T[:, :length], starts)
 
 
 def attend(scores: Float[np.ndarray, "N N"], v: Float[np.ndarray, "N V"]) -> Float[np.ndarray, "N V"]:
@@ -158,10 +158,9 @@ def _curves(head: Head, terms: Sequence[int]) -> dict[str, list[tuple[float, flo
 def _scan(q: Array, k: Array, thresholds: Array) -> Array:
     """Return starts for each threshold, (thresholds, N); q and k: (1, N, 1, K)."""
     length = q.shape[1]
-    recover = functools.partial(ops.conv_recover, terms=length, width=min(WINDOW, length), search="scan")
+    how: dict[str, Any] = {"terms": length, "width": min(WINDOW, length), "search": "scan"}
 
     def starts(threshold: Array) -> Array:
-        found, _ = recover(q, k, threshold=threshold)
-        return found[0, 0]
+        return conv_basis.conv_recover(q, k, threshold=threshold, **how)[0, 0]
 
     return jax.lax.map(starts, thresholds)

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax import ops
 from based_jax.experiments.results import Row
+from based_jax.ops import conv_basis
 from based_jax.typing import Array, Int
 from papers.conv_basis.replaced import Replaced, Texts, errors, softmax, through_segments
 from papers.conv_basis.settings import Setting
@@ -60,7 +60,7 @@ def recovered(
     """
     length = q.shape[1]
     terms = length + 1 - width
-    starts, _ = ops.conv_recover(q, k, terms=terms, width=width, threshold=threshold, search=search)
+    starts = conv_basis.conv_recover(q, k, terms=terms, width=width, threshold=threshold, search=search)
     return jnp.where(jnp.arange(terms) < count, starts, length)
 
 
@@ -90,7 +90,7 @@ def _grid(setting: Setting, texts: Texts, width: int, search: str) -> list[Row]:
     @jax.jit
     def fit(q: Array, k: Array, threshold: Array) -> tuple[Array, Array]:
         starts = recovered(q, k, q.shape[1], threshold, width, search)
-        return (starts < q.shape[1] - width).sum(axis=-1), ops.conv_score_error(q, k, starts)
+        return (starts < q.shape[1] - width).sum(axis=-1), conv_basis.conv_score_error(q, k, starts)
 
     replaced = texts.through(attend)
     q, k, _ = texts.qkv

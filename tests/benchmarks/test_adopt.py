@@ -7,74 +7,42 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import adopt, choices, measured, trials
+from benchmarks.gpu import adopt, choices, measured
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.journal import SCHEMA, save
+from benchmarks.gpu.sections import tune
 from benchmarks.gpu.sections.targets import summary
 from pallas_kernels import tuning
 from tests.floors import ROOT
-from tests.subprocesses import run_module
 
 H200 = "NVIDIA H200"
 STEPS = "pallas_kernels/taylor_step/tuning.json"
 BACKENDS = [f"pallas_kernels/{op}/backends.json" for op in choices.AXES]
-PAGES = (*adopt.BLOCKS, adopt.TARGETS, "docs/kernels.md")
+PAGES = {*adopt.BLOCKS, adopt.TARGETS, "docs/kernels.md"}
 TABLES = [*(f"pallas_kernels/{op}/tuning.json" for op in catalog.OPS), *BACKENDS]
 
 
-def report(
-    benchmark: str, rows: list[dict[str, Any]], date: str = "2026-11-24", **extra: Any
-) -> dict[str, Any]:
+def gpu(rows: list[dict[str, Any]], date: str = "2026-11-24") -> dict[str, Any]:
     machine = {"device": H200, "platform": "gpu", "jax": "0.11.2", "date": f"{date}T10:00:00+00:00"}
     settings = {"quick": False, "interpret": False}
-    return {
-        "benchmark": benchmark,
-        "schema": SCHEMA,
-        "complete": True,
-        "command": "",
-        "machine": machine,
-        "settings": settings,
-        "rows": rows,
-        **extra,
-    }
+    facts = {"benchmark": "gpu", "schema": SCHEMA, "complete": True, "command": ""}
+    return {**facts, "machine": machine, "settings": settings, "rows": rows, "summary": summary(rows)}
 
 
-def gpu(forward: float, date: str = "2026-11-24", section: str = "forward") -> dict[str, Any]:
-    row = {
-        "section": section,
-        "step": "B16 N32768",
-        "what": "pallas",
-        "status": "measured",
-        "seconds": forward,
-        "bound_fraction": 0.5,
-        **{"batch": 16, "heads": 16, "length": 32768},
-    }
-    return report("gpu", [row], date, summary=summary([row]))
+def timed(what: str, seconds: float, section: str = "forward", length: int = 32768) -> dict[str, Any]:
+    row = {"section": section, "step": f"B16 N{length}", "what": what, "status": "measured"}
+    return {**row, "seconds": seconds, "bound_fraction": 0.5, "batch": 16, "heads": 16, "length": length}
 
 
-def tuned(ratio: float = 0.5) -> dict[str, Any]:
+def tuned(ratio: float = 0.5) -> list[dict[str, Any]]:
+    """Rows of three variants, of which the last takes `ratio` of the time of the first."""
     (case,) = catalog.cases("taylor_step/step K16 V64 bfloat16 state float32")
+    ((name, cases), *_) = tune.batches([case.candidates()])
     rows = []
-    for candidate, seconds in zip(catalog.candidates(case)[:3], (1.0, 1.1, ratio), strict=True):
-        times = {"status": "measured", "seconds": seconds, "reference_seconds": 1.0}
-        rows.append({**trials.columns(candidate), **times})
-    return report("tune", rows)
-
-
-def compared() -> dict[str, Any]:
-    sizes = {"batch": 16, "heads": 16, "length": 16384, "bound_fraction": 0.5}
-    rows = [
-        {
-            "section": "forward",
-            "step": "B16 N16384",
-            "what": what,
-            "status": "measured",
-            "seconds": s,
-            **sizes,
-        }
-        for what, s in (("pallas", 2.0), ("mosaic", 1.0))
-    ]
-    return report("gpu", rows, "2026-11-23", summary=summary(rows))
+    for candidate, seconds in zip(tune._rows(cases[:3], None), (1.0, 1.1, ratio), strict=True):
+        row = {"section": "tune", "step": name, "what": candidate.name, "status": "measured"}
+        rows.append({**row, "seconds": seconds, "ratio_to_first": seconds, **candidate.facts})
+    return rows
 
 
 @pytest.fixture
@@ -85,16 +53,15 @@ def tree(tmp_path) -> Path:
         shutil.copy(ROOT / name, copy / name)
     for name in BACKENDS:  # as before anything was measured
         (copy / name).write_text(tuning.as_json([]))
-    for path, text in adopt.pages([], copy).items():
-        path.write_text(text)
+    adopt.adopt(None, copy)
     return copy
 
 
-def directory(path: Path, **reports: dict[str, Any]) -> str:
+def directory(path: Path, **reports: dict[str, Any]) -> Path:
     path.mkdir()
     for name, content in reports.items():
         save(content, path / f"{name}.json")
-    return str(path)
+    return path
 
 
 def contents(tree: Path) -> dict[str, str]:
@@ -103,18 +70,24 @@ def contents(tree: Path) -> dict[str, str]:
 
 def test_reports_become_results_tables_and_columns(tree, tmp_path, capsys):
     before = contents(tree)
-    folder = directory(tmp_path / "out", gpu=gpu(2e-3), tune=tuned(), backends=compared())
-    adopt.adopt(Path(folder), tree)
+    capsys.readouterr()
+    backends = [timed("pallas", 2.0, length=16384), timed("mosaic", 1.0, length=16384)]
+    reports = {
+        "gpu": gpu([timed("pallas", 2e-3)]),
+        "tune": gpu(tuned()),
+        "backends": gpu(backends, "2026-11-23"),
+    }
+    folder = directory(tmp_path / "out", **reports)
+    adopt.adopt(folder, tree)
     after = contents(tree)
     written = {name for name in after if after[name] != before.get(name)}
-    results = {f"benchmarks/results/h200/{name}.json" for name in ("gpu", "tune", "backends")}
-    assert written - {*PAGES} == {*results, STEPS, BACKENDS[0]}
+    results = {f"benchmarks/results/h200/{name}.json" for name in reports}
+    assert written - PAGES == {*results, STEPS, BACKENDS[0]}
     assert capsys.readouterr().out.count("wrote ") == len(written)
-    assert json.loads(after["benchmarks/results/h200/tune.json"]) == tuned()
 
     steps = json.loads(after[STEPS])
     assert steps[0]["device"] == "9.0"
-    assert steps[0]["variant"] == tuned()["rows"][2]["variant"]
+    assert steps[0]["variant"] == tuned()[2]["variant"]
     assert steps[1:] == json.loads(before[STEPS])
     (backend,) = json.loads(after[BACKENDS[0]])
     assert backend["device"] == "9.0"
@@ -128,71 +101,58 @@ def test_reports_become_results_tables_and_columns(tree, tmp_path, capsys):
     assert "| forward, B 1, H 16, N 32768 | at most 0.3 ms | |" in text
     assert "NVIDIA H200 (`benchmarks/results/h200`): jax 0.11.2, 2026-11-24." in text
 
-    adopt.adopt(Path(folder), tree)
+    adopt.adopt(folder, tree)
     assert contents(tree) == after
     assert "wrote" not in capsys.readouterr().out
 
 
 def test_later_reports_add_to_earlier_ones(tree, tmp_path):
-    first = directory(tmp_path / "one", gpu_forward=gpu(2e-3, "2026-11-24"))
-    again = directory(tmp_path / "two", gpu_forward_2=gpu(3e-3, "2026-11-25"))
-    last = directory(tmp_path / "three", gpu_backward=gpu(9e-3, "2026-11-26", section="backward"))
-    for folder in (first, again, last):
-        adopt.adopt(Path(folder), tree)
-    page = (tree / "benchmarks/gpu.md").read_text()
+    first = gpu([timed("pallas", 2e-3)], "2026-11-24")
+    again = gpu([timed("pallas", 3e-3)], "2026-11-25")
+    last = gpu([timed("pallas", 9e-3, "backward")], "2026-11-26")
+    for name, content in {"one": first, "two": again, "three": last}.items():
+        adopt.adopt(directory(tmp_path / name, **{name: content}), tree)
+    page = (tree / adopt.TARGETS).read_text()
     assert "| forward, B 16, H 16, N 32768 | at most 2.5 ms | 3 ms, missed |" in page
     assert "2026-11-26" in page
 
 
 def test_block_sizes_that_are_no_faster_stay(tree, tmp_path):
+    adopt.adopt(directory(tmp_path / "out", tune=gpu(tuned(0.995))), tree)
+    assert (tree / STEPS).read_text() == (ROOT / STEPS).read_text()
+
+
+REFUSED = [
+    (json.dumps(gpu([]))[:200], "not JSON, or cut off"),
+    ("[]", "expected a report"),
+    (json.dumps({"rows": []}), "expected a report"),
+    *(
+        (json.dumps(gpu([]) | changes), message)
+        for changes, message in (
+            ({"benchmark": "mixers"}, "a report of 'mixers'; expected gpu or tune"),
+            ({"schema": SCHEMA + 1}, f"has schema {SCHEMA + 1}"),
+            ({"settings": {"quick": True, "interpret": True}}, "the run had --quick --interpret, so"),
+            ({"machine": {"device": "cpu", "platform": "cpu"}}, "measured on 'cpu' .cpu., which is no GPU"),
+            ({"machine": {}}, "names no device"),
+            ({"rows": [{"section": "tune", "status": "measured"}]}, "a row lacks "),
+            ({"rows": [tuned()[2] | {"op": "fft"}]}, "= 'fft': expected one of"),
+        )
+    ),
+]
+
+
+def test_what_is_no_report_of_a_gpu_is_refused_and_nothing_written(tree, tmp_path):
     before = contents(tree)
-    adopt.adopt(Path(directory(tmp_path / "out", tune=tuned(0.995))), tree)
-    assert {name: contents(tree)[name] for name in before} == before
-
-
-def other(**changes: Any) -> dict[str, Any]:
-    return tuned() | changes
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (json.dumps(tuned())[:200], "not JSON, or cut off"),
-        ("[]", "expected a report"),
-        (json.dumps({"rows": []}), "expected a report"),
-        (json.dumps(other(benchmark="mixers")), "a report of 'mixers'; expected gpu or tune"),
-        (json.dumps(other(schema=SCHEMA + 1)), f"has schema {SCHEMA + 1}"),
-        (
-            json.dumps(other(settings={"quick": True, "interpret": True})),
-            "the run had --quick --interpret, so",
-        ),
-        (
-            json.dumps(other(machine={"device": "cpu", "platform": "cpu"})),
-            "measured on 'cpu' .cpu., which is no GPU",
-        ),
-        (json.dumps(other(machine={})), "names no device"),
-        (json.dumps(other(rows=[{"status": "measured"}])), "a row lacks 'op'"),
-        (json.dumps(other(rows=[tuned()["rows"][2] | {"op": "fft"}])), "= 'fft': expected one of"),
-    ],
-    ids=lambda text: text[:20],
-)
-def test_what_is_no_report_of_a_gpu_is_refused_and_nothing_written(text, message, tree, tmp_path):
-    before = contents(tree)
-    folder = directory(tmp_path / "out", gpu=gpu(2e-3))
-    Path(folder, "tune.json").write_text(text)
-    with pytest.raises(ValueError, match=rf"tune\.json.*{message}"):
-        adopt.adopt(Path(folder), tree)
-    assert contents(tree) == before
-
-
-def test_other_mistakes(tree, tmp_path):
-    empty = directory(tmp_path / "empty")
-    with pytest.raises(ValueError, match="expected a directory with reports"):
-        adopt.adopt(Path(empty), tree)
-    two = directory(tmp_path / "two", gpu=gpu(2e-3))
-    directory(tmp_path / "two" / "more", gpu=gpu(3e-3))
+    folder = directory(tmp_path / "out", gpu=gpu([timed("pallas", 2e-3)]))
+    for text, message in REFUSED:
+        (folder / "tune.json").write_text(text)
+        with pytest.raises(ValueError, match=rf"tune\.json.*{message}"):
+            adopt.adopt(folder, tree)
+    (folder / "tune.json").unlink()
+    directory(folder / "more", gpu=gpu([timed("pallas", 3e-3)]))
     with pytest.raises(ValueError, match="no two reports of one name and device"):
-        adopt.adopt(Path(two), tree)
+        adopt.adopt(folder, tree)
+    assert contents(tree) == before
 
 
 def test_the_tables_here_follow_from_the_results_here():
@@ -203,18 +163,8 @@ def test_the_tables_here_follow_from_the_results_here():
 
 
 def test_a_rehearsal_takes_quick_runs_into_a_copy(tree, tmp_path):
-    quick = gpu(2e-3)
+    quick = gpu([timed("pallas", 2e-3)])
     quick["settings"]["quick"] = True
     quick["machine"] |= {"device": "cpu", "platform": "cpu"}
-    folder = directory(tmp_path / "out", gpu=quick)
-    adopt.adopt(Path(folder), tree, rehearsal=True)
+    adopt.adopt(directory(tmp_path / "out", gpu=quick), tree, rehearsal=True)
     assert "measured, cpu" in (tree / adopt.TARGETS).read_text()
-
-
-@pytest.mark.slow
-def test_from_the_interpreter_into_the_tables(tree, tmp_path):
-    flags = ["--quick", "--interpret", "--minutes", "10", "--out", str(tmp_path / "out")]
-    done = run_module("benchmarks", "tune", *flags)
-    assert done.returncode == 0, done.stderr
-    adopt.adopt(tmp_path / "out", tree, rehearsal=True)
-    assert [path.name for path in (tree / "benchmarks/results/cpu").iterdir()] == ["tune.json"]

@@ -1,18 +1,13 @@
 """The formulas of bytes and FLOPs against counts by hand, against the kernels' arrays, and in the docs."""
 
-from pathlib import Path
-
 import jax
 import pytest
 
 from benchmarks.gpu import io_model
-from benchmarks.gpu.cases import taylor_attention as attention_cases
-from benchmarks.gpu.cases import taylor_step as taylor_step_cases
-from benchmarks.gpu.cases import window_attention as window_attention_cases
-from benchmarks.gpu.cases import window_step as window_step_cases
-from benchmarks.gpu.io_model import Cost, Sizes
-from benchmarks.gpu.static.formulas import TAYLOR
+from benchmarks.gpu.cases import catalog
+from benchmarks.gpu.io_model import KERNELS, Cost, Sizes, WindowSizes, kernel
 from pallas_kernels.taylor_attention.layout import Layout
+from tests.floors import ROOT
 
 ONE = Sizes(batch=1, length=1, heads=1)
 """One token of one head, K = 16, V = 64, bfloat16."""
@@ -20,34 +15,32 @@ ONE = Sizes(batch=1, length=1, heads=1)
 
 def test_bytes_by_hand():
     # q, k 2 x 32, v, y 2 x 128, the reciprocal normaliser 4.
-    assert io_model.outputs(ONE).bytes == 320 + 4
-    assert io_model.forward(ONE) == io_model.outputs(ONE)
-    assert io_model.dq(ONE).bytes == 3 * 32 + 2 * 128 + 8
-    assert io_model.dk(ONE).bytes == io_model.dq(ONE).bytes
-    assert io_model.dv(ONE).bytes == 2 * 32 + 2 * 128 + 8
-    assert io_model.normaliser_gradient(ONE).bytes == 2 * 128 + 8
+    assert kernel("outputs", ONE).bytes == 320 + 4
+    assert io_model.forward(ONE) == kernel("outputs", ONE)
+    assert kernel("dq", ONE).bytes == kernel("dk", ONE).bytes == 3 * 32 + 2 * 128 + 8
+    assert kernel("dv", ONE).bytes == 2 * 32 + 2 * 128 + 8
+    assert io_model.normaliser_gradient(ONE) == Cost(2 * 128 + 8, 2 * 64)
     # 160 rows of 64 values, 17 rows of 32 moments, 4 bytes each.
     assert ONE.state_bytes == 4 * (160 * 64 + 17 * 32) == 43136
 
 
 def test_bytes_of_blocks_by_hand():
-    sizes = Sizes(batch=1, length=1024, heads=1, block=256)
-    state = 43136
-    assert io_model.key_sums(sizes).bytes == 1024 * 160 + 3 * state  # no one needs the last block's
+    sizes, state = Sizes(batch=1, length=1024, heads=1, block=256), 43136
+    assert kernel("key_sums", sizes).bytes == 1024 * 160 + 3 * state  # no one needs the last block's
     assert io_model.scan(sizes).bytes == (3 + 4) * state
-    assert io_model.outputs(sizes).bytes == 1024 * 324 + 4 * state
-    assert io_model.query_sums(sizes).bytes == 1024 * 168 + 3 * state
+    assert kernel("outputs", sizes).bytes == 1024 * 324 + 4 * state
+    assert kernel("query_sums", sizes).bytes == 1024 * 168 + 3 * state
     assert io_model.scan(Sizes(batch=1, length=1024, heads=1)) == Cost(0, 0)
 
 
 def test_flops_by_hand():
     features, state, moments, pairs = 2 * 2 * 16 * 160, 2 * 160 * 64, 2 * 16 * 32, 2 * 64 * (16 + 64)
-    assert io_model.key_sums(ONE).flops == features + state + moments
-    assert io_model.outputs(ONE).flops == 2 * features + 2 * (state + moments) + pairs == 73728
-    assert io_model.dv(ONE).flops == io_model.outputs(ONE).flops
-    assert io_model.dq(ONE).flops == 3 * features + 2 * (state + moments) + pairs + 2 * 64 * 16
+    assert kernel("key_sums", ONE).flops == features + state + moments
+    assert kernel("outputs", ONE).flops == 2 * features + 2 * (state + moments) + pairs == 73728
+    assert kernel("dv", ONE).flops == kernel("outputs", ONE).flops
+    assert kernel("dq", ONE).flops == 3 * features + 2 * (state + moments) + pairs + 2 * 64 * 16
     # Values of 112 channels take two tiles of 64: everything twice, the features too.
-    assert io_model.outputs(Sizes(1, 1, 1, value_size=112)).flops == 2 * 73728
+    assert kernel("outputs", Sizes(1, 1, 1, value_size=112)).flops == 2 * 73728
 
 
 def test_decoding_by_hand():
@@ -66,8 +59,11 @@ def test_the_papers_ratio():
 
 def test_costs_are_linear_in_rows_and_heads():
     one, many = Sizes(1, 512, 1, block=128), Sizes(6, 512, 5, block=128)
-    for cost in (*TAYLOR.values(), io_model.scan, io_model.forward, io_model.backward, io_model.softmax):
-        assert cost(many) == Cost(30 * cost(one).bytes, 30 * cost(one).flops)
+    pairs = [(kernel(name, one), kernel(name, many)) for name in KERNELS]
+    for cost in (io_model.scan, io_model.forward, io_model.backward, io_model.softmax):
+        pairs.append((cost(one), cost(many)))
+    for single, total in pairs:
+        assert total == Cost(30 * single.bytes, 30 * single.flops)
 
 
 def test_the_bound_is_the_slower_of_memory_and_arithmetic():
@@ -75,57 +71,47 @@ def test_the_bound_is_the_slower_of_memory_and_arithmetic():
     assert Cost(bytes=10, flops=100).seconds(bandwidth=10, rate=50) == 2
 
 
-@pytest.mark.parametrize("key_size", [1, 8, 9, 16, 17, 24, 25, 32])
-def test_the_layout_is_the_kernels(key_size):
-    sizes, layout = Sizes(1, 1, 1, key_size=key_size, value_size=1), Layout(key_size, 1)
-    assert sizes.state_rows == layout.size
-    assert sizes.state_bytes == 4 * (layout.size + (layout.padded_key_size + 1) * layout.last)
+def test_the_layout_is_the_kernels():
+    for key_size in (1, 8, 9, 16, 17, 24, 25, 32):
+        sizes, layout = Sizes(1, 1, 1, key_size=key_size, value_size=1), Layout(key_size, 1)
+        assert sizes.state_rows == layout.size
+        assert sizes.state_bytes == 4 * (layout.size + (layout.padded_key_size + 1) * layout.last)
 
 
-UNREAD = {"dv": 2}
-"""Kernel -> argument of its case that it does not read: v."""
+def test_bytes_of_attention_are_those_of_the_kernels_arrays():
+    sizes = Sizes(batch=4, length=8192, heads=16, block=2048)
+    for name in KERNELS:
+        case, *_ = catalog.cases(f"taylor_attention/{name} K16 V64 bfloat16 Variant")
+        read = [x for i, x in enumerate(case.arguments) if (name, i) != ("dv", 2)]  # dv does not read v
+        assert kernel(name, sizes).bytes == nbytes(read) + nbytes(results(case)), name
 
 
-@pytest.mark.parametrize("name", TAYLOR)
-def test_bytes_are_those_of_the_kernels_arrays(name):
-    kernel, sizes = name.removeprefix("taylor_"), Sizes(batch=4, length=8192, heads=16, block=2048)
-    own = attention_cases.Sizes(sizes.batch, sizes.length, sizes.heads, sizes.block or 0)
-    cases = attention_cases.cases([(16, 64, "bfloat16")], own)
-    case = next(case for case in cases if case.kernel == kernel)
-    read = [x for i, x in enumerate(case.arguments) if i != UNREAD.get(kernel)]
-    results = jax.eval_shape(case.function, *case.arguments)
-    assert TAYLOR[name](sizes).bytes == nbytes(read) + nbytes(results)
+def test_bytes_of_window_attention_are_those_of_its_arrays():
+    for case in catalog.cases("window_attention/"):
+        (batch, length, kv_heads, shared, size), k, v = case.arguments[0].shape, *case.arguments[1:3]
+        sizes = (kv_heads * shared, kv_heads, 63, size, v.shape[-1], k.dtype.itemsize)
+        read = [x for x in case.arguments if x.dtype != "int32"]
+        expected = nbytes(read) + nbytes(results(case))
+        assert io_model.window(case.kernel, WindowSizes(batch, length, *sizes)).bytes == expected, case.name
+    # 64 queries of 16 channels, each with 64 + 64 keys in blocks, two products
+    assert io_model.window("outputs", WindowSizes(1, 64, 1, 1, 63, 16, 16)).flops == 64 * 128 * 16 * 2 * 2
 
 
 def test_bytes_of_decoding_are_those_of_its_arrays():
-    for case in taylor_step_cases.cases():
+    for case in catalog.cases("taylor_step/"):
         q, _, v, kv, _ = case.arguments
         sizes = (*q.shape, v.shape[-1], q.dtype.itemsize, kv.dtype.itemsize)
         tokens = nbytes(case.arguments[:3]) + nbytes([v])
         assert io_model.taylor_step(*sizes).bytes == tokens + 2 * nbytes(case.arguments[3:]), case.name
-    for case in window_step_cases.cases():
+    for case in catalog.cases("window_step/"):
         q, k, v, k_ring, v_ring, _ = case.arguments
-        slots = k_ring.shape[1]
+        sizes = (*q.shape[:2], k_ring.shape[1], q.shape[-1], k.shape[1], q.dtype.itemsize)
         # All slots but the new token's are read; that one is written.
-        assert io_model.window_step(
-            *q.shape[:2], slots, q.shape[-1], k.shape[1], q.dtype.itemsize
-        ).bytes == nbytes([q, k, v, q, k_ring, v_ring])
+        assert io_model.window_step(*sizes).bytes == nbytes([q, k, v, q, k_ring, v_ring])
 
 
-def test_bytes_of_window_attention_are_those_of_its_arrays():
-    costs = {"outputs": io_model.window_outputs, "dq": io_model.window_dq, "dkv": io_model.window_dkv}
-    for case in window_attention_cases.cases():
-        q, k, v = case.arguments[:3]
-        batch, length, kv_heads, shared, size = q.shape
-        sizes = (batch, length, kv_heads * shared, kv_heads, 63, size, v.shape[-1], k.dtype.itemsize)
-        read = [x for x in case.arguments if x.dtype != "int32"]
-        results = jax.eval_shape(case.function, *case.arguments)
-        expected = nbytes(read) + nbytes(results)
-        assert costs[case.kernel](io_model.WindowSizes(*sizes)).bytes == expected, case.name
-    # 64 queries of 16 channels, each with 64 + 64 keys in blocks, two products
-    assert (
-        io_model.window_outputs(io_model.WindowSizes(1, 64, 1, 1, 63, 16, 16)).flops == 64 * 128 * 16 * 2 * 2
-    )
+def results(case):
+    return jax.eval_shape(case.function, *case.arguments)
 
 
 def nbytes(arrays) -> int:
@@ -133,5 +119,5 @@ def nbytes(arrays) -> int:
 
 
 def test_the_table_of_the_docs_is_the_models():
-    page = Path(__file__).resolve().parents[2] / "docs" / "kernels.md"
-    assert io_model.table() in page.read_text(), "run python -m benchmarks.gpu.io_model and put it there"
+    page = (ROOT / "docs" / "kernels.md").read_text()
+    assert io_model.table() in page, "run python -m benchmarks.gpu.io_model and put it there"

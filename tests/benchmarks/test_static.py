@@ -9,21 +9,16 @@ import pytest
 from jax import lax
 
 import based_jax as bj
-from based_jax.models.language_model import param_shapes
 from benchmarks.__main__ import main
-from benchmarks.gpu.io_model import Cost, Sizes, WindowSizes, outputs, window_outputs
+from benchmarks.gpu.io_model import Cost, Sizes, WindowSizes, kernel, window
 from benchmarks.gpu.rates import GPUS
-from benchmarks.gpu.static import cost, formulas, hlo, programs, tables
+from benchmarks.gpu.static import cost, formulas, hlo, tables
 from benchmarks.gpu.static.command import by_part, with_cudnn
-from benchmarks.gpu.static.copies import copies
 from benchmarks.gpu.static.cost import Work
 from benchmarks.gpu.static.hlo import Shape
 from benchmarks.gpu.static.parts import part_of
 from benchmarks.gpu.static.resources import toolchain
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
-from benchmarks.report import on_page
-from benchmarks.tables import insert
-from tests.benchmarks.refusals import expect_one_line
 from tests.floors import ROOT
 
 needs_plugin = pytest.mark.skipif(
@@ -167,15 +162,15 @@ def test_kernels_have_formulas():
         Shape("f32", (4, 2, 153, 64)),
     )
     for name in ("taylor_outputs/pallas_call", "taylor_outputs_mosaic/mpmd_map"):
-        assert formulas.kernel(f"x/{name}", [q, q, v]) == outputs(Sizes(4, 128, 2))
+        assert formulas.kernel(f"x/{name}", [q, q, v]) == kernel("outputs", Sizes(4, 128, 2))
     token, value = Shape("bf16", (4, 2, 16)), Shape("bf16", (4, 2, 64))
     step = formulas.kernel("x/taylor_step/pallas_call", [token, token, value, state])
     assert step is not None
     assert step.bytes > 2 * state.bytes, "the state is read and written"
     keys = Shape("bf16", (4, 64, 2, 64))
-    window = formulas.kernel("x/window_step/pallas_call", [value, value, value, keys, keys])
-    assert window is not None
-    assert 2 * keys.bytes < window.bytes < 3 * keys.bytes, "most of it is only read"
+    ring = formulas.kernel("x/window_step/pallas_call", [value, value, value, keys, keys])
+    assert ring is not None
+    assert 2 * keys.bytes < ring.bytes < 3 * keys.bytes, "most of it is only read"
     row, matrix, halves = Shape("bf16", (64,)), Shape("bf16", (32, 64)), Shape("bf16", (2, 16, 64))
     biases = [Shape("bf16", (32,))] * 2
     products = formulas.kernel("x/row_products/pallas_call", [row, matrix, matrix, *biases])
@@ -187,7 +182,7 @@ def test_kernels_have_formulas():
     assert conv == Cost(2 * 8 * (4 * (2 * 2 + 2 + 1) + 3), 0)
     q, k = Shape("bf16", (4, 128, 2, 3, 16)), Shape("bf16", (4, 128, 2, 16))
     short = formulas.kernel("x/window_outputs_left15/pallas_call", [q, k, k])
-    assert short == window_outputs(WindowSizes(4, 128, 6, 2, 15, 16, 16))
+    assert short == window("outputs", WindowSizes(4, 128, 6, 2, 15, 16, 16))
     assert formulas.kernel("x/someone_elses/pallas_call", [q]) is None
 
 
@@ -244,20 +239,6 @@ def test_tables_show_parts_and_shares():
     assert "| attn-360m, train 2 x 32 | 2 | 1 |" in text, "with cuDNN little but the optimizer is left"
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--gpu", "H2OO"], "--gpu"),
-        (["--presets", "nothing"], "--presets"),
-        (["--programs", "dance"], "--programs"),
-        (["--batch", "0"], "--batch"),
-        (["--decode-batches", "1,0"], "--decode-batches"),
-    ],
-)
-def test_wrong_flags_are_one_line(flags, message, capsys):
-    expect_one_line("static", flags, message, capsys)
-
-
 @needs_plugin
 def test_compiled_programs_that_are_known_by_hand():
     use_cpu()
@@ -291,12 +272,6 @@ def test_the_command_compiles_a_small_model(tmp_path, capsys):
 KEPT = ROOT / "benchmarks" / "results" / "static" / "h200.json"
 
 
-def test_the_page_shows_the_kept_report():
-    page, report = (ROOT / "docs" / "gpu.md").read_text(), json.loads(KEPT.read_text())
-    assert report["complete"]
-    assert insert(page, "static", on_page(report, tables.text)) == page
-
-
 @pytest.mark.slow
 @needs_plugin
 @pytest.mark.parametrize("preset", ["based-360m", "attn-360m", "mamba-360m"])
@@ -312,88 +287,8 @@ def test_headline_programs_take_no_more_than_kept(preset, tmp_path):
             assert found[key] <= 1.05 * kept["summary"][name][key], f"{name}: {key}"
 
 
-COPYING = UPDATE.replace("ROOT %out", "%out").replace(
-    "copy(%new)\n}",
-    """copy(%new)
-  %twice = f32[8,100]{1,0} fusion(%out), kind=kLoop, calls=%copied
-  %small = s32[] copy(%at)
-  ROOT %last = f32[8,100]{1,0} while(%twice), condition=%more, body=%again
-}
-
-%copied (x: f32[8,100]) -> f32[8,100] {
-  %x = f32[8,100]{1,0} parameter(0)
-  ROOT %c = f32[8,100]{1,0} copy(%x)
-}
-
-%again (x: f32[8,100]) -> f32[8,100] {
-  %x = f32[8,100]{1,0} parameter(0)
-  %kept = f32[8,100]{1,0} copy(%x)
-  ROOT %y = f32[8,100]{1,0} negate(%kept)
-}
-
-%more (x: f32[8,100]) -> pred[] {
-  %x = f32[8,100]{1,0} parameter(0)
-  ROOT %yes = pred[] constant(true)
-}
-""",
-)
-"""Three copies of the cache, one of them in a loop, and one of a number."""
-
-
-def test_copies_are_found_where_they_run():
-    program = hlo.read(COPYING)
-    assert [x.name for x in copies(program, least=3200)] == ["out", "twice", "kept"]
-    assert [x.name for x in copies(program, least=4)] == ["out", "twice", "small", "kept"]
-    assert not copies(program, least=3201)
-    assert not copies(hlo.read(LOOP.replace("TURNS", TURNS)), least=1)
-
-
 def test_a_turn_of_the_longest_loop():
     (turn,) = (each for each in cost.turn(hlo.read(LOOP.replace("TURNS", TURNS))) if each.flops)
     assert (turn.launches, turn.flops) == (1, 2 * 64**3)
     with pytest.raises(LookupError, match="no loop"):
         cost.turn(hlo.read(UPDATE))
-
-
-LARGE = 1e5
-"""Bytes: the least matrix of a layer of the headline models has five times as many."""
-
-
-@pytest.mark.slow
-@needs_plugin
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("based-360m", {}),
-        ("based-360m", {"scan_layers": True}),
-        ("based-360m", {"remat": "block"}),
-        ("based-360m", {"remat": "dots", "scan_layers": True}),
-        ("attn-360m", {}),
-        ("mamba-360m", {}),
-    ],
-    ids=str,
-)
-def test_a_training_step_copies_no_parameters(name, options):
-    """Of the state, which is donated, and of what goes from layer to layer."""
-    use_cpu()
-    config = bj.presets.get(name).replace(dtype="bfloat16", **options)
-    # XLA takes minutes for more.
-    config = config.replace(schedule=config.schedule[: 3 if name == "mamba-360m" else 10])
-    matrices = {x.size for x in jax.tree.leaves(dict(param_shapes(config))) if x.ndim > 1}
-    program = hlo.read(programs.train(config, 2, 512, "NVIDIA H200").as_text() or "")
-    assert any(x.opcode == "fusion" for x in program.computations[program.entry].instructions)
-    assert not [x for x in copies(program, LARGE) if any(shape.count in matrices for shape in x.shapes)]
-
-
-@pytest.mark.slow
-@needs_plugin
-@pytest.mark.parametrize("batch", [1, 128])
-@pytest.mark.parametrize("name", ["based-360m", "attn-360m", "mamba-360m"])
-def test_the_loop_that_makes_tokens_copies_no_state(name, batch):
-    """The state is donated, and every layer's is updated in place."""
-    use_cpu()
-    config = bj.presets.get(name).replace(dtype="bfloat16")
-    compiled = programs.decode(config.replace(schedule=config.schedule[:8]), batch, 1024, "NVIDIA H200")
-    program = hlo.read(compiled.as_text() or "")
-    assert sum(each.launches for each in cost.turn(program)) > 40
-    assert not copies(program, LARGE)

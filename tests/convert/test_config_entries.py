@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from based_jax.convert import load_pretrained
-from based_jax.convert.authors_config import model_config
+from based_jax.convert.configs import model_config
 from based_jax.convert.options import tables
 from based_jax.convert.references.zoology_models import language_model
 from tests.convert.changes import changed

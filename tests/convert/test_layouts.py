@@ -5,17 +5,8 @@ import numpy as np
 import pytest
 
 from based_jax import mixers
-from based_jax.convert.layouts import (
-    flatten,
-    linear,
-    same,
-    select,
-    shapes_of,
-    to_tensors,
-    to_tree,
-    torch_shapes,
-)
-from based_jax.convert.tables import MIXERS, mixer_rules
+from based_jax.convert.layouts import flatten, select, shapes_of, to_tensors, to_tree, torch_shapes
+from based_jax.convert.tables import mixer_rules, rules_of
 
 D, H, G, K = 6, 4, 2, 3
 
@@ -37,26 +28,26 @@ def there_and_back(rules, tensors, shapes):
 def test_packed_projection_with_grouped_heads():
     weight = numbers((H + 2 * G) * K, D)
     shapes = {"q": (D, H, K), "k": (D, G, K), "v": (D, G, K)}
-    leaves = there_and_back((linear("w", ("q", "k", "v")),), {"w": weight}, shapes)
+    leaves = there_and_back(rules_of([["w", ["q", "k", "v"], "linear"]]), {"w": weight}, shapes)
     np.testing.assert_array_equal(leaves["k"][:, 0, 0], weight[H * K])
     np.testing.assert_array_equal(leaves["v"][:, 1, 2], weight[-1])
 
 
 def test_every_parameter_needs_one_rule():
     with pytest.raises(ValueError, match="'scale'"):
-        select((linear("w", "kernel"),), ["kernel", "scale"])
+        select(rules_of([["w", "kernel", "linear"]]), ["kernel", "scale"])
     with pytest.raises(ValueError, match="'kernel'"):
-        select((linear("w", "kernel"), same("v", "kernel")), ["kernel"])
+        select(rules_of([["w", "kernel", "linear"], ["v", "kernel", "same"]]), ["kernel"])
     with pytest.raises(ValueError, match="'q'"):  # k of a packed projection is missing
-        select((linear("w", ("q", "k")),), ["q"])
+        select(rules_of([["w", ["q", "k"], "linear"]]), ["q"])
 
 
 def test_tree_is_float32_and_owns_its_memory():
     weight = numbers(5, D).astype(np.float16)
-    tree = to_tree((same("w", "kernel"),), {"w": weight}, {"kernel": (5, D)})
+    tree = to_tree(rules_of([["w", "kernel", "same"]]), {"w": weight}, {"kernel": (5, D)})
     assert tree["kernel"].dtype == jnp.float32
     exact = numbers(5, D)
-    tree = to_tree((same("w", "kernel"),), {"w": exact}, {"kernel": (5, D)})
+    tree = to_tree(rules_of([["w", "kernel", "same"]]), {"w": exact}, {"kernel": (5, D)})
     before = np.array(tree["kernel"])
     exact[:] = 0
     np.testing.assert_array_equal(tree["kernel"], before)
@@ -81,4 +72,4 @@ def test_optional_parts_of_mixers_have_rules():
         ("short_conv", {"bias": True}),
     ]:
         shapes = shapes_of(mixers.make(name, d_model=16, **options), jnp.zeros((1, 4, 16)))
-        assert len(torch_shapes(MIXERS[name], shapes)) >= 2
+        assert len(torch_shapes(mixer_rules(name), shapes)) >= 2

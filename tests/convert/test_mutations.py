@@ -201,7 +201,7 @@ WRONG_CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"lm_head_bias": True}, "lm_head_bias = True: expected False: the loss"),
         ({"rotary_emb_scale_base": 512}, "rotary_emb_scale_base = 512: expected None: xPos"),
         ({"attn_dwconv": True}, "attn_dwconv = True"),
-        ({"resid_pdrop": 1}, "residual_dropout = 1.0"),
+        ({"resid_pdrop": 1}, "residual_dropout = 1"),
         ({"mixer": "BaseConv"}, "mixer = 'BaseConv': expected a JSON object"),
     ],
     "based": [

@@ -12,7 +12,8 @@ from based_jax.convert import from_torch
 from based_jax.convert.options import tables
 from based_jax.convert.references.arguments import ALIASES, expect_arguments
 from based_jax.convert.references.linear_attention import FEATURE_MAPS, SHORT_NAMES, feature_map
-from based_jax.convert.references.table import MIXERS, REFERENCES
+from based_jax.convert.references.mixers import MIXERS
+from based_jax.convert.references.table import REFERENCES
 from tests.convert.changes import changed
 
 NO_CLASS = ("op ", "checkpoint", "training trace", "zoology.model.LanguageModel")
@@ -117,7 +118,7 @@ def test_options_of_feature_maps():
 def test_taylor_maps_of_another_width_are_scaled():
     options = feature_map("taylor_exp", {"input_dim": 16}, 8)
     assert math.isclose(options["feature_scale"] ** 4, 0.5)
-    assert feature_map("taylor_exp", {"input_dim": 8, "temp": 3.0}, 8) == {}
+    assert feature_map("taylor_exp", {"input_dim": 8, "temp": 3.0}, 8) == {"feature_map": "taylor"}
 
 
 WITH = {

@@ -7,22 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from based_jax import command
 from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.generate import __main__ as cli
 from based_jax.generate import generate
-from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
-from tests.generate.tiny import random_params
+from tests.commands import Ended, refused, run_here
+from tests.generate.tiny import make_bytes
 
 
 @pytest.fixture(scope="module")
 def model():
-    mixers = {"C": MixerSpec("gated_conv")}
-    config = ModelConfig(257, d_model=16, schedule="C", mixers=mixers, mlp_hidden=16)
-    made = LanguageModel(config)
-    return made, random_params(made)
+    return make_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +39,8 @@ def expected(model) -> str:
 
 
 @pytest.fixture
-def run(capsys) -> Callable[..., tuple[int, str, str]]:
-    """Run the command in this process: status, stdout, stderr."""
-
-    def call(*argv: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            command.run(cli.PROG, lambda: cli.main([str(arg) for arg in argv]))
-        return (ended.value.code, *capsys.readouterr())
-
-    return call
+def run(capsys) -> Callable[..., Ended]:
+    return lambda *argv: run_here(cli.PROG, cli.main, argv, capsys)
 
 
 GREEDY = ("--prompt", "def", "--max-new-tokens", 20, "--temperature", 0)
@@ -121,34 +110,32 @@ def test_interrupt_ends_the_text(capsys):
     assert err.startswith("6 tokens, interrupted: first after ")
 
 
-def test_errors_are_one_line(run, directory, tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    for flags, message in [
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
         (("--wrong",), "--wrong"),
-        (("--prompt", "a"), "--checkpoint"),
-        (("--checkpoint", "nowhere/at/all", "--prompt", "a"), "nowhere/at/all"),
-        (("--checkpoint", "GOOD", "--prompt", "a", "--top-p", "1.5"), "top_p = 1.5: expected"),
-        (("--checkpoint", "GOOD", "--prompt", "a", "--min-p", "0"), "min_p = 0.0: expected"),
-        (("--checkpoint", "GOOD", "--prompt", "a", "--dtype", "int8"), "int8"),
-        (("--checkpoint", "GOOD", "--prompt", "a", "--temperature", "-1"), "temperature = -1.0: expected"),
-        (("--checkpoint", "GOOD", "--prompt", "a", "--temperature", "warm"), "warm"),
-        (("--checkpoint", "GOOD", "--prompt", "a", "--max-new-tokens", "0"), "max_new_tokens = 0: expected"),
-        (
-            ("--checkpoint", "GOOD", "--prompt", "a", "--max-new-tokens", 10**30),
-            f"max_new_tokens = {10**30}: ",
-        ),
-        (("--checkpoint", "GOOD", "--prompt", "a", "--seed", "-1"), "seed = -1: expected"),
-        (("--checkpoint", "GOOD", "--prompt", "a", "--seed", 2**64), f"seed = {2**64}: expected"),
-        (("--checkpoint", "GOOD", "--prompt", "a", "--stop", ""), "stop = '': expected"),
-        (("--checkpoint", "GOOD", "--prompt", "a", "--tokenizer", "none.json"), "none.json"),
-        (("--checkpoint", "UNFINISHED", "--prompt", "a"), "expected a finished run"),
-    ]:
-        paths = {"GOOD": directory, "UNFINISHED": tmp_path}
-        status, out, err = run(*(paths.get(flag, flag) for flag in flags))
-        assert status == 2
-        assert out == ""
-        assert message in err
-        assert err.count("\n") == 1
+        (("--checkpoint", "nowhere/at/all"), "nowhere/at/all"),
+        (("--checkpoint", "."), "expected a finished run"),
+        (("--top-p", "1.5"), "top_p = 1.5: expected"),
+        (("--min-p", "0"), "min_p = 0.0: expected"),
+        (("--dtype", "int8"), "int8"),
+        (("--temperature", "-1"), "temperature = -1.0: expected"),
+        (("--temperature", "warm"), "warm"),
+        (("--max-new-tokens", "0"), "max_new_tokens = 0: expected"),
+        (("--max-new-tokens", 10**30), f"max_new_tokens = {10**30}: "),
+        (("--seed", "-1"), "seed = -1: expected"),
+        (("--seed", 2**64), f"seed = {2**64}: expected"),
+        (("--stop", ""), "stop = '': expected"),
+        (("--tokenizer", "none.json"), "none.json"),
+    ],
+    ids=str,
+)
+def test_errors_are_one_line(directory, tmp_path, monkeypatch, capsys, flags, message):
+    (tmp_path / "checkpoints").mkdir()
+    monkeypatch.chdir(tmp_path)  # an unfinished run
+    assert message in refused(
+        cli.PROG, cli.main, ("--checkpoint", directory, "--prompt", "a", *flags), capsys
+    )
 
 
 def test_a_vocabulary_without_its_tokenizer_is_an_error(directory):

@@ -1,25 +1,17 @@
 """Every wrong argument ends with one line that names it."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from based_jax.generate import generate, stream
+from based_jax.generate import Snapshot, generate, stream
 
 GOOD = np.array([[1, 2, 3], [4, 5, 6]])
 KEY = jax.random.key(0)
 
 
-class Prefix(NamedTuple):
-    tokens: list[int]
-    state: object
-    hidden: jax.Array
-
-
-PREFIX = Prefix([1], (jnp.zeros((2, 3)),), jnp.zeros((2, 16)))
+PREFIX = Snapshot(np.array([1]), (jnp.zeros((2, 3)),), jnp.zeros((2, 16)))
 CASES = {
     "flat": ([1, 2, 3], {}, "prompt = 1: expected rows of tokens"),
     "rank": (GOOD[0], {}, r"prompt has shape \(3,\)"),

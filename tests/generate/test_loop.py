@@ -1,13 +1,11 @@
 """The loop makes the tokens that recomputing the whole text would make, for any batching of the rows."""
 
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from based_jax.generate import generate, stream
+from based_jax.generate import generate, snapshot, stream
 from based_jax.generate.capacity import capacity_for
 from based_jax.generate.prompt import CHUNKS, bucket, chunk_sizes
 from based_jax.models.language_model import LanguageModel
@@ -90,19 +88,8 @@ def test_prefill_in_chunks_changes_nothing(hybrid, greedy, chunk):
 
 
 def test_lengths_inside_a_bucket_share_one_result(hybrid, greedy):
-    assert [bucket(n) for n in (1, 16, 17, 21, 33, 64, 65, 128, 129, 1000, 1024)] == [
-        16,
-        16,
-        32,
-        32,
-        48,
-        64,
-        80,
-        128,
-        160,
-        1024,
-        1024,
-    ]
+    rounded = {1: 16, 16: 16, 17: 32, 21: 32, 33: 48, 64: 64, 65: 80, 128: 128, 129: 160, 1000: 1024}
+    assert {length: bucket(length) for length in rounded} == rounded
     assert all(
         n <= bucket(n) <= max(16, 1.25 * n + 16) and bucket(bucket(n)) == bucket(n) for n in range(1, 5000)
     )
@@ -224,24 +211,12 @@ def test_penalties_follow_the_text(simple, name):
     assert bool(set(made) & set(PENALISED)) == (name != "repetition_penalty")
 
 
-def prefix_of(case, tokens, max_length):
-    """A prefix that was read before, in a state of this capacity."""
-
-    def read(params):
-        return case.model.apply(
-            params, jnp.array([tokens]), case.model.init_state(1, max_length), method="hidden"
-        )
-
-    hidden, state = jax.jit(read)(case.params)
-    return types.SimpleNamespace(tokens=np.array(tokens), state=state, hidden=hidden[:, -1])
-
-
 def test_a_prefix_comes_before_every_row(hybrid):
     before = list(range(10, 26))
     rests = [[], [7], [3, 1], [], PROMPTS[2]]
     whole = generate(hybrid.model, hybrid.params, [before + rest for rest in rests], STEPS)
     for max_length in (len(before), 200):  # less, and more, than the calls need
-        prefix = prefix_of(hybrid, before, max_length)
+        prefix = snapshot(hybrid.model, hybrid.params, before, max_length=max_length)
         for _ in range(2):  # it can be used again
             tokens = generate(hybrid.model, hybrid.params, rests, STEPS, prefix=prefix)
             assert tokens.tolist() == whole.tolist()
@@ -252,7 +227,7 @@ def test_a_prefix_comes_before_every_row(hybrid):
 def test_penalties_count_a_prefix(simple):
     options = {"repetition_penalty": 3.0}
     expected = generate(simple.model, simple.params, [PENALISED], STEPS, **options)
-    prefix = prefix_of(simple, PENALISED[:-1], 16)
+    prefix = snapshot(simple.model, simple.params, PENALISED[:-1])
     tokens = generate(simple.model, simple.params, [PENALISED[-1:]], STEPS, prefix=prefix, **options)
     assert tokens.tolist() == expected.tolist()
 

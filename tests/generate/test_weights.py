@@ -11,37 +11,16 @@ from based_jax.generate.weights import by_results, decoding_weights
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
 from tests.generate.tiny import random_params
+from tests.mixers.test_contract import CASES, WIDTH
 from tests.tolerances import FLOAT32
 
 # XLA may leave out a rounding (the cast there and back): weights that are rounded already cannot match that.
 EXACT = {"xla_allow_excess_precision": False}
-OPTIONS = {
-    "attention": {"num_heads": 2, "num_kv_heads": 1},
-    "base_conv": {"kernel_size": 5},
-    "bigbird": {"num_heads": 2, "block_size": 1, "l_max": 48},
-    "blocked_window": {"num_heads": 2, "width": 5},
-    "conv_basis": {"num_heads": 2},
-    "gla": {"num_heads": 2, "gate_low_rank_dim": 2},
-    "h3": {"d_state": 6, "head_dim": 2},
-    "hyena": {"l_max": 48, "filter_order": 6},
-    "hyper_attention": {"num_heads": 2},
-    "linear_attention": {"num_heads": 2, "feature_dim": 3},
-    "long_conv": {"l_max": 48},
-    "mamba2": {"d_state": 3, "head_dim": 8},
-    "nystrom": {"num_heads": 2, "num_landmarks": 4, "l_max": 48},
-    "retnet": {"num_heads": 2},
-    "rwkv5": {"head_size": 4},
-    "rwkv7": {"head_dim": 4, "decay_rank": 2, "gate_rank": 3, "rate_rank": 2},
-    "scatterbrain": {"num_heads": 2, "left": 2, "feature_dim": 6},
-    "sliding_window": {"num_heads": 2, "left": 5},
-    "sma": {"num_heads": 2},
-}
-"""where the mixer's own would not fit a width of 16 or texts of 48 tokens"""
 
 
 def model_of(name, **changes):
-    specs = {"X": MixerSpec(name, OPTIONS.get(name, {}))}
-    config = ModelConfig(50, d_model=16, schedule="X", mixers=specs, mlp_hidden=16, **changes)
+    specs = {"X": MixerSpec(name, CASES.get(name, {}))}
+    config = ModelConfig(50, d_model=WIDTH, schedule="X", mixers=specs, mlp_hidden=16, **changes)
     model = LanguageModel(config)
     return model, random_params(model)
 

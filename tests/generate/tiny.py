@@ -45,6 +45,13 @@ def make_tiny(schedule: str, **changes: Any) -> Tiny:
     return Tiny(model, random_params(model), jax.jit(lambda params, tokens: model.apply(params, tokens)[0]))
 
 
+def make_bytes(schedule: str = "C", **changes: Any) -> tuple[LanguageModel, Any]:
+    """A model of bytes and its variables: small programs."""
+    config = ModelConfig(257, 16, schedule, {x: MIXERS[x] for x in schedule}, mlp_hidden=16, **changes)
+    model = LanguageModel(config)
+    return model, random_params(model)
+
+
 def random_params(model: LanguageModel) -> Any:
     """Weights so large that next tokens differ, made without compiling `init`."""
     generator = np.random.default_rng(1)

@@ -19,9 +19,9 @@ from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.generate import Engine
 from based_jax.serve.app import NO_CHAT
 from based_jax.serve.limits import Limits
+from tests.generate.tiny import make_bytes
 from tests.hostile.attack import REFUSALS, Attack
 from tests.serve.client import Client, serving
-from tests.serve.conftest import byte_model
 
 SECONDS = 10.0
 
@@ -133,7 +133,7 @@ def _mutated(rng: np.random.Generator, data: bytes) -> bytes:
 @functools.cache
 def _client() -> tuple[Client, list[str]]:
     """A server of a tiny model, which runs until the process is killed, and what was logged."""
-    engine = Engine(*byte_model(), slots=2, max_waiting=_LIMITS.choices)
+    engine = Engine(*make_bytes(), slots=2, max_waiting=_LIMITS.choices)
     engine.warm_up()
     chat: Chat | str = NO_CHAT
     if importlib.util.find_spec("jinja2"):

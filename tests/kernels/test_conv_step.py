@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pallas_kernels
 from pallas_kernels import conv_step, interpreted
 from pallas_kernels.conv_step import Variant, formula
 from tests.arrays import array
@@ -65,17 +64,3 @@ def test_rows_of_vmap_and_gradients_are_those_of_the_formula():
     assert_close(y[:, 0], expected(inner, history, age, taps, gated=False), FLOAT32)
     plain = jax.jit(jax.grad(lambda *x: formula(*x, age, taps, gated=False)[0].sum(), argnums=(0, 1)))
     assert_close(gradients, plain(inner, history), FLOAT32_GRADIENT)
-
-
-def test_what_the_kernel_does_not_take_is_said():
-    inner, history, age, taps = jax.eval_shape(lambda: drawn("float32", "float32", 8, 3, bias=False))
-    one = jax.ShapeDtypeStruct((1, 8), jnp.float32)
-    with interpreted():
-        assert pallas_kernels.supports_conv_step(inner, taps) is None
-        for arrays, message in (
-            ((inner, history, age, one), "conv_step: a convolution has 1 taps; the kernel takes 2 to 8"),
-            ((inner, inner, age, jax.ShapeDtypeStruct((4, 8), jnp.float32)), "shape of history"),
-            ((inner, history, history, taps), "shape of age"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                jax.eval_shape(conv_step, *arrays)

@@ -11,7 +11,6 @@ import pytest
 
 import pallas_kernels
 from based_jax import ops
-from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.cases import taylor_attention as attention_cases
 from benchmarks.gpu.static import fit, topology
 from pallas_kernels import devices, lowering_for, offline, tuning
@@ -70,7 +69,7 @@ def test_rows_of_the_tuning_tables_ask_for_what_the_compiler_says():
         for case in fit.cases(kind):
             if not isinstance(case.variant, Variant):
                 continue
-            facts = catalog.facts(case)
+            facts = case.facts
             number = tuning.row_number(
                 "taylor_attention", capability=family.capability, shared_memory=family.shared, **facts
             )

@@ -1,7 +1,6 @@
 """The fused gate of a short convolution or an MLP and its gradients, in the interpreter, against float64."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -78,19 +77,3 @@ def test_vmap_and_second_derivatives_are_those_of_the_formula():
         fused = lambda x: run(x, parameters, 3, 0)  # noqa: E731
         assert_close(jax.jit(jax.vmap(fused))(inner[None])[0], plain(inner), FLOAT32)
         assert_close(squared(fused)(inner), squared(plain)(inner), FLOAT32_GRADIENT)
-
-
-def test_what_the_kernel_does_not_take_is_said():
-    shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, jnp.float32)  # noqa: E731
-    inner = shape(2, 5, 2, 8)
-    with interpreted():
-        for arrays, message in (
-            ((inner, shape(5, 8)), "gated_conv: a convolution has 5 taps; the kernel takes 1 to 4"),
-            ((inner, shape(3, 4)), "shape of taps"),
-            ((shape(2, 5, 3, 8),), "shape of inner"),
-            ((inner, None, shape(8)), "shape of bias"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                jax.eval_shape(gated_conv, *arrays)
-        with pytest.raises(ValueError, match="the activation is 'gelu'"):
-            jax.eval_shape(lambda x: gated_conv(x, activation="gelu"), inner)

@@ -84,16 +84,3 @@ def test_gradients_of_vmapped_rows_are_those_of_the_formula():
         run = lambda part, gradients: results((*part, *arrays[2:]), gradients)[1]  # noqa: E731
         mapped = jax.jit(jax.vmap(run))(*more)
         assert_close(jax.tree.map(lambda x: x[0], mapped), run(arrays[:2], gradients), FLOAT32_GRADIENT)
-
-
-def test_what_the_kernel_does_not_take_is_said():
-    shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, jnp.float32)  # noqa: E731
-    with interpreted():
-        for arrays, message in (
-            ((shape(2, 3, 8200), shape(2, 3, 8200), shape(8200)), "the last axis of stream is 8200 long"),
-            ((shape(2, 3, 8), shape(2, 4, 8), shape(8)), "shape of branch"),
-            ((shape(2, 3, 8), shape(2, 3, 8), shape(4)), "shape of scale"),
-            ((*[shape(2, 3, 8)] * 2, shape(8), None, shape(4)), "shape of bias"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                jax.eval_shape(add_rms_norm, *arrays)

@@ -5,9 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pallas_kernels
 from pallas_kernels import gated_row_product, interpreted, row_products
-from pallas_kernels.offline import lowering_for
 from pallas_kernels.row_products import Variant
 from tests.arrays import array
 from tests.marks import release_but
@@ -76,28 +74,3 @@ def test_rows_of_vmap_and_gradients_are_those_of_the_formula():
     for y, matrix in zip(products, matrices, strict=True):
         assert_close(y[0], matrix @ row, FLOAT32)
     assert_close(gradients, sum(2 * matrix.T @ (matrix @ row) for matrix in matrices), FLOAT32_GRADIENT)
-
-
-def test_what_the_kernels_do_not_take_is_said():
-    shapes = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((128,), (8, 128), (2, 8, 128))]
-    x, matrix, halves = shapes
-    short = jax.ShapeDtypeStruct((100,), jnp.bfloat16)
-    with interpreted():
-        assert pallas_kernels.supports_row_products(x, matrix, matrix) is None
-        assert "multiples of 64" in str(pallas_kernels.supports_row_products(short, matrix))
-        for call, message in (
-            (lambda: row_products(short, matrix), "row_products: x is 100 long"),
-            (lambda: row_products(x, halves), r"shape of matrices\[0\] = "),
-            (lambda: gated_row_product(x, matrix), "shape of matrix = "),
-            (
-                lambda: gated_row_product(x, halves, gate="gelu"),
-                "gate = 'gelu': expected 'sigmoid' or 'silu'",
-            ),
-            (lambda: row_products(x, matrix, variant=Variant(width=256)), "width = 256: expected a divisor"),
-            (lambda: row_products(x, matrix, matrix, biases=[x]), "biases = 1: expected none or 2"),
-            (lambda: row_products(x, matrix, biases=[x]), r"shape of biases\[0\] = "),
-        ):
-            with pytest.raises(ValueError, match=message):
-                jax.eval_shape(call)
-    with lowering_for("Tesla V100"):
-        assert "capability 8.0" in str(pallas_kernels.supports_row_products(x, matrix))

@@ -70,18 +70,3 @@ def test_vmapped_and_differentiated_it_is_the_formula():
     with interpreted():
         found = jax.jit(lambda: both(run))()
     assert_close(found, jax.jit(lambda: both(plain))(), FLOAT32_GRADIENT)
-
-
-def test_what_the_kernel_does_not_take_is_said():
-    shape = jax.ShapeDtypeStruct
-    numbers = shape((2,), jnp.int32), shape((2,), jnp.float32)
-    with interpreted():
-        for logits, options, message in (
-            (shape((2, 8), jnp.bfloat16), {}, "logits has dtype bfloat16"),
-            (shape((2, 1 << 30), jnp.float32), {}, "the kernel takes up to"),
-            (shape((2, 8), jnp.float32), {"vocab": 9}, "vocab = 9: expected 1 to 8"),
-            (shape((2, 8), jnp.float32), {"dtype": "float64"}, "dtype = 'float64'"),
-            (shape((3, 8), jnp.float32), {}, "shape of targets"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                jax.eval_shape(lambda *x, options=options: softmax_loss(*x, **options), logits, *numbers)

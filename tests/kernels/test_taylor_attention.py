@@ -19,7 +19,6 @@ from pallas_kernels import tuning
 from pallas_kernels.launch import interpreted
 from pallas_kernels.taylor_attention import Variant, function, layout
 from pallas_kernels.taylor_attention.layout import Layout
-from tests.arrays import array
 from tests.marks import slow_but
 from tests.ops import oracles
 from tests.ops.linear_attention_cases import (
@@ -268,36 +267,3 @@ def test_the_length_of_blocks_fills_the_chip_and_no_more():
         (64, 8192, 2048),
     ):
         assert function.block_length(programs, length) == expected
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"k": (1, 4, 2, 9)}, r"shape of k = \(1, 4, 2, 9\): expected q's, \(1, 4, 2, 8\)"),
-        ({"v": (1, 5, 2, 3)}, r"shape of v = \(1, 5, 2, 3\): expected \(B, N, H\) of q"),
-        (
-            {"q": (1, 4, 2, 40), "k": (1, 4, 2, 40)},
-            "the last axis of q is 40 long; the kernel takes up to 32",
-        ),
-        ({"q": (4, 8)}, "q has 2 axes; the kernel takes 4"),
-        ({"q": (1, 0, 2, 8)}, "no empty axis"),
-        ({"dtype": jnp.int32}, "int32"),
-        ({"starts": (1, 3)}, r"shape of starts = \(1, 3\): expected \(1, 4\)"),
-        ({"counts": (2,)}, r"shape of counts = \(2,\): expected \(1,\)"),
-        ({"state": (1, 2, 44, 3)}, r"shape of initial_state\[0\] = \(1, 2, 44, 3\): .* \(1, 2, 45, 3\)"),
-        ({"block": 0}, "block = 0: expected at least 1 token"),
-        ({"precision": "low"}, "precision = 'low'"),
-    ],
-)
-def test_errors_name_the_argument(changes, message):
-    shapes = {"q": (1, 4, 2, 8), "k": (1, 4, 2, 8), "v": (1, 4, 2, 3)}
-    q, k, v = (
-        array(np.ones(changes.get(name, shape)), changes.get("dtype", jnp.float32))
-        for name, shape in shapes.items()
-    )
-    options = {name: changes[name] for name in ("block", "precision") if name in changes}
-    options |= {name: array(np.zeros(changes[name], int)) for name in ("starts", "counts") if name in changes}
-    if "state" in changes:
-        options["initial_state"] = (np.zeros(changes["state"], np.float32), np.zeros((1, 2, 45), np.float32))
-    with pytest.raises(ValueError, match=message):
-        pallas_kernels.taylor_attention(q, k, v, **options)

@@ -12,19 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
-from pallas_kernels import interpreted, supports_taylor_step, taylor_step
-from pallas_kernels.taylor_step import Variant, formula
+from pallas_kernels import interpreted, taylor_step
+from pallas_kernels.taylor_step import Variant
 from tests.arrays import array
 from tests.marks import release_but, slow_but
 from tests.ops import draw, oracles
-from tests.tolerances import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    FLOAT32_GRADIENT,
-    FLOAT32_STATE,
-    assert_close,
-)
+from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT32_GRADIENT, FLOAT32_STATE, assert_close
 
 TOLERANCES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
@@ -128,23 +121,6 @@ def test_the_variants_of_the_table_compute_the_same(value_size):
     assert_close(y, expected(*arrays[:3])[0], FLOAT32)
 
 
-@given(draw.seeds)
-def test_a_state_in_the_middle_of_a_text(seed):
-    """One step from a given state is the plain formula's."""
-    shape = (2, 2, 8, 112, "float32", 16)
-    rng = np.random.default_rng(seed)
-    q, k, v = (x[0] for x in tokens(rng, "plain", shape, 1))
-    past_k, past_v = rng.normal(size=(5, 2, 2, 8)), rng.normal(size=(5, 2, 2, 112))
-    kv = np.einsum("tbhf,tbhv->bhfv", features(past_k), past_v)
-    z = features(past_k).sum(axis=0)
-    y, new_kv, new_z = decode(*(x[None] for x in (q, k, v)), jnp.float32(kv), jnp.float32(z))
-    kv = kv + features(k)[..., None] * np.asarray(v, np.float64)[..., None, :]
-    z = z + features(k)
-    numerator = np.einsum("bhf,bhfv->bhv", features(q), kv)
-    assert_close(y[0], numerator / np.einsum("bhf,bhf->bh", features(q), z)[..., None], FLOAT32)
-    assert_close([new_kv, new_z], [kv, z], FLOAT32_STATE)
-
-
 @settings(max_examples=5)
 @given(draw.seeds)
 def test_a_bfloat16_state_keeps_its_dtype(seed):
@@ -156,23 +132,6 @@ def test_a_bfloat16_state_keeps_its_dtype(seed):
     assert kv.dtype == z.dtype == jnp.bfloat16
     assert_close(y, y_expected, FLOAT32)
     assert_close([kv, z], state, BFLOAT16)
-
-
-def test_rows_and_heads_do_not_meet():
-    """Another row's or head's token changes nothing, bit for bit."""
-    shape = (3, 2, 8, 112, "float32", 16)
-    q, k, v = tokens(np.random.default_rng(0), "plain", shape, 2)
-    before = decode(q, k, v, *empty(shape))
-    # Copies: the program above may still be reading these.
-    k, v = k.copy(), v.copy()
-    k[:, 1, 1] += 1
-    v[:, 1, 1] += 1
-    after = decode(q, k, v, *empty(shape))
-    before, after = ([np.asarray(x) for x in results] for results in (before, after))
-    differs = (before[0] != after[0]).any(axis=(0, 3))
-    assert np.argwhere(differs).tolist() == [[1, 1]]
-    differs = (before[1] != after[1]).any(axis=(2, 3))
-    assert np.argwhere(differs).tolist() == [[1, 1]]
 
 
 def loss(step, weights, *arrays):
@@ -276,44 +235,5 @@ def test_the_op_names_what_the_kernel_cannot_take(unchecked):
                 ops.taylor_step(q, k, v, wide, implementation="pallas")
 
 
-def test_the_formula_of_the_gradient_is_the_kernels():
-    shape = (2, 1, 16, 64, "float32", 16)
-    arrays = [x[0] for x in tokens(np.random.default_rng(1), "plain", shape, 1)] + [*empty(shape)]
-    expect = expected(*(x[None] for x in arrays[:3]))
-    assert_close([*jax.jit(formula)(*arrays)], [expect[0][0], *expect[1:]], FLOAT32)
-
-
 def ones(shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
     return array(np.ones(shape), dtype)
-
-
-def arguments(**changes) -> dict[str, Any]:
-    shapes = {"q": (2, 3, 4), "k": (2, 3, 4), "v": (2, 3, 5), "kv": (2, 3, 15, 5), "z": (2, 3, 15)}
-    return {name: ones(shape) for name, shape in shapes.items()} | changes
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"q": ones((2, 3, 1, 4))}, "q has 4 axes; the kernel takes 3"),
-        ({"q": ones((2, 3, 33))}, "the last axis of q is 33 long; the kernel takes up to 32"),
-        ({"v": ones((2, 3, 257))}, "the last axis of v is 257 long"),
-        ({"v": ones((2, 3, 0))}, "no empty axis"),
-        ({"v": ones((2, 3, 5), int)}, "v has dtype int32"),
-        ({"k": ones((2, 3, 5))}, r"shape of k = \(2, 3, 5\): expected \(2, 3, 4\)"),
-        ({"kv": ones((2, 3, 21, 5))}, r"shape of kv = \(2, 3, 21, 5\): expected \(2, 3, 15, 5\)"),
-        ({"z": ones((2, 3, 15), int)}, "dtype of z = 'int32': expected float32, bfloat16 or float16"),
-        ({"variant": Variant(rows=48)}, "rows = 48: expected a power of two"),
-    ],
-)
-def test_errors_name_the_argument(changes, message):
-    with pytest.raises(ValueError, match=message):
-        taylor_step(**arguments(**changes))
-
-
-def test_supports():
-    accepted = [x for name, x in arguments().items() if name in ("q", "k", "v")]
-    assert supports_taylor_step(*accepted) is None
-    wide = [jax.ShapeDtypeStruct(x.shape, "float64") for x in accepted]
-    assert "dtype float64" in str(supports_taylor_step(*wide))
-    assert "0 axes" in str(supports_taylor_step(*[jnp.float32(1)] * 3))

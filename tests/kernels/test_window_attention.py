@@ -190,63 +190,8 @@ def test_nan_reaches_no_block_that_does_not_see_it():
     assert np.isfinite(y[:, :16]).all()
 
 
-@pytest.mark.release
-def test_vmap_equals_the_batch():
-    drawn = plain(SHAPES[1])
-    arrays = [array(x, jnp.float32) for x in drawn[:3]]
-
-    def loss(q, k, v, starts):
-        return (window_attention(q, k, v, left=19, starts=starts) ** 2).sum()
-
-    starts = array(np.zeros((2, 37)), jnp.int32)
-    program = jax.grad(loss, (0, 1, 2))
-    with interpreted():
-        together = jax.jit(program)(*arrays, starts)
-        apart = jax.jit(jax.vmap(program))(*(x[:, None] for x in (*arrays, starts)))
-    assert_close([x[:, 0] for x in apart], [*together], FLOAT32)
-
-
-def arguments(**changes: Any) -> dict[str, Any]:
-    sizes = {"q": (2, 3, 4, 8), "k": (2, 3, 2, 8), "v": (2, 3, 2, 5)} | changes
-    dtypes = {"starts": jnp.int32, "counts": jnp.int32}
-    arrays = {
-        name: array(np.ones(x), dtypes.get(name, jnp.float32)) if isinstance(x, tuple) else x
-        for name, x in sizes.items()
-    }
-    return {"left": 2} | arrays
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"q": (2, 3, 8)}, "q has 3 axes; the kernel takes 4"),
-        ({"q": (2, 3, 4, 129), "k": (2, 3, 2, 129)}, "the last axis of q is 129 long"),
-        ({"q": (2, 3, 5, 8)}, "number of query heads = 5: expected a multiple of 2"),
-        ({"k": (2, 3, 2, 7)}, r"shape of k = \(2, 3, 2, 7\): expected \(2, 3, 2, 8\)"),
-        ({"v": (2, 4, 2, 5)}, r"shape of v = \(2, 4, 2, 5\): expected \(2, 3, 2, 5\)"),
-        ({"left": 128}, "left = 128: expected 0 to 127 past keys"),
-        ({"left": -1}, "left = -1"),
-        ({"starts": (2, 4)}, r"shape of starts = \(2, 4\): expected \(2, 3\)"),
-        ({"counts": (3,)}, r"shape of counts = \(3,\): expected \(2,\)"),
-        ({"variants": {"outputs": Variant(24, 16, 4)}}, "queries = 24: expected a power of two from 16 on"),
-    ],
-)
-def test_errors_name_the_argument(changes, message):
-    with pytest.raises(ValueError, match=message), interpreted():
-        window_attention(**arguments(**changes))
-
-
-def test_supports():
-    q, k, v = (x for name, x in arguments().items() if name in "qkv")
-    assert supports_window_attention(q, k, v) is None
-    assert "float64" in str(
-        supports_window_attention(*(jax.ShapeDtypeStruct(x.shape, "float64") for x in (q, k, v)))
-    )
-    assert "one for all" in str(supports_window_attention(q, k, jax.ShapeDtypeStruct(v.shape, "bfloat16")))
-
-
 def test_supports_says_when_shared_memory_is_too_small(monkeypatch):
-    q, k, v = (x for name, x in arguments().items() if name in "qkv")
+    q, k, v = [jax.ShapeDtypeStruct((2, 3, 2, 8), "float32")] * 3
     rows = [row | {"shared": devices.SMALLEST + 1} for row in tuning.table("window_attention")]
     monkeypatch.setattr(tuning, "table", lambda op: rows)
     assert supports_window_attention(q, k, v) is None  # no GPU: nothing to fit into

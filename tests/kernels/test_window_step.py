@@ -10,19 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels import Rotary, interpreted, supports_window_step, window_step
+from based_jax import ops
+from pallas_kernels import Rotary, interpreted, window_step
 from pallas_kernels.window_step import Variant
-from tests.arrays import array
+from tests.arrays import array, stream_at
 from tests.marks import slow_but
 from tests.ops import draw, oracles
-from tests.tolerances import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    FLOAT32_ANGLE,
-    FLOAT32_GRADIENT,
-    assert_close,
-)
+from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT32_ANGLE, FLOAT32_GRADIENT, assert_close
 
 TOLERANCES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 STEPS = 7
@@ -180,41 +174,25 @@ def test_huge_scores():
     assert_close(np.asarray(y).swapaxes(0, 1), expected(drawn, shape), FLOAT32)
 
 
-@settings(max_examples=5)
-@given(draw.seeds)
-def test_positions_and_scale_can_be_given(seed):
-    shape = Shape(3, 2, 2, 4, 8, 8, "float32", Rotary(8), None)
-    rng = np.random.default_rng(seed)
-    drawn = text(rng, "plain", shape, np.zeros(3, np.int32), 0)
-    q, k, v = (steps_of(x, drawn, "float32")[0] for x in (drawn.q, drawn.k, drawn.v))
-    _, k_ring, v_ring = decode(
-        *(x[None] for x in (q, k, v)),
-        *rings(drawn, shape),
-        drawn.seen,
-        drawn.start,
-        rotary=shape.rotary,
-        variant=None,
-    )
-    position = np.asarray([0, 5, 40], np.int32)
-    q_turned, k_turned = (
-        oracles.rotary(np.asarray(x, np.float64)[:, None], position[:, None], 8, 10000.0, False)
-        for x in (q, k)
-    )
-    y, k_ring, _ = at_positions(q, k, v, k_ring, v_ring, np.ones(3, np.int32), position)
-    first = np.asarray(drawn.k[:, :1])  # at position 0
-    assert_close(k_ring[:, 1], k_turned[:, 0], FLOAT32 + 40 * FLOAT32_ANGLE)
-    keys = np.concatenate([first, k_turned], axis=1)
-    values = np.stack([np.asarray(v, np.float64)] * 2, axis=1)
-    queries = np.concatenate([q_turned] * 2, axis=1)
-    assert_close(
-        y, oracles.softmax_attention(queries, keys, values, scale=0.25)[:, 1], FLOAT32 + 40 * FLOAT32_ANGLE
-    )
+def by_definition(*arrays, rotary, position=None, scale=None):
+    """One step by the op's own definition: y and the rings."""
+    *token, k_ring, v_ring, length, start = arrays
+    cache = ops.KVCache(k_ring, v_ring, stream_at(length, start, 0 * length))
+    turn = {} if rotary is None else {"rotary_dim": rotary.dim}
+    how = {"positions": position, "scale": scale, "implementation": "reference"}
+    y, cache = ops.window_step(*token, cache, **turn, **how)
+    return y, cache.k, cache.v
 
 
-@jax.jit
-def at_positions(q, k, v, k_ring, v_ring, length, position):
+def test_positions_and_scale_can_be_given():
+    arrays, length, start = one_step()
+    how = {"rotary": Rotary(6), "scale": 0.25, "position": array([0, 40], jnp.int32)}
     with interpreted():
-        return window_step(q, k, v, k_ring, v_ring, length, position=position, scale=0.25, rotary=Rotary(8))
+        found = jax.jit(lambda *x: window_step(*x[:-1], start=x[-1], **how))(*arrays, length, start)
+    with jax.enable_x64(True):
+        exact = [jnp.float64(x) for x in arrays]
+        expected = jax.jit(functools.partial(by_definition, **how))(*exact, length, start)
+        assert_close(list(found), list(expected), FLOAT32 + 40 * FLOAT32_ANGLE)
 
 
 def one_step(seed: int = 0):
@@ -227,44 +205,22 @@ def one_step(seed: int = 0):
 
 @pytest.mark.parametrize("rotary", [None, Rotary(4)])
 def test_gradient(rotary):
-    """Through outputs and rings, against central differences of float64 NumPy."""
+    """Through outputs and rings, against that of the definition in float64."""
     arrays, length, start = one_step()
     rng = np.random.default_rng(1)
     weights = [rng.normal(size=x.shape) for x in (jnp.zeros((2, 4, 3)), *arrays[3:])]
 
-    def loss(*arrays):
-        results = window_step(*arrays, length, start=start, rotary=rotary)
-        return sum((w * x).sum() for w, x in zip(weights, results, strict=True))
+    def gradient(step):
+        def loss(*arrays):
+            return sum((w * x).sum() for w, x in zip(weights, step(*arrays), strict=True))
+
+        return jax.jit(jax.grad(loss, range(5)))
 
     with interpreted():
-        got = jax.jit(jax.grad(loss, range(5)))(*arrays)
-
-    def objective(q, k, v, *rings):
-        if rotary:
-            positions = np.asarray(length - start)[:, None]
-            q, k = (oracles.rotary(x[:, None], positions, 4, 10000.0, False)[:, 0] for x in (q, k))
-        k_ring, v_ring = (x.copy() for x in rings)
-        y = np.zeros((2, 4, 3))
-        for row, (n, first) in enumerate(zip(np.asarray(length), np.asarray(start), strict=True)):
-            k_ring[row, n % 5], v_ring[row, n % 5] = k[row], v[row]
-            slots = [t % 5 for t in range(max(first, n - 4), n + 1)]
-            for head in range(4):
-                scores = k_ring[row, slots, head // 2] @ q[row, head] / np.sqrt(6)
-                p = np.exp(scores - scores.max())
-                y[row, head] = p @ v_ring[row, slots, head // 2] / p.sum()
-        return sum((w * x).sum() for w, x in zip(weights, (y, k_ring, v_ring), strict=True))
-
-    exact = [np.asarray(x, np.float64) for x in arrays]
-    for i, x in enumerate(exact):
-        numeric = np.zeros_like(x)
-        for at in np.ndindex(x.shape):
-            ends = []
-            for move in (1e-5, -1e-5):
-                moved = [y.copy() for y in exact]
-                moved[i][at] += move
-                ends.append(objective(*moved))
-            numeric[at] = (ends[0] - ends[1]) / 2e-5
-        assert_close(got[i], numeric, FLOAT32_GRADIENT, f"argument {i}")
+        got = gradient(lambda *x: window_step(*x, length, start=start, rotary=rotary))(*arrays)
+    with jax.enable_x64(True):
+        want = gradient(lambda *x: by_definition(*x, length, start, rotary=rotary))(*map(jnp.float64, arrays))
+        assert_close(list(got), list(want), FLOAT32_GRADIENT)
 
 
 def test_rings_of_another_dtype():
@@ -279,71 +235,3 @@ def test_rings_of_another_dtype():
         keys, values = (np.asarray(x, np.float64)[row, slots][None] for x in rings)
         q = np.repeat(np.asarray(arrays[0], np.float64)[row][None, None], len(slots), axis=1)
         assert_close(y[row], oracles.softmax_attention(q, keys, values)[0, -1], FLOAT32)
-
-
-@pytest.mark.release
-def test_vmap_equals_the_batch():
-    arrays, length, start = one_step()
-
-    def step(*x):
-        return window_step(*x[:-1], start=x[-1], rotary=Rotary(6))
-
-    with interpreted():
-        together = jax.jit(step)(*arrays, length, start)
-        apart = jax.jit(jax.vmap(step))(*(x[:, None] for x in (*arrays, length, start)))
-    assert_close([x[:, 0] for x in apart], [*together], FLOAT32)
-
-
-def test_donated_rings_are_overwritten():
-    arrays, length, start = one_step()
-
-    def step(*x):
-        return window_step(*x[:-1], start=x[-1])
-
-    with interpreted():
-        fresh = jax.jit(step)(*arrays, length, start)
-        in_place = jax.jit(step, donate_argnums=(3, 4))
-        text = in_place.lower(*arrays, length, start).compile().as_text() or ""
-        again = in_place(*arrays, length, start)
-    assert "may-alias" in text or "must-alias" in text
-    assert all(x.is_deleted() for x in arrays[3:])
-    assert_close([*again], [*fresh], FLOAT32)
-
-
-def ones(shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    return array(np.ones(shape), dtype)
-
-
-def arguments(**changes) -> dict[str, Any]:
-    arrays, length, _ = one_step()
-    names = ("q", "k", "v", "k_ring", "v_ring")
-    return dict(zip(names, arrays, strict=True)) | {"length": length} | changes
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"q": ones((2, 1, 4, 6))}, "q has 4 axes; the kernel takes 3"),
-        ({"q": ones((2, 4, 257))}, "the last axis of q is 257 long"),
-        ({"q": ones((2, 5, 6))}, "number of query heads = 5: expected a multiple of 2"),
-        ({"k": ones((2, 2, 7))}, r"shape of k = \(2, 2, 7\): expected \(2, 2, 6\)"),
-        ({"v": ones((2, 2, 3), int)}, "v has dtype int32"),
-        ({"k_ring": ones((2, 2, 6))}, "shape of k_ring"),
-        ({"v_ring": ones((2, 4, 2, 3))}, r"shape of v_ring = \(2, 4, 2, 3\): expected \(2, 5, 2, 3\)"),
-        ({"length": ones((3,), int)}, r"shape of length = \(3,\): expected \(2,\)"),
-        ({"start": ones((2,))}, "dtype of start = 'float32': expected int32 or int64"),
-        ({"rotary": Rotary(7)}, r"rotary.dim = 7: expected 1 to the head width 6"),
-        ({"variant": Variant(slots=3)}, "slots = 3: expected a power of two"),
-        ({"variant": Variant(queries=0)}, "queries = 0: expected at least 1"),
-    ],
-)
-def test_errors_name_the_argument(changes, message):
-    with pytest.raises(ValueError, match=message):
-        window_step(**arguments(**changes))
-
-
-def test_supports():
-    accepted = [x for name, x in arguments().items() if name in ("q", "k", "v")]
-    assert supports_window_step(*accepted) is None
-    wide = [jax.ShapeDtypeStruct(x.shape, "float64") for x in accepted]
-    assert "dtype float64" in str(supports_window_step(*wide))

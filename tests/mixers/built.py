@@ -34,14 +34,6 @@ def float64_weights(run: Runner) -> dict[str, np.ndarray]:
     return {name: np.float64(jax.tree.leaves(value)[0]) for name, value in params.items()}
 
 
-def with_first_taps(run: Runner, longer: Runner) -> Runner:
-    """`run` with the parameters of `longer`, of whose explicit filter it takes as many taps as it has."""
-    params = nn.meta.unbox(longer.variables)["params"]
-    taps = params["filter"]["taps"][: run.mixer.l_max]
-    run.variables = {"params": params | {"filter": {"taps": taps}}}
-    return run
-
-
 def gradients(mixer: mixers.Mixer, x: Any) -> Any:
     """Gradients of the sum of the squared outputs, with respect to freshly initialised parameters."""
 

@@ -44,13 +44,6 @@ def test_a_window_in_chunks_of_any_size():
     laws.segment_law(runner, laws.inputs(2, 13, WIDTH, 2), [6, 1, 6])
 
 
-def test_a_poor_fit_is_refused():
-    mixer = mixers.make("conv_basis", d_model=WIDTH, num_heads=2, max_error=1e-3)
-    variables, x = parameters(mixer), laws.inputs(2, 9, WIDTH, 0)
-    like = mixers.make("attention", d_model=WIDTH, num_heads=2)
-    assert_close(run(mixer, variables, x), run(like, variables, x), FLOAT32)
-
-
 def test_a_window_needs_no_length():
     mixer = mixers.make("conv_basis", d_model=WIDTH, left=5)
     assert mixer.init_state(1).v.shape[1] == 6

@@ -6,7 +6,7 @@ import pytest
 from flax.linen import meta
 
 from based_jax.testing import laws
-from tests.mixers.built import initial_parameters, runner
+from tests.mixers.built import runner
 from tests.tolerances import FLOAT32, assert_close
 
 
@@ -108,16 +108,3 @@ def test_heads_of_two_channels(options):
     assert_close(y, expected, FLOAT32)
     first, state = run(x[:, :11], run.fresh(2))
     assert_close(np.concatenate([first, run(x[:, 11:], state)[0]], axis=1), expected, FLOAT32)
-
-
-def test_initial_state_spaces():
-    """The shift starts as its c alone; rates 1/2, frequencies pi n, steps between dt_min and dt_max."""
-    params = initial_parameters("h3", d_model=64, d_state=6)
-    assert np.array_equal(params["shift_b"], np.eye(1, 6).repeat(64, axis=0))
-    assert np.abs(params["shift_c"]).max() <= 6**-0.5
-    np.testing.assert_allclose(np.exp(params["log_rate"]), 0.5, rtol=1e-6)
-    np.testing.assert_allclose(params["frequency"][3], np.pi * np.arange(3), rtol=1e-6)
-    steps = np.exp(params["log_dt"])
-    assert 1e-3 <= steps.min() < 3e-3
-    assert 3e-2 < steps.max() <= 0.1
-    assert np.array_equal(params["b"][0], [[1, 0]] * 3)

@@ -1,4 +1,4 @@
-"""HyperAttention: its steps against its parallel form, and the size of its state."""
+"""HyperAttention: its maps, its steps against its parallel form, and the size of its state."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,19 @@ from flax.linen import meta
 from based_jax import mixers
 from based_jax.testing import laws
 from tests.arrays import normals
+from tests.mixers.built import parameter_count
 from tests.tolerances import assert_close
+
+
+def test_shared_maps_are_as_many_as_attentions():
+    """4 D^2 whatever the order, and 2 n D^2 with a map per slot (table 3 of the paper: both of order D^2)."""
+    assert parameter_count("attention", d_model=24) == 4 * 24**2
+    for order in (2, 4):
+        assert parameter_count("hyper_attention", d_model=24, order=order, num_heads=3) == 4 * 24**2
+        assert parameter_count("hyper_attention", d_model=24, order=order, shared=False) == 2 * order * 24**2
+        options = {"d_model": 24, "order": order, "num_heads": 3, "feature_dim": 8}
+        assert parameter_count("linear_hyper_attention", **options) == 4 * 24**2
+        assert parameter_count("linear_hyper_attention", **options, shared=False) == 2 * order * 24**2
 
 
 def test_token_by_token_is_the_parallel_form(x64):

@@ -101,7 +101,7 @@ def test_the_comparison_learns_and_short_rows_work():
 def test_a_repeated_pattern_is_found():
     """Rows of period 5: the strongest distances are its multiples."""
     x = jnp.asarray(np.tile(laws.inputs(1, 5, 8, 3), (1, 6, 1)))
-    lags, _ = jax.jit(ops.strongest_lags, static_argnums=1)(x, 2)
+    lags, _ = jax.jit(ops.input_filters.strongest_lags, static_argnums=1)(x, 2)
     assert set(np.asarray(lags[0]).tolist()) == {5, 10}
 
 

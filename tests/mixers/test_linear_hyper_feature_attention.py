@@ -57,6 +57,6 @@ def test_definition_51(options):
 
 def test_maps_that_a_sum_may_normalise_have_no_negative_scores():
     x = np.random.default_rng(0).normal(size=(2, 50, 4)).astype(np.float32) * 3
-    for name, phi in ops.FEATURE_MAPS.items():
+    for name, phi in ops.feature_maps.FEATURE_MAPS.items():
         q, k = (np.asarray(phi.features(jnp.asarray(part)), np.float64) for part in x)
         assert (name in SIGNED) == np.any(q @ k.T < 0), name

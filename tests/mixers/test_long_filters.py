@@ -85,3 +85,39 @@ def test_mixers_with_hyenas_filter(name):
 def test_an_explicit_filter_has_no_sines():
     with pytest.raises(ValueError, match=r"sine_frequency = 1\.0: expected None for an explicit filter"):
         runner("long_conv", d_model=2, sine_frequency=1.0)
+
+
+@pytest.mark.parametrize(("name", "options"), [("long_conv", {}), ("base_conv", {"kernel_size": -1})])
+def test_a_filter_longer_than_the_text_gives_its_first_taps(name, options):
+    long, short = (runner(name, d_model=4, l_max=taps, implicit=False, **options) for taps in (40, 6))
+    params = meta.unbox(long.variables)["params"]
+    short.variables = {"params": params | {"filter": {"taps": params["filter"]["taps"][:6]}}}
+    x = laws.inputs(2, 6, 4, 0)
+    assert_close(long(x)[0], short(x)[0], FLOAT32)
+
+
+def test_implicit_filters_are_mlps_and_their_positions_stay():
+    convolution = runner("long_conv", d_model=4, l_max=9, implicit=True)
+    params = jax.tree.map(np.asarray, meta.unbox(convolution.variables))["params"]["filter"]
+    hidden = np.maximum(params["embedding"] @ params["in_proj"]["kernel"] + params["in_proj"]["bias"], 0)
+    taps = hidden @ params["out"]["kernel"] + params["out"]["bias"]
+    x = laws.inputs(1, 7, 4, 1)
+    expected = x[0] + [sum(taps[s] * x[0, t - s] for s in range(t + 1)) for t in range(7)]
+    assert_close(convolution(x)[0][0], expected, FLOAT32)
+
+    gradient = jax.jit(jax.grad(lambda variables: jnp.sum(convolution.mixer.apply(variables, x)[0] ** 2)))
+    of_filter = meta.unbox(gradient(convolution.variables))["params"]["filter"]
+    assert not np.any(of_filter["embedding"])
+    assert np.any(of_filter["in_proj"]["kernel"])
+
+
+def test_a_state_shorter_than_the_filter():
+    """It holds max_length inputs; a filter of that many taps needs no more, however long the text is."""
+    x = laws.inputs(1, 3, 4, 4)
+    for taps, fits in ((9, False), (4, True)):
+        convolution = runner("long_conv", d_model=4, l_max=taps)
+        state = convolution.mixer.init_state(1, 4)
+        assert state.inputs.shape == (1, 4, 4)
+        _, state = convolution(x, state)
+        y, _ = convolution(x, state)
+        assert np.isfinite(y).all() == fits

@@ -111,7 +111,6 @@ def test_options_that_no_state_can_have_are_named(unchecked):
 def test_arguments_that_options_exclude_are_named(unchecked):
     for name, options, context, message in [
         ("bigbird", {}, {"cells": np.zeros((2, 2))}, "cells has dtype"),
-        ("conv_basis", {"max_error": 0.1}, {"mask": MASK}, "expected None with max_error, which reads"),
         (
             "input_conv",
             {"filter": "autocorrelation"},
@@ -136,3 +135,12 @@ def test_defaults_divide():
     assert mixers.RetNet(768, expand_v=5 / 3).layout() == (2, 384, 640)
     assert mixers.Mamba2(96).layout() == (3, 64)
     assert mixers.RWKV5(128).layout() == (2, 64)
+
+
+def test_a_landmark_stands_for_a_chunk_of_the_longest_row():
+    for options, tokens in [
+        ({"num_landmarks": 16}, 64),
+        ({"num_landmarks": 100, "l_max": 64}, 1),
+        ({"num_landmarks": 5, "l_max": 13}, 3),
+    ]:
+        assert mixers.make("nystrom", d_model=4, **options).tokens_per_landmark == tokens

@@ -54,6 +54,7 @@ def test_bad_descriptions_are_named():
         (change(schedule="CX"), "schedule = 'CX': expected letters among"),
         (change(d_model=0), "d_model = 0: expected at least 1"),
         (change(mlp_hidden=0), "mlp_hidden = 0: expected a positive integer"),
+        (change(max_positions=1.5), "max_positions = 1.5: expected at least 0"),
         (change(mlp="big"), "mlp = 'big': expected one of 'gated', 'plain', 'identity', 'none'"),
         (change(norm="batch"), "norm = 'batch': expected one of"),
         (change(dtype="int8"), "dtype = 'int8'"),

@@ -3,7 +3,6 @@
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import based_jax as bj
@@ -35,16 +34,6 @@ def tokens(rows: int, length: int):
     return jax.random.randint(jax.random.key(1), (rows, length), 0, 11)
 
 
-def test_continues_after_a_state(model):
-    module, params, apply = model
-    given = tokens(2, MAX)
-    whole, _ = apply(params, given)
-    first, state = apply(params, given[:, :5], module.init_state(2, MAX))
-    second, state = apply(params, given[:, 5:8], state)
-    third, _ = apply(params, given[:, 8:], state)
-    assert_close(jnp.concatenate([first, second, third], axis=1), whole, FLOAT32)
-
-
 @pytest.mark.release
 def test_starts_anew_with_a_segment(model):
     _, params, apply = model
@@ -52,13 +41,6 @@ def test_starts_anew_with_a_segment(model):
     packed, _ = apply(params, given, segment_ids=jnp.array([[0, 0, 0, 1, 1, 1, 1]]))
     for part in (slice(0, 3), slice(3, 7)):
         assert_close(packed[:, part], apply(params, given[:, part])[0], FLOAT32)
-
-
-def test_beyond_the_table(model):
-    _, params, apply = model
-    given = tokens(1, MAX + 1)
-    assert np.isfinite(apply(params, given[:, :MAX])[0]).all()
-    assert np.isnan(apply(params, given)[0][:, MAX]).all()
 
 
 def test_padding_may_lie_beyond(model):
@@ -70,9 +52,3 @@ def test_padding_may_lie_beyond(model):
         alone, _ = apply(params, given[row : row + 1, :count])
         assert_close(logits[row : row + 1, :count], alone, FLOAT32)
     chex.assert_tree_all_finite(state)
-
-
-def test_config():
-    for value in [-1, 1.5, None]:
-        with pytest.raises(ValueError, match="max_positions"):
-            bj.presets.get("attn-tiny").replace(max_positions=value)

@@ -118,7 +118,7 @@ def normalised(case: Case, p: np.ndarray, allowed: np.ndarray, scores: np.ndarra
 
 FEATURES = {
     "identity": lambda order: ops.IDENTITY,
-    "pos_elu": lambda order: ops.FEATURE_MAPS["pos_elu"],
+    "pos_elu": lambda order: ops.feature_maps.FEATURE_MAPS["pos_elu"],
     "taylor": ops.hyper_taylor_map,
 }
 """the order to the feature map whose products are those of `weigh`"""

@@ -1,14 +1,14 @@
-"""Every op on sequences names the argument of a wrong shape, dtype or value.
-
-What is special to an op, such as options that exclude each other, is in its own file.
-"""
+"""Every op names the argument of a wrong shape, dtype or value."""
 
 import dataclasses
+import functools
 import inspect
 
+import numpy as np
 import pytest
 
 from based_jax import ops
+from based_jax.ops import conv_basis, selection
 from tests.arrays import blank, ones
 
 Q, V, X, TAPS = ones((2, 3, 2, 4)), ones((2, 3, 2, 5)), ones((2, 3, 4)), ones((3, 4))
@@ -86,3 +86,204 @@ def test_a_wrong_argument_is_named(unchecked, name):
     for changes, error, message in wrong(name, arguments):
         with pytest.raises(error, match=message):
             getattr(ops, name)(**arguments | changes)
+
+
+CACHE = functools.partial(blank, ops.init_kv_cache, 2)
+CONV = blank(ops.init_conv_attention_state, 2, 5, 2, 2, 4, 5)
+SUMS = blank(ops.init_linear_attention_state, 2, 2, 16, 5)
+STEP = {"q": Q[:, 0], "k": Q[:, 0], "v": V[:, 0]}
+WHOLE, BASES = {"causal": False}, {"starts": None, "num_bases": 2}
+BASIS = np.tril(np.arange(9.0).reshape(3, 3) + 1)
+OTHERS = {
+    "conv_decompose": {},
+    "conv_assemble": {"kernels": BASIS},
+    "conv_matrix": {"anchors": BASIS},
+    "conv_separation": {"kernels": BASIS, "sizes": [3, 2, 1]},
+    "conv_recover": {"q": Q, "k": Q, "terms": 2, "width": 2, "threshold": 1.0},
+    "conv_anchors": {"q": Q, "k": Q},
+    "conv_score_error": {"q": Q, "k": Q},
+    "advance": {"stream": None, "batch_size": 2, "length": 3},
+    "hyper_taylor_map": {},
+    "rms_norm": {"x": Q},
+    "layer_norm": {"x": Q},
+    "nystrom_attention": QKV,
+    "landmark_attention": QKV,
+    "rotary": {"x": Q, "positions": ones((2, 3), int)},
+    "cosformer_features": {"x": Q, "positions": ones((1, 3), int), "max_length": 4},
+    "symmetric_to_full": {"features": ones((2, 153)), "width": 8},
+    "repeated": {"tokens": ones((1, 3), int)},
+    "attention_of_some": QKV | {"chosen": ones((2, 3), bool)},
+    "window_step": STEP | {"cache": CACHE(8, 2, 4, 5)},
+    "taylor_step": STEP | {"state": blank(ops.init_taylor_state, 2, 2, 4, 5)},
+}
+SPECIAL = {
+    "conv_decompose": [
+        ({"matrix": BASIS[:2]}, r"matrix has shape \(2, 3\): expected \(N, 2\)"),
+        ({"matrix": 3.0}, r"matrix has shape \(\)"),
+        ({"matrix": 0 * BASIS}, r"max \|matrix\| = 0.0: expected more than tol"),
+        ({"matrix": BASIS.T}, "above the diagonal = .*: expected 0, a lower"),
+        ({"matrix": BASIS, "tolerance": -1}, "tolerance = -1: expected at least 0"),
+        ({"matrix": BASIS * np.nan}, "not finite = 9: expected 0"),
+    ],
+    "conv_assemble": [
+        ({"sizes": [3, 3, 1]}, r"sizes = \[3, 3, 1\]: expected N = 3 >="),
+        ({"sizes": [4, 3, 1]}, r"sizes = \[4, 3, 1\]: expected N = 3 >="),
+        ({"sizes": [3, 2]}, r"sizes has shape \(2,\): expected \(3,\)"),
+        ({"sizes": [3.0, 2, 1]}, "sizes has dtype float64"),
+    ],
+    "conv_matrix": [({"starts": [0, 2, 1]}, r"starts = \[0, 2, 1\]: expected increasing")],
+    "conv_separation": [({"width": width}, f"width = {width}: expected 1 to 1") for width in (0, 2)],
+    "conv_attention": [
+        ({"starts": ()}, r"starts = \(\): expected integers ascending from 0"),
+        ({"starts": (1, 2)}, r"starts = \(1, 2\)"),
+        ({"starts": (0, 1.5)}, r"starts = \(0, 1.5\): expected integers"),
+        ({"starts": (0, 2, 2)}, r"starts = \(0, 2, 2\)"),
+        ({"starts": np.zeros((2, 3), int)}, "starts has shape"),
+        ({"starts": np.zeros((2, 2, 1))}, "starts has dtype"),
+        ({"starts": np.ones((2, 2, 1), int)}, "starts = .*: expected integers ascending from 0"),
+        ({"starts": None}, "num_bases = None: expected 1 to 3 segments, if no starts"),
+        ({"starts": None, "num_bases": 4}, "num_bases = 4: expected 1 to 3 segments"),
+        ({"num_bases": 3}, "num_bases = 3: expected None or 2, the number of starts"),
+        (BASES | {"segment_ids": ones((2, 3), int)}, "starts = None"),
+        (BASES | {"initial_state": CONV}, "starts = None: expected"),
+        ({"left": -1}, "left = -1"),
+        ({"gradient": "exact"}, "gradient = 'exact': expected one of 'surrogate', 'anchors'"),
+        ({"return_state": True}, "return_state = True: expected False without a state"),
+        ({"initial_state": CONV, "left": 3}, "slots of initial_state = 5: expected left"),
+        ({"initial_state": CONV, "starts": (0,)}, r"state\.anchors has shape"),
+    ],
+    "conv_recover": [
+        ({"q": Q[0]}, r"q has shape \(3, 2, 4\): expected \(B, N, H, K\)"),
+        ({"k": V}, r"k has shape \(2, 3, 2, 5\): expected \(2, 3, 2, 4\)"),
+        ({"terms": 0}, "terms = 0: expected at least 1"),
+        ({"width": 0}, "width = 0: expected 1 to N = 3"),
+        ({"width": 4}, "width = 4: expected 1 to N = 3"),
+        ({"mask": ones((1, 4), bool)}, r"mask has shape \(1, 4\): expected \(2, 3\)"),
+        ({"threshold": -1.0}, "threshold = -1.0: expected at least 0"),
+        ({"search": "linear"}, "search = 'linear': expected one of 'binary', 'scan'"),
+    ],
+    "conv_anchors": [({"starts": ones((1, 2), int)}, "starts has shape")],
+    "conv_score_error": [({"starts": ones((2, 2, 2))}, "starts has dtype float32")],
+    "advance": [
+        ({"segment_ids": ones(3, int)}, r"segment_ids has shape \(3,\)"),
+        ({"segment_ids": [[0, 0, 0]] * 2}, "segment_ids = "),
+        ({"stream": blank(ops.init_stream, 1)}, r"state length has shape \(1,\)"),
+    ],
+    "hyper_attention": [
+        ({"ks": (), "vs": ()}, "number of ks = 0: expected at least 1"),
+        ({"vs": (V,)}, "number of vs = 1: expected 2"),
+        ({"ks": (Q, V)}, r"ks\[1\] has shape \(2, 3, 2, 5\)"),
+        ({"vs": (V, Q)}, r"vs\[1\] has shape"),
+        ({"ordered": False, "strict": True}, "strict = True: expected False if ordered"),
+        ({"left": -1}, "left = -1"),
+        ({"left": 1, "causal": False}, "left = 1: expected None"),
+        ({"return_state": True}, "return_state = True"),
+        ({"initial_state": CACHE(3, 2, 8, 5)}, r"initial_state\.k has shape"),
+        ({"initial_state": CACHE(2, 2, 4, 5)}, "length = 3: expected at most max_len"),
+        ({"initial_state": CACHE(3, 2, 4, 5), "left": 1}, "expected left . 1 = 2"),
+        ({"initial_state": CACHE(3, 2, 4, 5), "causal": False}, "causal = False"),
+    ],
+    "hyper_feature_attention": [
+        ({"qs": ()}, "factors in qs = 0: expected at least 1"),
+        ({"ks": (Q,)}, "factors in ks = 1: expected as many as in qs, 2"),
+        ({"ks": (Q, V)}, r"ks\[1\] has shape"),
+        ({"qs": (Q, Q[:, :, :1])}, r"qs\[1\] has shape"),
+        ({"qs": (Q.astype(int), Q)}, r"qs\[0\] has dtype"),
+        ({"kind": "cosine"}, "kind = 'cosine': expected one of 'softmax', 'linear'"),
+        ({"scale": (1.0,)}, r"scale = \(1.0,\): expected a number or one for each of the 2"),
+        ({"normalize": True}, "normalize = True: expected False unless causal, with kind ="),
+        ({"return_state": True}, "return_state = True: expected False without an initial_state"),
+        (WHOLE | {"kind": "linear", "return_state": True}, "False when causal is False"),
+        (WHOLE | {"initial_state": CACHE(4, 2, 8, 5)}, "causal = False: expected True"),
+        ({"kind": "linear", "initial_state": CACHE(4, 2, 8, 5)}, "initial_state = 'KVCache': expected a Lin"),
+        ({"initial_state": SUMS}, "'LinearAttentionState': expected a KVCache with kind = 'soft"),
+        ({"initial_state": CACHE(4, 2, 4, 5)}, r"initial_state\.k has shape"),
+    ],
+    "linear_hyper_attention": [
+        ({"ks": (Q,)}, "number of vs = 2: expected 1"),
+        ({"normalize": "rms"}, "normalize = 'rms': expected one of 'none'"),
+        ({"ordered": False, "strict": True}, "strict = True: expected False if ordered"),
+        (WHOLE | {"segment_ids": ones((2, 3), int)}, "segment_ids = .* when causal is"),
+        (WHOLE | {"return_state": True}, "return_state = True"),
+        (
+            WHOLE | {"initial_state": blank(STATES["linear_hyper_attention"], 2)},
+            "= 'LinearHyperState': expected",
+        ),
+    ],
+    "hyper_taylor_map": [({"order": 1}, "order = 1: expected at least 2")],
+    "linear_recurrence": [
+        ({"v": ones((2, 3, 3, 5))}, "heads of v = 3: expected a multiple of heads of q and k"),
+        ({"log_decay": ones((2, 3, 3))}, r"\(2, 3, 2\) or \(2, 3, 2, 4\); the first two may be 1"),
+        ({"log_decay": ones((2, 3, 2, 1))}, r"or \(2, 3, 2, 4\)"),
+        ({"bonus": ones((3, 4))}, "bonus has shape"),
+    ],
+    "rms_norm": [({"scale": ones(1)}, r"scale has shape \(1,\): expected \(4,?\)")],
+    "layer_norm": [
+        ({"scale": ones(4, int)}, "scale has dtype int32"),
+        ({"scale": ones(4), "bias": ones(3)}, "bias has shape"),
+    ],
+    "nystrom_attention": [
+        ({"num_landmarks": 0}, "num_landmarks = 0"),
+        ({"num_landmarks": 2, "iterations": 0}, "iterations = 0"),
+    ],
+    "landmark_attention": [({"tokens_per_landmark": 0}, "tokens_per_landmark = 0:")],
+    "scatterbrain_attention": [({"left": -1}, "left = -1: expected")],
+    "rotary": [
+        ({"x": X}, "x has shape"),
+        ({"x": Q.astype(int)}, "x has dtype"),
+        ({"positions": ones(3, int)}, r"positions has shape \(3,\)"),
+        ({"positions": ones((3, 3), int)}, r"positions has shape \(3, 3\): expected \(2, 3\)"),
+        ({"positions": ones((1, 2), int)}, "positions has shape"),
+        ({"positions": ones((2, 3))}, "positions has dtype"),
+        ({"dim": 0}, "dim = 0"),
+        ({"dim": 5}, "dim = 5: expected 1 to the head width 4"),
+        ({"x": V}, "dim = 5: expected 1 to the head width 5"),
+    ],
+    "cosformer_features": [
+        ({"max_length": 0}, "max_length = 0: expected at least 1"),
+        ({"positions": ones((1, 2), int)}, r"positions has shape \(1, 2\): expected \(1, 3\)"),
+    ],
+    "symmetric_to_full": [({}, r"shape \(2, 153\): expected \(any, 45\)")],
+    "repeated": [
+        ({"tokens": ones((1, 3))}, "tokens has dtype float32"),
+        ({"order": 0}, "order = 0: expected at least 1 token"),
+    ],
+    "attention_of_some": [({"count": 4}, "count = 4: expected 1 to N = 3")],
+    "softmax_attention": [
+        ({"q": None}, "q = None"),
+        ({"q": ones((2, 3, 3, 4))}, "number of query heads = 3: expected a multiple of .* = 2"),
+        ({"left": -1}, "left = -1"),
+        (WHOLE | {"left": 2}, "left = 2: expected None when causal is False"),
+        (WHOLE | {"allowed": np.greater}, "allowed = .*: expected None when causal is False"),
+        ({"return_state": True}, "return_state = True"),
+        (WHOLE | {"initial_state": CACHE(8, 2, 4, 5)}, "causal = False"),
+        ({"initial_state": CACHE(8, 2, 4, 5, np.int8)}, r"initial_state\.k has dtype"),
+        ({"initial_state": CACHE(8, 2, 4, 5), "left": 6}, "slots of initial_state = 8: expected left ."),
+        ({"initial_state": CACHE(2, 2, 4, 5)}, "length = 3: expected at most max_length = 2"),
+    ],
+    "window_step": [
+        *[({name: Q}, f"{name} has shape") for name in "qkv"],
+        ({"cache": blank(ops.init_kv_cache, 1, 8, 2, 4, 5)}, r"initial_state\.k has shape"),
+        ({"implementation": "mosaic"}, "implementation = 'mosaic'.* for window_step"),
+        ({"implementation": "pallas"}, "implementation = 'pallas': runs on GPUs"),
+        ({"positions": ones(3, int)}, r"positions has shape \(3,\): expected \(2,\)"),
+        ({"positions": ones(2)}, "positions has dtype float32"),
+        ({"rotary_dim": 9}, "dim = 9: expected 1 to the head width 4"),
+    ],
+    "taylor_attention": [
+        ({"initial_state": blank(ops.init_linear_attention_state, 2, 2, 21, 5)}, "kv has shape")
+    ],
+    "taylor_step": [
+        *[({name: Q}, f"{name} has shape") for name in "qkv"],
+        ({"state": blank(ops.init_taylor_state, 1, 2, 4, 5)}, r"initial_state\.kv has shape"),
+        ({"implementation": "quadratic"}, "implementation = 'quadratic'"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_what_an_op_refuses(unchecked, name):
+    op = next(getattr(module, name) for module in (ops, conv_basis, selection) if hasattr(module, name))
+    for changes, message in SPECIAL[name]:
+        with pytest.raises((TypeError, ValueError), match=message):
+            op(**(ARGUMENTS | OTHERS)[name] | changes)

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from based_jax import ops
 from based_jax.testing.laws import QUICKLY
-from tests.arrays import array, ones
+from tests.arrays import array
 from tests.marks import release_but
 from tests.ops import draw, oracles
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
@@ -58,11 +58,6 @@ def test_features_factor_the_polynomial_in_both_layouts(width):
         assert_close(got, expected, FLOAT64)
 
     law()
-
-
-def test_wrong_width(unchecked):
-    with pytest.raises(ValueError, match=r"features has shape \(2, 153\): expected \(any, 45\)"):
-        ops.symmetric_to_full(ones((2, 153)), 8)
 
 
 # The other maps. (B, N, H, K) = (2, 11, 2, 3); `projections` are those of performer and all_poly, F = 5.
@@ -137,29 +132,31 @@ def ours(name, projections) -> ops.FeatureMap:
             return ops.FeatureMap(
                 lambda x: ops.cosformer_features(x, positions, 2 * LENGTH), None, lambda width: 2 * width
             )
-    return ops.FEATURE_MAPS[name]
+    return ops.feature_maps.FEATURE_MAPS[name]
 
 
 def test_floor_and_scale():
     """Of a floor that most features are below; a scale is one of the inputs."""
-    for name in ops.FLOORED:
+    for name in ops.feature_maps.FLOORED:
         x = np.random.default_rng(0).normal(size=(4, WIDTH)).astype(np.float32)
         features = np.asarray(ops.feature_map(name).features(array(2 * x)))
         # exp_dim and exp_max have the floor in the exponent.
         floored = np.maximum(features, np.exp(0.9) if name in ("exp_dim", "exp_max") else 0.9)
         assert np.any(floored != features)
-        assert_close(ops.scaled(ops.feature_map(name, 0.9), 2.0).features(array(x)), floored, FLOAT32)
+        assert_close(
+            ops.feature_maps.scaled(ops.feature_map(name, 0.9), 2.0).features(array(x)), floored, FLOAT32
+        )
 
 
 def test_a_scaled_similarity_is_that_of_the_scaled_features():
     q, k = np.random.default_rng(1).normal(size=(2, 4, WIDTH)).astype(np.float32)
-    phi = ops.scaled(ops.TAYLOR, 1.5)
+    phi = ops.feature_maps.scaled(ops.TAYLOR, 1.5)
     products = phi.features(array(q)) @ phi.features(array(k)).T
     assert_close(phi.similarity(array(q @ k.T), WIDTH), products, FLOAT32)
 
 
 def test_every_map_has_a_formula():
-    assert set(ops.FEATURE_MAPS) | {"all_poly", "cosformer", "performer"} == set(FORMULAS)
+    assert set(ops.feature_maps.FEATURE_MAPS) | {"all_poly", "cosformer", "performer"} == set(FORMULAS)
 
 
 @functools.partial(jax.jit, static_argnames="name", compiler_options=QUICKLY)
@@ -256,11 +253,3 @@ def test_cosformer_weighs_by_distance():
         plain = np.einsum("bihf,bjhf->bhij", np.maximum(q, 0), np.maximum(k, 0))
         assert_close(products, plain * np.cos(np.pi * distance / 20), FLOAT32)
     assert np.all(np.isnan(cosformer(q, index, 5)[:, 5]))
-
-
-def test_cosformer_names_bad_input(unchecked):
-    x, index = jnp.ones((1, 3, 1, 2)), jnp.arange(3)[None]
-    with pytest.raises(ValueError, match="max_length = 0: expected at least 1"):
-        ops.cosformer_features(x, index, 0)
-    with pytest.raises(ValueError, match=r"positions has shape \(1, 3\): expected \(1, 2\)"):
-        ops.cosformer_features(x[:, :2], index, 4)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.arrays import array, blank, ones
+from based_jax.ops.hyper_feature_attention import tensor_product_map
+from tests.arrays import array, blank
 from tests.marks import release_but
 from tests.ops import oracles
 from tests.ops.contract import Contract
@@ -155,7 +156,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 def test_tensor_products_multiply_scores(widths):
     """The identity that the linear state uses; the channels are in the order of `np.kron`."""
     qs, ks = ([np.asarray(numbers(width, seed=seed)) for width in widths] for seed in (0, 1))
-    phi = ops.tensor_product_map(widths)
+    phi = tensor_product_map(widths)
     features = jax.jit(phi.features)
     phi_q, phi_k = (np.asarray(features(np.concatenate(factors)), np.float64) for factors in (qs, ks))
     assert phi_q.shape == (phi.size(sum(widths)),)
@@ -208,34 +209,3 @@ def test_a_cache_is_as_large_as_attentions_and_overflows_to_nan():
     with pytest.raises(ValueError, match="at most max_length = 3 tokens"):
         ops.hyper_feature_attention(qs, ks, v, initial_state=cache, return_state=True)
     assert np.isnan(step(qs, ks, v, initial_state=cache)[0]).all()
-
-
-def _arguments(**changes):
-    x = ones((2, 3, 2, 4))
-    return {"qs": (x, x), "ks": (x, x), "v": ones((2, 3, 2, 5))} | changes
-
-
-CACHE = blank(ops.init_kv_cache, 2, 4, 2, 8, 5)
-NARROW = blank(ops.init_kv_cache, 2, 4, 2, 4, 5)
-SUMS = blank(ops.init_linear_attention_state, 2, 2, 16, 5)
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"qs": ()}, ValueError, "factors in qs = 0: expected at least 1"),
-        ({"ks": (ones((2, 3, 2, 4)),)}, ValueError, "factors in ks = 1: expected as many as in qs, 2"),
-        ({"ks": (ones((2, 3, 2, 4)), ones((2, 3, 2, 3)))}, ValueError, r"ks\[1\] has shape"),
-        ({"qs": (ones((2, 3, 2, 4)), ones((2, 3, 1, 4)))}, ValueError, r"qs\[1\] has shape"),
-        ({"qs": (ones((2, 3, 2, 4), int),) * 2}, TypeError, r"qs\[0\] has dtype"),
-        ({"kind": "cosine"}, ValueError, "kind = 'cosine': expected one of 'softmax', 'linear'"),
-        ({"scale": (1.0,)}, ValueError, r"scale = \(1.0,\): expected a number or one for each of the 2"),
-        ({"normalize": True}, ValueError, "normalize = True: expected False unless causal, with kind ="),
-        ({"return_state": True}, ValueError, "return_state = True: expected False without an initial_state"),
-        ({"causal": False, "kind": "linear", "return_state": True}, ValueError, "False when causal is False"),
-        ({"causal": False, "initial_state": CACHE}, ValueError, "causal = False: expected True"),
-        ({"kind": "linear", "initial_state": CACHE}, ValueError, "initial_state = 'KVCache': expected a Lin"),
-        ({"initial_state": SUMS}, ValueError, "'LinearAttentionState': expected a KVCache with kind = 'soft"),
-        ({"initial_state": NARROW}, ValueError, r"initial_state\.k has shape"),
-    ]:
-        with pytest.raises(error, match=message):
-            ops.hyper_feature_attention(**_arguments(**changes))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from based_jax import ops
-from tests.arrays import blank, ones
+from tests.arrays import blank
 from tests.marks import release_but, slow_but
 from tests.ops.declared import program
 from tests.ops.hyper_attention_cases import FEATURES, Case, HyperContract, slotted
@@ -91,30 +91,3 @@ def test_memory_is_not_a_matrix_per_token():
     arrays = {"q": x, "k0": x, "v0": x}
     lowered = program(TestLinearHyperAttention, case, "xla").lower(arrays, Placement(), {"y": x})
     assert lowered.compile().memory_analysis().temp_size_in_bytes < 2**21
-
-
-def _arguments(**changes):
-    x = ones((2, 3, 2, 4))
-    return {"q": x, "ks": (x, x), "vs": (x, x)} | changes
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"ks": (ones((2, 3, 2, 4)),)}, ValueError, "number of vs = 2: expected 1"),
-        ({"normalize": "rms"}, ValueError, "normalize = 'rms': expected one of 'none'"),
-        ({"ordered": False, "strict": True}, ValueError, "strict = True: expected False if ordered"),
-        ({"causal": False, "segment_ids": ones((2, 3), int)}, ValueError, "segment_ids = .* when causal is"),
-        ({"causal": False, "return_state": True}, ValueError, "return_state = True"),
-        (
-            {"initial_state": blank(ops.init_linear_hyper_state, 2, 2, 2, 4, 4), "causal": False},
-            ValueError,
-            "initial_state = 'LinearHyperState': expected None when causal",
-        ),
-    ]:
-        with pytest.raises(error, match=message):
-            ops.linear_hyper_attention(**_arguments(**changes))
-
-
-def test_an_order_has_two_factors_at_least():
-    with pytest.raises(ValueError, match="order = 1: expected at least 2"):
-        ops.hyper_taylor_map(1)

@@ -1,6 +1,6 @@
 """The linear recurrence: a loop in NumPy, the token form, and the chunked form agree on everything."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax.numpy as jnp
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.arrays import ones, zeros
 from tests.marks import release_but
 from tests.ops.contract import Contract
 from tests.tolerances import BFLOAT16, assert_close
@@ -109,24 +108,3 @@ def test_bfloat16_after_alternating_gates(shut):
         chex.assert_tree_all_finite(result.gradients)
 
     laws.law(case, law)
-
-
-def _arguments(**changes):
-    arguments: dict[str, Any] = {
-        "q": ones((2, 3, 2, 4)),
-        "k": ones((2, 3, 2, 4)),
-        "v": ones((2, 3, 4, 5)),
-        "log_decay": zeros((2, 3, 4)),
-    }
-    return arguments | changes
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, message in [
-        ({"v": ones((2, 3, 3, 5))}, "heads of v = 3: expected a multiple of heads of q and k"),
-        ({"log_decay": ones((2, 3, 2))}, r"\(2, 3, 4\) or \(2, 3, 4, 4\); the first two may be 1"),
-        ({"log_decay": ones((2, 3, 4, 1))}, r"or \(2, 3, 4, 4\)"),
-        ({"bonus": ones((2, 4))}, "bonus has shape"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            ops.linear_recurrence(**_arguments(**changes))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from based_jax.ops.core.fft import fft_size
+from based_jax.ops.long_conv import fft_size
 from tests.arrays import array, blank
 from tests.marks import release_but, slow_but
 from tests.ops import oracles

@@ -100,8 +100,8 @@ def test_large_scores_stay_finite():
 def test_the_iteration_inverts(x64):
     scores = np.random.default_rng(0).normal(size=(2, 7, 7)) + 4 * np.eye(7)
     matrix = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    assert_close(ops.iterative_pinv(array(matrix)), np.linalg.inv(matrix), FLOAT32)
-    assert_close(ops.iterative_pinv(array(matrix), 12), np.linalg.inv(matrix), FLOAT64)
+    assert_close(ops.nystrom.iterative_pinv(array(matrix)), np.linalg.inv(matrix), FLOAT32)
+    assert_close(ops.nystrom.iterative_pinv(array(matrix), 12), np.linalg.inv(matrix), FLOAT64)
 
 
 def test_zoologys_form_is_attention_when_landmarks_suffice_and_leaks_else():
@@ -112,17 +112,3 @@ def test_zoologys_form_is_attention_when_landmarks_suffice_and_leaks_else():
     later = [x.astype(np.float32) for x in later]
     moved = np.abs(np.asarray(run(*later, num_landmarks=5)) - run(q, k, v, num_landmarks=5))
     assert moved[:, :12].max() > 1e-3
-
-
-def test_bad_arguments_are_named(unchecked):
-    for call, message in [
-        (lambda q, k, v: ops.nystrom_attention(q, k, v, num_landmarks=0), "num_landmarks = 0"),
-        (lambda q, k, v: ops.nystrom_attention(q, k, v, num_landmarks=2, iterations=0), "iterations = 0"),
-        (lambda q, k, v: ops.landmark_attention(q, k, v, tokens_per_landmark=0), "tokens_per_landmark = 0:"),
-        (
-            lambda q, k, v: ops.landmark_attention(q, k[:, 1:], v, tokens_per_landmark=2),
-            r"k has shape \(2, 12, 2, 3\)",
-        ),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            call(*drawn(np.float32))

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
-from tests.arrays import ones
 from tests.ops import draw, oracles
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_ANGLE, assert_close
 
@@ -68,23 +67,3 @@ def test_bfloat16_angles_are_float32():
     x = np.random.default_rng(0).normal(size=(1, 1, 1, 8))
     y = rotary(x.astype(jnp.bfloat16), np.full((1, 1), 4095, np.int32))
     assert_close(y, oracles.rotary(x, np.full((1, 1), 4095), 8, 1e4, False), 2 * BFLOAT16)
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"x": ones((2, 3, 4))}, ValueError, "x has shape"),
-        ({"x": ones((2, 3, 1, 4), int)}, TypeError, "x has dtype"),
-        ({"positions": ones(3, int)}, ValueError, r"positions has shape \(3,\)"),
-        ({"positions": ones((3, 3), int)}, ValueError, r"positions has shape \(3, 3\): expected \(2, 3\)"),
-        ({"positions": ones((1, 2), int)}, ValueError, "positions has shape"),
-        ({"positions": ones((2, 3))}, TypeError, "positions has dtype"),
-        ({"dim": 0}, ValueError, "dim = 0"),
-        ({"dim": 5}, ValueError, "dim = 5: expected 1 to the head width 4"),
-    ]:
-        with pytest.raises(error, match=message):
-            ops.rotary(**{"x": ones((2, 3, 1, 4)), "positions": ones((2, 3), int)} | changes)
-
-
-def test_an_odd_width_has_no_partner_for_its_last_channel(unchecked):
-    with pytest.raises(ValueError, match="dim = 5: expected 1 to the head width 5"):
-        ops.rotary(ones((1, 1, 1, 5)), ones((1, 1), int))

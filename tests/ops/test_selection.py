@@ -4,12 +4,12 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import ops
-from tests.arrays import array, zeros
+from based_jax.ops import selection
+from tests.arrays import array
 from tests.ops import draw, oracles
 from tests.tolerances import FLOAT32, FLOAT64, assert_close
 
@@ -25,14 +25,14 @@ def segments(ids, count):
 @jax.jit
 def compute(tokens, scores, budget, ids, mask, before):
     positions, _ = ops.advance(None, ROWS, LENGTH, ids, mask)
-    lengths = ops.segment_lengths(positions, ROWS)
+    lengths = selection.segment_lengths(positions, ROWS)
     return {
-        "token": ops.repeated(tokens, segment_ids=ids, mask=mask),
-        "bigram": ops.repeated(tokens, 2, segment_ids=ids, mask=mask),
+        "token": selection.repeated(tokens, segment_ids=ids, mask=mask),
+        "bigram": selection.repeated(tokens, 2, segment_ids=ids, mask=mask),
         "lengths": lengths,
-        "highest": ops.highest(scores, jnp.minimum(budget, lengths), positions),
-        "softmax": ops.segment_softmax(scores, positions),
-        "running": jnp.exp(scores - ops.running_log_sum(scores, before, positions)[0]),
+        "highest": selection.highest(scores, jnp.minimum(budget, lengths), positions),
+        "softmax": selection.segment_softmax(scores, positions),
+        "running": jnp.exp(scores - selection.running_log_sum(scores, before, positions)[0]),
     }
 
 
@@ -43,7 +43,7 @@ def test_every_segment_is_looked_at_by_itself(data, seed):
     tokens = generator.integers(0, 3, (ROWS, LENGTH)).astype(np.int32)
     scores = generator.normal(size=(ROWS, LENGTH)).astype(np.float32) * 5
     mask = draw.mask(counts, LENGTH)
-    before = np.full(ROWS, ops.NOTHING, np.float32)
+    before = np.full(ROWS, selection.NOTHING, np.float32)
     got = compute(tokens, scores, np.full((ROWS, LENGTH), 2, np.int32), ids, mask, before)
     expected = {name: np.zeros_like(value) for name, value in jax.device_get(got).items()}
     for row in range(ROWS):
@@ -65,19 +65,19 @@ def test_a_running_sum_continues(x64):
     scores = np.random.default_rng(0).normal(size=(2, 8)) * 30
     ids = array(np.int32([[0] * 8, [0, 0, 1, 1, 1, 2, 2, 2]]))
     scores = array(scores)
-    nothing = array(np.full(2, ops.NOTHING))
+    nothing = array(np.full(2, selection.NOTHING))
 
     def continued(scores, before):
         stream, parts = None, []
         for chunk in (slice(0, 3), slice(3, 4), slice(4, 8)):
             positions, stream = ops.advance(stream, 2, chunk.stop - chunk.start, ids[:, chunk])
-            sums, before = ops.running_log_sum(scores[:, chunk], before, positions)
+            sums, before = selection.running_log_sum(scores[:, chunk], before, positions)
             parts.append(sums)
         return jnp.concatenate(parts, axis=1)
 
     @jax.jit
     def whole(scores, before):
-        return ops.running_log_sum(scores, before, ops.advance(None, 2, 8, ids)[0])[0]
+        return selection.running_log_sum(scores, before, ops.advance(None, 2, 8, ids)[0])[0]
 
     @jax.jit
     def with_gradients(*arguments):
@@ -98,22 +98,8 @@ def test_chosen_queries_attend_as_in_full_attention(x64):
     chosen = np.zeros((2, 9), bool)
     chosen[0, [1, 5, 8]], chosen[1, 0] = True, True
     mask = array(np.arange(9) < np.array([[9], [4]]))
-    run = jax.jit(ops.attention_of_some, static_argnums=4)
+    run = jax.jit(selection.attention_of_some, static_argnums=4)
     full = jax.jit(ops.softmax_attention)(q, k, v, mask=mask)
     expected = np.where(chosen[..., None, None], full, 0)
     assert_close(run(q, k, v, chosen, 3, mask=mask), expected, FLOAT64)
     assert_close(run(q, k, v, chosen, 9, mask=mask), expected, FLOAT64)
-
-
-def test_bad_arguments_are_named(unchecked):
-    for call, error, message in [
-        (lambda: ops.repeated(zeros((1, 3))), TypeError, "tokens has dtype float32"),
-        (lambda: ops.repeated(zeros((1, 3), int), 0), ValueError, "order = 0: expected at least 1 token"),
-        (
-            lambda: ops.attention_of_some(*[zeros((1, 3, 1, 2))] * 3, zeros((1, 3), bool), 4),
-            ValueError,
-            "count = 4: expected 1 to N = 3",
-        ),
-    ]:
-        with pytest.raises(error, match=message):
-            call()

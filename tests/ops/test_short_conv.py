@@ -132,3 +132,10 @@ def test_a_step_takes_two_halves():
         ops.short_conv_step(ones((2, 3, 5)), ones((3, 5)), state)
     with pytest.raises(ValueError, match="implementation = 'pallas': runs on GPUs"):
         ops.short_conv_step(ones((2, 2, 5)), ones((3, 5)), state, implementation="pallas")
+
+
+def test_a_shift_is_the_convolution_with_the_taps_one_and_zero():
+    x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+    ids = np.repeat([[0, 1], [2, 2]], [2, 3], axis=1)
+    expected = oracles.short_conv(x, np.array([[1.0] * 3, [0.0] * 3]), segment_ids=ids)
+    assert_close(ops.token_shift(x, segment_ids=ids), expected, 0)

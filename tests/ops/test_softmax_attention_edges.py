@@ -2,7 +2,6 @@
 
 import functools
 import re
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
-from based_jax.ops.attention_to_keys import window_block
 from based_jax.ops.core.implementations import KERNELS
-from tests.arrays import array, blank, ones
+from tests.arrays import array
 from tests.marks import release_but
 from tests.ops import draw, oracles
 from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close
@@ -121,43 +119,6 @@ def test_memory_is_linear_in_the_length_forward_and_backward():
         assert long < 4 * 2 * 8192**2, f"left = {left}: {long} bytes, as much as all scores"
 
 
-def _arguments(**changes):
-    arguments: dict[str, Any] = {"q": ones((2, 3, 4, 8)), "k": ones((2, 3, 2, 8)), "v": ones((2, 3, 2, 5))}
-    return arguments | changes
-
-
-def _cache(**changes):
-    sizes = {"batch_size": 2, "slots": 8, "kv_heads": 2, "key_size": 8, "value_size": 5} | changes
-    return blank(ops.init_kv_cache, **sizes)
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"q": None}, TypeError, "q = None"),
-        ({"q": ones((2, 3, 3, 8))}, ValueError, "number of query heads = 3: expected a multiple of .* = 2"),
-        ({"left": -1}, ValueError, "left = -1"),
-        ({"left": 2, "causal": False}, ValueError, "left = 2: expected None when causal is False"),
-        ({"return_state": True}, ValueError, "return_state = True"),
-        ({"initial_state": _cache(), "causal": False}, ValueError, "causal = False"),
-        ({"initial_state": _cache(dtype=jnp.int8)}, TypeError, r"initial_state\.k has dtype"),
-        ({"initial_state": _cache(), "left": 6}, ValueError, "slots of initial_state = 8: expected left ."),
-        ({"initial_state": _cache(slots=2)}, ValueError, "length = 3: expected at most max_length = 2"),
-    ]:
-        with pytest.raises(error, match=message):
-            ops.softmax_attention(**_arguments(**changes))
-
-
-def test_errors_of_a_step_name_the_argument(unchecked):
-    q, k, v = (array(np.asarray(x)[:, 0]) for x in _arguments().values())
-    for position, name in enumerate("qkv"):
-        arguments = [q, k, v]
-        arguments[position] = array(np.asarray(arguments[position])[:, None])
-        with pytest.raises(ValueError, match=f"{name} has shape"):
-            ops.window_step(*arguments, _cache())
-    with pytest.raises(ValueError, match=r"initial_state\.k has shape"):
-        ops.window_step(q, k, v, _cache(batch_size=1))
-
-
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_products_of_a_window_take_the_dtype_of_the_inputs(dtype):
     """Forward and backward: tensor cores take products of float32 numbers at a fraction of their rate."""
@@ -189,10 +150,3 @@ def test_the_log_sum_of_a_window_and_its_scale_have_gradients(unchecked):
     with jax.enable_x64(True):
         arrays = [array(part, np.float64) for part in x]
         assert_close(gradients("xla", *arrays), gradients("reference", *arrays), FLOAT64)
-
-
-def test_blocks_of_a_window_are_aligned():
-    for left in [0, 15, 16, 17, 31, 63, 64, 127, 255, 511, 4095]:
-        size = window_block(left)
-        assert size % (16 if left <= 32 else 64) == 0
-        assert size <= max(16, 2 * left)

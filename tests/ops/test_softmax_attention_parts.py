@@ -115,9 +115,3 @@ def test_log_sums_of_bfloat16_are_float32():
     q, k, v = drawn(jnp.bfloat16)
     y, log_sum = jax.jit(functools.partial(ops.softmax_attention, return_log_sum=True))(q, k, v)
     assert (y.dtype, log_sum.dtype) == (jnp.bfloat16, jnp.float32)
-
-
-def test_a_pattern_needs_a_causal_call():
-    q, k, v = drawn(np.float32)
-    with pytest.raises(ValueError, match=r"allowed = .*: expected None when causal is False"):
-        ops.softmax_attention(q, k, v, causal=False, allowed=every_third)

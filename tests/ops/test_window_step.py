@@ -10,7 +10,7 @@ import pytest
 
 import pallas_kernels
 from based_jax import mixers, ops
-from tests.arrays import array, normals, ones, stream_at, zeros
+from tests.arrays import array, normals, ones, stream_at
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, FLOAT32_ANGLE, assert_close
 
@@ -84,19 +84,6 @@ def test_the_mixer_decodes_the_same_with_the_kernel(fraction):
     assert_close(y, expected, FLOAT32)
     assert_close(state, expected_state, FLOAT32)
     assert_close(y, jax.jit(plain.apply)(params, x)[0], FLOAT32)
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"implementation": "mosaic"}, ValueError, "implementation = 'mosaic'.* for window_step"),
-        ({"implementation": "pallas"}, ValueError, "implementation = 'pallas': runs on GPUs"),
-        ({"positions": zeros(2, int)}, ValueError, r"positions has shape \(2,\): expected \(3,\)"),
-        ({"positions": zeros(3)}, TypeError, "positions has dtype float32"),
-        ({"rotary_dim": 9}, ValueError, "dim = 9: expected 1 to the head width 8"),
-    ]:
-        rng = np.random.default_rng(0)
-        with pytest.raises(error, match=message):
-            ops.window_step(*token(rng), cache_of(rng), **changes)
 
 
 def test_errors_of_the_kernel_name_the_argument(unchecked):

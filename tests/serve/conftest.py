@@ -5,25 +5,16 @@ from collections.abc import Iterator
 import pytest
 
 from based_jax.generate.engine import Engine
-from based_jax.models.config import MixerSpec, ModelConfig
-from based_jax.models.language_model import LanguageModel
 from based_jax.serve.limits import Limits
-from tests.generate.tiny import random_params
+from tests.generate.tiny import make_bytes
 from tests.serve.client import Client, serving
 
 LIMITS = Limits(length=300_000, max_tokens=200_000, choices=16, body=20_000)
 
 
-def byte_model():
-    """One convolution over bytes, with random weights: small programs."""
-    mixers = {"C": MixerSpec("gated_conv", {"kernel_size": 4})}
-    made = LanguageModel(ModelConfig(257, d_model=16, schedule="C", mixers=mixers, mlp_hidden=16))
-    return made, random_params(made)
-
-
 @pytest.fixture(scope="session")
 def model():
-    return byte_model()
+    return make_bytes()
 
 
 @pytest.fixture(scope="session")

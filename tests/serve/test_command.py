@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from based_jax import command
 from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.generate.engine import Engine
 from based_jax.generate.engine.slots import Slots
 from based_jax.serve import __main__ as cli
+from tests.commands import refused
 from tests.serve.client import Client, slowly
 
 
@@ -103,19 +103,7 @@ def test_a_failing_engine_ends_the_process(serve, monkeypatch, capsys, caplog):
 
 @pytest.fixture
 def fails(capsys):
-    """Run the command in this process; it must end with one line and status 2."""
-
-    def call(*argv: object) -> str:
-        with pytest.raises(SystemExit) as ended:
-            command.run(cli.PROG, lambda: cli.main([str(arg) for arg in argv]))
-        out, err = capsys.readouterr()
-        assert ended.value.code == 2
-        assert out == ""
-        assert err.count("\n") == 1
-        assert err.startswith(f"{cli.PROG}: ")
-        return err
-
-    return call
+    return lambda *argv: refused(cli.PROG, cli.main, argv, capsys)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +144,9 @@ def test_a_port_that_is_taken(fails, directory):
 
 def test_a_missing_package(fails, directory, monkeypatch):
     monkeypatch.setitem(sys.modules, "starlette", None)
-    assert "needs starlette: pip install 'based-jax[serve]'" in fails("--checkpoint", directory)
+    message = fails("--checkpoint", directory)
+    assert "expected the package 'starlette' to be installed" in message
+    assert "pip install 'based-jax[serve]'" in message
 
 
 def test_addresses():

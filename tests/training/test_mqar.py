@@ -16,13 +16,13 @@ import based_jax as bj
 from based_jax import command
 from based_jax.data.tasks import IGNORE, MQAR, Segment
 from based_jax.evals.label_scores import LabelScorer
+from based_jax.json_lines import read_lines
 from based_jax.mixers.long_filters import position_features
 from based_jax.models import MixerSpec, mqar_backbone
 from based_jax.training.commands import mqar, synthetic
 from based_jax.training.mqar import grid as mqar_grid
 from based_jax.training.mqar import sweep as mqar_sweep
 from based_jax.training.mqar.data import data_seeds, load
-from based_jax.training.run.json_lines import read_lines
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.training.runs import losses, stop_at
 

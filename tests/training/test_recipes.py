@@ -9,13 +9,14 @@ import pytest
 import based_jax as bj
 from based_jax.command import parse
 from based_jax.models import LanguageModel
-from based_jax.models.presets import GPT2_VOCAB
 from based_jax.published.parameters import PRINTED
 from based_jax.published.tables import names, table
 from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import TokenizeConfig
 from based_jax.training.recipes import read_recipe, with_recipe
 from tests.marks import release_but
+
+GPT2_VOCAB = bj.presets.get("based-360m").vocab_size
 
 FOLDER = Path(__file__).parents[2] / "based_jax" / "recipes"
 # Those of hyper_lm are compared with the study in tests/experiments.

@@ -5,9 +5,9 @@ from typing import Any
 
 from based_jax.convert.config_values import flag, number, size
 from based_jax.convert.options import expect_known, tables
-from based_jax.convert.references.mixer import Meta
-from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
+
+Meta = Mapping[str, Any]
 
 FLA_EPS = 1e-6
 """Added to the normaliser by fla's kernels, whatever `eps` is."""
@@ -96,49 +96,46 @@ def feature_map(
             options["num_features"] = count
     if not flag(read, "learnable", True):
         options["learned_map"] = False
-    if ours != "taylor":
-        options["feature_map"] = ours
-    return options
+    return options | {"feature_map": ours}
 
 
-def based(meta: Meta) -> MixerSpec:
-    """Convert Zoology's `Based`."""
-    heads = size(meta, "num_heads", 12)
+def _based(meta: Meta, options: dict[str, Any]) -> dict[str, Any]:
+    heads, width = options["num_heads"], size(meta, "feature_dim", 16)
     kv_heads = size(meta, "num_key_value_heads", heads)
     expect(kv_heads == heads, "num_key_value_heads", kv_heads, f"{heads}, as num_heads: others fail there")
     expect_choice("train_view", meta.get("train_view", "linear"), ("linear", "quadratic"))
     is_causal = flag(meta, "causal", True) or meta.get("train_view") == "quadratic"
     expect(is_causal, "causal", meta.get("causal"), "true with train_view = 'linear'")
-    width = size(meta, "feature_dim", 16)
-    options: dict[str, Any] = {"num_heads": heads, "feature_dim": width, "eps": number(meta, "eps", 1e-12)}
-    options |= uneven_heads(meta["d_model"], heads, None)
-    if flag(meta, "apply_rotary", False):
-        options |= {"rotary_fraction": 1.0, "rotary_base": number(meta, "rope_theta", 10000.0)}
+    has_rotary = flag(meta, "apply_rotary", False)
     kwargs = meta.get("feature_kwargs", {})
-    return MixerSpec(
-        "linear_attention", options | feature_map(meta.get("feature_name", "taylor_exp"), kwargs, width)
-    )
+    of_map = feature_map(meta.get("feature_name", "taylor_exp"), kwargs, width)
+    return uneven_heads(meta["d_model"], heads, None) | {"rotary_fraction": float(has_rotary)} | of_map
 
 
-def linear_attention(meta: Meta) -> MixerSpec:
+def _linear_attention(meta: Meta, options: dict[str, Any]) -> dict[str, Any]:
     """Convert Based's `LinearAttention`; its parallel implementations, except fla's, differ only in speed."""
     heads, width = size(meta, "num_heads", 16), size(meta, "feature_dim", 16)
     form = meta.get("parallel_implementation", "quadratic")
     expect_choice("parallel_implementation", form, ("quadratic", "linear", "fla_parallel", "fla_chunk"))
-    is_fla = form.startswith("fla")
-    eps = number(meta, "eps", 1e-12)
-    options: dict[str, Any] = {"num_heads": heads, "feature_dim": width, "eps": FLA_EPS if is_fla else eps}
-    options |= uneven_heads(meta["d_model"], heads, size(meta, "head_dim", None))
+    more = uneven_heads(meta["d_model"], heads, size(meta, "head_dim", None))
     given = meta.get("feature_map")
     if isinstance(given, Mapping):  # else a description, or their default, Taylor's
         path = str(given.get("_target_", TAYLOR))
         arguments = {name: value for name, value in given.items() if name != "_target_"}
-        of_map = feature_map(path, arguments, width, "feature_map")
-        options |= {} if is_fla else of_map  # fla's kernels have Taylor's map of the queries' width inside
-    return MixerSpec("linear_attention", options)
+        more |= feature_map(path, arguments, width, "feature_map")
+    if form.startswith("fla"):  # whose kernels have Taylor's map of the queries' width inside
+        more = uneven_heads(meta["d_model"], heads, size(meta, "head_dim", None)) | {"eps": FLA_EPS}
+    return more
 
 
-def uneven_heads(d_model: int, heads: int, head_dim: int | None) -> dict[str, int]:
-    """Return the width of value heads if it is not d_model / heads, which need not divide."""
+def uneven_heads(d_model: int, heads: int, head_dim: int | None) -> dict[str, Any]:
+    """Return the width of value heads: None if it is d_model / heads, which need not divide."""
     width = d_model // heads if head_dim is None else head_dim
-    return {} if width * heads == d_model else {"head_dim": width}
+    return {"head_dim": None if width * heads == d_model else width}
+
+
+CONVERTED = {
+    "based.models.mixers.linear_attention.LinearAttention": _linear_attention,
+    "zoology.mixers.based.Based": _based,
+}
+"""By import path; see `mixers.CONVERTED`."""

@@ -12,12 +12,13 @@ from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.convert import tables
-from based_jax.convert.authors_config import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, kind, model_config
+from based_jax.convert.authors_config import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
 from based_jax.convert.config_values import size
+from based_jax.convert.configs import kind, model_config
 from based_jax.convert.layouts import Rules, Shapes
 from based_jax.convert.options import expect_known
-from based_jax.convert.references import based
-from based_jax.convert.references.mixer import Meta
+from based_jax.convert.references.based import ATTENTION, BASE_CONV
+from based_jax.convert.references.mixers import MIXERS, Meta
 from based_jax.models import MLP, Block, GatedMLP, LanguageModel, LayerNorm, RMSNorm
 from based_jax.validate import expect, expect_choice
 
@@ -57,7 +58,8 @@ def _sizes(last: str, meta: Meta, shapes: Shapes) -> dict[str, Any]:
 def mlp_rules(meta: Meta) -> Rules:
     """Return the layout rules of either MLP."""
     name = str(meta.get("activation", ""))
-    return tables.ALT_MLP if meta.get("mlp_type") == "alt" or name.startswith("alt_") else tables.MLP
+    is_alt = meta.get("mlp_type") == "alt" or name.startswith("alt_")
+    return tables.rules("authors", "alt_mlp" if is_alt else "mlp")
 
 
 def norm(meta: Meta, shapes: Shapes) -> RMSNorm | LayerNorm:
@@ -90,8 +92,8 @@ def block_rules(meta: Meta) -> Rules:
     name, given = _call(meta)
     expect_choice("mixer", name, tuple(_BLOCK_MIXERS))
     is_alt = "alt" in str(meta.get("mlp", "")).split(" ")[-1]
-    rules = based.MIXERS[_BLOCK_MIXERS[name][0]].rules_for(given)
-    return tables.block_rules(rules, mlp=tables.ALT_MLP if is_alt else tables.MLP)
+    rules = MIXERS[_BLOCK_MIXERS[name][0]].rules_for(given)
+    return tables.block_rules(rules, mlp=tables.rules("authors", "alt_mlp" if is_alt else "mlp"))
 
 
 def _below(part: str, shapes: Shapes) -> Shapes:
@@ -136,7 +138,7 @@ def _mixer(meta: Meta, shapes: Shapes) -> Any:
     given = {"kernel_size" if name == "BaseConv" and key == "k" else key: v for key, v in given.items()}
     expect_known(path, given, name)
     arguments = {**inferred(given, shapes), **given}
-    spec = based.MIXERS[path].spec(arguments)
+    spec = MIXERS[path].spec(arguments)
     return mixers.make(spec.mixer, d_model=arguments["d_model"], **spec.options)
 
 
@@ -171,9 +173,9 @@ def _heads(given: Meta, shapes: Shapes) -> dict[str, Any]:
 
 
 _BLOCK_MIXERS: dict[str, tuple[str, Callable[[Meta, Shapes], dict[str, Any]]]] = {
-    "BaseConv": (based.BASE_CONV, _base_conv),
+    "BaseConv": (BASE_CONV, _base_conv),
     "LinearAttention": ("based.models.mixers.linear_attention.LinearAttention", _linear_attention),
-    "MHA": (based.ATTENTION, _heads),
+    "MHA": (ATTENTION, _heads),
     "SlidingAttention": ("based.models.mixers.slide_attention.SlidingAttention", _heads),
 }
 """Class of a block's mixer -> its path, and what the weights say of its arguments."""
@@ -187,7 +189,7 @@ def authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
 def authors_model_rules(meta: Meta) -> Rules:
     """Return the layout rules of a checkpoint."""
     config = model_config(meta["config"], {})
-    names = tables.MAMBA_MODEL if kind(meta["config"]) == "mamba" else tables.AUTHORS
+    names = tables.NAMES["mamba" if kind(meta["config"]) == "mamba" else "authors"]
     rules = [tables.mixer_rules(config.layer(i).mixer, names=names) for i in range(config.num_layers)]
     is_alt = meta["config"].get("mlp_type", "base") != "base" and config.mlp == "gated"
-    return tables.model_rules(rules, names, tables.ALT_MLP if is_alt else tables.MLP)
+    return tables.model_rules(rules, names, tables.rules("authors", "alt_mlp" if is_alt else "mlp"))

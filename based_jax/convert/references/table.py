@@ -4,7 +4,6 @@ An entry is found by the prefix of a fixture's `module`; it builds our module fr
 hyperparameters (or from tensor shapes if those are not given), and names the layout rules.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,11 +12,11 @@ from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.convert import tables
-from based_jax.convert.authors_config import kind
+from based_jax.convert.configs import kind
 from based_jax.convert.layouts import Rules, Shapes
-from based_jax.convert.references import based, models, zoology, zoology_models
+from based_jax.convert.references import models, zoology_models
 from based_jax.convert.references.arguments import ALIASES, expect_arguments
-from based_jax.convert.references.mixer import Meta, TorchMixer
+from based_jax.convert.references.mixers import MIXERS, Meta, TorchMixer
 from based_jax.convert.references.ops import OPS, TorchOp
 
 
@@ -60,25 +59,33 @@ def module_name(meta: Meta) -> str:
 
 def _mixer(mixer: TorchMixer) -> Reference:
     def build(meta: Meta, shapes: Shapes) -> nn.Module:
-        name, options = dataclasses.astuple(mixer.spec(meta))
-        return mixers.make(name, d_model=meta["d_model"], **options)
+        spec = mixer.spec(described(meta))
+        return mixers.make(spec.mixer, d_model=meta["d_model"], **spec.options)
 
     return Reference(build, mixer.rules_for, dropped=mixer.dropped_for)
 
 
-_GATED_MLP = Reference(models.gated_mlp, models.mlp_rules, lambda meta, shapes: shapes["fc1.weight"][1])
-_MLP = Reference(models.plain_mlp, models.mlp_rules, lambda meta, shapes: shapes["fc1.weight"][1])
-_NORM = Reference(models.norm, lambda meta: tables.NORM, lambda meta, shapes: shapes["weight"][0])
-_BLOCK = Reference(models.block, models.block_rules, lambda meta, shapes: shapes["norm1.weight"][0])
+def described(meta: Meta) -> Meta:
+    """Return a meta without the explanations that fixtures append to values: "16 (patched)", "auto=2"."""
+    found = dict(meta)
+    for name, text in meta.items():
+        if isinstance(text, str) and (match := re.match(r"(\w+)[\s=]", text)):
+            found[name] = int(match[1]) if match[1].isdigit() else match[1]
+    return found
 
-MIXERS: dict[str, TorchMixer] = {
-    **based.MIXERS,
-    **{alias: based.MIXERS[ALIASES[alias]] for alias in ("based ShortConvolution", "based LinearAttention")},
-    **zoology.MIXERS,
-}
+
+def _width(key: str) -> Callable[[Meta, Shapes], int]:
+    return lambda meta, shapes: shapes[key][-1]
+
+
+_GATED_MLP = Reference(models.gated_mlp, models.mlp_rules, _width("fc1.weight"))
+_MLP = Reference(models.plain_mlp, models.mlp_rules, _width("fc1.weight"))
+_NORM = Reference(models.norm, lambda meta: tables.rules("authors", "norm"), _width("weight"))
+_BLOCK = Reference(models.block, models.block_rules, _width("norm1.weight"))
 
 REFERENCES: dict[str, Reference] = {
-    **{name: _mixer(mixer) for name, mixer in MIXERS.items()},
+    **{path: _mixer(mixer) for path, mixer in MIXERS.items()},
+    **{name: _mixer(MIXERS[path]) for name, path in ALIASES.items() if path in MIXERS},
     "based.models.mlp.GatedMlp": _GATED_MLP,
     "flash_attn.modules.mlp.GatedMlp": _GATED_MLP,
     "based.models.mlp.Mlp": _MLP,
@@ -89,20 +96,22 @@ REFERENCES: dict[str, Reference] = {
     "based.models.block.Block": _BLOCK,
     "flash_attn.modules.block.Block": _BLOCK,
     "flash_attn.modules.block.ParallelBlock": _BLOCK,
-    "checkpoint mamba": Reference(models.authors_model, models.authors_model_rules, names=tables.MAMBA_MODEL),
+    "checkpoint mamba": Reference(
+        models.authors_model, models.authors_model_rules, names=tables.NAMES["mamba"]
+    ),
     "checkpoint": Reference(models.authors_model, models.authors_model_rules, names=tables.AUTHORS),
-    "zoology.mixers.mlp.MLP": Reference(zoology_models.mlp, lambda meta: tables.MLP),
-    "zoology.mixers.mlp.GLU": Reference(zoology_models.glu, lambda meta: zoology_models.GLU),
+    "zoology.mixers.mlp.MLP": Reference(zoology_models.mlp, lambda meta: tables.rules("authors", "mlp")),
+    "zoology.mixers.mlp.GLU": Reference(zoology_models.glu, lambda meta: tables.rules("zoology", "glu")),
     "zoology.model.LanguageModel": Reference(
         zoology_models.language_model,
         zoology_models.language_model_rules,
-        names=tables.ZOOLOGY,
+        names=tables.NAMES["zoology"],
         dropped=zoology_models.language_model_dropped,
     ),
     "training trace of a zoology language model": Reference(
         lambda meta, shapes: zoology_models.language_model(meta["model"], shapes),
         lambda meta: zoology_models.language_model_rules(meta["model"]),
-        names=tables.ZOOLOGY,
+        names=tables.NAMES["zoology"],
         dropped=lambda meta: zoology_models.language_model_dropped(meta["model"]),
     ),
     **{f"op {op}": Reference(lambda meta, shapes: TorchOp(meta["op"]), lambda meta: ()) for op in OPS},

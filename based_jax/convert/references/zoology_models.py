@@ -8,40 +8,29 @@ mixer.
 from typing import Any
 
 from based_jax.convert import tables
-from based_jax.convert.config_values import Config, flag, number, size
-from based_jax.convert.layouts import Rules, Shapes, dense, linear, rekeyed, vector
-from based_jax.convert.options import expect_known
+from based_jax.convert.config_values import Config, flag, schedule_of, size
+from based_jax.convert.layouts import Rules, Shapes, rekeyed
+from based_jax.convert.options import expect_known, model_fields, read
 from based_jax.convert.options import tables as tables_of_options
-from based_jax.convert.references.mixer import Meta
-from based_jax.convert.references.zoology import MIXERS
+from based_jax.convert.references.mixers import MIXERS, Meta
 from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
-
-GLU: Rules = (
-    linear(("fc1.weight", "fc2.weight"), "in_proj/kernel"),  # fc3(fc1(x) * gelu(fc2(x)))
-    vector(("fc1.bias", "fc2.bias"), "in_proj/bias"),
-    *dense("fc3", "out"),
-)
-
-NO_MLP: Rules = ()
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "sigmoid": "sigmoid"}
 """Functions of torch.nn.functional that `activation` may be."""
 
 STATE_MIXERS: dict[str, tuple[str, Rules]] = {
-    "zoology.mixers.mlp.MLP": ("plain", tables.MLP),
-    "zoology.mixers.mlp.GLU": ("gated", GLU),
-    "torch.nn.Identity": ("identity", NO_MLP),
+    "zoology.mixers.mlp.MLP": ("plain", tables.rules("authors", "mlp")),
+    "zoology.mixers.mlp.GLU": ("gated", tables.rules("zoology", "glu")),
+    "torch.nn.Identity": ("identity", ()),
 }
 """Import path -> our kind of MLP and its layout rules."""
 
-MAMBA_BLOCKS = tables.Names(backbone="backbone", mixer="mixer", norm="norm")
-BLOCKS = {"TransformerBlock": tables.ZOOLOGY, "MambaBlock": MAMBA_BLOCKS, "Mamba2Block": MAMBA_BLOCKS}
-BLOCK_MIXERS = {"MambaBlock": "zoology.mixers.mamba.Mamba", "Mamba2Block": "zoology.mixers.mamba2.Mamba2"}
-"""Blocks with a fixed mixer -> that mixer, whatever class the config names."""
+MAMBA_BLOCKS = tables.NAMES["zoology mamba"]
+BLOCKS = {"TransformerBlock": None, "MambaBlock": "mamba.Mamba", "Mamba2Block": "mamba2.Mamba2"}
+"""Block -> its mixer below `zoology.mixers`, whatever class the config names; None is that of the config."""
 
 BLOCK_EPS = 1e-5
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MODEL = "zoology.config.ModelConfig"
 
 
@@ -78,35 +67,27 @@ def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
     """
     entries = {_ENTRIES.get(name, name): meta[name] for name in meta if name not in _DESCRIPTION}
     expect_known(MODEL, entries, "config")
-    specs, names = [spec for spec, _ in _layers(meta)], _names(meta)
-    kinds = [spec for index, spec in enumerate(specs) if spec not in specs[:index]]
-    expect(len(kinds) <= len(_LETTERS), "n_layers", len(kinds), f"at most {len(_LETTERS)} different mixers")
+    names = _names(meta)
     vocab_size, d_model = shapes[names.embedding]
     expect(meta["d_model"] == d_model, "d_model", meta["d_model"], f"{d_model}, as the weights have it")
     is_mamba = names is MAMBA_BLOCKS
     positions = shapes.get(f"{names.backbone}.embeddings.position_embeddings.weight", (0,))[0]
     is_fixed = not flag(meta, "learnable_word_embeddings", True)
-    return LanguageModel(
-        ModelConfig(
-            vocab_size=size(meta, "vocab_size", vocab_size),
-            d_model=d_model,
-            schedule="".join(_LETTERS[kinds.index(spec)] for spec in specs),
-            mixers=dict(zip(_LETTERS, kinds, strict=False)),
-            **_mlp(meta, names, shapes),
-            norm="rms" if is_mamba else "layer",
-            norm_eps=BLOCK_EPS,
-            final_norm="layer",
-            final_norm_eps=number(meta, "layer_norm_epsilon", 1e-5),
-            embed_dropout=0.0 if is_mamba else number(meta, "embed_dropout", 0.1),
-            residual_dropout=number(meta, "resid_dropout", 0.0),
-            drop_path=0.0 if is_mamba else number(meta, "drop_path", 0.0),
-            max_positions=max(size(meta, "max_position_embeddings", positions, least=-1), 0),
-            embed_init=meta.get("embedding_init_type", "default"),
-            freeze_embedding=is_fixed,
-            tie_embeddings=not is_fixed,
-            pad_vocab_multiple=size(meta, "pad_vocab_size_multiple", 1),
-        )
-    )
+    fields: dict[str, Any] = {
+        **model_fields(read(MODEL, entries)),
+        **schedule_of([spec for spec, _ in _layers(meta)]),
+        **_mlp(meta, names, shapes),
+        "vocab_size": size(meta, "vocab_size", vocab_size),
+        "norm": "rms" if is_mamba else "layer",
+        "norm_eps": BLOCK_EPS,
+        "final_norm": "layer",
+        "max_positions": max(size(meta, "max_position_embeddings", positions, least=-1), 0),
+        "freeze_embedding": is_fixed,
+        "tie_embeddings": not is_fixed,
+    }
+    if is_mamba:
+        fields |= {"embed_dropout": 0.0, "drop_path": 0.0}
+    return LanguageModel(ModelConfig(**fields))
 
 
 _ENTRIES = {"mixer": "sequence_mixer", "hybrid_configs": "sequence_mixer"}
@@ -137,7 +118,7 @@ def language_model_dropped(meta: Meta) -> tuple[str, ...]:
 def _names(meta: Meta) -> tables.Names:
     kind = meta.get("block_type", "TransformerBlock")
     expect_choice("block_type", kind, tuple(BLOCKS))
-    return BLOCKS[kind]
+    return tables.NAMES["zoology" if BLOCKS[kind] is None else "zoology mamba"]
 
 
 def _state_mixer(meta: Meta) -> tuple[str, Rules, Config]:
@@ -195,7 +176,8 @@ def _configs(meta: Meta) -> list[tuple[str, Config, str]]:
     configs, found = hybrid or [given], []
     for index in range(size(meta, "n_layers", 2)):
         name, keywords = _module(configs[index % len(configs)], "sequence_mixer")
-        name = BLOCK_MIXERS.get(meta.get("block_type", ""), name)
+        fixed = BLOCKS.get(meta.get("block_type", ""))
+        name = name if fixed is None else f"zoology.mixers.{fixed}"
         expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
         expect_known(name, keywords, "sequence_mixer.kwargs")
         keywords = {"d_model": meta["d_model"], "layer_idx": index, **keywords}

@@ -11,14 +11,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import tyro
 
 from based_jax import command
 from based_jax.data import Tokenizer
-from based_jax.evals.bigrams.table import BigramTable, bigram_keys, count_keys, merge_tables
+from based_jax.evals.bigrams.table import BigramTable, merge_tables, stream_keys
 from based_jax.evals.options import expect_positive
 from based_jax.evals.progress import progress
 from based_jax.evals.text import Stretches, TextOptions, open_text, text_tokenizer
@@ -75,9 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         tokenizer = text_tokenizer(options.text, options.tokenizer)
         with StopRequest("this document", "run the same command to resume from the last save") as request:
-            limits: Any = {"save_every": options.save_every}
-            limits["interrupted"] = lambda: request.signal is not None
-            table = count(options.text, tokenizer, options.out, **limits)
+            table = count(
+                options.text,
+                tokenizer,
+                options.out,
+                save_every=options.save_every,
+                interrupted=lambda: request.signal is not None,
+            )
         if table is None:
             print(
                 f"interrupted: run the same command to resume from {_partial(options.out)}", file=sys.stderr
@@ -113,41 +117,19 @@ def count(
     job = {"text": checksum, "tokenizer": tokenizer.name}
     job |= {"vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
     partial = _partial(out)
-    table, position = _resume(partial, job)
-    saved, pending, size = table.tokens, list[np.ndarray](), 0
-
-    def add() -> None:
-        nonlocal table, size
-        new = BigramTable(*count_keys(np.concatenate(pending)), table.vocab_size, size) if pending else None
-        table = table if new is None else merge_tables([table, new])
-        pending.clear()
-        size = 0
-
-    def save(part: int, document: int) -> None:
-        nonlocal saved
-        add()
-        saved = table.tokens
-        position = Position(part, document)._asdict()
-        dataclasses.replace(table, source=json.dumps({"job": job, "place": position})).save(partial)
-
+    table, first = _resume(partial, job)
+    saved = table.tokens
     with progress("counting", None, "tokens") as advance:
-        for part, document, ids in _stretches(parts, position):
-            low, high = int(ids.min()), int(ids.max())
-            inside = low >= 0 and high < tokenizer.vocab_size
-            expect(inside, "tokens", (low, high), f"in [0, {tokenizer.vocab_size})")
-            for begin in range(0, ids.size - 1, _BUFFER):
-                chunk = ids[begin : begin + _BUFFER + 1]
-                pending.append(bigram_keys(chunk[:-1], chunk[1:]))
-                size += pending[-1].size
-                if size >= _BUFFER:
-                    add()
-            advance(ids.size - 1)
-            if interrupted():
-                save(part, document + 1)
-                return None
-            if table.tokens + size - saved >= save_every:
-                save(part, document + 1)
-    add()
+        for keys, position in _batches(parts, first, tokenizer.vocab_size, interrupted):
+            table = merge_tables([table, BigramTable.of_keys(keys, table.vocab_size)])
+            advance(keys.size)
+            is_stopped = interrupted()
+            if position is not None and (is_stopped or table.tokens - saved >= save_every):
+                saved = table.tokens
+                source = json.dumps({"job": job, "place": position._asdict()})
+                dataclasses.replace(table, source=source).save(partial)
+                if is_stopped:
+                    return None
     expect(table.tokens > 0, "data", text.data, "at least one document with text")
     table = dataclasses.replace(table, source=f"{text}, tokenizer {tokenizer.name}")
     table.save(out)
@@ -155,14 +137,30 @@ def count(
     return table
 
 
-def _stretches(
-    parts: Sequence[Callable[[], Stretches]], position: Position
-) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield the stretches of tokens after `position`, with their part and index."""
-    for part in range(position.part, len(parts)):
+def _batches(
+    parts: Sequence[Callable[[], Stretches]],
+    first: Position,
+    vocab_size: int,
+    interrupted: Callable[[], bool],
+) -> Iterator[tuple[np.ndarray, Position | None]]:
+    """Yield the keys of about `_BUFFER` bigrams after `first`, or of those up to an interruption.
+
+    With them comes the position after them, None within a document or stretch.
+    """
+    pending, size = list[np.ndarray](), 0
+    for part in range(first.part, len(parts)):
         stretches = parts[part]()
-        for index in range(position.document if part == position.part else 0, len(stretches)):
-            yield part, index, stretches[index]
+        for index in range(first.document if part == first.part else 0, len(stretches)):
+            ids = stretches[index]()
+            for begin in range(0, ids.size - 1, _BUFFER):
+                pending.append(stream_keys(ids[begin : begin + _BUFFER + 1], vocab_size))
+                size += pending[-1].size
+                is_end = begin + _BUFFER >= ids.size - 1
+                if size >= _BUFFER or (is_end and interrupted()):
+                    yield np.concatenate(pending), Position(part, index + 1) if is_end else None
+                    pending, size = [], 0
+    if pending:
+        yield np.concatenate(pending), Position(len(parts))
 
 
 def _partial(out: Path) -> Path:
@@ -171,7 +169,7 @@ def _partial(out: Path) -> Path:
 
 def _resume(partial: Path, job: dict) -> tuple[BigramTable, Position]:
     if not partial.exists():
-        return BigramTable(*count_keys(np.zeros(0, np.uint64)), job["vocab_size"], 0), Position()
+        return BigramTable.of_keys(np.zeros(0, np.uint64), job["vocab_size"]), Position()
     table = BigramTable.load(partial)
     saved = parse_json(table.source, str(partial))
     for key, value in job.items():

@@ -55,12 +55,13 @@ class BigramTable:
         Raises:
             ValueError: a token outside the vocabulary.
         """
-        if tokens.size:
-            low, high = int(tokens.min()), int(tokens.max())
-            expect(low >= 0 and high < vocab_size, "tokens", (low, high), f"in [0, {vocab_size})")
-        return cls(
-            *count_keys(bigram_keys(tokens[:-1], tokens[1:])), vocab_size, max(len(tokens) - 1, 0), source
-        )
+        return cls.of_keys(stream_keys(tokens, vocab_size), vocab_size, source)
+
+    @classmethod
+    def of_keys(cls, keys: UInt64[np.ndarray, " n"], vocab_size: int, source: str = "") -> "BigramTable":
+        """Count the `bigram_keys` of tokens below `vocab_size`."""
+        distinct, counts = np.unique(keys, return_counts=True)
+        return cls(distinct, counts.astype(np.uint64), vocab_size, keys.size, source)
 
     def __len__(self) -> int:
         """Return the number of distinct bigrams."""
@@ -122,10 +123,12 @@ def bigram_keys(
     return (np.asarray(first).astype(np.uint64) << _SHIFT) | np.asarray(second).astype(np.uint64)
 
 
-def count_keys(keys: UInt64[np.ndarray, " n"]) -> Entries:
-    """Return the distinct keys, sorted, and their counts."""
-    distinct, counts = np.unique(keys, return_counts=True)
-    return distinct, counts.astype(np.uint64)
+def stream_keys(tokens: Integer[np.ndarray, " T"], vocab_size: int) -> UInt64[np.ndarray, " n"]:
+    """Return the keys of a stream's bigrams; ValueError: a token outside the vocabulary."""
+    if tokens.size:
+        low, high = int(tokens.min()), int(tokens.max())
+        expect(low >= 0 and high < vocab_size, "tokens", (low, high), f"in [0, {vocab_size})")
+    return bigram_keys(tokens[:-1], tokens[1:])
 
 
 def merge_entries(larger: Entries, smaller: Entries) -> Entries:

@@ -17,7 +17,6 @@ from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.label_scores import LabelScorer
 from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit, repeat_distances
 from based_jax.evals.perplexity.slices import slices
-from based_jax.evals.probe import probe
 from based_jax.validate import expect
 
 Cell = dict[str, Any]
@@ -66,15 +65,35 @@ def fits(vocab_size: int, length: int, pairs: int) -> bool:
 def recall_probe(
     scorer: LabelScorer, length: int, pairs: Sequence[int], examples: int, seed: int, filler: int
 ) -> list[Cell]:
-    """Score the recall probe (Zoology, appendix G) and its filler, for all pairs that fit."""
+    """Score the recall probe and its filler, for all pairs that fit."""
     cells = []
     for count in pairs:
         # One id, the filler, is no key and no value.
         if fits(scorer.vocab_size, length, count) and count + 1 < scorer.vocab_size // 2:
             found = probe(scorer, RecallProbe(scorer.vocab_size, examples, length, count, filler), seed)
-            kept = {"perplexity": found["ar_perplexity"], "filler_perplexity": found["filler_perplexity"]}
-            cells.append({"length": length, "pairs": count, "accuracy": found["accuracy"], **kept})
+            cells.append({"length": length, "pairs": count, **found})
     return cells
+
+
+def probe(scorer: LabelScorer, task: RecallProbe, seed: int) -> Cell:
+    """Return accuracy and perplexity of the values, and perplexity of the filler (Zoology, appendix G).
+
+    Filler right after a key is not scored, because a model that recalls expects the value there. With
+    ``length == 4 * num_pairs`` there is no other filler, and its perplexity is None.
+    """
+    segment = task.build(seed)
+    inputs, answers = np.asarray(segment.inputs), np.asarray(segment.labels)
+    following = np.concatenate([inputs[:, 1:], np.full_like(inputs[:, :1], IGNORE)], axis=1)
+    is_filler = (answers == IGNORE) & (following == task.filler)
+    scores = scorer(inputs, np.where(is_filler, following, answers))
+    is_value = answers[scores.row, scores.position] != IGNORE
+    losses = (
+        float(scores.loss[mask].mean(dtype=np.float64)) if mask.any() else None
+        for mask in (is_value, ~is_value)
+    )
+    perplexity, filler_perplexity = (None if loss is None else math.exp(min(loss, 700.0)) for loss in losses)
+    accuracy = float(scores.correct[is_value].mean())
+    return {"accuracy": accuracy, "perplexity": perplexity, "filler_perplexity": filler_perplexity}
 
 
 def hits_in_text(

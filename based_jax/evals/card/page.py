@@ -105,44 +105,44 @@ def _perplexity(value: float | None) -> str:
 
 
 _COLUMNS = {
+    "name": ("tokens", None),
+    "tokens": ("number", ",d"),
+    "share": ("share", ".1%"),
+    "loss": ("loss, nats", ".3f"),
     "length": ("length", "d"),
     "pairs": ("pairs", "d"),
     "bytes": ("bytes of a row", ",d"),
     "accuracy": ("accuracy", ".3f"),
     "stderr": ("standard error", ".3f"),
-    "perplexity": ("perplexity of answers", ""),
+    "perplexity": ("perplexity", ""),
     "filler_perplexity": ("perplexity of filler", ""),
 }
-"""Key of a cell -> head of its column, and the format of its numbers ("" for that of perplexities)."""
+"""Key of a cell -> head of its column, and format of its numbers: "" is that of perplexities, None text."""
 
 
 def _cells(cells: Any) -> list[str]:
     if isinstance(cells, dict):
         return [_missing(cells)]
     columns = [(key, *column) for key, column in _COLUMNS.items() if key in cells[0]]
-    rows = [
-        [number(cell[key], form) if form else _perplexity(cell[key]) for key, _, form in columns]
-        for cell in cells
-    ]
+    rows = [[_cell(cell[key], form) for key, _, form in columns] for cell in cells]
     return [html_page.table([head for _, head, _ in columns], rows)]
+
+
+def _cell(value: Any, form: str | None) -> str:
+    if form is None:
+        return text(value)
+    return number(value, form) if form else _perplexity(value)
 
 
 def _hits(hits: Any) -> list[str]:
     if "not_measured" in hits:
         return [_missing(hits)]
-    rows = []
-    for name in ("all", "hits", "other"):
-        found = hits[name]
-        row = [text(name), number(found["tokens"], ",d"), number(found["share"], ".1%")]
-        rows.append([*row, number(found["loss"], ".3f"), _perplexity(found["perplexity"])])
-    gap = (
-        "no gap"
-        if hits["gap"] is None
-        else f"the loss on hits is {hits['gap']:.3f} nats lower than on others"
-    )
-    table = html_page.table(["tokens", "number", "share", "loss, nats", "perplexity"], rows)
+    gap = "no gap"
+    if hits["gap"] is not None:
+        gap = f"the loss on hits is {hits['gap']:.3f} nats lower than on others"
     random = " The other tokens are random: no model predicts them." if "synthetic" in hits["source"] else ""
-    return [f"<p>{escape(hits['source'].capitalize())}: {gap}.{random}</p>", table]
+    cells = [{"name": name, **hits[name]} for name in ("all", "hits", "other")]
+    return [f"<p>{escape(hits['source'].capitalize())}: {gap}.{random}</p>", *_cells(cells)]
 
 
 def _parts(parts: RecallCard) -> list[str]:

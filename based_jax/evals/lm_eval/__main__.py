@@ -7,7 +7,6 @@ import functools
 import io
 import logging
 import os
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,15 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.evals.checkpoint import CheckpointOptions
 from based_jax.evals.digest import digest
 from based_jax.evals.lm_eval.report import suite_rows, suite_table, task_table
 from based_jax.evals.lm_eval.suites import SUITES, read_columns
-from based_jax.evals.options import as_text, expect_positive, write_json, write_json_lines
+from based_jax.evals.options import as_text, expect_positive, print_table, write_json, write_json_lines
 from based_jax.evals.progress import progress
 from based_jax.validate import expect
 
@@ -42,12 +38,10 @@ _QUIET = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CheckpointOptions):
     """Evaluate a language model on tasks of lm-eval, or on the papers' groups of them."""
 
-    checkpoint: str
-    """pretrained directory (config.json, weights, tokenizer), a run's directory, or a hub id"""
     tasks: str | None = None
     """comma-separated tasks, groups or tags of lm-eval, such as lambada_openai,hellaswag"""
     suite: Literal["common_sense", "superglue"] | None = None
@@ -58,23 +52,14 @@ class Options:
     """directory with further tasks, as lm-eval's YAML files"""
     limit: int | None = None
     """use only this many examples of each task, for a quick look"""
-    batch_size: int = 8
-    """rows per call; affects only the speed"""
     context: int | None = None
     """maximum tokens to read; longer texts are truncated on the left; default: the training context"""
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """compute dtype, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
-    tokenizer: str | None = None
-    """byte, gpt2 (if cached locally), a tokenizers JSON file or its directory,
-    instead of the checkpoint's own"""
     reuse: bool = True
     """read prefixes that prompts share only once, with the model's state; affects only the speed"""
     cache: Path | None = None
     """directory in which answers are saved, so that the same command resumes after an interruption"""
     samples: Path | None = None
     """write one line per example to this .jsonl file: document, requests, answers, metrics"""
-    json: Path | None = None
-    """write all results to this file"""
 
     def __post_init__(self) -> None:
         one = (self.tasks is None) != (self.suite is None)
@@ -127,9 +112,7 @@ def evaluate(options: Options) -> Mapping[str, Any]:
     for name in options.names:
         close = difflib.get_close_matches(name, manager.all_tasks) or ["one that lm-eval or --include has"]
         expect(name in manager.all_tasks, "tasks", name, ", ".join(close))
-    directory = find_directory(options.checkpoint)
-    model, params = load_pretrained(directory, dtype=options.dtype)
-    tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
+    model, params, tokenizer, _ = options.open()
     sizes: dict[str, Any] = {"max_length": options.context, "batch_size": options.batch_size}
     show_progress = functools.partial(progress, unit="requests")
     adapter = LMEvalModel(model, params, tokenizer, reuse=options.reuse, progress=show_progress, **sizes)
@@ -187,7 +170,7 @@ def show(options: Options, results: Mapping[str, Any]) -> None:
         table = suite_table(SUITES[options.suite], results, options.checkpoint, options.asked_shots or 0)
     if options.limit is not None:
         table.caption = f"the first {options.limit:,} examples of each task only"
-    Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False).print(table)
+    print_table(table)
 
 
 def summarize(options: Options, results: Mapping[str, Any]) -> dict[str, Any]:

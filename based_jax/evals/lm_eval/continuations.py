@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from based_jax.evals.lm_eval.prefix_tree import Node, prefix_tree
-from based_jax.evals.target_scores import expect_left_to_right, target_scores
+from based_jax.evals.target_scores import expect_left_to_right, expect_positions, target_scores
 from based_jax.generate.prompt import bucket
 from based_jax.generate.rows import take_rows
 from based_jax.models.language_model import LanguageModel, make_mixer
@@ -85,9 +85,7 @@ class _Scorer:
         self.inputs = [text[:-1] for text in self.texts]  # the last token is only a target
         self.begins = [len(request.context) - 1 for request in requests]  # first input whose target is scored
         expect_left_to_right(model, max(map(max, self.texts)))
-        longest, limit = max(map(len, self.inputs)), model.config.max_positions
-        wanted = f"at most {limit}, the model's positions"
-        expect(not limit or longest <= limit, "request", f"{longest} tokens", wanted)
+        expect_positions(model, "tokens of a request", max(map(len, self.inputs)))
         layers = range(model.config.num_layers)
         self.stateful = reuse and all(make_mixer(model.config, index).stateful for index in layers)
         self.log_prob = np.zeros(len(requests))

@@ -13,6 +13,7 @@ import numpy as np
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.lm_eval.continuations import Request, score_continuations
 from based_jax.evals.lm_eval.generations import Settings, continue_texts, keys_for
+from based_jax.evals.target_scores import expect_positions
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -59,12 +60,11 @@ class LMEvalModel(TemplateLM):
         progress: Progress = lambda label, total: nullcontext(lambda count: None),
     ) -> None:
         super().__init__()
-        size, limit = model.config.vocab_size, model.config.max_positions
+        size = model.config.vocab_size
         expect(tokenizer.vocab_size <= size, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {size}")
         self.max_length = model.config.max_length if max_length is None else max_length
         expect(self.max_length >= 1, "max_length", self.max_length, "at least 1")
-        fits = not limit or self.max_length <= limit
-        expect(fits, "max_length", self.max_length, f"at most {limit}, the model's positions")
+        expect_positions(model, "max_length", self.max_length)
         expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
         self._model, self._params, self._tokens = model, params, tokenizer
         self._batch_size, self._reuse, self._seed, self._progress = batch_size, reuse, seed, progress

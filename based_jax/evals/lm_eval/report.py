@@ -1,7 +1,7 @@
 """Format results of lm-eval as tables: all metrics of any tasks, or a suite's row above the paper's."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from rich.table import Table
 
@@ -9,36 +9,22 @@ from based_jax.evals.lm_eval.suites import Suite, read_columns
 from based_jax.published import table as published_table
 
 
-class Metric(NamedTuple):
-    """A metric with its standard error, as lm-eval reports it."""
-
-    name: str
-    value: float
-    error: float | None
-
-
-def read_metrics(result: Mapping[str, Any]) -> Iterator[Metric]:
-    """Yield the metrics of a task's result; a filter other than lm-eval's "none" is part of the name."""
-    for key, value in result.items():
-        name, _, chosen = key.partition(",")
-        if not chosen or name.endswith("_stderr") or not isinstance(value, int | float):
-            continue
-        error = result.get(f"{name}_stderr,{chosen}")
-        shown = name if chosen == "none" else f"{name} ({chosen})"
-        yield Metric(shown, float(value), float(error) if isinstance(error, int | float) else None)
-
-
 def task_table(results: Mapping[str, Any]) -> Table:
-    """Tabulate one row per task (or group of tasks) and metric."""
+    """Tabulate one row per task (or group of tasks) and metric; a filter is part of the metric's name."""
     table = Table("task", "metric")
     for column in ("value", "standard error", "shots", "examples"):
         table.add_column(column, justify="right")
     for task, result in results["results"].items():
         shots = results["n-shot"].get(task, "")
         count = results["n-samples"].get(task, {}).get("effective", "")
-        for metric in read_metrics(result):
-            error = "" if metric.error is None else _show(metric.error)
-            table.add_row(task, metric.name, _show(metric.value), error, str(shots), str(count))
+        for key, value in result.items():
+            name, _, chosen = key.partition(",")
+            if not chosen or name.endswith("_stderr") or not isinstance(value, int | float):
+                continue
+            error = result.get(f"{name}_stderr,{chosen}")
+            shown = name if chosen == "none" else f"{name} ({chosen})"
+            numbers = (_show(number) if isinstance(number, int | float) else "" for number in (value, error))
+            table.add_row(task, shown, *numbers, str(shots), str(count))
     return table
 
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from itertools import groupby
+from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
+
+from based_jax.files import read_json
 
 
 class Column(NamedTuple):
@@ -30,33 +33,8 @@ class Suite(NamedTuple):
 
 
 SUITES = {
-    "common_sense": Suite(
-        2,
-        (
-            Column("lambada_ppl", "lambada_openai", "perplexity", "LAMBADA ppl"),
-            Column("lambada", "lambada_openai", "acc", "LAMBADA"),
-            Column("hellaswag", "hellaswag", "acc_norm", "HellaSwag"),
-            Column("piqa", "piqa", "acc", "PIQA"),
-            Column("arc_easy", "arc_easy", "acc", "ARC-e"),
-            Column("arc_challenge", "arc_challenge", "acc_norm", "ARC-c"),
-            Column("winogrande", "winogrande", "acc", "WinoGrande"),
-        ),
-    ),
-    "superglue": Suite(
-        3,
-        (
-            Column("boolq", "boolq", "acc", "BoolQ"),
-            Column("cb", "cb", "acc", "CB"),
-            Column("cb_f1", "cb", "f1", "CB F1"),
-            Column("copa", "copa", "acc", "COPA"),
-            Column("multirc", "multirc", "acc", "MultiRC"),
-            Column("record_f1", "record", "f1", "ReCoRD F1"),
-            Column("record_em", "record", "em", "ReCoRD EM"),
-            Column("rte", "sglue_rte", "acc", "RTE"),
-            Column("wic", "wic", "acc", "WiC"),
-            Column("wsc", "wsc", "acc", "WSC"),
-        ),
-    ),
+    name: Suite(suite["table"], tuple(Column(**column) for column in suite["columns"]))
+    for name, suite in read_json(Path(__file__).with_name("suites.json")).items()
 }
 
 

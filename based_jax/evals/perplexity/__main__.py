@@ -10,50 +10,43 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
-from based_jax.data import load_tokenizer
+from based_jax.convert.pretrained import load_pretrained
 from based_jax.evals.bigrams.table import BigramTable
+from based_jax.evals.checkpoint import CheckpointOptions
 from based_jax.evals.options import expect_positive, expect_writable, write_json
 from based_jax.evals.perplexity import records as recording
-from based_jax.evals.perplexity.annotated import write_page
 from based_jax.evals.perplexity.records import Records, make_records, read_records, write_records
-from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit
+from based_jax.evals.perplexity.repeats import MAX_COUNT
 from based_jax.evals.perplexity.report_table import report_lines
 from based_jax.evals.perplexity.scoring import score_documents, score_windows
 from based_jax.evals.perplexity.slice_figures import draw_perplexity, expect_figure, read_results
 from based_jax.evals.perplexity.slices import report
 from based_jax.evals.progress import progress
 from based_jax.evals.text import TextOptions, pack_text
+from based_jax.models.language_model import LanguageModel
 from based_jax.stop_request import StopRequest
+from based_jax.typing import Params
 from based_jax.validate import expect
 
 PROG = "based-jax eval perplexity"
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CheckpointOptions):
     """Measure perplexity overall, on AR hits (repeated bigrams that are rare in training) and on the rest."""
 
     checkpoint: str
     """pretrained directory, a run's directory, a hub id, or a .parquet file written by --records, of
     which only the slices are computed"""
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
-    tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
-    instead of the checkpoint's own"""
     context: Literal["window", "document"] = "window"
     """window: rows of --length tokens, as in the papers; document: whole documents, with the model's state"""
     length: int | None = None
     """tokens per window, or per call with --context document; default: the model's context"""
     cross_documents: bool = False
     """let windows see across document boundaries, as the authors did; default: documents are separate"""
-    batch_size: int = 8
-    """rows per call; affects only the speed"""
     max_tokens: int = 16_000_000
     """number of tokens of the data to use, from the start (Based: 16 million)"""
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """compute dtype; default: the checkpoint's"""
     counts: Path | None = None
     """count file of the training data (eval bigrams); without it every repeat is an AR hit"""
     max_count: int = MAX_COUNT
@@ -63,12 +56,6 @@ class Options:
     gap that the AR hits explain"""
     records: Path | None = None
     """write one record per token to this .parquet file"""
-    json: Path | None = None
-    """write all results to this file"""
-    html: Path | None = None
-    """write the text with coloured tokens to this file"""
-    html_tokens: int = 20_000
-    """number of tokens in the HTML file"""
     figure: Path | None = None
     """draw loss against the bigrams' counts, by model, into this .png, .pdf or .svg file"""
     beside: tuple[Path, ...] = ()
@@ -82,9 +69,9 @@ class Options:
             expect(from_file, "reference", self.reference, "a .parquet file, as the checkpoint is one")
         else:
             expect(self.text.data is not None, "data", None, "the text to evaluate on")
-        expect_positive(self, "length", "batch_size", "max_tokens", "html_tokens")
+        expect_positive(self, "length", "batch_size", "max_tokens")
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
-        expect_writable(self, "records", "json", "html")
+        expect_writable(self, "records", "json")
         expect_figure(self.figure, self.beside, "frequency")
         if self.records is not None:
             expect(_is_records(self.records), "records", str(self.records), "a name that ends in .parquet")
@@ -106,11 +93,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_json(options.json, result)
     if options.figure is not None:
         draw_perplexity(options.figure, [result, *read_results(options.beside, "frequency")])
-    if options.html is not None:
-        tokenizer = load_tokenizer(options.tokenizer or records.info["tokenizer"])
-        hits = is_hit(records.distance, records.count, options.max_count)
-        shown: dict[str, Any] = {"reference": reference, "max_tokens": options.html_tokens}
-        write_page(options.html, records, hits, tokenizer, **shown)
     if stopped:
         where = f"; their records are in {options.records}" if options.records else ""
         print(f"interrupted: these are the numbers of {len(records):,} tokens{where}", file=sys.stderr)
@@ -125,11 +107,8 @@ def evaluate(
         records = read_records(options.checkpoint)
         records = records if table is None else records.with_counts(table)
         return records, None if options.reference is None else read_records(options.reference)
-    directory = find_directory(options.checkpoint)
-    loaded = load_pretrained(directory, dtype=options.dtype)
-    config = loaded[0].config
-    tokenizer = find_tokenizer(directory, options.tokenizer, config.vocab_size)
-    length = options.length or config.max_length
+    model, params, tokenizer, directory = options.open()
+    length = options.length or model.config.max_length
     packed, num_bytes = pack_text(options.text, tokenizer, options.max_tokens)
     if table is not None:
         own, size = table.vocab_size, tokenizer.vocab_size
@@ -144,8 +123,7 @@ def evaluate(
         "num_bytes": num_bytes,
     }
 
-    def score(source: str, loaded: Any) -> Records:
-        model, params = loaded
+    def score(source: str, model: LanguageModel, params: Params) -> Records:
         given = {"length": length, "batch_size": options.batch_size, "interrupted": interrupted}
         with progress(source, len(packed) - 1, "tokens") as advance:
             given["advance"] = advance
@@ -155,13 +133,13 @@ def evaluate(
                 scores = score_documents(model, params, packed, **given)
         return make_records(packed, scores, info["length"], cross, {"checkpoint": source, **info}).reached()
 
-    records, reference = score(options.checkpoint, loaded), None
-    del loaded  # so that two models need not fit in memory
+    records, reference = score(options.checkpoint, model, params), None
+    del params  # so that two models need not fit in memory
     expect(len(records) > 0, "data", str(options.text), "more time: interrupted before the first batch")
     if options.reference is not None and _is_records(options.reference):
         reference = read_records(options.reference)
     elif options.reference is not None and not interrupted():
-        reference = score(options.reference, load_pretrained(options.reference, dtype=options.dtype))
+        reference = score(options.reference, *load_pretrained(options.reference, dtype=options.dtype))
         if interrupted():
             reference = None
     return records if table is None else records.with_counts(table), reference

@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Float32, Int32
 
 from based_jax.data import PackedTokens, held_out_batches
-from based_jax.evals.target_scores import expect_left_to_right, target_scores
+from based_jax.evals.target_scores import expect_left_to_right, expect_positions, target_scores
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -80,8 +80,7 @@ def score_windows(
         ValueError: a model that is not causal, tokens outside its vocabulary, or a loss that is not finite.
     """
     expect_left_to_right(model, packed.tokens.max())
-    limit = model.config.max_positions
-    expect(not limit or length <= limit, "length", length, f"at most {limit}, the model's positions")
+    expect_positions(model, "length", length)
     scores, done = Scores.empty(len(packed) - 1), 0
     batches = held_out_batches(packed, length=length, batch_size=batch_size, cross_documents=cross_documents)
     for batch in batches:
@@ -117,9 +116,7 @@ def score_documents(
     expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
     ends = np.append(packed.starts, len(packed) - 1)
     sizes = np.diff(ends)  # targets per document: its text and the next separator
-    limit = model.config.max_positions
-    largest = sizes.max()
-    expect(not limit or largest <= limit, "data", f"a document of {largest} tokens", f"at most {limit}")
+    expect_positions(model, "tokens of a document", int(sizes.max()))
     scores = Scores.empty(len(packed) - 1)
     longest_first = np.argsort(-sizes, kind="stable")  # rows of a batch get similar lengths
     for first in range(0, len(sizes), batch_size):

@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
 from rich.table import Table
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.data.tokenizers import Tokenizer
+from based_jax.evals.checkpoint import CheckpointOptions
 from based_jax.evals.digest import digest
-from based_jax.evals.options import as_text, expect_positive, write_json
+from based_jax.evals.options import as_text, expect_positive, print_table, write_json
 from based_jax.evals.progress import progress
 from based_jax.evals.recall.data import Example, read_examples
 from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, make_prompt
 from based_jax.evals.recall.read_twice import DOCUMENT_TOKENS
 from based_jax.evals.recall.records import RecordFile
 from based_jax.evals.recall.run import answer, greedy, summarize
+from based_jax.evals.target_scores import expect_positions
 from based_jax.models import LanguageModel
 from based_jax.published.recall import published
 from based_jax.typing import Params
@@ -30,45 +29,31 @@ from based_jax.validate import expect
 PROG = "based-jax eval recall"
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CheckpointOptions):
     """Ask a language model for a value in its prompt, and count the answers that contain it."""
 
-    checkpoint: str
-    """pretrained directory (config.json, weights, tokenizer), a run's directory, or a hub id"""
     task: Literal["swde", "fda", "squad_completion"]
     """the recall task, which determines the data set and its columns"""
     data: str = "hub"
     """.jsonl or .parquet file with the published columns, hub (the published data) or hf:NAME (other data)"""
+    batch_size: int = 8
+    """prompts per batch; with the authors' padding it changes the answers"""
     limit: int | None = None
     """answer only this many rows, from the first"""
-    batch_size: int = 8
-    """prompts per batch"""
     padding: Literal["correct", "authors"] = "correct"
     """correct: no row sees padding; authors: visible separators before shorter rows, as in their code"""
-    prompt: Literal["stored", "rebuilt"] = "stored"
-    """stored: the data's text; rebuilt: SWDE without its summary of other keys, as in a later revision"""
     repeat_context: int | None = None
-    """show the document this many times ("Just read twice": 2; 1 for comparison), instead of --prompt"""
+    """show the document this many times ("Just read twice": 2; 1 for comparison), not the stored text"""
     document_tokens: int = DOCUMENT_TOKENS
     """tokens of each copy of a document with --repeat-context; longer ones are cut around the answer"""
     context: int = CONTEXT
     """tokens of prompt and answer together; longer prompts are truncated on the left"""
-    dtype: Literal["float32", "bfloat16"] | None = None
-    """compute dtype, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
-    tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
-    instead of the checkpoint's own"""
     records: Path | None = None
     """.jsonl file with one line per answered example; the same command resumes from it"""
-    json: Path | None = None
-    """write the result to this file"""
 
     def __post_init__(self) -> None:
         expect_positive(self, "batch_size", "limit", "repeat_context", "document_tokens")
-        expect(self.prompt == "stored" or self.task == "swde", "prompt", self.prompt, "stored but for swde")
-        own = self.repeat_context is None or self.prompt == "stored"
-        expect(own, "prompt", self.prompt, "the default with repeat_context, which has its own prompt")
         wanted = f"more than an answer's {ANSWER_TOKENS} tokens"
         expect(self.context > ANSWER_TOKENS, "context", self.context, wanted)
 
@@ -78,12 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = command.parse(Options, argv, prog=PROG)
     passages = options.repeat_context is not None
     examples = read_examples(options.task, options.data, passages=passages)
-    directory = find_directory(options.checkpoint)
-    model, params = load_pretrained(directory, dtype=options.dtype)
-    tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
-    limit = model.config.max_positions
-    expect(not limit or options.context <= limit, "context", options.context, f"at most the model's {limit}")
-
+    model, params, tokenizer, _ = options.open()
+    expect_positions(model, "context", options.context)
     settings = run_settings(options, examples, model, tokenizer)
     begin = time.perf_counter()
     result = evaluate(options, examples[: options.limit], model, params, tokenizer, digest(settings, params))
@@ -100,7 +81,6 @@ def run_settings(
         "examples": [list(example) for example in examples],
         "model": model.config.to_dict(),
         "tokenizer": [tokenizer.vocab_size, tokenizer.eot, tokenizer.encode(examples[0].text).tolist()],
-        "prompt": options.prompt,
         "padding": options.padding,
         "context": options.context,
     }
@@ -121,8 +101,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Answer the examples; an interrupt ends the process and reports what was saved."""
     records = RecordFile(options.records, run)
-    form: dict[str, Any] = {"style": options.prompt, "context": options.context}
-    form |= {"copies": options.repeat_context, "document_tokens": options.document_tokens}
+    form: dict[str, Any] = {"copies": options.repeat_context, "document_tokens": options.document_tokens}
+    form["context"] = options.context
     prompts = [make_prompt(example, tokenizer, **form) for example in examples]
     batching = {"batch_size": options.batch_size, "padding": options.padding}
     batches = answer(prompts, tokenizer, greedy(model, params, tokenizer), records, **batching)
@@ -152,7 +132,7 @@ def show(options: Options, result: Mapping[str, Any]) -> None:
     table.add_row(options.checkpoint, "", here, ours, end_section=True)
     for row in published(options.task):
         table.add_row(row["model"], row["size"], row["source"], f"{row['contains']:.2f}")
-    Console(width=None if sys.stdout.isatty() else 140, markup=False, highlight=False).print(table)
+    print_table(table)
 
 
 if __name__ == "__main__":

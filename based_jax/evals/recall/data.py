@@ -11,15 +11,18 @@ squad_completion   hazyresearch/based-squad    text, question, value
 All rows are in the split "validation". Prompts that repeat the passage of SQuAD also need its column context.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from based_jax.data.readers import import_optional
-from based_jax.files import parse_json
+from based_jax.data.hub import HUB, load_rows
+from based_jax.data.optional import import_optional
+from based_jax.files import read_json_lines
 from based_jax.validate import expect, expect_choice
 
 SPLIT = "validation"
+
+_MAX_BYTES = 1 << 30  # of a .jsonl file
 
 
 class Task(NamedTuple):
@@ -67,15 +70,18 @@ def read_examples(task: str, data: str, *, passages: bool = False) -> list[Examp
     columns = ("text", TASKS[task].key, "value")
     if passages and task == "squad_completion":
         columns += ("context",)
-    if data == "hub" or data.startswith("hf:"):
-        rows = _from_hub(data, TASKS[task].hub if data == "hub" else data.removeprefix("hf:"))
+    if data == "hub" or data.startswith(HUB):
+        name = TASKS[task].hub if data == "hub" else data.removeprefix(HUB)
+        rows = _checked(data, load_rows(f"{HUB}{name}:{SPLIT}"), columns)
     else:
         rows = read_rows(data, columns)
     examples = []
     for number, row in enumerate(rows):
-        fields = [_text(data, number, row, column) for column in columns]
-        expect(bool(fields[0]), f"{data}, row {number}", fields[0], "a text that is not empty")
-        examples.append(Example(number, *fields))
+        for column in columns:
+            is_text = isinstance(row[column], str)
+            expect(is_text, f"{data}, row {number}, {column}", row[column], "a text")
+        expect(bool(row["text"]), f"{data}, row {number}", row["text"], "a text that is not empty")
+        examples.append(Example(number, *(row[column] for column in columns)))
     expect(bool(examples), "data", data, "at least one row")
     return examples
 
@@ -86,51 +92,23 @@ def read_rows(path: str | Path, columns: Sequence[str]) -> list[dict[str, Any]]:
     expect(file.suffix in (".jsonl", ".parquet"), "data", str(path), "a .jsonl or .parquet file")
     if not file.is_file():
         raise FileNotFoundError(f"data = {str(path)!r}: expected a file, and there is none")
-    if file.suffix == ".parquet":
-        return _from_parquet(file, columns)
-    rows = []
-    with file.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            row = parse_json(line, f"{path}, line {number}")
-            expect(isinstance(row, dict), f"{path}, line {number}", line[:60], "a JSON object")
-            _expect_columns(f"{path}, line {number}", row, columns)
-            rows.append(row)
-    return rows
+    if file.suffix == ".jsonl":
+        rows = read_json_lines(file, max_bytes=_MAX_BYTES)
+    else:
+        parquet: Any = import_optional("pyarrow.parquet", "data", str(file), "eval")
+        try:
+            rows = parquet.read_table(file).to_pylist()
+        except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+            raise ValueError(f"data = {str(file)!r}: expected a Parquet file ({error})") from error
+    return list(_checked(str(path), rows, columns))
 
 
-def _from_parquet(file: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    parquet: Any = import_optional("pyarrow.parquet", "data", str(file), "eval")
-    try:
-        opened = parquet.ParquetFile(file)
-    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-        raise ValueError(f"data = {str(file)!r}: expected a Parquet file ({error})") from error
-    with opened:
-        _expect_columns(str(file), opened.schema_arrow.names, columns)
-        return opened.read(columns=list(columns)).to_pylist()
-
-
-def _from_hub(data: str, name: str) -> Iterable[Mapping[str, Any]]:
-    datasets = import_optional("datasets", "data", data)
-    try:
-        return datasets.load_dataset(name, split=SPLIT)
-    except Exception as error:  # the library raises many kinds: network, configuration, format, permission
-        reason = (str(error) or "no reason given").partition("\n")[0]
-        raise ValueError(
-            f"data = {data!r}: expected a data set {name!r} with a split {SPLIT!r} that can be loaded; "
-            f"{type(error).__name__}: {reason}"
-        ) from error
-
-
-def _expect_columns(where: str, found: Iterable[str], wanted: Sequence[str]) -> None:
-    names = list(found)
-    missing = [column for column in wanted if column not in names]
-    expect(not missing, where, sorted(names), f"columns {', '.join(wanted)}; no {', '.join(missing)} here")
-
-
-def _text(data: str, number: int, row: Mapping[str, Any], column: str) -> str:
-    _expect_columns(f"{data}, row {number}", row, (column,))
-    value = row[column]
-    expect(isinstance(value, str), f"{data}, row {number}, {column}", value, "a text")
-    return value
+def _checked(source: str, rows: Iterable[Any], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows; ValueError: one without all of the columns."""
+    for number, row in enumerate(rows):
+        where = f"{source}, row {number}"
+        expect(isinstance(row, Mapping), where, row, "a JSON object")
+        missing = [column for column in columns if column not in row]
+        wanted = f"columns {', '.join(columns)}; no {', '.join(missing)} here"
+        expect(not missing, where, sorted(row), wanted)
+        yield row

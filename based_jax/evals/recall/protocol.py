@@ -6,28 +6,21 @@ contains   1 if the answer contains the gold value, ignoring case
 """
 
 import re
-from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
 
-from based_jax.data.tokenizers import Ids, Tokenizer, decode_after, decode_slice
+from based_jax.data.tokenizers import Ids, Tokenizer, decode_after
 from based_jax.evals.recall.data import Example
-from based_jax.evals.recall.read_twice import DOCUMENT_TOKENS, SUMMARY, capitalized, repeat_context
-from based_jax.validate import expect, expect_choice
+from based_jax.evals.recall.read_twice import DOCUMENT_TOKENS, repeat_context
+from based_jax.validate import expect
 
 CONTEXT = 2048
 """Tokens of prompt and answer together."""
 
 ANSWER_TOKENS = 48
 """Tokens of an answer."""
-
-CHUNK = 1920
-"""Tokens of a document chunk in FDA's prompts."""
-
-PROMPTS = ("stored", "rebuilt")
-"""Prompt styles: the stored text, or the result of `rebuild`."""
 
 _SEPARATOR = "<|endoftext|>"  # text of the document separator in the authors' decoding
 
@@ -52,7 +45,6 @@ def make_prompt(
     example: Example,
     tokenizer: Tokenizer,
     *,
-    style: str = "stored",
     context: int = CONTEXT,
     copies: int | None = None,
     document_tokens: int = DOCUMENT_TOKENS,
@@ -60,56 +52,18 @@ def make_prompt(
     """Encode an example's prompt, without a leading separator.
 
     Args:
-        style: "stored" uses the text unchanged; "rebuilt" applies `rebuild`.
         context: tokens of prompt and answer together; a longer prompt is truncated on the left.
-        copies, document_tokens: if `copies` is given, use `repeat_context` instead of a style.
+        copies, document_tokens: if `copies` is given, use `repeat_context` instead of the stored text.
 
     Raises:
-        ValueError: an unknown style, or a context too short for a prompt.
+        ValueError: a context too short for a prompt.
     """
-    expect_choice("prompt", style, PROMPTS)
     expect(context > ANSWER_TOKENS, "context", context, f"more than the {ANSWER_TOKENS} tokens of an answer")
+    text = example.text
     if copies is not None:
         text = repeat_context(example, tokenizer, copies, document_tokens)
-    else:
-        text = example.text if style == "stored" else rebuild(example.text, example.key)
     tokens = tokenizer.encode(text)
     return Prompt(example, text, tokens[-(context - ANSWER_TOKENS) :], len(tokens))
-
-
-def rebuild(text: str, key: str) -> str:
-    """Rebuild SWDE's prompt as in a later revision of the task, without the summary of other keys' values.
-
-    Examples:
-        >>> rebuild("A film.\\nSummary of information above...\\nyear: 1999\\ndirector:", "director")
-        'A film.\\n Director:'
-    """
-    cue = f"{capitalized(key)}:"
-    text = text.partition(SUMMARY)[0]
-    while text.endswith(f"{key}:"):
-        text = text.removesuffix(f"{key}:")
-    return f"{text} {cue}"
-
-
-def chunk_prompts(
-    document: str, attributes: Mapping[str, str], tokenizer: Tokenizer, *, chunk: int = CHUNK
-) -> Iterator[dict[str, str]]:
-    """Make rows of a task like FDA: one prompt for every attribute whose value occurs in a document chunk.
-
-    Args:
-        attributes: gold values by key.
-        chunk: tokens per chunk; the last one may be shorter.
-
-    Yields:
-        ``{"text": "{chunk} \\n {key}:", "key": key, "value": value}``
-    """
-    expect(chunk >= 1, "chunk", chunk, "at least 1")
-    tokens = tokenizer.encode(document)
-    for start in range(0, len(tokens), chunk):
-        text = decode_slice(tokenizer, tokens, start, start + chunk)
-        for key, value in attributes.items():
-            if contains(text, value):
-                yield {"text": f"{text} \n {key}:", "key": key, "value": value}
 
 
 def read_answer(tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer, prompt: Ids = ()) -> str:

@@ -16,19 +16,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from based_jax.generate.capacity import token_limit, with_capacity
+from based_jax.generate.capacity import token_limit
 from based_jax.generate.engine.pool import Made, empty, read, score
 from based_jax.generate.engine.prefix_cache import Hit, PrefixCache
 from based_jax.generate.engine.request import Completion, Event, Finish, Full, Request, Stats, TokenLogprob
 from based_jax.generate.engine.slots import Slots, compile_program
 from based_jax.generate.logit_bias import expect_known
-from based_jax.generate.loop import Prefix
 from based_jax.generate.prompt import read_tokens
-from based_jax.generate.rows import row_count
 from based_jax.generate.sampling import Choice
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params, State
-from based_jax.validate import expect, expect_array, expect_integer
+from based_jax.validate import expect, expect_integer
 
 _PROMPTS = 8  # most prompts read at a time: running rows wait for one chunk of each per round
 
@@ -79,8 +77,6 @@ class Engine:
         top_logprobs: how many of the most likely tokens a request may ask for.
         prefix_cache: a cache for this model, these weights and this `max_length`; prefixes that prompts share
             are then read once.
-        prefixes: texts that were read before, such as `Snapshot`s: a prompt that begins with one continues
-            from its state.
 
     Raises:
         ValueError: an argument out of its range, or a model that cannot continue from a state.
@@ -98,7 +94,6 @@ class Engine:
         max_waiting: int | None = None,
         top_logprobs: int = 5,
         prefix_cache: PrefixCache | None = None,
-        prefixes: Sequence[Prefix] = (),
     ) -> None:
         sizes = {"slots": slots, "max_length": max_length, "prefill_chunk": prefill_chunk}
         for name, size in {**sizes, "decode_chunk": decode_chunk, "max_waiting": max_waiting}.items():
@@ -115,7 +110,6 @@ class Engine:
         self._slots: Slots[_Work] = Slots(model, params, slots, max_length, top_logprobs)
         fresh = empty(model, params, max_length)
         self._nothing = Hit(0, fresh.state, fresh.hidden)
-        self._prefixes = [_known(model, prefix, max_length) for prefix in prefixes]
         self._waiting: dict[int, _Work] = {}
         self._reading: dict[int, _Work] = {}
         self._pending: collections.deque[tuple[list[_Work | None], Made]] = collections.deque()
@@ -273,12 +267,10 @@ class Engine:
 
     def _begin(self, work: _Work) -> None:
         """Start a request from the longest known prefix of its prompt."""
-        prompt, known = work.request.prompt, []
-        if not work.request.prompt_logprobs:
-            known = [hit for text, hit in self._prefixes if prompt[: hit.count] == text]
-            found = None if self._cache is None else self._cache.find(prompt)
-            known += [found] if found else []
-        work.read, work.state, work.hidden = max(known, key=lambda hit: hit.count, default=self._nothing)
+        found = None
+        if self._cache is not None and not work.request.prompt_logprobs:
+            found = self._cache.find(work.request.prompt)
+        work.read, work.state, work.hidden = found or self._nothing
         self._total["cached"] += work.read
 
     def _read_chunk(self, work: _Work) -> None:
@@ -362,14 +354,6 @@ class Engine:
         if request.logprobs is not None:
             most = f"at most {self.top_logprobs} = top_logprobs of the engine"
             expect(request.logprobs <= self.top_logprobs, "logprobs", request.logprobs, most)
-
-
-def _known(model: LanguageModel, prefix: Prefix, max_length: int) -> tuple[tuple[int, ...], Hit]:
-    """Return a prefix's tokens, and the state and hidden vector to continue from."""
-    expect_array("prefix.hidden", prefix.hidden, (1, model.config.embed_width), "floating")
-    expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
-    state = with_capacity(model, prefix.state, max_length)
-    return tuple(np.asarray(prefix.tokens).tolist()), Hit(len(prefix.tokens), state, prefix.hidden)
 
 
 def _logprobs(choice: Choice, count: int, top: int | None) -> tuple[TokenLogprob, ...]:

@@ -92,9 +92,8 @@ def read(
     Returns:
         The state after the chunk, and the final norm's output at its last token.
     """
-    mask = jnp.arange(tokens.shape[1])[None] < count
-    hidden, state = model.apply(params, tokens, state, mask=mask, method="hidden")
-    return state, lax.dynamic_index_in_dim(hidden, count - 1, axis=1, keepdims=False)
+    _, state, last = _read(model, params, state, tokens, count)
+    return state, last
 
 
 @functools.partial(jax.jit, static_argnames=("model", "top_logprobs"))
@@ -116,11 +115,16 @@ def score(
     Returns:
         What `read` returns, and the log-probabilities of `following`; the last ones belong to padding.
     """
+    hidden, state, last = _read(model, params, state, tokens, count)
+    logits: Any = model.apply(params, hidden[0], method="unembed")
+    return state, last, report(logits[:, : model.config.vocab_size], following, top_logprobs)
+
+
+def _read(model: LanguageModel, params: Params, state: State, tokens: Array, count: Array) -> Any:
+    """Return the outputs of the final norm, the state after a chunk, and the output at its last token."""
     mask = jnp.arange(tokens.shape[1])[None] < count
     hidden, state = model.apply(params, tokens, state, mask=mask, method="hidden")
-    logits: Any = model.apply(params, hidden[0], method="unembed")
-    choice = report(logits[:, : model.config.vocab_size], following, top_logprobs)
-    return state, lax.dynamic_index_in_dim(hidden, count - 1, axis=1, keepdims=False), choice
+    return hidden, state, lax.dynamic_index_in_dim(hidden, count - 1, axis=1, keepdims=False)
 
 
 @functools.partial(jax.jit, donate_argnames=("pool",))

@@ -48,10 +48,6 @@ class PrefixCache:
         self.max_bytes, self.every = max_bytes, every
         self.bytes = 0
         """bytes of the kept entries"""
-        self.hits = 0
-        """lookups that found a prefix"""
-        self.misses = 0
-        """lookups that found none"""
         self._entries: OrderedDict[bytes, tuple[Hit, int]] = OrderedDict()  # and their sizes in bytes
 
     def __len__(self) -> int:
@@ -63,9 +59,7 @@ class PrefixCache:
         for key in reversed(self._keys(tokens)):
             if key in self._entries:
                 self._entries.move_to_end(key)
-                self.hits += 1
                 return self._entries[key][0]
-        self.misses += 1
         return None
 
     def put(self, tokens: Sequence[int], state: State, hidden: Float[Array, "1 D"]) -> bool:
@@ -92,11 +86,6 @@ class PrefixCache:
         self._entries[key] = Hit(len(tokens), state, hidden), size
         self.bytes += size
         return True
-
-    def clear(self) -> None:
-        """Drop every prefix; `hits` and `misses` keep their counts."""
-        self._entries.clear()
-        self.bytes = 0
 
     def _drop(self, key: bytes) -> None:
         _, size = self._entries.pop(key, (None, 0))

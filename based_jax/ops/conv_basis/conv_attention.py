@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from based_jax.ops.attention_to_keys import visible_keys
 from based_jax.ops.conv_basis.conv_attention_fft import (
     BLOCK,
     attend_by_fft,
@@ -30,17 +31,16 @@ from based_jax.ops.conv_basis.conv_attention_fft import (
     scores_at,
     segment_at,
     softmax_where,
+    with_gradient_of,
 )
 from based_jax.ops.conv_basis.conv_recovery import conv_recover
-from based_jax.ops.core.continuation import Continuation, continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype
-from based_jax.ops.core.expectations import expect_qkv, expect_state_to_return
+from based_jax.ops.core.arrays import accumulation_dtype
+from based_jax.ops.core.expectations import expect_qkv, expect_state, expect_state_to_return
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.kv_cache import nan_where_outgrown, slot_index
+from based_jax.ops.core.kv_cache import expect_capacity, latest, nan_where_outgrown, put, slot_index
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.sharding import own_settings
-from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
+from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, continue_from, init_stream
 from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradient
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
@@ -163,7 +163,14 @@ def conv_attention(
         is_possible = 1 <= count <= length
         expect(is_possible, "num_bases", num_bases, f"1 to {length} segments, if no starts are given")
     if state is not None:
-        _expect_state(state, (batch, heads, count, width, value_size), length, left, mask)
+        slots = state.slots if left is None else left + 1
+        expect(state.slots == slots, "slots of initial_state", state.slots, f"left + 1 = {slots}")
+        kernels = (batch, heads, count, slots)
+        v_shape, anchors = (batch, slots, heads, value_size), (batch, count, heads, width)
+        expect_state(state, v=v_shape, anchors=anchors, kernels=kernels)
+        if left is None:
+            what = f"max_length = {slots} tokens, the size of the state"
+            expect_capacity(state.stream, length, mask, slots, what)
     reached = sum(start < length for start in starts) if isinstance(starts, tuple) else count
     factor = width**-0.5 if scale is None else scale
     how = _Resolved(count, reached, factor, left, gradient, chosen)
@@ -205,7 +212,7 @@ def _attention(
     if at is None:
         width = min(LAGS, length)
         search: dict[str, Any] = {"terms": how.terms, "width": width, "threshold": 0.0, "search": "largest"}
-        at, _ = body(conv_recover)(scaled, k, mask=mask, **search)
+        at = body(conv_recover)(scaled, k, mask=mask, **search)
     starts = at
     q, k, values = (x.astype(dtype).transpose(0, 2, 3, 1) for x in (scaled, k, v))
 
@@ -241,30 +248,13 @@ def _expect_starts(starts: Starts, batch: int, heads: int) -> Int[Array, "rows h
     return jnp.asarray(starts, jnp.int32)
 
 
-def _expect_state(
-    state: ConvAttentionState, sizes: tuple[int, ...], length: int, left: int | None, mask: Array | None
-) -> None:
-    batch, heads, segments, width, value_size = sizes
-    expect_array("initial_state.v", state.v, (batch, "W", heads, value_size), "floating")
-    expect_array("initial_state.anchors", state.anchors, (batch, segments, heads, width), "floating")
-    expect_array("initial_state.kernels", state.kernels, (batch, heads, segments, state.slots), "floating")
-    if left is None:
-        what = f"max_length = {state.slots} tokens, the size of the state"
-        expect_capacity(state.stream, length, mask, state.slots, what)
-    else:
-        expect(state.slots == left + 1, "slots of initial_state", state.slots, f"left + 1 = {left + 1}")
-
-
 def _attend_pairs(
     q: Array, k: Array, v: Array, at: Array, tokens: TokenPositions, how: _Resolved
 ) -> Float[Array, "B H V N"]:
     """Attend to all pairs of tokens of a call without a state."""
     index, start = tokens.index, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], q.shape[-1]))
-    lag = index[:, :, None] - index[:, None]
-    visible = (lag >= 0) & (index[:, None] >= start[:, :, None])
-    visible = visible if how.left is None else visible & (lag <= how.left)
-    if tokens.mask is not None:
-        visible = visible & tokens.mask[:, None]
+    key_index = index if tokens.mask is None else jnp.where(tokens.mask, index, -1)
+    visible = visible_keys(index, start, key_index, how.left)
     weights = softmax_where(visible[:, None], _pair_scores(q, k, at, index, start, how.gradient))
     return jnp.einsum("bhnm,bhvm->bhvn", weights, v)
 
@@ -285,7 +275,7 @@ def _pair_scores(
     entry = jnp.clip(row * length + anchor[:, :, None], 0, length**2 - 1)
     flat = true.reshape(*true.shape[:2], -1)
     scores = jnp.take_along_axis(flat, entry.reshape(*entry.shape[:2], -1), axis=-1).reshape(true.shape)
-    return true + jax.lax.stop_gradient(scores - true) if gradient == "surrogate" else scores
+    return with_gradient_of(true, scores) if gradient == "surrogate" else scores
 
 
 def _continue(
@@ -324,10 +314,8 @@ def _continue(
     of_key = segment_at(at, (key_index - before.start[:, None])[:, None])
 
     def rows(index: Array, start: Array, own: Array | None = None) -> Array:
-        lag = index[:, :, None] - key_index[:, None]
-        visible = (lag >= 0) & (key_index[:, None] >= start[:, :, None])
-        visible = visible if left is None else visible & (lag <= left)
-        scores = scores_at(kernels, of_key, lag)
+        visible = visible_keys(index, start, key_index, left)
+        scores = scores_at(kernels, of_key, index[:, :, None] - key_index[:, None])
         scores = scores if own is None else jnp.where(goes_on[:, None, :, None], scores, own)
         scores = _without_gradient(scores) if how.gradient == "surrogate" else scores
         return jnp.einsum("bhnm,bmhv->bhvn", softmax_where(visible[:, None], scores), keys)

@@ -16,15 +16,16 @@ head.
 Arrays in this file have tokens last: (B, H, channels, N).
 """
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.dtypes import finfo
-from based_jax.ops.core.fft import fft_size
+from based_jax.ops.core.arrays import finfo
 from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradient
+from based_jax.ops.long_conv import fft_size
 from based_jax.typing import Array, Bool, Float, Int
 
 BLOCK = 128
@@ -172,46 +173,49 @@ def _convolve(taps: Array, of_column: Array, x: Array, left: int | None) -> Arra
 
 def _convolve_back(taps: Array, of_column: Array, u: Array, left: int | None) -> Array:
     """Return the transpose, sum_r P_r conv(taps_r)^T u."""
-    length = u.shape[-1]
-    size = _size(length, left)
-    spectrum = jnp.fft.rfft(u, size)
-
-    def add(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
-        taps, r = part
-        x = jnp.fft.irfft(jnp.fft.rfft(taps, size).conj()[:, :, None] * spectrum, size)[..., :length]
-        return jnp.where((of_column == r)[:, :, None], x, total), None
-
-    return lax.scan(add, jnp.zeros_like(u), _by_segment(taps))[0]
+    convolve = functools.partial(_convolve, taps, of_column, left=left)
+    return cast(Any, jax.linear_transpose(convolve, u))(u)[0]
 
 
 def _by_segment(taps: Array) -> tuple[Array, Array]:
     return jnp.moveaxis(taps, 2, 0), jnp.arange(taps.shape[2])
 
 
-def _entry_by_entry(segments: Segments, v: Array, wanted: Array, left: int | None) -> Array:
-    """Return the wanted rows of y and zeros in the others; blocks without a wanted row are skipped."""
+def _entry_by_entry(
+    segments: Segments,
+    v: Array,
+    wanted: Array,
+    left: int | None,
+    q: Array | None = None,
+    k: Array | None = None,
+) -> Array:
+    """Return the wanted rows of y and zeros in the others; blocks without a wanted row are skipped.
+
+    With q and k the scores have the gradient of q . k.
+    """
+    index = jnp.arange(v.shape[-1])
 
     @checkpoint
-    def block(part: tuple[Array, Array]) -> Array:
-        first, wanted = part
+    def block(part: Any) -> Array:
+        first, wanted, q = part
 
         def compute() -> Array:
-            weights = _weights(segments, first, wanted, left)
-            return jnp.einsum("bhrn,bhvn->bhvr", weights, v)
+            lag = (first + jnp.arange(wanted.shape[-1]))[:, None] - index
+            visible = lag >= 0 if left is None else (lag >= 0) & (lag <= left)
+            scores = scores_at(segments.kernels, segments.of_column, lag[None])
+            scores = scores if q is None else with_gradient_of(jnp.einsum("bhkr,bhkn->bhrn", q, k), scores)
+            return jnp.einsum("bhrn,bhvn->bhvr", softmax_where(visible & wanted[..., None], scores), v)
 
         shape = jax.eval_shape(compute).shape
         return cond(jnp.any(wanted), compute, lambda: jnp.zeros(shape, v.dtype))
 
-    return joined(map_rows(block, blocks(wanted)), v.shape[-1])
+    parts = (*blocks(wanted), None if q is None else blocks(q)[1])
+    return joined(map_rows(block, parts), v.shape[-1])
 
 
-def _weights(segments: Segments, first: Array, wanted: Array, left: int | None) -> Float[Array, "B H R N"]:
-    """Return a block of rows from `first` of the matrix that multiplies v; 0 in unwanted rows."""
-    index = jnp.arange(segments.of_column.shape[-1])
-    lag = (first + jnp.arange(wanted.shape[-1]))[:, None] - index
-    visible = lag >= 0 if left is None else (lag >= 0) & (lag <= left)
-    scores = scores_at(segments.kernels, segments.of_column, lag[None])
-    return softmax_where(visible & wanted[..., None], scores)
+def with_gradient_of(true: Array, scores: Array) -> Array:
+    """Return scores with the gradient of the true ones."""
+    return true + lax.stop_gradient(scores - true)
 
 
 def blocks(x: Array) -> tuple[Array, Array]:
@@ -235,21 +239,24 @@ def _forward(q: Array, k: Array, v: Array, starts: Array, real: Array, left: int
 
 
 def _backward(left: int | None, kept: Any, dy: Array) -> tuple[Array, Array, Array, None, None]:
-    """Compute dS = F * (dy v^T - mean), F the softmax of the true scores; the other factor has rank V + 1."""
     q, k, v, starts, real, y, rows = kept
     segments = _segments(q, k, starts, real, left)
-    mean = jnp.sum(dy * y, axis=2, keepdims=True)
-    across, length = jnp.concatenate([dy, -mean], axis=2), q.shape[-1]
-    down = jnp.concatenate([v, jnp.broadcast_to(real[:, None, None], mean.shape).astype(v.dtype)], axis=2)
-    count, channels, width = segments.kernels.shape[2], across.shape[2], q.shape[2]
-    operations = 2 * (count + 1) * channels * width * _transform(length)
-    if operations * FFT_COST > 2 * length**2 * (2 * channels + 2 * width):
-        rows = _Rows(jnp.zeros_like(rows.factor), jnp.broadcast_to(real[:, None], rows.drowned.shape))
-        grads = (jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v))
-    else:
-        grads = _gradients_by_fft(segments, q, k, across * rows.factor[:, :, None], down, left)
-    dq, dk, dv = _add_gradients_of_rows(segments, q, k, v, dy, mean, rows.drowned, left, grads)
-    return dq, dk, dv, None, None
+    length, (channels, width) = q.shape[-1], (v.shape[2] + 1, q.shape[2])
+    operations = 2 * (segments.kernels.shape[2] + 1) * channels * width * _transform(length)
+    goes_by_fft = operations * FFT_COST <= 2 * length**2 * (2 * channels + 2 * width)
+    wanted = rows.drowned if goes_by_fft else jnp.broadcast_to(real[:, None], rows.drowned.shape)
+
+    def by_rows(q: Array, k: Array, v: Array) -> Array:
+        return _entry_by_entry(segments, v, wanted, left, q, k)
+
+    gradients = cast(Any, jax.vjp(by_rows, q, k, v)[1])(dy)
+    if goes_by_fft:
+        mean = jnp.sum(dy * y, axis=2, keepdims=True)
+        across = jnp.concatenate([dy, -mean], axis=2) * rows.factor[:, :, None]
+        ones = jnp.broadcast_to(real[:, None, None], mean.shape).astype(v.dtype)
+        more = _gradients_by_fft(segments, q, k, across, jnp.concatenate([v, ones], axis=2), left)
+        gradients = jax.tree.map(jnp.add, gradients, more)
+    return *gradients, None, None
 
 
 @with_gradient(_forward, _backward, nondiff_argnums=(5,))
@@ -262,11 +269,10 @@ def _with_gradient_of_attention(
 def _gradients_by_fft(
     segments: Segments, q: Array, k: Array, across: Array, down: Array, left: int | None
 ) -> tuple[Array, Array, Array]:
-    """Differentiate rows by FFT.
+    """Differentiate rows by FFT: dS = F * (dy v^T - mean), F the weights; the other factor has rank V + 1.
 
-    F * (a b^T) = diag(a) F diag(b): each pair of channels of (v, 1) and of k is transformed.
-
-    across: (B, H, V + 1, N), of each row: dy and -mean, over D; down: the same of each column: v and 1.
+    F * (a b^T) = diag(a) F diag(b): each pair of channels of (v, 1) and of k is transformed. `across` has dy
+    and -mean of each row, over D, and `down` v and 1 of each column: (B, H, V + 1, N).
     """
     taps = _taps(segments.kernels)
     dv = _convolve_back(taps, segments.of_column, across[:, :, :-1], left)
@@ -290,36 +296,3 @@ def _gradients_by_fft(
 
     (dq, dk), _ = lax.scan(add, (jnp.zeros_like(q), jnp.zeros_like(k)), (split(across), split(down)))
     return dq, dk, dv
-
-
-def _add_gradients_of_rows(
-    segments: Segments,
-    q: Array,
-    k: Array,
-    v: Array,
-    dy: Array,
-    mean: Array,
-    wanted: Array,
-    left: int | None,
-    grads: tuple[Array, Array, Array],
-) -> tuple[Array, Array, Array]:
-    """Add the gradients of the wanted rows, entry by entry."""
-    dq, dk, dv = grads
-
-    def block(total: Any, part: Any) -> tuple[Any, Array]:
-        first, wanted, q, dy, mean = part
-
-        def compute() -> tuple[Any, Array]:
-            weights = _weights(segments, first, wanted, left)
-            of_scores = weights * (jnp.einsum("bhvr,bhvn->bhrn", dy, v) - mean[:, :, 0, :, None])
-            dk, dv = total
-            dk = dk + jnp.einsum("bhrn,bhkr->bhkn", of_scores, q)
-            dv = dv + jnp.einsum("bhrn,bhvr->bhvn", weights, dy)
-            return (dk, dv), jnp.einsum("bhrn,bhkn->bhkr", of_scores, k)
-
-        return cond(jnp.any(wanted), compute, lambda: (total, jnp.zeros_like(q)))
-
-    firsts, wanted = blocks(wanted)
-    parts = (firsts, wanted, *(blocks(x)[1] for x in (q, dy, mean)))
-    (dk, dv), of_rows = lax.scan(block, (dk, dv), parts)
-    return dq + joined(of_rows, q.shape[-1]), dk, dv

@@ -9,15 +9,14 @@ Scores are q . k without a factor: scale q first. Arrays are (batch, length, hea
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.chunks import heads_first
-from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.op import body, op
 from based_jax.ops.core.transforms import map_rows, repeat
 from based_jax.typing import Array, Bool, Float, Int
@@ -39,8 +38,8 @@ def conv_recover(
     threshold: Threshold,
     search: str = "binary",
     mask: Bool[Array, "B N"] | None = None,
-) -> tuple[Int[Array, "B H k"], Float[Array, "B H k N"]]:
-    """Return the starts of the segments of the scores q k^T, and their anchors.
+) -> Int[Array, "B H k"]:
+    """Return the starts of the segments of the scores q k^T, without a gradient.
 
     A column starts a segment if its scores at the first T lags differ from those of the segment's first
     column by `threshold` or more, in the sum of magnitudes. The first start is always 0
@@ -60,10 +59,7 @@ def conv_recover(
     eps-close to a basis of `terms` terms; for exact scores with fewer terms it adds harmless extra starts. It
     misses a drift of many small steps. The last T - 1 columns are compared at fewer lags.
 
-    All of these read tokens after a start, so a model trained through them sees the future. "causal" does
-    not: s is a start if column s - T + 1, whose T scores are complete at token s, differs. A segment is thus
-    detected T - 1 tokens late, and is at least T tokens long. A prefix of a text has the same starts as the
-    text. With T = 1 it equals "scan".
+    All of these read tokens after a start, so a model trained through them sees the future.
 
     Args:
         q, k: queries, scaled as the scores should be, and keys.
@@ -71,12 +67,11 @@ def conv_recover(
             "largest" those of the largest changes), and each extends to the next start found.
         width: T, from 1 to N. A single lag suffices for exact scores but is the least robust.
         threshold: half the separation is safe; 0 makes each column a segment (except with "largest").
-        search: "binary", "scan", "largest" or "causal".
+        search: "binary", "scan" or "largest".
         mask: (B, N) booleans, right padding: a row's text ends with its last real token, not at N.
 
     Returns:
-        starts: int32, increasing; N (an empty segment) where there are no more.
-        anchors: in float32 (float64 for float64 queries); gradients flow through them, not through starts.
+        int32, increasing; N (an empty segment) where there are no more.
     """
     counts = _expect_queries(q, k, mask)
     length = q.shape[1]
@@ -88,8 +83,7 @@ def conv_recover(
     dtype = accumulation_dtype(q)
     find = functools.partial(SEARCHES[search], terms=terms, width=width, threshold=threshold)
     starts = _per_head(find)(*(lax.stop_gradient(x).astype(dtype) for x in (q, k)), counts)
-    starts = jnp.where((starts < counts[..., None]) | (starts == 0), starts, length)
-    return starts, body(conv_anchors)(q, k, starts, mask)
+    return jnp.where((starts < counts[..., None]) | (starts == 0), starts, length)
 
 
 @op()
@@ -115,16 +109,17 @@ def conv_score_error(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
     starts: Int[Array, "B H k"],
-    columns: Int[Array, " S"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
 ) -> Float[Array, "B H"]:
     """Return the largest error of the segments' scores, max |q_i . k_j - c_r[i - j]| over j <= i.
 
+    In O(N^2 K) operations, with the memory of `COLUMNS` columns. Softmaxes of scores that differ by at most e
+    differ by at most 2 tanh(e / 2) in the sum of magnitudes, and so do outputs over max |v|; two keys attain
+    it. The paper's lemma D.4 has 2 (exp(e) - 1).
+
     Args:
         q, k: queries and keys.
         starts: increasing, the first 0.
-        columns: check only these keys j, for a lower bound in O(S N K) operations. None checks all, in
-            O(N^2 K) operations with the memory of `COLUMNS` columns.
         mask: (B, N) booleans, right padding; scores of padding do not count.
 
     Returns:
@@ -132,10 +127,8 @@ def conv_score_error(
     """
     counts = _expect_queries(q, k, mask)
     length = q.shape[1]
-    columns = jnp.arange(length, dtype=jnp.int32) if columns is None else columns
-    expect_array("columns", columns, ("S",), "integer")
-    block = min(COLUMNS, len(columns))
-    columns = jnp.pad(columns, (0, -len(columns) % block), mode="edge").reshape(-1, block)
+    block = min(COLUMNS, length)
+    columns = jnp.pad(jnp.arange(length), (0, -length % block), mode="edge").reshape(-1, block)
 
     def one(q: Array, k: Array, count: Array, starts: Array, anchors: Array) -> Array:
         def worst(columns: Array) -> Array:
@@ -147,59 +140,6 @@ def conv_score_error(
 
     anchors, dtype = body(conv_anchors)(q, k, starts, mask), accumulation_dtype(q)
     return _per_head(one)(q.astype(dtype), k.astype(dtype), counts, starts, anchors)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class ConvFit:
-    """Fit of k segments to the scores of given queries and keys, for each row and head."""
-
-    starts: Int[Array, "B H k"]
-    """See `conv_recover`"""
-    terms: Int[Array, "B H"]
-    """Number of segments that are not empty"""
-    score_error: Float[Array, "B H"]
-    """The largest error of a score, or a lower bound of it if only some columns were checked"""
-
-    @property
-    def output_bound(self) -> Float[Array, "B H"]:
-        """Bound of the error of softmax attention's outputs over max |v|: 2 tanh(error / 2).
-
-        It holds if all scores were checked. Softmaxes of scores that differ by at most e differ by at most
-        2 tanh(e / 2) in the sum of magnitudes; two keys attain it. The paper's theorem 4.4 uses
-        `paper_bound`, with e = 2 eps.
-        """
-        return 2 * jnp.tanh(self.score_error / 2)
-
-    @property
-    def paper_bound(self) -> Float[Array, "B H"]:
-        """The same bound by lemma D.4: 2 (exp(error) - 1)."""
-        return 2 * jnp.expm1(self.score_error)
-
-
-@op()
-def conv_fit(
-    q: Float[Array, "B N H K"],
-    k: Float[Array, "B N H K"],
-    *,
-    terms: int,
-    width: int,
-    threshold: Threshold,
-    search: str = "binary",
-    columns: Int[Array, " S"] | None = None,
-    mask: Bool[Array, "B N"] | None = None,
-) -> ConvFit:
-    """Find segments and the largest error of the scores that they approximate.
-
-    Args:
-        q, k, terms, width, threshold, search, mask: as for `conv_recover`.
-        columns: as for `conv_score_error`; None checks all scores.
-    """
-    starts, _ = body(conv_recover)(
-        q, k, terms=terms, width=width, threshold=threshold, search=search, mask=mask
-    )
-    used = (starts < q.shape[1]).sum(axis=-1, dtype=jnp.int32)
-    return ConvFit(starts, used, body(conv_score_error)(q, k, starts, columns, mask))
 
 
 def binary_probes(length: int, width: int) -> int:
@@ -234,10 +174,8 @@ def _binary(q: Array, k: Array, count: Array, terms: int, width: int, threshold:
     return jnp.append(zero, starts)
 
 
-def _scan(
-    q: Array, k: Array, count: Array, terms: int, width: int, threshold: Threshold, delay: int = 0
-) -> Array:
-    """Compare each column in turn for one head, q, k: (N, K). A start is `delay` tokens after its column."""
+def _scan(q: Array, k: Array, count: Array, terms: int, width: int, threshold: Threshold) -> Array:
+    """Compare each column in turn for one head, q, k: (N, K)."""
     length, windows = len(q), _windows(q, k, width)
 
     def compare(carry: Any, column: Any) -> tuple[Any, Array]:
@@ -245,13 +183,12 @@ def _scan(
         j, window = column
         differs = jnp.abs(window - anchor).sum() >= threshold
         found = differs & (j > start) & (j <= count - width)
-        start = jnp.where(found, j + delay, start)
-        return (start, jnp.where(j == start, window, anchor)), found
+        return (jnp.where(found, j, start), jnp.where(found, window, anchor)), found
 
     columns = (jnp.arange(length, dtype=jnp.int32), windows)
     _, found = lax.scan(compare, (jnp.int32(0), windows[0]), columns)
     (found,) = jnp.nonzero(found, size=terms - 1, fill_value=length)
-    return jnp.append(jnp.int32(0), jnp.minimum(found + delay, length).astype(jnp.int32))
+    return jnp.append(jnp.int32(0), found.astype(jnp.int32))
 
 
 def _largest(q: Array, k: Array, count: Array, terms: int, width: int, threshold: Threshold) -> Array:
@@ -264,16 +201,7 @@ def _largest(q: Array, k: Array, count: Array, terms: int, width: int, threshold
     return jnp.pad(jnp.append(jnp.int32(0), starts), (0, terms - 1 - len(starts)), constant_values=length)
 
 
-def _causal(q: Array, k: Array, count: Array, *, width: int, **options: Any) -> Array:
-    return _scan(q, k, count, width=width, delay=width - 1, **options)
-
-
-SEARCHES: dict[str, Callable[..., Array]] = {
-    "binary": _binary,
-    "scan": _scan,
-    "largest": _largest,
-    "causal": _causal,
-}
+SEARCHES: dict[str, Callable[..., Array]] = {"binary": _binary, "scan": _scan, "largest": _largest}
 """The values of `search`"""
 
 

@@ -1,7 +1,8 @@
-"""Helpers for arrays and pytrees of arrays that preserve their static types."""
+"""Helpers for arrays and pytrees of arrays that preserve their static types, and dtypes of sums."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
+from typing import cast as typed
 
 import jax
 import jax.numpy as jnp
@@ -39,3 +40,13 @@ def cast(tree: T, dtype: Any) -> T:
 def select(condition: Array, yes: Any, no: T) -> T:
     """Return `jnp.where` of each pair of arrays."""
     return map_pairs(lambda yes, no: jnp.where(condition, yes, no), yes, no)
+
+
+def accumulation_dtype(x: Any) -> Any:
+    """Return the dtype of sums over x: float64 for float64 (references), else float32."""
+    return jnp.float64 if x.dtype == jnp.float64 else jnp.float32
+
+
+def finfo(dtype: Any) -> Any:
+    """Return `jnp.finfo`, whose type is partly unknown."""
+    return typed(Any, jnp.finfo(dtype))

@@ -137,11 +137,7 @@ def chunk_mask(
     head_axes: int = 1,
     diagonal: bool = True,
 ) -> ChunkMask:
-    """Return the visibility in a chunk of `size` tokens, for `start` and `mask` of a `Step`.
-
-    Args:
-        diagonal: whether a token sees itself.
-    """
+    """Return the visibility in a chunk for a `Step`'s start and mask; `diagonal`: a token sees itself."""
 
     def lift(x: Array) -> Array:
         return x.reshape(x.shape[0], *[1] * head_axes, *x.shape[1:])

@@ -21,11 +21,7 @@ BLOCK = 16
 
 
 def expect_log_decay(log_decay: Array, batch: int, length: int, *rest: tuple[int, ...]) -> None:
-    """Check log-gates of shape (B, N, *one of `rest`), whose first two axes may be 1.
-
-    Raises:
-        TypeError, ValueError: wrong shape, or not floating.
-    """
+    """Check log-gates of shape (B, N, *one of `rest`), whose first two axes may be 1."""
     full = batch, length
     sizes = [1 if size == 1 else most for size, most in zip(log_decay.shape, full, strict=False)]
     fitting = [each for each in rest if log_decay.shape == (*sizes, *each)]

@@ -43,12 +43,8 @@ class Declaration(NamedTuple):
     """best first"""
     supports: Callable[..., str | None] | None
     """of a kernel and the arrays: the reason why the kernel cannot take these on this GPU, or None"""
-    is_slow: Callable[..., bool] | None
-    """whether a kernel takes the arrays but should run only on request"""
     fastest: Callable[..., str] | None
-    """what was measured to be the fastest where "pallas" runs: a kernel or `"xla"`"""
-    on_cpu: Callable[..., str] | None
-    """the name that None picks on a CPU; default `"xla"`"""
+    """of the first kernel that runs, or `"xla"`, and the arrays: the name that None picks instead"""
 
 
 DECLARED: dict[str, Declaration] = {}
@@ -113,11 +109,7 @@ def implementations(op: str) -> tuple[str, ...]:
 
 
 def own(op: str) -> tuple[str, ...]:
-    """Return the names of the library's own implementations of `op`, best first.
-
-    Raises:
-        ValueError: unknown op.
-    """
+    """Return the names of the library's own implementations of `op`, best first."""
     expect_choice("op", op, tuple(DECLARED))
     return DECLARED[op].names
 
@@ -148,7 +140,7 @@ def choose(op: str, *arrays: Any, implementation: str | None = None, unsupported
     None picks the first kernel that supports the call, in the order of `unsupported` or of `KERNELS`, unless
     another was measured to be faster. All are differentiable.
     """
-    names, declared = own(op), DECLARED[op]
+    names = own(op)
     # Besides "cudnn" an op has kernels for windows only; then `unsupported` is by kernel.
     kernels = ("cudnn",) if "cudnn" in names else [kernel for kernel in KERNELS if kernel in names]
     is_by_kernel = isinstance(unsupported, Mapping)
@@ -161,14 +153,12 @@ def choose(op: str, *arrays: Any, implementation: str | None = None, unsupported
             if reason:
                 raise ValueError(f"implementation = {implementation!r}: {reason}")
         return implementation
-    for kernel, refusal in refusals.items():
-        if refusal is None and _cannot_run(op, kernel, arrays) is None:
-            if arrays and declared.is_slow is not None and declared.is_slow(*arrays):
-                return "xla"
-            has_faster = arrays and declared.fastest is not None and kernel == "pallas"
-            return declared.fastest(*arrays) if has_faster and declared.fastest else kernel
-    is_on_cpu = arrays and declared.on_cpu is not None and platforms.platform_of(arrays) == "cpu"
-    return declared.on_cpu(*arrays) if is_on_cpu and declared.on_cpu else "xla"
+    running = (
+        kernel for kernel, refusal in refusals.items() if not (refusal or _cannot_run(op, kernel, arrays))
+    )
+    found = next(running, "xla")
+    fastest = DECLARED[op].fastest
+    return fastest(found, *arrays) if arrays and fastest is not None else found
 
 
 def _expect_name(op: str, name: str, available: Sequence[str]) -> None:
@@ -178,11 +168,7 @@ def _expect_name(op: str, name: str, available: Sequence[str]) -> None:
 
 
 def registered(op: str, args: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any] | None:
-    """Return the function of another package that runs a call, or None for the op's own implementations.
-
-    Raises:
-        ValueError: the named implementation cannot run this call.
-    """
+    """Return the function of another package that runs a call, or None for the op's own implementations."""
     if op not in _REGISTERED and op not in _installed():
         return None
     others = {name: value for name, value in options.items() if name != "implementation"}
@@ -191,11 +177,7 @@ def registered(op: str, args: tuple[Any, ...], options: dict[str, Any]) -> Calla
 
 
 def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
-    """Return the registered implementation that runs a call, or None for the op's own.
-
-    Raises:
-        ValueError: the named implementation cannot run this call.
-    """
+    """Return the registered implementation that runs a call, or None for the op's own."""
     others = _installed().get(op, {})
     if name is not None:
         _expect_name(op, name, implementations(op))

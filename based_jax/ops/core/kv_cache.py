@@ -4,18 +4,63 @@ The size of a window's cache does not depend on the length of the text.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from based_jax.ops.core.arrays import lift, map_arrays
-from based_jax.ops.core.continuation import Stateful
+from based_jax.ops.core import value_checks
+from based_jax.ops.core.arrays import append, lift, map_arrays
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.ring import expect_capacity, latest, put
-from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
+from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
+
+
+def put(ring: Array, values: Array, positions: TokenPositions, stream: Stream) -> Array:
+    """Write the real tokens of one call, values (B, N, ...), into the ring, (B, W, ...); the last W stay.
+
+    `stream` is the one after the call.
+    """
+    batch, length = values.shape[:2]
+    slots = ring.shape[1]
+    index = jnp.broadcast_to(positions.index, (batch, length))
+    stays = index >= (stream.length - slots)[:, None]
+    if positions.mask is not None:
+        stays &= positions.mask
+    slot = jnp.where(stays, index % slots, slots)  # slot W is out of range: those writes are dropped
+    rows = jnp.arange(batch)[:, None]
+    return ring.at[rows, slot].set(values.astype(ring.dtype), mode="drop", unique_indices=False)
+
+
+def latest(ring: Array, length: Int[Array, " B"], count: int) -> tuple[Array, Int[Array, "B count"]]:
+    """Return the last `count` <= W tokens of each row in order, and their indices (negative: none)."""
+    index = length[:, None] - count + jnp.arange(count)
+    slot = (index % ring.shape[1]).reshape(*index.shape, *[1] * (ring.ndim - 2))
+    return jnp.take_along_axis(ring, slot, axis=1), index
+
+
+def expect_capacity(
+    before: Stream | None, length: int, mask: Bool[Array, "B N"] | None, capacity: int, what: str
+) -> None:
+    """Check that no row has more than `capacity` tokens (in messages `what`) after a call of `length`.
+
+    As far as lengths are known: `before` is the stream before the call, or None.
+    """
+    if mask is not None:
+        expect_array("mask", mask, ("B", length), "bool")
+    used = np.zeros(1, int) if before is None else before.length
+    new = np.asarray(length) if mask is None else mask
+    if mask is None:  # regardless of earlier tokens
+        expect(length <= capacity, "length", length, f"at most {what}")
+    value_checks.expect_at_most(capacity, "length", f"at most {what}", _longest, used, new)
+
+
+def _longest(numpy: Any, used: Any, new: Any) -> Any:
+    """Return the length of the longest row; `new` is a number or a mask."""
+    return numpy.max(used + (numpy.sum(new, axis=1) if new.ndim else new))
+
 
 T = TypeVar("T")
 
@@ -46,15 +91,6 @@ def init_kv_cache(
     )
 
 
-class Cache(Stateful, Protocol):
-    """A state with a slot for each token."""
-
-    @property
-    def slots(self) -> int:
-        """W, the capacity in tokens."""
-        ...
-
-
 def slot_index(length: Int[Array, " B"], slots: int) -> Int[Array, "B W"]:
     """Return the index of the token in each slot after `length` tokens; negative in empty slots."""
     newest = length[:, None] - 1
@@ -72,6 +108,21 @@ def recent(cache: KVCache, count: int) -> tuple[Array, Array, Int[Array, "B coun
     return k, latest(cache.v, cache.stream.length, count)[0], index
 
 
+def keys_after(
+    cache: KVCache, written: KVCache, k: Array, v: Array, call: Continuation, left: int | None
+) -> tuple[Array, Array, Int[Array, "B M"]]:
+    """Return the keys and values that a call sees, and their indices (negative: none).
+
+    Those of `written`, the cache after the call; in a window those before the call and its own.
+    """
+    if left is None or k.shape[1] == 1:
+        return written.k, written.v, slot_index(call.after.length, cache.slots)
+    index = jnp.broadcast_to(call.tokens.index, k.shape[:2])
+    return append(
+        recent(cache, left), (k, v, index if call.mask is None else jnp.where(call.mask, index, -1))
+    )
+
+
 def expect_cache(
     cache: KVCache | None,
     sizes: tuple[int, ...],
@@ -81,15 +132,9 @@ def expect_cache(
     return_state: bool,
     mask: Bool[Array, "B N"] | None,
 ) -> None:
-    """Check a cache to continue from: its shapes and, for a window, its number of slots.
+    """Check a cache to continue from, for keys and values of `sizes` B, N, G, K, V, and the op's arguments.
 
-    Args:
-        sizes: B, N, G, K, V of the call's keys and values.
-        causal, left, return_state, mask: arguments of the op.
-
-    Raises:
-        TypeError, ValueError: a cache that does not fit these keys and values; without a window also a text
-            longer than the cache, if lengths are known (under `jit` outputs are NaN instead).
+    Without a window the text must fit, if lengths are known (under `jit` outputs are NaN instead).
     """
     expect(left is None or left >= 0, "left", left, "None or at least 0")
     expect(causal or left is None, "left", left, "None when causal is False")
@@ -107,8 +152,8 @@ def expect_cache(
         expect(cache.slots == left + 1, "slots of initial_state", cache.slots, f"left + 1 = {left + 1}")
 
 
-def nan_where_outgrown(cache: Cache, y: T) -> T:
-    """Return a pytree of outputs, (B, ...), with NaN in rows that exceed the cache's capacity.
+def nan_where_outgrown(cache: Any, y: T) -> T:
+    """Return a pytree of outputs, (B, ...), with NaN in rows that exceed the state's capacity, `slots`.
 
     The newest tokens of such a row have overwritten its oldest, so all its outputs are wrong.
     """

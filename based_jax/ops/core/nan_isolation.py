@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.dtypes import finfo
+from based_jax.ops.core.arrays import finfo
 from based_jax.ops.core.stream import Stream, TokenPositions, is_not_right_padded
 from based_jax.typing import Array, Bool, Float
 
@@ -45,15 +45,8 @@ def broken_tokens(
     """Return which tokens are broken: NaN or infinite themselves, or after such a token of their document.
 
     If a row's mask is not right padding, all its tokens are broken: under `jit` no error can be raised.
-
-    Args:
-        bad: tokens of the call that are not numbers.
-        positions: of its tokens.
-        before, after: the streams before and after the call.
-        causal: False if a token sees its whole document.
-
-    Returns:
-        Booleans for each token, and for the documents after the call.
+    `bad` are the tokens that are not numbers; a token sees its whole document unless `causal`. The second
+    result is for the documents after the call.
     """
     if positions.mask is not None:  # rows without right padding have no valid result
         bad = (bad | is_not_right_padded(positions.mask)[:, None]) & positions.mask

@@ -40,9 +40,7 @@ def op(
     tokens: Sequence[str] = (),
     rows: Sequence[str] = (),
     supports: Callable[..., str | None] | None = None,
-    is_slow: Callable[..., bool] | None = None,
     fastest: Callable[..., str] | None = None,
-    on_cpu: Callable[..., str] | None = None,
     reads_values: bool = False,
 ) -> Callable[[F], F]:
     """Decorate a function of its arguments alone that returns a pytree of arrays.
@@ -57,7 +55,7 @@ def op(
         tokens: arguments (pytrees) whose arrays have an axis of tokens, maybe of size 1, if the op can run on
             a shard of the tokens.
         rows: the same arguments of an op with a `mask` that cannot.
-        supports, is_slow, fastest, on_cpu: see `implementations.Declaration`.
+        supports, fastest: see `implementations.Declaration`.
         reads_values: the op checks values, and is not compiled; what it calls may be.
     """
 
@@ -65,8 +63,7 @@ def op(
         name = function.__name__.strip("_")
         signature, masked = inspect.signature(function), rows or tokens
         if names:
-            how = implementations.Declaration(names, supports, is_slow, fastest, on_cpu)
-            implementations.DECLARED[name] = how
+            implementations.DECLARED[name] = implementations.Declaration(names, supports, fastest)
 
         def run(call: _Call, arrays: list[Any]) -> Any:
             args, kwargs = call.arguments(arrays)

@@ -46,11 +46,7 @@ class Shift:
     """Moves rows so that their first real token is their first token, and back."""
 
     def __init__(self, mask: Bool[Array, "B N"] | np.ndarray, tokens: Any) -> None:
-        """Take a mask of `tokens`, (B, N, ...).
-
-        Raises:
-            TypeError, ValueError: it is not (B, N) booleans.
-        """
+        """Take a mask of `tokens`, (B, N, ...)."""
         expect_array("mask", mask, tokens.shape[:2], "bool")
         self.before = jnp.argmax(jnp.asarray(mask), axis=1).astype(jnp.int32)[:, None]
         """tokens of padding before the first real token, (B, 1); 0 in a row without one"""
@@ -75,13 +71,7 @@ class Shift:
 def shifted(
     op: Callable[..., Any], names: Sequence[str], signature: inspect.Signature, args: Any, kwargs: Any
 ) -> Any:
-    """Call an op whose padding `may_precede` its tokens.
-
-    Args:
-        names: arguments (pytrees) whose arrays have an axis of tokens.
-        signature: of the op.
-        args, kwargs: of the call.
-    """
+    """Call an op whose padding `may_precede` its tokens; arrays of the arguments `names` have tokens."""
     given = dict(signature.bind(*args, **kwargs).arguments)
     shift = Shift(given["mask"], jax.tree.leaves(given[names[0]])[0])
     moved = {name: shift.left(given[name]) for name in names if given.get(name) is not None}

@@ -83,14 +83,7 @@ def over_devices(
 ) -> Any:
     """Run an op on the devices of its tokens, where `shards_tokens`, if this call can be sharded.
 
-    Args:
-        op: called with shards, or with the whole arrays.
-        names: arguments (pytrees) whose arrays have an axis of tokens. The axis may be 1.
-        signature: of the op.
-        args, kwargs: of the call.
-
-    Raises:
-        ValueError: a sharded call has `return_state`.
+    The arguments `names` (pytrees) have arrays with an axis of tokens, which may be 1.
     """
     mesh = cast(NamedSharding, _TOKENS.get()).mesh
     given = dict(signature.bind(*args, **kwargs).arguments)
@@ -162,11 +155,8 @@ def whole_sequences() -> Generator[None]:
 def scan_before(combine: Callable[[T, T], T], own: T, first: T) -> T:
     """Combine `first` and the `own` of all devices before this one: an exclusive scan over the devices.
 
-    Args:
-        combine: associative, of an earlier and a later pytree of arrays.
-        own: value of this device's shard.
-        first: value before the first shard: a left identity of `combine`, or a value that may be combined
-            only once.
+    `combine`, of an earlier and a later pytree, is associative. `first` is a left identity of it, or a value
+    that may be combined only once.
     """
     size, index = shards(), shard()
 

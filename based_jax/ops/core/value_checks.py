@@ -53,16 +53,9 @@ def waiting() -> Generator[list[AtMost]]:
 def expect_at_most(
     limit: int, argument: str, expected: str, number: Callable[..., Any], *arrays: Any
 ) -> None:
-    """Check a number that depends on arrays: now, after the program that computes them has run, or never.
+    """Check that a number is at most `limit`: now, after the program that computes it has run, or never.
 
-    Args:
-        limit: the largest valid value.
-        argument, expected: for the message, as for `validate.expect`.
-        number: function of a module, numpy or jax.numpy, and the arrays.
-        arrays: arrays that the number depends on.
-
-    Raises:
-        ValueError: the number is known and larger.
+    `number` takes a module, numpy or jax.numpy, and the arrays; argument and expected: see `validate.expect`.
     """
     if not any(isinstance(x, Tracer) for x in arrays):
         value = int(number(np, *map(np.asarray, arrays)))

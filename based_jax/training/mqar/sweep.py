@@ -21,12 +21,12 @@ import numpy as np
 from based_jax.convert.model_card import ModelCard
 from based_jax.convert.pretrained import save_pretrained
 from based_jax.data.tasks import Task
+from based_jax.json_lines import JsonLines
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.stop_request import StopRequest
 from based_jax.training.mqar.data import data_seeds, load
 from based_jax.training.mqar.grid import LABEL_LOSSES, Grid, VmappedRuns
 from based_jax.training.run.checkpoints import Checkpoints
-from based_jax.training.run.json_lines import JsonLines
 from based_jax.training.run.metrics import MetricWriter
 from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import expect, expect_choice, expect_ranges

@@ -95,12 +95,7 @@ def has_checkpoints(workdir: Path) -> bool:
     return any((workdir / "checkpoints").glob("[0-9]*"))
 
 
-def parse_run(
-    settings: type[Config],
-    argv: Sequence[str] | None,
-    prog: str,
-    groups: Mapping[str, Sequence[str]] | None = None,
-) -> Config:
+def parse_run(settings: type[Config], argv: Sequence[str] | None, prog: str) -> Config:
     """Parse flags like `command.parse`; with --resume those of the run in --workdir come before them.
 
     SystemExit: also if the saved settings are not those of such a run; the message names the file.
@@ -116,7 +111,7 @@ def parse_run(
         words = flag_words({name: value for name, value in flat.items() if not isinstance(value, dict)})
         command.parse(settings, words, prog=f"{prog}: {path}")
         given = [*words, *given]
-    return command.parse(settings, given, prog=prog, groups=groups)
+    return command.parse(settings, given, prog=prog)
 
 
 def read_config(path: Path, needed: Sequence[str] = ("train", "data")) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from based_jax.json_lines import read_lines, write_lines
 from based_jax.training.devices import hosts
 from based_jax.training.run.checkpoints import last_checkpoint
-from based_jax.training.run.json_lines import read_lines, write_lines
 from based_jax.training.run.progress import RunProgress
 from based_jax.training.run.trackers import TrackConfig, open_trackers
 

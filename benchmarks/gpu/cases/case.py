@@ -1,7 +1,7 @@
-"""A kernel call as data, which tests lower, `inspect` compiles and `tune` measures."""
+"""A kernel call as data, which tests lower, `inspect` compiles and the section `tune` measures."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -30,8 +30,23 @@ class Case:
     """"mosaic" for kernels that only `inspect` uses: they need a newer jax and have nothing to tune"""
     fill: Mapping[int, int] = field(default_factory=dict, hash=False)
     """argument -> value of its integers in a measurement; default 0"""
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """what selects the shape's row of the tuning table"""
+    carried: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """argument -> the result that replaces it in the next call, in place"""
+    others: Callable[[], Iterable["Case"]] = tuple
+    """lists the variants worth measuring on this shape"""
 
     @property
     def name(self) -> str:
         """Name of the case in reports and test ids."""
         return f"{self.op}/{self.kernel} {self.shape} {self.variant}"
+
+    def candidates(self) -> list["Case"]:
+        """Return the kernel and shape with each variant worth measuring; the case itself first."""
+        return [self, *(other for other in self.others() if other.variant != self.variant)]
+
+
+def tunable(make: Callable[..., Case], *shape: Any, variants: Iterable[Any]) -> Case:
+    """Return `make(*shape)`, the case with the variant in use, which can list those with `variants`."""
+    return replace(make(*shape), others=lambda: (make(*shape, variant=variant) for variant in variants))

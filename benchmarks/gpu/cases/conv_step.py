@@ -1,15 +1,12 @@
-"""Realistic calls of the kernel, for the lowering tests, the compiler's report and tuning."""
+"""Realistic calls of the kernel; see `catalog`."""
 
 import functools
 
 import jax
 
-from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.cases.case import Case, tunable
 from pallas_kernels.conv_step import Variant, conv_step, facts_of
 from pallas_kernels.tuning import choose
-
-CARRIED = {1: 1}
-"""Argument -> the result that replaces it in the next call: the history."""
 
 AGE = 750
 """Number of earlier tokens of every row in a measurement."""
@@ -25,24 +22,13 @@ _SIZES = [
 
 def cases() -> list[Case]:
     """Return one call per shape, each with the variant of the tuning table."""
-    return [_case(*sizes) for sizes in _SIZES]
-
-
-def candidates(case: Case) -> list[Case]:
-    """Return `case` with other block sizes, for tuning."""
-    inner, _, _, taps, *bias = case.arguments
-    sizes = inner.shape[0], inner.shape[-1], taps.shape[0], bool(bias), case.function.keywords["gated"]
-    return [
-        _case(*sizes, inner.dtype.name, Variant(channels=channels, warps=warps))
+    variants = [
+        Variant(channels=channels, warps=warps)
         for channels in (128, 256, 512, 1024)
         for warps in (1, 2, 4, 8)
         if 1 <= channels // (32 * warps) <= 8
     ]
-
-
-def facts(case: Case) -> dict[str, int | str]:
-    """Return the facts that select this shape's row of the tuning table."""
-    return facts_of(case.arguments[0])
+    return [tunable(_case, *sizes, variants=variants) for sizes in _SIZES]
 
 
 def _case(
@@ -52,9 +38,10 @@ def _case(
     dtypes = [dtype, dtype, "int32", dtype]
     arguments = [jax.ShapeDtypeStruct(*pair) for pair in zip(shapes, dtypes, strict=True)]
     arguments += [jax.ShapeDtypeStruct((channels,), dtype)] * bias
-    default = choose("conv_step", Variant, **facts_of(arguments[0]))
+    facts = facts_of(arguments[0])
+    default = choose("conv_step", Variant, **facts)
     variant = default if variant is None else variant
     function = functools.partial(conv_step, gated=gated, variant=variant)
     shape = f"B{batch} E{channels} T{taps} {dtype}{' bias' * bias}{' gated' * gated}"
     given = shape, variant, function, tuple(arguments), variant == default
-    return Case("conv_step", "step", *given, fill={2: AGE})
+    return Case("conv_step", "step", *given, fill={2: AGE}, facts=facts, carried={1: 1})

@@ -1,10 +1,10 @@
-"""Realistic calls of the kernels, for the lowering tests, the compiler's report and tuning."""
+"""Realistic calls of the kernels; see `catalog`."""
 
 import functools
 
 import jax
 
-from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.cases.case import Case, tunable
 from pallas_kernels.row_products import Variant, facts_of, gated_row_product, row_products
 from pallas_kernels.tuning import choose
 
@@ -22,36 +22,28 @@ _SIZES = [
 
 def cases() -> list[Case]:
     """Return one call per shape, each with the variant of the tuning table."""
-    return [_case(*sizes) for sizes in _SIZES]
-
-
-def candidates(case: Case) -> list[Case]:
-    """Return `case` with other block sizes, for tuning."""
-    x, *matrices = case.arguments
-    sizes = tuple(matrix.shape[:2] if len(matrix.shape) == 3 else matrix.shape[0] for matrix in matrices)
-    return [
-        _case(x.shape[0], sizes, x.dtype.name, Variant(width=width, results=results, warps=warps))
-        for width in (64, 256, 512, 1024, 2048)
-        if x.shape[0] % width == 0
-        for results in (2, 4, 8, 16)
-        for warps in (2, 4, 8)
-        if 4 <= width * results // (32 * warps) <= 64  # numbers of a tile per thread
-    ]
-
-
-def facts(case: Case) -> dict[str, int | str]:
-    """Return the facts that select this shape's row of the tuning table."""
-    return facts_of(*case.arguments)
+    found = []
+    for length, *rest in _SIZES:
+        variants = [
+            Variant(width=width, results=results, warps=warps)
+            for width in (64, 256, 512, 1024, 2048)
+            if length % width == 0
+            for results in (2, 4, 8, 16)
+            for warps in (2, 4, 8)
+            if 4 <= width * results // (32 * warps) <= 64  # numbers of a tile per thread
+        ]
+        found.append(tunable(_case, length, *rest, variants=variants))
+    return found
 
 
 def _case(length: int, results: tuple, dtype: str, variant: Variant | None = None) -> Case:
     is_gated = isinstance(results[0], tuple)
     sizes = [(*(count if is_gated else (count,)), length) for count in results]
     arguments = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in ((length,), *sizes))
-    default = choose("row_products", Variant, **facts_of(*arguments))
+    facts = facts_of(*arguments)
+    default = choose("row_products", Variant, **facts)
     variant = default if variant is None else variant
     function = functools.partial(gated_row_product if is_gated else row_products, variant=variant)
-    counts = "+".join(str(shape[-2]) for shape in sizes)
-    kernel = "gated" if is_gated else "several"
-    shape = f"K{length} N{counts} {dtype}"
-    return Case("row_products", kernel, shape, variant, function, arguments, variant == default)
+    shape = f"K{length} N{'+'.join(str(size[-2]) for size in sizes)} {dtype}"
+    given = shape, variant, function, arguments, variant == default
+    return Case("row_products", "gated" if is_gated else "several", *given, facts=facts)

@@ -1,10 +1,10 @@
-"""Realistic calls of the kernel, for the lowering tests, the compiler's report and tuning."""
+"""Realistic calls of the kernel; see `catalog`."""
 
 import functools
 
 import jax
 
-from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.cases.case import Case, tunable
 from pallas_kernels.softmax_loss import Variant, kernel
 from pallas_kernels.tuning import choose
 
@@ -18,35 +18,19 @@ _SIZES = [
 
 def cases() -> list[Case]:
     """Return the kernel on each shape, with the variant of the tuning table."""
-    return [_case(*sizes, choose("softmax_loss", Variant)) for sizes in _SIZES]
-
-
-def candidates(case: Case) -> list[Case]:
-    """Return `case` with other block sizes, for tuning."""
-    shape = next(sizes for sizes in _SIZES if _name(*sizes) == case.shape)
-    return [
-        _case(*shape, Variant(columns, warps))
+    variants = [
+        Variant(columns, warps)
         for columns in (1024, 2048, 4096, 8192)
         for warps in (4, 8, 16, 32)
         if 4 <= columns // (32 * warps) <= 32
     ]
+    return [tunable(_case, *sizes, variants=variants) for sizes in _SIZES]
 
 
-def facts(case: Case) -> dict[str, int | str]:
-    """Return the facts that select this shape's row of the tuning table: none."""
-    del case
-    return {}
-
-
-def _name(rows: int, width: int, vocab: int, dtype: str) -> str:
-    del rows, width
-    return f"V{vocab} {dtype}"
-
-
-def _case(rows: int, width: int, vocab: int, dtype: str, variant: Variant) -> Case:
-    array = jax.ShapeDtypeStruct
+def _case(rows: int, width: int, vocab: int, dtype: str, variant: Variant | None = None) -> Case:
+    array, default = jax.ShapeDtypeStruct, choose("softmax_loss", Variant)
+    variant = default if variant is None else variant
     arguments = array((rows, width), "float32"), array((rows,), "int32"), array((rows,), "float32")
     function = functools.partial(kernel.gradients, vocab=vocab, dtype=dtype, variant=variant)
-    is_default = variant == choose("softmax_loss", Variant)
-    name = _name(rows, width, vocab, dtype)
-    return Case("softmax_loss", "gradients", name, variant, function, arguments, is_default)
+    name = f"V{vocab} {dtype}"
+    return Case("softmax_loss", "gradients", name, variant, function, arguments, variant == default)

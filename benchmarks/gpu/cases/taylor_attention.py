@@ -1,7 +1,7 @@
 """The kernels of Taylor attention on the shapes that the tuning table distinguishes."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,13 +70,11 @@ def at_highest_precision() -> list[Case]:
     return [case(kernel, size, 64, "float32", **options) for size in (16, 24) for kernel in KERNELS]
 
 
-def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
-    """Return other block sizes to measure on the shape that `of` has with these `sizes`."""
-    if of.kernel == "scan":
-        return [of]
-    shape = _shape(of)
-    widest, present = pl.next_power_of_2(shape["value_size"]), of.variant
-    tiles = [(present.value_tile, tile) for tile in _tiles(shape["key_size"])]
+def _variants(key_size: int, value_size: int, present: Variant) -> list[Variant]:
+    """Return block sizes to measure beside those in use; no two of them are the same program."""
+    widest = pl.next_power_of_2(value_size)
+    products = next(products for largest, products, _ in ROWS if key_size <= largest)
+    tiles = [(present.value_tile, tile) for tile in (32, 64) if products % tile == 0]
     tiles += [(value_tile, present.tile) for value_tile in (32, 64, 128)]
     tried = {}
     for chunk, warps in ((present.chunk, present.warps), (64, 4), (128, 4), (128, 8), (32, 4), (64, 8)):
@@ -86,33 +84,7 @@ def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
                 variant = replace(present, value_tile=value_tile, tile=tile, **sizes_of_loop)
                 # A tile wider than the values is cut to their width: the same program again.
                 tried.setdefault(replace(variant, value_tile=min(value_tile, widest)), variant)
-    return _with_variants(of, set(tried.values()), sizes)
-
-
-def _shape(of: Case) -> dict[str, Any]:
-    """Return the arguments of `case` that a case's shape has in words."""
-    key_size, value_size, dtype, *more = of.shape.split()
-    shape = {"key_size": int(key_size[1:]), "value_size": int(value_size[1:]), "dtype": dtype}
-    return shape | {"packed": "packed" in more, "precision": "highest" if "highest" in more else None}
-
-
-def _with_variants(of: Case, variants: set[Variant], sizes: Sizes) -> list[Case]:
-    made = functools.partial(case, of.kernel, **_shape(of), sizes=sizes)
-    return [made(variant=variant) for variant in sorted(variants, key=str)]
-
-
-def _tiles(key_size: int) -> list[int]:
-    """Return the rows of features that a kernel may build at a time."""
-    products = next(products for largest, products, _ in ROWS if key_size <= largest)
-    return [tile for tile in (32, 64) if products % tile == 0]
-
-
-def facts(of: Case) -> dict[str, int | str]:
-    """Return the facts that select a case's row of the tuning table."""
-    found = _shape(of)
-    found |= {"dtype": OPERANDS[found["dtype"]], "packed": int(found["packed"])}
-    precision = found["precision"] or "default"
-    return {"kernel": of.kernel, **found, "precision": precision, "backend": "pallas"}
+    return sorted(set(tried.values()), key=str)
 
 
 def case(
@@ -149,20 +121,29 @@ def case(
         tables = [jnp.asarray(table) for table in specs.constant_tables(plan)]
         inputs, rest = arrays[:count], list(arrays[count:])
         states = None if "sums" in kernel else (rest.pop(0), rest.pop(0))
-        if kernel == "key_sums":
-            return key_sums(plan, tables, inputs, rest)
-        if kernel == "query_sums":
-            return query_sums(plan, tables, inputs, rest, first=1)
-        if kernel == "outputs":
-            return outputs(plan, tables, inputs, rest, states, 1e-12, return_state=packed)
-        if kernel == "dq":
-            return query_gradients(plan, tables, inputs, rest, states)
-        return key_or_value_gradient(plan, tables, inputs, rest, states, kernel)
+        match kernel:
+            case "key_sums":
+                return key_sums(plan, tables, inputs, rest)
+            case "query_sums":
+                return query_sums(plan, tables, inputs, rest, first=1)
+            case "outputs":
+                return outputs(plan, tables, inputs, rest, states, 1e-12, return_state=packed)
+            case "dq":
+                return query_gradients(plan, tables, inputs, rest, states)
+            case _:
+                return key_or_value_gradient(plan, tables, inputs, rest, states, kernel)
 
     words = " ".join([f"K{key_size} V{value_size} {dtype}", *["packed"] * packed, *filter(None, [precision])])
     chosen = call.variant(kernel, keys, values)
     given = function, tuple(arrays), variant is None, is_slow(keys, keys, values)
-    return Case("taylor_attention", kernel, words, chosen, *given, fill=fill)
+    facts = {"kernel": kernel, "key_size": key_size, "value_size": value_size, "dtype": OPERANDS[dtype]}
+    facts |= {"packed": int(packed), "precision": precision or "default", "backend": "pallas"}
+
+    def others() -> Iterator[Case]:
+        for other in _variants(key_size, value_size, chosen):
+            yield case(kernel, key_size, value_size, dtype, packed, other, sizes, precision)
+
+    return Case("taylor_attention", kernel, words, chosen, *given, fill=fill, facts=facts, others=others)
 
 
 def _scan(sizes: Sizes, reverse: bool) -> Case:
@@ -170,8 +151,6 @@ def _scan(sizes: Sizes, reverse: bool) -> Case:
     sums = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, blocks - 1, 160, 64), "float32")
     initial = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, 160, 64), "float32")
     keep = jax.ShapeDtypeStruct((sizes.batch, blocks - 1), "float32")
-    words, function = (
-        "K16 V64 float32" + " reversed" * reverse,
-        functools.partial(scan_states, reverse=reverse),
-    )
+    words = "K16 V64 float32" + " reversed" * reverse
+    function = functools.partial(scan_states, reverse=reverse)
     return Case("taylor_attention", "scan", words, Programs(), function, (sums, initial, keep))

@@ -1,19 +1,17 @@
-"""Realistic calls of the kernel, for the lowering tests, the compiler's report and tuning."""
+"""Realistic calls of the kernel; see `catalog`."""
 
 import functools
 
 import jax
 from jax.experimental import pallas as pl
 
-from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.cases.case import Case, tunable
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from pallas_kernels.taylor_step import Variant, facts_of, taylor_step
 from pallas_kernels.tuning import choose
 
-BATCH, HEADS = 128, 16
-
-CARRIED = {3: 1, 4: 2}
-"""Argument -> the result that replaces it in the next call: the state."""
+ROWS = (128, 16)
+"""B, H"""
 
 # K, V, dtype of q, k, v, dtype of the state; every row of the tuning table at least once.
 _SIZES = [
@@ -32,37 +30,27 @@ _SIZES = [
 
 def cases() -> list[Case]:
     """Return one call per shape, each with the variant of the tuning table."""
-    return [_case(_arguments(*sizes)) for sizes in _SIZES]
+    found = []
+    for key_size, value_size, *dtypes in _SIZES:
+        variants = [
+            Variant(rows=rows, warps=warps)
+            for rows in (8, 16, 32, 64, 128)
+            for warps in (1, 2, 4, 8)
+            # Fewer elements per thread do not fill its loads; more do not fit its registers.
+            if 8 <= rows * pl.next_power_of_2(value_size) // (32 * warps) <= 64
+        ]
+        found.append(tunable(_case, key_size, value_size, *dtypes, variants=variants))
+    return found
 
 
-def candidates(case: Case) -> list[Case]:
-    """Return `case` with other block sizes, for tuning."""
-    value_size = case.arguments[2].shape[-1]
-    return [
-        _case(case.arguments, Variant(rows=rows, warps=warps))
-        for rows in (8, 16, 32, 64, 128)
-        for warps in (1, 2, 4, 8)
-        # Fewer elements per thread do not fill its loads; more do not fit its registers.
-        if 8 <= rows * pl.next_power_of_2(value_size) // (32 * warps) <= 64
-    ]
-
-
-def facts(case: Case) -> dict[str, int | str]:
-    """Return the facts that select this shape's row of the tuning table."""
-    return facts_of(*case.arguments[:4])
-
-
-def _arguments(key_size: int, value_size: int, dtype: str, state: str) -> tuple[jax.ShapeDtypeStruct, ...]:
-    rows, count = (BATCH, HEADS), symmetric_size(key_size)
-    tokens = (jax.ShapeDtypeStruct((*rows, size), dtype) for size in (key_size, key_size, value_size))
-    sums = (jax.ShapeDtypeStruct((*rows, *size), state) for size in ((count, value_size), (count,)))
-    return *tokens, *sums
-
-
-def _case(arguments: tuple[jax.ShapeDtypeStruct, ...], variant: Variant | None = None) -> Case:
-    q, _, v, kv, _ = arguments
-    default = choose("taylor_step", Variant, **facts_of(*arguments[:4]))
+def _case(key_size: int, value_size: int, dtype: str, state: str, variant: Variant | None = None) -> Case:
+    shape, count = jax.ShapeDtypeStruct, symmetric_size(key_size)
+    arguments = [shape((*ROWS, size), dtype) for size in (key_size, key_size, value_size)]
+    arguments += [shape((*ROWS, *size), state) for size in ((count, value_size), (count,))]
+    facts = facts_of(*arguments[:4])
+    default = choose("taylor_step", Variant, **facts)
     variant = default if variant is None else variant
-    shape = f"K{q.shape[-1]} V{v.shape[-1]} {q.dtype} state {kv.dtype}"
     function = functools.partial(taylor_step, variant=variant)
-    return Case("taylor_step", "step", shape, variant, function, arguments, variant == default)
+    words = f"K{key_size} V{value_size} {dtype} state {state}"
+    given = words, variant, function, tuple(arguments), variant == default
+    return Case("taylor_step", "step", *given, facts=facts, carried={3: 1, 4: 2})

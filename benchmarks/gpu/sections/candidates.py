@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -90,7 +91,7 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
 def ours_cost(sizes: Sizes, direction: str) -> io_model.Cost:
     """Return the bytes that our kernels move and the operations, with the block length that a call gets."""
     block = block_length(sizes.batch * sizes.heads, sizes.length)
-    blocks = io_model.Sizes(**{**vars(sizes), "block": None if block >= sizes.length else block})
+    blocks = replace(sizes, block=None if block >= sizes.length else block)
     cost = io_model.forward(blocks)
     return cost if direction == FORWARD else cost + io_model.backward(blocks)
 

@@ -1,6 +1,5 @@
 """Measure facts about the device, and the two rates from which every bound is computed."""
 
-import importlib.metadata
 import subprocess
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from benchmarks.gpu.io_model import Cost
 from benchmarks.gpu.rates import GPUS
 from benchmarks.gpu.sections.session import Session, Step
 from benchmarks.gpu.sections.stopwatch import Candidate, compare, jitted
+from benchmarks.machine import versions
 
 PACKAGES = ("jax-cuda13-plugin", "jax-cuda12-plugin", "triton", "jax-triton", "fla-core", "flax")
 
@@ -33,12 +33,6 @@ class Rates:
 def facts() -> dict[str, Any]:
     """Return JSON-ready facts; unknown or missing ones are None."""
     device = jax.devices()[0]
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package.replace("-", "_")] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package.replace("-", "_")] = None
     memory = device.memory_stats() or {}
     return {
         "device": device.device_kind,
@@ -47,7 +41,7 @@ def facts() -> dict[str, Any]:
         "platform_version": getattr(device.client, "platform_version", None),
         "memory_limit_bytes": memory.get("bytes_limit"),
         **_nvidia_smi(),
-        **versions,
+        **versions(PACKAGES),
     }
 
 

@@ -17,9 +17,6 @@ from benchmarks.gpu.sections.stopwatch import Comparison, begin
 
 ROOT = Path(__file__).resolve().parents[3]
 
-TOGETHER = 5
-"""Steps whose candidates compile together, before the first of them is timed."""
-
 FREE_BYTES = 2**31
 """Memory that a process may keep while a step with `needs_memory` runs."""
 
@@ -114,7 +111,7 @@ def run(session: Session, steps: Sequence[Listed]) -> None:
 def _next_together(session: Session, waiting: Sequence[Listed]) -> list[tuple[str, Callable[[], Any]]]:
     """Return the next steps of this section that compare candidates."""
     together: list[tuple[str, Callable[[], Any]]] = []
-    for section, step in waiting[:TOGETHER]:
+    for section, step in waiting[: waiting[0][1].together]:
         if section != session.section or step.candidates is None or session.broken(step.name, "all"):
             break
         together.append((step.name, partial(step.candidates, session)))

@@ -92,6 +92,11 @@ class Session:
         self.add(step=step, what=what, status="skipped", reason=reason)
         self.say(f"{step}: {what} skipped, {reason}")
 
+    def fail(self, step: str, what: str, reason: str, ours: bool) -> None:
+        """Keep the reason of a failure, which if `ours` gives exit status 1."""
+        self.add(step=step, what=what, status="failed", reason=reason[:500], ours=ours)
+        self.say(f"{step}: {what} FAILED, {reason[:160]}")
+
     @contextmanager
     def guarded(self, step: str, what: str, ours: bool = True, runs: bool = True) -> Iterator[None]:
         """Turn errors inside into a row, and if `ours` into exit status 1; a lost device raises.
@@ -114,8 +119,7 @@ class Session:
             else:
                 self.running(step, what)  # what is to blame if the device is lost
                 check_device(error)
-                self.add(step=step, what=what, status="failed", reason=one_line(error)[:500], ours=ours)
-                self.say(f"{step}: {what} FAILED, {one_line(error)[:160]}")
+                self.fail(step, what, one_line(error), ours)
         self.report["running"] = before
 
     def running(self, step: str, what: str) -> None:
@@ -148,6 +152,8 @@ class Step:
     """further columns of the rows of the candidates"""
     urgent: bool = False
     """whether it comes before all others, measured before or not"""
+    together: int = 5
+    """steps of its section whose candidates compile together, before the first of them is timed"""
     needs_memory: bool = False
     """whether it runs in another process, for which this one must leave the device's memory"""
 

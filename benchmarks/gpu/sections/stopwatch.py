@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from based_jax.command import one_line
 from benchmarks.gpu.journal import BROKE
@@ -39,6 +41,10 @@ class Candidate:
     """whether it must work"""
     tokens: int = 0
     """tokens of a call, for tokens per second"""
+    judge: Callable[[], Mapping[str, Any]] | None = None
+    """runs it and returns the columns of its row, instead of a measurement"""
+    agreement: float | None = None
+    """largest difference from the first candidate's results, over the largest number; None: not compared"""
 
 
 @dataclass
@@ -140,20 +146,11 @@ class Comparison:
             Median seconds of those that ran.
         """
         step, ready = self.step, self.ready
-        ours = {candidate.name for candidate in self.candidates if candidate.ours}
-        for name, error in self.errors.items():
-            if (reason := error.result()) is not None:
-                ready.pop(name).free()
-                session.add(step=step, what=name, status="failed", reason=reason, ours=name in ours)
-                session.say(f"{step}: {name} FAILED, {reason[:160]}")
-        turns: dict[str, tuple[int, int]] = {}
-        for name, prepared in list(ready.items()):
-            with session.guarded(step, name, name in ours):
-                _timed(prepared, 1)  # also makes the arrays and loads the program
-                seconds = _timed(prepared, 1) * prepared.per_call
-                turns[name] = _turns(seconds, prepared.series, session.sizing)
-            if name not in turns:
-                ready.pop(name).free()
+        for candidate in self.candidates:
+            if candidate.name in self.errors and (reason := self.errors[candidate.name].result()) is not None:
+                ready.pop(candidate.name).free()
+                session.fail(step, candidate.name, reason, candidate.ours)
+        turns = self._warm_up(session)
         session.running(step, "all")
         samples: dict[str, list[float]] = {name: [] for name in turns}
         for turn in range(max((taken for taken, _ in turns.values()), default=0)):
@@ -164,17 +161,16 @@ class Comparison:
         medians = {name: statistics.median(taken) for name, taken in samples.items() if taken}
         first = medians.get(self.candidates[0].name)
         for candidate in self.candidates:
-            name = candidate.name
-            if name in medians:
-                median, tokens = medians[name], candidate.tokens
+            if (name := candidate.name) in medians:
+                median, taken, tokens = medians[name], samples[name], candidate.tokens
                 session.add(
                     step=step,
                     what=name,
                     status="measured",
                     seconds=median,
-                    seconds_min=min(samples[name]),
-                    seconds_max=max(samples[name]),
-                    samples=len(samples[name]),
+                    seconds_min=min(taken),
+                    seconds_max=max(taken),
+                    samples=len(taken),
                     calls_per_sample=turns[name][1],
                     ratio_to_first=None if first is None else median / first,
                     bound_fraction=None if candidate.bound is None else candidate.bound / median,
@@ -183,12 +179,48 @@ class Comparison:
                     **candidate.facts,
                 )
                 ready[name].free()
-                if tokens:
-                    session.say(f"{step}: {name}: {tokens / median:,.0f} tokens/s")
         if medians:
             shown = ", ".join(f"{n} {1e3 * s:.4g}" for n, s in sorted(medians.items(), key=lambda x: x[1]))
             session.say(f"{step}: ms: {shown}")
         return medians
+
+    def _warm_up(self, session: Session) -> dict[str, tuple[int, int]]:
+        """Call each twice; return the samples of those that run, and the calls of a sample."""
+        turns: dict[str, tuple[int, int]] = {}
+        expected: list[Any] = []
+        for candidate in self.candidates:
+            name, prepared = candidate.name, self.ready.get(candidate.name)
+            if prepared is None:
+                continue
+            with session.guarded(self.step, name, candidate.ours):
+                if candidate.judge is not None:
+                    session.add(step=self.step, what=name, **candidate.judge())
+                    continue
+                # The first call also makes the arrays and loads the program.
+                result = jax.block_until_ready(prepared.call())
+                if candidate.agreement is not None:
+                    _expect_agreement(expected, result, candidate.agreement)
+                del result  # the next call may take its buffers
+                seconds = _timed(prepared, 1) * prepared.per_call
+                turns[name] = _turns(seconds, prepared.series, session.sizing)
+            if name not in turns:
+                self.ready.pop(name).free()
+        return turns
+
+
+def _expect_agreement(expected: list[Any], result: Any, tolerance: float) -> None:
+    """Compare results with the first ones, which are kept in `expected`."""
+    found = [np.asarray(x.astype(jnp.float32)) for x in jax.tree.leaves(result)]
+    expected[:] = expected or found
+    if (off := disagreement(expected, found)) > tolerance:
+        raise ValueError(f"results differ by {off:.2g} of the largest")
+
+
+def disagreement(expected: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> float:
+    """Return the largest difference over the largest expected number, over all arrays; inf if not finite."""
+    pairs = zip(expected, results, strict=True)
+    found = [float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)) for a, b in pairs]
+    return max(x if math.isfinite(x) else math.inf for x in found)
 
 
 def compare(session: Session, step: str, candidates: Sequence[Candidate], **facts: Any) -> dict[str, float]:

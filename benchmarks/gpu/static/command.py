@@ -1,7 +1,9 @@
 """`static`: measure the resources of whole models on an absent GPU, part by part, from compiled programs."""
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +20,6 @@ from benchmarks.gpu.static.parts import SOFTMAX, part_of
 from benchmarks.gpu.static.programs import PROGRAMS
 from benchmarks.gpu.static.resources import toolchain
 from benchmarks.gpu.static.topology import use_cpu
-from benchmarks.tables import insert
 
 FULL_ATTENTION = "attention"
 """The mixer whose softmax cuDNN would compute."""
@@ -57,11 +58,9 @@ class Static:
     """Dtype in which the models compute."""
     json: Path | None = None
     """Write every number into this file."""
-    markdown: Path | None = None
-    """Put tables into this file, between the lines `<!-- static -->` and `<!-- /static -->`."""
 
     def run(self, command: str) -> int:
-        """Compile, print and write; return 0.
+        """Compile, print and write; return 0, or 130 after Ctrl-C.
 
         Raises:
             ImportError: a wheel of the extra `inspect` is missing.
@@ -76,8 +75,13 @@ class Static:
             "toolchain": toolchain(),
         }
         found = report.new_report("static", command, settings, [], ["Compiled, not run: no GPU was used."])
-        for preset in self.presets:
-            for program, batch, length in self._programs():
+        measure = partial(self._measure_all, found)
+        return report.make(found, measure, f"Compiled for {self.gpu}", tables.text, self.json)
+
+    def _measure_all(self, found: report.Report) -> bool:
+        decode = [("decode", batch, self.after) for batch in self.decode_batches]
+        for preset, name in itertools.product(self.presets, self.programs):
+            for program, batch, length in decode if name == "decode" else [(name, self.batch, self.length)]:
                 where = {"preset": preset, "program": program, "batch": batch, "length": length}
                 report.say(f"compiling {tables.name_of(where)}")
                 rows, summary = self._measure(preset, program, batch, length)
@@ -85,19 +89,7 @@ class Static:
                 found["summary"][tables.name_of(where)] = summary
                 if self.json:
                     report.save(found, self.json)
-        found["complete"] = True
-        files = report.Files(json=self.json, markdown=self.markdown)
-        report.write(found, f"Compiled for {self.gpu}", tables.text, files)
-        return 0
-
-    def _programs(self) -> list[tuple[str, int, int]]:
-        """Return (program, rows, tokens)."""
-        decode = [("decode", batch, self.after) for batch in self.decode_batches]
-        return [
-            case
-            for name in self.programs
-            for case in (decode if name == "decode" else [(name, self.batch, self.length)])
-        ]
+        return True
 
     def _measure(
         self, preset: str, program: str, batch: int, length: int
@@ -136,8 +128,6 @@ class Static:
             for value in values:
                 expect(value >= 1, f"--{flag}", value, "at least 1")
         expect_writable("--json", self.json)
-        if self.markdown:
-            insert(self.markdown.read_text(), "static", None)
 
 
 def by_part(works: list[Work], config: ModelConfig, gpu: Rates) -> list[dict[str, Any]]:

@@ -6,19 +6,6 @@ from benchmarks.gpu import io_model
 from benchmarks.gpu.io_model import Cost, Sizes, WindowSizes
 from benchmarks.gpu.static.hlo import Shape
 
-TAYLOR = {
-    "taylor_key_sums": io_model.key_sums,
-    "taylor_outputs": io_model.outputs,
-    "taylor_query_sums": io_model.query_sums,
-    "taylor_dq": io_model.dq,
-    "taylor_dk": io_model.dk,
-    "taylor_dv": io_model.dv,
-}
-"""Name of a kernel -> cost of a call."""
-
-WINDOW = {"outputs": io_model.window_outputs, "dq": io_model.window_dq, "dkv": io_model.window_dkv}
-"""Formulas of window attention, whose kernels have their window in the name: `window_dq_left63`."""
-
 
 def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
     """Return the cost of a call of one of our kernels; `scope` ends in its name."""
@@ -44,15 +31,16 @@ def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
     if name == "conv_step":
         (batch, _, channels), taps = floats[0].sizes, floats[1].sizes[1] + 1
         return io_model.conv_step(batch, channels, taps, 2, _itemsize(floats[0]))
+    # The kernels of window attention have their window in the name.
     if window := re.fullmatch(r"window_(\w+)_left(\d+)", name):
         q, k, v = floats[:3]
         (batch, length, kv_heads, shared, key_size), value_size = q.sizes, v.sizes[-1]
         sizes = kv_heads * shared, kv_heads, int(window[2]), key_size, value_size, _itemsize(k)
-        return WINDOW[window[1]](WindowSizes(batch, length, *sizes))
-    if name in TAYLOR:
+        return io_model.window(window[1], WindowSizes(batch, length, *sizes))
+    if (taylor := name.removeprefix("taylor_")) in io_model.KERNELS:
         v = next(x for x in floats if len(x.sizes) == 4 and x.sizes[-1] != floats[0].sizes[-1])
         batch, length, heads, key_size = floats[0].sizes
-        return TAYLOR[name](Sizes(batch, length, heads, key_size, v.sizes[-1], _itemsize(v)))
+        return io_model.kernel(taylor, Sizes(batch, length, heads, key_size, v.sizes[-1], _itemsize(v)))
     return None
 
 

@@ -22,6 +22,7 @@ from benchmarks.gpu.static import mosaic_report, xla_report
 from benchmarks.gpu.static.resources import Resources, toolchain
 from benchmarks.gpu.static.topology import use_cpu
 from pallas_kernels import offline
+from pallas_kernels.checks import expect
 
 COLUMNS = ("registers", "stack B", "spill B", "shared kB", "per SM", "wgmma", "mma")
 
@@ -74,8 +75,7 @@ class Inspect:
 def choose(match: str = "") -> list[Case]:
     """Return the cases whose name contains `match`, with the block sizes of an H200."""
     cases = [*(case for case in catalog.cases(match) if case.default), *catalog.on_hopper(match)]
-    if not cases:
-        raise ValueError(f"--match {match!r}: no such case")
+    expect(len(cases) > 0, "--match", match, "part of the name of a case")
     return list({case.name: case for case in cases}.values())
 
 

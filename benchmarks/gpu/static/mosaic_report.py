@@ -18,7 +18,6 @@ from benchmarks.gpu.static.resources import Resources, assemble
 from benchmarks.gpu.static.topology import compile_program, placed, uncached
 
 WARPS = 8
-STAGES = 2
 
 
 def report(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> list[Resources]:
@@ -44,4 +43,4 @@ def _assemble(path: Path) -> Resources:
         raise LookupError(f"{path.stem}: no size of the shared memory in what the compiler logged")
     # The file's name ends with the number of the kernel in this process.
     name = re.sub(r"_\d+$", "", path.stem)
-    return assemble(name, path.read_text(), WARPS, STAGES, int(shared[1]), "triton")
+    return assemble(name, path.read_text(), WARPS, int(shared[1]), "triton")

@@ -29,21 +29,10 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """One kernel of a lowered program."""
-
-    name: str
-    warps: int
-    stages: int
-
-
-@dataclass(frozen=True)
 class Resources:
     """Resources of one program (thread block) of a compiled kernel."""
 
     kernel: str
-    warps: int
-    stages: int
     registers: int
     """per thread; at most 255"""
     stack: int
@@ -84,22 +73,19 @@ def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any],
     return found
 
 
-def kernels(lowered: jax.stages.Lowered) -> list[Kernel]:
-    """Return the kernels of Pallas' Triton backend in a program from `offline.lower`."""
-    return custom_calls(lowered, "__gpu$xla.gpu.triton", _kernel)
+def kernels(lowered: jax.stages.Lowered) -> dict[str, int]:
+    """Return name -> warps of the kernels of Pallas' Triton backend in a program from `offline.lower`."""
+    return dict(custom_calls(lowered, "__gpu$xla.gpu.triton", _kernel))
 
 
-def _kernel(operation: Any) -> Kernel:
+def _kernel(operation: Any) -> tuple[str, int]:
     from jaxlib.mlir import ir
 
     config = ir.DictAttr(operation.attributes["mhlo.backend_config"])
     # The `name` of the launch: the IR itself has the name of the body.
     location = re.search(r'([^"/]+)/pallas_call"', str(operation.location))
-    return Kernel(
-        name=location[1] if location else ir.StringAttr(config["name"]).value,
-        warps=ir.IntegerAttr(config["num_warps"]).value,
-        stages=ir.IntegerAttr(config["num_stages"]).value,
-    )
+    name = location[1] if location else ir.StringAttr(config["name"]).value
+    return name, ir.IntegerAttr(config["num_warps"]).value
 
 
 def toolchain() -> dict[str, str]:
@@ -112,7 +98,7 @@ def toolchain() -> dict[str, str]:
     return {"target": ARCHITECTURE, "compiler": "XLA", **versions}
 
 
-def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Compiler) -> Resources:
+def assemble(name: str, ptx: str, warps: int, shared: int, used: Compiler) -> Resources:
     """Assemble PTX for the architecture that it names, and read what the assembler reports.
 
     Args:
@@ -133,8 +119,7 @@ def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Co
     shared += own_shared
     programs = blocks_per_sm(registers, warps, shared, architecture)
     wgmma, mma = (ptx.count(name) for name in ("wgmma.mma_async", "mma.sync"))
-    taken = registers, stack, stores, loads, shared, programs, wgmma, mma
-    return Resources(name, warps, stages, *taken)
+    return Resources(name, registers, stack, stores, loads, shared, programs, wgmma, mma)
 
 
 def blocks_per_sm(registers: int, warps: int, shared: int, architecture: str = ARCHITECTURE) -> int:
@@ -168,7 +153,7 @@ def _assemble(source: Path, binary: Path, used: Compiler, architecture: str = AR
 
 def assembler(used: Compiler) -> str:
     """Return the path of the `ptxas` that belongs to a compiler."""
-    for tool in _assemblers(used):
+    if tool := next(_assemblers(used), None):
         return tool
     raise ImportError(f"no ptxas ({INSTALL})")
 

@@ -25,14 +25,11 @@ class Compiled(NamedTuple):
     """bytes of shared memory"""
 
 
-def report(
-    function: Callable[..., Any], *arguments: Any, stages: int = 1, device_kind: str = offline.H200
-) -> list[Resources]:
+def report(function: Callable[..., Any], *arguments: Any, device_kind: str = offline.H200) -> list[Resources]:
     """Lower `function` for a GPU and assemble the kernels that it launches through jax-triton.
 
     Args:
         arguments: arrays or `jax.ShapeDtypeStruct`s.
-        stages: pipeline stages of the kernels; copied into the result, since the program lacks them.
         device_kind: the GPU, as in `offline.lowering_for`.
 
     Raises:
@@ -42,7 +39,7 @@ def report(
     found = kernels(offline.lower(function, *arguments, device_kind=device_kind))
     # XLA's assembler comes first: a GPU's process uses it for these kernels too.
     once = functools.cache(assemble)  # a pass may launch one kernel several times
-    return [once(k.name, k.ptx, k.warps, stages, k.shared, "xla") for k in found]
+    return [once(k.name, k.ptx, k.warps, k.shared, "xla") for k in found]
 
 
 def kernels(lowered: jax.stages.Lowered) -> list[Compiled]:

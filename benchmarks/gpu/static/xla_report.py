@@ -40,11 +40,10 @@ def report(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> li
             compile_lowered(lowered, xla_gpu_cuda_data_dir=name, xla_dump_to=f"{name}/dump")
         sources, shared = _sources(folder), _shared(folder / "dump")
     # The program may also hold kernels that XLA made itself.
-    found = {kernel.name: kernel for kernel in kernels(lowered)}
+    found = kernels(lowered)
     if missing := found.keys() - (sources.keys() & shared.keys()):
         raise LookupError(f"jax {jax.__version__}: no {', '.join(missing)} among what XLA assembled")
-    kept = ((name, sources[name], x.warps, x.stages, shared[name]) for name, x in found.items())
-    return [assemble(*each, "xla") for each in kept]
+    return [assemble(name, sources[name], warps, shared[name], "xla") for name, warps in found.items()]
 
 
 def _write_assembler(folder: Path, ptxas: str) -> Path:

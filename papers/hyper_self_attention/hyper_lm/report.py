@@ -1,7 +1,7 @@
 """Write the results: tables of perplexities next to the paper's, loss curves as a figure, and a page."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -17,6 +17,9 @@ from papers.hyper_self_attention.hyper_lm.jobs import SCALES, models
 
 TITLE = "Self-attention, HyperFeatureAttention and HyperAttention as language models"
 SOURCE = "Ustaomeroglu and Qu, Tables 1 and 2"
+
+Runs = Mapping[int, Mapping[str, Any]]
+"""Records by seed."""
 
 
 def write(scale: str, rows: Rows, out: Path) -> list[Path]:
@@ -67,22 +70,12 @@ def table(scale: str, benchmark: Benchmark, rows: Rows) -> str:
     """Return every trained contender of a benchmark with its mixer's own scale, as Markdown."""
     theirs = ("the paper's order", "parameters", "the paper's perplexity", "over SA")
     ours = ("perplexity", "over SA, same seed", "seeds", "seconds a step", "GFLOP a step")
-    baseline, *_ = benchmark.contenders
     lines = []
-    for contender in own_scale(scale, benchmark):
-        runs = of(rows, contender)
-        if not runs:
-            continue
-        parameters, gflop = _size(scale, contender.key)
-        published = f"{contender.perplexity:.2f}" if contender.perplexity else ""
-        above = more = ""
-        if contender is not baseline:
-            ratios = over(rows, contender, baseline)
-            more = _range([ratio - 1 for ratio in ratios], "{:+.2%}".format)
-            if contender.perplexity and baseline.perplexity:
-                above = f"{contender.perplexity / baseline.perplexity - 1:+.1%}"
-        line = [contender.family, contender.order, f"{parameters:,d}", published, above]
-        line += [_range([run["perplexity"] for run in runs.values()], "{:.3f}".format), more, str(len(runs))]
+    for one, runs, ratios, above in _compared(scale, benchmark, rows):
+        parameters, gflop = _size(scale, one.key)
+        published = f"{one.perplexity:.2f}" if one.perplexity else ""
+        line = [one.family, one.order, f"{parameters:,d}", published, above]
+        line += [_perplexity(runs, "{:.3f}"), _range(ratios, "{:+.2%}".format), str(len(runs))]
         seconds = median(run["seconds_per_step"] for run in runs.values())
         lines.append([*line, f"{seconds:.3f}", f"{gflop:.3g}"])
     return "\n".join(markdown.table(("model", *theirs, *ours), lines))
@@ -92,21 +85,32 @@ def summary(scale: str, rows: Rows) -> str:
     """Return perplexities of both benchmarks beside the paper's: the table of hyper_lm/README.md."""
     heads = ("", "perplexity per byte", "against SA, same seed", "seeds", "the paper's, against SA")
     lines = []
-    for benchmark in BENCHMARKS:
-        baseline, *_ = benchmark.contenders
-        for one in own_scale(scale, benchmark):
-            runs = of(rows, one)
-            if not runs:
-                continue
-            more = theirs = ""
-            if one is not baseline:
-                more = _range([ratio - 1 for ratio in over(rows, one, baseline)], "{:+.1%}".format)
-                theirs = "not in it"
-                if one.perplexity and baseline.perplexity:
-                    theirs = f"{one.perplexity / baseline.perplexity - 1:+.1%}"
-            perplexity = _range([run["perplexity"] for run in runs.values()], "{:.2f}".format)
-            lines.append([f"{benchmark.name}: {one.family}", perplexity, more, str(len(runs)), theirs])
+    for part in BENCHMARKS:
+        for one, runs, ratios, above in _compared(scale, part, rows):
+            more = _range(ratios, "{:+.1%}".format)
+            theirs = above or ("" if one is part.contenders[0] else "not in it")
+            name = f"{part.name}: {one.family}"
+            lines.append([name, _perplexity(runs, "{:.2f}"), more, str(len(runs)), theirs])
     return "\n".join(markdown.table(heads, lines))
+
+
+def _compared(
+    scale: str, benchmark: Benchmark, rows: Rows
+) -> Iterator[tuple[Contender, Runs, list[float], str]]:
+    """Yield each trained contender, its runs, by how much they lie over SA's, and the paper's over SA."""
+    baseline, *_ = benchmark.contenders
+    for one in own_scale(scale, benchmark):
+        runs, ratios, above = of(rows, one), [], ""
+        if one is not baseline:
+            ratios = [ratio - 1 for ratio in over(rows, one, baseline)]
+            if one.perplexity and baseline.perplexity:
+                above = f"{one.perplexity / baseline.perplexity - 1:+.1%}"
+        if runs:
+            yield one, runs, ratios, above
+
+
+def _perplexity(runs: Runs, form: str) -> str:
+    return _range([run["perplexity"] for run in runs.values()], form.format)
 
 
 @functools.cache
@@ -155,7 +159,7 @@ def sweep(scale: str, rows: Rows) -> str:
     return "\n".join(markdown.table(("model", *(f"x {many:g}" for many in times)), lines))
 
 
-def of(rows: Rows, contender: Contender) -> dict[int, Mapping[str, Any]]:
+def of(rows: Rows, contender: Contender) -> Runs:
     """Return a contender's runs by seed."""
     return {row["seed"]: row for row in rows if row["status"] != FAILED and row["model"] == contender.key}
 
@@ -202,16 +206,14 @@ def panels(scale: str, rows: Rows) -> list[Panel]:
     return drawn
 
 
-def _above(
-    runs: Mapping[int, Mapping[str, Any]], others: Mapping[int, Mapping[str, Any]]
-) -> dict[int, float]:
+def _above(runs: Runs, others: Runs) -> dict[int, float]:
     """Return the mean loss by step minus that of others, over the seeds that both have."""
     seeds = runs.keys() & others.keys()
     ours, theirs = (_curve({seed: part[seed] for seed in seeds}) for part in (runs, others))
     return {step: loss - theirs[step] for step, loss in ours.items()}
 
 
-def _curve(runs: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
+def _curve(runs: Runs) -> dict[int, float]:
     """Return the mean loss by step over the seeds, which all have the same steps."""
     by_step: dict[int, list[float]] = {}
     for run in runs.values():

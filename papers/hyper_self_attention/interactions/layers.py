@@ -11,11 +11,9 @@ HyperFeatureAttention with one factor is self-attention, and so is HyperAttentio
 models, causal and with factored weights, are in `based_jax.ops`; their tuples are ordered j >= k.
 """
 
-from collections.abc import Callable
 from string import ascii_lowercase
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -78,16 +76,6 @@ def tuples(length: int, keys: int, order: Order) -> Bool[np.ndarray, "L *L"]:
     for axis in range(keys - 1):
         summed &= follows.reshape([length if a in (axis, axis + 1) else 1 for a in range(keys)])
     return summed
-
-
-def multi_head(
-    layer: Callable[..., Array],
-    x: Float[Array, "... L d"],
-    cs: Float[Array, "H *c"],
-    ws: Float[Array, "H *w"],
-) -> Float[Array, "... L d2"]:
-    """Sum a layer over heads; the output projection of each head is part of its `ws`."""
-    return jax.vmap(lambda c, w: layer(x, c, w))(jnp.asarray(cs), jnp.asarray(ws)).sum(axis=0)
 
 
 def _scores(x: Array, c: Array) -> Array:

@@ -20,11 +20,6 @@ def to_bits(numbers: np.ndarray, bits: int) -> np.ndarray:
     return (numbers[..., None] >> np.arange(bits)[::-1] & 1).astype(np.float64)
 
 
-def both(x: Any, y: Any) -> Any:
-    """x AND y."""
-    return x * y
-
-
 def differ(x: Any, y: Any) -> Any:
     """x XOR y."""
     return x + y + -2 * (x * y)
@@ -43,9 +38,9 @@ def compare(x: Bits, y: Bits) -> tuple[Any, Any]:
 
     def decide(upper: tuple[Any, Any], lower: tuple[Any, Any]) -> tuple[Any, Any]:
         (less, equal), (less_below, equal_below) = upper, lower
-        return less + both(equal, less_below), both(equal, equal_below)
+        return less + equal * less_below, equal * equal_below
 
-    return tree(decide, [(both(opposite(a), b), opposite(differ(a, b))) for a, b in zip(x, y, strict=True)])
+    return tree(decide, [(opposite(a) * b, opposite(differ(a, b))) for a, b in zip(x, y, strict=True)])
 
 
 def select(condition: Any, x: Bits, y: Bits) -> list[Any]:

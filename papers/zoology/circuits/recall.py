@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from papers.zoology.circuits.comparators import Bits, both, compare, opposite, to_bits
+from papers.zoology.circuits.comparators import Bits, compare, opposite, to_bits
 from papers.zoology.circuits.sorting import sort
 
 
@@ -55,7 +55,7 @@ def _take_last_key(records: list[Bits], bits: int, clock: int) -> list[Bits]:
     answers = []
     for record, (_, last) in zip(records, held, strict=True):
         _, same = compare(record[:bits], last[:bits])
-        answers.append([*record[bits:ends], *(both(same, bit) for bit in last[bits:])])
+        answers.append([*record[bits:ends], *(same * bit for bit in last[bits:])])
     return answers
 
 
@@ -66,9 +66,9 @@ def scan(items: list[tuple[Any, Bits]]) -> list[tuple[Any, Bits]]:
         """Return the second, or the first where the second is not there and so all zeros."""
         missing = opposite(second[0])
         contents = zip(first[1], second[1], strict=True)
-        return second[0] + both(missing, first[0]), [b + both(missing, a) for a, b in contents]
+        return second[0] + missing * first[0], [b + missing * a for a, b in contents]
 
-    items = [(there, [both(there, bit) for bit in content]) for there, content in items]
+    items = [(there, [there * bit for bit in content]) for there, content in items]
     for doubling in range((len(items) - 1).bit_length()):
         items = items[: 2**doubling] + list(map(later, items, items[2**doubling :]))
     return items

@@ -7,13 +7,16 @@ import numpy as np
 from papers.check import Check, counted, largest_difference
 from papers.zoology.base_conv import Layer, Matrix, Stack, convolve
 from papers.zoology.basic_layers import convolution, gate, linear
-from papers.zoology.primitives.add import add, added
-from papers.zoology.primitives.columns import column_blocks_summed, sum_all_columns, sum_column_blocks
-from papers.zoology.primitives.cumulative import cumulative_sum
+from papers.zoology.primitives.columns import (
+    column_blocks_summed,
+    cumulative_sum,
+    repeat_columns,
+    repeat_matrix,
+    sum_column_blocks,
+)
 from papers.zoology.primitives.one_hot import binary, code_width, one_hot, one_hot_layers, one_hot_rows
 from papers.zoology.primitives.remember import applied, remember, remember_window, rows_needed
-from papers.zoology.primitives.repeat import repeat_columns, repeat_matrix
-from papers.zoology.primitives.shift import shift_down, shift_up, shifted_down, shifted_up
+from papers.zoology.primitives.shift import add, added, shift_down, shift_up, shifted_down, shifted_up
 
 LENGTH, WIDTH = 12, 6
 """N and d of the instances."""
@@ -72,7 +75,7 @@ def _columns(rng: np.random.Generator) -> list[Row]:
     repeated = (repeat_columns(wide, 3), y, np.repeat(y[:, :WIDTH], 3, axis=1))
     below = (repeat_matrix(long, 3), np.pad(u, ((0, 2 * LENGTH), (0, 0))), np.tile(u, (3, 1)))
     so_far = (cumulative_sum(shape), u, np.cumsum(u, axis=0))
-    summed = (sum_all_columns(shape), u, column_blocks_summed(u, 1))
+    summed = (sum_column_blocks(shape, 1), u, column_blocks_summed(u, 1))
     blocks = (sum_column_blocks(shape, 2), u, column_blocks_summed(u, 2))
     return [
         ("Columns are repeated in place", "Based, F.7 (repeat columns)", "1", [repeated]),

@@ -52,17 +52,21 @@ def test_files_without_words(content, message, tmp_path):
         read_words(path)
 
 
+def recount(tokens, length, marks="", most=None):
+    """Repeats within sequences without these characters, and those of bigrams that are rare in all tokens."""
+    pairs, repeats, hits = [*itertools.pairwise(tokens)], 0, 0
+    for position, pair in enumerate(pairs):
+        repeated = pair in pairs[position // length * length : position]
+        repeated = repeated and not any(token < 256 and chr(token) in marks for token in pair)
+        repeats, hits = repeats + repeated, hits + (repeated and (most is None or pairs.count(pair) <= most))
+    return repeats, hits
+
+
 def test_bigrams_with_a_stop_token_are_no_repeats():
     tokenizer = ByteTokenizer()
     packed = PackedTokens.from_documents([Document("", TEXT)], tokenizer)
-    left_out = stop_tokens(tokenizer, {"a", "t"})
-    found = distances.histogram(packed, 20, left_out=left_out)
-    stream = packed.tokens.tolist()
-    repeats = 0
-    for position in range(len(stream) - 1):
-        pair = stream[position : position + 2]
-        repeated = any(stream[i : i + 2] == pair for i in range(position // 20 * 20, position))
-        repeats += repeated and not any(token < 256 and chr(token) in "aAtT,.!" for token in pair)
+    found = distances.histogram(packed, 20, left_out=stop_tokens(tokenizer, {"a", "t"}))
+    repeats, _ = recount(packed.tokens.tolist(), 20, "aAtT,.!")
     every = distances.histogram(packed, 20)
     assert 0 < repeats == found["repeats_per_sequence"] * found["sequences"]
     assert found["repeats_per_sequence"] < every["repeats_per_sequence"]
@@ -101,16 +105,8 @@ def test_distances_of_several_texts(tmp_path, drawn, capsys):
     (tmp_path / "stop").write_text("t\n")
     packed = PackedTokens.from_documents([Document("", TEXT * 2)], ByteTokenizer())
     BigramTable.of_stream(packed.tokens, 257).save(tmp_path / "counts")
-    flags = [
-        "--length",
-        40,
-        "--counts",
-        tmp_path / "counts",
-        "--max-count",
-        4,
-        "--stop-words",
-        tmp_path / "stop",
-    ]
+    flags = ["--length", 40, "--counts", tmp_path / "counts"]
+    flags += ["--max-count", 4, "--stop-words", tmp_path / "stop"]
 
     def run(name, *more):
         argv = ["--data", tmp_path / f"{name}.txt", *flags, "--json", tmp_path / f"{name}.json", *more]
@@ -157,12 +153,7 @@ def test_the_distances_command_counts_the_repeats_of_a_text(tmp_path, capsys):
     assert distances.main([str(flag) for flag in [*flags, "--json", tmp_path / "out.json"]]) == 0
     assert "127 tokens in 4 sequences" in capsys.readouterr().out
     found = json.loads((tmp_path / "out.json").read_text())
-    repeats = hits = 0
-    stream = packed.tokens.tolist()
-    pairs = list(itertools.pairwise(stream))
-    for position, pair in enumerate(pairs):
-        repeat = pair in pairs[position // 40 * 40 : position]
-        repeats, hits = repeats + repeat, hits + (repeat and pairs.count(pair) <= 9)
+    repeats, hits = recount(packed.tokens.tolist(), 40, most=9)
     assert 0 < hits < repeats
     assert (found["repeats_per_sequence"], found["hits_per_sequence"]) == (repeats / 4, hits / 4)
     assert sum(entry["hits"] for entry in found["bins"]) == hits

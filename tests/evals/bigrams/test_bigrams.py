@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from based_jax import command
 from based_jax.data import ByteTokenizer, Document, PackedTokens
 from based_jax.evals.bigrams import __main__ as bigrams
 from based_jax.evals.bigrams.table import BigramTable, merge_tables
 from based_jax.evals.text import TextOptions
+from tests.commands import refused, run_here
 
 SEED, SIZE = st.integers(0, 2**32 - 1), st.integers(0, 1500)
 VOCAB = st.sampled_from([1, 3, 300, 1 << 17])
@@ -133,35 +133,40 @@ def test_a_signal_saves_and_the_command_goes_on(corpus, tmp_path, monkeypatch, c
 
     monkeypatch.setattr(ByteTokenizer, "encode", interrupt)
     for _ in range(5):
-        assert run("--data", corpus, "--out", out) == 130
-        assert f"resume from {out}.partial" in capsys.readouterr().err
+        ended = run_here(bigrams.PROG, bigrams.main, ("--data", corpus, "--out", out), capsys)
+        assert ended.status == 130
+        assert f"resume from {out}.partial" in ended.err
         assert not out.exists()
     monkeypatch.undo()
-    assert run("--data", corpus, "--out", out) == 0
+    assert bigrams.main(["--data", str(corpus), "--out", str(out)]) == 0
     assert as_dict(BigramTable.load(out)) == expected_counts()
 
 
-def run(*argv: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        command.run(bigrams.PROG, lambda: bigrams.main([str(arg) for arg in argv]))
-    return int(ended.value.code or 0)
-
-
 def test_the_command_counts_and_merges(corpus, tmp_path, capsys):
+    def run(*argv):
+        return run_here(bigrams.PROG, bigrams.main, argv, capsys)
+
     parts = [tmp_path / name for name in TEXTS]
     for path in parts:
-        assert run("--data", corpus / path.name, "--out", path) == 0
-    assert run("--merge", *parts, "--out", tmp_path / "all") == 0
+        assert run("--data", corpus / path.name, "--out", path).status == 0
+    assert "44 tokens" in run("--merge", *parts, "--out", tmp_path / "all").out
     assert as_dict(BigramTable.load(tmp_path / "all")) == expected_counts()
-    assert "44 tokens" in capsys.readouterr().out
-    assert run("--data", corpus, "--out", tmp_path / "all") == 2
-    assert "expected a file that does not exist yet" in capsys.readouterr().err
-    assert run("--out", tmp_path / "none") == 2
-    assert "either --data, or --merge" in capsys.readouterr().err
-    assert run("--data", tmp_path / "nothing", "--out", tmp_path / "none") == 2
-    assert capsys.readouterr().err.count("\n") == 1
     sides = [tmp_path / side for side in ("train", "held_out")]
     for side in sides:
-        assert run("--data", corpus, "--part", side.name, "--held-out", 0.5, "--out", side) == 0
+        assert run("--data", corpus, "--part", side.name, "--held-out", 0.5, "--out", side).status == 0
     merged = merge_tables([BigramTable.load(side) for side in sides])
     assert as_dict(merged) == expected_counts()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--data", ".", "--out", "there"), "expected a file that does not exist yet"),
+        (("--out", "none"), "either --data, or --merge"),
+        (("--data", "nothing", "--out", "none"), "nothing"),
+    ],
+)
+def test_wrong_flags_are_one_line(tmp_path, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").touch()
+    assert message in refused(bigrams.PROG, bigrams.main, flags, capsys)

@@ -4,10 +4,8 @@ import sys
 
 import pytest
 
-from based_jax import command
 from based_jax.evals.lm_eval.__main__ import PROG, main
-
-GOOD = ("--checkpoint", "x", "--tasks", "piqa")
+from tests.commands import refused
 
 
 @pytest.mark.parametrize(
@@ -26,23 +24,13 @@ GOOD = ("--checkpoint", "x", "--tasks", "piqa")
     ],
 )
 def test_wrong_flags_are_one_line(capsys, flags, message):
-    with pytest.raises(SystemExit) as ended:
-        command.run(PROG, lambda: main(["--checkpoint", "x", *flags]))
-    assert ended.value.code == 2
-    out, err = capsys.readouterr()
-    assert message in err
-    assert err.count("\n") == 1
-    assert out == ""
+    assert message in refused(PROG, main, ("--checkpoint", "x", *flags), capsys)
 
 
 def test_a_missing_package_is_named(capsys, monkeypatch):
     for name in ("lm_eval", "lm_eval.api.model"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "based_jax.evals.lm_eval.model", raising=False)
-    with pytest.raises(SystemExit) as ended:
-        command.run(PROG, lambda: main(GOOD))
-    assert ended.value.code == 2
-    err = capsys.readouterr().err
+    err = refused(PROG, main, ("--checkpoint", "x", "--tasks", "piqa"), capsys)
     assert "expected the package 'lm-eval' to be installed" in err
     assert "pip install 'based-jax[lm-eval]'" in err
-    assert err.count("\n") == 1

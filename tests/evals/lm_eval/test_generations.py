@@ -8,10 +8,8 @@ from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.lm_eval import generations
 from based_jax.evals.lm_eval.generations import Settings, continue_texts, keys_for
 from based_jax.generate import Sampler, generate
-from based_jax.models.config import MixerSpec, ModelConfig
-from based_jax.models.language_model import LanguageModel
 from tests.data.libraries import llama
-from tests.generate.tiny import random_params
+from tests.generate.tiny import make_bytes
 
 BYTES = ByteTokenizer()
 PROMPTS = [BYTES.encode(text) for text in ("What is", "a longer one")]
@@ -92,9 +90,7 @@ def test_the_prompt_is_the_context_and_stop_tokens_end(monkeypatch):
 
 
 def test_the_models_own_tokens():
-    config = ModelConfig(257, 16, "C", {"C": MixerSpec("gated_conv")}, mlp_hidden=16)
-    model = LanguageModel(config)
-    params = random_params(model)
+    model, params = make_bytes()
 
     def texts(prompts, numbers, **options):
         settings = Settings.read({"max_gen_toks": 12, **options})

@@ -13,10 +13,8 @@ from based_jax import command
 from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.lm_eval import __main__ as lm_eval_command
-from based_jax.models.config import MixerSpec, ModelConfig
-from based_jax.models.language_model import LanguageModel
 from tests.data.libraries import merges
-from tests.generate.tiny import random_params
+from tests.generate.tiny import make_bytes
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -77,12 +75,7 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def model():
-    mixers = {
-        "C": MixerSpec("gated_conv"),
-        "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4}),
-    }
-    made = LanguageModel(ModelConfig(257, 16, "CL", mixers, mlp_hidden=16, max_length=CONTEXT))
-    return made, random_params(made)
+    return make_bytes("CL", max_length=CONTEXT)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
-"""Scoring streams with a model, the records on disk, the HTML page and the command."""
+"""Scoring streams with a model, the records on disk and the command."""
 
 import dataclasses
-import html.parser
 import itertools
 import json
 import sys
@@ -10,16 +9,15 @@ import jax
 import numpy as np
 import pytest
 
-from based_jax import command
 from based_jax.convert import save_pretrained
 from based_jax.data import ByteTokenizer, Document, PackedTokens
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.perplexity import __main__ as perplexity
-from based_jax.evals.perplexity.annotated import write_page
 from based_jax.evals.perplexity.records import make_records, read_records, write_records
 from based_jax.evals.perplexity.scoring import Scores, score_documents, score_windows
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
+from tests.commands import run_here
 from tests.generate.tiny import random_params
 
 TEXTS = ["abab <b>abab</b> & na\u00efve\nabab", "a", "banana banana banana banana banana"]
@@ -151,52 +149,6 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch, tmp_path):
         read_records(tmp_path / "records.parquet")
 
 
-class Page(html.parser.HTMLParser):
-    """The text of the spans in sections, their classes and titles; every tag found."""
-
-    def __init__(self):
-        super().__init__()
-        self.tags, self.spans, self.inside = [], [], False
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.inside |= tag == "section"
-        if tag == "span" and self.inside:
-            self.spans.append([dict(attrs), ""])
-
-    def handle_data(self, data):
-        if self.inside and self.spans:
-            self.spans[-1][1] += data
-
-
-def test_the_page_shows_every_token_escaped(records, packed, tmp_path):
-    hits = records.distance > 0
-    evil = dataclasses.replace(records, info={"checkpoint": "<script>alert(1)</script>"})
-    write_page(tmp_path / "page.html", evil, hits, ByteTokenizer(), reference=records)
-    page = Page()
-    page.feed((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert set(page.tags) == {"html", "meta", "title", "style", "h1", "p", "div", "section", "span"}
-    assert page.tags.count("section") == -(-(len(packed) - 1) // LENGTH)
-    assert len(page.spans) == len(records)
-    assert ["hit" in attrs["class"].split() for attrs, _ in page.spans] == hits.tolist()
-    shown = "".join(text for attrs, text in page.spans if "faint" not in attrs["class"])
-    assert shown == "".join(TEXTS).replace("\n", "\u21b5\n")
-    title = page.spans[5][0]["title"]
-    assert title.startswith(f'"<": {records.loss[5]:.3f} nats')
-    assert "reference: " in title
-    assert "1 times in training" in title
-    write_page(tmp_path / "page.html", evil, hits, ByteTokenizer(), max_tokens=3)
-    page = Page()
-    page.feed((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert len(page.spans) == 3
-
-
-def run(*argv: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        command.run(perplexity.PROG, lambda: perplexity.main([str(arg) for arg in argv]))
-    return int(ended.value.code or 0)
-
-
 @pytest.fixture(scope="module")
 def files(model, packed, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluation")
@@ -221,9 +173,14 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
         "--reference",
         files / "model",
     )
-    outputs = ("--records", made, "--json", files / "a.json", "--html", files / "a.html")
-    assert run(*first, *outputs) == 0
-    printed = capsys.readouterr().out
+    outputs = ("--records", made, "--json", files / "a.json")
+
+    def printed_by(*argv):
+        ended = run_here(perplexity.PROG, perplexity.main, argv, capsys)
+        assert ended.status == 0, ended.err
+        return ended.out
+
+    printed = printed_by(*first, *outputs)
     np.testing.assert_array_equal(read_records(made).loss, records.loss)
     result = json.loads((files / "a.json").read_text())
     hits = (records.distance > 0) & (records.count <= 8)
@@ -231,15 +188,12 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
     assert result["slices"]["hits"]["loss"] == pytest.approx(records.loss[hits].mean(dtype=float), rel=1e-12)
     assert result["gap_explained"] is None
     assert "no gap: the model is not worse" in printed
-    assert (files / "a.html").read_text().count("<section>") == 6
 
     recompute = ("--checkpoint", made, "--reference", made, "--max-count", 8)
-    assert run(*recompute, "--json", files / "b.json", "--records", again, "--html", files / "b.html") == 0
-    assert capsys.readouterr().out == printed
+    assert printed_by(*recompute, "--json", files / "b.json", "--records", again) == printed
     recomputed = json.loads((files / "b.json").read_text())
     del recomputed["reference"]["info"], result["reference"]["info"]  # one has the counts of its file
     assert recomputed == result
-    assert (files / "b.html").read_text() == (files / "a.html").read_text()
     assert again.read_bytes() == made.read_bytes()
 
 
@@ -259,7 +213,7 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
 )
 def test_a_wrong_flag_is_one_line(files, flags, message, capsys, monkeypatch):
     monkeypatch.chdir(files)
-    assert run("--checkpoint", "model", *flags) == 2
-    errors = capsys.readouterr().err.splitlines()
-    assert message in errors[-1]
-    assert not any("Traceback" in line for line in errors)
+    ended = run_here(perplexity.PROG, perplexity.main, ("--checkpoint", "model", *flags), capsys)
+    assert ended.status == 2
+    assert message in ended.err.splitlines()[-1]
+    assert "Traceback" not in ended.err

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from based_jax import command, plot
+from based_jax import plot
 from based_jax.data import PackedTokens
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.perplexity import __main__ as perplexity
 from based_jax.evals.perplexity import slice_figures
 from based_jax.evals.perplexity.records import Records, make_records, write_records
 from based_jax.evals.perplexity.scoring import Scores
+from tests.commands import refused
 
 
 @pytest.fixture
@@ -28,14 +29,6 @@ def drawn(monkeypatch):
 
     monkeypatch.setattr(slice_figures.plot, "draw", record)
     return panels
-
-
-def fails(module, argv, capsys) -> str:
-    with pytest.raises(SystemExit) as ended:
-        command.run(module.PROG, lambda: module.main([str(arg) for arg in argv]))
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
 
 
 def is_png(path: Path) -> bool:
@@ -85,9 +78,12 @@ def test_without_counts_there_are_distances_only(tmp_path, drawn):
 
 
 def test_figures_that_cannot_be_drawn(tmp_path, monkeypatch, capsys):
-    argv = ["--checkpoint", "r.parquet", "--figure"]
-    assert "a .png, .pdf, .svg file" in fails(perplexity, [*argv, tmp_path / "f.jpg"], capsys)
-    assert "in an existing directory" in fails(perplexity, [*argv, tmp_path / "no" / "f.png"], capsys)
+    def message(figure):
+        argv = ["--checkpoint", "r.parquet", "--figure", figure]
+        return refused(perplexity.PROG, perplexity.main, argv, capsys)
+
+    assert "a .png, .pdf, .svg file" in message(tmp_path / "f.jpg")
+    assert "in an existing directory" in message(tmp_path / "no" / "f.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'based-jax[plot]'" in fails(perplexity, [*argv, tmp_path / "f.png"], capsys)
+    assert "pip install 'based-jax[plot]'" in message(tmp_path / "f.png")

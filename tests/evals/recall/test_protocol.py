@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.recall.data import TASKS, Example, read_examples
-from based_jax.evals.recall.protocol import chunk_prompts, contains, make_prompt, read_answer, rebuild
+from based_jax.evals.recall.protocol import contains, make_prompt, read_answer
 from based_jax.evals.recall.read_twice import cut_around
 from tests.data.libraries import llama
 
@@ -28,7 +28,7 @@ def test_rows_are_read_from_json_lines_and_parquet(tmp_path):
     assert read_examples("swde", write(tmp_path / "rows.jsonl", rows)) == expected
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
     assert read_examples("fda", str(tmp_path / "rows.parquet")) == expected
-    with pytest.raises(ValueError, match=r"rows.parquet = .*expected columns .*; no question here$"):
+    with pytest.raises(ValueError, match=r"rows.parquet, row 0 = .*expected columns .*; no question here$"):
         read_examples("squad_completion", str(tmp_path / "rows.parquet"))
 
 
@@ -38,7 +38,7 @@ def test_squads_key_is_its_question(tmp_path):
     assert found == [Example(0, "It is", "What?", "this")]
     path = write(tmp_path / "more.jsonl", [{**row, "context": "It is."}])
     assert read_examples("squad_completion", path, passages=True)[0].passage == "It is."
-    with pytest.raises(ValueError, match=r"rows.jsonl, line 1 = .*; no context here$"):
+    with pytest.raises(ValueError, match=r"rows.jsonl, row 0 = .*; no context here$"):
         read_examples("squad_completion", str(tmp_path / "rows.jsonl"), passages=True)
 
 
@@ -47,7 +47,7 @@ def test_squads_key_is_its_question(tmp_path):
     [
         (
             '{"text": "a", "key": "b"}',
-            r"rows.jsonl, line 1 = .*: expected columns text, key, value; no value here",
+            r"rows.jsonl, row 0 = .*: expected columns text, key, value; no value here",
         ),
         ('{"text": "a", "key": "b", "value": 3}', r"rows.jsonl, row 0, value = 3: expected a text"),
         (
@@ -55,7 +55,7 @@ def test_squads_key_is_its_question(tmp_path):
             r"rows.jsonl, row 0 = '': expected a text that is not empty",
         ),
         ("{", r"rows.jsonl, line 1: expected (a )?JSON"),
-        ("[]", r"rows.jsonl, line 1 = .*expected a JSON object"),
+        ("[]", r"rows.jsonl, row 0 = .*expected a JSON object"),
         ("", r"data = .*: expected at least one row"),
     ],
 )
@@ -77,20 +77,20 @@ def test_wrong_files_are_named(tmp_path):
 def test_the_hub_gives_the_validation_rows(monkeypatch):
     class Hub:
         @staticmethod
-        def load_dataset(name, split):
+        def load_dataset(name, config, split):
             asked.append((name, split))
             if name == "none":
                 raise RuntimeError("no such thing\nat all")
             return ROWS
 
     asked = []
-    monkeypatch.setattr("based_jax.evals.recall.data.import_optional", lambda *_: Hub)
+    monkeypatch.setattr("based_jax.data.hub.import_optional", lambda *_: Hub)
     for task, source in TASKS.items():
         if task != "squad_completion":
             assert read_examples(task, "hub")[0].value == "1999"
             assert asked[-1] == (source.hub, "validation")
     assert read_examples("swde", "hf:mine")[0].value == "1999"
-    with pytest.raises(ValueError, match=r"data = 'hf:none': .*; RuntimeError: no such thing$"):
+    with pytest.raises(ValueError, match=r"data = 'hf:none:validation': .*; RuntimeError: no such thing$"):
         read_examples("swde", "hf:none")
 
 
@@ -103,17 +103,6 @@ def test_a_long_prompt_loses_its_beginning():
     assert not whole.truncated
     with pytest.raises(ValueError, match="context = 48: expected more than the 48 tokens"):
         make_prompt(prompt.example, BYTES, context=48)
-
-
-def test_the_rebuilt_prompt_has_no_summary():
-    summary = "Summary of information above...\nyear: 1999\nrun time:"
-    assert rebuild(f"Text. {summary}", "run time") == "Text.  Run time:"
-    assert rebuild(f"Text.year:year:{summary}{summary}", "year") == "Text. Year:"
-    example = Example(0, f"Text.\n{summary}", "run time", "90")
-    assert make_prompt(example, BYTES, style="rebuilt").text == "Text.\n Run time:"
-    assert make_prompt(example, BYTES).text == example.text
-    with pytest.raises(ValueError, match="prompt = 'other': expected one of 'stored', 'rebuilt'"):
-        make_prompt(example, BYTES, style="other")
 
 
 FACTS = "Name: Ada. Born in 1815 in London, and buried in Hucknall."
@@ -156,23 +145,11 @@ def test_every_copy_of_a_long_document_keeps_the_answer():
             make_prompt(example, BYTES, **wrong)
 
 
-def test_chunks_ask_for_the_values_in_them():
-    document = "Name: Ada. Year: 1815. Town: London"
-    rows = list(chunk_prompts(document, {"name": "ADA", "year": "1815", "x": "none"}, BYTES, chunk=14))
-    assert rows == [
-        {"text": "Name: Ada. Yea \n name:", "key": "name", "value": "ADA"},
-        {"text": "r: 1815. Town: \n year:", "key": "year", "value": "1815"},
-    ]
-
-
 def test_cuts_keep_characters_and_spaces():
-    """A chunk's text is that part of the document's."""
     words = FileTokenizer(llama().to_str())
     document = "hello é☃😀 hello hello"
     for tokenizer in (BYTES, words):
         for size in range(1, 9):
-            rows = list(chunk_prompts(document, {"all": ""}, tokenizer, chunk=size))
-            assert "".join(row["text"].removesuffix(" \n all:") for row in rows) == document
             assert cut_around(document, ("😀",), tokenizer, 2 * size) in document
     assert cut_around(document, ("hello",), words, 6) == "hello"
     assert cut_around(document, ("nothing",), words, 12) == " hello"

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from based_jax import command
 from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.evals.digest import digest
@@ -15,9 +14,8 @@ from based_jax.evals.recall.data import Example
 from based_jax.evals.recall.protocol import make_prompt
 from based_jax.evals.recall.records import RecordFile
 from based_jax.evals.recall.run import answer, greedy, make_batches, summarize
-from based_jax.models.config import MixerSpec, ModelConfig
-from based_jax.models.language_model import LanguageModel
-from tests.generate.tiny import random_params
+from tests.commands import refused
+from tests.generate.tiny import make_bytes
 
 BYTES = ByteTokenizer()
 CONTEXT = 48 + 32  # prompts of at most 32 tokens: one or two lengths are compiled
@@ -56,13 +54,7 @@ def run(prompts=PROMPTS, generator=None, path=None, digest="run", **options):
 
 @pytest.fixture(scope="module")
 def model():
-    mixers = {
-        "C": MixerSpec("gated_conv"),
-        "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4}),
-    }
-    config = ModelConfig(257, d_model=16, schedule="CL", mixers=mixers, mlp_hidden=16)
-    made = LanguageModel(config)
-    return made, random_params(made)
+    return make_bytes("CL")
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +143,6 @@ def test_records_of_another_run_are_refused(tmp_path, model):
     run(path=path)
     with pytest.raises(ValueError, match=r"records = .*: expected a new file or one of this run"):
         RecordFile(path, "another")
-    path.write_text("nonsense\n")
-    with pytest.raises(ValueError, match=r"records.jsonl, line 1: expected a record, got 'nonsense'"):
-        RecordFile(path, "run")
     params = model[1]
     assert digest({"a": 1, "b": 2}, params) == digest({"b": 2, "a": 1}, params)
     assert digest({"a": 1}, params) != digest({"a": 2}, params)
@@ -161,18 +150,18 @@ def test_records_of_another_run_are_refused(tmp_path, model):
     assert digest({"a": 1}, params) != digest({"a": 1}, changed)
 
 
-def call(directory, *flags, task="fda"):
+def call_of(directory, *flags):
     data = ("--data", str(directory / "rows.jsonl"))
-    recall.main(["--checkpoint", str(directory), "--task", task, "--context", str(CONTEXT), *data, *flags])
+    return ["--checkpoint", str(directory), "--task", "fda", "--context", str(CONTEXT), *data, *flags]
 
 
 def test_the_command(directory, model, tmp_path, capsys):
     records, result = tmp_path / "records.jsonl", tmp_path / "result.json"
     flags = ("--batch-size", "4", "--records", str(records), "--json", str(result))
-    call(directory, "--limit", "3", *flags)
+    recall.main(call_of(directory, "--limit", "3", *flags))
     lines = records.read_text().splitlines()
     assert len(lines) == 3
-    call(directory, *flags)
+    recall.main(call_of(directory, *flags))
     assert records.read_text().splitlines()[:3] == lines
     found = run(generator=greedy(*model, BYTES), batch_size=4)
     kept = {row["id"]: row["generated"] for row in map(json.loads, records.read_text().splitlines())}
@@ -198,9 +187,7 @@ def test_the_command(directory, model, tmp_path, capsys):
         (("--batch-size", "0"), "batch_size = 0: expected at least 1"),
         (("--limit", "0"), "limit = 0: expected at least 1"),
         (("--context", "48"), "context = 48: expected more than"),
-        (("--prompt", "rebuilt"), "prompt = 'rebuilt': expected stored but for swde"),
         (("--repeat-context", "0"), "repeat_context = 0: expected at least 1"),
-        (("--prompt", "rebuilt", "--repeat-context", "2", "--task", "swde"), "its own prompt"),
         (("--data", "none.jsonl"), "none.jsonl"),
         (("--checkpoint", "nowhere/at/all"), "nowhere/at/all"),
         (("--tokenizer", "none.json"), "none.json"),
@@ -209,10 +196,4 @@ def test_the_command(directory, model, tmp_path, capsys):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_errors_are_one_line(directory, capsys, flags, message):
-    with pytest.raises(SystemExit) as ended:
-        command.run(recall.PROG, lambda: call(directory, *flags))
-    assert ended.value.code == 2
-    out, err = capsys.readouterr()
-    assert message in err
-    assert err.count("\n") == 1
-    assert out == ""
+    assert message in refused(recall.PROG, recall.main, call_of(directory, *flags), capsys)

@@ -8,13 +8,11 @@ import pytest
 
 from based_jax.generate import Engine, Event, Full, Request, Sampler
 from based_jax.generate.capacity import token_limit
-from based_jax.generate.engine import pool as pools
 from based_jax.generate.engine.prefix_cache import PrefixCache
-from based_jax.generate.engine.snapshot import Snapshot
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
 from tests.generate.answers import ENGINE, check
-from tests.generate.tiny import LENGTH, MIXERS
+from tests.generate.tiny import MIXERS
 
 PROMPTS = [[7], [3, 1], [4, 4, 9, 0, 2, 30, 49, 8], list(range(10, 26)), list(range(3, 45, 2))]
 STEPS = 10
@@ -238,23 +236,10 @@ def test_prompts_continue_after_what_the_prefix_cache_knows(wide, x64):
     text = list(range(10, 36))
     requests = [Request(text, 5), Request([*text[:24], 3], 5), Request(text[:24], 5), Request(text[:7], 5)]
     answers = [engine.run([request])[0] for request in requests]
-    assert (len(cache), cache.hits, cache.misses) == (2, 2, 2)
+    assert len(cache) == 2
     check(wide, requests, answers)
     assert engine.stats().cached_tokens == 2 * 24
     assert engine.stats().prefilled_tokens == 26 + 1 + 0 + 7
-
-
-def test_prompts_continue_after_snapshots(wide, x64):
-    text, fresh = list(range(10, 31)), pools.empty(wide.model, wide.params, LENGTH).state
-    padded = np.array([text[:8]], np.int32)
-    after = {n: pools.read(wide.model, wide.params, fresh, padded, np.int32(n)) for n in (7, 5)}
-    prefixes = [Snapshot(np.array(text[:count]), *read) for count, read in after.items()]
-    engine = Engine(wide.model, wide.params, **ENGINE, prefixes=prefixes)
-    requests = [Request(text, 5), Request(text[:7], 5), Request([*text[:6], 3], 5), Request([4, *text], 5)]
-    check(wide, requests, engine.run(requests))
-    assert engine.stats().cached_tokens == 7 + 7 + 5
-    with pytest.raises(ValueError, match=r"^prefix.hidden has shape \(16,\): expected \(1, 16\)"):
-        Engine(wide.model, wide.params, **ENGINE, prefixes=[prefixes[0]._replace(hidden=np.zeros(16))])
 
 
 def test_logits_that_are_no_numbers(simple):

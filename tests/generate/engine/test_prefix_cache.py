@@ -53,22 +53,15 @@ CALLS = st.lists(st.one_of(TEXTS, st.tuples(TEXTS, st.integers(2, 9))), max_size
 @given(st.integers(1, 20), CALLS)
 def test_it_is_the_naive_cache(max_bytes, calls):
     cache, naive = PrefixCache(max_bytes, every=EVERY), Naive(max_bytes)
-    found = 0
     for mark, call in enumerate(calls):
         if isinstance(call, tuple):
             tokens, size = call
             assert cache.put(tokens, state(size, mark), HIDDEN) == naive.put(tokens, mark, size)
         else:
             hit, expected = cache.find(np.array(call, np.int64)), naive.find(call)
-            found += expected is not None
             assert (hit and (hit.count, hit.state[0][0, 0])) == expected
         assert cache.bytes == naive.bytes <= max_bytes
         assert len(cache) == len(naive.kept)
-    assert cache.hits == found
-    assert cache.hits + cache.misses == sum(isinstance(call, list) for call in calls)
-    cache.clear()
-    assert (cache.bytes, len(cache), cache.hits) == (0, 0, found)
-    assert cache.find([0, 1]) is None
 
 
 def test_what_was_used_last_stays():

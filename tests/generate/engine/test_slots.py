@@ -36,35 +36,6 @@ def made_by(slots: Slots[str]) -> dict[str, list[int]]:
     }
 
 
-def come_and_go(slots: Slots[str], case: Tiny, plan: str) -> list[int]:
-    """Insert the requests in lower case, remove those in upper case, and make tokens after each.
-
-    Returns:
-        Rows of the pool at each step.
-    """
-    made: dict[str, list[int]] = {}
-    sizes = []
-    for name in plan:
-        if name.islower():
-            put(slots, case, name, max_new_tokens=40)
-            made[name] = []
-        else:
-            slots.remove(name.lower(), ended=False)
-            slots.shrink()
-        sizes.append(len(slots.owners))
-        for owner, tokens in made_by(slots).items():
-            made[owner] += tokens
-    for name, tokens in made.items():
-        assert tokens
-        assert tokens == case.greedy(PROMPTS[name], len(tokens))
-    return sizes
-
-
-@pytest.mark.release
-def test_rows_keep_what_they_have_while_others_come_and_go(wide, slots):
-    assert come_and_go(slots, wide, "abAcCdB") == [1, 2, 1, 2, 1, 2, 1]
-
-
 def test_owners_and_rows_move_alike(wide, x64):
     """Rows are known by their limits, so nothing is decoded."""
     slots = Slots(wide.model, wide.params, most=4, capacity=LENGTH)

@@ -226,32 +226,3 @@ def test_a_text_longer_than_its_state():
     y, _ = attend(q, k, v, initial_state=state, **how)
     assert np.isnan(y[0]).all()
     assert np.isfinite(y[1]).all()
-
-
-Q = np.ones((2, 3, 2, 4), np.float32)
-STATE = blank(ops.init_conv_attention_state, 2, 5, 2, 2, 4, 4)
-
-
-def test_errors_name_the_argument(unchecked):
-    for changes, error, message in [
-        ({"starts": ()}, ValueError, r"starts = \(\): expected integers ascending from 0"),
-        ({"starts": (1, 2)}, ValueError, r"starts = \(1, 2\)"),
-        ({"starts": (0, 1.5)}, ValueError, r"starts = \(0, 1.5\): expected integers"),
-        ({"starts": (0, 2, 2)}, ValueError, r"starts = \(0, 2, 2\)"),
-        ({"starts": np.zeros((2, 3), int)}, ValueError, "starts has shape"),
-        ({"starts": np.zeros((2, 2, 1))}, TypeError, "starts has dtype"),
-        ({"starts": np.ones((2, 2, 1), int)}, ValueError, "starts = .*: expected integers ascending from 0"),
-        ({"starts": None}, ValueError, "num_bases = None: expected 1 to 3 segments, if no starts"),
-        ({"starts": None, "num_bases": 4}, ValueError, "num_bases = 4: expected 1 to 3 segments"),
-        ({"num_bases": 3}, ValueError, "num_bases = 3: expected None or 2, the number of starts"),
-        ({"starts": None, "num_bases": 2, "segment_ids": np.ones((2, 3), int)}, ValueError, "starts = None"),
-        ({"starts": None, "num_bases": 2, "initial_state": STATE}, ValueError, "starts = None: expected"),
-        ({"left": -1}, ValueError, "left = -1"),
-        ({"gradient": "exact"}, ValueError, "gradient = 'exact': expected one of 'surrogate', 'anchors'"),
-        ({"return_state": True}, ValueError, "return_state = True: expected False without a state"),
-        ({"initial_state": STATE, "left": 3}, ValueError, r"slots of initial_state = 5: expected left"),
-        ({"initial_state": STATE, "starts": (0,)}, ValueError, r"state\.anchors has shape"),
-    ]:
-        arguments = {"q": Q, "k": Q, "v": Q, "starts": (0, 2)}
-        with pytest.raises(error, match=message):
-            ops.conv_attention(**arguments | changes)

@@ -10,12 +10,7 @@ import pytest
 
 import pallas_kernels
 from based_jax.ops.core import platforms
-from based_jax.ops.core.products import (
-    gated_product,
-    in_loop_over_tokens,
-    product,
-    row_products,
-)
+from based_jax.ops.core.products import gated_product, in_loop_over_tokens, product, row_products
 from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
 from tests.tolerances import BFLOAT16, assert_close

@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,20 +89,3 @@ def test_ids_of_other_integer_types(unchecked):
         token_positions, stream = ops.advance(None, 1, 3, ids)
         assert token_positions.start.tolist() == [[0, 0, 2]]
         assert stream.segment.dtype == jnp.int32
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"segment_ids": jnp.zeros((2, 3))}, TypeError, "segment_ids has dtype float32"),
-        ({"segment_ids": jnp.zeros((2, 4), int)}, ValueError, r"segment_ids has shape \(2, 4\)"),
-        ({"segment_ids": jnp.zeros(3, int)}, ValueError, r"segment_ids has shape \(3,\)"),
-        ({"segment_ids": [[0, 0, 0]] * 2}, TypeError, "segment_ids = "),
-        ({"mask": jnp.zeros((2, 3))}, TypeError, "mask has dtype float32"),
-        ({"mask": jnp.zeros((1, 3), bool)}, ValueError, r"mask has shape \(1, 3\)"),
-        ({"stream": ops.init_stream(1)}, ValueError, r"state length has shape \(1,\)"),
-    ],
-)
-def test_errors_name_the_argument(unchecked, arguments, error, message):
-    with pytest.raises(error, match=message):
-        ops.advance(**{"stream": None, "batch_size": 2, "length": 3} | arguments)

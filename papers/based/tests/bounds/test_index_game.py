@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 
 from based_jax import mixers
 from papers.based.bounds import mixer_states
-from papers.based.bounds.index_game import (
-    Model,
-    last_pairs,
-    play,
-)
+from papers.based.bounds.index_game import Model, last_pairs, play
 from papers.based.bounds.recall_bound import best_recall
 from papers.check import EXACT
 from tests.marks import slow_but
@@ -78,6 +74,3 @@ def test_a_sliding_window_forgets(left):
     states = mixer_states.run("sliding_window", LENGTH, left=left)
     assert states.distinct == 2 ** (left + 1)
     assert states.collision.index == LENGTH - left - 2
-
-
-sizes = st.integers(1, 9)

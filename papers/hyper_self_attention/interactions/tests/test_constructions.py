@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 from papers.hyper_self_attention.interactions import constructions as built
 from papers.hyper_self_attention.interactions import environments as worlds
 from papers.hyper_self_attention.interactions.data import Interactions, random_interactions, sample
-from papers.hyper_self_attention.interactions.embeddings import (
-    random_orthogonal,
-    sinusoidal,
-)
-from papers.hyper_self_attention.interactions.layers import (
-    linear_self_attention,
-)
+from papers.hyper_self_attention.interactions.embeddings import random_orthogonal, sinusoidal
+from papers.hyper_self_attention.interactions.layers import linear_self_attention
 from papers.hyper_self_attention.interactions.transform import transform
 from tests.ops import draw
 from tests.tolerances import FLOAT64, assert_close

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from papers.hyper_self_attention.interactions.constructions import rank_bound
 from papers.hyper_self_attention.interactions.data import Interactions, random_interactions
 from papers.hyper_self_attention.interactions.embeddings import concatenated, one_hot
-from papers.hyper_self_attention.interactions.layers import (
-    linear_hfa,
-    linear_self_attention,
-    multi_head,
-)
+from papers.hyper_self_attention.interactions.layers import linear_hfa, linear_self_attention
 from papers.hyper_self_attention.interactions.transform import transform
 from tests.ops import draw
 
@@ -50,7 +46,7 @@ def test_no_depth_of_linear_self_attention_couples_features(x64, residual):
     def deep(cs, ws, residual):
         y = x
         for c, w in zip(cs, ws, strict=True):
-            y = residual * y + multi_head(linear_self_attention, y, c, w)
+            y = residual * y + sum(linear_self_attention(y, *head) for head in zip(c, w, strict=True))
         return y
 
     @settings(max_examples=10)

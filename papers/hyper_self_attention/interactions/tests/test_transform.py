@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 from papers.hyper_self_attention.interactions.constructions import change_basis, exact
 from papers.hyper_self_attention.interactions.data import Interactions, random_interactions
 from papers.hyper_self_attention.interactions.embeddings import one_hot, random_orthogonal
-from papers.hyper_self_attention.interactions.transform import (
-    gap,
-    transform,
-)
+from papers.hyper_self_attention.interactions.transform import gap, transform
 from tests.ops import draw
 from tests.tolerances import FLOAT64, assert_close
 

@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 
 from papers.hyper_self_attention.interactions.data import counts, sample
 from papers.hyper_self_attention.interactions.layers import hyper_attention
-from papers.hyper_self_attention.interactions.versatility import (
-    tuple_counts,
-    versatility,
-)
+from papers.hyper_self_attention.interactions.versatility import tuple_counts, versatility
 from tests.ops import draw
 from tests.tolerances import FLOAT64, assert_close
 

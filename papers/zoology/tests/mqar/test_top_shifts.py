@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from papers.zoology.mqar import top_shifts
-from papers.zoology.mqar.triples import draw, draw_any, one_hot, one_hot_rows
+from papers.zoology.mqar.triples import draw, one_hot
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -24,11 +24,3 @@ def test_answers_where_the_distances_are_few(count, more, distances, seed):
     answers = top_shifts.solve(triples, len(distances))
     np.testing.assert_array_equal(answers, expected(triples))
     np.testing.assert_array_equal(answers[2::3], one_hot(triples.answers, triples.tokens))
-
-
-@given(st.integers(2, 8), st.integers(1, 4), seeds)
-def test_correlation_counts_matches(count, tokens, seed):
-    triples = draw_any(np.random.default_rng(seed), count, tokens)
-    query, key = np.nonzero(triples.matches)
-    counts = np.bincount(query - key, minlength=count)
-    np.testing.assert_array_equal(top_shifts.correlation(one_hot_rows(triples))[1:], counts[1:])

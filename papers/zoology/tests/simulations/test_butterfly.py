@@ -7,11 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from papers.check import EXACT
-from papers.zoology.simulations.butterfly import (
-    Factor,
-    butterfly,
-    kaleidoscope,
-)
+from papers.zoology.simulations.butterfly import Factor, butterfly, kaleidoscope
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -1,0 +1,81 @@
+"""Convert the config.json of any supported model to a `ModelConfig`: choose the reader of its family.
+
+The authors' configs have no model_type, or one of `MODEL_TYPES`: their Mamba models are those of Mamba's own
+code (`authors_mamba`), the others flash-attention's GPT (`authors_config`). Other families are chosen by
+`model_type`. The meaning of each entry, and which ones their code ignores, is in `options.json` and in
+docs/options.md.
+"""
+
+from collections.abc import Callable
+
+from based_jax.convert.authors_config import authors_config
+from based_jax.convert.authors_layers import SLOTS
+from based_jax.convert.authors_mamba import mamba_config
+from based_jax.convert.config_values import Config
+from based_jax.convert.fla_config import CLASSES as FLA
+from based_jax.convert.fla_config import fla_config
+from based_jax.convert.layouts import Shapes, Tensors
+from based_jax.convert.older_names import fla_names, transformers_names
+from based_jax.convert.transformers_config import CLASSES as TRANSFORMERS
+from based_jax.convert.transformers_config import transformers_config
+from based_jax.models import ModelConfig
+from based_jax.validate import expect
+
+READERS: dict[str, Callable[[Config, Shapes], ModelConfig]] = {
+    "attn": authors_config,
+    "based": authors_config,
+    "mamba": mamba_config,
+    **dict.fromkeys(FLA, fla_config),
+    **dict.fromkeys(TRANSFORMERS, transformers_config),
+}
+"""By `kind`."""
+
+MODEL_TYPES = ("gpt2", "mamba")
+"""Values of `model_type` in the authors' configs, which may also have none; the second only Mamba's."""
+
+
+def model_config(config: Config, shapes: Shapes) -> ModelConfig:
+    """Build the `ModelConfig` of a checkpoint.
+
+    Args:
+        shapes: shapes of the checkpoint's tensors by key; they determine the MLP's width and biases, which
+            the authors round and default in several ways. Without them ({}) the config's values are used.
+
+    Raises:
+        ValueError: an unsupported model, mixer or option, or a missing entry.
+    """
+    return READERS[kind(config)](config, shapes)
+
+
+def kind(config: Config) -> str:
+    """Return "based", "attn" or "mamba", after the authors' loaders, or the `model_type` of another model.
+
+    Raises:
+        ValueError: none of them.
+    """
+    found = config.get("model_type")
+    others = (*FLA, *TRANSFORMERS)
+    if found in others:
+        return str(found)
+    is_mamba = "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config)
+    fits = found is None or found in (MODEL_TYPES if is_mamba else MODEL_TYPES[:1])
+    supported = ", ".join((*MODEL_TYPES, *others))
+    expect(fits, "model_type", found, f"a supported model: {supported}, in their authors' form")
+    classes = config.get("architectures")
+    foreign = isinstance(classes, list) and any(str(name).startswith("GPT2") for name in classes)
+    expect(not foreign, "architectures", classes, "the authors' GPT: that of `transformers` is not supported")
+    if is_mamba:
+        return "mamba"  # may also have GPT's entries, without effect
+    if "n_embd" in config or "hidden_size" in config:
+        return "based" if any(config.get(slot) for slot in SLOTS) else "attn"
+    raise ValueError(
+        f"entries {sorted(config)}: expected those of a based or attn model (n_embd, n_layer, ...)"
+    )
+
+
+def current_names(config: Config, tensors: Tensors) -> dict[str, object]:
+    """Rename a checkpoint's tensors to the names of `tables`. CheckpointError: see `older_names`."""
+    family = config.get("model_type")
+    if family in FLA:
+        return fla_names(tensors, str(family))
+    return transformers_names(tensors) if family in TRANSFORMERS else dict(tensors)

@@ -1,0 +1,162 @@
+"""Initial values that the papers or the authors' code give, and the statistics of what they draw."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from based_jax import mixers
+from based_jax.testing import laws
+from tests.mixers.built import gradients, initial_parameters
+from tests.tolerances import FLOAT32, assert_close
+
+WIDTH = 128
+SAMPLING = 0.03
+"""relative error of a standard deviation over 128^2 draws: 1 / sqrt(2 n) is 0.0055"""
+
+
+def stds(name, **options):
+    """Of the kernels, by name, and the other parameters."""
+    params = jax.device_get(initial_parameters(name, d_model=WIDTH, **options))
+    kernels = {key: np.std(value["kernel"]) for key, value in params.items() if isinstance(value, dict)}
+    return kernels, params
+
+
+def test_retnet():
+    """torchscale's `MultiScaleRetention.reset_parameters`, and `deepnorm` of its decoder with 6 layers."""
+    found, _ = stds("retnet", num_heads=2, num_layers=6, init_std=1.0, out_init_std=1.0)
+    square, wide, deep = (2 / (2 * WIDTH)) ** 0.5, (2 / (3 * WIDTH)) ** 0.5, 48**0.25
+    expected = {"q": square, "k": square, "v": wide / deep, "gate": wide}
+    expected = {key: value * 2**-2.5 for key, value in expected.items()} | {"out": wide / deep}
+    assert found == pytest.approx(expected, rel=SAMPLING)
+
+
+@pytest.mark.parametrize(
+    ("name", "zero", "drawn"),
+    [
+        ("rwkv4", ["key", "receptance", "out"], ["value"]),
+        ("rwkv5", ["out"], ["receptance", "key", "value", "gate"]),
+        ("rwkv_channel_mix", ["receptance", "out"], ["key"]),
+    ],
+)
+def test_rwkv(name, zero, drawn):
+    """Zeros, and the entries' variance 1 / d of an orthogonal matrix with RWKV's gain for tall ones."""
+    options = {"init_std": 1.0, "out_init_std": 1.0, "layer": 1, "num_layers": 4}
+    found, params = stds(name, rwkv_init=True, **options)
+    expected = dict.fromkeys(zero, 0.0) | dict.fromkeys(drawn, WIDTH**-0.5)
+    assert found == pytest.approx(expected, rel=SAMPLING)
+    if name == "rwkv5":
+        np.testing.assert_allclose(params["norm_scale"], 0.5**0.7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["retnet", "rwkv4", "rwkv5", "rwkv7", "rwkv_channel_mix"])
+def test_zoologys_models(name):
+    """Its `_init_weights` draws every linear map again, N(0, 0.02), whatever the class had drawn."""
+    found, _ = stds(name)
+    assert found == pytest.approx(dict.fromkeys(found, 0.02), rel=2 * SAMPLING)
+
+
+C, D = np.arange(6), np.arange(12)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        (
+            "rwkv4",
+            {"d_model": 6, "layer": 0, "num_layers": 3},
+            {
+                **{"mix_k": C / 6, "mix_v": C / 6, "mix_r": (C / 6) ** 0.5},
+                **{"decay": -5 + 8 * (C / 5) ** 0.7},
+            },
+        ),
+        (
+            "rwkv4",
+            {"d_model": 6, "layer": 2, "num_layers": 3},
+            {
+                **{"mix_k": (C / 6) ** (1 / 3), "mix_v": (C / 6) ** (1 / 3) + 0.3},
+                **{"decay": -5 + 8 * (C / 5) ** 2},
+                **{"bonus": np.log(0.3) + 0.5 * np.array([0, 1, -1, 0, 1, -1])},
+            },
+        ),
+        (
+            "rwkv_channel_mix",
+            {"d_model": 6, "layer": 1, "num_layers": 2},
+            {"mix_k": (C / 6) ** 0.5, "mix_r": (C / 6) ** 0.5},
+        ),
+        (
+            "rwkv5",
+            {"d_model": 12, "head_size": 4, "layer": 1, "num_layers": 3},
+            {
+                "decay": (-6 + 5 * (D / 11) ** (0.7 + 1.3 * 0.5)).reshape(3, 4),
+                "bonus": (0.5 * (1 - D / 11) + 0.1 * ((D + 1) % 3 - 1)).reshape(3, 4),
+                **{"mix_k": (D / 12) ** (2 / 3), "mix_v": (D / 12) ** (2 / 3) + 0.15},
+                **{"mix_r": (D / 12) ** (1 / 3), "mix_g": (D / 12) ** (1 / 3)},
+            },
+        ),
+    ],
+)
+def test_rwkv_by_depth(name, options, expected):
+    params = initial_parameters(name, **options)
+    for key, values in expected.items():
+        assert_close(params[key], values, FLOAT32, key)
+
+
+def test_mamba():
+    tree = initial_parameters("mamba", d_model=64, d_state=5)
+    np.testing.assert_allclose(np.exp(tree["A_log"]), np.broadcast_to(np.arange(1, 6), (128, 5)), rtol=1e-6)
+    np.testing.assert_array_equal(tree["D"], 1)
+    steps = np.asarray(jax.nn.softplus(tree["dt_bias"]))
+    assert steps.min() >= 0.001 - 1e-6
+    assert steps.max() <= 0.1 + 1e-6
+    assert abs(np.log(steps).mean() - np.log([0.001, 0.1]).mean()) < 0.5
+    assert 0.4 < abs(np.asarray(tree["dt_kernel"])).max() <= 4**-0.5  # rank 4
+    assert abs(np.asarray(tree["conv_bias"])).max() <= 0.5
+    assert abs(tree["in_proj"]["kernel"].std() / 0.02 - 1) < 0.05
+
+
+def test_a_model_of_mambas_keeps_torchs_default():
+    """Variance 1 / (3 fan_in), and the way back into the stream over sqrt(layers)."""
+    tree = initial_parameters("mamba", d_model=64, num_layers=4, init_std=7.0, out_init_std=7.0)
+    for name, std in (("in_proj", 192**-0.5), ("x_proj", 384**-0.5), ("out", 384**-0.5 / 2)):
+        assert abs(tree[name]["kernel"].std() / std - 1) < 0.05
+
+
+def test_mamba2():
+    """Step sizes log-uniform from 0.001 to 0.1, -A uniform from 1 to 16; torch's weights with num_layers."""
+    params = initial_parameters("mamba2", d_model=64, head_dim=2, d_state=2, num_layers=4)
+    steps = np.log1p(np.exp(params["dt_bias"]))
+    assert 1e-3 * 0.99 <= steps.min() < 3e-3 < 3e-2 < steps.max() <= 0.1 * 1.01
+    A = np.exp(params["A_log"])
+    assert 1 <= A.min() < 4 < 13 < A.max() <= 16
+    assert np.isclose(params["in_proj"]["kernel"].std(), (3 * 64) ** -0.5, rtol=0.1)
+    assert np.isclose(params["out"]["kernel"].std(), (3 * 128 * 4) ** -0.5, rtol=0.1)
+
+
+def test_h3():
+    """The shift starts as its c alone; rates 1/2, frequencies pi n, steps between dt_min and dt_max."""
+    params = initial_parameters("h3", d_model=64, d_state=6)
+    assert np.array_equal(params["shift_b"], np.eye(1, 6).repeat(64, axis=0))
+    assert np.abs(params["shift_c"]).max() <= 6**-0.5
+    np.testing.assert_allclose(np.exp(params["log_rate"]), 0.5, rtol=1e-6)
+    np.testing.assert_allclose(params["frequency"][3], np.pi * np.arange(3), rtol=1e-6)
+    steps = np.exp(params["log_dt"])
+    assert 1e-3 <= steps.min() < 3e-3 < 3e-2 < steps.max() <= 0.1
+    assert np.array_equal(params["b"][0], [[1, 0]] * 3)
+
+
+@pytest.mark.parametrize("removal_init", [0.85, 0.0])
+def test_rwkv7_learns_to_remove_unless_it_starts_without(removal_init):
+    """At k_k = 0 its gradient is zero, all others learn: why the default is not Zoology's."""
+    mixer = mixers.make("rwkv7", d_model=12, removal_init=removal_init)
+    tree = nn.meta.unbox(gradients(mixer, laws.inputs(1, 9, 12, 0)))["params"]
+    assert np.any(tree.pop("removal")) == bool(removal_init)
+    if removal_init:
+        assert all(np.any(x) for x in jax.tree.leaves(tree))
+
+
+def test_mambas_recurrence_is_float32_in_a_bfloat16_model():
+    state = mixers.make("mamba", d_model=8, dtype=jnp.bfloat16).init_state(2)
+    assert (state.ssm.h.shape, state.ssm.h.dtype) == ((2, 16, 16), jnp.float32)
+    assert (state.conv.inputs.shape, state.conv.inputs.dtype) == ((2, 3, 16), jnp.bfloat16)
