@@ -22,7 +22,7 @@ from based_jax.experiments.based_data import ABOUT, TEXTS
 from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
 from based_jax.experiments.panels import Panel
-from based_jax.experiments.results import FAILED, Results, Row, Rows, best, read
+from based_jax.experiments.results import FAILED, Results, Row, Rows, best
 from based_jax.experiments.runner import Runner, stopping
 from based_jax.experiments.slots import find_slots
 from based_jax.files import read_json
@@ -194,8 +194,8 @@ def train_study(
     """
     is_known = (out / "study.json").exists() or not (out / "results.jsonl").exists()
     expect(is_known, "out", str(out), "a directory of a study: it has no study.json")
-    held = {row["job"] for row in read(out / "results.jsonl")}
-    expect_contract(job for job in jobs if job.name not in held)
+    results = Results(out / "results.jsonl")
+    expect_contract(job for job in jobs if not results.has(job))
     also = {"versions": versions("jax", "flax", "optax")}
     claim(out, {"study": study.name, "scale": flags.scale, **(facts or {})}, also)
     write = partial(draw, study, flags.scale, out=out)
