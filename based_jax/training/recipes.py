@@ -25,6 +25,7 @@ class Recipe(NamedTuple):
 
     flags: dict[str, Any]  # of the command, without leading dashes
     title: str = ""  # the model and its data
+    source: str = ""  # the tables of the paper that give the settings
     tokens: int | None = None  # number of training tokens
     shards: str = ""  # the command that makes the token shards of its flag `data`
 
@@ -64,7 +65,8 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
         expect(is_value, entry, value, "a string, a number or a boolean")
         expect(name not in words, entry, value, "each flag once")
         words[name] = value
-    return Recipe(words, **{name: about[name] for name in ("title", "tokens", "shards") if name in about})
+    about.pop("remarks", None)
+    return Recipe(words, **about)
 
 
 def flag_names(settings: type[Any]) -> Iterator[str]:
