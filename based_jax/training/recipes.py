@@ -6,6 +6,7 @@ run of the papers; `--recipe recipes/NAME.toml` finds it from any directory. Tho
 recipes/synthetic are of `train synthetic`.
 """
 
+import dataclasses
 import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
