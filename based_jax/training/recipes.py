@@ -70,7 +70,7 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
     return Recipe(words, **about)
 
 
-def flag_names(settings: type[Any]) -> Iterator[str]:
+def flag_names(settings: Any) -> Iterator[str]:
     """Yield the flags of a dataclass; a field that is a dataclass itself contributes its fields."""
     hints = get_type_hints(settings)
     for field in dataclasses.fields(settings):
