@@ -6,8 +6,8 @@
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from based_jax.experiments.based_data import TEXTS
-from based_jax.experiments.job import Job, recipe
+from based_jax.experiments.based_data import TEXTS, zoology_data
+from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines, published
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, make_study, run
@@ -43,7 +43,7 @@ def published_points() -> dict[int, dict[str, list[tuple[float, float]]]]:
 def _jobs(scale: str, lengths: Mapping[int, int], widths: Sequence[int]) -> list[Job]:
     found, models = [], _models(_LAYERS[scale])
     for (length, pairs), (family, layers), width in product(lengths.items(), models.items(), widths):
-        facts, shared = {"length": length, "pairs": pairs}, recipe(scale, family)
+        facts, shared = {"length": length, "pairs": pairs}, zoology_data(scale, family)
         batch = dict(_TEXTS["sizes"]["batch"])[length] if scale == "paper" else shared["batch_size"]
         how = {"random_fill": False, "positions": family == "Attention", "batch_size": batch}
         flags = {"d_model": width, **facts, **how, **shared, "batch_size": batch}

@@ -12,8 +12,7 @@ Two of many values are asked for. The forms of a row:
 
 from itertools import product
 
-from based_jax.experiments.based_data import TEXTS
-from based_jax.experiments.job import recipe
+from based_jax.experiments.based_data import TEXTS, zoology_data
 from based_jax.experiments.panels import bars
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, make_study, run
@@ -22,7 +21,7 @@ from based_jax.plot import Bars
 
 _TEXTS = TEXTS["read_twice"]
 MODELS = [*_TEXTS["models"]]
-_DATA = {**_TEXTS["data"], "paper": {**recipe("paper"), "d_model": 64, "length": 256, "pairs": 32}}
+_DATA = {**_TEXTS["data"], "paper": {**zoology_data("paper"), "d_model": 64, "length": 256, "pairs": 32}}
 
 _LONGER = 40
 """Epochs of a second run of each model at the scale `cpu`, because some have not begun to learn after 10."""
