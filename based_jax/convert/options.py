@@ -15,8 +15,6 @@ from based_jax import mixers
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect, nearest
 
-STATUSES = ("same", "renamed", "ignored", "refused")
-
 
 class Option(NamedTuple):
     """An argument of a constructor in the authors' code, or an entry of a config."""

@@ -44,12 +44,17 @@ _MEASURED = re.compile(
 )
 
 
+def is_description(name: str) -> bool:
+    """Return whether an entry of a meta says how its numbers were computed, or is derived from arguments."""
+    return name in DESCRIPTION or _MEASURED.fullmatch(name) is not None
+
+
 def expect_arguments(path: str, given: Mapping[str, Any]) -> None:
     """Check the arguments with which a class was built against the tables of `convert.options`.
 
     Args:
         path: the class, as named in `references.table`; a class without a table is not checked.
-        given: arguments, and descriptions (`DESCRIPTION`). Text of several words counts as a description.
+        given: arguments, and descriptions. Text of several words counts as a description.
 
     Raises:
         ValueError: an entry that is neither, or an argument that is not supported.
@@ -58,15 +63,11 @@ def expect_arguments(path: str, given: Mapping[str, Any]) -> None:
     table = tables().get(ALIASES.get(path, path))
     if table is None:
         return
-    described = (*DESCRIPTION, *SPELLINGS.get(name_of_class, ()))
     for name, value in given.items():
-        if name in described or _MEASURED.fullmatch(name):
+        if is_description(name) or name in SPELLINGS.get(name_of_class, ()):
             continue
+        is_text = isinstance(value, str) and " " in value
+        expected = f"one of {', '.join(sorted(table))}{nearest(name, list(table))}"
+        expect(name in table or is_text, f"argument of {name_of_class}", name, expected)
         if name in table:
             expect_supported(table[name], value)
-            continue
-        if isinstance(value, str) and " " in value:
-            continue
-        known = sorted(table)
-        expected = f"one of {', '.join(known)}{nearest(name, known)}"
-        expect(False, f"argument of {name_of_class}", name, expected)
