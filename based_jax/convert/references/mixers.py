@@ -41,7 +41,7 @@ class TorchMixer(NamedTuple):
 
     def spec(self, meta: Meta) -> MixerSpec:
         """Return our mixer and its options, given the keywords."""
-        options = read(self.path, meta) | self.fixed
+        options = {**read(self.path, meta), **self.fixed}
         if self.path in CONVERTED:
             options |= CONVERTED[self.path](meta, options)
         return mixer_spec(options.pop("mixer", self.mixer), options)
