@@ -6,12 +6,12 @@
 import ast
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax import mixers
+from based_jax.files import read_json
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect, nearest
 
@@ -33,7 +33,7 @@ class Option(NamedTuple):
 @functools.cache
 def tables() -> Mapping[str, Mapping[str, Option]]:
     """Return all tables: import path of their class -> option name -> option."""
-    found = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    found = read_json(Path(__file__).with_suffix(".json"))
     return {path: {row[0]: Option(*row) for row in rows} for path, rows in found.items()}
 
 
