@@ -92,11 +92,11 @@ def draw(
     on_gpus = (
         f"one op on {device.source('gpu')}, bfloat16, {PANEL_BATCH} rows of 16 heads" for device in gpus
     )
+    limits = f"{settings['memory_limit_gib']:.2g} GiB or {settings['seconds_budget']:g} s"
     facts = (
         f"Left, the families of Based, Figure 2, trained here. {STUDY.about[scale]}; lines join what beats "
         "every smaller state. Middle: Based's Taylor attention beside softmax attention "
         f"(jax.nn.dot_product_attention and torch's), {machine['cpu']}, {machine['cores']} cores, "
-        f"{settings['dtype']}; a line ends at the limit of "
-        f"{settings['memory_limit_gib']:.2g} GiB or {settings['seconds_budget']:g} s. Right: {'; '.join(on_gpus)}."
+        f"{settings['dtype']}; a line ends at the limit of {limits}. Right: {'; '.join(on_gpus)}."
     )
     plot.draw("Recall against state, and time against length", facts, panels, path)

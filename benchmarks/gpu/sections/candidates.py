@@ -1,9 +1,9 @@
 """Implementations of causal attention in JAX: our kernels, plain JAX, cuDNN."""
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -25,36 +25,21 @@ FORWARD = "forward"
 FORWARD_BACKWARD = "forward_backward"
 
 
-class Inputs:
-    """q, k, v and the gradient of y, or the first `count` of them; made on the device at the first use."""
-
-    def __init__(self, sizes: Sizes, key_size: int, count: int):
-        self._make = functools.partial(_arrays, sizes, key_size, count)
-        self.shapes = jax.eval_shape(self._make)
-
-    @functools.cached_property
-    def _made(self) -> list[jax.Array]:
-        return self._make()
-
-    def arrays(self) -> list[jax.Array]:
-        """Return the arrays, the same at every call."""
-        return self._made
-
-
 def attention(direction: str, sizes: Sizes, session: Session) -> list[Candidate]:
     """List all of them, ours first. Softmax queries and keys have V channels, as in a Transformer."""
     count = 3 if direction == FORWARD else 4
-    taylor, softmax = (Inputs(sizes, width, count) for width in (sizes.key_size, sizes.value_size))
+    taylor, softmax = (partial(_arrays, sizes, n, count) for n in (sizes.key_size, sizes.value_size))
+    shared = cache(lambda make: make())  # on the device at the first use, once for all candidates
     limit, ideal, found = memory_limit(), ours_cost(sizes, direction), rates(session)
 
     def row(
-        name: str, function: Callable[..., Any], inputs: Inputs, cost: io_model.Cost | None, needs: float = 0
+        name: str, function: Callable[..., Any], make: Any, cost: io_model.Cost | None, needs: float = 0
     ) -> Candidate:
         def prepare() -> Prepared:
             if needs > limit:
                 raise UnavailableError(f"needs {needs / 2**30:.0f} GiB")
             run = function if direction == FORWARD else with_gradients(function)
-            return jitted(run, inputs.shapes, memory_limit=limit, make=inputs.arrays)
+            return jitted(run, jax.eval_shape(make), memory_limit=limit, make=partial(shared, make))
 
         bound = None if cost is None else found.bound(cost)
         return Candidate(name, prepare, {"direction": direction}, bound, ours=name in ("pallas", "mosaic"))
@@ -113,7 +98,7 @@ def cumulative_sum(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 def softmax_for(session: Session, is_causal: bool = True) -> Callable[..., Any]:
     """Return cuDNN's attention; JAX's own without a GPU."""
     implementation: Any = "xla" if session.sizing.interpret else "cudnn"
-    return functools.partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation=implementation)
+    return partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation=implementation)
 
 
 def _named(implementation: str) -> Callable[..., Any]:
