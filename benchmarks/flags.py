@@ -1,6 +1,5 @@
 """Flags that several benchmarks share: comma lists, and paths that are checked in advance."""
 
-import importlib.util
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,6 @@ try:
     from tyro.constructors import PrimitiveConstructorSpec
 except ImportError:  # then `plain_flags` reads the flags
     PrimitiveConstructorSpec: Any = Words
-
-
-FIGURES = (".png", ".svg", ".pdf")
-"""Suffixes of figures."""
 
 
 def comma_list(item: type, metavar: str) -> Any:
@@ -54,18 +49,6 @@ def expect_writable(flag: str, path: Path | None) -> None:
             path.unlink()
     except OSError as error:
         raise ValueError(f"{flag} = {str(path)!r}: cannot be written ({error.strerror or error})") from None
-
-
-def expect_figure(flag: str, path: Path) -> None:
-    """Check now that a figure can be drawn.
-
-    Raises:
-        ValueError: `path` cannot be written or has a wrong suffix, or matplotlib is missing.
-    """
-    expect(path.suffix.lower() in FIGURES, flag, str(path), f"a name that ends in {', '.join(FIGURES)}")
-    expect_writable(flag, path)
-    if not importlib.util.find_spec("matplotlib"):
-        raise ValueError(f"{flag} needs matplotlib (pip install 'based-jax[plot]')")
 
 
 @dataclass(frozen=True)
