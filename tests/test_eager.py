@@ -98,6 +98,7 @@ CALLS = {
         lambda x: ops.short_conv_step(x[:, :2], TAPS[:3], ops.init_short_conv_state(BATCH, CHANNELS, 3)),
         X,
     ),
+    "sink_attention": (lambda q: ops.sink_attention(q, K, V, left=2, sinks=1, segment_ids=IDS), Q),
     "softmax_attention": (lambda q: ops.softmax_attention(q, K, V, left=2, segment_ids=IDS), Q),
     "strongest_lags": (lambda x: ops.input_filters.strongest_lags(x, 2), X),
     "symmetric_taylor_features": (ops.symmetric_taylor_features, X),

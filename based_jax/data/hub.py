@@ -8,14 +8,15 @@ spec                         rows
 ``hf:NAME:CONFIG:SPLIT``     a configuration, e.g. ``hf:HuggingFaceFW/fineweb:sample-10BT:train``
 ===========================  =====================================================================
 
-Each row is a document: its field "text".
+Each row is a document: its field "text", or another one.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from based_jax.data import readers
+from based_jax.data.optional import import_optional
+from based_jax.data.records import describe_fields, find_field
 from based_jax.validate import expect
 
 HUB = "hf:"
@@ -54,13 +55,13 @@ def load_rows(spec: str, argument: str = "data") -> Any:
     return _load(spec, argument, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split))
 
 
-def load_texts(spec: str, argument: str = "data") -> Iterator[str]:
+def load_texts(spec: str, argument: str = "data", field: str = "text") -> Iterator[str]:
     """Yield the texts of `load_rows`, which may be empty; ValueError: a row without a text."""
     for number, row in enumerate(load_rows(spec, argument)):
-        yield _text(row, spec, argument, number)
+        yield _text(row, field, spec, argument, number)
 
 
-def stream_texts(spec: str, first: int = 0) -> Iterator[str]:
+def stream_texts(spec: str, first: int = 0, field: str = "text") -> Iterator[str]:
     """Stream the texts from row `first` on; nothing is kept on disk.
 
     The rows before `first` are downloaded and dropped, as the formats do not allow access to row n alone.
@@ -84,7 +85,7 @@ def stream_texts(spec: str, first: int = 0) -> Iterator[str]:
             raise OSError(f"data = {spec!r}: reading ended after {number} rows; {_reason(error)}") from error
         if row is None:
             return
-        yield _text(row, spec, "data", number)
+        yield _text(row, field, spec, "data", number)
         number += 1
 
 
@@ -102,7 +103,7 @@ def hub_fingerprint(spec: str) -> str:
 
 
 def _import_library(spec: str, argument: str) -> Any:
-    return readers.import_optional("datasets", argument, spec)
+    return import_optional("datasets", argument, spec)
 
 
 def _load(spec: str, argument: str, load: Callable[[], Loaded]) -> Loaded:
@@ -118,8 +119,9 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def _text(row: dict[str, Any], spec: str, argument: str, number: int) -> str:
-    text = row.get("text")
-    fields = f"a string field 'text'; row {number} has {', '.join(sorted(row))}"
-    expect(isinstance(text, str | None) and "text" in row, argument, spec, fields)
+def _text(row: dict[str, Any], field: str, spec: str, argument: str, number: int) -> str:
+    text = find_field(row, field)
+    is_null = field in row and text is None
+    found = f"a string field {field!r}; of row {number}, {describe_fields(row)}"
+    expect(isinstance(text, str) or is_null, argument, spec, found)
     return text or ""

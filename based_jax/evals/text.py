@@ -5,14 +5,15 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+import tyro
 from jaxtyping import Int
 
-from based_jax.data import Document, PackedTokens, Skipped, Tokenizer, load_documents, split_documents
+from based_jax.data import Document, PackedTokens, ReadOptions, Tokenizer, load_documents, split_documents
+from based_jax.data.corpus import read_file
 from based_jax.data.hub import HUB
-from based_jax.data.readers import read_file
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import (
     expect_no_text_flags,
@@ -38,6 +39,7 @@ class TextOptions:
     the output of train tokenize: its held-out split, or for counting bigrams its training split"""
     include: str | None = None
     """also read these files, whatever their suffix, e.g. '*.rst,README', as given to train lm"""
+    reading: Annotated[ReadOptions, tyro.conf.arg(name="")] = ReadOptions()  # noqa: RUF009
     part: Literal["all", "train", "held_out"] = "all"
     """all documents, or one split of train lm; for tokens:DIR always one split"""
     held_out: float = 0.02
@@ -53,7 +55,7 @@ class TextOptions:
 
 def load_text(options: TextOptions) -> Sequence[Document]:
     """Load the documents into memory."""
-    documents = load_documents(_spec(options), options.include).documents
+    documents = load_documents(_spec(options), options.include, options=options.reading).documents
     if options.part == "all":
         return documents
     sizes = {"fraction": options.held_out, "max_bytes": options.held_out_bytes}
@@ -78,12 +80,8 @@ def open_text(options: TextOptions, tokenizer: Tokenizer) -> tuple[Sequence[Call
         parts = [lambda: _encoded(documents, tokenizer)]
         found = [(document.name, len(document.text)) for document in documents]
     else:
-        skipped: list[Skipped] = []
-        files = find_files(_spec(options), skipped, options.include).found
-        parts = [
-            lambda file=file: _encoded(read_file(file.path, file.name, is_plain=file.is_plain)[0], tokenizer)
-            for file in files
-        ]
+        files = find_files(_spec(options), options.include).found
+        parts = [lambda file=file: _encoded(read_file(file, options.reading), tokenizer) for file in files]
         found = [(name, path.stat().st_size if path.exists() else -1) for name, path, _ in files]
     return parts, hashlib.sha256(repr((options, found)).encode()).hexdigest()
 
@@ -111,7 +109,7 @@ def _open_shards(
     options: TextOptions, directory: Path, tokenizer: Tokenizer, side: Literal["train", "held_out"]
 ) -> TokenShards:
     """Open one split of shards, by default `side`."""
-    expect_no_text_flags(options, "include", "held_out", "held_out_bytes", "held_out_names")
+    expect_no_text_flags(options, "include", "reading", "held_out", "held_out_bytes", "held_out_names")
     return open_tokens(directory, side if options.part == "all" else options.part, tokenizer)
 
 

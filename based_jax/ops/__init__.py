@@ -44,6 +44,9 @@ from based_jax.ops.softmax_attention import softmax_attention as softmax_attenti
 from based_jax.ops.softmax_attention import merge_attention as merge_attention
 from based_jax.ops.softmax_attention import left_from_paper_window as left_from_paper_window
 from based_jax.ops.softmax_attention import left_from_torch_window as left_from_torch_window
+from based_jax.ops.sink_attention import sink_attention as sink_attention
+from based_jax.ops.sink_attention import SinkCache as SinkCache
+from based_jax.ops.sink_attention import init_sink_cache as init_sink_cache
 from based_jax.ops.rotary import rotary as rotary
 from based_jax.ops.scatterbrain import scatterbrain_attention as scatterbrain_attention
 from based_jax.ops.scatterbrain import zoology_scatterbrain as zoology_scatterbrain

@@ -11,8 +11,8 @@ from flax.traverse_util import flatten_dict
 from rich.console import Console
 
 from based_jax.data import Corpus
-from based_jax.data.documents import describe_counts, describe_not_read, describe_skipped
 from based_jax.data.packed import TokenStream
+from based_jax.data.report import describe_counts, describe_not_read, describe_skipped
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
 from based_jax.models import LanguageModel, ModelConfig
@@ -33,7 +33,7 @@ def describe_data(corpus: Corpus) -> dict[str, str]:
     documents = _count(len(corpus.documents), "document")
     rows = {"data": f"{corpus.spec}: {files}{documents}, {corpus.num_bytes:,} bytes"}
     rows["skipped"] = describe_skipped(corpus.skipped) if corpus.skipped else ""
-    rows["not read"] = describe_not_read(corpus.left_out) if corpus.left_out else ""
+    rows["not read"] = describe_not_read(corpus.files) or ""
     return {label: text for label, text in rows.items() if text}
 
 

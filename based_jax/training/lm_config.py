@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import jax
 import tyro
 
+from based_jax.data.encodings import ReadOptions
 from based_jax.files import read_json
 from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
@@ -51,10 +52,11 @@ class LMConfig:
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
     """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], or tokens:DIR for
-    the output of train tokenize or Megatron's .bin and .idx; or a mixture by weight:
+    the output of train tokenize; or a mixture by weight:
     tokens:pile=0.7,src/**=0.3"""
     include: str | None = None
-    """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
+    """also read these files as plain text, e.g. '*.rst,README'; '*' is every file"""
+    reading: Annotated[ReadOptions, tyro.conf.arg(name="")] = ReadOptions()  # noqa: RUF009
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
     default: --init-from's, else byte"""
@@ -92,7 +94,8 @@ class LMConfig:
     peak_tflops: float | None = None
     """peak TFLOP/s of one device, for the metric `mfu`; default: from a table of known devices"""
     dry_run: bool = False
-    """compile for --mesh on virtual devices, print sharding, memory and communication, and exit"""
+    """read the data, draw the first batches, compile for --mesh on virtual devices, print what would stop the
+    run, memory and communication, and exit"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
     bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=BadLossConfig

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from based_jax import data
 from based_jax.data.packed import TokenStream
+from based_jax.data.report import FileReport
 from based_jax.data.shards.manifest import shard_file
 from based_jax.data.shards.mixtures import Mixture, parse_mixture
 from based_jax.data.shards.specs import (
@@ -26,6 +27,7 @@ class RunData(NamedTuple):
     training: TokenStream | Mixture
     held_out: TokenStream | Mixture
     summary: dict[str, str]  # human-readable
+    files: Sequence[FileReport] = ()  # about the files that were read as text
 
 
 class _Source(NamedTuple):
@@ -34,6 +36,7 @@ class _Source(NamedTuple):
     training: TokenStream
     held_out: TokenStream
     summary: dict[str, str]
+    files: Sequence[FileReport] = ()
 
 
 def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
@@ -59,7 +62,7 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
             for share, summary in zip(training.shares, summaries, strict=True)
             if row in summary
         )
-    return RunData(training, held_out, rows)
+    return RunData(training, held_out, rows, [file for source in opened for file in source.files])
 
 
 def data_tokenizer(config: LMConfig) -> data.Tokenizer:
@@ -77,11 +80,11 @@ def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
         return _open_shards(directory, config, tokenizer)
     is_text = not Path(spec, shard_file("train", 0)).is_file()
     expect(is_text, "data", spec, f"text; these are token shards: --data {TOKENS}{spec}")
-    corpus = data.load_documents(spec, config.include)
+    corpus = data.load_documents(spec, config.include, options=config.reading)
     limits = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
     sides = data.split_documents(corpus.documents, fraction=config.held_out, **limits)
     training, held_out = (data.PackedTokens.from_documents(side, tokenizer) for side in sides)
-    return _Source(training, held_out, describe_data(corpus))
+    return _Source(training, held_out, describe_data(corpus), corpus.files)
 
 
 def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
@@ -95,7 +98,7 @@ def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -
 def expect_flags_apply(config: LMConfig) -> None:
     """Check that flags about reading text are given only if the run reads text."""
     if all(map(shard_directory, sources(config))):
-        expect_no_text_flags(config, "include", "held_out", "held_out_bytes", "held_out_names")
+        expect_no_text_flags(config, "include", "reading", "held_out", "held_out_bytes", "held_out_names")
 
 
 def _short_names(specs: Sequence[str]) -> tuple[str, ...]:

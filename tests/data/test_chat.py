@@ -51,6 +51,7 @@ def test_a_template_renders_as_in_transformers(open_chat):
     assert open_chat(CHATML).text(TALK) == (
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nho<|im_end|>\n<|im_start|>assistant\n"
     )
+    assert open_chat(CHATML).text(TALK, continues=True).endswith("<|im_start|>assistant\nho")
     source = (
         "{{ bos_token }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
         "{% generation %}{{ m | tojson }}{% endgeneration %}{% endfor %}"

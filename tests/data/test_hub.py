@@ -11,7 +11,7 @@ import pytest
 
 from based_jax.data import Document, Skipped, load_documents, load_tokenizer
 from based_jax.data.hub import HubSpec, parse_hub, stream_texts
-from based_jax.data.shards.blocks import find_sources
+from based_jax.data.shards.inputs import find_sources
 from based_jax.data.shards.manifest import HeldOutRule
 from based_jax.data.shards.tokenize import Progress, tokenize
 
@@ -77,7 +77,7 @@ WANTED = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
         ("hf:a:b:c:d", WANTED),
         ("hf:unknown", r"a split 'train' that can be loaded; FileNotFoundError: no data set unknown, None$"),
         ("hf:tiny:valid", r"a split 'valid' .*Available splits: \['test', 'train'\]"),
-        ("hf:images", "row 0 has image, label"),
+        ("hf:images", "of row 0, its string fields are image"),
     ],
 )
 def test_errors_name_the_spec(spec, expected, tmp_path):

@@ -169,7 +169,7 @@ def test_unusable_files_are_skipped_by_reason(tmp_path, caplog):
     reasons = dict.fromkeys(damaged, "damaged")
     reasons |= {"binary.txt": "binary", "binary_inside.txt.gz": "binary"}
     reasons |= dict.fromkeys(("empty.txt", "empty_inside.txt.zst", "blank.jsonl"), "empty")
-    reasons |= {"latin.py": "not UTF-8", "latin.jsonl": "not UTF-8"}
+    reasons |= {"latin.py": "not UTF-8", "latin.jsonl:1": "not UTF-8"}
     for name, content in (damaged | others).items():
         _write(tmp_path / name, content)
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
@@ -178,7 +178,7 @@ def test_unusable_files_are_skipped_by_reason(tmp_path, caplog):
     reasons["some.jsonl:2"] = "empty"
     _write(tmp_path / "good.txt", TEXT)
 
-    with caplog.at_level(logging.INFO, logger="based_jax.data.sources"):
+    with caplog.at_level(logging.INFO, logger="based_jax.data.corpus"):
         corpus = load_documents(str(tmp_path))
     assert [document.text for document in corpus.documents] == [TEXT, "kept", "kept too"]
     assert {item.name: item.reason for item in corpus.skipped} == reasons

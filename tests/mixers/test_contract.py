@@ -71,6 +71,7 @@ CASES = {
         **{"num_heads": 2, "num_kv_heads": 1, "head_dim": 8, "scale": 1.0, "left": 4},
         **{"qk_norm": True, "rotary_frequencies": (1.0, 0.5, 0.1, 0.02)},
     },
+    "sliding_window-sinks": {"num_heads": 2, "num_kv_heads": 1, "left": 2, "sinks": 2},
     "sliding_window-self": {"num_heads": 1, "left": 0, "rotary_interleaved": True},
     "sma": {"num_heads": 2, "qkv_bias": False},
 }

@@ -17,6 +17,7 @@ from flax.traverse_util import flatten_dict
 import based_jax as bj
 from based_jax.command import run
 from based_jax.data import load_documents, split_documents
+from based_jax.data.report import read_report
 from based_jax.training.bad_loss import BadLoss
 from based_jax.training.commands import lm
 from based_jax.training.low_rank import CHANGES, LowRank
@@ -41,6 +42,7 @@ def test_a_run_directory_has_everything(finished):
     assert config["train"]["steps"] == STEPS
     assert bj.ModelConfig.from_dict(config["model"]) == run.model.config
     assert list((workdir / "events").iterdir())
+    assert [file.outcome for file in read_report(workdir / "report.jsonl")] == ["kept"] * 40
     assert losses(workdir)[-1] < losses(workdir)[0] - 1
     assert run.metrics["eval_loss"] < losses(workdir)[0] - 1
 
@@ -268,6 +270,20 @@ def test_bad_input_is_one_line_and_status_2(change, settings, tmp_path, capsys):
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("based-jax train lm: ")
     assert REFUSED[change] in last
+
+
+def test_a_dry_run_reports_what_stops_the_run_and_goes_on(settings, tmp_path, monkeypatch, capsys):
+    for name in ("dry_run", "use_virtual_devices"):
+        monkeypatch.setattr(lm, name, lambda *args, name=name, **options: print(name))
+    (tmp_path / "a.jsonl").write_text('{"title": "x"}\n')
+    argv = [*flags(settings, tmp_path / "run"), "--data", str(tmp_path / "a.jsonl"), "--dry-run"]
+    assert lm.main(argv) == 2
+    first, last = capsys.readouterr().out.split("stops it")
+    assert "a.jsonl: 15 bytes, 1 no string field 'text'" in first
+    assert "its string fields are title" in last
+    assert last.rstrip().endswith("dry_run")
+    assert lm.main([*argv, "--text-field", "title"]) == 2  # too little text for two sides
+    assert "stops it" in capsys.readouterr().out
 
 
 def test_help_explains_every_flag(capsys):

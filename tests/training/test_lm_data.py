@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from based_jax.data import NucleotideTokenizer
+from based_jax.data import NucleotideTokenizer, ReadOptions
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
 from based_jax.training.commands import lm
@@ -166,12 +167,42 @@ def test_a_vocabulary_of_more_than_two_bytes(from_shards, tmp_path):
 
 def test_a_plan_names_the_shards_or_how_to_make_them(from_shards, shards, tmp_path):
     config = lm.LMConfig(workdir=tmp_path, **from_shards)
-    assert plan_data(config)["data"].startswith(f"tokens:{shards}: 18 shards, 36 documents")
+    found = plan_data(config, 32)
+    assert found.rows["data"].startswith(f"tokens:{shards}: 18 shards, 36 documents")
+    assert found.rows["batches"] == "drew the first 2 of 4 x 32 tokens"
     missing = lm.LMConfig(workdir=tmp_path, data="tokens:a b=1,src=1", tokenizer="gpt2")
-    assert plan_data(missing) == {
-        "data": "tokens:a b: no token shards yet; src: text, to be read into memory",
+    assert plan_data(missing, 32).rows == {
+        "data": "tokens:a b: no token shards yet",
         "make them": "based-jax train tokenize --data TEXT --tokenizer gpt2 "
         "--held-out-bytes 262144 --out 'a b'",
     }
     dna = write_shards(tmp_path / "dna", [["ACGT" * 20]], [["ACGT"]], NucleotideTokenizer())
     assert lm.planned_vocab_size(lm.LMConfig(workdir=tmp_path, data=f"tokens:{dna}")) == 6
+
+
+def test_a_plan_reads_the_text_and_reports_what_would_stop_the_run(tmp_path):
+    for name, record in {"a": {"body": {"content": "some text " * 50}}, "b": {"title": "other"}}.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    config = lm.LMConfig(workdir=tmp_path, data=str(tmp_path / "a.jsonl"), batch_size=2)
+    found = plan_data(config, 32)
+    assert not found.can_run
+    assert "'text', but its string fields are body.content (--text-field" in found.rows["stops it"]
+    assert [file.skipped for file in found.files] == [{"no string field 'text'": 1}]
+    body = ReadOptions(text_field="body.content")
+    found = plan_data(dataclasses.replace(config, reading=body), 32)
+    assert found.rows["batches"] == "drew the first 2 of 2 x 32 tokens"
+    for change, message in (
+        ({"data": str(tmp_path)}, r"b\.jsonl, line 1: .* 'body\.content', but its string fields are title"),
+        ({"tokenizer": "no.json"}, "tokenizer = 'no.json'"),
+        ({"data": "nowhere"}, "there is no such path"),
+    ):
+        found = plan_data(dataclasses.replace(config, reading=body, **change), 32)
+        assert re.search(message, found.rows["stops it"])
+    found = plan_data(dataclasses.replace(config, reading=body), 1000)
+    assert "expected at least 1001 tokens" in found.rows["stops it"]
+
+
+def test_flags_of_reading_do_not_apply_to_shards(from_shards, tmp_path):
+    config = lm.LMConfig(workdir=tmp_path, **from_shards, reading=ReadOptions(encoding="auto"))
+    with pytest.raises(ValueError, match="encoding = 'auto': expected no such flag with --data tokens:"):
+        lm.assemble(config)

@@ -80,22 +80,29 @@ class Chat:
         self._tokenizer, self._names = tokenizer, template.special_tokens
         self._special: Mapping[str, int] = getattr(tokenizer, "special_tokens", {})
         self._encode = getattr(tokenizer, "encode_special", tokenizer.encode)
-        self._renderer = Renderer(template.source)
+        self._renderer, self.source = Renderer(template.source), template.source
         end = self._special.get(self._names.get("eos_token", ""))
         self.stop_tokens = tuple(sorted({*ends, *(() if end is None else (end,))}))
         """tokens that end an answer: the tokenizer's, and the template's eos_token"""
 
-    def text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def text(self, messages: Sequence[Mapping[str, Any]], *, continues: bool = False) -> str:
         """Render a conversation as text, up to the start of the model's answer.
 
         Args:
             messages: objects with the strings "role" and "content", and other entries that the template uses.
+            continues: end after the content of the last message, which the model continues.
 
         Raises:
-            ValueError: see `Renderer.render`.
+            ValueError: see `Renderer.render`; a template without the last message, if it is continued.
         """
-        fixed = {"add_generation_prompt": True, "tools": None, "documents": None}
-        return self._renderer.render({"messages": self._broken(messages), **fixed, **self._names})
+        fixed = {"add_generation_prompt": not continues, "tools": None, "documents": None}
+        shown = self._broken(messages)
+        text = self._renderer.render({"messages": shown, **fixed, **self._names})
+        if not continues:
+            return text
+        last = shown[-1]["content"].strip()
+        expect(last in text, "messages[-1]", messages[-1], "a message that the chat template writes")
+        return text[: text.rindex(last) + len(last)]
 
     def tokens(self, text: str) -> list[int]:
         """Encode a conversation's text.

@@ -18,7 +18,7 @@ import json
 import re
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -136,6 +136,8 @@ class Manifest:
     shard_tokens: AtLeastOne  # maximum tokens of a shard with more than one document
     skipped: Mapping[str, Many]  # number of documents and files in neither split, by reason
     splits: Mapping[str, Split]  # both of `SPLITS`
+    text_field: str = "text"  # see `--text-field`
+    encoding: str = "utf-8"  # see `--encoding`
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -200,7 +202,9 @@ def _parsed(kind: Any, content: Any, name: str) -> Any:
     """Parse the dataclass `kind` from JSON: exactly its fields, with valid types and ranges."""
     expect(isinstance(content, dict), name, content, "an object")
     names = {field.name for field in fields(kind)}
-    expect(content.keys() == names, name, sorted(content), f"the keys {', '.join(sorted(names))}")
+    needed = {field.name for field in fields(kind) if field.default is MISSING or field.name == "version"}
+    expected = f"the keys {', '.join(sorted(names))}"
+    expect(needed <= content.keys() <= names, name, sorted(content), expected)
     hints, values = typing.get_type_hints(kind), dict[str, Any]()
     for field, value in content.items():
         here = f"{name}.{field}"

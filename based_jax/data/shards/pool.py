@@ -37,8 +37,8 @@ def encode_blocks(
                     in_flight -= size
                     yield first, future.result()
                 in_flight += block.size
-                future = threads.submit(encoder.encode, block.parts)
-                pending.append((block._replace(parts=[]), block.size, future))
+                future = threads.submit(encoder.encode, block.items)
+                pending.append((block._replace(items=[]), block.size, future))
             while pending:
                 first, _, future = pending.popleft()
                 yield first, future.result()

@@ -50,11 +50,16 @@ def expect_no_text_flags(options: Any, *names: str) -> None:
 
     `options.data` names shards.
     """
-    defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    for name in names:
-        value = getattr(options, name)
-        expected = f"no such flag with --data {options.data}: it only affects reading text"
-        expect(value == defaults[name], name, value, expected)
+    for field in dataclasses.fields(options):
+        value, default = getattr(options, field.name), field.default
+        if field.name in names and dataclasses.is_dataclass(value):
+            inner = [field.name for field in dataclasses.fields(value)]
+            values = [(name, getattr(value, name), getattr(default, name)) for name in inner]
+        else:
+            values = [(field.name, value, default)] if field.name in names else []
+        for name, given, usual in values:
+            expected = f"no such flag with --data {options.data}: it only affects reading text"
+            expect(given == usual, name, given, expected)
 
 
 def expect_same_tokenizer(shards: TokenShards, tokenizer: Tokenizer) -> None:

@@ -1,4 +1,7 @@
-"""Tokenize sources into a directory of token shards, resuming an interrupted call."""
+"""Tokenize sources into a directory of token shards, resuming an interrupted call.
+
+``report.jsonl`` beside the shards reports about every file (see `based_jax.data.report`).
+"""
 
 import hashlib
 import json
@@ -13,9 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from based_jax.data.documents import describe_counts
-from based_jax.data.shards.blocks import Position, Sources, read_blocks
+from based_jax.data import report
+from based_jax.data.encodings import ReadOptions
+from based_jax.data.report import FileReport, describe_counts
+from based_jax.data.shards.blocks import Position, read_blocks
 from based_jax.data.shards.encoder import BlockEncoder, Encoded
+from based_jax.data.shards.inputs import Sources
 from based_jax.data.shards.manifest import (
     FILE,
     MAX_BYTES,
@@ -60,6 +66,7 @@ def tokenize(
     *,
     workers: int,
     rule: HeldOutRule,
+    options: ReadOptions = ReadOptions(),  # noqa: B008
     shard_tokens: int = SHARD_TOKENS,
     save_every: float = SAVE_EVERY,
     progress: Callable[[Progress], bool] = lambda now: True,
@@ -87,6 +94,8 @@ def tokenize(
         "sources": [asdict(source) for source in sources.records],
         "held_out": asdict(rule),
         "shard_tokens": shard_tokens,
+        "text_field": options.text_field,
+        "encoding": options.codec,
     }
     with sole_writer(out):
         if (out / FILE).exists():
@@ -97,10 +106,11 @@ def tokenize(
         state = _begin(out, settings, content)
         with _Run(out, sources, record, rule, shard_tokens, settings, state) as run:
             names = (rule.names or "").split(",") if rule.names else []
-            blocks = read_blocks(sources.units, run.position)
-            for block, encoded in encode_blocks(blocks, BlockEncoder(tokenizer, names), workers):
-                run.take(encoded, [item.reason for item in block.skipped])
-                run.position = block.end
+            blocks = read_blocks(sources.units, run.position, options)
+            encoder = BlockEncoder(tokenizer, names, options.text_field)
+            for block, encoded in encode_blocks(blocks, encoder, workers):
+                run.take(encoded)
+                run.advance(block.end)
                 now = Progress(block.done, sources.size, run.tokens, run.documents)
                 if not progress(now):
                     run.save()
@@ -132,7 +142,8 @@ class _Run:
         self._names = set(state["names"])
         self._train = self._writer("train", state["train"])
         self._files = {}
-        for name in (_SPOOL, _INDEX, _TRAIN):
+        self._reports = {int(index): FileReport(**own) for index, own in state["reports"].items()}
+        for name in (_SPOOL, _INDEX, _TRAIN, report.FILE):
             (out / name).touch()
             file = (out / name).open("r+b")
             file.truncate(state["files"].get(name, 0))
@@ -160,10 +171,27 @@ class _Run:
         dtype = token_dtype(self._record.vocab_size)
         return ShardWriter(self._out, split, dtype, self._record.eot, self._shard_tokens, state)
 
-    def take(self, encoded: Encoded, skipped: Sequence[str]) -> None:
+    def advance(self, position: Position) -> None:
+        """Report the files that end before a position, up to which everything was taken."""
+        for index in range(self.position.unit, position.unit):
+            ended = self._reports.pop(index, None) or self._sources.units[index].report()
+            self._skipped.update(item.reason for item in ended.end())
+            self._files[report.FILE].write(ended.line().encode())
+        self.position = position
+
+    def _report(self, index: int) -> FileReport:
+        return self._reports.setdefault(index, self._sources.units[index].report())
+
+    def take(self, encoded: Encoded) -> None:
         """Write an encoded block."""
-        self._skipped.update(skipped)
-        self._skipped.update(reason for _, reason in encoded.skipped)
+        for index, item in encoded.skipped:
+            self._skipped[item.reason] += 1
+            self._report(index).skip(item)
+        for index in np.unique(encoded.files).tolist():
+            own = encoded.files == index
+            self._report(index).add(int(own.sum()), int(encoded.sizes[own].sum()))
+        for index, encoding in encoded.encodings.items():
+            self._report(index).encoding = encoding
         self._names.update(encoded.names)
         self.tokens += encoded.tokens.size
         self.documents += len(encoded.lengths)
@@ -218,6 +246,7 @@ class _Run:
             "documents": self.documents,
             "skipped": self._skipped,
             "names": sorted(self._names),
+            "reports": {index: asdict(own) for index, own in self._reports.items()},
             "train": self._train.sync(),
             "files": {name: file.tell() for name, file in self._files.items()},
         }
@@ -245,8 +274,9 @@ class _Run:
                 if is_kept:
                     writer.append(stream, np.asarray([entry["length"]]), np.asarray([entry["size"]]))
         writer.close()
-        found = f"{self.documents} documents, skipped {describe_counts(self._skipped) or 'nothing'}"
-        expect(bool(self._train.shards), "data", found, "at least one training document with text")
+        self._files[report.FILE].writelines(other.line().encode() for other in self._sources.others)
+        self._files[report.FILE].flush()
+        self._expect_documents()
         manifest = Manifest(
             self._record,
             dtype.name,
@@ -255,10 +285,20 @@ class _Run:
             self._shard_tokens,
             dict(sorted((+self._skipped).items())),
             {"train": Split.of(self._train.shards), "held_out": Split.of(writer.shards)},
+            self._settings["text_field"],
+            self._settings["encoding"],
         )
         manifest.write(self._out)
         _clean(self._out)
         return manifest
+
+    def _expect_documents(self) -> None:
+        """Raise an error without a training document, with the message about a file that explains most."""
+        found = f"{self.documents} documents, skipped {describe_counts(self._skipped) or 'nothing'}"
+        messages = (own.message for own in report.read_report(self._out / report.FILE))
+        problem = next((f"; {message}" for message in messages if message), "")
+        expected = f"at least one training document with text{problem}"
+        expect(bool(self._train.shards), "data", found, expected)
 
 
 def _begin(out: Path, settings: dict[str, Any], content: bytes) -> dict[str, Any]:
@@ -272,7 +312,15 @@ def _begin(out: Path, settings: dict[str, Any], content: bytes) -> dict[str, Any
         path.name for path in out.iterdir() if path.name != "run.lock" and not path.name.startswith(".")
     ]
     expect(not others, "out", str(out), "an empty or new directory, or one that this command began")
-    state = {"position": (0, 0, 0), "tokens": 0, "documents": 0, "skipped": {}, "names": [], "train": None}
+    state = {
+        "position": (0, 0, 0),
+        "tokens": 0,
+        "documents": 0,
+        "skipped": {},
+        "names": [],
+        "reports": {},
+        "train": None,
+    }
     _write_json(out / JOURNAL, {"settings": settings, "state": state | {"files": {}}})
     _write_tokenizer(out, content)
     return state | {"files": {}}
@@ -286,7 +334,7 @@ def _expect_same(out: Path, before: dict[str, Any], settings: dict[str, Any]) ->
             changed = [s["spec"] for s, old in zip(value, before[name], strict=True) if s != old]
             expect(not changed, "data", ", ".join(changed), f"the files as they were when {out} was begun")
         else:
-            _expect_begun_with(out, name, value, before[name])
+            _expect_begun_with(out, name, value, before.get(name))
 
 
 def _expect_begun_with(out: Path, name: str, value: Any, before: Any) -> None:

@@ -4,7 +4,9 @@ A mixer that is switched off returns zeros, so its layers pass on the residual s
 before). This needs no parameter names, so it works for every registered mixer.
 """
 
+import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -30,9 +32,28 @@ def without(model: LanguageModel, params: Params, mixer: str | None) -> LogitsFn
     Args:
         mixer: registered name; None for the whole model.
     """
+    plain, silenced = switched_off(model, mixer)
+
+    def apply(tokens: Array) -> Array:
+        with silenced():
+            logits: Any = plain.apply(params, tokens)[0]
+        return logits
+
+    return apply
+
+
+def switched_off(
+    model: LanguageModel, mixer: str | None
+) -> tuple[LanguageModel, Callable[[], AbstractContextManager[Any]]]:
+    """Return a model for the same parameters, and a context in which this mixer's layers return zeros.
+
+    Functions compiled in the context keep it: do not share them with other models.
+    """
+    if mixer is None:
+        return model, contextlib.nullcontext
     # In a scan over layers, or under rematerialisation, a layer's module has no index.
     plain = LanguageModel(model.config.replace(scan_layers=False, remat="none"))
-    off = {(f"layers_{index}", "mixer") for index in layers_of(model).get(mixer or "", ())}
+    off = {(f"layers_{index}", "mixer") for index in layers_of(model).get(mixer, ())}
 
     def silence(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
         output = call(*args, **kwargs)
@@ -41,9 +62,4 @@ def without(model: LanguageModel, params: Params, mixer: str | None) -> LogitsFn
         y, state = output
         return jax.tree.map(jnp.zeros_like, y), state
 
-    def apply(tokens: Array) -> Array:
-        with nn.intercept_methods(silence):
-            logits: Any = plain.apply(params, tokens)[0]
-        return logits
-
-    return apply
+    return plain, lambda: nn.intercept_methods(silence)

@@ -44,7 +44,7 @@ def of_checkpoint(source: str | os.PathLike[str]) -> Subject:
     return Subject(
         without(model, params, None),
         config.vocab_size,
-        _name(find_directory(source)),
+        name_of(find_directory(source)),
         sorted({max(longest // share // 2 * 2, 2) for share in (1, 2, 4)}),
         {
             "source": "checkpoint",
@@ -68,7 +68,8 @@ def of_callable(
     return Subject(apply_fn, vocab_size, "model", LENGTHS, {"source": "callable"}, state, off)
 
 
-def _name(directory: Path) -> str:
+def name_of(directory: Path) -> str:
+    """Return the name of a checkpoint, for a card."""
     path = directory.resolve()
     return path.parent.name if path.name == "model" else path.name
 

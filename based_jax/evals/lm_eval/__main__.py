@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import functools
 import io
+import json
 import logging
 import os
 import time
@@ -12,15 +13,18 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from based_jax import command
+from based_jax.convert.pretrained import find_directory
+from based_jax.data.chat.template import Chat, ChatTemplate
 from based_jax.evals.checkpoint import CheckpointOptions
 from based_jax.evals.digest import digest
 from based_jax.evals.lm_eval.report import suite_rows, suite_table, task_table
 from based_jax.evals.lm_eval.suites import SUITES, read_columns
 from based_jax.evals.options import as_text, expect_positive, print_table, write_json, write_json_lines
 from based_jax.evals.progress import progress
+from based_jax.files import parse_json
 from based_jax.validate import expect
 
 PROG = "based-jax eval lm-eval"
@@ -46,8 +50,17 @@ class Options(CheckpointOptions):
     """comma-separated tasks, groups or tags of lm-eval, such as lambada_openai,hellaswag"""
     suite: Literal["common_sense", "superglue"] | None = None
     """instead of --tasks: the tasks of Table 2 or Table 3 of the Based paper, shown with its rows"""
-    shots: int | None = None
+    num_fewshot: int | None = None
     """examples in the prompt; default: each task's own, 0 for the suites; always 0 for common_sense"""
+    apply_chat_template: bool = False
+    """write prompts as conversations, by the checkpoint's chat template"""
+    system_instruction: str | None = None
+    """text before every prompt; with a chat template, the system's message"""
+    gen_kwargs: str | None = None
+    """settings that replace the tasks' own where they generate, such as temperature=0.7,max_gen_toks=64"""
+    metadata: str | None = None
+    """JSON object for tasks that make their data, such as RULER: '{"max_seq_lengths": [4096]}'. "tokenizer",
+    a name or directory for transformers, defaults to the checkpoint's directory"""
     include: Path | None = None
     """directory with further tasks, as lm-eval's YAML files"""
     limit: int | None = None
@@ -65,9 +78,12 @@ class Options(CheckpointOptions):
         one = (self.tasks is None) != (self.suite is None)
         expect(one, "tasks", self.tasks, "names of tasks, or --suite instead")
         expect(self.tasks is None or all(self.names), "tasks", self.tasks, "comma-separated names")
-        expect(self.shots is None or self.shots >= 0, "shots", self.shots, "at least 0")
+        shots = self.num_fewshot
+        expect(shots is None or shots >= 0, "num_fewshot", shots, "at least 0")
         bare = self.suite == "common_sense"
-        expect(not bare or not self.shots, "shots", self.shots, "0 for common_sense, as in the paper")
+        expect(not bare or not shots, "num_fewshot", shots, "0 for common_sense, as in the paper")
+        given = {} if self.metadata is None else parse_json(self.metadata, "metadata")
+        expect(isinstance(given, dict), "metadata", self.metadata, "a JSON object")
         folder = self.include is None or self.include.is_dir()
         expect(folder, "include", str(self.include), "a folder with YAML files")
         expect_positive(self, "limit", "batch_size", "context")
@@ -82,7 +98,7 @@ class Options(CheckpointOptions):
     @property
     def asked_shots(self) -> int | None:
         """Return the number of examples in the prompt; None for each task's default."""
-        return 0 if self.suite is not None and self.shots is None else self.shots
+        return 0 if self.suite is not None and self.num_fewshot is None else self.num_fewshot
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -108,12 +124,17 @@ def evaluate(options: Options) -> Mapping[str, Any]:
     from lm_eval.tasks import TaskManager  # isort: skip
 
     evaluator.get_git_commit_hash = str  # it would call git, which prints errors outside a repository
-    manager = TaskManager(include_path=None if options.include is None else str(options.include))
+    metadata = {"tokenizer": str(find_directory(options.checkpoint)), **json.loads(options.metadata or "{}")}
+    manager = TaskManager(include_path=options.include, metadata=metadata)
     for name in options.names:
         close = difflib.get_close_matches(name, manager.all_tasks) or ["one that lm-eval or --include has"]
         expect(name in manager.all_tasks, "tasks", name, ", ".join(close))
-    model, params, tokenizer, _ = options.open()
+    model, params, tokenizer, directory = options.open()
     sizes: dict[str, Any] = {"max_length": options.context, "batch_size": options.batch_size}
+    if options.apply_chat_template:
+        template = ChatTemplate.read(directory)
+        expect(template is not None, "apply_chat_template", True, f"a chat template in {directory}")
+        sizes["chat"] = Chat(cast(ChatTemplate, template), tokenizer)
     show_progress = functools.partial(progress, unit="requests")
     adapter = LMEvalModel(model, params, tokenizer, reuse=options.reuse, progress=show_progress, **sizes)
     cache = None
@@ -131,6 +152,9 @@ def evaluate(options: Options) -> Mapping[str, Any]:
             log_samples=options.samples is not None,
             task_manager=manager,
             use_cache=None if cache is None else str(cache),
+            apply_chat_template=options.apply_chat_template,
+            system_instruction=options.system_instruction,
+            gen_kwargs=options.gen_kwargs,
         )
     except KeyboardInterrupt:
         kept = "nothing is kept without --cache"

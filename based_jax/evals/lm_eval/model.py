@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from based_jax.data.chat.template import Chat
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.lm_eval.continuations import Request, score_continuations
 from based_jax.evals.lm_eval.generations import Settings, continue_texts, keys_for
@@ -32,7 +33,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 class LMEvalModel(TemplateLM):
-    """A language model with lm-eval's interface. Chat templates are not supported: these are base models.
+    """A language model with lm-eval's interface.
 
     A text without context is read after the tokenizer's separator; texts longer than `max_length` are
     truncated on the left. Up to rounding (the order of sums), answers do not depend on the batch size.
@@ -40,6 +41,7 @@ class LMEvalModel(TemplateLM):
     Args:
         max_length: maximum tokens to read; None for the model's training context.
         reuse: read shared prefixes of requests once.
+        chat: the model's chat template, for tasks whose prompts are conversations.
         seed: for tasks that sample.
         progress: shows the progress of each kind of request.
 
@@ -56,6 +58,7 @@ class LMEvalModel(TemplateLM):
         max_length: int | None = None,
         batch_size: int = 8,
         reuse: bool = True,
+        chat: Chat | None = None,
         seed: int = 0,
         progress: Progress = lambda label, total: nullcontext(lambda count: None),
     ) -> None:
@@ -68,6 +71,7 @@ class LMEvalModel(TemplateLM):
         expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
         self._model, self._params, self._tokens = model, params, tokenizer
         self._batch_size, self._reuse, self._seed, self._progress = batch_size, reuse, seed, progress
+        self._chat = chat
         self.asked = False
         """whether lm-eval has prepared its tasks and sent the first requests"""
 
@@ -82,14 +86,25 @@ class LMEvalModel(TemplateLM):
         return self._tokens.name
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Encode a text; there are no special tokens to add."""
+        """Encode a text; a conversation's has its special tokens already, others get none."""
+        if self._chat is not None:
+            return self._chat.tokens(string)
         return self._tokens.encode(string).tolist()
+
+    def apply_chat_template(self, chat_history: Sequence[Any], add_generation_prompt: bool = True) -> str:
+        """Write a conversation as text; without a generation prompt it ends inside the last message."""
+        assert self._chat is not None
+        return self._chat.text(chat_history, continues=not add_generation_prompt)
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """Return the template's source, which lm-eval stores with the results."""
+        return None if self._chat is None else self._chat.source
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Encode both as one text and cut it; encode the continuation alone if no token remains."""
         kept, tokens = super()._encode_pair(context, continuation)
         spaces = context[len(context.rstrip()) :]  # belong to the continuation
-        return kept, tokens or self.tok_encode(spaces + continuation)
+        return kept, tokens or self._tokens.encode(spaces + continuation).tolist()
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """Return log-probabilities (nats) of continuations after their contexts, and whether they are greedy.
@@ -137,8 +152,7 @@ class LMEvalModel(TemplateLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
         """Continue texts by the settings of their `generation_kwargs`; see `Settings.read`."""
         self.asked = True
-        rows = [self._tokens.encode(request.args[0]) for request in requests]
-        rows = [row if len(row) else np.array([self.eot_token_id]) for row in rows]
+        rows = [np.array(self.tok_encode(request.args[0]) or [self.eot_token_id]) for request in requests]
         kinds: dict[Settings, list[int]] = {}
         for number, request in enumerate(requests):
             kinds.setdefault(Settings.read(request.args[1]), []).append(number)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from based_jax.data import PackedTokens
-from based_jax.data.readers import import_optional
+from based_jax.data.optional import import_optional
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.perplexity.repeats import stream_distances
 from based_jax.evals.perplexity.scoring import Scores

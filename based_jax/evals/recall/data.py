@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax.data.hub import HUB, load_rows
-from based_jax.data.readers import import_optional
+from based_jax.data.optional import import_optional
 from based_jax.files import read_json_lines
 from based_jax.validate import expect, expect_choice
 

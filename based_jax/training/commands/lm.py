@@ -19,7 +19,9 @@ from rich.console import Console
 from based_jax import data
 from based_jax.convert.pretrained import find_directory, load_pretrained, save_pretrained
 from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.data import report
 from based_jax.data.packed import TokenStream
+from based_jax.data.report import FileReport
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.tokenizers import save_chat_files
 from based_jax.models import LanguageModel, ModelConfig
@@ -81,6 +83,7 @@ class Parts:
     held_out: TokenStream | Mixture
     batches: data.TrainIterator  # this process's rows
     summary: dict[str, str]  # human-readable description of data and run
+    files: Sequence[FileReport]  # about the files that were read as text
 
     def fingerprint(self) -> dict[str, int]:
         """Return checksums that identify the training and held-out text."""
@@ -94,7 +97,7 @@ def assemble(config: LMConfig) -> Parts:
     mesh = parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
     tokenizer, architecture, directory = _architecture(config)
     with phase("reading the data"):
-        training, held_out, summary = open_data(config, tokenizer)
+        training, held_out, summary, files = open_data(config, tokenizer)
     model = LanguageModel(architecture)
     programs, taken = make_programs(config, model, mesh), None
     if directory is not None:
@@ -106,7 +109,7 @@ def assemble(config: LMConfig) -> Parts:
     sizes = None if mesh is None else dict(mesh.shape)
     summary |= describe_run(config, architecture, training, held_out, sizes, taken)
     summary |= describe_trained(_trained(config, model), programs)
-    return Parts(model, programs, tokenizer, training, held_out, batches, summary)
+    return Parts(model, programs, tokenizer, training, held_out, batches, summary, files)
 
 
 def _architecture(config: LMConfig) -> tuple[data.Tokenizer, ModelConfig, Path | None]:
@@ -146,6 +149,8 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         show(parts.summary, Console(stderr=True))
     model, programs = parts.model, parts.programs
     prepare_run(config, model=model.config.to_dict(), data=parts.fingerprint(), may_change=_MAY_CHANGE)
+    if parts.files and hosts.is_main():
+        report.write_report(config.workdir / report.FILE, parts.files)
     per_byte = tokens_per_byte(parts.training)
     peak = config.peak_tflops or peak_tflops(jax.devices()[0].device_kind)
     flops = config.batch_size * model_flops(model.config, model.config.max_length)
@@ -214,18 +219,26 @@ def _trained(config: LMConfig, model: LanguageModel) -> LanguageModel | LowRank:
     return model if config.lora is None else LowRank(model, config.lora, config.also_trained)
 
 
-def plan(config: LMConfig) -> None:
-    """Print what the run would need on each device of its mesh (`config.dry_run`)."""
+def plan(config: LMConfig) -> int:
+    """Print what would stop the run, and what it would need on each device of its mesh (`config.dry_run`).
+
+    Returns the exit status: 2 if the run's data would stop it.
+    """
     use_virtual_devices(config.mesh)
-    show(plan_data(config), Console(width=120))
+    tokenizer = None
     if config.init_from is None:
         architecture = model_config(config, planned_vocab_size(config))
     else:
-        architecture = _architecture(config)[1]
+        tokenizer, architecture, _ = _architecture(config)
+    found = plan_data(config, architecture.max_length, tokenizer)
+    if found.files:
+        print(report.table(found.files))
+    show(found.rows, Console(width=120))
     model = LanguageModel(architecture)
     programs = make_programs(config, model, parse_mesh(config.mesh))
     show(describe_trained(_trained(config, model), programs), Console(width=120))
     dry_run(programs, (config.batch_size, architecture.max_length), segments=not config.cross_documents)
+    return 0 if found.can_run else 2
 
 
 def _share(config: LMConfig, programs: Programs, length: int) -> dict[str, Any]:
@@ -238,13 +251,12 @@ def _share(config: LMConfig, programs: Programs, length: int) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary reports it already
+    logging.getLogger("based_jax.data.corpus").setLevel(logging.ERROR)  # the summary reports it already
     say_once()
     keep_freed_memory()
     config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG)
     if config.dry_run:
-        plan(config)
-        return 0
+        return plan(config)
     with hosts.together(PROG):
         run = train(config)
     if run.outcome.stopped_by is not None:

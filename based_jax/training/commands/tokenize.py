@@ -7,12 +7,17 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from based_jax import command, data
-from based_jax.data.documents import describe_counts, describe_not_read
-from based_jax.data.shards.blocks import find_sources
+from based_jax.data import report
+from based_jax.data.encodings import ReadOptions
+from based_jax.data.report import describe_counts
+from based_jax.data.shards.inputs import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import SAVE_EVERY, SHARD_TOKENS, Progress, tokenize
 from based_jax.stop_request import StopRequest
@@ -30,14 +35,15 @@ class TokenizeConfig:
     """Tokenize text into shards that train lm reads in place."""
 
     data: tuple[str, ...]
-    """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx (with NAME.bin), or
+    """sources in order: stdlib, files, directories, globs, or
     hf:NAME[:[CONFIG:]SPLIT], which on resuming streams its rows again up to the interruption"""
     tokenizer: str
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory"""
     out: Path
     """directory of the shards: a new one, or that of an interrupted command"""
     include: str | None = None
-    """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
+    """also read these files as plain text, e.g. '*.rst,README'; '*' is every file"""
+    reading: Annotated[ReadOptions, tyro.conf.arg(name="")] = ReadOptions()  # noqa: RUF009
     held_out: float = 0.02
     """share of the documents to hold out for evaluation; 0: none"""
     held_out_bytes: int | None = None
@@ -106,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config.out,
             workers=config.workers or len(os.sched_getaffinity(0)),
             rule=config.rule,
+            options=config.reading,
             shard_tokens=config.shard_tokens,
             save_every=config.save_every,
             progress=progress,
@@ -116,18 +123,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             assert request.signal is not None
             print(f"interrupted; run the same command to resume from {config.out}", file=sys.stderr)
             return 128 + request.signal
-    print(summary(config.out, manifest, sources.left_out))
+    print(summary(config.out, manifest))
     return 0
 
 
-def summary(out: Path, manifest: Manifest, left_out: Mapping[str, int]) -> str:
+def summary(out: Path, manifest: Manifest) -> str:
     """Return the counts of both splits, what was skipped or not read, and the next command."""
     lines = [f"{out}: {manifest.dtype} tokens of {manifest.tokenizer.name}"]
     for name, split in manifest.splits.items():
         sizes = f"{split.documents:,} documents, {split.tokens:,} tokens, {split.bytes:,} bytes of text"
         lines.append(f"{name}: {sizes}, {len(split.shards)} shards")
-    lines.append(f"skipped: {describe_counts(manifest.skipped) or 'nothing'}")
-    if left_out:
-        lines.append(f"not read: {describe_not_read(left_out)}")
+    skipped = describe_counts(manifest.skipped) or "nothing"
+    lines.append(f"skipped: {skipped}{report.advice(manifest.skipped)}")
+    files = report.read_report(out / report.FILE)
+    if not_read := report.describe_not_read(files):
+        lines.append(f"not read: {not_read}")
+    if files:
+        lines += [report.table(files), f"every file: {out / report.FILE}"]
     lines.append(f"next: based-jax train lm --data tokens:{out} --workdir runs/{out.resolve().name}")
     return "\n".join(lines)

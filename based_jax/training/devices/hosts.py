@@ -167,7 +167,7 @@ def place_batch(batch: Mapping[str, Any], rows: Sharding) -> dict[str, jax.Array
         return jax.device_put(dict(batch), rows)
     part, parts = share_of_rows(rows)
 
-    def place(array: np.ndarray) -> jax.Array:
+    def shared(array: np.ndarray) -> jax.Array:
         first, shape = part * len(array), (parts * len(array), *array.shape[1:])
 
         def shard(index: Any) -> np.ndarray:
@@ -176,7 +176,7 @@ def place_batch(batch: Mapping[str, Any], rows: Sharding) -> dict[str, jax.Array
 
         return jax.make_array_from_callback(shape, rows, shard)
 
-    return {name: place(array) for name, array in batch.items()}
+    return {name: shared(array) for name, array in batch.items()}
 
 
 def on_main(tree: Any) -> Any:

@@ -16,13 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from based_jax.data import PackedTokens, load_documents, load_tokenizer
-from based_jax.data.shards.blocks import find_sources
+from based_jax.data import PackedTokens, load_documents, load_tokenizer, report
+from based_jax.data.shards.inputs import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.training.commands.tokenize import PROG, main
 from tests.commands import run_here
-from tests.data.shards.megatron import write_megatron
 from tests.floors import ROOT
 
 TEXTS = [f"text {n} " * (n % 7 + 1) + "é\n" for n in range(40)]
@@ -42,8 +41,6 @@ def _write(directory: Path, kind: str) -> Path:
         for n, text in enumerate(TEXTS):
             (directory / f"{n:03}.txt").write_bytes(text.encode())
         return directory
-    elif kind == "idx":
-        write_megatron(path, [[*text.encode(), 256] for text in TEXTS])
     else:
         path.write_bytes(contents[kind])
     return path
@@ -66,12 +63,11 @@ def _run(
 
 
 def _contents(out: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*.npy"))}
+    files = [*sorted(out.rglob("*.npy")), out / report.FILE]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize(
-    "kind", ["jsonl", "jsonl.gz", "jsonl.zst", "json", "json.gz", "parquet", "txt", "idx"]
-)
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst", "json", "json.gz", "parquet", "txt"])
 def test_every_format_gives_the_stream_of_the_in_memory_path(tmp_path, kind):
     manifest = _run(tmp_path / "out", _write(tmp_path / "in", kind))
     packed = PackedTokens.from_documents(
@@ -164,24 +160,11 @@ def test_files_that_are_not_read_are_reported_and_include_may_not_change(tmp_pat
     argv = ["--data", folder, "--tokenizer", "byte", "--workers", 1, "--out"]
     ended = run_here(PROG, main, [*argv, tmp_path / "a"], capsys)
     not_read = "not read: 1 file by suffix (1 .rst); --include '*.rst' reads them too"
-    assert f"skipped: nothing\n{not_read}\nnext: " in ended.out
+    assert f"skipped: nothing\n{not_read}\n" in ended.out
     assert "not read" not in run_here(PROG, main, [*argv, out, "--include", "*.rst"], capsys).out
     ended = run_here(PROG, main, [*argv, out], capsys)
     assert ended.status == 2
     assert f"include = None: expected '*.rst', as {out} was begun with" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("begin", "content", "message"),
-    [(0, b"XX", "first bytes"), (9, b"\2", "version"), (17, b"\6", "dtype"), (18, b"\xff", "its size")],
-)
-def test_a_damaged_token_index_is_refused(tmp_path, begin, content, message):
-    path = _write(tmp_path / "in", "idx")
-    data = bytearray(path.read_bytes())
-    data[begin : begin + len(content)] = content
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=message):
-        _run(tmp_path / "out", path)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -15,12 +15,13 @@ from tests.commands import refused
         (("--tasks", "a", "--suite", "superglue"), "tasks = 'a': expected names of tasks, or --suite"),
         (("--tasks", "a,,b"), "tasks = 'a,,b': expected comma-separated names"),
         (("--suite", "other"), "--suite"),
-        (("--suite", "common_sense", "--shots", "5"), "shots = 5: expected 0 for common_sense"),
-        (("--suite", "superglue", "--shots", "-1"), "shots = -1: expected at least 0"),
+        (("--suite", "common_sense", "--num-fewshot", "5"), "num_fewshot = 5: expected 0 for common_sense"),
+        (("--suite", "superglue", "--num-fewshot", "-1"), "num_fewshot = -1: expected at least 0"),
         (("--tasks", "a", "--include", "nowhere"), "include = 'nowhere': expected a folder"),
         (("--tasks", "a", "--limit", "0"), "limit = 0: expected at least 1"),
         (("--tasks", "a", "--batch-size", "0"), "batch_size = 0: expected at least 1"),
         (("--tasks", "a", "--context", "0"), "context = 0: expected at least 1"),
+        (("--tasks", "a", "--metadata", "[4096]"), "metadata = '[4096]': expected a JSON object"),
     ],
 )
 def test_wrong_flags_are_one_line(capsys, flags, message):

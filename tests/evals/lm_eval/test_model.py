@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import shutil
 import warnings
 
 import jax
@@ -245,6 +246,57 @@ def test_the_command(folder, only_ours, tmp_path, capsys):
             assert value == (pytest.approx(expected, rel=TOLERANCE) if close else expected)
 
 
+def test_conversations_and_made_data(folder, only_ours, tmp_path):
+    """A chat template, a system message, other settings of generation, and metadata for a task's own data."""
+    tasks, model = tmp_path / "tasks", tmp_path / "model"
+    shutil.copytree(folder / "model", model)
+    (model / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<a>{% endif %}"
+    )
+    tasks.mkdir()
+    (tasks / "made.py").write_text(
+        "import datasets\n"
+        "def rows(tokenizer, max_seq_lengths, **kwargs):\n"
+        "    made = [{'text': f'{tokenizer} {n}', 'answer': 'x'} for n in max_seq_lengths]\n"
+        "    return {'test': datasets.Dataset.from_list(made)}\n"
+    )
+    settings = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
+    task = {
+        "task": "made",
+        "output_type": "generate_until",
+        "test_split": "test",
+        "doc_to_text": "{{text}}",
+        "doc_to_target": "{{answer}}",
+        "generation_kwargs": settings,
+        "metric_list": [{"metric": "exact_match"}],
+    }
+    lines = json.dumps(task).removesuffix("}")
+    (tasks / "made.yaml").write_text(f'{lines}, "custom_dataset": !function made.rows, "dataset_path": ""}}')
+    samples = tmp_path / "samples.jsonl"
+
+    def ask_made(*flags):
+        common = ("--include", str(tasks), "--checkpoint", str(model), "--tasks", "made", "--context", "512")
+        metadata = ("--metadata", '{"max_seq_lengths": [64, 128]}', "--samples", str(samples))
+        lm_eval_command.main([*common, *metadata, *flags])
+        rows = [json.loads(line) for line in samples.read_text().splitlines()]
+        return [row["arguments"][0] for row in rows], [row["resps"][0][0] for row in rows]
+
+    plain, made = ask_made()
+    assert [row[0] for row in plain] == [f"{model} 64", f"{model} 128"]
+    chat, _ = ask_made(
+        "--apply-chat-template", "--system-instruction", "Be brief.", "--gen-kwargs", "max_gen_toks=3"
+    )
+    assert [row[0] for row in chat] == [f"<system>Be brief.<user>{model} {n}<a>" for n in (64, 128)]
+    assert chat[0][1] == {**settings, "max_gen_toks": 3}
+    shorter, less = ask_made("--gen-kwargs", "max_gen_toks=3")
+    assert shorter[0][0] == plain[0][0]
+    assert all(text.startswith(start) for text, start in zip(made, less, strict=True))
+    (model / "chat_template.jinja").unlink()
+    with pytest.raises(ValueError, match="apply_chat_template = True: expected a chat template in"):
+        ask_made("--apply-chat-template")
+
+
 def test_a_token_across_the_cut(model):
     """It would take the whole continuation, which is then encoded alone."""
     tokenizer = FileTokenizer(merges().to_str())
@@ -270,7 +322,7 @@ def test_a_suite(folder, only_ours, tmp_path, monkeypatch, capsys):
     source = json.loads((folder / "tasks" / "facts.yaml").read_text()) | {"fewshot_split": "validation"}
     for name in suite.tasks:
         (tasks / f"{name}.yaml").write_text(json.dumps(source | {"task": name}))
-    flags = ("--suite", "superglue", "--shots", "1", "--context", "128", "--include", str(tasks))
+    flags = ("--suite", "superglue", "--num-fewshot", "1", "--context", "128", "--include", str(tasks))
     call(folder, *flags, "--limit", "2", "--json", str(result))
     content = json.loads(result.read_text())
     assert content["n-shot"]["boolq"] == 1

@@ -84,7 +84,7 @@ def test_the_hub_gives_the_validation_rows(monkeypatch):
             return ROWS
 
     asked = []
-    monkeypatch.setattr("based_jax.data.readers.import_optional", lambda *_: Hub)
+    monkeypatch.setattr("based_jax.data.hub.import_optional", lambda *_: Hub)
     for task, source in TASKS.items():
         if task != "squad_completion":
             assert read_examples(task, "hub")[0].value == "1999"

@@ -1,0 +1,1 @@
+"""Recall in long texts: questions of any length, asked of any checkpoint."""

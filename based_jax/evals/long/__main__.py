@@ -1,0 +1,157 @@
+"""Measure recall in long texts: ``based-jax eval long --checkpoint DIR --lengths 1k,4k,16k --out DIR``.
+
+The output directory gets NAME.jsonl (a line per question), NAME.json (the summary), and index.html with every
+model in the directory, so that several models are compared by one command each.
+"""
+
+import dataclasses
+import itertools
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from based_jax import command
+from based_jax.evals.card.parts import layers_of
+from based_jax.evals.card.subject import name_of
+from based_jax.evals.checkpoint import CheckpointOptions
+from based_jax.evals.digest import digest
+from based_jax.evals.long.page import finding, write_pages
+from based_jax.evals.long.questions import FAMILIES, Material, make_question
+from based_jax.evals.long.run import Item, ask, read_passages, read_sentences
+from based_jax.evals.long.summary import summarize
+from based_jax.evals.options import expect_positive, write_json
+from based_jax.evals.progress import progress
+from based_jax.generate.rows import row_bytes
+from based_jax.json_lines import JsonLines
+from based_jax.models import param_count
+from based_jax.validate import expect, expect_choice
+
+PROG = "based-jax eval long"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(CheckpointOptions):
+    """Ask a language model about texts of any length, with answers anywhere in them."""
+
+    out: Path
+    """directory for NAME.jsonl, NAME.json and index.html, which shows all models in the directory"""
+    name: str | None = None
+    """name of the model; default: that of the checkpoint's directory"""
+    lengths: str = "1k,4k,16k"
+    """tokens of a prompt and its answer, separated by commas; 1k is 1,024"""
+    families: str = "single,multi_key"
+    """kinds of questions, separated by commas: single, multi_key, multi_value, multi_query, variables,
+    common_words, frequent_words, or qa (with --questions)"""
+    depths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """positions of the answer in the text, from 0, its beginning, to 1, its end"""
+    samples: int = 4
+    """questions of each kind at each length and depth"""
+    values: Literal["numbers", "words", "uuids"] = "numbers"
+    """what needles hide"""
+    haystack: str = "noise"
+    """text around needles: noise (six sentences), needles (with other keys), or a text file"""
+    needles: int = 4
+    """number of needles of multi_key, multi_value and multi_query"""
+    questions: Path | None = None
+    """.jsonl file for qa, with text, question, and answer, one or a list of which any is right"""
+    parts: bool = True
+    """also ask with each kind of mixer switched off"""
+    batch_size: int = 4
+    """questions per batch; affects only speed and memory"""
+    json: Path | None = None
+    """write the summary to this file, too"""
+    chunk: int = 512
+    """prompt tokens of a question that are read at a time; affects only speed and memory"""
+    seed: int = 0
+    """seed of the questions"""
+
+    def __post_init__(self) -> None:
+        expect_positive(self, "samples", "batch_size", "chunk")
+        expect(len(self.depths) > 0, "depths", self.depths, "at least one")
+        for family in self.families.split(","):
+            expect_choice("families", family, tuple(FAMILIES))
+        for depth in self.depths:
+            expect(0 <= depth <= 1, "depths", depth, "from 0 to 1")
+        is_asked = "qa" in self.families.split(",")
+        wanted = "a file if families has qa, and none otherwise"
+        expect(is_asked == (self.questions is not None), "questions", self.questions, wanted)
+        self.tokens()
+
+    def tokens(self) -> list[int]:
+        """Return the lengths."""
+        found = []
+        for word in self.lengths.split(","):
+            parts = re.fullmatch(r"(\d{1,6})(k?)", word.strip().lower())
+            expect(parts is not None, "lengths", word, "numbers of tokens such as 512 or 16k")
+            assert parts is not None
+            found.append(int(parts[1]) * (1024 if parts[2] else 1))
+        return sorted(set(found))
+
+    def material(self) -> Material:
+        """Read what questions are made of."""
+        sentences = {}
+        if self.haystack != "noise":
+            lines = () if self.haystack == "needles" else read_sentences(self.haystack)
+            sentences = {"sentences": tuple(lines)}
+        passages = () if self.questions is None else tuple(read_passages(self.questions))
+        return Material(self.values, needles=self.needles, passages=passages, **sentences)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    options = command.parse(Options, argv, prog=PROG)
+    material = options.material()
+    model, params, tokenizer, directory = options.open()
+    families, lengths = dict.fromkeys(options.families.split(",")), options.tokens()
+    for family in families:  # a text that is too short or without passages is an error before the work
+        make_question(family, lengths[0], 0.5, "0", tokenizer, material)
+    off = (None, *(layers_of(model) if options.parts else ()))
+    numbers = [f"{options.seed}.{number}" for number in range(options.samples)]
+    grid = itertools.product(off, families, lengths, options.depths, numbers)
+    items = [Item(*point) for point in grid]
+
+    name = options.name or name_of(directory)
+    options.out.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, Any] = {"model": model.config.to_dict(), "material": repr(material)}
+    settings["tokenizer"] = [
+        tokenizer.vocab_size,
+        tokenizer.eot,
+        tokenizer.encode("The code is 12.").tolist(),
+    ]
+    records, run = JsonLines(options.out / f"{name}.jsonl", {"id": str, "run": str}), digest(settings, params)
+    is_same = all(record["run"] == run for record in records.rows)
+    wanted = "records of this model, tokenizer, dtype, haystack, values and questions: choose another --name"
+    expect(is_same, "out", str(records.path), wanted)
+    known = {record["id"] for record in records.rows}
+    done = sum(item.id in known for item in items)
+    if done:
+        print(f"{records.path} has {done:,} of {len(items):,} questions", file=sys.stderr)
+    how = {"run": run, "batch_size": options.batch_size, "chunk": options.chunk}
+    try:
+        with progress(name, len(items) - done, "questions") as advance:
+            for count in ask(items, model, params, tokenizer, material, records, **how):
+                done += count
+                advance(count)
+    except KeyboardInterrupt:
+        kept = f"{records.path} has them; run the same command to resume"
+        command.fail(PROG, f"interrupted after {done} of {len(items)} questions; {kept}", status=130)
+    layers = [model.config.layer(index).mixer for index in range(model.config.num_layers)]
+    state = [
+        {"length": length, "bytes": row_bytes(jax.eval_shape(lambda size=length: model.init_state(1, size)))}
+        for length in lengths
+    ]
+    card = {"name": name, "layers": layers, "parameters": param_count(model.config), "state": state}
+    by_id = {record["id"]: record for record in records.rows}
+    card |= summarize(by_id[item.id] for item in items)
+    page = write_pages(options.out, card)
+    write_json(options.json, card)
+    print(f"{finding(card)}\n{page.parent / name}.json and {page}")
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

@@ -1,0 +1,131 @@
+"""Attention in a sliding window that never loses the first tokens of a document (StreamingLLM, 2309.17453).
+
+    y_i = sum_j softmax_j(scale q_i . k_j) v_j   over j with i - left <= j <= i or j < sinks
+
+Positions i and j count within a document. The state is constant: the window's ring of left + 1 keys, and the
+first `sinks` keys of the current document. Unlike in the paper, positions of keys are those in the text.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
+from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent, write
+from based_jax.ops.core.op import body, stateful_op
+from based_jax.ops.core.stream import Stream, continue_from
+from based_jax.ops.softmax_attention import softmax_attention
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SinkCache:
+    """The last keys and values of each row, and the first of its current document."""
+
+    window: KVCache
+    k: Float[Array, "B S G K"]
+    v: Float[Array, "B S G V"]
+
+    @property
+    def stream(self) -> Stream:
+        """Current position of each row."""
+        return self.window.stream
+
+
+def init_sink_cache(
+    batch_size: int,
+    left: int,
+    sinks: int,
+    kv_heads: int,
+    key_size: int,
+    value_size: int,
+    dtype: Any = jnp.float32,
+) -> SinkCache:
+    """Return an empty cache."""
+    firsts = (jnp.zeros((batch_size, sinks, kv_heads, size), dtype) for size in (key_size, value_size))
+    return SinkCache(init_kv_cache(batch_size, left + 1, kv_heads, key_size, value_size, dtype), *firsts)
+
+
+@stateful_op("xla", "reference", tokens=("q", "k", "v", "segment_ids", "mask"))
+def sink_attention(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N G K"],
+    v: Float[Array, "B N G V"],
+    *,
+    left: int,
+    sinks: int,
+    scale: float | None = None,
+    initial_state: SinkCache | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    implementation: str | None = None,
+) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], SinkCache]:
+    """Attend to the last `left` + 1 keys and to the first `sinks` of each document; return y, (B, N, H, V).
+
+    Shared arguments, results and errors: `help(based_jax.ops)`. A call without a state compares all queries
+    with all keys, O(N^2); one with a state with its own, the window's and the sinks.
+
+    Args:
+        q, k, v: queries, keys, values; H a multiple of G (grouped-query attention).
+        left: number of past keys of the window.
+        sinks: number of first keys, at least 1.
+        scale: factor of the scores; None is K^(-1/2).
+        initial_state: of `init_sink_cache`.
+    """
+    expect(left >= 0, "left", left, "at least 0")
+    expect(sinks >= 1, "sinks", sinks, "at least 1")
+    expect(
+        initial_state is not None or not return_state, "return_state", return_state, "False without a state"
+    )
+
+    def allowed(query: Array, key: Array) -> Array:
+        return (query - key <= left) | (key < sinks)
+
+    chosen = choose("sink_attention", q, k, v, implementation=implementation)
+    if initial_state is None:
+        options: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "scale": scale}
+        return body(softmax_attention)(q, k, v, allowed=allowed, implementation=chosen, **options)
+    batch, length = q.shape[:2]
+    window = initial_state.window
+    expect_array("initial_state.k", initial_state.k, (batch, sinks, *k.shape[2:]), "floating")
+    expect_array("initial_state.v", initial_state.v, (batch, sinks, *v.shape[2:]), "floating")
+    expect(window.slots == left + 1, "slots of initial_state", window.slots, f"left + 1 = {left + 1}")
+    call = continue_from(window, batch, length, segment_ids, mask)
+    q, k, v = call.unpadded((q, k, v))
+    tokens, before, after = call.tokens, window.stream, call.after
+
+    first = before.start[:, None] + jnp.arange(sinks)
+    first = jnp.where(first < before.length[:, None], first, -1)
+    ring_k, ring_v, last = recent(window, left)
+    last = jnp.where(last >= before.start[:, None] + sinks, last, -1)  # the others are the sinks
+    own = jnp.broadcast_to(tokens.index, (batch, length))
+    own = own if mask is None else jnp.where(mask, own, -1)
+    keys, values, index = (
+        jnp.concatenate(parts, axis=1)
+        for parts in (
+            (initial_state.k, ring_k, k.astype(ring_k.dtype)),
+            (initial_state.v, ring_v, v.astype(ring_v.dtype)),
+            (first, last, own),
+        )
+    )
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    how = AttentionOptions(True, None, factor, allowed, False, chosen)
+    y = attend_in_blocks(q, keys, values, tokens, index, how).astype(v.dtype)
+    if not return_state:
+        return y
+
+    position = jnp.broadcast_to(tokens.positions, (batch, length))
+    is_first = (own >= after.start[:, None]) & (position < sinks)  # of the last document of the call
+    slot = jnp.where(is_first, position, sinks)  # out of range: dropped
+    row = jnp.arange(batch)[:, None]
+    firsts = (
+        old.at[row, slot].set(new.astype(old.dtype), mode="drop")
+        for old, new in ((initial_state.k, k), (initial_state.v, v))
+    )
+    return y, SinkCache(write(window, k, v, tokens, after), *firsts)

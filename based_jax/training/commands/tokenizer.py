@@ -1,0 +1,77 @@
+"""Train a byte-level BPE tokenizer: ``based-jax train tokenizer --data DIR --vocab-size 8192 --out FILE``.
+
+The text is streamed; memory grows with the number of different words. The command reads the same text as
+``train tokenize`` with the same flags, held-out documents included.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from based_jax import command
+from based_jax.data import report
+from based_jax.data.documents import Document
+from based_jax.data.encodings import ReadOptions
+from based_jax.data.shards.blocks import read_documents
+from based_jax.data.shards.inputs import Sources, find_sources
+from based_jax.data.tokenizer_training import LEAST_VOCABULARY, train_byte_level_bpe
+from based_jax.validate import expect, expect_range
+from based_jax.whole_file import whole_file
+
+PROG = "based-jax train tokenizer"
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig:
+    """Train a byte-level BPE tokenizer, for --tokenizer of train lm and train tokenize."""
+
+    data: tuple[str, ...]
+    """sources as of train tokenize: stdlib, files, directories, globs, hf:NAME[:[CONFIG:]SPLIT]"""
+    vocab_size: int
+    """tokens, of which 257 are the bytes and the document separator"""
+    out: Path
+    """new JSON file of the tokenizers library"""
+    include: str | None = None
+    """also read these files as plain text, e.g. '*.rst,README'; '*' is every file"""
+    reading: Annotated[ReadOptions, tyro.conf.arg(name="")] = ReadOptions()  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        expect(bool(self.data), "data", self.data, "at least one source")
+        expect_range("vocab_size", self.vocab_size, LEAST_VOCABULARY)
+        expect(not self.out.exists(), "out", str(self.out), "a new file")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    config = command.parse(TokenizerConfig, argv, prog=PROG)
+    sources = find_sources(config.data, config.include)
+    files = [unit.report() for unit in sources.units]
+    texts = _texts(sources, config.reading, files)
+    tokenizer = train_byte_level_bpe(texts, config.vocab_size, show_progress=sys.stderr.isatty())
+    found = ", ".join(file.message for file in files if file.message)
+    has_text = any(file.documents for file in files)
+    expect(has_text, "data", " ".join(config.data), f"text{found and f'; {found}'}")
+    config.out.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(config.out) as file:
+        file.write(tokenizer.to_str(pretty=True).encode())
+    print(report.table([*files, *sources.others]))
+    print(f"{config.out}: {tokenizer.get_vocab_size():,} tokens")
+    print(f"next: --tokenizer {config.out} of train tokenize or train lm, with the same flags of reading")
+    return 0
+
+
+def _texts(sources: Sources, options: ReadOptions, files: list[report.FileReport]) -> Iterator[str]:
+    """Yield the texts, and report about them in `files`."""
+    for index, found, encoding in read_documents(sources.units, options):
+        files[index].encoding = encoding or files[index].encoding
+        if isinstance(found, Document):
+            files[index].add(1, len(found.text.encode()))
+            yield found.text
+        else:
+            files[index].skip(found)
+    for file in files:
+        file.end()

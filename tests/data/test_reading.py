@@ -1,0 +1,191 @@
+"""Options of reading text: fields of records, encodings, HTML, and the report about every file."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from based_jax.data import ReadOptions, encodings, load_documents, load_tokenizer
+from based_jax.data.corpus import UnreadableCorpus
+from based_jax.data.report import FILE, read_report
+from based_jax.data.shards.manifest import Manifest
+from based_jax.training.commands import tokenize, tokenizer
+from tests.commands import run_here
+
+FRENCH = "Un été à la plage, déjà vu, où l'été dure.\n"
+RECORDS = [{"id": str(n), "body": {"content": f"text {n}", "lang": "en"}, "a.b": "dots"} for n in range(3)]
+BODY = ReadOptions(text_field="body.content")
+
+
+def _write(path: Path, records: list[dict]) -> Path:
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    else:
+        path.write_text(json.dumps(records) if path.suffix == ".json" else lines)
+    return path
+
+
+def _texts(path: Path, options: ReadOptions) -> list[str]:
+    return [document.text for document in load_documents(str(path), options=options).documents]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+def test_the_text_is_a_field_at_any_depth(tmp_path, name):
+    path = _write(tmp_path / name, RECORDS)
+    assert _texts(path, BODY) == ["text 0", "text 1", "text 2"]
+    assert _texts(path, ReadOptions(text_field="a.b")) == ["dots"] * 3
+    with pytest.raises(
+        UnreadableCorpus, match=r"'body\.text'.* are id, body\.content, body\.lang, a\.b \(--text"
+    ):
+        load_documents(str(path), options=ReadOptions(text_field="body.text"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text_field": "a..b"}, r"text_field = 'a\.\.b': expected names joined by dots"),
+        ({"encoding": "latin-99"}, "encoding = 'latin-99': expected auto or an encoding that Python knows"),
+        ({"encoding": "hex"}, "encoding = 'hex': expected auto"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ReadOptions(**options)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp1252", "utf-16", "utf-16-le"])
+def test_a_file_in_an_encoding_that_is_named(tmp_path, encoding, ending, monkeypatch):
+    monkeypatch.setattr("based_jax.data.readers._CHUNK", 5)  # a character may be in two chunks
+    pack = gzip.compress if ending else bytes
+    (tmp_path / f"a.txt{ending}").write_bytes(pack(FRENCH.encode(encoding)))
+    lines = f'{{"text": "{FRENCH[:-1]}"}}\n' * 2
+    (tmp_path / f"b.jsonl{ending}").write_bytes(pack(lines.encode(encoding)))
+    corpus = load_documents(str(tmp_path), options=ReadOptions(encoding=encoding))
+    assert [document.text for document in corpus.documents] == [FRENCH, FRENCH[:-1], FRENCH[:-1]]
+    assert not corpus.skipped
+
+
+def test_a_file_in_another_encoding_is_skipped_with_advice(tmp_path):
+    (tmp_path / "a.txt").write_text("plain")
+    (tmp_path / "b.txt").write_bytes(FRENCH.encode("latin-1"))
+    summary = load_documents(str(tmp_path)).summary()
+    assert "skipped 1 (1 not UTF-8: b.txt); --encoding auto detects other encodings" in summary
+    (skipped,) = load_documents(str(tmp_path), options=ReadOptions(encoding="ascii")).skipped
+    assert (skipped.name, skipped.reason) == ("b.txt", "not ascii")
+
+
+def test_encodings_are_detected_file_by_file(tmp_path):
+    pytest.importorskip("charset_normalizer")
+    cyrillic = "Это обычный русский текст, в котором достаточно слов для проверки.\n" * 3
+    contents = {
+        "a.txt": (FRENCH, "utf-8"),
+        "b.txt": (FRENCH, "cp1252"),
+        "c.txt": ("plain text\n" * 200_000 + FRENCH * 9, "cp1252"),  # found in the third chunk
+        "d.txt": (cyrillic, "cp1251"),
+        "e.txt": (FRENCH, "utf-16"),
+    }
+    for name, (text, encoding) in contents.items():
+        (tmp_path / name).write_bytes(text.encode(encoding))
+    (tmp_path / "f.txt").write_bytes(bytes(range(256)) * 50)
+    corpus = load_documents(str(tmp_path), options=ReadOptions(encoding="auto"))
+    assert [document.text for document in corpus.documents] == [text for text, _ in contents.values()]
+    found = [file.encoding for file in corpus.files]
+    assert found == ["utf-8", "cp1252", "cp1252", "cp1251", "utf-16", None]
+    assert corpus.files[-1].skipped == {"binary or in an unknown encoding": 1}
+
+
+def test_text_that_is_utf_8_needs_no_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "charset_normalizer", None)
+    assert encodings.detect([FRENCH.encode()[:4], FRENCH.encode()[4:]]) == "utf-8"  # cut inside a character
+    with pytest.raises(ImportError, match=r"encoding = 'auto'.*pip install 'based-jax\[text\]'"):
+        encodings.detect([FRENCH.encode()[:4]])
+
+
+def test_html_is_read_as_its_text(tmp_path, monkeypatch):
+    page = "<html><head><style>p {}</style><script>f()</script></head><p>One &amp; <b>t</b>wo.<p>Three"
+    (tmp_path / "a.html").write_text(page)
+    (tmp_path / "b.htm.gz").write_bytes(gzip.compress(b"<!-- nothing -->"))
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "inscriptis", None)
+        with pytest.raises(ImportError, match=r"a\.html.*pip install 'based-jax\[text\]'"):
+            load_documents(str(tmp_path))
+    pytest.importorskip("inscriptis")
+    corpus = load_documents(str(tmp_path))
+    assert [document.text for document in corpus.documents] == ["One & two.\n\nThree"]
+    assert [item.name for item in corpus.skipped] == ["b.htm.gz"]
+
+
+@pytest.fixture
+def mixed(tmp_path) -> Path:
+    """Files of which some cannot be read."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    _write(folder / "a.jsonl", [*RECORDS, {"other": "x"}])
+    (folder / "b.txt").write_bytes(FRENCH.encode("latin-1"))
+    (folder / "c.txt").write_bytes(b"\0" * 5000)
+    (folder / "d.png").write_bytes(b"\0" * 9000)
+    (folder / "e.txt").write_text("plain " * 50)
+    (folder / "f.jsonl").write_text("\n")
+    return folder
+
+
+def test_tokenize_reports_every_file(mixed, tmp_path, capsys):
+    argv = ["--data", mixed, "--tokenizer", "byte", "--workers", 1, "--text-field", "body.content"]
+    ended = run_here(tokenize.PROG, tokenize.main, [*argv, "--out", tmp_path / "out"], capsys)
+    assert ended.status == 0, ended.err
+    files = {file.file: file for file in read_report(tmp_path / "out" / FILE)}
+    assert {name: (file.outcome, file.documents, file.skipped) for name, file in files.items()} == {
+        "a.jsonl": ("partly kept", 3, {"no string field 'body.content'": 1}),
+        "b.txt": ("skipped", 0, {"not UTF-8": 1}),
+        "c.txt": ("skipped", 0, {"binary": 1}),
+        "d.png": ("not read", 0, {}),
+        "e.txt": ("kept", 1, {}),
+        "f.jsonl": ("skipped", 0, {"empty": 1}),
+    }
+    assert (files["e.txt"].bytes, files["e.txt"].text_bytes, files["e.txt"].encoding) == (300, 300, "utf-8")
+    assert files["b.txt"].message == "--encoding auto detects other encodings"
+    assert "its string fields are other" in files["a.jsonl"].message
+    assert files["d.png"].message == "--include '*.png' reads it"
+    table = ended.out[ended.out.index("          files") : ended.out.index("next: ")].splitlines()
+    assert len(table) <= 10
+    assert [line.split(":")[0].split("   ")[0] for line in table[1:]] == [
+        *("kept", "partly kept", "skipped", "not read"),
+        *("c.txt", "b.txt", "f.jsonl", "every file"),
+    ]
+    out = tmp_path / "latin"
+    ended = run_here(tokenize.PROG, tokenize.main, [*argv, "--encoding", "latin-1", "--out", out], capsys)
+    assert Manifest.read(out).splits["train"].documents == 5
+    changed = run_here(tokenize.PROG, tokenize.main, [*argv, "--out", out], capsys)
+    assert "encoding = 'utf-8': expected 'iso8859-1', as" in changed.err
+
+
+def test_without_the_field_in_any_record_the_error_lists_the_fields(mixed, tmp_path, capsys):
+    argv = ["--data", mixed / "a.jsonl", "--tokenizer", "byte", "--out", tmp_path / "out"]
+    ended = run_here(tokenize.PROG, tokenize.main, argv, capsys)
+    assert ended.status == 2
+    assert "its string fields are id, body.content, body.lang, a.b (--text-field chooses one)" in ended.err
+
+
+def test_a_trained_tokenizer_is_accepted(mixed, tmp_path, capsys):
+    out = tmp_path / "new" / "t.json"
+    argv = ["--data", mixed, "--text-field", "body.content", "--out", out, "--vocab-size"]
+    ended = run_here(tokenizer.PROG, tokenizer.main, [*argv, 265], capsys)
+    assert ended.status == 0, ended.err
+    assert f"{out}: 265 tokens" in ended.out
+    loaded = load_tokenizer(out)
+    assert (loaded.vocab_size, loaded.decode([loaded.eot])) == (265, "")
+    text = "plain text 7 <|endoftext|> é\n"
+    ids = loaded.encode(text)
+    assert loaded.eot not in ids
+    assert loaded.decode(ids) == text
+    assert len(loaded.encode("plain plain")) <= 4  # of 11 bytes
+    assert "expected a new file" in run_here(tokenizer.PROG, tokenizer.main, [*argv, 265], capsys).err
+    argv[5] = tmp_path / "other.json"
+    small = run_here(tokenizer.PROG, tokenizer.main, [*argv, 256], capsys)
+    assert "vocab_size = 256: expected at least 257" in small.err

@@ -1,0 +1,128 @@
+"""The command `eval long` on a tiny model: scores against whole forward passes, resumption, pages, errors."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import based_jax as bj
+from based_jax.data.tokenizers import load_tokenizer
+from based_jax.evals.card.parts import without
+from based_jax.evals.long import __main__ as command
+from based_jax.evals.long.questions import make_question
+from based_jax.evals.long.reader import Reader
+from based_jax.models import MixerSpec, ModelConfig
+from tests.arrays import normals
+from tests.commands import run_here
+
+BYTES = load_tokenizer("byte")
+CONFIG = ModelConfig(
+    BYTES.vocab_size,
+    16,
+    "LA",
+    {"L": MixerSpec("linear_attention", {"num_heads": 2}), "A": MixerSpec("attention", {"num_heads": 2})},
+    mlp_hidden=16,
+)
+MODEL = bj.LanguageModel(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A directory of random weights, and the weights."""
+    directory = tmp_path_factory.mktemp("checkpoints") / "tiny"
+    params = normals(MODEL.init, np.zeros((1, 8), np.int32))
+    bj.save_pretrained(directory, MODEL, params)
+    return directory, params
+
+
+@pytest.mark.parametrize("off", [None, "linear_attention"])
+def test_answers_are_those_of_whole_forward_passes(saved, off):
+    _, params = saved
+    questions = [make_question("multi_value", length, 0.5, "seed", BYTES) for length in (500, 540)]
+    answers, seconds = Reader(MODEL, params, off=off, chunk=200).ask(questions, BYTES)
+    logits = jax.jit(without(MODEL, params, off))
+    for question, answer in zip(questions, answers, strict=True):
+        prompt = question.tokens(BYTES)
+        tried = [[*prompt, *BYTES.encode(f" {text}")] for text in (*question.answers, *question.wrong)]
+        losses = jax.nn.log_softmax(logits(jnp.asarray(tried)).astype(np.float32))
+        rows = np.asarray(tried)[:, len(prompt) :]
+        scores = np.take_along_axis(np.asarray(losses)[:, len(prompt) - 1 : -1], rows[..., None], axis=2).sum(
+            (1, 2)
+        )
+        right, wrong = scores[:4], scores[4:]
+        ranks = 1 + (wrong[None] > right[:, None]).sum(axis=1)
+        assert answer.rank == ranks.mean()
+        assert answer.first == (ranks == 1).mean()
+        made = bj.generate(MODEL, params, prompt[None], question.budget(BYTES)) if off is None else None
+        assert made is None or BYTES.decode(made[0]).partition("\n")[0] == answer.generated
+    assert seconds is None  # the call compiled
+
+
+def run(directory, out, *flags: str) -> str:
+    """Run the command on few questions and return its summary."""
+    few = ["--depths", "0.5", "--samples", "2", "--batch-size", "2", "--chunk", "128"]
+    assert command.main(["--checkpoint", str(directory), "--out", str(out), *few, *flags]) == 0
+    return (out / "tiny.json").read_text()
+
+
+def test_a_run_is_resumed_and_extended(saved, tmp_path, capsys):
+    flags = "--no-parts", "--families", "single"
+    first = run(saved[0], tmp_path / "a", "--lengths", "300", *flags)
+    lines = (tmp_path / "a" / "tiny.jsonl").read_text().splitlines()
+    longer = run(saved[0], tmp_path / "a", "--lengths", "300,512", *flags)
+    assert (tmp_path / "a" / "tiny.jsonl").read_text().splitlines()[:2] == lines
+    assert "has 2 of 4 questions" in capsys.readouterr().err
+    cells = json.loads(longer)["cells"]
+    assert [cell["length"] for cell in cells] == [300, 512]
+    assert cells[0] == json.loads(first)["cells"][0]
+    other = tmp_path / "b"
+    run(saved[0], other, "--lengths", "300", "--families", "single", "--parts")
+    both = json.loads((other / "tiny.json").read_text())
+    assert [cell["off"] for cell in both["cells"]] == [None, "linear_attention", "attention"]
+    shares = ("match", "first", "rank")
+    assert [both["cells"][0][name] for name in shares] == [cells[0][name] for name in shares]
+    assert "without" not in (tmp_path / "a" / "index.html").read_text()
+    page = (other / "index.html").read_text()
+    assert "linear_attention" in page
+    assert "Right first, by depth" in page
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lengths", "1m"], "lengths = '1m': expected numbers of tokens"),
+        (["--lengths", "64"], "length = 64: expected at least"),
+        (["--families", "singel"], "families = 'singel'"),
+        (["--families", "qa"], "questions = None: expected a file"),
+        (["--depths", "2"], "depths = 2.0: expected from 0 to 1"),
+        (["--haystack", "no_such_file.txt"], "no_such_file.txt"),
+    ],
+)
+def test_bad_flags(saved, tmp_path, capsys, flags, message):
+    argv = ["--checkpoint", saved[0], "--out", tmp_path, *flags]
+    ended = run_here(command.PROG, command.main, argv, capsys)
+    assert ended.status == 2
+    assert message in ended.err
+
+
+@pytest.mark.parametrize(
+    "row", ['{"text": "a", "question": "b"}', '{"text": "a", "question": "b", "answer": []}', "[]"]
+)
+def test_bad_questions(saved, tmp_path, capsys, row):
+    path = tmp_path / "questions.jsonl"
+    path.write_text(row)
+    argv = ["--checkpoint", saved[0], "--out", tmp_path, "--families", "qa", "--questions", path]
+    ended = run_here(command.PROG, command.main, argv, capsys)
+    assert ended.status == 2
+    assert "questions.jsonl, row 1': expected an object with text, question and answer" in ended.err
+
+
+def test_records_of_another_run_are_refused(saved, tmp_path, capsys):
+    flags = ["--lengths", "300", "--no-parts", "--families", "single"]
+    run(saved[0], tmp_path, *flags)
+    argv = ["--checkpoint", saved[0], "--out", tmp_path, *flags, "--values", "words"]
+    ended = run_here(command.PROG, command.main, argv, capsys)
+    assert ended.status == 2
+    assert "tiny.jsonl': expected records of this model" in ended.err

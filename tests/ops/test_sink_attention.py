@@ -1,0 +1,76 @@
+"""Windows with sinks: which keys a query sees, and calls that continue, against float64 softmax by hand."""
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax import ops
+from tests.tolerances import FLOAT32, assert_close
+
+LEFT, SINKS, BATCH, LENGTH, HEADS, WIDTH = 2, 2, 2, 14, 2, 3
+RNG = np.random.default_rng(0)
+Q, K, V = (RNG.normal(size=(BATCH, LENGTH, heads, WIDTH)).astype(np.float32) for heads in (HEADS, 1, 1))
+# Documents shorter and longer than the sinks, and one that ends where a call does.
+IDS = np.array([[0] * 14, [0] * 6 + [1] + [2] * 2 + [3] * 5], np.int32)
+
+
+def by_hand(q, k, v, ids):
+    y = np.zeros((*q.shape[:3], v.shape[-1]))
+    for row, i in np.ndindex(q.shape[:2]):
+        start = max(t for t in range(i + 1) if t == 0 or ids[row, t] != ids[row, t - 1])
+        seen = [j for j in range(start, i + 1) if i - j <= LEFT or j - start < SINKS]
+        for head in range(q.shape[2]):
+            scores = q[row, i, head].astype(float) @ k[row, seen, 0].T.astype(float) / np.sqrt(q.shape[-1])
+            weights = np.exp(scores - scores.max())
+            y[row, i, head] = weights / weights.sum() @ v[row, seen, 0]
+    return y
+
+
+@pytest.mark.parametrize("implementation", ["xla", "reference"])
+def test_values_and_gradients(implementation):
+    options = {"left": LEFT, "sinks": SINKS, "segment_ids": IDS, "implementation": implementation}
+    y, pullback = jax.vjp(lambda *x: ops.sink_attention(*x, **options), Q, K, V)
+    assert_close(y, by_hand(Q, K, V, IDS), FLOAT32)
+    state = ops.init_sink_cache(BATCH, LEFT, SINKS, 1, WIDTH, WIDTH)
+    again, pulled = jax.vjp(lambda *x: ops.sink_attention(*x, initial_state=state, **options), Q, K, V)
+    assert_close(again, y, FLOAT32)
+    for one, other in zip(pullback(y), pulled(y), strict=True):
+        assert_close(one, other, FLOAT32)
+
+
+@pytest.mark.parametrize("cuts", [(3, 7), (1, 2, 3, 6, 7, 8, 13)])
+def test_calls_that_continue(cuts):
+    state = ops.init_sink_cache(BATCH, LEFT, SINKS, 1, WIDTH, WIDTH)
+    outputs = []
+    for begin, end in zip((0, *cuts), (*cuts, LENGTH), strict=True):
+        part = slice(begin, end)
+        # Two tokens of padding, whose numbers must not matter.
+        q, k, v = (np.concatenate([x[:, part], np.full_like(x[:, :2], np.nan)], axis=1) for x in (Q, K, V))
+        ids = np.concatenate([IDS[:, part], IDS[:, end - 1 : end] + [[7, 8]]], axis=1)
+        mask = np.arange(end - begin + 2)[None].repeat(BATCH, 0) < end - begin
+        options = {"segment_ids": ids, "mask": mask, "left": LEFT, "sinks": SINKS}
+        y, state = ops.sink_attention(q, k, v, initial_state=state, return_state=True, **options)
+        outputs.append(y[:, : end - begin])
+    assert_close(np.concatenate(outputs, axis=1), by_hand(Q, K, V, IDS), FLOAT32)
+    # The first keys of the last document of each row, in order.
+    assert_close(state.k[0], K[0, :SINKS], 0)
+    assert_close(state.k[1], K[1, 9 : 9 + SINKS], 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"left": -1}, "left = -1: expected at least 0"),
+        ({"sinks": 0}, "sinks = 0: expected at least 1"),
+        ({"return_state": True}, "return_state = True: expected False without a state"),
+        (
+            {"initial_state": ops.init_sink_cache(BATCH, 5, SINKS, 1, WIDTH, WIDTH)},
+            "slots of initial_state = 6",
+        ),
+        ({"initial_state": ops.init_sink_cache(BATCH, LEFT, 3, 1, WIDTH, WIDTH)}, "initial_state.k"),
+        ({"implementation": "pallas"}, "implementation = 'pallas'"),
+    ],
+)
+def test_bad_input(change, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        ops.sink_attention(Q, K, V, **({"left": LEFT, "sinks": SINKS} | change))
