@@ -133,7 +133,7 @@ class Gpu:
 
         from benchmarks.gpu.journal import DEVICE_LOST, DeviceLostError
         from benchmarks.gpu.sections import running
-        from benchmarks.gpu.sections.session import Session, Sizing, resume
+        from benchmarks.gpu.sections.session import Session, resume
 
         if not self.interpret:
             expect((found := backend()) == "gpu", "device", found, NO_GPU)
@@ -145,9 +145,8 @@ class Gpu:
         fresh |= {"sources": running.sources(), "elapsed_seconds": 0.0}
         fresh |= {"running": None, "broken": [], "done": []}
         results = resume(self.path, fresh) if self.resume and self.path else fresh
-        sizing = Sizing(self.quick, self.interpret, 1 if self.quick else self.samples)
         minutes = self.minutes if self.until is None else max(0.0, self.until - time.time()) / 60
-        session = Session(results, self.path, minutes, sizing, report.say)
+        session = Session(results, self.path, minutes, report.say, self.quick, self.interpret, self.samples)
         chosen = {name: SECTIONS[name] for name in SECTIONS if name in (CALIBRATION, *self.sections)}
         status = DEVICE_LOST
         try:
@@ -175,7 +174,7 @@ NO_GPU = "a GPU; `--quick --interpret` tries the command without one"
 NOTE = (
     "seconds are medians per operation; ratio_to_first is over the first candidate of the step (ours); "
     "bound_fraction is the least time that the measured copy bandwidth and matmul rate allow for the bytes "
-    "and FLOPs of our kernels (of softmax for softmax), over the time."
+    "and FLOPs of our kernels, over the time."
 )
 
 

@@ -13,7 +13,7 @@ import pallas_kernels
 from based_jax import ops
 from benchmarks.gpu import io_model
 from benchmarks.gpu.io_model import Sizes
-from benchmarks.gpu.sections.device import rates
+from benchmarks.gpu.sections.device import bound
 from benchmarks.gpu.sections.session import Session, UnavailableError
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
 from pallas_kernels.taylor_attention.function import block_length
@@ -30,7 +30,7 @@ def attention(direction: str, sizes: Sizes, session: Session) -> list[Candidate]
     count = 3 if direction == FORWARD else 4
     taylor, softmax = (partial(_arrays, sizes, n, count) for n in (sizes.key_size, sizes.value_size))
     shared = cache(lambda make: make())  # on the device at the first use, once for all candidates
-    limit, ideal, found = memory_limit(), ours_cost(sizes, direction), rates(session)
+    limit, ideal = memory_limit(), ours_cost(sizes, direction)
 
     def row(
         name: str, function: Callable[..., Any], make: Any, cost: io_model.Cost | None, needs: float = 0
@@ -41,18 +41,16 @@ def attention(direction: str, sizes: Sizes, session: Session) -> list[Candidate]
             run = function if direction == FORWARD else with_gradients(function)
             return jitted(run, jax.eval_shape(make), memory_limit=limit, make=partial(shared, make))
 
-        bound = None if cost is None else found.bound(cost)
-        return Candidate(name, prepare, {"direction": direction}, bound, ours=name in ("pallas", "mosaic"))
+        least = None if cost is None else bound(session, cost)
+        return Candidate(name, prepare, {"direction": direction}, least, ours=name in ("pallas", "mosaic"))
 
     names = ("pallas", "mosaic", "triton", "xla")
     rows = [row(name, _named(name), taylor, ideal) for name in names]
-    softmax_cost = None
     if direction == FORWARD:
         # XLA holds the products and their sums, and some of them twice.
         needs = 3 * sizes.tokens * io_model.symmetric_size(sizes.key_size) * sizes.value_size * sizes.itemsize
         rows.append(row("cumulative_sum", cumulative_sum, taylor, ideal, needs))
-        softmax_cost = io_model.softmax(sizes)
-    return [*rows, row("softmax_cudnn", softmax_for(session), softmax, softmax_cost)]
+    return [*rows, row("softmax_cudnn", softmax_for(session), softmax, None)]
 
 
 def _arrays(sizes: Sizes, key_size: int, count: int) -> list[jax.Array]:
@@ -97,7 +95,7 @@ def cumulative_sum(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 def softmax_for(session: Session, is_causal: bool = True) -> Callable[..., Any]:
     """Return cuDNN's attention; JAX's own without a GPU."""
-    implementation: Any = "xla" if session.sizing.interpret else "cudnn"
+    implementation: Any = "xla" if session.interpret else "cudnn"
     return partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation=implementation)
 
 
