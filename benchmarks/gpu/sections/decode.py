@@ -1,7 +1,7 @@
 """Sections `decode` and `window`: one token, by batch (Based, Figures 6 and 7).
 
-Steps run inside one program, as `generate` runs them, so that a step of some microseconds does not wait for its
-launch. The state is donated and updated in place.
+Steps run inside one program, as `generate` runs them, so that a step of some microseconds does not wait for
+its launch. The state is donated and updated in place.
 """
 
 import dataclasses

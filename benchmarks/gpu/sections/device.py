@@ -43,7 +43,7 @@ def _nvidia_smi() -> dict[str, Any]:
 
 
 def bound(session: Session, cost: Cost) -> float:
-    """Return the least seconds for `cost` at the measured rates, before that at an H200's by its datasheet."""
+    """Return the least seconds for `cost` at the measured rates; before, at an H200's by its datasheet."""
     measured = {
         row["what"]: row["per_second"]
         for row in session.report["rows"]
