@@ -1,14 +1,15 @@
 """Load a corpus into memory."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from based_jax.data import readers
 from based_jax.data.documents import Document, Skipped
 from based_jax.data.encodings import ReadOptions
-from based_jax.data.hub import HUB, load_texts, parse_hub
+from based_jax.data.hub import HUB
+from based_jax.data.reading import read_all
 from based_jax.data.report import (
     FileReport,
     count_left_out,
@@ -16,8 +17,7 @@ from based_jax.data.report import (
     describe_left_out,
     describe_skipped,
 )
-from based_jax.data.shards.blocks import read_documents, units_of
-from based_jax.data.sources import ARGUMENT, EXPECTED, File, find_files
+from based_jax.data.sources import EXPECTED, File, find_files
 from based_jax.validate import expect
 
 _LOGGER = logging.getLogger(__name__)
@@ -90,26 +90,16 @@ def load_documents(
             size (beyond 64 MiB).
         ImportError: a file or an option needs a package of an extra that is not installed.
     """
-    expect(isinstance(spec, str) and bool(spec), ARGUMENT, spec, EXPECTED)
+    expect(isinstance(spec, str) and bool(spec), "data", spec, EXPECTED)
     has_files = not (spec == "stdlib" or spec.startswith(HUB))
     expected = f"a file, a directory or a glob as data, not {spec!r}"
     expect(include is None or has_files, "include", include, expected)
-    if spec.startswith(HUB):
-        reports, others, found = [FileReport(spec, 0)], [], _load_hub(spec, options.text_field)
-    else:
-        files = find_files(spec, include)
-        units, others = units_of(files.found), files.others
-        reports, found = [unit.report() for unit in units], read_documents(units, options, max_bytes)
-    documents, skipped = list[Document](), list[Skipped]()
-    for index, item, encoding in found:
-        reports[index].encoding = encoding or reports[index].encoding
-        if isinstance(item, Document):
-            documents.append(item)
-            reports[index].add(1, len(item.text.encode()))
-        else:
-            skipped.append(item)
-            reports[index].skip(item)
-    skipped += [item for report in reports for item in report.end()]
+    is_hub = spec.startswith(HUB)
+    files, others = ([File(spec, None)], []) if is_hub else find_files(spec, include)
+    reports = [file.report() for file in files]
+    found = list(read_all(files, reports, options, max_bytes, streams=False))
+    documents = [item for item in found if isinstance(item, Document)]
+    skipped = [item for item in found if isinstance(item, Skipped)]
     skipped += [Skipped(other.file, reason) for other in others for reason in other.skipped]
     corpus = Corpus(spec, tuple(documents), tuple(skipped), (*reports, *others))
     _expect_readable(corpus)
@@ -118,9 +108,9 @@ def load_documents(
     return corpus
 
 
-def read_file(file: File, options: ReadOptions) -> list[Document]:
+def load_file(file: File, options: ReadOptions) -> list[Document]:
     """Return the documents of one file, with the errors of `load_documents`."""
-    found = [item for _, item, _ in read_documents(units_of([file]), options, readers.MAX_BYTES)]
+    found = list(read_all([file], [file.report()], options, readers.MAX_BYTES))
     _raise_first([item for item in found if isinstance(item, Skipped)], ())
     return [item for item in found if isinstance(item, Document)]
 
@@ -129,7 +119,7 @@ def _expect_readable(corpus: Corpus) -> None:
     _raise_first(corpus.skipped, corpus.files)
     if not corpus.documents:
         reasons = f"; skipped {describe_skipped(corpus.skipped)}" if corpus.skipped else ""
-        message = f"{ARGUMENT} = {corpus.spec!r}: expected at least one document with text{reasons}"
+        message = f"data = {corpus.spec!r}: expected at least one document with text{reasons}"
         raise UnreadableCorpus(message, corpus.files)
 
 
@@ -141,10 +131,3 @@ def _raise_first(skipped: Sequence[Skipped], files: Sequence[FileReport]) -> Non
         counts = {reason: sum(item.reason == reason for item in broken) for reason in reasons}
         more = f"; in all {describe_counts(counts)}" if len(broken) > 1 else ""
         raise UnreadableCorpus(f"{broken[0].message}{more}", files)
-
-
-def _load_hub(spec: str, field: str) -> Iterator[tuple[int, Document | Skipped, None]]:
-    name = parse_hub(spec, ARGUMENT).name
-    for number, text in enumerate(load_texts(spec, ARGUMENT, field)):
-        own = f"{name}:{number}"
-        yield 0, Document(own, text) if text else Skipped(own, "empty"), None

@@ -25,21 +25,10 @@ _NOT_N = re.compile(rb"[^N]")
 _SPACE = b" \t\r\n\v\f"
 
 
-def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], list[Skipped]]:
-    """Return the sequences of `read_sequences` as documents, and the skipped records, with its errors."""
-    documents, skipped = list[Document](), list[Skipped]()
-    for item in read_sequences(chunks, name):
-        if isinstance(item, Skipped):
-            skipped.append(item)
-        else:
-            documents.append(Document(item[0], item[1].decode("utf-8")))
-    return documents, skipped
-
-
 def read_sequences(
     chunks: Iterable[bytes], name: str, max_record: int = sys.maxsize
-) -> Iterator[tuple[str, bytes] | Skipped]:
-    """Yield names and letters of nonempty records, and the skipped ones, while reading.
+) -> Iterator[Document | Skipped]:
+    """Yield the sequences of nonempty records, and the skipped records, while reading.
 
     `name` is that of the file. Records without a base are skipped, and so are those of more than `max_record`
     letters, which are not kept in memory.
@@ -51,7 +40,7 @@ def read_sequences(
 
     Raises:
         ValueError: text before the first header, or a header of more than `MAX_HEADER` bytes.
-        UnicodeDecodeError: a name that is not ASCII or UTF-8 text.
+        UnicodeDecodeError: a name or a sequence that is not UTF-8 text.
     """
     number = 0
     for number, (header, sequence) in enumerate(_records(chunks, name, max_record), start=1):
@@ -64,7 +53,8 @@ def read_sequences(
         for start, part in _between_gaps(sequence):
             if part:
                 is_empty, end = False, start + len(part)
-                yield record if part is sequence else f"{record}:{start + 1}-{end}", part
+                own_name = record if part is sequence else f"{record}:{start + 1}-{end}"
+                yield Document(own_name, part.decode("utf-8"))
         if is_empty:
             yield Skipped(record, "empty")
     if not number:

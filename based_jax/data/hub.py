@@ -35,48 +35,40 @@ class HubSpec(NamedTuple):
     split: str
 
 
-def parse_hub(spec: str, argument: str = "data") -> HubSpec:
-    """Parse a spec that begins with `HUB`; errors name the `argument` that it was passed as."""
+def parse_hub(spec: str) -> HubSpec:
+    """Parse a spec that begins with `HUB`."""
     name, *rest = spec.removeprefix(HUB).split(":")
-    expect(bool(name) and len(rest) <= 2 and all(rest), argument, spec, _EXPECTED)
+    expect(bool(name) and len(rest) <= 2 and all(rest), "data", spec, _EXPECTED)
     *config, split = rest or ["train"]
     return HubSpec(name, config[0] if config else None, split)
 
 
-def load_rows(spec: str, argument: str = "data") -> Any:
-    """Return the rows of a data set, after downloading all of it.
+def load_rows(spec: str, *, streams: bool = False) -> Any:
+    """Return the rows of a data set, after downloading all of it if it is not on disk.
+
+    Args:
+        streams: download while reading, and keep nothing on disk.
 
     Raises:
         ImportError: `datasets` is not installed.
         ValueError: no such data set, configuration or split.
     """
-    hub = parse_hub(spec, argument)
-    datasets = _import_library(spec, argument)
-    return _load(spec, argument, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split))
+    hub = parse_hub(spec)
+    datasets = import_optional("datasets", "data", spec)
+    options = {"streaming": True} if streams else {}
+    return _load(spec, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split, **options))
 
 
-def load_texts(spec: str, argument: str = "data", field: str = "text") -> Iterator[str]:
-    """Yield the texts of `load_rows`, which may be empty; ValueError: a row without a text."""
-    for number, row in enumerate(load_rows(spec, argument)):
-        yield _text(row, field, spec, argument, number)
+def read_texts(spec: str, first: int = 0, field: str = "text", *, streams: bool = True) -> Iterator[str]:
+    """Yield the texts of `load_rows` from row `first` on; they may be empty.
 
-
-def stream_texts(spec: str, first: int = 0, field: str = "text") -> Iterator[str]:
-    """Stream the texts from row `first` on; nothing is kept on disk.
-
-    The rows before `first` are downloaded and dropped, as the formats do not allow access to row n alone.
+    A stream downloads and drops the rows before `first`, as the formats do not allow access to row n alone.
 
     Raises:
         ImportError, ValueError: see `load_rows`, or a row without a text.
         OSError: the stream breaks off.
     """
-    hub = parse_hub(spec)
-    datasets = _import_library(spec, "data")
-
-    def load() -> Any:
-        return datasets.load_dataset(hub.name, hub.config, split=hub.split, streaming=True)
-
-    rows = _load(spec, "data", load)
+    rows = load_rows(spec, streams=streams)
     rows, number = iter(rows.skip(first) if first else rows), first
     while True:
         try:
@@ -85,7 +77,7 @@ def stream_texts(spec: str, first: int = 0, field: str = "text") -> Iterator[str
             raise OSError(f"data = {spec!r}: reading ended after {number} rows; {_reason(error)}") from error
         if row is None:
             return
-        yield _text(row, field, spec, "data", number)
+        yield _text(row, field, spec, number)
         number += 1
 
 
@@ -95,33 +87,29 @@ def hub_fingerprint(spec: str) -> str:
     Errors: see `load_rows`.
     """
     hub = parse_hub(spec)
-    datasets = _import_library(spec, "data")
-    builder = _load(spec, "data", lambda: datasets.load_dataset_builder(hub.name, hub.config))
+    datasets = import_optional("datasets", "data", spec)
+    builder = _load(spec, lambda: datasets.load_dataset_builder(hub.name, hub.config))
     files = (builder.config.data_files or {}).get(hub.split)
     found = (hub, builder.config.name, files and (list(files), files.origin_metadata))
     return hashlib.sha256(repr(found).encode("utf-8", errors="replace")).hexdigest()
 
 
-def _import_library(spec: str, argument: str) -> Any:
-    return import_optional("datasets", argument, spec)
-
-
-def _load(spec: str, argument: str, load: Callable[[], Loaded]) -> Loaded:
+def _load(spec: str, load: Callable[[], Loaded]) -> Loaded:
     try:
         return load()
     except Exception as error:  # the library raises many kinds: network, configuration, format, permission
-        split = parse_hub(spec, argument).split
+        split = parse_hub(spec).split
         expected = f"a data set with a split {split!r} that can be loaded; {_reason(error)}"
-        raise ValueError(f"{argument} = {spec!r}: expected {expected}") from error
+        raise ValueError(f"data = {spec!r}: expected {expected}") from error
 
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def _text(row: dict[str, Any], field: str, spec: str, argument: str, number: int) -> str:
+def _text(row: dict[str, Any], field: str, spec: str, number: int) -> str:
     text = find_field(row, field)
     is_null = field in row and text is None
     found = f"a string field {field!r}; of row {number}, {describe_fields(row)}"
-    expect(isinstance(text, str) or is_null, argument, spec, found)
+    expect(isinstance(text, str) or is_null, "data", spec, found)
     return text or ""

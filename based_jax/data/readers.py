@@ -93,14 +93,14 @@ def read_chunks(
         skip = max(0, skip - len(chunk))
 
 
-def parquet_texts(path: Path, name: str, field: str, first: int = 0) -> Iterator[tuple[int, Any]]:
-    """Yield a column of a Parquet file from row `first` on, some rows at a time.
+def parquet_texts(path: Path, name: str, field: str, first: int = 0) -> Iterator[tuple[int, str | None]]:
+    """Yield the rows of a column of a Parquet file, from the one after `first` rows on.
 
     Args:
         field: name of the column, or its path in columns of structures, such as "body.content".
 
     Yields:
-        The number of rows read so far, and a pyarrow array of large strings (None where a row has no text).
+        The number of rows read so far, and the text of the last (None where a row has none).
 
     Raises:
         Unusable: the file is unreadable, damaged, or has no such column of strings.
@@ -129,8 +129,9 @@ def parquet_texts(path: Path, name: str, field: str, first: int = 0) -> Iterator
                 if rows > first:
                     column = batch.column(0)
                     column = compute.struct_field(column, inner) if inner else column
-                    texts = column.cast(arrow.large_string())
-                    yield rows, texts.slice(max(0, first - (rows - batch.num_rows)))
+                    begin = rows - batch.num_rows
+                    texts = column.cast(arrow.large_string()).slice(max(0, first - begin)).to_pylist()
+                    yield from enumerate(texts, start=max(first, begin) + 1)
     except arrow.ArrowException as error:
         raise Unusable("damaged") from error
     except OSError as error:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from based_jax.data.documents import Skipped
+from based_jax.data.documents import Document, Skipped
 from based_jax.whole_file import whole_file
 
 FILE = "report.jsonl"
@@ -45,7 +45,15 @@ class FileReport:
         """Report a file that is not read."""
         return cls(file, size, False, message=f"--include {_pattern(suffix)} reads it")
 
-    def add(self, documents: int, text_bytes: int) -> None:
+    def add(self, found: Document | Skipped, encoding: str | None = None) -> None:
+        """Count a document, or what was skipped."""
+        self.encoding = encoding or self.encoding
+        if isinstance(found, Skipped):
+            self.skip(found)
+        else:
+            self.count(1, len(found.text.encode()))
+
+    def count(self, documents: int, text_bytes: int) -> None:
         """Count documents with text."""
         self.documents, self.text_bytes = self.documents + documents, self.text_bytes + text_bytes
 

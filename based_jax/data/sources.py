@@ -33,18 +33,22 @@ from based_jax.data.documents import Skipped
 from based_jax.data.report import FileReport, count_left_out
 from based_jax.validate import expect
 
-ARGUMENT = "data spec"
 EXPECTED = "'stdlib', a file, a directory, a glob that matches files, or 'hf:NAME'"
 # Without tests, which contain large generated tables, and packages, which differ between machines.
 _STDLIB_EXCLUDED = ("site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__")
 
 
 class File(NamedTuple):
-    """A file to read, and the name of its documents."""
+    """A file to read or, if `path` is None, a data set of the hub, named by its spec."""
 
     name: str
-    path: Path
+    path: Path | None
+    size: int = 0  # bytes on disk
     is_plain: bool = False  # matched only by `include`: one document of text, whatever its suffix
+
+    def report(self) -> FileReport:
+        """Begin the report about it."""
+        return FileReport(self.name, self.size)
 
 
 class Files(NamedTuple):
@@ -60,7 +64,7 @@ def find_files(spec: str, include: str | None = None) -> Files:
     if spec == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
         files = _walk(root, others, _STDLIB_EXCLUDED)
-        return Files(sorted(File(name, path) for name, path in files if path.suffix == ".py"), others)
+        return Files([_file(name, path) for name, path in sorted(files) if path.suffix == ".py"], others)
     path = Path(spec)
     if os.path.isfile(path):
         kind, found = "a file", [(path.name, path)]
@@ -71,17 +75,13 @@ def find_files(spec: str, include: str | None = None) -> Files:
         kind, found = "a glob", [(match, Path(match)) for match in _match(spec)] if is_glob else []
         if not found:
             problem = "this glob matches no file" if is_glob else "there is no such path"
-            raise FileNotFoundError(f"{ARGUMENT} = {spec!r}: expected {EXPECTED}; {problem}")
+            raise FileNotFoundError(f"data = {spec!r}: expected {EXPECTED}; {problem}")
     asks_for_json = kind != "a directory" and readers.without_compression(spec).endswith(".json")
     files = _by_suffix(found, include, () if asks_for_json else (readers.JSON_EXTENSION,))
-    once: dict[str, File] = {}
-    for file in files.found:
-        status = status_of(file.path)
-        once.setdefault(f"{status.st_dev}:{status.st_ino}" if status else str(file.path), file)
     left_out = " ".join(count_left_out(files.others))
     hint = f", or --include with a pattern for {left_out}" if files.others else ""
-    expect(bool(files.found or others), ARGUMENT, spec, f"{kind} with text ({readers.KNOWN_FILES}){hint}")
-    return Files(list(once.values()), others + files.others)
+    expect(bool(files.found or others), "data", spec, f"{kind} with text ({readers.KNOWN_FILES}){hint}")
+    return Files(files.found, others + files.others)
 
 
 def _match(pattern: str) -> list[str]:
@@ -112,18 +112,23 @@ def status_of(path: Path) -> os.stat_result | None:
 def _by_suffix(files: Iterable[tuple[str, Path]], include: str | None, other: Collection[str]) -> Files:
     """Return the files to read, and a report about the rest; `other` suffixes are not read."""
     patterns = [pattern.strip() for pattern in include.split(",")] if include else []
-    found, left_out = list[File](), list[FileReport]()
+    found, left_out = dict[str, File](), list[FileReport]()
     for name, path in files:
         names = (path.name, readers.without_compression(path.name), name)
         extension, _ = readers.kind_of(path)
         is_known = readers.is_known_file(path) and extension not in other
         if is_known or any(fnmatch.filter(names, pattern) for pattern in patterns):
-            found.append(File(name, path, not is_known))
-        else:
             status = status_of(path)
-            size = status.st_size if status else 0
-            left_out.append(FileReport.of_left_out(name, size, path.suffix.lower()))
-    return Files(found, left_out)
+            identity = f"{status.st_dev}:{status.st_ino}" if status else str(path)
+            found.setdefault(identity, _file(name, path, is_plain=not is_known))
+        else:
+            left_out.append(FileReport.of_left_out(name, _file(name, path).size, path.suffix.lower()))
+    return Files(list(found.values()), left_out)
+
+
+def _file(name: str, path: Path, *, is_plain: bool = False) -> File:
+    status = status_of(path)
+    return File(name, path, status.st_size if status else 0, is_plain)
 
 
 def _walk(root: Path, others: list[FileReport], excluded: Collection[str] = ()) -> Iterator[tuple[str, Path]]:

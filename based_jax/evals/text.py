@@ -12,7 +12,7 @@ import tyro
 from jaxtyping import Int
 
 from based_jax.data import Document, PackedTokens, ReadOptions, Tokenizer, load_documents, split_documents
-from based_jax.data.corpus import read_file
+from based_jax.data.corpus import load_file
 from based_jax.data.hub import HUB
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import (
@@ -81,8 +81,8 @@ def open_text(options: TextOptions, tokenizer: Tokenizer) -> tuple[Sequence[Call
         found = [(document.name, len(document.text)) for document in documents]
     else:
         files = find_files(_spec(options), options.include).found
-        parts = [lambda file=file: _encoded(read_file(file, options.reading), tokenizer) for file in files]
-        found = [(name, path.stat().st_size if path.exists() else -1) for name, path, _ in files]
+        parts = [lambda file=file: _encoded(load_file(file, options.reading), tokenizer) for file in files]
+        found = [(file.name, file.size) for file in files]
     return parts, hashlib.sha256(repr((options, found)).encode()).hexdigest()
 
 

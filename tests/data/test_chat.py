@@ -1,5 +1,6 @@
 """Chat templates: what is read, how they render, what they cannot do to whoever serves them."""
 
+import contextlib
 import json
 import threading
 
@@ -78,17 +79,6 @@ def test_templates_refuse_conversations(open_chat):
         ("{{ messages", "TemplateSyntaxError: unexpected end of template"),
         ("{% for m in messages %}", "TemplateSyntaxError: Unexpected end of template"),
         ("{{ 2 ** (10 ** 9) }}", "expected one that needs at most 2 seconds and 512 MiB"),
-    ],
-)
-def test_templates_that_cannot_be_compiled(source, message, monkeypatch):
-    with pytest.raises(ValueError, match="chat template") as raised:
-        Renderer(source)
-    assert message in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ ''['__class__'] }}{{ cycler.__init__.__globals__ }}", "SecurityError"),
@@ -101,26 +91,22 @@ def test_templates_that_cannot_be_compiled(source, message, monkeypatch):
     ],
 )
 def test_what_templates_cannot_do(source, message):
-    renderer = Renderer(source + "{{ n }}")
-    try:
-        with pytest.raises(ValueError, match=message):
-            renderer.render({"messages": [], "n": 1})
-    finally:
-        renderer.close()
+    with (
+        pytest.raises(ValueError, match=message),
+        contextlib.closing(Renderer("{{ n }}" + source)) as renderer,
+    ):
+        renderer.render({"messages": [], "n": 1})
 
 
 def test_a_rendering_without_end_is_ended_and_the_next_is_not():
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     source = f"{{% if n %}}{loop}{{% endif %}}ok"
-    renderer = Renderer(source)
-    try:
+    with contextlib.closing(Renderer(source)) as renderer:
         with pytest.raises(
             ValueError, match=r"^the chat template was ended: expected one that needs at most 2"
         ):
             renderer.render({"n": 1})
         assert renderer.render({"n": 0}) == "ok"
-    finally:
-        renderer.close()
 
 
 def test_threads_share_a_renderer():

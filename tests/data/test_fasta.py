@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax.data import Document, Skipped, fasta, load_documents, split_documents
-from based_jax.data.fasta import GAP, parse_fasta
+from based_jax.data.fasta import GAP, read_sequences
 
 GAPPED = "AC" + "N" * (GAP + 30) + "g" * 3 + "n" * (GAP - 1) + "t" + "N" * (2 * GAP)
 
@@ -17,7 +17,7 @@ def texts(content: str | bytes, chunk: int = 1 << 20) -> dict[str, str]:
     """Name and text of every document."""
     data = content.encode() if isinstance(content, str) else content
     chunks = [data[start : start + chunk] for start in range(0, len(data), chunk)]
-    documents, _ = parse_fasta(chunks, "f")
+    documents = [item for item in read_sequences(chunks, "f") if isinstance(item, Document)]
     assert all(document.text for document in documents)
     return {document.name: document.text for document in documents}
 
@@ -42,9 +42,10 @@ def test_what_such_files_are_found_to_hold():
         ">  \r\n"
         ">last\r\nG"
     )
-    documents, skipped = parse_fasta([content.encode()], "f")
-    assert documents == [Document("f:a", "ACGTA>C"), Document("f:2", "TT"), Document("f:last", "G")]
-    assert skipped == [Skipped("f:empty", "empty"), Skipped("f:4", "empty")]
+    assert list(read_sequences([content.encode()], "f")) == [
+        *(Document("f:a", "ACGTA>C"), Document("f:2", "TT")),
+        *(Skipped("f:empty", "empty"), Skipped("f:4", "empty"), Document("f:last", "G")),
+    ]
 
 
 def test_a_gap_cuts_a_record_and_is_not_text():
@@ -53,7 +54,7 @@ def test_a_gap_cuts_a_record_and_is_not_text():
         f"f:a:{GAP + 33}-{2 * GAP + 35}": "ggg" + "n" * (GAP - 1) + "t",
     }
     assert texts(f">a\n{'N' * (GAP - 1)}\n") == {"f:a": "N" * (GAP - 1)}
-    assert parse_fasta([f">b\n{'N' * GAP}".encode()], "f") == ([], [Skipped("f:b", "empty")])
+    assert list(read_sequences([f">b\n{'N' * GAP}".encode()], "f")) == [Skipped("f:b", "empty")]
 
 
 @given(
@@ -127,4 +128,4 @@ def test_a_header_without_an_end_is_refused(monkeypatch):
     monkeypatch.setattr(fasta, "MAX_HEADER", 100)  # kept whole, it is copied once for each chunk
     chunks = [b">chr1\nACGT\n>", *[b"x" * 50] * 10]
     with pytest.raises(ValueError, match=r"g\.fa, a header = '.* bytes': expected at most 100"):
-        fasta.parse_fasta(chunks, "g.fa")
+        list(read_sequences(chunks, "g.fa"))

@@ -10,7 +10,6 @@ from tokenizers import models
 
 from based_jax.data import Document, FileTokenizer, PackedTokens, StreamDecoder, load_tokenizer
 from based_jax.data.shards.encoder import BlockEncoder
-from based_jax.data.shards.parts import texts_part
 from based_jax.data.tokenizers import complete_text, decode_after, decode_slice, stop_tokens
 from tests.data.libraries import FORGERIES, byte_level, llama, merges, unigram, words
 
@@ -28,7 +27,7 @@ def test_the_name_of_a_special_token_is_text(name):
     assert not exact or tokenizer.decode(ids) == text
     np.testing.assert_array_equal(tokenizer.encode_batch([text])[0], ids)
     packed = PackedTokens.from_documents([Document("one", text)], tokenizer)
-    block = BlockEncoder(tokenizer).encode([(0, texts_part("one", 0, [text]))])
+    block = BlockEncoder(tokenizer).encode([(0, Document("one", text))])
     assert block.tokens.tolist() == packed.tokens[:-1].tolist() == [tokenizer.eot, *ids]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from based_jax.data import Document, Skipped, load_documents, load_tokenizer
-from based_jax.data.hub import HubSpec, parse_hub, stream_texts
+from based_jax.data.hub import HubSpec, parse_hub, read_texts
 from based_jax.data.shards.inputs import find_sources
 from based_jax.data.shards.manifest import HeldOutRule
 from based_jax.data.shards.tokenize import Progress, tokenize
@@ -81,7 +81,7 @@ WANTED = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
     ],
 )
 def test_errors_name_the_spec(spec, expected, tmp_path):
-    with pytest.raises(ValueError, match=rf"^data spec = '{spec}': expected .*{expected}"):
+    with pytest.raises(ValueError, match=rf"^data = '{spec}': expected .*{expected}"):
         load_documents(spec)
     with pytest.raises(ValueError, match=rf"^data = '{spec}': expected .*{expected}"):
         _tokenize(tmp_path / "out", spec)
@@ -91,7 +91,7 @@ def test_errors_name_the_spec(spec, expected, tmp_path):
 def test_a_lost_connection_is_one_error():
     message = r"^data = 'hf:lost': reading ended after 1 rows; RuntimeError: the connection was lost$"
     with pytest.raises(OSError, match=message):
-        list(stream_texts("hf:lost"))
+        list(read_texts("hf:lost"))
 
 
 def test_without_the_library_an_error_says_how_to_install_it(monkeypatch, tmp_path):

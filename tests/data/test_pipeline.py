@@ -77,15 +77,7 @@ def test_the_order_is_that_of_the_seed():
     assert later != _window_numbers(packed, _take(_iterator(packed, seed=1), 10)), "seeds are not epochs"
 
 
-@pytest.mark.parametrize(
-    ("windows", "batch_size"),
-    [
-        pytest.param(12, 4, marks=pytest.mark.slow),
-        (10, 4),
-        pytest.param(3, 7, marks=pytest.mark.release),
-        (1, 1),
-    ],
-)
+@pytest.mark.parametrize(("windows", "batch_size"), [(10, 4), (1, 1)])
 def test_resuming_is_exact_from_every_position(windows, batch_size):
     packed = _packed(windows, 3)
     total = 3 * -(-windows // batch_size) + 2  # over three borders of epochs
@@ -132,25 +124,6 @@ def test_segments_are_left_out_on_request():
         "mask",
         "targets",
     ]
-
-
-@pytest.mark.parametrize("shard_count", [2, 3])
-def test_shards_together_are_the_batches_of_one_process(shard_count):
-    packed = _packed(10, 3)
-    whole = _take(_iterator(packed, batch_size=2 * shard_count), 7)
-    options = {"batch_size": 2, "shard_count": shard_count}
-    shards = [_iterator(packed, shard_index=index, **options) for index in range(shard_count)]
-    parts = [_take(shard, 7) for shard in shards]
-    joined = [
-        {key: np.concatenate([part[key] for part in step]) for key in step[0]}
-        for step in zip(*parts, strict=True)
-    ]
-    _assert_same(joined, whole)
-    # One process may continue what several began.
-    alone = _iterator(packed, batch_size=2 * shard_count)
-    alone.set_state(shards[0].get_state())
-    single = _iterator(packed, batch_size=2 * shard_count)
-    _assert_same(_take(alone, 3), _take(single, 10)[7:])
 
 
 @given(data=st.data())

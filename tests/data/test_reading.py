@@ -169,6 +169,7 @@ def test_without_the_field_in_any_record_the_error_lists_the_fields(mixed, tmp_p
     argv = ["--data", mixed / "a.jsonl", "--tokenizer", "byte", "--out", tmp_path / "out"]
     ended = run_here(tokenize.PROG, tokenize.main, argv, capsys)
     assert ended.status == 2
+    assert "0 documents, skipped 4 no string field 'text'" in ended.err
     assert "its string fields are id, body.content, body.lang, a.b (--text-field chooses one)" in ended.err
 
 

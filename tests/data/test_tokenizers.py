@@ -8,7 +8,6 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from based_jax.data import (
     ByteTokenizer,
@@ -18,7 +17,9 @@ from based_jax.data import (
     find_vocab_size,
     load_tokenizer,
 )
+from based_jax.data.tokenizer_training import train_byte_level_bpe
 from based_jax.models import presets
+from tests.data.libraries import byte_level
 
 SAMPLE = ["hello world, hello there", "héllo wörld €€ 你好 🙂🙂", "the end of the text"] * 3
 
@@ -41,18 +42,10 @@ def test_a_long_text_does_not_stop_other_threads():
     assert ticks > 5
 
 
-def _library_tokenizer(eot: str = "<|endoftext|>") -> tokenizers.Tokenizer:
-    """A small byte-level tokenizer in the manner of GPT-2, with merges inside and across characters."""
-    library = tokenizers.Tokenizer(models.BPE())
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=["<pad>", eot],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    library.train_from_iterator(SAMPLE, trainer)
+def _library_tokenizer() -> tokenizers.Tokenizer:
+    """A small byte-level tokenizer, with merges inside and across characters."""
+    library = train_byte_level_bpe(iter(SAMPLE), 320)
+    library.add_special_tokens(["<pad>"])
     return library
 
 
@@ -113,13 +106,13 @@ def test_a_separator_named_in_the_text_is_text():
 
 @pytest.mark.parametrize("eot", ["<|endoftext|>", "</s>", "<eos>", "[SEP]"])
 def test_known_separators_are_found(eot):
-    library = _library_tokenizer(eot)
+    library = byte_level([eot])
     assert FileTokenizer(library.to_str()).eot == library.token_to_id(eot)
 
 
 def test_a_file_without_a_separator_is_an_error_that_lists_what_was_looked_for():
     with pytest.raises(ValueError, match=r"tokenizer = 'odd'.*<\|endoftext\|>.*</s>.*<eos>.*\[SEP\]"):
-        FileTokenizer(_library_tokenizer("<stop>").to_str(), "odd")
+        FileTokenizer(byte_level(["<stop>"]).to_str(), "odd")
 
 
 def test_truncation_and_padding_of_the_file_do_not_apply():

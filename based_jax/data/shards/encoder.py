@@ -1,13 +1,12 @@
-"""Encode blocks of documents: parse, decode, hash and tokenize."""
+"""Encode blocks of documents: hash and tokenize."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from based_jax.data.documents import Document, Skipped
-from based_jax.data.shards.parts import Part, documents_of
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer
 
 DIGEST = 32  # bytes of a SHA-256
@@ -24,40 +23,26 @@ class Encoded(NamedTuple):
     tokens: np.ndarray  # the manifest's dtype: EOT d1 EOT d2 ... dn
     files: np.ndarray  # int64 (n,): the index of each document's file
     skipped: Sequence[tuple[int, Skipped]]  # with the index of the file
-    encodings: Mapping[int, str]  # of the files that have one, by index
     names: Sequence[str]  # names to hold out that were found
 
 
 class BlockEncoder:
-    """Encodes blocks: parse, decode, hash, tokenize.
+    """Encodes blocks: hash and tokenize; `names` are the documents to hold out."""
 
-    Args:
-        names: the documents to hold out.
-        field: the field of records that is the text.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, names: Sequence[str] = (), field: str = "text") -> None:
-        self._tokenizer, self._field = tokenizer, field
-        self._names = frozenset(names)
+    def __init__(self, tokenizer: Tokenizer, names: Sequence[str] = ()) -> None:
+        self._tokenizer, self._names = tokenizer, frozenset(names)
         self._dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
-    def encode(self, items: Sequence[tuple[int, Part | Skipped]]) -> Encoded:
+    def encode(self, items: Sequence[tuple[int, Document | Skipped]]) -> Encoded:
         """Encode the items of a block, each with the index of its file."""
-        documents, skipped = list[tuple[int, Document]](), list[tuple[int, Skipped]]()
-        parts = [(index, item) for index, item in items if isinstance(item, Part)]
-        encodings = {index: part.encoding for index, part in parts if part.encoding is not None}
-        for index, item in items:
-            for found in [item] if isinstance(item, Skipped) else documents_of(item, self._field):
-                if isinstance(found, Skipped):
-                    skipped.append((index, found))
-                else:
-                    documents.append((index, found))
+        skipped = [(index, item) for index, item in items if isinstance(item, Skipped)]
+        documents = [(index, item) for index, item in items if isinstance(item, Document)]
         ids = self._tokenize([document.text for _, document in documents])
         for (index, document), tokens in zip(documents, ids, strict=True):
             if tokens is None:
                 skipped.append((index, Skipped(document.name, "refused by the tokenizer")))
         kept = [i for i, tokens in enumerate(ids) if tokens is not None]
-        return self._joined([documents[i] for i in kept], [ids[i] for i in kept], skipped, encodings)
+        return self._joined([documents[i] for i in kept], [ids[i] for i in kept], skipped)
 
     def _tokenize(self, texts: Sequence[str]) -> Sequence[Any]:
         """Return the tokens of each text, None if the tokenizer refuses it."""
@@ -77,7 +62,6 @@ class BlockEncoder:
         documents: Sequence[tuple[int, Document]],
         ids: Sequence[np.ndarray],
         skipped: Sequence[tuple[int, Skipped]],
-        encodings: Mapping[int, str],
     ) -> Encoded:
         lengths = np.asarray([1 + found.size for found in ids], dtype=np.int64)
         tokens = np.empty(int(lengths.sum()), self._dtype)
@@ -95,4 +79,4 @@ class BlockEncoder:
         named = np.asarray([bool(match) for match in matches], dtype=bool)
         files = np.asarray([index for index, _ in documents], dtype=np.int64)
         found_names = sorted(set().union(*matches))
-        return Encoded(lengths, sizes, named, digests, tokens, files, skipped, encodings, found_names)
+        return Encoded(lengths, sizes, named, digests, tokens, files, skipped, found_names)

@@ -6,22 +6,21 @@ from typing import NamedTuple
 
 from based_jax.data.hub import HUB, hub_fingerprint
 from based_jax.data.report import FileReport
-from based_jax.data.shards.blocks import Unit, units_of
 from based_jax.data.shards.manifest import SourceRecord
-from based_jax.data.sources import find_files, status_of
+from based_jax.data.sources import File, find_files, status_of
 from based_jax.validate import expect
 
 
 class Sources(NamedTuple):
     """All files of all sources, in order."""
 
-    units: list[Unit]
+    files: list[File]
     records: tuple[SourceRecord, ...]
     others: list[FileReport]  # about directories that cannot be listed, and files that are not read
 
     @property
     def size(self) -> int:
-        return sum(unit.size for unit in self.units)
+        return sum(file.size for file in self.files)
 
 
 def find_sources(specs: Sequence[str], include: str | None = None) -> Sources:
@@ -29,22 +28,21 @@ def find_sources(specs: Sequence[str], include: str | None = None) -> Sources:
 
     Errors: see `load_documents`.
     """
-    found, others = Sources([], (), []), list[FileReport]()
+    files, records, others = list[File](), list[SourceRecord](), list[FileReport]()
     for spec in specs:
         expect(bool(spec), "data", spec, "a file, a directory, a glob, 'stdlib' or 'hf:NAME'")
-        units, digest = list[Unit](), hashlib.sha256()
+        digest, own = hashlib.sha256(), list[File]()
         if spec.startswith(HUB):
-            units.append(Unit(spec, None, 0))
+            files.append(File(spec, None))
             digest.update(hub_fingerprint(spec).encode())
         else:
-            files = find_files(spec, include)
-            units += units_of(files.found)
-            for file in files.found:
-                state = status_of(file.path)
+            own, left_out = find_files(spec, include)
+            others += left_out
+            for file in own:
+                state = file.path and status_of(file.path)
                 times = [(state.st_size, state.st_mtime_ns)] if state else []
                 digest.update(f"{file.name}\0{times}\n".encode("utf-8", errors="replace"))
-            others += files.others
-        size, count = sum(unit.size for unit in units), sum(unit.path is not None for unit in units)
-        record = SourceRecord(spec, include, count, size, digest.hexdigest())
-        found = found._replace(units=found.units + units, records=(*found.records, record))
-    return found._replace(others=others)
+        size = sum(file.size for file in own)
+        records.append(SourceRecord(spec, include, len(own), size, digest.hexdigest()))
+        files += own
+    return Sources(files, tuple(records), others)

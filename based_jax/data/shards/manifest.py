@@ -157,9 +157,12 @@ class Manifest:
 
     def write(self, directory: Path) -> None:
         """Write manifest.json, whole or not at all."""
-        content = {"version": self.version, **asdict(self)}
         with whole_file(directory / FILE) as file:
-            file.write((json.dumps(content, indent=2) + "\n").encode())
+            file.write((json.dumps(self.to_dict(), indent=2) + "\n").encode())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as JSON has them."""
+        return json.loads(json.dumps({"version": self.version, **asdict(self)}))
 
     @classmethod
     def read(cls, directory: Path) -> "Manifest":

@@ -38,7 +38,8 @@ def encode_blocks(
                     yield first, future.result()
                 in_flight += block.size
                 future = threads.submit(encoder.encode, block.items)
-                pending.append((block._replace(items=[]), block.size, future))
+                block.items = []
+                pending.append((block, block.size, future))
             while pending:
                 first, _, future = pending.popleft()
                 yield first, future.result()

@@ -4,13 +4,12 @@
 """
 
 import hashlib
-import json
 import os
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +18,13 @@ import numpy as np
 from based_jax.data import report
 from based_jax.data.encodings import ReadOptions
 from based_jax.data.report import FileReport, describe_counts
-from based_jax.data.shards.blocks import Position, read_blocks
+from based_jax.data.shards.blocks import Block, Position, read_blocks
 from based_jax.data.shards.encoder import BlockEncoder, Encoded
 from based_jax.data.shards.inputs import Sources
 from based_jax.data.shards.manifest import (
     FILE,
     MAX_BYTES,
+    SPLITS,
     HeldOutRule,
     Manifest,
     Split,
@@ -38,7 +38,7 @@ from based_jax.data.tokenizers import Tokenizer
 from based_jax.directory_lock import sole_writer
 from based_jax.files import read_json
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file
+from based_jax.whole_file import whole_file, write_json
 
 JOURNAL = "progress.json"
 SHARD_TOKENS = 64 << 20
@@ -47,6 +47,7 @@ _SPOOL = "held_out.spool"  # tokens of the documents that are currently held out
 _INDEX = "held_out.index"
 _TRAIN = "train.hashes"  # with names: hashes of all training texts, to find copies of held-out ones
 _ENTRY = np.dtype([("digest", "u1", 32), ("length", "<i8"), ("size", "<i8")])
+_SETTINGS = ("tokenizer", "held_out", "shard_tokens", "text_field", "encoding")  # of a manifest
 SAVE_EVERY = 10.0  # seconds
 
 
@@ -82,35 +83,29 @@ def tokenize(
     """
     expect(shard_tokens >= 2, "shard_tokens", shard_tokens, "at least 2")
     together = rule.names is None or rule.max_bytes is None
-    expect(
-        together, "held_out_bytes", rule.max_bytes, "none with held_out_names, which hold out whole documents"
-    )
-    content = _content(tokenizer)
-    record = TokenizerRecord(
-        tokenizer.name, tokenizer.vocab_size, tokenizer.eot, hashlib.sha256(content).hexdigest()
-    )
-    settings = {
-        "tokenizer": asdict(record),
-        "sources": [asdict(source) for source in sources.records],
-        "held_out": asdict(rule),
-        "shard_tokens": shard_tokens,
-        "text_field": options.text_field,
-        "encoding": options.codec,
-    }
+    expected = "none with held_out_names, which hold out whole documents"
+    expect(together, "held_out_bytes", rule.max_bytes, expected)
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer.save(scratch)
+        content = Path(scratch, _TOKENIZER).read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
+    record = TokenizerRecord(tokenizer.name, tokenizer.vocab_size, tokenizer.eot, sha256)
+    dtype = token_dtype(tokenizer.vocab_size).name
+    splits = {name: Split.of(()) for name in SPLITS}
+    reading = options.text_field, options.codec
+    plan = Manifest(record, dtype, sources.records, rule, shard_tokens, {}, splits, *reading)
     with sole_writer(out):
         if (out / FILE).exists():
             manifest = Manifest.read(out)
-            _expect_same(out, asdict(manifest) | {"sources": [*map(asdict, manifest.sources)]}, settings)
+            _expect_same(out, manifest.to_dict(), plan.to_dict())
             _clean(out)
             return manifest
-        state = _begin(out, settings, content)
-        with _Run(out, sources, record, rule, shard_tokens, settings, state) as run:
+        state = _begin(out, plan, content)
+        with _Run(out, sources, plan, state) as run:
             names = (rule.names or "").split(",") if rule.names else []
-            blocks = read_blocks(sources.units, run.position, options)
-            encoder = BlockEncoder(tokenizer, names, options.text_field)
-            for block, encoded in encode_blocks(blocks, encoder, workers):
-                run.take(encoded)
-                run.advance(block.end)
+            blocks = read_blocks(sources.files, run.position, options)
+            for block, encoded in encode_blocks(blocks, BlockEncoder(tokenizer, names), workers):
+                run.take(block, encoded)
                 now = Progress(block.done, sources.size, run.tokens, run.documents)
                 if not progress(now):
                     run.save()
@@ -122,41 +117,30 @@ def tokenize(
 
 
 class _Run:
-    """State of a tokenization in progress."""
+    """State of a tokenization in progress; `plan` is its manifest, without documents."""
 
-    def __init__(
-        self,
-        out: Path,
-        sources: Sources,
-        record: TokenizerRecord,
-        rule: HeldOutRule,
-        shard_tokens: int,
-        settings: dict[str, Any],
-        state: dict[str, Any],
-    ) -> None:
-        self._out, self._sources, self._record, self._rule = out, sources, record, rule
-        self._shard_tokens, self._settings = shard_tokens, settings
+    def __init__(self, out: Path, sources: Sources, plan: Manifest, state: dict[str, Any]) -> None:
+        self._out, self._sources, self._plan, self._rule = out, sources, plan, plan.held_out
+        self._dtype = np.dtype(plan.dtype)
         self.position = Position(*state["position"])
         self.tokens, self.documents = state["tokens"], state["documents"]
-        self._skipped = Counter(state["skipped"])
-        self._names = set(state["names"])
-        self._train = self._writer("train", state["train"])
-        self._files = {}
+        self._skipped, self._names = Counter(state["skipped"]), set(state["names"])
         self._reports = {int(index): FileReport(**own) for index, own in state["reports"].items()}
+        self._train, self._files = self._writer("train", state["train"]), {}
         for name in (_SPOOL, _INDEX, _TRAIN, report.FILE):
             (out / name).touch()
             file = (out / name).open("r+b")
             file.truncate(state["files"].get(name, 0))
             file.seek(0, os.SEEK_END)
             self._files[name] = file
-        self._held_out = HeldOut(rule.max_bytes)
+        self._held_out = HeldOut(self._rule.max_bytes)
         self._spooled = list[tuple[int, int]]()  # with a limit: each document's start and bytes
-        begin, width = 0, token_dtype(record.vocab_size).itemsize
+        begin = 0
         for entry in np.fromfile(out / _INDEX, _ENTRY):
             self._held_out.offer(entry["digest"].tobytes(), int(entry["size"]))
-            if rule.max_bytes is not None:
+            if self._rule.max_bytes is not None:
                 self._spooled.append((begin, int(entry["size"])))
-                begin += int(entry["length"]) * width
+                begin += int(entry["length"]) * self._dtype.itemsize
         self.saved = time.monotonic()
 
     def __enter__(self) -> "_Run":
@@ -168,30 +152,31 @@ class _Run:
             file.close()
 
     def _writer(self, split: str, state: dict[str, Any] | None = None) -> ShardWriter:
-        dtype = token_dtype(self._record.vocab_size)
-        return ShardWriter(self._out, split, dtype, self._record.eot, self._shard_tokens, state)
-
-    def advance(self, position: Position) -> None:
-        """Report the files that end before a position, up to which everything was taken."""
-        for index in range(self.position.unit, position.unit):
-            ended = self._reports.pop(index, None) or self._sources.units[index].report()
-            self._skipped.update(item.reason for item in ended.end())
-            self._files[report.FILE].write(ended.line().encode())
-        self.position = position
+        eot, shard_tokens = self._plan.tokenizer.eot, self._plan.shard_tokens
+        return ShardWriter(self._out, split, self._dtype, eot, shard_tokens, state)
 
     def _report(self, index: int) -> FileReport:
-        return self._reports.setdefault(index, self._sources.units[index].report())
+        return self._reports.setdefault(index, self._sources.files[index].report())
 
-    def take(self, encoded: Encoded) -> None:
-        """Write an encoded block."""
+    def take(self, block: Block, encoded: Encoded) -> None:
+        """Write an encoded block, and report about the files that end in it."""
+        self._write(encoded)
         for index, item in encoded.skipped:
             self._skipped[item.reason] += 1
             self._report(index).skip(item)
         for index in np.unique(encoded.files).tolist():
             own = encoded.files == index
-            self._report(index).add(int(own.sum()), int(encoded.sizes[own].sum()))
-        for index, encoding in encoded.encodings.items():
+            self._report(index).count(int(own.sum()), int(encoded.sizes[own].sum()))
+        for index, encoding in block.encodings.items():
             self._report(index).encoding = encoding
+        for index in range(self.position.file, block.end.file):
+            ended = self._report(index)
+            self._skipped.update(item.reason for item in ended.end())
+            self._files[report.FILE].write(ended.line().encode())
+            del self._reports[index]
+        self.position = block.end
+
+    def _write(self, encoded: Encoded) -> None:
         self._names.update(encoded.names)
         self.tokens += encoded.tokens.size
         self.documents += len(encoded.lengths)
@@ -231,7 +216,7 @@ class _Run:
         spool, (begin, size) = self._files[_SPOOL], self._spooled[number]
         end = self._spooled[number + 1][0] if number + 1 < len(self._spooled) else spool.tell()
         spool.seek(begin)
-        stream = np.frombuffer(spool.read(end - begin), token_dtype(self._record.vocab_size))
+        stream = np.frombuffer(spool.read(end - begin), self._dtype)
         spool.seek(0, os.SEEK_END)
         self._train.append(stream, np.asarray([stream.size]), np.asarray([size]))
 
@@ -250,15 +235,14 @@ class _Run:
             "train": self._train.sync(),
             "files": {name: file.tell() for name, file in self._files.items()},
         }
-        _write_json(self._out / JOURNAL, {"settings": self._settings, "state": state})
+        _write_journal(self._out, self._plan, state)
         self.saved = time.monotonic()
 
     def finish(self, names: Sequence[str]) -> Manifest:
         """Write the held-out split and the manifest."""
         missing = ", ".join(sorted({*names} - self._names))
-        expect(
-            not missing, "held_out_names", missing, "names of the data, as they stand between colons there"
-        )
+        expected = "names of the data, as they stand between colons there"
+        expect(not missing, "held_out_names", missing, expected)
         entries = np.fromfile(self._out / _INDEX, _ENTRY)
         kept = self._held_out.kept(len(entries))
         if names:
@@ -267,27 +251,19 @@ class _Run:
             self._skipped["copy of a training document"] += int(copies.sum())
             kept &= ~copies
         self._train.close()
-        writer, dtype = self._writer("held_out"), token_dtype(self._record.vocab_size)
+        writer = self._writer("held_out")
         with (self._out / _SPOOL).open("rb") as spool:
             for entry, is_kept in zip(entries, kept, strict=True):
-                stream = np.frombuffer(spool.read(int(entry["length"]) * dtype.itemsize), dtype)
+                stream = np.frombuffer(spool.read(int(entry["length"]) * self._dtype.itemsize), self._dtype)
                 if is_kept:
                     writer.append(stream, np.asarray([entry["length"]]), np.asarray([entry["size"]]))
         writer.close()
         self._files[report.FILE].writelines(other.line().encode() for other in self._sources.others)
         self._files[report.FILE].flush()
         self._expect_documents()
-        manifest = Manifest(
-            self._record,
-            dtype.name,
-            self._sources.records,
-            self._rule,
-            self._shard_tokens,
-            dict(sorted((+self._skipped).items())),
-            {"train": Split.of(self._train.shards), "held_out": Split.of(writer.shards)},
-            self._settings["text_field"],
-            self._settings["encoding"],
-        )
+        skipped = dict(sorted((+self._skipped).items()))
+        splits = {"train": Split.of(self._train.shards), "held_out": Split.of(writer.shards)}
+        manifest = replace(self._plan, skipped=skipped, splits=splits)
         manifest.write(self._out)
         _clean(self._out)
         return manifest
@@ -301,60 +277,39 @@ class _Run:
         expect(bool(self._train.shards), "data", found, expected)
 
 
-def _begin(out: Path, settings: dict[str, Any], content: bytes) -> dict[str, Any]:
-    """Return the state to resume from: that of the journal, or the initial state."""
+def _begin(out: Path, plan: Manifest, content: bytes) -> dict[str, Any]:
+    """Return the state to resume from, that of the journal or the initial state; write the tokenizer."""
     if (out / JOURNAL).exists():
         journal = read_json(out / JOURNAL, max_bytes=MAX_BYTES)
-        _expect_same(out, journal["settings"], settings)
-        _write_tokenizer(out, content)
-        return journal["state"]
-    others = [
-        path.name for path in out.iterdir() if path.name != "run.lock" and not path.name.startswith(".")
-    ]
-    expect(not others, "out", str(out), "an empty or new directory, or one that this command began")
-    state = {
-        "position": (0, 0, 0),
-        "tokens": 0,
-        "documents": 0,
-        "skipped": {},
-        "names": [],
-        "reports": {},
-        "train": None,
-    }
-    _write_json(out / JOURNAL, {"settings": settings, "state": state | {"files": {}}})
-    _write_tokenizer(out, content)
-    return state | {"files": {}}
-
-
-def _expect_same(out: Path, before: dict[str, Any], settings: dict[str, Any]) -> None:
-    for name, value in settings.items():
-        if name == "sources" and [s["spec"] for s in before[name]] == [s["spec"] for s in value]:
-            for source, old in zip(value, before[name], strict=True):
-                _expect_begun_with(out, "include", source["include"], old["include"])
-            changed = [s["spec"] for s, old in zip(value, before[name], strict=True) if s != old]
-            expect(not changed, "data", ", ".join(changed), f"the files as they were when {out} was begun")
-        else:
-            _expect_begun_with(out, name, value, before.get(name))
-
-
-def _expect_begun_with(out: Path, name: str, value: Any, before: Any) -> None:
-    expect(before == value, name, value, f"{before!r}, as {out} was begun with")
-
-
-def _content(tokenizer: Tokenizer) -> bytes:
-    with tempfile.TemporaryDirectory() as scratch:
-        tokenizer.save(scratch)
-        return Path(scratch, _TOKENIZER).read_bytes()
-
-
-def _write_tokenizer(out: Path, content: bytes) -> None:
+        _expect_same(out, journal["settings"], plan.to_dict())
+        state = journal["state"]
+    else:
+        names = [path.name for path in out.iterdir()]
+        others = [name for name in names if name != "run.lock" and not name.startswith(".")]
+        expect(not others, "out", str(out), "an empty or new directory, or one that this command began")
+        counts = {"tokens": 0, "documents": 0, "skipped": {}, "names": [], "reports": {}}
+        state = {"position": (0, 0, 0), **counts, "train": None, "files": {}}
+        _write_journal(out, plan, state)
     with whole_file(out / _TOKENIZER) as file:
         file.write(content)
+    return state
 
 
-def _write_json(path: Path, content: Any) -> None:
-    with whole_file(path) as file:
-        file.write(json.dumps(content).encode())
+def _write_journal(out: Path, plan: Manifest, state: dict[str, Any]) -> None:
+    write_json(out / JOURNAL, {"settings": plan.to_dict(), "state": state})
+
+
+def _expect_same(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    old, new = before["sources"], now["sources"]
+    settings = {name: (now[name], before.get(name)) for name in _SETTINGS}
+    settings["data"] = [source["spec"] for source in new], [source["spec"] for source in old]
+    for name, (value, begun) in settings.items():
+        expect(begun == value, name, value, f"{begun!r}, as {out} was begun with")
+    for source, was in zip(new, old, strict=True):
+        value, begun = source["include"], was["include"]
+        expect(begun == value, "include", value, f"{begun!r}, as {out} was begun with")
+        expected = f"the files as they were when {out} was begun"
+        expect(source == was, "data", source["spec"], expected)
 
 
 def _clean(out: Path) -> None:

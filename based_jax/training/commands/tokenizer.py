@@ -6,7 +6,7 @@ The text is streamed; memory grows with the number of different words. The comma
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +16,8 @@ from based_jax import command
 from based_jax.data import report
 from based_jax.data.documents import Document
 from based_jax.data.encodings import ReadOptions
-from based_jax.data.shards.blocks import read_documents
-from based_jax.data.shards.inputs import Sources, find_sources
+from based_jax.data.reading import read_all
+from based_jax.data.shards.inputs import find_sources
 from based_jax.data.tokenizer_training import LEAST_VOCABULARY, train_byte_level_bpe
 from based_jax.validate import expect, expect_range
 from based_jax.whole_file import whole_file
@@ -49,12 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     config = command.parse(TokenizerConfig, argv, prog=PROG)
     sources = find_sources(config.data, config.include)
-    files = [unit.report() for unit in sources.units]
-    texts = _texts(sources, config.reading, files)
+    files = [file.report() for file in sources.files]
+    found = read_all(sources.files, files, config.reading)
+    texts = (item.text for item in found if isinstance(item, Document))
     tokenizer = train_byte_level_bpe(texts, config.vocab_size, show_progress=sys.stderr.isatty())
-    found = ", ".join(file.message for file in files if file.message)
+    problem = next((f"; {file.message}" for file in files if file.message), "")
     has_text = any(file.documents for file in files)
-    expect(has_text, "data", " ".join(config.data), f"text{found and f'; {found}'}")
+    expect(has_text, "data", " ".join(config.data), f"text{problem}")
     config.out.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(config.out) as file:
         file.write(tokenizer.to_str(pretty=True).encode())
@@ -62,16 +63,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{config.out}: {tokenizer.get_vocab_size():,} tokens")
     print(f"next: --tokenizer {config.out} of train tokenize or train lm, with the same flags of reading")
     return 0
-
-
-def _texts(sources: Sources, options: ReadOptions, files: list[report.FileReport]) -> Iterator[str]:
-    """Yield the texts, and report about them in `files`."""
-    for index, found, encoding in read_documents(sources.units, options):
-        files[index].encoding = encoding or files[index].encoding
-        if isinstance(found, Document):
-            files[index].add(1, len(found.text.encode()))
-            yield found.text
-        else:
-            files[index].skip(found)
-    for file in files:
-        file.end()

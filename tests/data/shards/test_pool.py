@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tokenizers
 
+from based_jax.data.documents import Document
 from based_jax.data.shards.blocks import Block, Position
 from based_jax.data.shards.encoder import BlockEncoder
-from based_jax.data.shards.parts import Part
 from based_jax.data.shards.pool import encode_blocks
 from based_jax.data.tokenizers import FileTokenizer
 
@@ -17,12 +17,12 @@ def test_concurrent_blocks_keep_their_order(monkeypatch):
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer = FileTokenizer(words.to_str())
     texts = [f"word{i % 7} " * (5_000 if i % 2 else 1 + i) for i in range(20)]
-    blocks = [
-        Block([(0, Part("texts", f"{i}", None, [len(text)], text.encode()))], Position(i, 0, 0), i)
-        for i, text in enumerate(texts)
-    ]
+    blocks = []
+    for i, text in enumerate(texts):
+        blocks.append(Block(Position(i, 0, 0), i))
+        blocks[-1].add(0, Document(f"{i}", text))
     results = list(encode_blocks(blocks, BlockEncoder(tokenizer), 3))
-    assert [block.end.unit for block, _ in results] == list(range(20))
+    assert [block.end.file for block, _ in results] == list(range(20))
     for (_, encoded), text in zip(results, texts, strict=True):
         np.testing.assert_array_equal(encoded.tokens[1:], tokenizer.encode(text))
     broken = BlockEncoder(tokenizer)

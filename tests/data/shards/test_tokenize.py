@@ -105,33 +105,6 @@ def test_small_shards_whatever_the_workers_and_the_interruptions(tmp_path):
     assert Manifest.read(tmp_path / "a") == Manifest.read(tmp_path / "c")
 
 
-def test_bad_documents_are_counted(tmp_path):
-    path = tmp_path / "in" / "a.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(
-        b'{"text": "a"}\nnot json\n{"x": 1}\n{"text": ""}\n{"text": "\xff"}\n{"text": "\\ud800"}\n'
-    )
-    (path.parent / "b.txt.gz").write_bytes(gzip.compress(b"text" * 99)[:-5])
-    (path.parent / "c.txt").write_bytes(b"\0")
-    skipped = {
-        "binary": 1,
-        "damaged": 1,
-        "empty": 1,
-        "no string field 'text'": 1,
-        "not JSON": 1,
-        "not UTF-8": 1,
-        "not Unicode": 1,
-    }
-    assert _run(tmp_path / "out", path.parent).skipped == skipped
-
-
-def test_without_any_text_the_error_counts_the_reasons(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"x": 1}\n{"x": 2}\n{"text": ""}\n')
-    with pytest.raises(ValueError, match="0 documents, skipped 2 no string field 'text', 1 empty"):
-        _run(tmp_path / "out", path)
-
-
 def test_finished_and_other_settings(tmp_path, capsys):
     spec, out = _write(tmp_path / "in", "jsonl"), tmp_path / "out"
     argv = ["--data", spec, "--tokenizer", "byte", "--out", out, "--workers", 1]
