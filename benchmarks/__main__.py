@@ -26,9 +26,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "adopt": Command(
-        "gpu.adopt", "Adopt", "add reports of a GPU machine: results, tables, pages, the figure"
-    ),
+    "adopt": Command("gpu.adopt", "Adopt", "write kept results and reports of a GPU: tables, pages, figures"),
     "decode": Command(
         "decode.command", "Decode", "time and memory per generated token, of Based and its baselines"
     ),
@@ -40,8 +38,6 @@ COMMANDS = {
     "mixers": Command("ops.mixers", "Mixers", "time and memory of every sequence mixer, by length"),
     "mqar": Command("models.mqar", "Mqar", "training speed on associative recall, against torch"),
     "ops": Command("ops.command", "Ops", "time and memory of the ops, side by side"),
-    "overview": Command("gpu.overview", "Overview", "the README's figure, from kept results"),
-    "redraw": Command("figures", "Redraw", "a benchmark's figure again, from its JSON"),
     "startup": Command("models.startup", "Startup", "time of imports, initial parameters and a first step"),
     "static": Command("gpu.static.command", "Static", "what whole models need on a GPU, without one"),
     "train": Command("models.train", "Train", "training speed of language models, against torch"),

@@ -45,10 +45,9 @@ def summarize(
 ) -> dict[str, Any]:
     """Summarize a report: growth of every candidate from `start` up, ratios of `ours` to the others."""
     against = []
-    for name in candidates:
+    others = [name for name in candidates if name != ours] if ours in candidates else []
+    for name in others:
         for direction in directions:
-            if name == ours or ours not in candidates:
-                continue
             times, theirs = series(rows, ours, direction), series(rows, name, direction)
             against.append(
                 {
@@ -65,20 +64,16 @@ def summarize(
 def growth(
     rows: Sequence[Row], candidates: Sequence[str], directions: Sequence[str], start: int
 ) -> dict[str, Any]:
-    """Fit exponents of time and scratch memory of every candidate and pass, from `start` tokens up."""
-    entries = []
-    for name in candidates:
-        for direction in directions:
-            times = series(rows, name, direction)
-            entries.append(
-                {
-                    "candidate": name,
-                    "pass": direction,
-                    "time_exponent": growth_exponent(times, start),
-                    "memory_exponent": growth_exponent(series(rows, name, direction, "temp_bytes"), start),
-                    "lengths": [length for length in times if length >= start],
-                }
-            )
+    """Fit exponents of the time of every candidate and pass, from `start` tokens up."""
+    entries = [
+        {
+            "candidate": name,
+            "pass": direction,
+            "time_exponent": growth_exponent(series(rows, name, direction), start),
+        }
+        for name in candidates
+        for direction in directions
+    ]
     return {"growth_from_length": start, "growth": entries}
 
 

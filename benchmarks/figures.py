@@ -1,16 +1,12 @@
-"""Draw the figures of `ops` and `decode` from their reports; `redraw` does that without measuring again."""
+"""Draw the figures of `ops` and `decode` from their reports; `adopt` draws those of the kept ones."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from based_jax import plot
 from benchmarks.analysis import series
-from benchmarks.flags import expect_figure
 from benchmarks.memory import MIB
-from pallas_kernels.checks import expect
 
 Report = dict[str, Any]
 
@@ -18,38 +14,6 @@ OURS = "taylor_xla"
 """Candidate of `ops` with Based's colour."""
 
 PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
-
-
-@dataclass(frozen=True)
-class Redraw:
-    """Draw the figure of `ops` or `decode` from its JSON."""
-
-    json: Path
-    """A report that one of these benchmarks wrote."""
-    plot: Path
-    """File of the figure (.png, .svg or .pdf; needs matplotlib)."""
-
-    def run(self, command: str) -> int:
-        """Draw; return 0. Raises ValueError for files that cannot be read or written."""
-        expect_figure("--plot", self.plot)
-        draw(read(self.json, ("decode", "ops")), self.plot)
-        print(self.plot)
-        return 0
-
-
-def read(path: Path, benchmarks: tuple[str, ...]) -> Report:
-    """Read a report of one of the benchmarks.
-
-    Raises:
-        ValueError: it cannot be read, or belongs to another benchmark.
-    """
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--json = {str(path)!r}: cannot be read ({error})") from None
-    found = report.get("benchmark") if isinstance(report, dict) else None
-    expect(found in benchmarks, "--json", str(path), f"a report of {', '.join(benchmarks)}")
-    return report
 
 
 def draw(report: Report, path: Path) -> None:

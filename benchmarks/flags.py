@@ -1,8 +1,6 @@
 """Flags that several benchmarks share: comma lists, and paths that are checked in advance."""
 
-import importlib.util
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +14,6 @@ try:
     from tyro.constructors import PrimitiveConstructorSpec
 except ImportError:  # then `plain_flags` reads the flags
     PrimitiveConstructorSpec: Any = Words
-
-
-FIGURES = (".png", ".svg", ".pdf")
-"""Suffixes of figures."""
 
 
 def comma_list(item: type, metavar: str) -> Any:
@@ -40,36 +34,21 @@ def comma_list(item: type, metavar: str) -> Any:
     )
 
 
-def expect_writable(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
+def expect_writable(flag: str, path: Path | None) -> None:
     """Check now, not after an hour of measuring, that a result can be written.
 
     Raises:
-        ValueError: the file cannot be opened for writing, or its name ends in none of `suffixes`.
+        ValueError: the file cannot be opened for writing.
     """
     if path is None:
         return
-    name = str(path)
-    if suffixes:
-        expect(path.suffix.lower() in suffixes, flag, name, f"a name that ends in {', '.join(suffixes)}")
     existed = path.exists()
     try:
-        with path.open("a"):
-            pass
+        path.open("a").close()
         if not existed:
             path.unlink()
     except OSError as error:
-        raise ValueError(f"{flag} = {name!r}: cannot be written ({error.strerror or error})") from None
-
-
-def expect_figure(flag: str, path: Path | None) -> None:
-    """Check now that a figure can be drawn.
-
-    Raises:
-        ValueError: `path` cannot be written or has a wrong suffix, or matplotlib is missing.
-    """
-    expect_writable(flag, path, FIGURES)
-    if path and not importlib.util.find_spec("matplotlib"):
-        raise ValueError(f"{flag} needs matplotlib (pip install 'based-jax[plot]')")
+        raise ValueError(f"{flag} = {str(path)!r}: cannot be written ({error.strerror or error})") from None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from rich.console import Console
+from rich.markdown import Markdown
+
 Report = dict[str, Any]
 
 MISSING = "\N{EN DASH}"
@@ -51,13 +54,7 @@ def ran_on(report: Report, *packages: str) -> str:
 
 
 def show(title: str, text: str, notes: Iterable[str] = ()) -> None:
-    """Print tables and notes on a terminal; as plain text if rich is missing."""
-    try:
-        from rich.console import Console
-        from rich.markdown import Markdown
-    except ImportError:
-        print(f"# {title}", text, *notes, sep="\n\n")
-        return
+    """Print tables and notes on a terminal."""
     console = Console(highlight=False)
     console.width = max(console.width, MIN_WIDTH)
     console.print(Markdown(f"# {title}\n\n{text}"))

@@ -6,6 +6,7 @@ that each has a docstring.
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -102,6 +103,18 @@ def public_names(module: str) -> list[Public]:
     names = _listed(module) or [name for name, (_, _, is_public) in imports.items() if is_public]
     names = names or [name for name in _defined(module) if not name.startswith("_")]
     return [_find(f"{module}.{name}", module, name, imports) for name in sorted(names, key=str.lower)]
+
+
+def groups(module: str) -> dict[str, str]:
+    """Return the comment above each name's block of imports, in the order of the file, if it has any."""
+    found: dict[str, str] = {}
+    comment = ""
+    for line in module_file(module).read_text(encoding="utf-8").splitlines():
+        if line.startswith("# ") and line != "# isort: off":
+            comment = line[2:].replace("`", "")
+        elif line.startswith("from ") and comment:
+            found |= dict.fromkeys(re.findall(r"(\w+) as \1", line), comment)
+    return found
 
 
 def _listed(module: str) -> list[str]:

@@ -84,20 +84,27 @@ def api_pages() -> dict[str, str]:
                 _directive(module, members="false", show_root_heading="false", show_root_toc_entry="false")
             )
             if page != "based_jax":
-                parts.append(_summary(names))
+                parts.append(_summary(names, api.groups(module)))
             parts += [_entry(page, name, elsewhere) for name in names]
         pages[page] = "\n".join(parts)
     return pages
 
 
-def _summary(names: list[api.Public]) -> str:
-    """Return a table of the names that the page documents, each with the first line of its docstring."""
-    lines = ["| name | what it is |", "|---|---|"]
-    for name in names:
-        if name.kind != "module" and _is_ours(name):
-            first = name.docstring.partition("\n")[0].replace("|", "\\|").replace("``", "`")
-            lines.append(f"| [`{name.name.rpartition('.')[2]}`](#{name.source}) | {first} |")
-    return "\n".join([*lines, ""])
+def _summary(names: list[api.Public], groups: dict[str, str]) -> str:
+    """Return a table of the names that the page documents, each with the first line of its docstring.
+
+    Or a table for each group of names that the module has.
+    """
+    lines: list[str] = []
+    for group in dict.fromkeys(groups.values()) or [""]:
+        lines += [f"**{group}**\n"] * bool(group) + ["| name | what it is |", "|---|---|"]
+        for name in names:
+            short = name.name.rpartition(".")[2]
+            if name.kind != "module" and _is_ours(name) and groups.get(short, "") == group:
+                first = name.docstring.partition("\n")[0].replace("|", "\\|").replace("``", "`")
+                lines.append(f"| [`{short}`](#{name.source}) | {first} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _is_ours(name: api.Public) -> bool:

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from pallas_kernels.devices import cannot_run
 
 FLOATS = ("float32", "bfloat16", "float16")
 """Dtypes that the kernels read; they compute in float32."""
+
+INTEGERS = ("int32", "int64")
 
 
 def expect(condition: bool, argument: str, value: Any, expected: str) -> None:
@@ -21,6 +24,22 @@ def expect_array(argument: str, array: Any, shape: Sequence[int], dtypes: Sequen
     """Check the shape and dtype of an array whose sizes are determined by other arguments."""
     expect(tuple(array.shape) == tuple(shape), f"shape of {argument}", tuple(array.shape), f"{tuple(shape)}")
     expect(jnp.dtype(array.dtype).name in dtypes, f"dtype of {argument}", str(array.dtype), _either(dtypes))
+
+
+def packing_of(
+    starts: jax.Array | None, counts: jax.Array | None, shape: tuple[int, int], first: int
+) -> tuple[jax.Array, ...]:
+    """Return starts (B, N), by default `first`, and counts (B,), by default N, as int32; () if both are None.
+
+    `shape` is (B, N).
+    """
+    if starts is None and counts is None:
+        return ()
+    starts = jnp.full(shape, first, jnp.int32) if starts is None else starts
+    counts = jnp.full(shape[:1], shape[1], jnp.int32) if counts is None else counts
+    expect_array("starts", starts, shape, INTEGERS)
+    expect_array("counts", counts, shape[:1], INTEGERS)
+    return starts.astype(jnp.int32), counts.astype(jnp.int32)
 
 
 def expect_power_of_two(argument: str, size: int, least: int = 1) -> None:

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -116,6 +116,30 @@ def blocks(axes: str, sizes: Mapping[str, int], at: Callable[..., Mapping[str, A
         return tuple(found.get(axis, 0) for axis in axes)
 
     return pl.BlockSpec(tuple(map(sizes.get, axes)), index)
+
+
+class Packing(NamedTuple):
+    """Refs of one row: the number of real tokens, and the starts of their segments."""
+
+    starts: Any
+    """(N,) index of the first token of each token's segment; negative: before this call's first token"""
+    count: Any
+    """scalar: the tokens from here on are padding"""
+
+
+def inside(rows: jax.Array | None, size: int, padded: int, tile: Any = None) -> jax.Array | None:
+    """Return (rows, columns) mask of tile number `tile` of an array with `size` columns; None: all is inside.
+
+    Args:
+        rows: (rows,) mask; None for all.
+        padded: columns of a tile.
+    """
+    rows = None if rows is None else rows[:, None]
+    if size % padded == 0:
+        return rows
+    first = jnp.arange(padded) if tile is None else tile * padded + jnp.arange(padded)
+    columns = (first < size)[None, :]
+    return columns if rows is None else rows & columns
 
 
 def load(ref: Any, index: Any, valid: Any = None, other: float = 0) -> jax.Array:

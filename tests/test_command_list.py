@@ -58,23 +58,17 @@ def test_the_console_command_runs_every_command():
         assert purpose, name
 
 
-@pytest.mark.parametrize("word", [[], ["--help"], ["-h"]])
-def test_the_console_command_lists_them(word, capsys, monkeypatch):
-    status, out, _ = run_console(capsys, monkeypatch, *word)
-    assert status == 0
-    assert re.search("^train lm +Train a language model$", out, re.M)
-    assert re.search("^generate +Continue a text$", out, re.M)
-    assert all(len(line) <= 80 for line in out.split("\n\n", 1)[1].rpartition("\n\n")[0].splitlines())
-
-
-def test_a_group_lists_its_own(capsys, monkeypatch):
+def test_the_console_command_lists_them_and_a_group_its_own(capsys, monkeypatch):
+    for word in ([], ["--help"], ["-h"]):
+        status, out, _ = run_console(capsys, monkeypatch, *word)
+        assert status == 0
+        assert re.search("^train lm +Train a language model$", out, re.M)
+        assert re.search("^generate +Continue a text$", out, re.M)
+        assert all(len(line) <= 80 for line in out.split("\n\n", 1)[1].rpartition("\n\n")[0].splitlines())
     status, out, _ = run_console(capsys, monkeypatch, "train", "--help")
     assert status == 0
     assert "\ntrain mqar " in out
     assert "\ngenerate " not in out
-
-
-def test_the_version(capsys, monkeypatch):
     assert run_console(capsys, monkeypatch, "--version") == (0, f"{based_jax.__version__}\n", "")
 
 
@@ -96,12 +90,6 @@ def test_an_unknown_command_is_one_line(words, message, capsys, monkeypatch):
     assert error.count("\n") == 1
 
 
-def test_an_underscore_stands_for_a_hyphen(capsys, monkeypatch):
-    status, _, error = run_console(capsys, monkeypatch, "experiments", "mqar_pairs", "--no-such-flag")
-    assert status == 2
-    assert error.startswith("based-jax experiments mqar-pairs: ")
-
-
 @pytest.mark.parametrize("name", ["train lm", "eval perplexity", "experiments mqar-pairs"])
 def test_messages_begin_with_the_words_that_started_the_command(name, capsys, monkeypatch):
     status, out, error = run_console(capsys, monkeypatch, *name.split(), "--no-such-flag")
@@ -111,3 +99,5 @@ def test_messages_begin_with_the_words_that_started_the_command(name, capsys, mo
     status, out, _ = run_console(capsys, monkeypatch, *name.split(), "--help")
     assert status == 0
     assert f"usage: based-jax {name} " in out
+    status, _, error = run_console(capsys, monkeypatch, *name.replace("-", "_").split(), "--no-such-flag")
+    assert error.startswith(f"based-jax {name}: ")  # an underscore stands for a hyphen

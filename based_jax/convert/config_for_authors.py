@@ -38,6 +38,7 @@ _ACTIVATIONS = {
     **{("plain", ours): theirs for theirs, ours in reversed(PLAIN_ACTIVATIONS.items())},
 }
 _USUAL_FIELD = {"final_norm": "norm", "final_norm_eps": "norm_eps", "mlp_out_bias": "mlp_bias"}
+"""Fields -> the fields that have their value if they are None."""
 _FREE = {
     *("dtype", "remat", "scan_layers", "schedule", "mixers", "init_std", "out_init_std"),
     *("implementation", "step_implementation", "num_layers"),
@@ -94,11 +95,7 @@ def _settings(config: ModelConfig) -> dict[str, Any]:
         options |= {option: getattr(module, option) for option in sorted(others)}
         found |= {f"{option} of layer {index} ({name})": value for option, value in options.items()}
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    for name, usual in {
-        "final_norm": "norm",
-        "final_norm_eps": "norm_eps",
-        "mlp_out_bias": "mlp_bias",
-    }.items():
+    for name, usual in _USUAL_FIELD.items():
         fields[name] = fields[usual] if fields[name] is None else fields[name]
     if config.block == "postnorm":  # without a residual stream between blocks
         del fields["residual_in_fp32"]

@@ -7,6 +7,7 @@ docs/options.md.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from based_jax.convert.authors_config import authors_config
 from based_jax.convert.authors_layers import SLOTS
@@ -73,7 +74,7 @@ def kind(config: Config) -> str:
     )
 
 
-def current_names(config: Config, tensors: Tensors) -> dict[str, object]:
+def current_names(config: Config, tensors: Tensors) -> dict[str, Any]:
     """Rename a checkpoint's tensors to the names of `tables`. CheckpointError: see `older_names`."""
     family = config.get("model_type")
     if family in FLA:

@@ -6,16 +6,14 @@
 import ast
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax import mixers
+from based_jax.files import read_json
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect, nearest
-
-STATUSES = ("same", "renamed", "ignored", "refused")
 
 
 class Option(NamedTuple):
@@ -35,7 +33,7 @@ class Option(NamedTuple):
 @functools.cache
 def tables() -> Mapping[str, Mapping[str, Option]]:
     """Return all tables: import path of their class -> option name -> option."""
-    found = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    found = read_json(Path(__file__).with_suffix(".json"))
     return {path: {row[0]: Option(*row) for row in rows} for path, rows in found.items()}
 
 
@@ -114,8 +112,9 @@ def expect_supported(option: Option, value: Any, prefix: str = "") -> None:
     """Check the value of an option of which only the default is accepted; None is the default too."""
     if option.status == "refused" and value is not None:
         default = default_of(option)
-        is_default = value == (option.default if default is None else default)
-        expect(is_default, f"{prefix}{option.name}", value, f"{option.default}: {option.note}")
+        is_named = default is None and value == option.default != "None"  # a class or function
+        fits = is_named or value == default
+        expect(fits, f"{prefix}{option.name}", value, f"{option.default}: {option.note}")
 
 
 def default_of(option: Option) -> Any:

@@ -12,7 +12,6 @@ authors' modules manually; their `from_pretrained_hf` needs the authors' form.
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -37,7 +36,7 @@ from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_shapes
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
-from based_jax.whole_file import whole_file
+from based_jax.whole_file import write_json
 
 FORMAT = "based_jax"
 VERSION = 1
@@ -130,8 +129,7 @@ def save_pretrained(
         weights = write_weights(target, tensors, max_shard_bytes)
     else:
         write_torch_file(weights, tensors)
-    with whole_file(target / CONFIG) as file:
-        file.write((json.dumps(description, indent=2) + "\n").encode())
+    write_json(target / CONFIG, description)
     write_card(target, card, model.config, sum(leaf.size for leaf in jax.tree.leaves(params)))
     return weights
 

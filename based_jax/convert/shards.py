@@ -1,6 +1,5 @@
 """Write weights to several safetensors files, with an index that names the file of each tensor."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from based_jax.convert.state_dict import write_safetensors
 from based_jax.validate import expect_range
-from based_jax.whole_file import whole_file
+from based_jax.whole_file import write_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -47,8 +46,7 @@ def write_weights(
         weight_map = {name: file for file, names in shards.items() for name in names}
         size = sum(tensor.nbytes for tensor in tensors.values())
         index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}
-        with whole_file(directory / INDEX) as stream:
-            stream.write((json.dumps(index, indent=2) + "\n").encode())
+        write_json(directory / INDEX, index)
         (directory / SINGLE).unlink(missing_ok=True)
     for path in directory.glob("model-*-of-*.safetensors"):
         if path.name not in shards:

@@ -14,15 +14,15 @@ Tables include optional parts (biases); `layouts.select` keeps those that a modu
 
 import dataclasses
 import functools
-import json
 from collections.abc import Collection, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from based_jax.convert.layouts import Rule, Rules, under
+from based_jax.files import read_json
 from based_jax.models import ModelConfig
 
-_TABLES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("weights.json").read_text("utf-8"))
+_TABLES: dict[str, dict[str, Any]] = read_json(Path(__file__).with_name("weights.json"))
 _INPUTS = {"linear": 1, "vector": 0, "same": None}
 
 

@@ -61,31 +61,3 @@ def of_families(jobs: Sequence[J], families: str | None) -> list[J]:
     for family in wanted:
         expect_choice("families", family, known)
     return [job for job in jobs if job.family in wanted]
-
-
-def segments(*parts: tuple[int, ...]) -> str:
-    """Format (length, pairs) or (length, pairs, examples) as the trainer's --test and --train."""
-    return ",".join(":".join(str(number) for number in part) for part in parts)
-
-
-_RECIPE = ("vocab_size", "examples", "test_examples", "epochs", "batch_size", "learning_rates")
-
-
-def recipe(scale: str, family: str = "") -> dict[str, Any]:
-    """Return the trainer's flags that Zoology's studies share, at each scale.
-
-    At the scale cpu Attention may take six times the steps. Without a convolution it picks among a text's
-    values for thousands of steps, and then learns to recall within a few hundred; there it stops.
-    """
-    values = {
-        "paper": (8192, 100_000, 3000, 64, 256, rates(-4, -2, 4)),
-        "cpu": (256, 16_384, 512, 72 if family == "Attention" else 12, 64, "0.003162"),
-        "smoke": (256, 4096, 256, 2, 128, "1e-2"),
-    }
-    return dict(zip(_RECIPE, values[scale], strict=True))
-
-
-def rates(low: float, high: float, count: int) -> str:
-    """Return `count` learning rates from 10^low to 10^high, in equal ratios, as --learning-rates."""
-    steps = max(count - 1, 1)
-    return ",".join(f"{10 ** (low + (high - low) * i / steps):.4g}" for i in range(count))

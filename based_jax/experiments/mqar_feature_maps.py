@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable
 
-from based_jax.experiments.based_data import ONE_RATE, SLICE
+from based_jax.experiments.based_data import ONE_RATE, SLICE, TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published
 from based_jax.experiments.results import best
@@ -13,17 +13,7 @@ from based_jax.experiments.study import Rows, make_study, run
 from based_jax.published import number, table
 
 TAYLOR = "Taylor"
-MAPS = {
-    "ReLU": "relu",
-    "PosELU": "pos_elu",
-    "Square": "square",
-    "AllPoly": "all_poly",
-    "CosFormer": "cosformer",
-    "Identity": "identity",
-    "Performer": "performer",
-}
-"""Names in the figure and in this library; their feature_dim is the model's width, as in the paper."""
-
+MAPS: dict[str, str] = TEXTS["mqar_feature_maps"]["maps"]
 WIDTHS = (64, 128, 192, 256, 320, 384, 448, 512)
 
 

@@ -11,7 +11,7 @@ from itertools import chain, product
 from operator import itemgetter
 
 from based_jax.experiments.based_data import DATA, TEXTS
-from based_jax.experiments.job import Job, rates, segments
+from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines
 from based_jax.experiments.study import Rows, make_study, run
 
@@ -26,7 +26,7 @@ def _jobs(scale: str) -> list[Job]:
     changes = (  # width, epochs, factor of the examples, learning rates
         (own, 4 * base, 1, _RATE),
         (own, few, 3, _RATE),  # half as many steps as in the line above
-        (own, base, 1, rates(-2.5, -1.5, 3)),
+        (own, base, 1, "0.003162,0.01,0.03162"),
         (2 * own, base, 1, _RATE),
     )
     jobs = []
@@ -36,7 +36,7 @@ def _jobs(scale: str) -> list[Job]:
     for (width, epochs, factor, learning_rates), (family, model) in planned:
         tokens, pairs, examples = data["train"]
         setting = f"d {width}, {epochs} epochs" + (f" of {factor} times the examples" if factor > 1 else "")
-        train = segments((tokens, pairs, factor * examples))
+        train = f"{tokens}:{pairs}:{factor * examples}"
         flags = {"d_model": width, **DATA[scale], "train": train, "test": data["test"], "epochs": epochs}
         flags |= {"learning_rates": learning_rates}
         facts = {"planned_epochs": epochs, "examples": factor * examples}

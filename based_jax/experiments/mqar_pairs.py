@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from based_jax.experiments.job import Job, recipe
+from based_jax.experiments.based_data import zoology_data
+from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, make_study, run
@@ -27,7 +28,7 @@ def _jobs(scale: str, pairs: Sequence[int], widths: Sequence[int], windows: Sequ
     def jobs(figure: int, family: str, model: str) -> Iterator[Job]:
         for width, number in product(widths, pairs):
             flags = {"d_model": width, "pairs": number, "length": _LENGTHS[scale], "random_fill": False}
-            flags |= {"positions": family == "Attention", **recipe(scale, family)}
+            flags |= {"positions": family == "Attention", **zoology_data(scale, family)}
             facts = {"figure": figure, "pairs": number}
             yield Job(family, f"{number} pairs, d {width}", model, flags, facts)
 

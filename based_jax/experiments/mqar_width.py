@@ -6,49 +6,28 @@
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from based_jax.experiments.job import Job, recipe
+from based_jax.experiments.based_data import TEXTS, zoology_data
+from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines, published
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, make_study, run
 from based_jax.published import number, table
 
+_TEXTS = TEXTS["mqar_width"]
+_BELOW: dict[str, str] = _TEXTS["below"]
+PAIRS: dict[int, int] = dict(_TEXTS["sizes"]["pairs"])
 WIDTHS = (64, 128, 256, 512)
-PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
-"""Pairs by length, in training and in the test."""
-
-_LONG = "base_conv:kernel_size=-1"
-_SHORT = "base_conv:kernel_size=3"
 _X_LABEL = "model width d"
 _LAYERS = {"paper": 4, "cpu": 2, "smoke": 2}
 """Layers of all models but attention, which has two; at the smaller scales all have."""
 
-# In the order of the authors' code; attention also has learned positions.
-_ABOVE = {
-    "Attention": ("attention", "attention"),
-    "Hyena": ("hyena",),
-    "RWKV-4": ("rwkv4",),
-    "RetNet": ("retnet",),
-    "H3": ("h3:d_state={length}",),
-    "BaseConv": (_SHORT, _LONG),
-}
-"""Layers that repeat."""
-_BELOW = {
-    "BaseConv, repeats": "input_conv",
-    "BaseConv, after repeats": "input_conv:copy_next=true",
-    "BaseConv, autocorrelation": "input_conv:filter=autocorrelation:lags={pairs}",
-    "BaseConv, attention": "attention",
-}
-"""The last layer, the input-dependent one; BaseConv's come before it."""
-_BATCH = {64: 512, 128: 512, 256: 256, 512: 128}
-"""Pairs at the paper's scale, by length."""
-
 
 def _models(count: int) -> dict[str, str]:
     """Return the layers of each family, with braces for the length and the pairs."""
-    found = {}
-    for family, layers in _ABOVE.items():
+    found: dict[str, str] = {}
+    for family, layers in _TEXTS["above"].items():
         found[family] = ",".join(layers if family == "Attention" else layers * (count // len(layers)))
-    convolutions = [*_ABOVE["BaseConv"]] * count
+    convolutions = _TEXTS["above"]["BaseConv"] * count
     return found | {family: ",".join([*convolutions[: count - 1], last]) for family, last in _BELOW.items()}
 
 
@@ -64,8 +43,8 @@ def published_points() -> dict[int, dict[str, list[tuple[float, float]]]]:
 def _jobs(scale: str, lengths: Mapping[int, int], widths: Sequence[int]) -> list[Job]:
     found, models = [], _models(_LAYERS[scale])
     for (length, pairs), (family, layers), width in product(lengths.items(), models.items(), widths):
-        facts, shared = {"length": length, "pairs": pairs}, recipe(scale, family)
-        batch = _BATCH[length] if scale == "paper" else shared["batch_size"]
+        facts, shared = {"length": length, "pairs": pairs}, zoology_data(scale, family)
+        batch = dict(_TEXTS["sizes"]["batch"])[length] if scale == "paper" else shared["batch_size"]
         how = {"random_fill": False, "positions": family == "Attention", "batch_size": batch}
         flags = {"d_model": width, **facts, **how, **shared, "batch_size": batch}
         setting = f"{length} tokens, {pairs} pairs, d {width}"

@@ -12,8 +12,8 @@ Two of many values are asked for. The forms of a row:
 
 from itertools import product
 
-from based_jax.experiments.based_data import TEXTS
-from based_jax.experiments.job import recipe
+from based_jax.experiments.based_data import TEXTS, zoology_data
+from based_jax.experiments.panels import bars
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, make_study, run
 from based_jax.experiments.tasks import TaskJob
@@ -21,7 +21,7 @@ from based_jax.plot import Bars
 
 _TEXTS = TEXTS["read_twice"]
 MODELS = [*_TEXTS["models"]]
-_DATA = {**_TEXTS["data"], "paper": {**recipe("paper"), "d_model": 64, "length": 256, "pairs": 32}}
+_DATA = {**_TEXTS["data"], "paper": {**zoology_data("paper"), "d_model": 64, "length": 256, "pairs": 32}}
 
 _LONGER = 40
 """Epochs of a second run of each model at the scale `cpu`, because some have not begun to learn after 10."""
@@ -40,10 +40,7 @@ def _jobs(scale: str, families: list[str], epochs: int | None = None) -> list[Ta
 
 def _panels(rows: Rows, scale: str) -> list[Bars]:
     del scale
-    forms: dict[str, dict[str, float]] = {}
-    for row in best(rows):
-        forms.setdefault(row["form"], {})[row["family"]] = row["accuracy"]
-    return [Bars(form, "accuracy", values, "", (0.0, 1.0)) for form, values in forms.items()]
+    return bars(best(rows), "form", MODELS)
 
 
 STUDY = make_study(

@@ -22,10 +22,11 @@ from based_jax.experiments.based_data import ABOUT, TEXTS
 from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
 from based_jax.experiments.panels import Panel
-from based_jax.experiments.results import FAILED, Results, Row, Rows, best, read
+from based_jax.experiments.results import FAILED, Results, Row, Rows, best
 from based_jax.experiments.runner import Runner, stopping
 from based_jax.experiments.slots import find_slots
 from based_jax.files import read_json
+from based_jax.json_lines import read_lines
 from based_jax.plot import Bars
 from based_jax.training.run.directory import versions
 from based_jax.validate import expect
@@ -194,7 +195,7 @@ def train_study(
     """
     is_known = (out / "study.json").exists() or not (out / "results.jsonl").exists()
     expect(is_known, "out", str(out), "a directory of a study: it has no study.json")
-    held = {row["job"] for row in read(out / "results.jsonl")}
+    held = {row["job"] for row in read_lines(out / "results.jsonl", {"job": str})[0]}
     expect_contract(job for job in jobs if job.name not in held)
     also = {"versions": versions("jax", "flax", "optax")}
     claim(out, {"study": study.name, "scale": flags.scale, **(facts or {})}, also)

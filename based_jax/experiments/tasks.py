@@ -11,6 +11,7 @@ from typing import Any
 
 from based_jax.experiments.based_data import TEXTS
 from based_jax.experiments.job import Job
+from based_jax.experiments.panels import bars
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, make_study, run
 from based_jax.plot import Bars
@@ -70,23 +71,7 @@ def _paper() -> Iterator[Job]:
 
 def _panels(rows: Rows, scale: str) -> list[Bars]:
     del scale
-    settings: dict[str, dict[str, float]] = {}
-    for row in best(rows):
-        settings.setdefault(row["setting"], {})[row["family"]] = row["accuracy"]
-    return [
-        Bars(
-            setting.replace("_", " "),
-            "accuracy",
-            {family: values[family] for family in sorted(values, key=_order)},
-            "",
-            (0.0, 1.0),
-        )
-        for setting, values in settings.items()
-    ]
-
-
-def _order(family: str) -> int:
-    return list(MODELS).index(family) if family in MODELS else len(MODELS)
+    return bars(best(rows), "setting", [*MODELS])
 
 
 STUDY = make_study(

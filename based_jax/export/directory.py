@@ -9,7 +9,6 @@ run.py                 a copy of `runner.py`, which uses nothing of this library
 
 import hashlib
 import importlib
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from based_jax.export.programs import KERNEL_CALL, KEY_KIND, Programs, export_pr
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file
+from based_jax.whole_file import whole_file, write_json
 
 WEIGHTS = "weights.safetensors"
 RUNNER = "run.py"
@@ -89,8 +88,7 @@ def export_model(
     files = {"programs": entries, "weights": _entry(target / WEIGHTS), "tokenizer": text}
     manifest = _manifest(model, plan, programs) | files
     manifest["sha256"] = runner.digest(manifest)
-    with whole_file(target / runner.MANIFEST) as file:
-        file.write((json.dumps(manifest, indent=2) + "\n").encode())
+    write_json(target / runner.MANIFEST, manifest)
     runner.record(manifest["sha256"])
     return target / runner.MANIFEST
 

@@ -57,8 +57,6 @@ class Options:
     instead of the checkpoint's own"""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """dtype in which weights are stored and multiplied; None is the checkpoint's"""
-    stream: bool = True
-    """print tokens as they are generated; otherwise print the whole text at the end"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,26 +78,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     rng, settings = jax.random.key(options.seed), dataclasses.asdict(sampler)
     chunks = TextStream(model, params, tokenizer, options.prompt, **ends, rng=rng, **settings)
     try:
-        return show(options.prompt, chunks, options.stream)
+        return show(options.prompt, chunks)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
-def show(prompt: str, chunks: TextStream, as_they_come: bool) -> int:
-    """Print the text, then the speed; an interrupt ends the text early."""
-    begin, first, held, status = time.perf_counter(), None, [prompt], 0
+def show(prompt: str, chunks: TextStream) -> int:
+    """Print the text as it comes, then the speed; an interrupt ends the text early."""
+    begin, first, status = time.perf_counter(), None, 0
     try:
         for chunk in _after_compiling(chunks):
-            first = (time.perf_counter(), chunks.tokens) if first is None else first
-            held.append(chunk)
-            if as_they_come:
-                print("".join(held), end="", flush=True)
-                held = []
+            if first is None:
+                first = time.perf_counter(), chunks.tokens
+                print(prompt, end="")
+            print(chunk, end="", flush=True)
     except KeyboardInterrupt:
         status = 130
     end = time.perf_counter()
-    print("".join(held), flush=True)
+    print(prompt if first is None else "", flush=True)
     ready, before = (end, chunks.tokens) if first is None else first
     rate = f", then {(chunks.tokens - before) / (end - ready):.1f} tokens/s" if chunks.tokens > before else ""
     note = ", interrupted" if status else ""

@@ -49,18 +49,25 @@ def normal(stddev: float) -> Initializer:
 
 def uniform(bound: float) -> Initializer:
     """Return the initializer U(-bound, bound); torch's default for convolutions has bound = fan_in^(-1/2)."""
-    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
+    return _of_uniform(-bound, bound)
 
 
 def log_uniform(low: float, high: float) -> Initializer:
     """Return the initializer U(log(low), log(high)), of logarithms."""
-    ends = math.log(low), math.log(high)
-    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, *ends)
+    return _of_uniform(math.log(low), math.log(high))
 
 
 def log_of_uniform(low: float, high: float) -> Initializer:
     """Return an initializer of the logarithms of U(low, high)."""
-    return lambda key, shape, dtype=jnp.float32: jnp.log(jax.random.uniform(key, shape, dtype, low, high))
+    return _of_uniform(low, high, jnp.log)
+
+
+def _of_uniform(low: float, high: float, function: Callable[[Array], Array] | None = None) -> Initializer:
+    def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+        drawn = jax.random.uniform(key, shape, dtype, low, high)
+        return drawn if function is None else function(drawn)
+
+    return initializer
 
 
 def draw_together(init: Callable[[Array], Any], key: Array) -> Any:

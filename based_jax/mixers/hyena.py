@@ -118,13 +118,13 @@ class Hyena(Mixer):
     def _filters(self, taps: int) -> tuple[list[Array], list[Array] | list[None]]:
         """Return the kernels (taps, H) and skips (H,) of each long convolution."""
         heads, count = self.d_model // self.head_dim, self.order - 1
-        order = None if self.linear_filter else self.filter_order
-        options: dict[str, Any] = {"order": order, "inner_layers": self.num_inner_mlps}
-        options |= {"sine_frequency": self.sine_frequency, "fast": self.fast_decay, "slow": self.slow_decay}
-        options |= {"floor": self.decay_floor, "normalize": self.normalize_filter}
-        options |= {"learned_positions": self.learned_positions, "learned_decay": self.learned_decay}
-        options |= {"dtype": self.wide, "init_std": self.init_std, "name": "filter"}
-        make = SineFilter(heads * count, self.l_max, self.emb_dim, **options)
+        shared = (
+            *("l_max", "emb_dim", "num_inner_mlps", "sine_frequency", "fast_decay", "slow_decay"),
+            *("decay_floor", "normalize_filter", "learned_positions", "learned_decay", "init_std"),
+        )
+        options: dict[str, Any] = {name: getattr(self, name) for name in shared}
+        options["filter_order"] = None if self.linear_filter else self.filter_order
+        make = SineFilter(heads * count, dtype=self.wide, name="filter", **options)
         kernels = jnp.split(make(taps), count, axis=1)
         if not self.skip_term:
             return kernels, [None] * count

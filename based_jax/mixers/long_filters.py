@@ -66,9 +66,8 @@ class LongFilters(Mixer):
     ) -> tuple[Float[Array, "B N D"], State]:
         """Return h * x + x and the next state."""
         options = {"initial_state": state, "implementation": self.implementation}
-        y, state = context.run(
-            ops.long_conv, x, self._taps(taps_needed(self.l_max, x.shape[1], state)), **options
-        )
+        taps = self._taps(taps_needed(self.l_max, x.shape[1], state))
+        y, state = context.run(ops.long_conv, x, taps, **options)
         return y + x, state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
@@ -90,9 +89,8 @@ class LongFilters(Mixer):
         options |= {"emb_dim": self.emb_dim, "init_std": self.init_std}
         if self.sine_frequency is None:
             return MLPFilter(*sizes, hidden=self.filter_order, **options)(count)
-        options |= {"order": self.filter_order, "inner_layers": self.num_inner_mlps}
-        options |= {"sine_frequency": self.sine_frequency, "fast": self.fast_decay, "slow": self.slow_decay}
-        return SineFilter(*sizes, **options)(count)
+        names = ("filter_order", "num_inner_mlps", "sine_frequency", "fast_decay", "slow_decay")
+        return SineFilter(*sizes, **options, **{name: getattr(self, name) for name in names})(count)
 
 
 def position_features(l_max: int, emb_dim: int) -> np.ndarray:
@@ -139,19 +137,19 @@ class SineFilter(nn.Module):
     """Hyena's filter: an MLP with one learned frequency per unit, and a decay; see the options of `Hyena`.
 
     Attributes:
-        order: hidden units; None for a linear map of the positions instead of an MLP.
+        filter_order: hidden units; None for a linear map of the positions instead of an MLP.
     """
 
     channels: int
     l_max: int
     emb_dim: int = 3
-    order: int | None = 64
-    inner_layers: int = 2
+    filter_order: int | None = 64
+    num_inner_mlps: int = 2
     sine_frequency: float = 1.0
-    fast: float = 0.3
-    slow: float = 1.5
-    floor: float = 0.0
-    normalize: bool = False
+    fast_decay: float = 0.3
+    slow_decay: float = 1.5
+    decay_floor: float = 0.0
+    normalize_filter: bool = False
     learned_positions: bool = True
     learned_decay: bool = False
     dtype: Any = jnp.float32
@@ -163,18 +161,18 @@ class SineFilter(nn.Module):
         hidden = _positions(self, self.l_max, self.emb_dim)[:taps]
         if not self.learned_positions:
             hidden = jax.lax.stop_gradient(hidden)
-        if self.order is not None:
-            hidden = self._sines(hidden, self.order, options)
+        if self.filter_order is not None:
+            hidden = self._sines(hidden, self.filter_order, options)
         h = Projection((self.channels,), (None, "embed"), name="out", **options)(hidden)
         time = jnp.asarray(np.linspace(0, 1, self.l_max)[:taps, None], self.dtype)
-        h = h * (jnp.exp(-time * jnp.abs(self._rates())) + self.floor)
-        return h / jnp.sum(jnp.abs(h), axis=-1, keepdims=True) if self.normalize else h
+        h = h * (jnp.exp(-time * jnp.abs(self._rates())) + self.decay_floor)
+        return h / jnp.sum(jnp.abs(h), axis=-1, keepdims=True) if self.normalize_filter else h
 
     @nn.nowrap
     def _sines(self, hidden: Array, order: int, options: dict[str, Any]) -> Array:
         init = nn.initializers.constant(self.sine_frequency)
         frequency = self.param("frequency", named(init, None), (order,)).astype(self.dtype)
-        for layer in range(self.inner_layers + 1):
+        for layer in range(self.num_inner_mlps + 1):
             name = "in_proj" if layer == 0 else f"inner_{layer - 1}"
             hidden = Projection((order,), (None, None), bias=True, name=name, **options)(hidden)
             hidden = jnp.sin(frequency * hidden)
@@ -182,7 +180,7 @@ class SineFilter(nn.Module):
 
     @nn.nowrap
     def _rates(self) -> Float[Array, " E"]:
-        slow, fast = -math.log(0.01) / self.slow, -math.log(0.01) / self.fast
+        slow, fast = -math.log(0.01) / self.slow_decay, -math.log(0.01) / self.fast_decay
 
         def rates(key: Array | None, shape: tuple[int, ...]) -> Array:
             return jnp.asarray(np.linspace(slow, fast, shape[0]), self.dtype)

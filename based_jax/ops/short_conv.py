@@ -160,8 +160,7 @@ def short_conv_step(
     expect_array("kernel", kernel, ("T", channels), "floating")
     taps = kernel.astype(inner.dtype)
     wide = "the kernel takes no float64 state" if state.inputs.dtype == jnp.float64 else None
-    request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
-    if choose("short_conv_step", inner, taps, **request) == "pallas":
+    if choose("short_conv_step", inner, taps, implementation=implementation, unsupported=wide) == "pallas":
         bias = None if bias is None else bias.astype(inner.dtype)
         age = state.stream.length - state.stream.start
         y, inputs = pallas_kernels.conv_step(inner, state.inputs, age, taps, bias, gated=gated)

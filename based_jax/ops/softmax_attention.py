@@ -6,6 +6,7 @@ The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 
 (w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -140,8 +141,7 @@ def softmax_attention(
     expect_cache(cache, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
-    request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
-    chosen = choose("softmax_attention", q, k, v, **request)
+    chosen = choose("softmax_attention", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen == "tiled" and (reason := _not_in_tiles(causal, left, allowed)):
         expect(implementation is None, "implementation", implementation, f"another one: it {reason}")
         chosen = "xla"
@@ -188,9 +188,7 @@ def _softmax_attention(
     written = write(cache, k, v, tokens, stream)
 
     without = how._replace(chosen="xla") if chosen in KERNELS else how
-
-    def after_cache() -> Any:
-        return _with_cache(q, k, v, cache, written, call, without)
+    after_cache = functools.partial(_with_cache, q, k, v, cache, written, call, without)
 
     def if_empty(attend_alone: Callable[[], Any]) -> Any:  # known on the device only
         return cond(jnp.all(cache.stream.length == 0), attend_alone, after_cache)
@@ -283,8 +281,9 @@ def window_step(
     if positions is not None:
         expect_array("positions", positions, (q.shape[0],), "integer")
     wide = "the kernel takes no float64 cache" if cache.k.dtype == jnp.float64 else None
-    request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
-    chosen = choose("window_step", q, k, v, cache, rotary_dim, **request)
+    chosen = choose(
+        "window_step", q, k, v, cache, rotary_dim, implementation=implementation, unsupported=wide
+    )
     if chosen in KERNELS:
         sizes = _sizes(q[:, None], k[:, None], v[:, None])
         expect_cache(cache, sizes, causal=True, left=cache.slots - 1, return_state=True, mask=None)

@@ -95,17 +95,11 @@ def taylor_attention(
         unsupported = "the kernels have no decay (log_decay)"
     elif initial_state is not None and initial_state.kv.dtype == jnp.float64:
         unsupported = "the kernels take no float64 state"
-    request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
-    chosen = choose("taylor_attention", q, k, v, **request)
+    chosen = choose("taylor_attention", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen in KERNELS:
         return _fused(eps, return_state, chosen, q, k, v, initial_state, segment_ids, mask)
-    how: dict[str, Any] = {
-        "log_decay": log_decay,
-        "eps": eps,
-        "initial_state": initial_state,
-        "segment_ids": segment_ids,
-    }
-    how |= {"mask": mask, "chunk_size": chunk_size, "implementation": chosen}
+    how: dict[str, Any] = {"log_decay": log_decay, "eps": eps, "initial_state": initial_state}
+    how |= {"segment_ids": segment_ids, "mask": mask, "chunk_size": chunk_size, "implementation": chosen}
     return body(linear_attention)(q, k, v, feature_map=TAYLOR, return_state=return_state, **how)
 
 
@@ -178,8 +172,7 @@ def taylor_step(
     for name, array in (("q", q), ("k", k), ("v", v)):
         expect_array(name, array, ("B", "H", "dim"), "floating")
     wide = "the kernel takes no float64 state" if state.kv.dtype == jnp.float64 else None
-    request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
-    chosen = choose("taylor_step", q, k, v, state, **request)
+    chosen = choose("taylor_step", q, k, v, state, implementation=implementation, unsupported=wide)
     if chosen in KERNELS:
         kv, k_sum = state.kv, state.k
         rows = (*q.shape[:2], symmetric_taylor_size(q.shape[-1]))

@@ -13,15 +13,12 @@ from based_jax.training.step import Programs, TrainState
 from based_jax.typing import Array, Params
 from based_jax.validate import expect
 
-_NAMES_SHOWN = 6
-
 
 class Taken(NamedTuple):
-    """Names of the arrays that come from a checkpoint, and of the rest; paths such as "layers_0/mixer/q"."""
+    """Arrays by where they come from; paths such as "layers_0/mixer/q"."""
 
-    names: list[str]
-    fresh: list[str]
-    """drawn at random: the checkpoint lacks the name, or has another shape (both shapes are given)"""
+    names: list[str]  # from a checkpoint
+    fresh: list[str]  # drawn at random: the checkpoint lacks the name, or has another shape (both are given)
     unused: list[str]  # in the checkpoint, but not in the model
 
     def summary(self) -> str:
@@ -29,11 +26,14 @@ class Taken(NamedTuple):
         count = len(self.names) + len(self.fresh)
         if not self.fresh and not self.unused:
             return f"all {count} arrays"
-        parts = [f"{len(self.names)} of {count} arrays"]
-        for kind, others in (("fresh", self.fresh), ("unused", self.unused)):
-            more = f" and {len(others) - _NAMES_SHOWN} more" if len(others) > _NAMES_SHOWN else ""
-            parts += [f"{kind}: {', '.join(others[:_NAMES_SHOWN])}{more}"] if others else []
-        return "; ".join(parts)
+        return (
+            f"{len(self.names)} of {count} arrays{_some('fresh', self.fresh)}{_some('unused', self.unused)}"
+        )
+
+
+def _some(kind: str, names: list[str], most: int = 6) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"; {kind}: {', '.join(names[:most])}{more}" if names else ""
 
 
 def start_from(programs: Programs, directory: Path) -> tuple[Programs, Taken]:

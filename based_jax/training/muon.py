@@ -19,26 +19,21 @@ RMS = 0.2
 """Root mean square of a matrix's step at a learning rate of 1. That of AdamW's steps is about the same, so
 that both share a learning rate and a weight decay (2502.16982, section 2.2)."""
 
-_MUON, _ADAM = "muon", "adam"
 _Axes = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def muon_or(adam: optax.GradientTransformation, moment_dtype: str) -> optax.GradientTransformation:
     """Return Muon's steps for matrices and those of `adam` for other parameters, without learning rate."""
 
-    def label(axes: _Axes | None, leaf: Any) -> str:
-        del leaf
-        return _ADAM if axes is None else _MUON
+    def numbers(params: Params) -> Any:
+        return _map(lambda axes, _: axes and MuonDimensionNumbers(*axes), params)
 
-    def numbers(axes: _Axes | None, leaf: Any) -> Any:
-        del leaf
-        return axes and MuonDimensionNumbers(*axes)
+    def labels(params: Params) -> Any:
+        return _map(lambda axes, _: "adam" if axes is None else "muon", params)
 
-    orthogonal = scale_by_muon(mu_dtype=moment_dtype, weight_dimension_numbers=lambda x: _map(numbers, x))
+    orthogonal = scale_by_muon(mu_dtype=moment_dtype, weight_dimension_numbers=numbers)
     rescaled = optax.stateless(lambda steps, params: _map(_rescale, steps))
-    return optax.partition(
-        {_MUON: optax.chain(orthogonal, rescaled), _ADAM: adam}, lambda params: _map(label, params)
-    )
+    return optax.partition({"muon": optax.chain(orthogonal, rescaled), "adam": adam}, labels)
 
 
 def matrix_axes(path: tuple[Any, ...], ndim: int) -> _Axes | None:

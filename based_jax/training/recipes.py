@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from based_jax.command import find_value
 from based_jax.files import read_toml
@@ -21,21 +21,14 @@ from based_jax.validate import expect
 _ABOUT = {"title": str, "source": str, "tokens": int, "shards": str, "remarks": list}
 
 
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """The flags of a run, and a description of it."""
+class Recipe(NamedTuple):
+    """The flags of a run, and what the file says about it."""
 
     flags: dict[str, Any]  # of the command, without leading dashes
     title: str = ""  # the model and its data
     source: str = ""  # the tables of the paper that give the settings
     tokens: int | None = None  # number of training tokens
     shards: str = ""  # the command that makes the token shards of its flag `data`
-    remarks: tuple[str, ...] = ()  # settings that the paper leaves open, and differences from it
-
-    @property
-    def words(self) -> list[str]:
-        """Return the flags as command-line arguments."""
-        return flag_words(self.flags)
 
 
 def flag_words(flags: Mapping[str, Any]) -> list[str]:
@@ -73,11 +66,11 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
         expect(is_value, entry, value, "a string, a number or a boolean")
         expect(name not in words, entry, value, "each flag once")
         words[name] = value
-    remarks = tuple(about.pop("remarks", ()))
-    return Recipe(flags=words, remarks=remarks, **about)
+    about.pop("remarks", None)
+    return Recipe(words, **about)
 
 
-def flag_names(settings: type[Any]) -> Iterator[str]:
+def flag_names(settings: Any) -> Iterator[str]:
     """Yield the flags of a dataclass; a field that is a dataclass itself contributes its fields."""
     hints = get_type_hints(settings)
     for field in dataclasses.fields(settings):
@@ -95,4 +88,6 @@ def with_recipe(argv: Sequence[str] | None, settings: type[Any]) -> list[str]:
     """Prepend the flags of the file that `--recipe` names (see `read_recipe`); later, typed flags win."""
     given = list(sys.argv[1:] if argv is None else argv)
     path = find_value(given, "--recipe")
-    return given if path is None else [*read_recipe(find_file(Path(path)), settings).words, *given]
+    if path is None:
+        return given
+    return [*flag_words(read_recipe(find_file(Path(path)), settings).flags), *given]

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from based_jax import markdown, plot
+from benchmarks import figures
 from benchmarks import report as reporting
-from benchmarks.gpu import choices, measured_models, measured_ops
+from benchmarks.gpu import choices, measured_models, measured_ops, overview
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.measured import RESULTS, Device, Report, devices, folder, kept, read
-from benchmarks.gpu.overview import Overview
 from pallas_kernels import tuning
 from pallas_kernels.checks import expect
 
@@ -53,45 +53,50 @@ KEPT = {
 }
 """Report of another command in `RESULTS` -> page, the block with its tables, the module that writes them."""
 
+FIGURES = {"cpu/ops": "docs/figures/ops.png", "cpu/decode": "docs/figures/decoding.png"}
+"""Report in `RESULTS` -> its figure."""
+
 TARGETS = "benchmarks/gpu.md"
 """The page with the table of targets."""
 
 
 @dataclass(frozen=True)
 class Adopt:
-    """Write what was measured: results of a GPU, tables of block sizes and backends, pages and the figure."""
+    """Write what was measured: results of a GPU, tables of block sizes and backends, pages and figures."""
 
     reports: Path | None = None
     """Directory with reports of a GPU machine, its --out; by default the pages follow benchmarks/results."""
 
     def run(self, command: str) -> int:
-        """Write; return 0.
+        """Write; return 0. The figures need matplotlib.
 
         Raises:
             ValueError: a file is not a complete report of a GPU; then nothing is written.
         """
         adopt(self.reports, CHECKOUT)
         if (reason := plot.missing()) is not None:
-            print(f"the figure stays as it is: {reason}")
+            print(f"the figures stay as they are: {reason}")
             return 0
-        return Overview().run(command)
+        for name, path in FIGURES.items():
+            figures.draw(json.loads((CHECKOUT / RESULTS / f"{name}.json").read_text()), CHECKOUT / path)
+        overview.draw(CHECKOUT, CHECKOUT / "docs/figures/overview.png")
+        return 0
 
 
-def adopt(reports: Path | None, tree: Path, rehearsal: bool = False) -> None:
+def adopt(reports: Path | None, tree: Path) -> None:
     """Add reports to a checkout.
 
     Args:
         reports: directory with the reports; None adds none.
-        rehearsal: also accept quick and interpreted runs on any device.
 
     Raises:
         ValueError: a file in the directory is not a report of a GPU, two reports have one name, or one is
             incomplete; then nothing is written.
         OSError: a file cannot be read or written.
     """
-    found = [] if reports is None else read(reports, rehearsal)
+    found = [] if reports is None else read(reports)
     changes = results(found, tree)
-    everything = kept(changes, tree, rehearsal)
+    everything = kept(changes, tree)
     changes |= tables(found, everything, tree)
     changes |= pages(everything, tree, changes)
     for path, text in changes.items():

@@ -120,7 +120,7 @@ class Gpu:
             flags = [f"--json={path}", f"--minutes={self.minutes}", f"--sections={','.join(self.sections)}"]
             flags += [f"--samples={self.samples}", *(["--quick"] if self.quick else [])]
             command = [sys.executable, "-m", "benchmarks", "gpu", *flags]
-            status = supervisor.watch(command, path, self.stuck, log, self.resume, 60 * self.minutes)
+            status = supervisor.watch(command, path, self.stuck, report.say, self.resume, 60 * self.minutes)
             if status == supervisor.TIME_OVER and path.exists():  # what was running broke nothing
                 journal.save(json.loads(path.read_text()) | {"running": None}, path)
                 return 0
@@ -133,7 +133,7 @@ class Gpu:
 
         from benchmarks.gpu.journal import DEVICE_LOST, DeviceLostError
         from benchmarks.gpu.sections import running
-        from benchmarks.gpu.sections.session import Session, Sizing, resume
+        from benchmarks.gpu.sections.session import Session, resume
 
         if not self.interpret:
             expect((found := backend()) == "gpu", "device", found, NO_GPU)
@@ -145,9 +145,8 @@ class Gpu:
         fresh |= {"sources": running.sources(), "elapsed_seconds": 0.0}
         fresh |= {"running": None, "broken": [], "done": []}
         results = resume(self.path, fresh) if self.resume and self.path else fresh
-        sizing = Sizing(self.quick, self.interpret, 1 if self.quick else self.samples)
         minutes = self.minutes if self.until is None else max(0.0, self.until - time.time()) / 60
-        session = Session(results, self.path, minutes, sizing, log)
+        session = Session(results, self.path, minutes, report.say, self.quick, self.interpret, self.samples)
         chosen = {name: SECTIONS[name] for name in SECTIONS if name in (CALIBRATION, *self.sections)}
         status = DEVICE_LOST
         try:
@@ -175,7 +174,7 @@ NO_GPU = "a GPU; `--quick --interpret` tries the command without one"
 NOTE = (
     "seconds are medians per operation; ratio_to_first is over the first candidate of the step (ours); "
     "bound_fraction is the least time that the measured copy bandwidth and matmul rate allow for the bytes "
-    "and FLOPs of our kernels (of softmax for softmax), over the time."
+    "and FLOPs of our kernels, over the time."
 )
 
 
@@ -184,10 +183,8 @@ def say_result(session: Any) -> int:
     rows, found = session.report["rows"], session.report["summary"]
     for section, counts in found["rows"].items():
         session.say(f"{section}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
-    for target in found["targets"]:
-        verdict = {True: "met", False: "MISSED", None: "not measured"}[target["met"]]
-        value = "" if target["measured"] is None else f" {target['measured']:.3g},"
-        session.say(f"{target['target']}:{value} wanted {target['wanted']}: {verdict}")
+    for target, wanted, measured in found["tables"]["targets"]:
+        session.say(f"{target}: wanted {wanted}: {measured or 'not measured'}")
     bad = [row for row in rows if row["status"] in ("wrong", "failed")]
     for row in bad:
         session.say(
@@ -234,8 +231,3 @@ def _scratch() -> str:
     folder = Path(tempfile.gettempdir(), f"based_jax_gpu_benchmark_{os.getuid()}")
     folder.mkdir(exist_ok=True)
     return str(folder)
-
-
-def log(text: str) -> None:
-    """Print a line of progress on stderr."""
-    print(text, file=sys.stderr, flush=True)

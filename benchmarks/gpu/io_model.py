@@ -251,12 +251,6 @@ def fused_ideal(sizes: Sizes) -> Cost:
     )
 
 
-def softmax(sizes: Sizes) -> Cost:
-    """Causal softmax attention with K = V: q, k, v in, y out; half of the N x N pairs, 4 V FLOPs each."""
-    size = 4 * sizes.itemsize * sizes.value_size
-    return Cost(sizes.tokens * size, sizes.tokens * 2 * sizes.value_size * (sizes.length + 1))
-
-
 def _rows(key_size: int) -> tuple[int, int]:
     """Return the rows of pure products, and of the mixed tile."""
     return next((products, mixed) for limit, products, mixed in STATE_ROWS if key_size <= limit)

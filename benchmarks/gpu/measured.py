@@ -49,14 +49,12 @@ class Report:
 
     @property
     def capability(self) -> str:
-        """Compute capability of the GPU; "any" in a rehearsal elsewhere.
+        """Compute capability of the GPU.
 
         Raises:
             ValueError: it is not known.
         """
         family = gpus.family(self.device)
-        if self.platform.lower() not in GPUS:
-            return "any"
         if family is None:
             raise ValueError(f"{self.path}: device = {self.device!r}: expected a GPU of devices.FAMILIES")
         return family.capability
@@ -137,25 +135,25 @@ def devices(reports: Sequence[Report]) -> list[Device]:
     return [Device(name, tuple(x for x in reports if x.device == name)) for name in names]
 
 
-def read(folder: Path, rehearsal: bool) -> list[Report]:
+def read(folder: Path) -> list[Report]:
     """Return every report in a directory and its subdirectories, the oldest first."""
     paths = sorted(folder.rglob("*.json"))
     expect(len(paths) > 0, "--reports", str(folder), "a directory with reports, NAME.json")
     reports = [Report(path, journal.load(path, READ)) for path in paths]
     for report in reports:
-        if not rehearsal and (reason := report.refusal()):
+        if (reason := report.refusal()) is not None:
             raise ValueError(f"{report.path}: {reason}")
     return sorted(reports, key=lambda report: report.date)
 
 
-def kept(changes: Mapping[Path, str], tree: Path, rehearsal: bool = False) -> list[Report]:
+def kept(changes: Mapping[Path, str], tree: Path) -> list[Report]:
     """Return the reports of GPUs in the tree, with those of `changes`, the oldest first."""
     results = tree / RESULTS
     texts = {path: path.read_text() for path in sorted(results.glob("*/*.json"))}
     texts |= {path: text for path, text in changes.items() if path.is_relative_to(results)}
     contents = {path: json.loads(text) for path, text in texts.items()}
     found = [Report(path, content) for path, content in contents.items() if content.get("benchmark") in READ]
-    found = [report for report in found if rehearsal or report.refusal() is None]
+    found = [report for report in found if report.refusal() is None]
     return sorted(found, key=lambda report: report.date)
 
 

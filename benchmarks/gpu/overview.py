@@ -1,21 +1,16 @@
-"""`overview`: draw the README's figure, recall against state and time against length, from kept results."""
+"""Draw the README's figure, recall against state and time against length, from kept results; see `adopt`."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from based_jax import plot
 from based_jax.experiments.mqar_tradeoff import STUDY, of_figure_2
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, state_bytes
-from based_jax.experiments.results import Results, best
+from based_jax.experiments.results import best, read
 from benchmarks.analysis import series
-from benchmarks.figures import panel, read
-from benchmarks.flags import expect_figure
-from benchmarks.gpu.measured import Device, devices, kept
+from benchmarks.figures import panel
+from benchmarks.gpu.measured import RESULTS, devices, kept
 from benchmarks.ops.candidates import FORWARD_BACKWARD
-from pallas_kernels.checks import expect
 
 OPS = {
     "taylor_xla": "Based",
@@ -37,40 +32,19 @@ PANEL_BATCH = 4
 """Rows of the GPUs' panel: Based, Figure 5, has its lengths at this batch."""
 
 
-@dataclass(frozen=True)
-class Overview:
-    """Draw recall against the size of the state and time against length, from results; measure nothing."""
-
-    study: Path = Path("results/mqar/tradeoff")
-    """Directory of `based-jax experiments mqar-tradeoff`."""
-    json: Path = Path("benchmarks/results/cpu/ops.json")
-    """A report of `python -m benchmarks ops`."""
-    results: Path = Path()
-    """A checkout: the reports of GPUs in its benchmarks/results are drawn, one panel per GPU."""
-    plot: Path = Path("docs/figures/overview.png")
-    """File of the figure (.png, .svg or .pdf; needs matplotlib)."""
-
-    def run(self, command: str) -> int:
-        """Draw; return 0. Raises ValueError for files that cannot be read or written."""
-        expect_figure("--plot", self.plot)
-        about = self.study / "study.json"
-        expect(about.is_file(), "--study", str(self.study), "a directory with study.json")
-        study = json.loads(about.read_text(encoding="utf-8"))
-        expect(study["study"] == STUDY.name, "--study", str(self.study), f"a directory of {STUDY.name}")
-        rows = best(Results(self.study / "results.jsonl").rows)
-        gpus = devices(kept({}, self.results))
-        draw(study["scale"], rows, read(self.json, ("ops",)), gpus, self.plot)
-        print(self.plot)
-        return 0
+STUDIED = "results/mqar/tradeoff"
+"""Folder of a checkout with the results of `based-jax experiments mqar-tradeoff`."""
 
 
-def draw(
-    scale: str, study: list[dict[str, Any]], report: dict[str, Any], gpus: Sequence[Device], path: Path
-) -> None:
-    """Draw the panels into `path`: the best rows of the study at a scale, and timings of a CPU and of GPUs.
+def draw(tree: Path, path: Path) -> None:
+    """Draw a checkout's results into `path`: the best models of a study, timings of a CPU, a panel per GPU.
 
-    The study's families are those of the paper's figure.
+    The study's families are those of Based, Figure 2.
     """
+    scale = json.loads((tree / STUDIED / "study.json").read_text())["scale"]
+    study = best(read(tree / STUDIED / "results.jsonl"))
+    report = json.loads((tree / RESULTS / "cpu/ops.json").read_text())
+    gpus = devices(kept({}, tree))
     settings, machine = report["settings"], report["machine"]
     times = {family: series(report["rows"], name, FORWARD_BACKWARD) for name, family in OPS.items()}
     panels = [
@@ -92,11 +66,11 @@ def draw(
     on_gpus = (
         f"one op on {device.source('gpu')}, bfloat16, {PANEL_BATCH} rows of 16 heads" for device in gpus
     )
+    limits = f"{settings['memory_limit_gib']:.2g} GiB or {settings['seconds_budget']:g} s"
     facts = (
         f"Left, the families of Based, Figure 2, trained here. {STUDY.about[scale]}; lines join what beats "
         "every smaller state. Middle: Based's Taylor attention beside softmax attention "
         f"(jax.nn.dot_product_attention and torch's), {machine['cpu']}, {machine['cores']} cores, "
-        f"{settings['dtype']}; a line ends at the limit of "
-        f"{settings['memory_limit_gib']:.2g} GiB or {settings['seconds_budget']:g} s. Right: {'; '.join(on_gpus)}."
+        f"{settings['dtype']}; a line ends at the limit of {limits}. Right: {'; '.join(on_gpus)}."
     )
     plot.draw("Recall against state, and time against length", facts, panels, path)

@@ -39,11 +39,7 @@ class Startup:
     """Write every number here, with the facts about the machine."""
 
     def run(self, command: str) -> int:
-        """Measure, print and write; return 0, or 130 after Ctrl-C.
-
-        Raises:
-            ValueError: a flag has a wrong value.
-        """
+        """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
         self._check()
         settings = {"cases": list(self.cases), "samples": self.samples}
         results = report.new_report("startup", command, settings, [], [])

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -81,15 +82,6 @@ class Candidate:
         return shape.key_size if self.family == TAYLOR else shape.value_size
 
 
-def _jax_candidate(
-    name: str, label: str, family: str, function: Callable[..., Any], **lacks: str
-) -> Candidate:
-    def prepare(inputs: Inputs, direction: str) -> Program:
-        return compile_jax(function, inputs, direction, family)
-
-    return Candidate(name, label, "jax", family, prepare, lacks)
-
-
 def _prefill(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
     """Read a prompt: attend, and write keys and values into an empty cache of its length."""
     batch, length, heads, width = k.shape
@@ -140,41 +132,36 @@ def compile_jitted(
     )
 
 
+def _candidate(name: str, label: str, function: Callable[..., Any], **lacks: str) -> Candidate:
+    family = TAYLOR if name.startswith("taylor") else SOFTMAX
+
+    def prepare(inputs: Inputs, direction: str) -> Program:
+        return compile_jax(function, inputs, direction, family)
+
+    return Candidate(name, label, "jax", family, prepare, lacks)
+
+
+def _ours(op: str, implementation: str) -> Callable[..., Any]:
+    return partial(getattr(ops, op), implementation=implementation)
+
+
 JAX_CANDIDATES = (
-    _jax_candidate(
-        "taylor_xla",
-        "Taylor, chunked scan (based_jax, xla)",
-        TAYLOR,
-        lambda q, k, v: ops.taylor_attention(q, k, v, implementation="xla"),
-    ),
-    _jax_candidate(
+    _candidate("taylor_xla", "Taylor, chunked scan (based_jax, xla)", _ours("taylor_attention", "xla")),
+    _candidate(
         "taylor_reference",
         "Taylor, quadratic (based_jax, reference)",
-        TAYLOR,
-        lambda q, k, v: ops.taylor_attention(q, k, v, implementation="reference"),
+        _ours("taylor_attention", "reference"),
     ),
-    _jax_candidate(
+    _candidate(
         "dot_product_attention",
         "softmax (jax.nn.dot_product_attention)",
-        SOFTMAX,
-        lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True),
+        partial(jax.nn.dot_product_attention, is_causal=True),
     ),
-    _jax_candidate(
-        "softmax_xla",
-        "softmax, by query blocks (based_jax, xla)",
-        SOFTMAX,
-        lambda q, k, v: ops.softmax_attention(q, k, v, implementation="xla"),
-    ),
-    _jax_candidate(
-        "softmax_tiled",
-        "softmax, by tiles (based_jax, tiled)",
-        SOFTMAX,
-        lambda q, k, v: ops.softmax_attention(q, k, v, implementation="tiled"),
-    ),
-    _jax_candidate(
+    _candidate("softmax_xla", "softmax, by query blocks (based_jax, xla)", _ours("softmax_attention", "xla")),
+    _candidate("softmax_tiled", "softmax, by tiles (based_jax, tiled)", _ours("softmax_attention", "tiled")),
+    _candidate(
         "softmax_prefill",
         "softmax, by tiles, into a cache (based_jax, tiled)",
-        SOFTMAX,
         _prefill,
         forward_backward="a prompt is read forward only",
     ),

@@ -5,6 +5,7 @@ Torch is not a dependency of this project; without it these rows are left out wi
 
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,19 +39,17 @@ def torch_candidates() -> tuple[Candidate, ...]:
     def sdpa(q, k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    def candidate(name: str, label: str, family: str, function: Callable[..., Any]) -> Candidate:
-        def prepare(inputs: Inputs, direction: str) -> Program:
-            return _program(name, function, inputs, direction, family)
-
-        return Candidate(name, label, "torch", family, prepare)
-
-    return (
-        candidate("torch_taylor", "Taylor, quadratic (torch)", TAYLOR, taylor.quadratic),
-        candidate("torch_sdpa", "softmax (torch scaled_dot_product_attention)", SOFTMAX, sdpa),
+    rows = (
+        ("torch_taylor", "Taylor, quadratic (torch)", TAYLOR, taylor.quadratic),
+        ("torch_sdpa", "softmax (torch scaled_dot_product_attention)", SOFTMAX, sdpa),
+    )
+    return tuple(
+        Candidate(name, label, "torch", family, partial(_program, name, function, family))
+        for name, label, family, function in rows
     )
 
 
-def _program(name: str, function: Callable[..., Any], inputs: Inputs, direction: str, family: str) -> Program:
+def _program(name: str, function: Callable[..., Any], family: str, inputs: Inputs, direction: str) -> Program:
     """Prepare eager torch in its own layout, (B, H, N, dim), copied there beforehand."""
     import torch
 

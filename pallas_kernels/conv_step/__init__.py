@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.checks import expect_array, expect_power_of_two, unsupported
+from pallas_kernels.checks import INTEGERS, expect_array, expect_power_of_two, unsupported
 from pallas_kernels.conv_step import kernel
 from pallas_kernels.conv_step.kernel import Variant
 from pallas_kernels.partition import per_channel
@@ -68,7 +68,7 @@ def conv_step(
     batch, _, channels = inner.shape
     expect_array("inner", inner, (batch, 2, channels))
     expect_array("history", history, (batch, taps.shape[0] - 1, channels))
-    expect_array("age", age, (batch,), ("int32", "int64"))
+    expect_array("age", age, (batch,), INTEGERS)
     expect_array("taps", taps, (taps.shape[0], channels))
     given = [] if bias is None else [bias]
     for array in given:

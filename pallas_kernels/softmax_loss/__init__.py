@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.checks import FLOATS, expect, expect_array, unsupported
+from pallas_kernels.checks import FLOATS, INTEGERS, expect, expect_array, unsupported
 from pallas_kernels.partition import per_channel
 from pallas_kernels.softmax_loss import kernel
 from pallas_kernels.softmax_loss.kernel import LOWEST, Variant
@@ -61,7 +61,7 @@ def softmax_loss(
         raise ValueError(f"softmax_loss: {reason}")
     vocab = logits.shape[1] if vocab is None else vocab
     expect(0 < vocab <= logits.shape[1], "vocab", vocab, f"1 to {logits.shape[1]}")
-    expect_array("targets", targets, logits.shape[:1], ("int32", "int64"))
+    expect_array("targets", targets, logits.shape[:1], INTEGERS)
     expect_array("weights", weights, logits.shape[:1], ("float32",))
     expect(jnp.dtype(dtype).name in FLOATS, "dtype", str(dtype), f"one of {', '.join(FLOATS)}")
     variant = variant or choose("softmax_loss", Variant)

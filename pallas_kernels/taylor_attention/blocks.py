@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels import devices
-from pallas_kernels.launch import dot, load, store
+from pallas_kernels.launch import Packing, dot, inside, load, store
 from pallas_kernels.taylor_attention.layout import Layout
 
 f32 = jnp.float32
@@ -100,15 +100,6 @@ class Plan(Variant):
         return dot(a.astype(self.operand), b.astype(self.operand), contract, into, self.precision)
 
 
-class Packing(NamedTuple):
-    """Refs of one row: the number of real tokens, and the starts of their segments."""
-
-    starts: Any
-    """(N,) index of the first token of each token's segment; negative: before this call's first token"""
-    count: Any
-    """scalar: the tokens from here on are padding"""
-
-
 class Chunk:
     """C tokens from `start` on, of one row and head."""
 
@@ -146,18 +137,18 @@ class Chunk:
         return load(ref, (self.slice,), self.real)
 
     def _rows(self, ref: Any, size: int, padded: int, tile: Any) -> jax.Array:
-        valid = _valid(self.real, size, padded, tile)
+        valid = inside(self.real, size, padded, tile)
         return load(ref, (self.slice, slice(None)), valid).astype(self.plan.operand)
 
     def put_keys(self, ref: Any, value: jax.Array) -> None:
         """Store (C, K) into a (N, K) ref."""
         layout = self.plan.layout
-        valid = _valid(self._stored, layout.key_size, layout.padded_key_size, 0)
+        valid = inside(self._stored, layout.key_size, layout.padded_key_size, 0)
         store(ref, (self.slice, slice(None)), value, valid)
 
     def put_values(self, ref: Any, value: jax.Array, tile: Any) -> None:
         """Store (C, V) into a (N, V) ref."""
-        valid = _valid(self._stored, self.plan.value_size, self.plan.value_tile, tile)
+        valid = inside(self._stored, self.plan.value_size, self.plan.value_tile, tile)
         store(ref, (self.slice, slice(None)), value, valid)
 
     def put_numbers(self, ref: Any, value: jax.Array, valid: Any) -> None:
@@ -201,15 +192,6 @@ class Chunk:
         sees = self.starts() < self.start
         dn, dd = jnp.where(sees[:, None], dn, jnp.zeros_like(dn)), jnp.where(sees, dd, 0.0)
         return self.next_start < self.start, dn, dd
-
-
-def _valid(rows: Any, size: int, padded: int, tile: Any) -> Any:
-    """Return (C, columns) mask of a part of an array with `size` columns, None if nothing is masked."""
-    rows = None if rows is None else rows[:, None]
-    if size % padded == 0:
-        return rows
-    columns = (tile * padded + jnp.arange(padded) < size)[None, :]
-    return columns if rows is None else rows & columns
 
 
 class Features:
@@ -333,7 +315,7 @@ def first_state(plan: Plan, refs: Any, tile: Any = 0) -> State:
     k = plan.layout.padded_key_size
     if refs is not None:
         kv_ref, moments_ref = refs
-        valid = _valid(None, plan.value_size, plan.value_tile, tile)
+        valid = inside(None, plan.value_size, plan.value_tile, tile)
         tiles = [load(kv_ref, (pl.ds(first, size), slice(None)), valid) for first, size in plan.layout.tiles]
         tiles = [part.T if is_transposed(plan, i) else part for i, part in enumerate(tiles)]
         return State(tuple(tiles), moments_ref[pl.ds(0, k), :], moments_ref[k, 0])
@@ -347,7 +329,7 @@ def first_state(plan: Plan, refs: Any, tile: Any = 0) -> State:
 def store_state(plan: Plan, state: State, refs: Any, tile: Any) -> None:
     """Store a state into (size, V) and (K + 1, last) refs."""
     kv_ref, moments_ref = refs
-    valid = _valid(None, plan.value_size, plan.value_tile, tile)
+    valid = inside(None, plan.value_size, plan.value_tile, tile)
     for i, ((first, size), part) in enumerate(zip(plan.layout.tiles, state.tiles, strict=True)):
         part = part.T if is_transposed(plan, i) else part
         store(kv_ref, (pl.ds(first, size), slice(None)), part, valid)

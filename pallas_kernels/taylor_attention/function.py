@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels import tuning
-from pallas_kernels.checks import expect, unsupported
+from pallas_kernels.checks import expect, packing_of, unsupported
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.partition import per_row_and_head
 from pallas_kernels.taylor_attention import mosaic_features, mosaic_support, specs
@@ -161,19 +161,12 @@ def taylor_attention(
     batch, length, heads, key_size = q.shape
     expect(k.shape == q.shape, "shape of k", k.shape, f"q's, {q.shape}")
     expect(v.shape[:3] == q.shape[:3], "shape of v", v.shape, f"(B, N, H) of q, {q.shape[:3]}, and V")
-    for name, array, wanted in (("starts", starts, (batch, length)), ("counts", counts, (batch,))):
-        shape = getattr(array, "shape", ())
-        expect(array is None or shape == wanted, f"shape of {name}", shape, str(wanted))
     least = -(-length // specs.MAX_BLOCKS)
     fits = f"at least {least} tokens, which make {specs.MAX_BLOCKS} blocks at most"
     expect(block is None or block >= least, "block", block, fits)
     expect(precision in (None, "highest"), "precision", precision, "None or 'highest'")
     layout = Layout(key_size, 1)
-    packing: tuple[jax.Array, ...] = ()
-    if starts is not None or counts is not None:
-        starts = jnp.full((batch, length), -1) if starts is None else starts
-        counts = jnp.full((batch,), length) if counts is None else counts
-        packing = (starts.astype(jnp.int32), counts.astype(jnp.int32))
+    packing = packing_of(starts, counts, (batch, length), first=-1)
     state = None
     if initial_state is not None:
         kv, z = initial_state
@@ -251,10 +244,10 @@ def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tu
         state_axes = MOSAIC_STATE_AXES
 
     def run(inputs: Any, packing: Any, state: Any, tables: Any) -> tuple[jax.Array, ...]:
-        q, _, v = inputs
+        q, k, v = inputs
         if call.backend == "mosaic":
             options: dict[str, Any] = {"block": call.block, "return_state": call.return_state}
-            return mosaic.forward(*inputs, packing, state, eps=call.eps, **options)
+            return mosaic.forward(q, k, v, packing, state, eps=call.eps, **options)
         plan = call.plan("outputs", q, v)
         prefix = _prefix(call, tables, inputs, packing, state)
         return outputs(plan, tables, inputs, packing, prefix, call.eps, call.return_state)

@@ -56,7 +56,8 @@ def _sums(
     out_type, scratch = state_shapes(plan, blocks, side), scratch_types(side)
 
     def body(program: Program, _: Sequence[Any], results: Sequence[Any]) -> None:
-        program.store(program.walk(()), *results, program.block)
+        kv, moments = results
+        program.store(program.walk(()), kv, moments, program.block)
 
     return _run(plan, side, name, inputs, packing, (), out_type, scratch, body, blocks, first)
 

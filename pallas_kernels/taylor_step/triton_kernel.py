@@ -6,26 +6,10 @@ import triton.language as tl
 
 @triton.jit
 def taylor_step(
-    first,
-    second,
-    weight,
-    q,
-    k,
-    v,
-    kv,
-    z,
-    y,
-    new_kv,
-    new_z,
-    WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    COUNT: tl.constexpr,
-    VALUE_SIZE: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr,
-    SCALE: tl.constexpr,
-    EPS: tl.constexpr,
-):
+    first, second, weight, q, k, v, kv, z, y, new_kv, new_z,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, COUNT: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr, ROWS: tl.constexpr, SCALE: tl.constexpr, EPS: tl.constexpr,
+):  # fmt: skip
     """Compute S += phi(k) v^T, z += phi(k), y = phi(q) S / (phi(q) z + eps) for one row and head.
 
     WIDTH is K and CHANNELS the next power of two; COUNT is F, in tiles of ROWS; COLUMNS is V rounded up.

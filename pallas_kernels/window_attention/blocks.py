@@ -7,13 +7,13 @@ channel. The grid has one axis, heads first, so that neighbouring programs read 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.launch import blocks, dot, launch, load, quotient, remainder, store
+from pallas_kernels.launch import Packing, blocks, dot, inside, launch, load, quotient, remainder, store
 
 f32 = jnp.float32
 
@@ -125,15 +125,6 @@ class Plan(Variant):
         return dot(a.astype(self.operand), b.astype(self.operand), contract, into, "highest")
 
 
-class Packing(NamedTuple):
-    """Refs of one row."""
-
-    starts: Any
-    """(N,) index of the first token of each token's segment"""
-    count: Any
-    """scalar: the tokens from here on are padding"""
-
-
 class Block:
     """`size` tokens from `start` on."""
 
@@ -147,11 +138,11 @@ class Block:
 
     def load(self, ref: Any, width: int, *head: Any) -> jax.Array:
         """Return (size, padded width) of a (N, ..., width) ref, zeros in padding."""
-        return load(ref, (self.slice, *head, slice(None)), _valid(self.real, width))
+        return load(ref, (self.slice, *head, slice(None)), inside(self.real, width, padded(width)))
 
     def store(self, ref: Any, value: jax.Array, width: int) -> None:
         """Store into a (N, width) ref."""
-        store(ref, (self.slice, slice(None)), value, _valid(self._stored, width))
+        store(ref, (self.slice, slice(None)), value, inside(self._stored, width, padded(width)))
 
     def numbers(self, ref: Any, *head: Any) -> jax.Array:
         """Return (size,) of a (..., N) ref, 0 in padding."""
@@ -178,12 +169,3 @@ def visible(queries: Block, oldest: jax.Array, keys: Block) -> jax.Array:
 def padded(size: int) -> int:
     """Return the number of channels padded for a product."""
     return max(16, pl.next_power_of_2(size))
-
-
-def _valid(rows: Any, width: int) -> Any:
-    """Return (rows, channels) mask, None if nothing is masked."""
-    rows = None if rows is None else rows[:, None]
-    if padded(width) == width:
-        return rows
-    columns = (jnp.arange(padded(width)) < width)[None, :]
-    return columns if rows is None else rows & columns

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import tuning
-from pallas_kernels.checks import expect, expect_array, expect_power_of_two, unsupported
+from pallas_kernels.checks import expect, expect_array, expect_power_of_two, packing_of, unsupported
 from pallas_kernels.partition import per_row_and_head
 from pallas_kernels.window_attention.blocks import Plan, Variant, padded
 from pallas_kernels.window_attention.gradients import key_and_value_gradients, query_gradients
@@ -23,7 +23,6 @@ MAX_SIZE = 128
 MAX_LEFT = 127
 """maximum of past keys; longer windows need a kernel that computes fewer masked pairs"""
 
-INTEGERS = ("int32", "int64")
 INPUT_AXES = ("b n h r k", "b n h k", "b n h v")
 PACKING_AXES = ("b n", "b")
 OUTPUT, NUMBERS = "b n h r v", "b h r n"
@@ -120,13 +119,7 @@ def window_attention(
     expect_array("k", k, (batch, length, kv_heads, width))
     expect_array("v", v, (batch, length, kv_heads, value_size))
     expect(0 <= left <= MAX_LEFT, "left", left, f"0 to {MAX_LEFT} past keys")
-    packing: tuple[jax.Array, ...] = ()
-    if starts is not None or counts is not None:
-        starts = jnp.zeros((batch, length), jnp.int32) if starts is None else starts
-        counts = jnp.full((batch,), length, jnp.int32) if counts is None else counts
-        expect_array("starts", starts, (batch, length), INTEGERS)
-        expect_array("counts", counts, (batch,), INTEGERS)
-        packing = (starts.astype(jnp.int32), counts.astype(jnp.int32))
+    packing = packing_of(starts, counts, (batch, length), first=0)
     factor = width**-0.5 if scale is None else float(scale)
     call = Call(min(left, length - 1), factor, len(packing) > 0, tuple(sorted((variants or {}).items())))
     grouped = q.reshape(batch, length, kv_heads, heads // kv_heads, width)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.checks import expect, expect_array, expect_power_of_two, unsupported
+from pallas_kernels.checks import INTEGERS, expect, expect_array, expect_power_of_two, unsupported
 from pallas_kernels.partition import per_row_and_head, with_gradient_of
 from pallas_kernels.triton_launch import expect_backend
 from pallas_kernels.tuning import choose
@@ -18,8 +18,6 @@ __all__ = ["Rotary", "Variant", "fastest", "supports", "window_step"]
 
 MAX_SIZE = 256
 """largest width of a key or value"""
-
-INTEGERS = ("int32", "int64")
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:

@@ -160,11 +160,3 @@ def test_the_tables_here_follow_from_the_results_here():
     reports = measured.kept({}, ROOT)
     for path, text in adopt.tables(reports, reports, ROOT).items():
         assert path.read_text() == text, path
-
-
-def test_a_rehearsal_takes_quick_runs_into_a_copy(tree, tmp_path):
-    quick = gpu([timed("pallas", 2e-3)])
-    quick["settings"]["quick"] = True
-    quick["machine"] |= {"device": "cpu", "platform": "cpu"}
-    adopt.adopt(directory(tmp_path / "out", gpu=quick), tree, rehearsal=True)
-    assert "measured, cpu" in (tree / adopt.TARGETS).read_text()

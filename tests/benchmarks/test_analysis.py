@@ -7,9 +7,8 @@ from benchmarks.analysis import crossover, growth_exponent, ratios, series, summ
 LENGTHS = (512, 1024, 2048, 4096)
 
 
-def row(candidate, length, seconds, direction="forward", temp_bytes=None):
-    case = {"candidate": candidate, "pass": direction, "length": length}
-    return case | {"seconds": seconds, "temp_bytes": temp_bytes}
+def row(candidate, length, seconds):
+    return {"candidate": candidate, "pass": "forward", "length": length, "seconds": seconds}
 
 
 def test_exponents():
@@ -52,13 +51,9 @@ def test_series_is_sorted_and_leaves_out_what_was_not_measured():
 
 
 def test_summary():
-    rows = [row("ours", n, n / 1e6, temp_bytes=7 * n) for n in LENGTHS]
-    rows += [row("theirs", n, n * n / 1e9, temp_bytes=n * n) for n in LENGTHS]
+    rows = [row("ours", n, n / 1e6) for n in LENGTHS] + [row("theirs", n, n * n / 1e9) for n in LENGTHS]
     summary = summarize(rows, ["ours", "theirs"], ["forward"], "ours", start=1024)
-    ours, theirs = summary["growth"]
-    assert (ours["time_exponent"], ours["memory_exponent"]) == pytest.approx((1.0, 1.0))
-    assert (theirs["time_exponent"], theirs["memory_exponent"]) == pytest.approx((2.0, 2.0))
-    assert ours["lengths"] == [1024, 2048, 4096]
+    assert [entry["time_exponent"] for entry in summary["growth"]] == pytest.approx([1.0, 2.0])
     (against,) = summary["against"]
     assert (against["other"], against["crossover_length"]) == ("theirs", 1024)
     assert [point["length"] for point in against["ratios"]] == list(LENGTHS)

@@ -1,7 +1,6 @@
 """`python -m benchmarks decode` on tiny models: JSON, tables, growth, crossover, memory."""
 
 import json
-import sys
 
 import chex
 import jax
@@ -12,7 +11,6 @@ import pytest
 from based_jax.generate.weights import decoding_weights
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count, presets
 from based_jax.models.language_model import param_shapes
-from benchmarks import tables
 from benchmarks.__main__ import main
 from benchmarks.decode import command as decode
 from benchmarks.decode import memory as decode_memory
@@ -70,12 +68,6 @@ def test_every_case_has_its_row(tmp_path, monkeypatch):
     row = result["rows"][0] | {"seconds": None, "status": "skipped", "reason": "needs 99 GiB"}
     text = decode_tables.text(result | {"rows": [row, *result["rows"][1:]]})
     assert "Based, contexts, batch 1 at 16 skipped: needs 99 GiB." in text
-
-
-def test_tables_are_plain_text_without_rich(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    tables.show("Decoding", "| a |", ["A note."])
-    assert capsys.readouterr().out == "# Decoding\n\n| a |\n\nA note.\n"
 
 
 def rows_of(part, direction, seconds, state=lambda n: 64):

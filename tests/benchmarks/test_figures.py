@@ -4,22 +4,22 @@ import pytest
 
 from based_jax import plot
 from benchmarks.__main__ import main
-from tests.subprocesses import ROOT
+from benchmarks.gpu import adopt
 
-KEPT = ROOT / "benchmarks" / "results" / "cpu"
-COMMANDS = {
-    "decode": ["redraw", "--json", KEPT / "decode.json"],
-    "ops": ["redraw", "--json", KEPT / "ops.json"],
-    "overview": ["overview", "--json", KEPT / "ops.json", "--study", ROOT / "results" / "mqar" / "tradeoff"],
-}
+FIGURES = ("ops.png", "decoding.png", "overview.png")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_kept_results_are_drawn_with_names(name, tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(plot, "save", lambda figure, path: drawn.append(figure))
-    assert main([str(word) for word in [*COMMANDS[name], "--plot", tmp_path / "f.png"]]) == 0
-    (figure,) = drawn
+def test_kept_results_are_drawn_with_names(monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(plot, "save", lambda figure, path: drawn.setdefault(path.name, figure))
+    monkeypatch.setattr(adopt, "adopt", lambda reports, tree: None)
+    assert main(["adopt"]) == 0
+    assert tuple(drawn) == FIGURES
+    for figure in drawn.values():
+        check(figure)
+
+
+def check(figure):
     assert figure.get_suptitle().strip()
     panels = [ax for ax in figure.axes if ax.axison]
     for ax in panels:

@@ -25,7 +25,7 @@ from benchmarks.gpu import supervisor
 from benchmarks.gpu.command import DEFAULT, cuda_root, environment, say_result
 from benchmarks.gpu.journal import BROKE, DeviceLostError
 from benchmarks.gpu.sections import checks, correctness, running, stopwatch, torch_steps
-from benchmarks.gpu.sections.session import Session, Sizing, Step, resume
+from benchmarks.gpu.sections.session import Session, Step, resume
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, compare, jitted
 from benchmarks.gpu.sections.targets import summary, targets
 from tests.subprocesses import ROOT
@@ -149,7 +149,7 @@ def fresh() -> dict[str, Any]:
 
 
 def session(path=None, minutes: float = 1.0, clock: Any = None, old: Any = None) -> Session:
-    return Session(old or fresh(), path, minutes, Sizing(quick=True), lambda _: None, clock or Clock())
+    return Session(old or fresh(), path, minutes, lambda _: None, quick=True, clock=clock or Clock())
 
 
 def working(name: str) -> Candidate:
@@ -187,7 +187,7 @@ def test_the_first_call_which_makes_the_arrays_does_not_decide_the_samples(monke
         return [jnp.ones(4)]
 
     s = session()
-    s.sizing = Sizing()
+    s.quick = False
     compare(s, "one", [Candidate("a", lambda: jitted(lambda x: x + 1, [jnp.ones(4)], make=make))])
     (row,) = s.report["rows"]
     assert row["samples"] > 2
@@ -197,7 +197,7 @@ def test_the_first_call_which_makes_the_arrays_does_not_decide_the_samples(monke
 def test_a_sample_can_be_a_series_of_calls_with_one_wait(monkeypatch):
     monkeypatch.setattr(stopwatch, "LONGEST_SECONDS", 0.1)
     s = session()
-    s.sizing = Sizing()
+    s.quick = False
     compare(s, "one", [Candidate("a", lambda: Prepared(lambda: time.sleep(0.02), series=4))])
     assert s.report["rows"][0]["calls_per_sample"] == 4
 
@@ -381,7 +381,7 @@ def check_steps(s: Session, monkeypatch) -> list[Step]:
     monkeypatch.setattr(correctness, "checks", lambda: list(map(Named, ("a", "untraceable", "nan", "b"))))
     for name in ("triton_twins", "large_checks"):
         monkeypatch.setattr(correctness, name, list)
-    s.section, s.sizing = "correctness", Sizing()
+    s.section, s.quick = "correctness", False
     return correctness.steps(s)
 
 
@@ -529,7 +529,7 @@ def test_targets_from_rows():
         (0.85, True),
         (3.0, True),
     ]
-    assert all(target["measured"] is None for target in summary([])["targets"])
+    assert all(measured is None for *_, measured in summary([])["tables"]["targets"])
     shown = summary(rows)["tables"]["targets"]
     assert shown[2][1:] == ["at most 2.5 ms", "2 ms"]
     assert shown[0][1:] == ["at least 2", "1.5, missed"]

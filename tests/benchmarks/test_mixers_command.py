@@ -37,7 +37,7 @@ def test_every_case_has_its_row(tmp_path):
         assert row["state_floats"] == mixer.state_size(row["length"])
     growth = result["summary"]["growth"]
     assert [(g["candidate"], g["pass"]) for g in growth] == [(n, p) for n in NAMES for p in PASSES]
-    assert all(g["lengths"] == LENGTHS and g["time_exponent"] is not None for g in growth)
+    assert all(g["time_exponent"] is not None for g in growth)
 
 
 def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys, monkeypatch):

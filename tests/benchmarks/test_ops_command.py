@@ -52,7 +52,7 @@ def test_every_case_has_its_row(result):
 
 def test_summary_and_agreement(result):
     assert [entry["candidate"] for entry in result["summary"]["growth"][::2]] == NAMES
-    assert all(entry["lengths"] == [64, 128] for entry in result["summary"]["growth"])
+    assert all(entry["time_exponent"] is not None for entry in result["summary"]["growth"])
     assert {entry["other"] for entry in result["summary"]["against"]} == set(NAMES) - {"taylor_xla"}
     assert all(entry["relative_error"] < 1e-4 for entry in result["agreement"])
     pairs = {(entry["candidate"], entry["other"]) for entry in result["agreement"]}

@@ -68,10 +68,6 @@ REFUSED = {
         "--json /no/such/folder/ops.json": "cannot be written",
         "--unknown 1": "--unknown",
     },
-    "redraw": {
-        "--json benchmarks/results/cpu/train.json --plot a.png": "expected a report of decode, ops",
-        "--json benchmarks/results/cpu/ops.json --plot a.txt": "ends in .png",
-    },
     "startup": {
         "--samples 0": "--samples = 0: expected at least 1",
         "--cases sleep": "--cases = 'sleep': expected one of",

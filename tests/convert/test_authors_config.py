@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 import based_jax as bj
 from based_jax.convert.configs import model_config
 
@@ -63,20 +61,3 @@ def test_mamba_has_the_papers_parameters():
     assert (config.mlp, config.norm, config.schedule) == ("none", "rms", "M" * 46)
     assert (config.vocab_size, config.padded_vocab_size) == (50277, 50288)
     assert bj.param_count(config) == 358_190_080
-
-
-def test_mamba_options():
-    ssm = {"d_state": 8, "dt_init_floor": 1e-3, "dt_scale": 2.0, "layer": "Mamba1", "bias": False}
-    options = model_config(MAMBA | {"ssm_cfg": ssm}, {}).mixers["M"].options
-    wanted = {"num_layers": 46, "d_state": 8, "dt_floor": 1e-3, "dt_scale": 2.0, "bias": False}
-    assert {**options, **wanted} == options
-
-
-def test_mamba_models_that_are_not_here():
-    for changes, message in [
-        ({"ssm_cfg": {"layer": "Mamba3"}}, r"ssm_cfg\.layer = 'Mamba3'"),
-        ({"ssm_cfg": {"bias": 1}}, "bias = 1"),
-        ({"attn_layer_idx": [0], "attn_cfg": {"mlp_dim": 256}}, r"attn_cfg\.mlp_dim = 256"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            model_config(MAMBA | changes, {})

@@ -185,14 +185,14 @@ class TestRefusals:
         Path(str(found.value).partition("remove ")[2].partition(" and")[0]).unlink()
         chex.assert_trees_all_equal(load_pretrained(NAME)[1], PARAMS, strict=True)
 
-    def test_no_repository(self, remote):
-        with pytest.raises(FileNotFoundError, match="'no/body': no such directory, and no such model on"):
-            load_pretrained("no/body")
-
-    def test_no_revision(self, remote):
+    def test_no_repository_or_revision(self, remote):
         push_to_hub(NAME, MODEL, PARAMS)
-        with pytest.raises(FileNotFoundError, match="revision = 'v9': expected a branch, tag or commit of"):
-            load_pretrained(NAME, revision="v9")
+        for name, revision, message in [
+            ("no/body", None, "'no/body': no such directory, and no such model on"),
+            (NAME, "v9", "revision = 'v9': expected a branch, tag or commit of"),
+        ]:
+            with pytest.raises(FileNotFoundError, match=message):
+                load_pretrained(name, revision=revision)
 
     def test_a_gated_repository(self, remote):
         def fail(handler):

@@ -36,18 +36,14 @@ MODULES = sorted({module for modules in (api.PAGES | api.COMMAND_PACKAGES).value
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_public_name_has_a_docstring(module):
+def test_every_public_name_method_and_property_has_a_docstring(module):
     names = api.public_names(module)
     assert names, module
-    missing = [name.name for name in names if not name.docstring.strip()]
+    missing = {name.name for name in names if not name.docstring.strip()}
     assert {name for name in missing if name.removeprefix("based_jax.typing.") not in OTHERS} == set()
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_every_public_method_and_property_has_a_docstring(module):
     callables = [member for member in members(module) if not isinstance(member.node, ast.AnnAssign)]
-    missing = [member.name for member in callables if not member.docstring.strip()]
-    assert [name for name in missing if name.rpartition(".")[2] not in HOOKS] == []
+    missing = {member.name for member in callables if not member.docstring.strip()}
+    assert {name for name in missing if name.rpartition(".")[2] not in HOOKS} == set()
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -151,6 +147,13 @@ def test_public_names_can_be_imported_from_where_the_reference_has_them(module):
 def test_the_sources_are_read_as_python_reads_them(module):
     listed = importlib.import_module(module).__all__
     assert {name.name for name in api.public_names(module)} == {f"{module}.{name}" for name in listed}
+
+
+def test_every_op_has_a_group():
+    groups = api.groups("based_jax.ops")
+    assert {*groups} == {*importlib.import_module("based_jax.ops").__all__}
+    assert groups["taylor_attention"] == "Linear attention"
+    assert not api.groups("based_jax.ops.conv_basis")
 
 
 def test_a_name_without_a_docstring_is_noticed(monkeypatch, tmp_path):

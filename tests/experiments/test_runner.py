@@ -8,7 +8,7 @@ import pytest
 
 from based_jax.directory_lock import DirectoryInUse, sole_writer
 from based_jax.experiments import slots
-from based_jax.experiments.job import Job, rates, segments
+from based_jax.experiments.job import Job
 from based_jax.experiments.results import Results, best
 from based_jax.experiments.runner import Runner
 from based_jax.experiments.slots import Slot
@@ -142,8 +142,6 @@ def test_flags_of_the_trainer():
     assert job.line == f"based-jax train mqar {words}"
     assert Job("B", "", "a,b", {}).arguments == ["--layers", "a,b"]
     assert job.name.startswith("based-d-64-")
-    assert segments((64, 4, 100), (128, 8)) == "64:4:100,128:8"
-    assert rates(-3, -1.5, 4) == "0.001,0.003162,0.01,0.03162"
 
 
 def test_slots_share_the_cores_and_give_each_accelerator_a_process(monkeypatch):

@@ -46,9 +46,7 @@ def run(capsys) -> Callable[..., Ended]:
 GREEDY = ("--prompt", "def", "--max-new-tokens", 20, "--temperature", 0)
 
 
-@pytest.mark.parametrize(
-    "flags", [(), ("--no-stream",), ("--tokenizer", "byte", "--top-k", "3", "--top-p", "None")]
-)
+@pytest.mark.parametrize("flags", [(), ("--tokenizer", "byte", "--top-k", "3", "--top-p", "None")])
 def test_prints_prompt_and_continuation(run, directory, expected, flags):
     status, out, err = run("--checkpoint", directory, *GREEDY, *flags)
     assert status == 0
@@ -104,7 +102,7 @@ def test_interrupt_ends_the_text(capsys):
                 yield text
             raise KeyboardInterrupt
 
-    assert cli.show("zero ", Pieces(), True) == 130
+    assert cli.show("zero ", Pieces()) == 130
     out, err = capsys.readouterr()
     assert out == "zero one two\n"
     assert err.startswith("6 tokens, interrupted: first after ")

@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import re
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +13,9 @@ from based_jax import ops
 from benchmarks.gpu.cases import taylor_attention as attention_cases
 from benchmarks.gpu.static import fit, topology
 from pallas_kernels import devices, lowering_for, offline, tuning
-from pallas_kernels.taylor_attention.function import Call, Variant
+from pallas_kernels.taylor_attention.function import Variant
 from pallas_kernels.taylor_attention.layout import symmetric_size
+from tests.kernels.toy import Device
 
 KINDS = (
     "NVIDIA A100-SXM4-80GB",
@@ -79,19 +79,6 @@ def test_rows_of_the_tuning_tables_ask_for_what_the_compiler_says():
             assert row["shared"] == needed[number], f"{row}: {AGAIN}"
 
 
-def test_hopper_has_its_own_block_sizes():
-    """Measured, or chosen from code compiled for it; other families keep theirs."""
-    q = jax.ShapeDtypeStruct((16, 2048, 16, 16), "bfloat16")
-    v = jax.ShapeDtypeStruct((16, 2048, 16, 64), "bfloat16")
-
-    def stages(kind: str) -> int:
-        with lowering_for(kind):
-            return Call(1e-12, False, False, False, None, None, ()).plan("outputs", q, v).stages
-
-    assert stages("NVIDIA H100") == stages("NVIDIA H200") == 3
-    assert stages("NVIDIA A100") == stages("NVIDIA B200") == 1
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("op", QKV)
 def test_none_picks_the_kernels_on_gpus_that_they_fit(kind, op):
@@ -140,20 +127,14 @@ def test_none_picks_the_kernels_for_short_windows(kind, dtype):
         has_kernel(x, implementation="pallas")
 
 
-class _Device(NamedTuple):
-    device_kind: str
-    compute_capability: str
-    platform: str = "gpu"
-
-
 @pytest.mark.parametrize(
     ("device", "shared"),
     [
-        (_Device("NVIDIA A100-SXM4-80GB", "8.0"), 166_912),
-        (_Device("NVIDIA RTX 6000 Ada Generation", "8.9"), 101_376),
-        (_Device("NVIDIA H200", "9.0"), 232_448),
-        (_Device("NVIDIA GPU of tomorrow", "13.0"), devices.SMALLEST),
-        (_Device("cpu", "", platform="cpu"), 232_448),
+        (Device("NVIDIA A100-SXM4-80GB", "8.0"), 166_912),
+        (Device("NVIDIA RTX 6000 Ada Generation", "8.9"), 101_376),
+        (Device("NVIDIA H200", "9.0"), 232_448),
+        (Device("NVIDIA GPU of tomorrow", "13.0"), devices.SMALLEST),
+        (Device("cpu", "", platform="cpu"), 232_448),
     ],
 )
 def test_a_gpu_that_is_there_says_its_capability(monkeypatch, device, shared):
@@ -167,10 +148,10 @@ def test_a_gpu_that_is_there_says_its_capability(monkeypatch, device, shared):
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
-        (_Device("Tesla V100-SXM2-16GB", "7.0"), r"this is Tesla V100-SXM2-16GB \(7.0\)"),
-        (_Device("NVIDIA GeForce RTX 2080 Ti", "7.5"), r"this is NVIDIA GeForce RTX 2080 Ti \(7.5\)"),
-        (_Device("AMD Instinct MI300X", "gfx942"), r"this is AMD Instinct MI300X \(gfx942\)"),
-        (_Device("A100-SXM4-40GB", "8.0"), "begins with 'NVIDIA', and this is 'A100-SXM4-40GB'"),
+        (Device("Tesla V100-SXM2-16GB", "7.0"), r"this is Tesla V100-SXM2-16GB \(7.0\)"),
+        (Device("NVIDIA GeForce RTX 2080 Ti", "7.5"), r"this is NVIDIA GeForce RTX 2080 Ti \(7.5\)"),
+        (Device("AMD Instinct MI300X", "gfx942"), r"this is AMD Instinct MI300X \(gfx942\)"),
+        (Device("A100-SXM4-40GB", "8.0"), "begins with 'NVIDIA', and this is 'A100-SXM4-40GB'"),
     ],
 )
 def test_a_gpu_that_is_there_and_unfit_is_named(monkeypatch, device, reason):
@@ -190,11 +171,6 @@ def _attention_and_gradient(q, k, v):
     return y, pull(y)
 
 
-def _window_and_gradient(q, k, v):
-    y, pull = jax.vjp(functools.partial(pallas_kernels.window_attention, left=15), q, k, v)
-    return y, pull(y)
-
-
 def _call_of(op: str, rows: int) -> tuple:
     """A function and arrays of so many rows."""
     q, k, v = _call(op, rows=rows)
@@ -203,8 +179,6 @@ def _call_of(op: str, rows: int) -> tuple:
     if op == "taylor_step":
         states = [(rows, 2, symmetric_size(16), 64), (rows, 2, symmetric_size(16))]
         return pallas_kernels.taylor_step, (q, k, v, *(jax.ShapeDtypeStruct(x, "float32") for x in states))
-    if op == "window_attention":
-        return _window_and_gradient, [jax.ShapeDtypeStruct((rows, 40, 2, 16), q.dtype)] * 3
     rings = [jax.ShapeDtypeStruct((rows, 8, 2, size), q.dtype) for size in (16, 64)]
     return pallas_kernels.window_step, (q, k, v, *rings, jax.ShapeDtypeStruct((rows,), "int32"))
 

@@ -6,30 +6,13 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-import pallas_kernels
-from pallas_kernels.launch import interpreted, is_interpreted, launch, load, store, whole
-
-
-def run(body, *arrays, shape, grid=(1,)):
-    """`body` on whole arrays."""
-    out = jax.ShapeDtypeStruct(shape, jnp.float32)
-    return launch(
-        body,
-        *arrays,
-        grid=grid,
-        in_specs=[whole(x) for x in arrays],
-        out_specs=whole(out),
-        out_shape=out,
-        warps=1,
-        name="test",
-    )
+from pallas_kernels.launch import interpreted, is_interpreted, launch, load, store
+from tests.kernels.toy import run_whole
 
 
 def test_interpreted_is_scoped():
     assert not is_interpreted()
     with interpreted():
-        assert is_interpreted()
-        assert pallas_kernels.is_interpreted()
         with interpreted():
             assert is_interpreted()
         assert is_interpreted()
@@ -38,7 +21,7 @@ def test_interpreted_is_scoped():
 
 def test_without_a_gpu_a_kernel_does_not_run_in_silence():
     with pytest.raises(ValueError, match="interpret"):
-        run(lambda x, y: store(y, (slice(None),), x[...]), jnp.ones(8), shape=(8,))
+        run_whole(lambda x, y: store(y, (slice(None),), x[...]), jnp.ones(8), size=(8,))
 
 
 def test_elements_that_nobody_writes_are_nan():
@@ -46,7 +29,7 @@ def test_elements_that_nobody_writes_are_nan():
         store(y_ref, (slice(None),), x_ref[...], jnp.arange(8) < 5)
 
     with interpreted():
-        y = run(body, jnp.ones(8), shape=(8,))
+        y = run_whole(body, jnp.ones(8), size=(8,))
     assert np.array_equal(np.isnan(y), np.arange(8) >= 5)
 
 

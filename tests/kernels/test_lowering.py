@@ -9,7 +9,8 @@ import pytest
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.cases.taylor_attention import at_highest_precision
 from pallas_kernels import devices, offline, tuning
-from pallas_kernels.launch import interpreted, launch, whole
+from pallas_kernels.launch import interpreted
+from tests.kernels.toy import run_whole
 from tests.marks import slow_but
 
 CASES = catalog.cases()
@@ -64,21 +65,6 @@ def test_case_names_are_unique():
     assert len(set(names)) == len(names)
 
 
-def _run(body, *arrays, size):
-    """One program of `body`, from whole arrays to a vector."""
-    shape = jax.ShapeDtypeStruct((size,), jnp.float32)
-    return launch(
-        body,
-        *arrays,
-        grid=(1,),
-        in_specs=[whole(x) for x in arrays],
-        out_specs=whole(shape),
-        out_shape=shape,
-        warps=1,
-        name="bad",
-    )
-
-
 def _twice(x_ref, out_ref):
     out_ref[...] = 2 * x_ref[...]
 
@@ -98,12 +84,12 @@ def test_what_the_kernel_compiler_lacks_is_refused(body, size_in, size_out):
     """The check can fail: these are the usual mistakes, and the interpreter accepts them all."""
     x = jax.ShapeDtypeStruct((size_in,), jnp.float32)
     with pytest.raises((ValueError, NotImplementedError)):
-        offline.lower(lambda x: _run(body, x, size=size_out), x)
+        offline.lower(lambda x: run_whole(body, x, size=(size_out,)), x)
 
 
 def test_a_sound_kernel_is_not_refused():
     x = jax.ShapeDtypeStruct((64,), jnp.float32)
-    assert KERNEL in offline.lower(lambda x: _run(_twice, x, size=64), x).as_text()
+    assert KERNEL in offline.lower(lambda x: run_whole(_twice, x, size=(64,)), x).as_text()
 
 
 @pytest.mark.parametrize("op", catalog.OPS)

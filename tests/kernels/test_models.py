@@ -45,37 +45,23 @@ def params(tokens):
 
 
 @pytest.mark.release
-def test_training_steps(tokens, params):
-    """Three steps on packed text: losses, first gradients, and where the parameters end."""
+def test_gradients_on_packed_text(tokens, params):
     segments = jnp.asarray(np.arange(70) // 31, jnp.int32)[None].repeat(2, axis=0)
 
-    def train(implementation):
-        model, optimizer = bj.LanguageModel(config(implementation)), optax.sgd(0.5)
+    def gradients(implementation):
+        model = bj.LanguageModel(config(implementation))
 
         def loss(params):
             logits, _ = model.apply(params, tokens[:, :-1], segment_ids=segments[:, :-1])
             return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
 
-        @jax.jit
-        def step(params, state):
-            value, gradients = jax.value_and_grad(loss)(params)
-            updates, state = optimizer.update(gradients, state)
-            return optax.apply_updates(params, updates), state, value, gradients
-
-        now, state, losses, first = params, optimizer.init(params), [], None
-        for _ in range(3):
-            now, state, value, gradients = step(now, state)
-            losses.append(value)
-            first = gradients if first is None else first
-        return jnp.stack(losses), first, now
+        return jax.jit(jax.value_and_grad(loss))(params)
 
     with interpreted():
-        kernels = train("pallas")
-    plain = train("xla")
-    assert plain[0][-1] < plain[0][0]
-    assert_close(kernels[0], plain[0], FLOAT32, "losses")
+        kernels = gradients("pallas")
+    plain = gradients("xla")
+    assert_close(kernels[0], plain[0], FLOAT32, "loss")
     assert_close(kernels[1], plain[1], FLOAT32_GRADIENT, "gradients", magnitude=1e-3)
-    assert_close(kernels[2], plain[2], FLOAT32_GRADIENT, "parameters")
 
 
 @pytest.mark.parametrize("packed", release_but([True], [False, True]))

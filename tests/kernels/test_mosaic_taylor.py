@@ -6,14 +6,11 @@ The interpreter looks for races and for accesses out of bounds, and begins with 
 import contextlib
 import functools
 import importlib.util
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
 from based_jax import ops
@@ -21,11 +18,10 @@ from benchmarks.gpu.cases import catalog, sharded
 from benchmarks.gpu.sections import checks
 from benchmarks.gpu.static import mosaic_report, topology
 from pallas_kernels import interpreted, lowering_for, offline, taylor_attention, tuning
-from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention import mosaic_support
-from pallas_kernels.taylor_attention.layout import Layout
+from tests.kernels.toy import Device
 from tests.subprocesses import run_python
-from tests.tolerances import BFLOAT16, FLOAT64, assert_close
+from tests.tolerances import BFLOAT16, assert_close
 
 too_old = mosaic_support.cannot_run() or ""
 needs_mosaic = pytest.mark.skipif("needs jax" in too_old, reason=too_old)
@@ -72,73 +68,6 @@ def test_interpreted(check):
     # With fewer devices, and so threads, the interpreter may wait for itself on a small machine.
     out = run_python(f"from tests.kernels.test_mosaic_taylor import {check} as check; check()", devices=8)
     assert "RACE DETECTED" not in out
-
-
-def features_of(x, weights):
-    scaled = features.weighted(x[None], jnp.arange(16), weights)
-    return features.by_token(scaled, lambda i, width: jnp.full((1, width), x[i]), jnp.eye(1, 16))
-
-
-@jax.jit
-def products_of_features(q, k):
-    return (features_of(q, features.Weights()) * features_of(k, features.NO_WEIGHTS)).sum()
-
-
-@given(st.lists(st.floats(-2, 2), min_size=32, max_size=32))
-def test_features_make_the_polynomial(numbers):
-    q, k = np.array(numbers).reshape(2, 16)
-    with jax.enable_x64(True):
-        s = q @ k / 4
-        assert_close(products_of_features(q, k), np.float64(1 + s + s**2 / 2), FLOAT64, magnitude=1 + s**2)
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def gradient_of_features(x, dphi, weights):
-    scaled, sums, first = features.weighted(x[None], jnp.arange(16), weights), [], 0.0
-    for strip in range(features.STRIPS):
-        part = dphi[None, strip * features.STRIP :][:, : features.STRIP]
-        ones = features.first_factors(strip, *jnp.mgrid[: features.STRIP, :16])
-        first += features.gradient_shares(strip, part, scaled) @ ones
-        sums.append(features.gradient_sums(strip, part, lambda i, width: jnp.full((1, width), x[i])))
-    linear = dphi[None, features.LINEAR :][:, :16]
-    return (first + features.weighted_gradient(sums[0] + sums[1], sums[2], linear, weights))[0]
-
-
-@pytest.mark.parametrize("weights", [features.Weights(), features.NO_WEIGHTS])
-def test_the_features_gradient_is_that_of_the_features(weights):
-    rng = np.random.default_rng(0)
-    with jax.enable_x64(True):
-        x, dphi = rng.normal(size=16), rng.normal(size=224)
-        wanted = jax.vjp(functools.partial(features_of, weights=weights), x)[1](dphi[None])[0]
-        assert_close(gradient_of_features(x, dphi, weights), wanted, FLOAT64)
-
-
-def test_states_keep_their_numbers_in_the_other_order():
-    """The numbers of a state are sums of products: those of one key here."""
-    rng, layout = np.random.default_rng(0), Layout(16, 1)
-    kv, z = rng.normal(size=(1, 2, 153, 5)), rng.normal(size=(1, 2, 153))
-
-    @jax.jit
-    def there_and_back(kv, z):
-        there = features.from_portable(*layout.state_to_kernel(kv, z))
-        return there, layout.state_from_kernel(*features.to_portable(*there))
-
-    with jax.enable_x64(True):
-        there, back = there_and_back(kv, z)
-        assert_close(back, (kv, z), FLOAT64)
-        assert there[0].shape == (1, 2, 5, 224)
-
-
-def test_gradients_of_states_keep_their_products_with_states():
-    rng, layout = np.random.default_rng(0), Layout(16, 1)
-    kv, dkv = rng.normal(size=(2, 1, 2, 153, 5))
-    z, dz = rng.normal(size=(2, 1, 2, 153))
-    with jax.enable_x64(True):
-        state, gradient = (layout.state_to_kernel(*x) for x in ((kv, z), (dkv, dz)))
-        there = features.gradient_from_portable(*gradient)
-        assert_close(features.gradient_to_portable(*there), gradient, FLOAT64)
-        wanted = (state[0] * gradient[0]).sum()
-        assert_close((features.from_portable(*state)[0] * there[0]).sum(), wanted, FLOAT64)
 
 
 SHAPES = [
@@ -249,12 +178,6 @@ def test_old_releases_of_jax_are_refused(monkeypatch, release):
         ops.implementation_for("taylor_attention", *_arrays(), implementation="mosaic")
 
 
-class _Device(NamedTuple):
-    device_kind: str
-    compute_capability: str
-    platform: str = "gpu"
-
-
 @pytest.mark.parametrize("kind", ["NVIDIA A100-SXM4-80GB", "NVIDIA B200"])
 def test_compiling_for_other_gpus_is_refused(monkeypatch, kind):
     monkeypatch.setattr(mosaic_support, "RELEASE", (0, 10))
@@ -264,9 +187,9 @@ def test_compiling_for_other_gpus_is_refused(monkeypatch, kind):
 
 def test_other_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(jax, "__version__", "0.12.0")
-    monkeypatch.setattr(jax, "local_devices", lambda: [_Device("NVIDIA A100", "8.0")])
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device("NVIDIA A100", "8.0")])
     assert "this is NVIDIA A100 (8.0)" in (mosaic_support.cannot_run() or "")
-    monkeypatch.setattr(jax, "local_devices", lambda: [_Device("NVIDIA H200", "9.0")])
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device("NVIDIA H200", "9.0")])
     assert mosaic_support.cannot_run() is None
 
 

@@ -19,9 +19,11 @@ from based_jax import ops
 from benchmarks.gpu.sections import checks
 from benchmarks.gpu.static import topology, triton_report
 from benchmarks.gpu.static.resources import Resources
-from pallas_kernels import Rotary, devices, interpreted, offline, taylor_attention, taylor_step
+from pallas_kernels import Rotary, devices, interpreted, offline, taylor_attention, taylor_step, window_step
 from pallas_kernels.taylor_attention.layout import symmetric_size
+from pallas_kernels.window_step import Variant
 from tests.floors import ROOT
+from tests.kernels import test_window_step as window
 from tests.marks import slow_but
 from tests.subprocesses import run_python
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
@@ -42,7 +44,7 @@ needs_compiler = pytest.mark.skipif(
 INTERPRETED = """
 import os
 os.environ["TRITON_INTERPRET"] = "1"
-from tests.kernels import test_triton, test_triton_window
+from tests.kernels import test_triton
 from tests.kernels.triton_interpreter import interpreted_triton
 with interpreted_triton():
     {call}
@@ -98,6 +100,25 @@ def check_transformations() -> None:
     assert_close(jax.jit(jax.vmap(run))(q, k, v), tuple(map(jnp.stack, zip(*alone, strict=True))), FLOAT32)
 
 
+def check_window_transformations() -> None:
+    """Under `jit` and `vmap`, with other positions, and the gradient: as the Pallas kernel."""
+    arrays, length, start = window.one_step()
+
+    def step(*x: Any, backend: str) -> Any:
+        *arrays, length, start = x
+        options = {"start": start, "position": length + 1, "rotary": Rotary(6), "backend": backend}
+        return window_step(*arrays, length, **options)
+
+    twin, pallas = (functools.partial(step, backend=backend) for backend in ("triton", "pallas"))
+    with interpreted():
+        expected = jax.jit(pallas)(*arrays, length, start)
+    mapped = jax.jit(jax.vmap(twin))(*(x[:, None] for x in (*arrays, length, start)))
+    assert_close([x[:, 0] for x in mapped], [*expected], FLOAT32)
+    y, pull = jax.vjp(lambda *x: twin(*x, length, start)[0], *arrays)
+    with interpreted():
+        assert_close(pull(y), jax.vjp(lambda *x: pallas(*x, length, start)[0], *arrays)[1](y), FLOAT32)
+
+
 def guides_kernel(folder: str | Path) -> types.ModuleType:
     """Import wkv_triton.py of docs/adding_a_kernel.md; Triton reads its source again."""
     page = (ROOT / "docs" / "adding_a_kernel.md").read_text()
@@ -130,7 +151,7 @@ def check_guide() -> None:
     [
         *(f"test_triton.check_twins({op!r})" for op in TWINS),
         "test_triton.check_transformations()",
-        "test_triton_window.check_transformations()",
+        "test_triton.check_window_transformations()",
         "test_triton.check_guide()",
     ],
 )
@@ -156,8 +177,24 @@ def _step_arguments(key_size=16, value_size=64, dtype="bfloat16", state="float32
     ]
 
 
+def _window_arguments(slots=64, heads=16, kv_heads=16, size=64, dtype="bfloat16") -> list[Any]:
+    token = [jax.ShapeDtypeStruct((128, n, size), dtype) for n in (heads, kv_heads, kv_heads)]
+    ring = jax.ShapeDtypeStruct((128, slots, kv_heads, size), dtype)
+    return [*token, ring, ring, jax.ShapeDtypeStruct((128,), "int32")]
+
+
+WINDOWS = [
+    {},
+    {"dtype": "float32"},
+    {"slots": 129, "kv_heads": 1, "size": 128},
+    {"size": 112},
+    {"slots": 16, "size": 70},
+    {"heads": 8, "kv_heads": 8, "size": 256},
+]
+
 attend = functools.partial(taylor_attention, backend="triton")
 step = functools.partial(taylor_step, backend="triton")
+in_window = functools.partial(window_step, rotary=Rotary(32), backend="triton")
 
 
 @pytest.fixture
@@ -223,22 +260,34 @@ def test_other_sizes_fit(sizes):
     assert all(kernel.shared <= _shared_limit(sizes[-1]) for kernel in attention_resources(*sizes))
 
 
-@needs_compiler
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("sizes", [{}, {"state": "bfloat16"}, {"value_size": 112}, {"key_size": 32}], ids=str)
-def test_the_step_is_compiled_without_spills_and_in_place(sizes):
-    arguments = _step_arguments(**sizes)
-    (kernel,) = triton_report.report(step, *arguments)
-    assert kernel.spill_stores == 0
-    assert offline.lower(step, *arguments).as_text().count("output_operand_alias<") == 2
+STEPS = [
+    *((step, _step_arguments(**sizes), DEVICES[2]) for sizes in ({"state": "bfloat16"}, {"value_size": 112})),
+    (step, _step_arguments(key_size=32), DEVICES[2]),
+    *((step, _step_arguments(), kind) for kind in DEVICES),
+    *((in_window, _window_arguments(**sizes), DEVICES[2]) for sizes in WINDOWS),
+    *((in_window, _window_arguments(kv_heads=4), kind) for kind in DEVICES),
+]
 
 
 @needs_compiler
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("device_kind", DEVICES)
-def test_the_step_fits_every_family_of_gpus(device_kind):
-    (kernel,) = triton_report.report(step, *_step_arguments(), device_kind=device_kind)
+@pytest.mark.parametrize(("function", "arguments", "device_kind"), STEPS)
+def test_a_step_is_compiled_without_spills_and_in_place(function, arguments, device_kind):
+    (kernel,) = triton_report.report(function, *arguments, device_kind=device_kind)
     assert (kernel.spill_stores, kernel.shared <= _shared_limit(device_kind)) == (0, True)
+    lowered = offline.lower(function, *arguments, device_kind=device_kind)
+    assert lowered.as_text().count("output_operand_alias<") == 2
+    (compiled,) = triton_report.kernels(lowered)
+    assert "cos.approx" not in compiled.ptx  # which is wrong for the angles of late positions
+
+
+@needs_compiler
+@pytest.mark.usefixtures("compiler")
+def test_the_op_takes_its_name():
+    k, v = (jax.ShapeDtypeStruct((2, 4, size), "float32") for size in (16, 24))
+    cache = jax.eval_shape(lambda: ops.init_kv_cache(2, 6, 4, 16, 24))
+    named = functools.partial(ops.window_step, rotary_dim=8, implementation="triton")
+    assert "triton_kernel_call" in offline.lower(named, k, k, v, cache).as_text()
 
 
 @needs_compiler
@@ -331,3 +380,8 @@ def test_both_backends_compute_the_same(dtype, tolerance):
     assert_close(compiled("triton"), compiled("pallas"), tolerance)
     token = (q[:, 0], k[:, 0], v[:, 0], jnp.ones((2, 4, 153, 64)), jnp.ones((2, 4, 153)))
     assert_close(step(*token), taylor_step(*token), tolerance)
+    arrays, length, start = window.one_step()
+    given = (*(x.astype(dtype) for x in arrays), length)
+    run_window = functools.partial(window_step, start=start, rotary=Rotary(6), variant=Variant(slots=2))
+    twin = functools.partial(run_window, backend="triton")
+    assert_close(jax.jit(twin)(*given), jax.jit(run_window)(*given), window.TOLERANCES[dtype])

@@ -69,15 +69,20 @@ class Drawn(NamedTuple):
         return (np.arange(self.ids.shape[1]) < self.counts[:, None])[..., None, None]
 
 
+def plain(shape: Shape, seed: int = 0) -> Drawn:
+    rng = np.random.default_rng(seed)
+    tokens = shape.batch, shape.length
+    sizes = [(shape.heads, shape.width), (shape.kv_heads, shape.width), (shape.kv_heads, shape.value_size)]
+    sizes.append((shape.heads, shape.value_size))
+    q, k, v, weights = (rng.normal(size=(*tokens, *size)) for size in sizes)
+    return Drawn(q, k, v, weights, np.zeros(tokens, int), np.full(shape.batch, shape.length, np.int32))
+
+
 @st.composite
 def texts(draw_, shape: Shape) -> Drawn:
-    rng = np.random.default_rng(draw_(draw.seeds))
-    tokens = shape.batch, shape.length
-    q = rng.normal(size=(*tokens, shape.heads, shape.width))
-    k = rng.normal(size=(*tokens, shape.kv_heads, shape.width))
-    v = rng.normal(size=(*tokens, shape.kv_heads, shape.value_size))
+    drawn, tokens = plain(shape, draw_(draw.seeds)), (shape.batch, shape.length)
     ids, counts = draw_(draw.segment_ids(*tokens)), draw_(draw.counts(*tokens))
-    return Drawn(q, k, v, rng.normal(size=(*q.shape[:3], shape.value_size)), ids, counts.astype(np.int32))
+    return drawn._replace(ids=ids, counts=counts.astype(np.int32))
 
 
 @functools.partial(jax.jit, static_argnames="shape")
@@ -123,15 +128,6 @@ def test_values_and_gradients(shape):
         assert_close(gradients, want_gradients, FLOAT32_GRADIENT, repr(drawn), magnitude=0.1)
 
     law()
-
-
-def plain(shape: Shape, seed: int = 0) -> Drawn:
-    rng = np.random.default_rng(seed)
-    tokens = shape.batch, shape.length
-    sizes = [(shape.heads, shape.width), (shape.kv_heads, shape.width), (shape.kv_heads, shape.value_size)]
-    sizes.append((shape.heads, shape.value_size))
-    q, k, v, weights = (rng.normal(size=(*tokens, *size)) for size in sizes)
-    return Drawn(q, k, v, weights, np.zeros(tokens, int), np.full(shape.batch, shape.length, np.int32))
 
 
 @pytest.mark.parametrize(

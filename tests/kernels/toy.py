@@ -1,7 +1,7 @@
-"""A small kernel with a loop and a matmul, for the tests of the tools."""
+"""A small kernel with a loop and a matmul, any body on whole arrays, and GPUs, for the tests of the tools."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,24 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from benchmarks.gpu.cases.case import Case
-from pallas_kernels.launch import dot, launch
+from pallas_kernels.launch import dot, launch, whole
 
 SIZE = 64
+
+
+class Device(NamedTuple):
+    """What jax says of a device."""
+
+    device_kind: str
+    compute_capability: str
+    platform: str = "gpu"
+
+
+def run_whole(body: Any, *arrays: Any, size: tuple[int, ...]) -> jax.Array:
+    """One program of `body`, from whole arrays to a float32 array."""
+    shape = jax.ShapeDtypeStruct(size, jnp.float32)
+    specs = {"in_specs": [whole(x) for x in arrays], "out_specs": whole(shape), "out_shape": shape}
+    return launch(body, *arrays, grid=(1,), warps=1, name="test", **specs)
 
 
 @dataclass(frozen=True)

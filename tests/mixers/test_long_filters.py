@@ -26,7 +26,7 @@ def test_positions_are_time_and_waves():
 
 def test_the_fixed_decay_reaches_a_hundredth():
     """At `slow` and `fast` of the length, for the first and the last channel."""
-    module = SineFilter(3, l_max=101, order=4, fast=0.25, slow=0.5, sine_frequency=14.0)
+    module = SineFilter(3, l_max=101, filter_order=4, fast_decay=0.25, slow_decay=0.5, sine_frequency=14.0)
     params = meta.unbox(jax.jit(module.init, static_argnums=1)(jax.random.key(0), 2))["params"]
     assert np.all(params["frequency"] == 14)
     # With weights of zero a bias of the hidden layers makes the filter constant, but for the decay.
@@ -43,8 +43,14 @@ def test_the_fixed_decay_reaches_a_hundredth():
 def test_sine_filters_are_the_formula(linear):
     """With learned decays, a floor and a norm, as Zoology's code has them; in float64."""
     order = None if linear else 4
-    options = {"floor": 0.1, "normalize": True, "learned_decay": True, "inner_layers": 1, "fast": 0.2}
-    module = SineFilter(3, l_max=9, emb_dim=5, order=order, **options)
+    options = {
+        "decay_floor": 0.1,
+        "normalize_filter": True,
+        "learned_decay": True,
+        "num_inner_mlps": 1,
+        "fast_decay": 0.2,
+    }
+    module = SineFilter(3, l_max=9, emb_dim=5, filter_order=order, **options)
     params = meta.unbox(normals(functools.partial(module.init, taps=2)))["params"]
     taps = jax.jit(module.apply, static_argnums=1)({"params": params}, 7)
 
@@ -59,7 +65,7 @@ def test_sine_filters_are_the_formula(linear):
 
 
 def test_positions_may_be_frozen():
-    module = SineFilter(2, l_max=3, order=2, learned_positions=False)
+    module = SineFilter(2, l_max=3, filter_order=2, learned_positions=False)
     params = meta.unbox(normals(functools.partial(module.init, taps=2)))
     gradients = jax.grad(lambda params: jnp.sum(module.apply(params, 3)))(params)["params"]
     assert not np.any(gradients["embedding"])
@@ -73,7 +79,7 @@ def test_mixers_with_hyenas_filter(name):
     options |= {"kernel_size": -1} if name == "base_conv" else {}
     run = runner(name, d_model=2, **options)
     params = meta.unbox(run.variables)["params"]
-    h = np.asarray(SineFilter(2, 5, order=4, slow=1.2).apply({"params": params["filter"]}, 5))
+    h = np.asarray(SineFilter(2, 5, filter_order=4, slow_decay=1.2).apply({"params": params["filter"]}, 5))
     x = laws.inputs(1, 8, 2, 0)
     conv = [sum(h[lag] * x[:, t - lag] for lag in range(min(t + 1, 5))) + x[:, t] for t in range(8)]
     conv = np.stack(conv, axis=1)

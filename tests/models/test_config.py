@@ -71,6 +71,13 @@ def test_bad_descriptions_are_named():
         (change(schedule="C" * 3000), r"schedule = 'CCC.*\.\.\.C.*: expected at most 1024 layers"),
         (change(mixers={"C": {"mixer": "gated_conv", "options": 5}}), "options = 5: expected a mapping"),
         (change(mixers={"C": {"mixer": ["gated_conv"]}}), r"mixer = \['gated_conv'\]: expected one of"),
+        (change(residual_dropout=1.0), "residual_dropout = 1.0: expected from 0 to below 1"),
+        (change(drop_path=0.1, block="parallel"), "drop_path = 0.1: expected 0 with block = 'parallel'"),
+        (change(residual_dropout=0.1, scan_layers=True), "scan_layers = True: expected False with dropout"),
+        (change(mlp="none", block="parallel"), "mlp = 'none': expected gated or plain"),
+        (change(final_norm="rms", block="postnorm"), "final_norm = 'rms': expected one of None"),
+        (change(freeze_embedding=True), "freeze_embedding = True: expected False with a tied head"),
+        (change(positions="rotary"), "positions = 'rotary': expected one of 'learned', 'sinusoidal'"),
     ]:
         with pytest.raises(ValueError, match=message):
             bj.ModelConfig.from_dict(fields)

@@ -1,5 +1,6 @@
-"""Token and position embeddings: how they start, what they add, and a frozen table."""
+"""Token and position embeddings: how they start, what they add, segments and padding, and a frozen table."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,6 +51,22 @@ def test_fixed_positions_are_a_learned_table_that_is_not_there():
     last, state = fixed.apply(params, TOKENS[:, :1], state)
     assert np.isfinite(last).all()
     assert np.isnan(fixed.apply(params, TOKENS[:, :1], state)[0]).all()
+
+
+def test_learned_positions_of_segments_and_padding():
+    """Positions start anew with a segment, and padding may lie beyond the table."""
+    attention = {"A": MixerSpec("attention", {"num_heads": 2, "rotary_fraction": 0.0})}
+    model = bj.LanguageModel(CONFIG.replace(schedule="A", mixers=attention, positions="learned"))
+    params, apply = normals(model.init, TOKENS, scale=0.5), jax.jit(model.apply)
+    rows = np.random.default_rng(0).integers(0, 12, (2, 12)).astype(np.int32)
+    mask = np.arange(12) < np.array([[4], [9]])
+    logits, state = apply(params, rows, model.init_state(2, 12), mask=mask)
+    for row, count in enumerate((4, 9)):
+        alone, _ = apply(params, rows[row : row + 1, :count])
+        assert_close(logits[row : row + 1, :count], alone, FLOAT32)
+    chex.assert_tree_all_finite(state)
+    packed, _ = apply(params, rows[1:, :9], segment_ids=np.array([[0] * 5 + [1] * 4]))
+    assert_close(packed[:, 5:], apply(params, rows[1:, 5:9])[0], FLOAT32)
 
 
 @pytest.mark.parametrize("kind", ["normal", "spherical"])

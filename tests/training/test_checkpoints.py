@@ -117,11 +117,6 @@ def ours(caplog):
     ]
 
 
-def foreign(path):
-    path.mkdir()
-    (path / "notes.txt").write_text("not a checkpoint")
-
-
 def another_model(path):
     with Checkpoints(path.parents[1]) as checkpoints:
         checkpoints.save(int(path.name), {**STATE, "bias": jnp.ones(4)}, {"place": 15})
@@ -136,14 +131,13 @@ def without_files(path):
     ("make", "reason"),
     [
         (lambda path: path.mkdir(), "it has no checksums.json"),
-        (foreign, "it has no checksums.json"),
         (lambda path: path.write_text("x"), "it is no directory"),
         (lambda path: path.symlink_to("nowhere"), "it is no directory"),
         (lambda path: shutil.copytree(path.with_name("10"), path), "it is a checkpoint of step 10"),
         (another_model, "its arrays are not those of this run's model"),
         (without_files, "checksums.json lists no files of a checkpoint"),
     ],
-    ids=["empty", "foreign", "file", "link", "copy", "another model", "no checksums"],
+    ids=["empty", "file", "link", "copy", "another model", "no checksums"],
 )
 def test_what_is_no_checkpoint_of_the_run_is_passed_over_with_a_warning(make, reason, workdir, caplog):
     make(workdir / "checkpoints" / "15")

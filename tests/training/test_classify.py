@@ -110,13 +110,14 @@ def test_the_saved_classifier_is_the_best_epochs_and_gives_the_reported_accuracy
 
 
 @pytest.mark.release
-def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path):
+def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patch:
         stop_at(8, patch, signal.SIGINT)
         outcome = classify.train(classify.ClassifyConfig(workdir=tmp_path, **settings))
     assert isinstance(outcome, Outcome)
     assert 8 <= outcome.step < 12
     assert classify.main(["--resume", "--workdir", str(tmp_path)]) == 0
+    assert f"test_accuracy {finished[1]['test_accuracy']}" in capsys.readouterr().out
     assert losses(tmp_path) == losses(finished[0])
     assert json.loads((tmp_path / "results.json").read_text()) == finished[1]
 
@@ -124,37 +125,16 @@ def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path)
 @pytest.mark.slow
 def test_fine_tuning_begins_with_the_language_model(settings, preset, dna, tmp_path):
     """A run of one small step: the body that it saves is nearly the checkpoint's."""
-    language_model = lm.LMConfig(
-        workdir=tmp_path / "lm",
-        preset=preset,
-        tokenizer="dna",
-        data=str(dna / "train" / "**" / "*.txt"),
-        steps=2,
-        batch_size=4,
-        eval_every=0,
-        length=16,
-    )
-    lm.train(language_model)
-    changes = {
-        "preset": None,
-        "checkpoint": str(tmp_path / "lm"),
-        "epochs": 1,
-        "batch_size": 96,
-        "validation": 0.0,
-        "optimizer": OptimizerConfig(learning_rate=1e-6),
-    }
+    text = {"data": str(dna / "train" / "**" / "*.txt"), "tokenizer": "dna", "length": 16}
+    sizes = {"preset": preset, "steps": 2, "batch_size": 4, "eval_every": 0}
+    lm.train(lm.LMConfig(workdir=tmp_path / "lm", **text, **sizes))
+    changes = {"preset": None, "checkpoint": str(tmp_path / "lm"), "epochs": 1, "batch_size": 96}
+    changes |= {"validation": 0.0, "optimizer": OptimizerConfig(learning_rate=1e-6)}
     classify.train(classify.ClassifyConfig(workdir=tmp_path / "run", **{**settings, **changes}))
     before, after = (load_pretrained(tmp_path / name)[1] for name in ("lm", "run"))
     assert jax.tree.structure(before) == jax.tree.structure(after)
     moved = jax.tree.map(lambda old, new: np.abs(old - new).max(), before, after)
     assert 0 < max(jax.tree.leaves(moved)) < 2e-6
-
-
-@pytest.mark.release
-def test_results_are_printed(settings, finished, capsys, monkeypatch):
-    monkeypatch.setattr(classify, "train", lambda config: finished[1])
-    assert classify.main(["--workdir", "x", "--data", settings["data"], "--preset", settings["preset"]]) == 0
-    assert f"test_accuracy {finished[1]['test_accuracy']}" in capsys.readouterr().out
 
 
 # --- the files of a classifier

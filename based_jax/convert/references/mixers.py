@@ -5,7 +5,6 @@ table of the class in `options.json` says which option each keyword is; the func
 `linear_attention` and `zoology` convert keywords that are not one option of ours each.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from based_jax.convert import tables
 from based_jax.convert.layouts import Rules
 from based_jax.convert.options import mixer_spec, read
 from based_jax.convert.references import based, linear_attention, zoology
+from based_jax.files import read_json
 from based_jax.models import MixerSpec
 
 Meta = Mapping[str, Any]
@@ -41,7 +41,7 @@ class TorchMixer(NamedTuple):
 
     def spec(self, meta: Meta) -> MixerSpec:
         """Return our mixer and its options, given the keywords."""
-        options = read(self.path, meta) | self.fixed
+        options = {**read(self.path, meta), **self.fixed}
         if self.path in CONVERTED:
             options |= CONVERTED[self.path](meta, options)
         return mixer_spec(options.pop("mixer", self.mixer), options)
@@ -56,6 +56,5 @@ class TorchMixer(NamedTuple):
 
 
 MIXERS = {
-    path: TorchMixer(path, **entry)
-    for path, entry in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")).items()
+    path: TorchMixer(path, **entry) for path, entry in read_json(Path(__file__).with_suffix(".json")).items()
 }

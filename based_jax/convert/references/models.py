@@ -4,6 +4,7 @@ Fixtures describe an MLP by class and activation ("GatedMlp swiglu"), a mixer by
 ("BaseConv(k=3, expand_proj=2)"); sizes come from the weights.
 """
 
+import ast
 import re
 from collections.abc import Callable
 from typing import Any
@@ -25,24 +26,25 @@ from based_jax.validate import expect, expect_choice
 NORMS = {"rms": "rms", "rmsnorm": "rms", "layernorm": "layer", "layer": "layer"}
 
 
-def gated_mlp(meta: Meta, shapes: Shapes) -> GatedMLP:
-    """Build GatedMlp, of either type."""
-    activation = str(meta.get("activation", "glu")).removeprefix("alt_")
-    expect_choice("activation", activation, tuple(GATED_ACTIVATIONS))
-    return GatedMLP(activation=GATED_ACTIVATIONS[activation], **_sizes("fc2", meta, shapes))
+MLPS: dict[str, tuple[type[MLP], dict[str, str], str]] = {
+    "GatedMlp": (GatedMLP, GATED_ACTIVATIONS, "glu"),
+    "Mlp": (MLP, PLAIN_ACTIVATIONS, "gelu"),  # F.gelu, the exact one
+}
+"""Class of an MLP -> ours, the activations by their names, and the default."""
 
 
-def plain_mlp(meta: Meta, shapes: Shapes) -> MLP:
-    """Build Mlp; its default, F.gelu, is the exact one."""
-    activation = str(meta.get("activation", "gelu"))
-    expect_choice("activation", activation, tuple(PLAIN_ACTIVATIONS))
-    return MLP(activation=PLAIN_ACTIVATIONS[activation], **_sizes("fc2", meta, shapes))
+def mlp(name: str, meta: Meta, shapes: Shapes) -> MLP:
+    """Build GatedMlp, of either type, or Mlp."""
+    ours, activations, default = MLPS[name]
+    activation = str(meta.get("activation", default)).removeprefix("alt_")
+    expect_choice("activation", activation, tuple(activations))
+    return ours(activation=activations[activation], **_sizes(meta, shapes))
 
 
-def _sizes(last: str, meta: Meta, shapes: Shapes) -> dict[str, Any]:
-    out, hidden = shapes[f"{last}.weight"]
+def _sizes(meta: Meta, shapes: Shapes) -> dict[str, Any]:
+    out, hidden = shapes["fc2.weight"]
     width = shapes["fc1.weight"][1]
-    biases = "fc1.bias" in shapes, f"{last}.bias" in shapes
+    biases = "fc1.bias" in shapes, "fc2.bias" in shapes
     for name, found in zip(("bias1", "bias2"), biases, strict=True):
         wanted = meta.get(name, meta.get("bias", found))
         expect(wanted == found, name, wanted, f"{found}, as the weights have it")
@@ -102,12 +104,8 @@ def _below(part: str, shapes: Shapes) -> Shapes:
 
 def _mlp(text: str, shapes: Shapes) -> MLP | None:
     name, _, activation = text.partition(" ")
-    expect_choice("mlp", name, ("GatedMlp", "Mlp", "Identity", "none", "None"))
-    if name not in ("GatedMlp", "Mlp"):
-        return None
-    return {"GatedMlp": gated_mlp, "Mlp": plain_mlp}[name](
-        {"activation": activation} if activation else {}, shapes
-    )
+    expect_choice("mlp", name, (*MLPS, "Identity", "none", "None"))
+    return mlp(name, {"activation": activation} if activation else {}, shapes) if name in MLPS else None
 
 
 def _call(meta: Meta) -> tuple[str, dict[str, Any]]:
@@ -121,13 +119,10 @@ def _call(meta: Meta) -> tuple[str, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    if text in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[text]
     try:
-        number = float(text)
-    except ValueError:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
         return text
-    return int(number) if number == int(number) and not re.search(r"[.e]", text) else number
 
 
 def _mixer(meta: Meta, shapes: Shapes) -> Any:

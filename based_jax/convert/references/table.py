@@ -4,6 +4,7 @@ An entry is found by the prefix of a fixture's `module`; it builds our module fr
 hyperparameters (or from tensor shapes if those are not given), and names the layout rules.
 """
 
+import functools
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -78,18 +79,19 @@ def _width(key: str) -> Callable[[Meta, Shapes], int]:
     return lambda meta, shapes: shapes[key][-1]
 
 
-_GATED_MLP = Reference(models.gated_mlp, models.mlp_rules, _width("fc1.weight"))
-_MLP = Reference(models.plain_mlp, models.mlp_rules, _width("fc1.weight"))
 _NORM = Reference(models.norm, lambda meta: tables.rules("authors", "norm"), _width("weight"))
 _BLOCK = Reference(models.block, models.block_rules, _width("norm1.weight"))
 
 REFERENCES: dict[str, Reference] = {
     **{path: _mixer(mixer) for path, mixer in MIXERS.items()},
     **{name: _mixer(MIXERS[path]) for name, path in ALIASES.items() if path in MIXERS},
-    "based.models.mlp.GatedMlp": _GATED_MLP,
-    "flash_attn.modules.mlp.GatedMlp": _GATED_MLP,
-    "based.models.mlp.Mlp": _MLP,
-    "flash_attn.modules.mlp.Mlp": _MLP,
+    **{
+        f"{package}.mlp.{name}": Reference(
+            functools.partial(models.mlp, name), models.mlp_rules, _width("fc1.weight")
+        )
+        for package in ("based.models", "flash_attn.modules")
+        for name in models.MLPS
+    },
     "based.ops.triton.layer_norm.RMSNorm": _NORM,
     "flash_attn.ops.triton.layer_norm.RMSNorm": _NORM,
     "torch.nn.LayerNorm": _NORM,

@@ -124,7 +124,7 @@ def _rwkv7(meta: Meta, options: Options) -> Options:
     ranks = [meta.get(f"{name}_low_rank_dim", rank) for name, rank in LOW_RANKS.items()]
     if "low_rank_dims" in meta:  # of decay, gate, a, and the unused v
         ranks = map(int, meta["low_rank_dims"].split(",")[:3])
-    more = dict(zip(("decay_rank", "gate_rank", "rate_rank"), ranks, strict=True))
+    more: Options = dict(zip(("decay_rank", "gate_rank", "rate_rank"), ranks, strict=True))
     heads = meta.get("num_heads")
     return more if heads is None else more | {"head_dim": meta["d_model"] // heads}
 

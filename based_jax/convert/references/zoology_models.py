@@ -12,6 +12,7 @@ from based_jax.convert.config_values import Config, flag, schedule_of, size
 from based_jax.convert.layouts import Rules, Shapes, rekeyed
 from based_jax.convert.options import expect_known, model_fields, read
 from based_jax.convert.options import tables as tables_of_options
+from based_jax.convert.references.arguments import is_description
 from based_jax.convert.references.mixers import MIXERS, Meta
 from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
@@ -65,7 +66,7 @@ def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
     Raises:
         ValueError: an unsupported option.
     """
-    entries = {_ENTRIES.get(name, name): meta[name] for name in meta if name not in _DESCRIPTION}
+    entries = {_ENTRIES.get(name, name): meta[name] for name in meta if not is_description(name)}
     expect_known(MODEL, entries, "config")
     names = _names(meta)
     vocab_size, d_model = shapes[names.embedding]
@@ -77,6 +78,7 @@ def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
         **model_fields(read(MODEL, entries)),
         **schedule_of([spec for spec, _ in _layers(meta)]),
         **_mlp(meta, names, shapes),
+        "d_model": d_model,
         "vocab_size": size(meta, "vocab_size", vocab_size),
         "norm": "rms" if is_mamba else "layer",
         "norm_eps": BLOCK_EPS,
@@ -92,12 +94,6 @@ def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
 
 _ENTRIES = {"mixer": "sequence_mixer", "hybrid_configs": "sequence_mixer"}
 """Fixtures' names of config entries."""
-
-_DESCRIPTION = {
-    *("module", "kind", "seed", "train_mode", "err32", "causal", "grads_computed_in", "y64_mantissa_bits"),
-    *("grad_mantissa_bits", "description", "note", "notes", "what", "replaced"),
-}
-"""Keys of a meta that describe how its numbers were computed, not the model."""
 
 
 def language_model_rules(meta: Meta) -> Rules:

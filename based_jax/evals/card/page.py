@@ -1,6 +1,5 @@
 """Write recall cards as one self-contained HTML page, with a comparison if there are several."""
 
-import tempfile
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from based_jax import html_page, plot
 from based_jax.evals.card.recall_card import RecallCard
+from based_jax.evals.pages import figure
 from based_jax.html_page import number, prose, text
 from based_jax.plot import Line, Panel, byte_size
 
@@ -75,7 +75,7 @@ def _comparison(cards: Sequence[RecallCard]) -> list[str]:
         ),
     ]
     table = html_page.table([*heads, "probe accuracy, most pairs"], rows)
-    return ["<h2>All models</h2>", table, *_figure("MQAR accuracy of all models", panels)]
+    return ["<h2>All models</h2>", table, *figure("MQAR accuracy of all models", panels)]
 
 
 def _section(card: RecallCard) -> list[str]:
@@ -93,7 +93,7 @@ def _section(card: RecallCard) -> list[str]:
     ]
     parts += ["<h3>MQAR</h3>", *_cells(card["mqar"])]
     if isinstance(card["mqar"], list):
-        parts += _figure(f"MQAR accuracy: {card['name']}", _panels(card))
+        parts += figure(f"MQAR accuracy: {card['name']}", _panels(card))
     parts += ["<h3>Parts switched off</h3>", *_parts(card["parts"])]
     parts += ["<h3>AR hits</h3>", *_hits(card["hits"])]
     parts += ["<h3>Recall probe</h3>", *_cells(card["probe"])]
@@ -195,12 +195,3 @@ def _panels(card: RecallCard) -> list[Panel]:
 def _at_longest(card: RecallCard) -> list[tuple[float, float]]:
     cells = card["mqar"] if isinstance(card["mqar"], list) else []
     return [(cell["pairs"], cell["accuracy"]) for cell in cells if cell["length"] == card["length"]]
-
-
-def _figure(title: str, panels: Sequence[Panel]) -> list[str]:
-    if plot.missing():
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        png = Path(folder) / "figure.png"
-        plot.draw(title, "", panels, png)
-        return [html_page.image(png, title)]

@@ -5,9 +5,8 @@ one node per shared run of tokens, at any depth.
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from based_jax.generate.prompt import SMALLEST_BUCKET
 
@@ -39,7 +38,7 @@ def prefix_tree(sequences: Sequence[Sequence[int]], *, share: bool = True) -> li
         >>> long = tuple(range(20))
         >>> [root] = prefix_tree([(*long, 1), (*long, 2, 3)])
         >>> (root.start, root.stop), [(node.stop, node.members) for node in root.children]
-        ((0, 20), [(21, [0]), (22, [1])])
+        ((0, 20), [(22, [1]), (21, [0])])
     """
     ordered = sorted(range(len(sequences)), key=lambda index: tuple(sequences[index]))
     roots: list[Node] = []
@@ -48,7 +47,8 @@ def prefix_tree(sequences: Sequence[Sequence[int]], *, share: bool = True) -> li
         members, start, siblings = pending.pop()
         # In a sorted list, the common prefix of the first and the last is that of all.
         first, last = sequences[members[0]], sequences[members[-1]]
-        stop = _common(first, last, start)
+        pairs = zip(first[start:], last[start:], strict=False)
+        stop = start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         alike = stop == len(last)
         made = alike or (share and stop - start >= SHORTEST)
         if made:
@@ -56,19 +56,11 @@ def prefix_tree(sequences: Sequence[Sequence[int]], *, share: bool = True) -> li
             siblings.append(node)
             start, siblings = stop, node.children
         if not alike:
-            parts = [list(part) for _, part in groupby(members, functools.partial(_token, sequences, stop))]
-            if made and len(first) == stop:  # sequences that end in this node; they are sorted first
+            # Sequences that end here are sorted first: their group has no next token.
+            parts = [
+                list(part) for _, part in groupby(members, lambda i, stop=stop: sequences[i][stop : stop + 1])
+            ]
+            if made and len(first) == stop:
                 parts = parts[1:]
             pending += [(part, start, siblings) for part in parts]
     return roots
-
-
-def _token(sequences: Sequence[Sequence[int]], position: int, index: int) -> int | None:
-    """Return a sequence's token at a position; None after its end."""
-    return sequences[index][position] if position < len(sequences[index]) else None
-
-
-def _common(first: Sequence[int], last: Sequence[int], start: int) -> int:
-    """Return the position from `start` on where two sequences first differ or one of them ends."""
-    end = min(len(first), len(last))
-    return next((index for index in range(start, end) if first[index] != last[index]), end)

@@ -1,17 +1,14 @@
 """Write results of long-text questions as JSON, and one page of all models in a directory."""
 
-import tempfile
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from based_jax import html_page, plot
-from based_jax.evals.options import write_json
-from based_jax.files import read_json
+from based_jax.evals.pages import add_result, figure
 from based_jax.html_page import number, text
 from based_jax.plot import Line, Panel, byte_size
-from based_jax.validate import expect
 
 Summary = dict[str, Any]
 """name, layers, parameters, state, and the keys of `summary`"""
@@ -31,20 +28,13 @@ def write_pages(directory: Path, card: Summary) -> Path:
     Raises:
         ValueError: a JSON file in the directory is no summary of this command.
     """
-    write_json(directory / f"{card['name']}.json", card)
-    cards = []
-    for path in sorted(directory.glob("*.json")):
-        found = read_json(path)
-        expect(
-            isinstance(found, dict) and found.keys() >= _KEYS, "out", str(path), "only files of this command"
-        )
-        cards.append(found)
+    path, cards = add_result(directory, card, _KEYS)
     parts = [f"<p>{_HOW}</p>", *_figure(cards)]
     for found in cards:
         parts += _section(found)
     if reason := plot.missing():
         parts.append(f"<p>{escape(reason)}</p>")
-    page = directory / "index.html"
+    page = path.with_name("index.html")
     html_page.write_page(page, "Recall in long texts", parts)
     return page
 
@@ -67,8 +57,6 @@ def finding(card: Summary) -> str:
 
 
 def _figure(cards: Sequence[Summary]) -> list[str]:
-    if plot.missing():
-        return []
     families = dict.fromkeys(cell["family"] for card in cards for cell in card["cells"])
     panels = [Panel(family, "tokens", _lines(cards, family), "right first") for family in families]
     first = next(iter(families))
@@ -87,10 +75,7 @@ def _figure(cards: Sequence[Summary]) -> list[str]:
         for card in cards
     ]
     panels.append(Panel("cost", "tokens", costs, "ms per generated token", None, y_log=True))
-    with tempfile.TemporaryDirectory() as folder:
-        png = Path(folder) / "figure.png"
-        plot.draw("Recall in long texts", "", panels, png, columns=3)
-        return [html_page.image(png, "recall by length, by state, and cost")]
+    return figure("Recall in long texts, by length, by state, and its cost", panels, columns=3)
 
 
 def _whole(card: Summary, family: str) -> list[dict[str, Any]]:

@@ -49,7 +49,8 @@ def repeat_context(
         return shown if copies == 1 else f"{key} {shown}"
     document = cut_around(_document(example.text, key), (key, value), tokenizer, document_tokens)
     shown = "\n".join([document.strip().strip(".").strip() + "."] * copies)
-    cue = capitalized(key)
+    expect(bool(key), "key", key, "a text that is not empty")
+    cue = key[0].upper() + key[1:]
     return f"{shown} {cue}:" if copies == 1 else f"Information about {cue}. {shown} {cue}:"
 
 
@@ -62,18 +63,12 @@ def cut_around(text: str, mentions: tuple[str, ...], tokenizer: Tokenizer, size:
     Examples:
         >>> from based_jax.data.tokenizers import ByteTokenizer
         >>> cut_around("a b c d e f g", ("d", "f"), ByteTokenizer(), 5)
-        ' c d '
+        'c d e'
     """
     found = [re.search(re.escape(mention), text, re.IGNORECASE) for mention in mentions]
     position = min((match.start() for match in found if match), default=len(text))
     start = max(0, len(tokenizer.encode(text[:position])) - size // 2)
     return decode_slice(tokenizer, tokenizer.encode(text), start, start + size)
-
-
-def capitalized(key: str) -> str:
-    """Return a key with its first letter in upper case, and the others unchanged."""
-    expect(bool(key), "key", key, "a text that is not empty")
-    return key[0].upper() + key[1:]
 
 
 def _document(text: str, key: str) -> str:

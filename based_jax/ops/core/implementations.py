@@ -2,20 +2,12 @@
 
 "reference" is the definition that tests compare with; None never picks it. "xla" runs anywhere, and so does
 "tiled", which is made for CPUs. "pallas", "mosaic" and "triton" are the fused GPU kernels of
-`pallas_kernels`; "cudnn" is NVIDIA's attention. Other packages register theirs:
+`pallas_kernels`; "cudnn" is NVIDIA's attention. Other packages `register` theirs, which then run in the op
+and in every mixer and model that uses it (docs/adding_a_kernel.md).
 
-    bj.ops.register("delta_rule", "my_kernel", function, supports=can_run, priority=1)
-
-`implementation="my_kernel"` then runs that function or raises, in the op and in every mixer and model that
-uses it; with a priority it is also a candidate if the caller names none. An installed package needs no import
-for this if its pyproject.toml declares OP.NAME as a function without arguments that registers that
-implementation:
-
-    [project.entry-points."based_jax.ops"]
-    "delta_rule.my_kernel" = "my_package.my_module:register"
-
-It is called once: when the name is requested, or before the first call of the op that names none. A name that
-the program has registered itself stays.
+An installed package needs no import for this if it has an entry point OP.NAME in the group "based_jax.ops": a
+function without arguments that registers the implementation. It is called once, when the name is requested,
+or before the first call of the op that names none. A name that the program has registered itself stays.
 """
 
 import functools

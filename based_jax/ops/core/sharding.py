@@ -3,13 +3,7 @@
 Ops take no mesh. Code that traces a step declares the sharding of (B, N) arrays by `with over(sharding):`. An
 op that names its `tokens` (see `core.op`) then runs on the devices of its tokens, if the mesh has an axis
 "context" of more than one device: each device computes its shard of every sequence, in the order of the
-devices, and gets the data from before its shard by the functions of this module:
-
-    a linear recurrence    the state after the shards before: an exclusive scan, log2(devices) rounds
-    windows, short taps    a halo of the last tokens of the shards before
-    softmax attention      the keys and values of all devices
-    long convolutions      other channels: all tokens of 1 / devices of them
-
+devices, and gets the data from before its shard by the functions of this module (docs/scaling.md lists them).
 A call that continues from an `initial_state`, or whose length is not divisible by the devices, is not
 sharded. A sharded call with `return_state` raises ValueError: no device has the state after a whole sequence.
 
@@ -21,7 +15,6 @@ their tokens and move the weights. Results and gradients are those of one device
 and matrix product must be unambiguous or given. This package gives none: under `jax.set_mesh(mesh)`, or with
 arrays on such a mesh, ops and modules compute with the same axes as Auto, where the compiler decides, and
 then type the results: `on_auto_axes`. Programs without such a mesh do not change.
-(`jax.sharding.auto_axes` does the same for results whose tree and ranks are known in advance.)
 """
 
 import contextlib
@@ -139,10 +132,7 @@ def shard() -> Array:
     It is an input of the sharded program: XLA cannot compile `lax.axis_index` if it partitions the other axes
     and the op is recomputed (jax 0.10).
     """
-    number = _SHARD.get()
-    if number is None:
-        raise RuntimeError("shard: expected to be called inside a sharded op")
-    return number
+    return cast(Array, _SHARD.get())
 
 
 @contextlib.contextmanager

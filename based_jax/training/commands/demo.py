@@ -97,9 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + run.outcome.stopped_by
     mark = gzip_bits_per_byte(cast(PackedTokens, run.held_out))  # text in memory
     curve = plot_losses(demo.workdir, mark)
-    print(f"\nheld out, {run.held_out.num_bytes:,} bytes of Python source that the model was not trained on:")
-    print(f"  based-tiny  {run.metrics['eval_bits_per_byte']:.3f} bits per byte")
-    print(f"  gzip -9     {mark:.3f} bits per byte")
+    size, ours = run.held_out.num_bytes, run.metrics["eval_bits_per_byte"]
+    print(f"\nheld out, {size:,} bytes of Python source that the model was not trained on:")
+    print(f"  based-tiny  {ours:.3f} bits per byte\n  gzip -9     {mark:.3f} bits per byte")
     print(f"\na sample (temperature 0.6):\n\n{continuation(run, PROMPT, demo.sample)}\n")
     print(
         f"loss curve: {curve}\ncheckpoints: {demo.workdir / 'checkpoints'}\nmodel: {demo.workdir / 'model'}"

@@ -57,7 +57,7 @@ PROG = "based-jax train lm"
 _MAY_CHANGE = {
     *("workdir", "recipe", "resume", "steps", "keep", "tracking"),
     *("log_every", "eval_every", "checkpoint_every"),
-    *("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
+    *("mesh", "dry_run", "peak_tflops", "hosts"),
 }
 
 

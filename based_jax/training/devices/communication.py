@@ -8,11 +8,10 @@ reduce-scatter over n devices, twice that for an all-reduce, all of it for a per
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
 _KINDS = "all-gather|all-reduce|reduce-scatter|collective-permute|all-to-all"
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\n((?:.+\n)*?)\}$", re.M)
 _COLLECTIVE = re.compile(rf"= (\(?.*?\)?) ({_KINDS})(?:-start)?\(")
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 _LOOP = re.compile(r" while\(.*body=%?([\w.\-]+)")
@@ -36,14 +35,15 @@ class Traffic(NamedTuple):
 
 def traffic(program: str) -> dict[str, Traffic]:
     """Return the traffic by kind, e.g. "all-gather", from a compiled program's text (`as_text()`)."""
-    bodies = dict(_computations(program))
+    computations = _COMPUTATION.findall(program)
+    bodies = {name: body.splitlines() for _, name, body in computations}
+    entry = next(name for is_entry, name, _ in computations if is_entry)
     partitions = _PARTITIONS.search(program)
     everywhere = int(partitions[1]) if partitions else 1
-    entry = next(name for name, (is_entry, _) in bodies.items() if is_entry)
     count, received = Counter[str](), Counter[str]()
 
     def visit(name: str, times: int) -> None:
-        for line in bodies[name][1]:
+        for line in bodies[name]:
             if found := _COLLECTIVE.search(line):
                 shapes, kind = found.groups()
                 count[kind] += times
@@ -58,18 +58,6 @@ def traffic(program: str) -> dict[str, Traffic]:
 
     visit(entry, 1)
     return {kind: Traffic(count[kind], received[kind]) for kind in sorted(count)}
-
-
-def _computations(program: str) -> Iterator[tuple[str, tuple[bool, list[str]]]]:
-    name, is_entry, lines = "", False, list[str]()
-    for line in program.splitlines():
-        if opened := _COMPUTATION.match(line):
-            name, is_entry, lines = opened[1], line.startswith("ENTRY"), []
-        elif line == "}" and name:
-            yield name, (is_entry, lines)
-            name = ""
-        else:
-            lines.append(line)
 
 
 def _group(line: str, everywhere: int) -> int:

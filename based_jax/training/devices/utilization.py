@@ -1,31 +1,15 @@
 """Measure device utilization: model FLOP/s and their share of the devices' peak (MFU)."""
 
 import re
+from importlib import resources
 
-# Peak of dense bfloat16 products on one device, in 10^12 operations per second, from the vendors' data
-# sheets. Keys are substrings of JAX's `device_kind`; the first match counts.
-PEAK_TFLOPS = {
-    "A100": 312.0,
-    "H100 PCIe": 756.0,
-    "H100 NVL": 835.0,
-    "H100": 989.0,
-    "H200": 989.0,
-    "B200": 2250.0,
-    "TPU v4 lite": 138.0,
-    "TPU v4": 275.0,
-    "TPU v5 lite": 197.0,
-    "TPU v5e": 197.0,
-    "TPU v5p": 459.0,
-    "TPU v5": 459.0,
-    "TPU v6 lite": 918.0,
-    "TPU v6e": 918.0,
-}
+from based_jax.files import read_toml
 
 
 def peak_tflops(device_kind: str) -> float | None:
-    """Return the peak of a device of this kind; None if it is not in the table."""
-    fitting = (peak for name, peak in PEAK_TFLOPS.items() if re.search(rf"\b{name}\b", device_kind))
-    return next(fitting, None)
+    """Return the peak of a device of this kind; None if it is not in peak_tflops.toml."""
+    peaks = read_toml(str(resources.files("based_jax") / "training/devices/peak_tflops.toml"))
+    return next((peak for name, peak in peaks.items() if re.search(rf"\b{name}\b", device_kind)), None)
 
 
 def utilization(tflops: float, peak: float | None) -> dict[str, float]:

@@ -24,13 +24,9 @@ def make_segments(
 
     A row has values of `columns(task)`, and the number of examples if `examples` is None.
     """
-    names = [AXES[column] for column in columns(task)]
-    made = []
-    for row in rows:
-        count = row[len(names)] if examples is None else examples
-        varying = dict(zip(names, row, strict=False))
-        made.append(make_task(task, {**settings, **varying, EXAMPLES: count}))
-    return made
+    names = [*(AXES[column] for column in columns(task)), EXAMPLES]
+    count = () if examples is None else (examples,)
+    return [make_task(task, {**settings, **dict(zip(names, (*row, *count), strict=True))}) for row in rows]
 
 
 def parse_segments(argument: str, text: str, names: Sequence[str]) -> list[tuple[int, ...]]:

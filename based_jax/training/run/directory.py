@@ -41,8 +41,7 @@ def prepare_run(
 
     Args:
         config: settings of a training command, a dataclass with at least workdir, data and resume.
-        data: facts about the data; "crc32" identifies the training data, "held_out_crc32" the held-out data,
-            if there are any.
+        data: facts about the data, with checksums "crc32" of training and "held_out_crc32" of held-out data.
         may_change: settings that may change on resuming, as they do not affect losses.
 
     Raises:

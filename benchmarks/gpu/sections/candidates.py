@@ -1,9 +1,9 @@
 """Implementations of causal attention in JAX: our kernels, plain JAX, cuDNN."""
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import pallas_kernels
 from based_jax import ops
 from benchmarks.gpu import io_model
 from benchmarks.gpu.io_model import Sizes
-from benchmarks.gpu.sections.device import rates
+from benchmarks.gpu.sections.device import bound
 from benchmarks.gpu.sections.session import Session, UnavailableError
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
 from pallas_kernels.taylor_attention.function import block_length
@@ -25,49 +25,32 @@ FORWARD = "forward"
 FORWARD_BACKWARD = "forward_backward"
 
 
-class Inputs:
-    """q, k, v and the gradient of y, or the first `count` of them; made on the device at the first use."""
-
-    def __init__(self, sizes: Sizes, key_size: int, count: int):
-        self._make = functools.partial(_arrays, sizes, key_size, count)
-        self.shapes = jax.eval_shape(self._make)
-
-    @functools.cached_property
-    def _made(self) -> list[jax.Array]:
-        return self._make()
-
-    def arrays(self) -> list[jax.Array]:
-        """Return the arrays, the same at every call."""
-        return self._made
-
-
 def attention(direction: str, sizes: Sizes, session: Session) -> list[Candidate]:
     """List all of them, ours first. Softmax queries and keys have V channels, as in a Transformer."""
     count = 3 if direction == FORWARD else 4
-    taylor, softmax = (Inputs(sizes, width, count) for width in (sizes.key_size, sizes.value_size))
-    limit, ideal, found = memory_limit(), ours_cost(sizes, direction), rates(session)
+    taylor, softmax = (partial(_arrays, sizes, n, count) for n in (sizes.key_size, sizes.value_size))
+    shared = cache(lambda make: make())  # on the device at the first use, once for all candidates
+    limit, ideal = memory_limit(), ours_cost(sizes, direction)
 
     def row(
-        name: str, function: Callable[..., Any], inputs: Inputs, cost: io_model.Cost | None, needs: float = 0
+        name: str, function: Callable[..., Any], make: Any, cost: io_model.Cost | None, needs: float = 0
     ) -> Candidate:
         def prepare() -> Prepared:
             if needs > limit:
                 raise UnavailableError(f"needs {needs / 2**30:.0f} GiB")
             run = function if direction == FORWARD else with_gradients(function)
-            return jitted(run, inputs.shapes, memory_limit=limit, make=inputs.arrays)
+            return jitted(run, jax.eval_shape(make), memory_limit=limit, make=partial(shared, make))
 
-        bound = None if cost is None else found.bound(cost)
-        return Candidate(name, prepare, {"direction": direction}, bound, ours=name in ("pallas", "mosaic"))
+        least = None if cost is None else bound(session, cost)
+        return Candidate(name, prepare, {"direction": direction}, least, ours=name in ("pallas", "mosaic"))
 
     names = ("pallas", "mosaic", "triton", "xla")
     rows = [row(name, _named(name), taylor, ideal) for name in names]
-    softmax_cost = None
     if direction == FORWARD:
         # XLA holds the products and their sums, and some of them twice.
         needs = 3 * sizes.tokens * io_model.symmetric_size(sizes.key_size) * sizes.value_size * sizes.itemsize
         rows.append(row("cumulative_sum", cumulative_sum, taylor, ideal, needs))
-        softmax_cost = io_model.softmax(sizes)
-    return [*rows, row("softmax_cudnn", softmax_for(session), softmax, softmax_cost)]
+    return [*rows, row("softmax_cudnn", softmax_for(session), softmax, None)]
 
 
 def _arrays(sizes: Sizes, key_size: int, count: int) -> list[jax.Array]:
@@ -112,8 +95,8 @@ def cumulative_sum(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 def softmax_for(session: Session, is_causal: bool = True) -> Callable[..., Any]:
     """Return cuDNN's attention; JAX's own without a GPU."""
-    implementation: Any = "xla" if session.sizing.interpret else "cudnn"
-    return functools.partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation=implementation)
+    implementation: Any = "xla" if session.interpret else "cudnn"
+    return partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation=implementation)
 
 
 def _named(implementation: str) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ HEADLINE = 7
 def steps(session: Session) -> list[Step]:
     """List a step per check, the most used first."""
     every, large = checks(), large_checks()
-    if session.sizing.quick:
+    if session.quick:
         every, large = [every[i].tiny() for i in QUICK], [check.tiny() for check in large]
     return _steps([*every, *triton_twins(), *large], HEADLINE)
 

@@ -1,8 +1,7 @@
 """Sections `decode` and `window`: one token, by batch (Based, Figures 6 and 7).
 
-"call" starts one step per call of the compiled function, as a framework's loop would; "loop" runs steps
-inside one program, as `generate` does, so that a step of some microseconds does not wait for its launch. The
-state is donated and updated in place.
+Steps run inside one program, as `generate` runs them, so that a step of some microseconds does not wait for
+its launch. The state is donated and updated in place.
 """
 
 import dataclasses
@@ -17,14 +16,14 @@ from jax import lax
 from based_jax import ops
 from benchmarks.gpu import io_model
 from benchmarks.gpu.sections.candidates import require, softmax_for
-from benchmarks.gpu.sections.device import rates
+from benchmarks.gpu.sections.device import bound
 from benchmarks.gpu.sections.session import Session, Step, UnavailableError
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
 
 KEY_SIZE, SIZE, HEADS, WINDOW = 16, 64, 16, 64
 
 LOOP_STEPS = 32
-"""Number of tokens of one "loop" call."""
+"""Number of tokens of one call."""
 
 POSITION = 750
 """Number of tokens that every row has read: the window is full. The paper's last position."""
@@ -40,7 +39,7 @@ One = Callable[..., tuple[jax.Array, Any]]
 
 def decode_steps(session: Session) -> list[Step]:
     """List a step per batch."""
-    if session.sizing.quick:
+    if session.quick:
         return [_step("B2", _decode, 2, 1)]
     steps = [_step(f"B{batch}", _decode, batch) for batch in BATCHES]
     narrow = [_step(f"B{batch} bfloat16 state", _decode, batch, state="bfloat16") for batch in NARROW]
@@ -49,7 +48,7 @@ def decode_steps(session: Session) -> list[Step]:
 
 def window_steps(session: Session) -> list[Step]:
     """List a step per batch."""
-    if session.sizing.quick:
+    if session.quick:
         return [_step("B2", _window, 2, 1)]
     return [_step(f"B{batch}", _window, batch, window=WINDOW) for batch in BATCHES]
 
@@ -61,8 +60,7 @@ def _step(name: str, rows: Callable[..., Any], batch: int, heads: int = HEADS, *
 
 
 def _decode(batch: int, heads: int, dtype: str, session: Session) -> list[Candidate]:
-    itemsize = jnp.dtype(dtype).itemsize
-    bound = rates(session).bound(io_model.taylor_step(batch, heads, KEY_SIZE, SIZE, state_itemsize=itemsize))
+    cost = io_model.taylor_step(batch, heads, KEY_SIZE, SIZE, state_itemsize=jnp.dtype(dtype).itemsize)
     state = ops.init_taylor_state(batch, heads, KEY_SIZE, SIZE, jnp.dtype(dtype))
 
     def one(name: str) -> One:
@@ -72,11 +70,11 @@ def _decode(batch: int, heads: int, dtype: str, session: Session) -> list[Candid
         return partial(ops.taylor_step, implementation=name)
 
     names = ("pallas", "triton", "xla")
-    return _rows(session, names, one, (KEY_SIZE, KEY_SIZE, SIZE), state, (batch, heads), bound)
+    return _rows(session, names, one, (KEY_SIZE, KEY_SIZE, SIZE), state, (batch, heads), bound(session, cost))
 
 
 def _window(batch: int, heads: int, _: str, session: Session) -> list[Candidate]:
-    bound = rates(session).bound(io_model.window_step(batch, heads, WINDOW, SIZE))
+    cost = io_model.window_step(batch, heads, WINDOW, SIZE)
     cache = ops.init_kv_cache(batch, WINDOW, heads, SIZE, SIZE, jnp.bfloat16)
     stream = dataclasses.replace(cache.stream, length=jnp.full((batch,), POSITION, jnp.int32))
     cache = dataclasses.replace(cache, stream=stream)
@@ -88,7 +86,7 @@ def _window(batch: int, heads: int, _: str, session: Session) -> list[Candidate]
         return partial(ops.window_step, implementation=name)
 
     names = ("pallas", "triton", "xla", "softmax_cudnn")
-    return _rows(session, names, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound)
+    return _rows(session, names, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound(session, cost))
 
 
 def _dot_product_step(attend: Any, q: Any, k: Any, v: Any, cache: Any) -> tuple[jax.Array, Any]:
@@ -107,22 +105,17 @@ def _rows(
     widths: tuple[int, ...],
     state: Any,
     lead: tuple[int, int],
-    bound: float,
+    least: float,
 ) -> list[Candidate]:
-    """Time every implementation, call by call and in a loop."""
-    steps = 2 if session.sizing.quick else LOOP_STEPS
+    """Time every implementation in a loop."""
+    steps = 2 if session.quick else LOOP_STEPS
     keys = jax.random.split(jax.random.key(0), len(widths))
     tokens = [
         jax.random.normal(key, (steps, *lead, width), jnp.bfloat16)
         for key, width in zip(keys, widths, strict=True)
     ]
 
-    def call(name: str) -> Prepared:
-        function = one(name)
-        token = [x[0] for x in tokens]
-        return jitted(lambda token, state: function(*token, state), [token, state], {1: 1})
-
-    def loop(name: str) -> Prepared:
+    def prepare(name: str) -> Prepared:
         function = one(name)
 
         def run(tokens: Any, state: Any) -> Any:
@@ -136,7 +129,6 @@ def _rows(
         return jitted(run, [tokens, state], {1: 1}, per_call=steps)
 
     return [
-        Candidate(f"{name} {mode}", partial(prepare, name), {"mode": mode}, bound, ours=name == "pallas")
-        for mode, prepare in (("loop", loop), ("calls", call))
+        Candidate(f"{name} loop", partial(prepare, name), bound=least, ours=name == "pallas")
         for name in names
     ]

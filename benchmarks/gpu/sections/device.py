@@ -1,7 +1,6 @@
 """Measure facts about the device, and the two rates from which every bound is computed."""
 
 import subprocess
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,20 +13,6 @@ from benchmarks.gpu.sections.stopwatch import Candidate, compare, jitted
 from benchmarks.machine import versions
 
 PACKAGES = ("jax-cuda13-plugin", "jax-cuda12-plugin", "triton", "jax-triton", "fla-core", "flax")
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Measured rates of the device."""
-
-    bandwidth: float
-    """bytes/s, read and written, of a copy"""
-    arithmetic: float
-    """FLOP/s of a bfloat16 matmul"""
-
-    def bound(self, cost: Cost) -> float:
-        """Return the least seconds for `cost`."""
-        return cost.seconds(self.bandwidth, self.arithmetic)
 
 
 def facts() -> dict[str, Any]:
@@ -57,15 +42,15 @@ def _nvidia_smi() -> dict[str, Any]:
         return dict.fromkeys(name.replace(".", "_") for name in names)
 
 
-def rates(session: Session) -> Rates:
-    """Return the measured rates; before they are measured, an H200's from the datasheet."""
+def bound(session: Session, cost: Cost) -> float:
+    """Return the least seconds for `cost` at the measured rates; before, at an H200's by its datasheet."""
     measured = {
         row["what"]: row["per_second"]
         for row in session.report["rows"]
         if row["section"] == "machine" and row.get("per_second")
     }
-    bandwidth, arithmetic = GPUS["H200"].bandwidth, GPUS["H200"].products
-    return Rates(measured.get("copy", bandwidth), measured.get("matmul", arithmetic))
+    default = GPUS["H200"]
+    return cost.seconds(measured.get("copy", default.bandwidth), measured.get("matmul", default.products))
 
 
 def steps(session: Session) -> list[Step]:
@@ -81,7 +66,7 @@ def _facts(session: Session) -> None:
 
 def _copy(session: Session) -> None:
     """Copy 1 GiB of float32, far more than the 50 MiB of cache."""
-    size = 2**10 if session.sizing.quick else 2**28
+    size = 2**10 if session.quick else 2**28
     x = jnp.ones((size,), jnp.float32)
     # Scaled, because the compiler removes a bare copy.
     times = compare(session, "copy", [Candidate("copy", lambda: jitted(lambda x: x * 1.5, [x]), ours=True)])
@@ -89,7 +74,7 @@ def _copy(session: Session) -> None:
 
 
 def _matmul(session: Session) -> None:
-    size = 64 if session.sizing.quick else 8192
+    size = 64 if session.quick else 8192
     # Random numbers, because a device draws less power on zeros, and clocks higher.
     a, b = (jax.random.normal(jax.random.key(i), (size, size), jnp.bfloat16) for i in range(2))
     times = compare(session, "matmul", [Candidate("matmul", lambda: jitted(jnp.matmul, [a, b]), ours=True)])

@@ -40,17 +40,17 @@ def backward_steps(session: Session) -> list[Step]:
 
 def wide_steps(session: Session) -> list[Step]:
     """Compare our kernels where values have more than 64 channels."""
-    sizes = ((1, 130, 112),) if session.sizing.quick else WIDE
+    sizes = ((1, 130, 112),) if session.quick else WIDE
     return [_step(session, size, _portable_and_hopper, value_size=size[2]) for size in sizes]
 
 
 def _steps(session: Session, direction: str) -> list[Step]:
-    sizes = ((1, 130),) if session.sizing.quick else (*TARGETS, *SWEEP)
+    sizes = ((1, 130),) if session.quick else (*TARGETS, *SWEEP)
     return [_step(session, size, partial(candidates.attention, direction)) for size in sizes]
 
 
 def _step(session: Session, size: Sequence[int], rows: Callable[..., list[Candidate]], **facts: int) -> Step:
-    sizes = Sizes(size[0], size[1], 1 if session.sizing.quick else HEADS, **facts)
+    sizes = Sizes(size[0], size[1], 1 if session.quick else HEADS, **facts)
     name = " ".join([f"B{sizes.batch} N{sizes.length}", *(f"V{width}" for width in size[2:])])
     facts, urgent = (
         {"batch": sizes.batch, "length": sizes.length, "heads": sizes.heads} | facts,

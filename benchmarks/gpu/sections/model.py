@@ -55,16 +55,16 @@ DECODED = Work(batch=1, start=128 + 512, tokens=128, capacity=128 + 1024)
 
 def train_steps(session: Session) -> list[Step]:
     """List a training step of both models."""
-    rows, length = (1, 64) if session.sizing.quick else (ROWS, LENGTH)
+    rows, length = (1, 64) if session.quick else (ROWS, LENGTH)
     what = f"B{rows} N{length}"
     return [_step(session, "360m", what, (BASED, CUDNN), partial(_training, rows, length), rows * length)]
 
 
 def generate_steps(session: Session) -> list[Step]:
     """List making tokens, by size and batch."""
-    work = DECODED._replace(tokens=2) if session.sizing.quick else DECODED
+    work = DECODED._replace(tokens=2) if session.quick else DECODED
     steps = []
-    for size, batch, names in GENERATE[-1:] if session.sizing.quick else GENERATE:
+    for size, batch, names in GENERATE[-1:] if session.quick else GENERATE:
         what = f"B{batch}" if BASED in names else f"B{batch} {' '.join(names)}"
         prepare = partial(_decoding, work._replace(batch=batch))
         steps.append(_step(session, size, what, names, prepare, batch * work.tokens))
@@ -73,7 +73,7 @@ def generate_steps(session: Session) -> list[Step]:
 
 def prefill_steps(session: Session) -> list[Step]:
     """List reading prompts, by their length."""
-    cases = [("360m", 1, 24)] if session.sizing.quick else PREFILL
+    cases = [("360m", 1, 24)] if session.quick else PREFILL
     return [
         _step(session, size, f"B{rows} N{n}", (BASED, CUDNN), partial(_reading, rows, n), rows * n)
         for size, rows, n in cases
@@ -89,7 +89,7 @@ def _step(
     tokens: int,
 ) -> Step:
     def config(name: str) -> ModelConfig:
-        if session.sizing.quick:
+        if session.quick:
             return one_of_each(model_config(name, "tiny", "bfloat16"))
         return model_config(name, size, "bfloat16")
 

@@ -30,18 +30,6 @@ class UnavailableError(RuntimeError):
     """An optional dependency is missing: not a failure."""
 
 
-@dataclass(frozen=True)
-class Sizing:
-    """Sizes and duration of the measurements."""
-
-    quick: bool = False
-    """sizes that take a second on a CPU"""
-    interpret: bool = False
-    """kernels run in the interpreter"""
-    samples: int = 10
-    """least number of samples per median"""
-
-
 @dataclass
 class Session:
     """The state of one run. Rows are dicts; each names its section, step and candidate."""
@@ -49,8 +37,13 @@ class Session:
     report: dict[str, Any]
     path: Path | None
     minutes: float
-    sizing: Sizing
     log: Callable[[str], None]
+    quick: bool = False
+    """sizes that take a second on a CPU, and one sample"""
+    interpret: bool = False
+    """kernels run in the interpreter"""
+    samples: int = 10
+    """least number of samples per median"""
     clock: Callable[[], float] = time.monotonic
     begun: float = field(init=False)
     spent: float = field(init=False)

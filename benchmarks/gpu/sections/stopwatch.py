@@ -13,7 +13,7 @@ import numpy as np
 
 from based_jax.command import one_line
 from benchmarks.gpu.journal import BROKE
-from benchmarks.gpu.sections.session import Session, Sizing
+from benchmarks.gpu.sections.session import Session
 from benchmarks.timing import calls_per_sample, in_turn, seconds_per_call
 
 LONGEST_SECONDS = 4.0
@@ -202,7 +202,7 @@ class Comparison:
                     _expect_agreement(expected, result, candidate.agreement)
                 del result  # the next call may take its buffers
                 seconds = _timed(prepared, 1) * prepared.per_call
-                turns[name] = _turns(seconds, prepared.series, session.sizing)
+                turns[name] = _turns(seconds, prepared.series, session)
             if name not in turns:
                 self.ready.pop(name).free()
         return turns
@@ -261,10 +261,10 @@ def _timed(prepared: Prepared, calls: int) -> float:
     return seconds_per_call(prepared.call, jax.block_until_ready, calls) / prepared.per_call
 
 
-def _turns(seconds: float, series: int, sizing: Sizing) -> tuple[int, int]:
+def _turns(seconds: float, series: int, session: Session) -> tuple[int, int]:
     """Return samples, and calls per sample, at least `series`, for a call of so many seconds."""
-    if sizing.quick:
+    if session.quick:
         return 1, 1
     calls = max(series, calls_per_sample(seconds, most=200))
     fitting = int(LONGEST_SECONDS / max(seconds * calls, 1e-9))
-    return max(2 if seconds > SLOW_SECONDS else 3, min(sizing.samples, fitting)), calls
+    return max(2 if seconds > SLOW_SECONDS else 3, min(session.samples, fitting)), calls

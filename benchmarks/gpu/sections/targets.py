@@ -34,10 +34,6 @@ class Target:
         bound = f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
         return f"{bound} {self.unit}".strip()
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it JSON-ready."""
-        return {"target": self.name, "wanted": self.wanted, "measured": self.value, "met": self.met}
-
     def row(self) -> list[str | None]:
         """Return what, wanted, measured, as in the documentation's tables."""
         value = None if self.value is None else f"{self.value:.3g} {self.unit}".strip()
@@ -45,13 +41,11 @@ class Target:
 
 
 def summary(rows: Rows) -> dict[str, Any]:
-    """Return the rows of each status by section, the targets, and their table of [what, wanted, measured]."""
+    """Return the rows of each status by section, and the targets as a table of [what, wanted, measured]."""
     counts: dict[str, Counter[str]] = {}
     for row in rows:
         counts.setdefault(row["section"], Counter())[row["status"]] += 1
-    found = targets(rows)
-    tables = {"targets": [target.row() for target in found]}
-    return {"rows": counts, "targets": [target.as_dict() for target in found], "tables": tables}
+    return {"rows": counts, "tables": {"targets": [target.row() for target in targets(rows)]}}
 
 
 def targets(rows: Rows) -> list[Target]:

@@ -31,7 +31,7 @@ TRAINED = ("eager", "compile")
 
 def steps(session: Session) -> list[Step]:
     """List attention by flash-linear-attention in both directions, and training steps."""
-    quick = session.sizing.quick
+    quick = session.quick
     sizes = [(1, 128)] if quick else SIZES
     jobs = {name: {"gradients": name == "backward", "sizes": sizes} for name in ("forward", "backward")}
     rows, length = (1, 64) if quick else (ROWS, LENGTH)

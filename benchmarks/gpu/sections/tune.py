@@ -34,7 +34,7 @@ QUICK = attention.Sizes(batch=1, length=130, heads=1, block=64)
 
 def steps(session: Session) -> list[Step]:
     """List a step per shape and batch of variants: some 4,700 variants of 146 shapes."""
-    if session.sizing.quick:
+    if session.quick:
         cases = attention.cases([(16, 64, "bfloat16")], QUICK)
         listed = [case.candidates()[:3] for case in cases if case.kernel in ("outputs", "dv")][:2]
     else:

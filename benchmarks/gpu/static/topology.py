@@ -34,16 +34,6 @@ def use_cpu() -> None:
 
 
 @functools.cache
-def load_plugins() -> None:
-    """Make jax's CUDA plugin available for compiling.
-
-    It first looks for a GPU and reports at length that there is none; that report is discarded.
-    """
-    with _muted():
-        jax.devices("cpu")
-
-
-@functools.cache
 def topology(devices: int = 1, kind: str = H200, shared: int | None = None) -> tuple[Any, ...]:
     """Return GPUs that exist for the compiler only; programs with arguments sharded over them compile.
 
@@ -60,10 +50,10 @@ def topology(devices: int = 1, kind: str = H200, shared: int | None = None) -> t
 
     if not any(map(importlib.util.find_spec, PLUGINS)):
         raise ImportError(f"compiling for {devices} GPU(s) needs jax's CUDA plugin ({INSTALL})")
-    load_plugins()
     config = target_config(kind, shared)
     options = {"topology_name": "gpu", "topology": f"1x1x{devices}", "target_config": config}
     with _muted():
+        jax.devices("cpu")  # loads the plugin, which reports at length that there is no GPU
         return tuple(topologies.get_topology_desc(platform="cuda", **options).devices)
 
 

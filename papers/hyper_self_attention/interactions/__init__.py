@@ -1,20 +1,8 @@
 """Study attention as interactions between entities (Ustaomeroglu & Qu 2025).
 
 Entities are symbols of a finite domain, coded 0..S-1; a sequence is a tuple of L of them, and its targets are
-sums of interactions, y_i = sum_j f(x_i, x_j) w(x_j). The modules construct the layers' representations and
-check the theorems numerically:
-
-    data                sequences of symbols and the sums of interactions that are their targets
-    embeddings          tables that turn symbols into vectors
-    layers              linear self-attention, HyperFeatureAttention and HyperAttention with free weights
-    constructions       weights that represent given interactions, exactly or of low rank
-    versatility         whether data can identify the interactions: ranks of counts
-    transform           the invariant of weights that compute the same function
-    environments        colliding agents, predators and prey, genotypes, patterns, time series
-    moments             squared errors of layers on data, and the statistics of the data that training needs
-    gradient_flow       training from zero scores, with the theorems' bounds along the path
-    colliding_agents    the study, ``python -m papers.hyper_self_attention.interactions --scale cpu``
-    figure              its figure
+sums of interactions, y_i = sum_j f(x_i, x_j) w(x_j). The modules construct the layers' representations of
+them, and check the theorems numerically.
 
 Letters beyond those of `based_jax.typing`, as in the paper: S symbols, L entities of a sequence, d width of
 an embedding, d2 outputs, A factors of a head, n order of an interaction. Theory is float64: tables are NumPy;

@@ -165,7 +165,7 @@ def test_the_command_writes_cards_of_checkpoints_and_their_page(saved, tmp_path)
     for name in ("tiny", "other", "All models"):
         assert f"<h2>{name}</h2>" in page
     (out / "no card.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"no card\.json'?: expected only files of recall cards"):
+    with pytest.raises(ValueError, match=r"no card\.json'?: expected only files with hits, mqar, name"):
         bj.evals.write_recall_card(out, first)
 
 

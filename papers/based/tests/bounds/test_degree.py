@@ -3,7 +3,6 @@
 from math import log2
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +12,6 @@ from papers.based.bounds.degree import (
     layers_for,
     outputs,
     points,
-    recall,
-    recall_degree,
 )
 from papers.based.bounds.degree_checks import random_stack
 from papers.based.bounds.message import coefficient_bits, layers_needed, monomials
@@ -42,14 +39,6 @@ def test_the_degree_is_that_of_the_largest_monomial(variables, seed):
 def test_a_layer_at_most_doubles_the_degree(layers, shape, seed):
     stack = random_stack(np.random.default_rng(seed), layers, shape)
     assert degree(outputs(stack, *shape)) == min(2**layers, shape[0] * shape[1])
-
-
-@pytest.mark.parametrize(
-    ("bits", "pairs"), [(1, 1), (2, 1), (3, 1), (1, 2), (1, 3), (1, 6), (2, 2), (2, 3), (3, 2)]
-)
-@pytest.mark.parametrize("first", [False, True])
-def test_the_degree_of_recall(bits, pairs, first):
-    assert degree(recall(bits, pairs, first)) == recall_degree(bits, pairs, first)
 
 
 @given(st.integers(1, 10**6))

@@ -1,7 +1,5 @@
 """Sums of interactions: loops, the form by counts, and what they do not depend on."""
 
-from collections import Counter
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,13 +21,3 @@ def test_targets_are_sums_over_all_entities(seed, size, length, outputs):
     assert_close(truth.targets(x[0]), np.array(expected)[0], FLOAT64)
     order = rng.permutation(length)
     assert_close(truth.targets(x[:, order]), np.array(expected)[:, order], FLOAT64)
-
-
-@given(draw.seeds, st.integers(1, 6), st.integers(1, 9))
-def test_counts(seed, size, length):
-    x = np.random.default_rng(seed).integers(size, size=(2, 3, length))
-    result = counts(x, size)
-    assert result.shape == (2, 3, size)
-    for index in np.ndindex(2, 3):
-        expected = Counter(x[index].tolist())
-        assert result[index].tolist() == [expected[symbol] for symbol in range(size)]

@@ -12,23 +12,6 @@ from tests.ops import draw
 from tests.tolerances import FLOAT64, assert_close
 
 
-@given(draw.seeds, st.integers(1, 5), st.integers(1, 4), st.integers(2, 4))
-def test_entries_are_forms_of_the_vectors(seed, size, width, axes):
-    """T[a, b, ..., k] = C[x_a, x_b, ...] W[x_b, ...]_k, spelled out at one index."""
-    rng = np.random.default_rng(seed)
-    table = rng.normal(size=(size, width))
-    c, w = rng.normal(size=(width,) * axes), rng.normal(size=(width,) * (axes - 1) + (2,))
-    index = tuple(rng.integers(size, size=axes))
-    score, value = c, w
-    for symbol in index:
-        score = np.tensordot(table[symbol], score, (0, 0))
-    for symbol in index[1:]:
-        value = np.tensordot(table[symbol], value, (0, 0))
-    result = transform(table, c, w)
-    assert result.shape == (size,) * axes + (2,)
-    assert_close(result[index], score * value, FLOAT64)
-
-
 @given(draw.seeds, st.integers(1, 6))
 def test_equal_for_equal_functions_only(seed, size):
     """Another basis or another split between C and W leaves T and targets alone; a change of f does not."""

@@ -1,7 +1,5 @@
 """What data can identify: ranks of counts, of tuples' counts, and how fast random data get there."""
 
-from itertools import product
-
 import jax
 import numpy as np
 import pytest
@@ -29,18 +27,6 @@ def test_ranks_and_gap_are_those_of_the_count_matrices(seed, size, length, count
         assert_close(np.array(result.squared_gap), np.array(smallest**2), 1e-9)  # the square loses digits
     else:
         assert result.squared_gap == 0
-
-
-@given(draw.seeds, st.integers(1, 3), st.integers(1, 5), st.integers(1, 3))
-def test_tuple_counts(seed, size, length, keys):
-    x = np.random.default_rng(seed).integers(size, size=(1, 2, length))
-    follows = {"ordered": lambda a, b: a <= b, "strict": lambda a, b: a < b, "all": lambda a, b: True}
-    for order, before in follows.items():
-        expected = np.zeros((1, 2) + (size,) * keys, int)
-        for row, positions in product(range(2), product(range(length), repeat=keys)):
-            if all(before(positions[n], positions[n + 1]) for n in range(keys - 1)):
-                expected[(0, row, *x[0, row, list(positions)])] += 1
-        assert_close(tuple_counts(x, size, keys, order), expected, 0)
 
 
 @pytest.mark.parametrize("order", ["ordered", "strict"])
