@@ -1,10 +1,11 @@
 """Save and load sequence classifiers: a language model's directory with a head added.
 
 config.json, model.safetensors     the language model, which `load_pretrained` can read
-classifier.json                    {"version": 2, "classes": [names]}
+classifier.json                    {"version": 1, "classes": [names], "pooling": "mean" or "last"}
 classifier.safetensors             the head: weight (classes, d_model) and bias (classes,), as torch has them
 """
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ from based_jax.convert.model_card import ModelCard
 from based_jax.convert.pretrained import load_pretrained, save_pretrained
 from based_jax.convert.state_dict import read_state_dict, write_safetensors
 from based_jax.files import read_json
-from based_jax.models.classifier import SequenceClassifier
+from based_jax.models.classifier import POOLINGS, SequenceClassifier
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
-from based_jax.validate import expect
-from based_jax.whole_file import write_json
+from based_jax.validate import expect, expect_choice
+from based_jax.whole_file import whole_file
 
-VERSION = 2
+VERSION = 1
 DESCRIPTION = "classifier.json"
 HEAD = "classifier.safetensors"
 
@@ -43,12 +44,14 @@ def save_classifier(
     target, plain = Path(directory), nn.meta.unbox(params)["params"]
     # The card describes the language model, as `load_pretrained` reads it, and must mention the head.
     loader = "based_jax.convert.classifier.load_classifier"
-    card = ModelCard(training={"classifier": f"{len(classes)} classes: {loader}"})
+    card = ModelCard(training={"classifier": f"{len(classes)} classes, {model.pooling} pooling: {loader}"})
     save_pretrained(target, LanguageModel(model.config), {"params": plain["backbone"]}, card=card)
     head = plain["head"]
     tensors = {"weight": np.asarray(head["kernel"]).T, "bias": np.asarray(head["bias"])}
     write_safetensors(target / HEAD, tensors)
-    write_json(target / DESCRIPTION, {"version": VERSION, "classes": list(classes)})
+    description = {"version": VERSION, "classes": list(classes), "pooling": model.pooling}
+    with whole_file(target / DESCRIPTION) as file:
+        file.write((json.dumps(description, indent=2) + "\n").encode("utf-8"))
     return target
 
 
@@ -71,11 +74,13 @@ def load_classifier(
     known = isinstance(description, dict) and description.get("version") == VERSION
     expect(known, str(path), description, f"a classifier of version {VERSION}")
     names: Any = description.get("classes")
+    pooling: Any = description.get("pooling")
     fits = isinstance(names, list) and len(names) >= 2 and all(isinstance(name, str) for name in names)
     expect(fits, f"{path}: classes", names, "at least two names")
+    expect_choice(f"{path}: pooling", pooling, POOLINGS)
     body, params = load_pretrained(directory, dtype=dtype)
     classes = tuple(names)
-    model = SequenceClassifier(body.config, len(classes))
+    model = SequenceClassifier(body.config, len(classes), pooling)
     head = read_state_dict(Path(directory) / HEAD)
     shapes = {name: array.shape for name, array in head.items()}
     wanted = {"weight": (len(classes), body.config.embed_width), "bias": (len(classes),)}

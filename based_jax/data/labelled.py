@@ -1,44 +1,58 @@
-"""Load labelled sequences in GenomicBenchmarks' layout: ``train/CLASS/*.txt`` and ``test/CLASS/*.txt``.
+"""Load labelled sequences for classification: one directory per class, or tables with a label column.
 
-Each file has one sequence.
+=============================================  ===========================================================
+in the directory                               as in
+=============================================  ===========================================================
+``train/CLASS/*.txt``, ``test/CLASS/*.txt``    GenomicBenchmarks, one sequence in each file
+``train.csv``, ``test.csv``                    GUE (DNABERT-2), columns ``sequence`` and ``label``
+``train.jsonl``, ``test.jsonl``                one object with ``sequence`` and ``label`` in each line
+=============================================  ===========================================================
 """
 
+import csv
+import io
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int32, UInt
+from jaxtyping import Int32, Int64, UInt
 
 from based_jax.data.pipeline import Batch
 from based_jax.data.tokenizers import Tokenizer
-from based_jax.files import read_text
+from based_jax.files import parse_json, read_text
 from based_jax.validate import expect
+
+MAX_BYTES = 128 << 20  # limit per file
+
+_COLUMNS = ("sequence", "label")
+_EXPECTED = "a directory with train/CLASS/*.txt and test/CLASS/*.txt, train.csv and test.csv, or .jsonl"
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledSequences:
     """n sequences of tokens, each with a class."""
 
-    tokens: Sequence[UInt[np.ndarray, " _"]]  # n arrays
+    tokens: UInt[np.ndarray, " T"]  # all sequences, concatenated
+    starts: Int64[np.ndarray, " m"]  # start of each sequence, then T; m = n + 1
     labels: Int32[np.ndarray, " n"]  # class indices
     classes: tuple[str, ...]  # class names, at least two
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return self.labels.size
 
     @property
     def longest(self) -> int:
-        return max(map(len, self.tokens))
+        return int(np.diff(self.starts).max())
 
     @cached_property
     def checksum(self) -> int:
         """Return a CRC-32 of tokens and labels, to detect that a run resumes on other data."""
-        parts = np.concatenate(self.tokens), np.array([*map(len, self.tokens)]), self.labels
-        return zlib.crc32(b"".join(part.tobytes() for part in parts))
+        return zlib.crc32(self.labels.data, zlib.crc32(self.starts.data, zlib.crc32(self.tokens.data)))
 
     def split(self, share: float, seed: int) -> tuple["LabelledSequences", "LabelledSequences"]:
         """Split off a random share of the sequences; return the rest and that share, determined by the seed.
@@ -49,11 +63,13 @@ class LabelledSequences:
         total, count = len(self), round(share * len(self))
         expect(0 < count < total, "share", share, f"one that leaves both parts some of {total} sequences")
         order = np.random.default_rng(seed).permutation(total)
-        rest, chosen = (
-            LabelledSequences([self.tokens[i] for i in side], self.labels[side], self.classes)
-            for side in (np.sort(order[count:]), np.sort(order[:count]))
-        )
-        return rest, chosen
+        return self.subset(np.sort(order[count:])), self.subset(np.sort(order[:count]))
+
+    def subset(self, indices: Sequence[int] | np.ndarray) -> "LabelledSequences":
+        """Return the sequences with these indices, in this order."""
+        chunks = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in indices]
+        starts = np.cumsum([0, *map(len, chunks)], dtype=np.int64)
+        return LabelledSequences(np.concatenate(chunks), starts, self.labels[indices], self.classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,20 +83,24 @@ class LabelledRows:
     sequences: LabelledSequences
     length: int
 
+    def __post_init__(self) -> None:
+        expect(self.length >= 1, "length", self.length, "at least 1")
+
     def __len__(self) -> int:
         return len(self.sequences)
 
     @cached_property
     def padded(self) -> bool:
         """Return whether any row has padding."""
-        return min(map(len, self.sequences.tokens)) < self.length
+        return bool(np.diff(self.sequences.starts).min() < self.length)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        tokens = self.sequences.tokens[index][: self.length]
+        start, end = self.sequences.starts[index : index + 2]
+        real = min(int(end - start), self.length)
         inputs = np.zeros(self.length, np.int32)
-        inputs[: len(tokens)] = tokens
+        inputs[:real] = self.sequences.tokens[start : start + real]
         row = {"inputs": inputs, "targets": self.sequences.labels[index], "mask": np.bool_(True)}
-        return row | ({"input_mask": np.arange(self.length) < len(tokens)} if self.padded else {})
+        return row | ({"input_mask": np.arange(self.length) < real} if self.padded else {})
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         """Yield every row once, in batches of equal size; rows that pad the last batch have mask False."""
@@ -93,38 +113,87 @@ class LabelledRows:
 def load_labelled(
     directory: str | os.PathLike[str], tokenizer: Tokenizer
 ) -> tuple[LabelledSequences, LabelledSequences]:
-    """Load the training and the test split; classes are indexed in the order of their names.
+    """Load the training and the test split of a directory (see the module's table).
 
-    White space around a sequence is removed.
+    Classes are indexed in the order of their names, or of their values if all are numbers. White space around
+    a sequence is removed.
 
     Raises:
-        FileNotFoundError: a split without files.
-        ValueError: fewer than two classes, a class in the test split only, an empty sequence, or one that the
-            tokenizer rejects; the message names the file.
+        FileNotFoundError: no such directory, or none of the files in the table.
+        ValueError: fewer than two classes, a class in the test split only, an empty sequence, a broken line,
+            or a sequence that the tokenizer rejects; the message names file and line.
     """
-    paths = {part: sorted(Path(directory, part).glob("*/*.txt")) for part in ("train", "test")}
-    for part, found in paths.items():
-        if not found:
-            expected = "a directory with train/CLASS/*.txt and test/CLASS/*.txt"
-            raise FileNotFoundError(f"data = {str(directory)!r}: expected {expected}; it has no {part} part")
-    classes = tuple(sorted({path.parent.name for path in paths["train"]}))
+    root = Path(directory)
+    train, test = _read_part(root, "train"), _read_part(root, "test")
+    labels = {label for _, _, label in train}
+    classes = tuple(sorted(labels, key=int if all(label.isdecimal() for label in labels) else str))
     expected = f"at least two classes; the training part has {classes}"
     expect(len(classes) >= 2, "data", str(directory), expected)
-    train, test = (_read(found, classes, tokenizer) for found in paths.values())
-    return train, test
+    return _encode(train, classes, tokenizer), _encode(test, classes, tokenizer)
 
 
-def _read(paths: Sequence[Path], classes: tuple[str, ...], tokenizer: Tokenizer) -> LabelledSequences:
-    sequences, labels = [], []
+def _encode(
+    examples: list[tuple[str, str, str]], classes: tuple[str, ...], tokenizer: Tokenizer
+) -> LabelledSequences:
+    chunks, labels = [], []
     dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
-    for path in paths:
-        label, text = path.parent.name, read_text(path).strip()
-        known = f"one of the training part's, {', '.join(classes)}"
-        expect(label in classes, f"{path}: label", label, known)
-        expect(bool(text), f"{path}: sequence", text, "at least one letter")
+    known = f"one of the training part's, {', '.join(classes)}"
+    for location, sequence, label in examples:
+        expect(label in classes, f"{location}: label", label, known)
         try:
-            sequences.append(tokenizer.encode(text).astype(dtype))
+            tokens = tokenizer.encode(sequence)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+            raise ValueError(f"{location}: {error}") from error
+        expect(tokens.size > 0, f"{location}: sequence", sequence, "at least one letter")
+        chunks.append(tokens.astype(dtype))
         labels.append(classes.index(label))
-    return LabelledSequences(sequences, np.asarray(labels, np.int32), classes)
+    starts = np.cumsum([0, *map(len, chunks)], dtype=np.int64)
+    return LabelledSequences(np.concatenate(chunks), starts, np.asarray(labels, np.int32), classes)
+
+
+def _read_part(root: Path, part: str) -> list[tuple[str, str, str]]:
+    """Return (location, sequence, label) of every example."""
+    files = {".csv": _read_csv, ".jsonl": _read_jsonl}
+    found = [root / f"{part}{ending}" for ending in files if (root / f"{part}{ending}").is_file()]
+    if (root / part).is_dir():
+        paths = sorted(path for path in (root / part).glob("*/*.txt") if path.is_file())
+        examples = [(str(path), _read_text(path).strip(), path.parent.name) for path in paths]
+    elif found:
+        examples = _read_table(found[0], files[found[0].suffix](found[0]))
+    else:
+        raise FileNotFoundError(f"data = {str(root)!r}: expected {_EXPECTED}; there is no {part} part")
+    expect(bool(examples), "data", str(root), f"{_EXPECTED}; its {part} part is empty")
+    return examples
+
+
+def _read_table(path: Path, rows: Iterable[tuple[int, Any]]) -> list[tuple[str, str, str]]:
+    examples = []
+    for line, row in rows:
+        cells = [row.get(name) if isinstance(row, dict) else None for name in _COLUMNS]
+        whole = isinstance(cells[0], str) and isinstance(cells[1], str | int)
+        expect(whole, f"{path}, line {line}", row, "a string 'sequence' and a 'label'")
+        examples.append((f"{path}, line {line}", str(cells[0]).strip(), str(cells[1])))
+    return examples
+
+
+def _read_csv(path: Path) -> list[tuple[int, Any]]:
+    # Without newline translation, only unquoted line ends separate rows. `strict` refuses a quote without an
+    # end, which would take the rest of the file into one row.
+    reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), strict=True)
+    limit = csv.field_size_limit(MAX_BYTES)  # of the whole process
+    try:
+        return [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num + 1}: expected CSV ({error})") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+        if line.strip():
+            yield number, parse_json(line, f"{path}, line {number}")
+
+
+def _read_text(path: Path) -> str:
+    return read_text(path, max_bytes=MAX_BYTES)

@@ -1,6 +1,6 @@
-"""Classification of whole sequences: a language model's body, its mean over the tokens, a linear head.
+"""Classification of whole sequences: a language model's body, pooled over the tokens, and a linear head.
 
-    logits = W mean(final_norm(blocks(embedding(tokens)))) + b
+    logits = W pool(final_norm(blocks(embedding(tokens)))) + b
 
 HyenaDNA classifies DNA this way (arXiv:2306.15794, section 4.2: pooled output of the language model), and so
 does Based (Table 5).
@@ -16,22 +16,27 @@ from based_jax.models.config import ModelConfig
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.typing import Array, Float, Int, Mask
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect, expect_array, expect_choice
+
+POOLINGS = ("mean", "last")
 
 
 class SequenceClassifier(Module):
-    """Sequence classifier: the mean of a language model's output vectors, and a linear head.
+    """Sequence classifier: a pooled language model body with a linear head.
 
     Attributes:
         config: config of the language model; its parameters are under "backbone".
         num_classes: number of classes, at least 2.
+        pooling: "mean" over the tokens, or the "last" token, which in a causal model depends on all others.
     """
 
     config: ModelConfig
     num_classes: int
+    pooling: str = "mean"
 
     def setup(self) -> None:
         expect(self.num_classes >= 2, "num_classes", self.num_classes, "at least 2")
+        expect_choice("pooling", self.pooling, POOLINGS)
         self.backbone = LanguageModel(self.config)
         dtype = jnp.promote_types(self.config.jnp_dtype, jnp.float32)
         options: dict[str, Any] = {"bias": True, "dtype": dtype, "init_std": self.config.init_std}
@@ -56,13 +61,17 @@ class SequenceClassifier(Module):
         if mask is not None:
             expect_array("mask", mask, tokens.shape, "bool")
         hidden, _ = self.backbone.hidden(tokens, mask=mask)
-        return self.head(mean_of_real(hidden, mask)), None
+        return self.head(pool(hidden, mask, self.pooling)), None
 
 
-def mean_of_real(hidden: Float[Array, "B N D"], mask: Mask | None) -> Float[Array, "B D"]:
-    """Return the mean of each row's real vectors, at least float32."""
+def pool(hidden: Float[Array, "B N D"], mask: Mask | None, pooling: str) -> Float[Array, "B D"]:
+    """Return the mean of each row's real vectors or the last of them, at least float32."""
     hidden = hidden.astype(accumulation_dtype(hidden))
     if mask is None:
-        return hidden.mean(axis=1)
-    # Select instead of multiplying: 0 times infinity in padding is not 0.
-    return jnp.where(mask[..., None], hidden, 0).sum(axis=1) / jnp.sum(mask, axis=1, keepdims=True)
+        return hidden.mean(axis=1) if pooling == "mean" else hidden[:, -1]
+    counts: Any = jnp.sum(mask, axis=1, keepdims=True)
+    if pooling == "mean":
+        # Select instead of multiplying: 0 times infinity in padding is not 0.
+        return jnp.where(mask[..., None], hidden, 0).sum(axis=1) / counts
+    last = counts - 1 + jnp.argmax(mask, axis=1, keepdims=True)
+    return jnp.take_along_axis(hidden, last[..., None], axis=1)[:, 0]

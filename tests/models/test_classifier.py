@@ -1,4 +1,4 @@
-"""The classifier: the language model's own body, the mean of real tokens, any mixer."""
+"""The classifier: the language model's own body, pooling over real tokens, any mixer."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 import based_jax as bj
 from based_jax.models import MixerSpec, SequenceClassifier
-from based_jax.models.classifier import mean_of_real
+from based_jax.models.classifier import pool
 from based_jax.testing.laws import QUICKLY
 from tests.arrays import normals
 
@@ -38,9 +38,9 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(found[:3], found[3:], rtol=2e-6, atol=2e-6)  # float32, sums in another order
 
 
-@pytest.fixture(scope="module")
-def built():
-    model = SequenceClassifier(config(), num_classes=3)
+@pytest.fixture(scope="module", params=["mean", "last"])
+def built(request):
+    model = SequenceClassifier(config(), num_classes=3, pooling=request.param)
     return model, normals(model.init, tokens(1))
 
 
@@ -64,25 +64,33 @@ def test_the_body_is_the_language_model(built):
     wanted = jax.eval_shape(body.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     assert jax.tree.map(jnp.shape, inner) == jax.tree.map(jnp.shape, wanted)
     hidden, _ = jax.jit(body.apply, static_argnames="method")({"params": inner}, tokens(1), method="hidden")
+    pooled = np.asarray(hidden).mean(1) if model.pooling == "mean" else np.asarray(hidden)[:, -1]
     kernel, bias = (np.asarray(jax.tree.leaves(head[name])[0]) for name in ("kernel", "bias"))
     logits, state = jax.jit(model.apply)(params, tokens(1))
-    np.testing.assert_allclose(
-        logits, np.asarray(hidden).mean(1) @ kernel + bias, rtol=1e-5, atol=1e-6
-    )  # float32, 16 terms
+    np.testing.assert_allclose(logits, pooled @ kernel + bias, rtol=1e-5, atol=1e-6)  # float32, 16 terms
     assert state is None
 
 
-def test_the_mean_is_of_real_vectors_only_and_in_float32():
+def test_pooling_counts_real_vectors_only_and_in_float32():
     hidden = np.random.default_rng(0).normal(size=(3, 6, 4)).astype(np.float32)
     padded = np.where(MASK[..., None], hidden, np.inf)
     mean = np.stack([row[:length].mean(0) for row, length in zip(hidden, LENGTHS, strict=True)])
-    np.testing.assert_allclose(mean_of_real(jnp.asarray(padded), jnp.asarray(MASK)), mean, rtol=1e-6)
-    assert mean_of_real(jnp.ones((1, 300, 1), jnp.bfloat16), None) == 1  # 300 ones in bfloat16 are 256
+    np.testing.assert_allclose(pool(jnp.asarray(padded), jnp.asarray(MASK), "mean"), mean, rtol=1e-6)
+    last = hidden[np.arange(3), LENGTHS - 1]
+    np.testing.assert_array_equal(pool(jnp.asarray(padded), jnp.asarray(MASK), "last"), last)
+    assert pool(jnp.ones((1, 300, 1), jnp.bfloat16), None, "mean") == 1  # 300 ones in bfloat16 are 256
 
 
-def test_bad_arguments_are_errors(built):
-    with pytest.raises(ValueError, match="num_classes = 1: expected at least 2"):
-        jax.eval_shape(SequenceClassifier(config(), num_classes=1).init, jax.random.key(0), tokens(1))
+def test_bad_options_are_errors():
+    for options, message in [
+        ({"num_classes": 1}, "num_classes = 1: expected at least 2"),
+        ({"num_classes": 2, "pooling": "max"}, "pooling = 'max': expected one of 'mean', 'last'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(SequenceClassifier(config(), **options).init, jax.random.key(0), tokens(1))
+
+
+def test_a_mask_of_another_shape_is_an_error(built):
     model, params = built
     with pytest.raises(ValueError, match="mask"):
         jax.eval_shape(model.apply, params, tokens(1), mask=MASK[:2])

@@ -1,6 +1,5 @@
 """The classification command end to end: learns, fine-tunes, stops and resumes, reports, bad input."""
 
-import functools
 import json
 import math
 import signal
@@ -19,8 +18,7 @@ from based_jax.models import LanguageModel, SequenceClassifier
 from based_jax.training.commands import classify, lm
 from based_jax.training.loop import Outcome
 from based_jax.training.optimizer import OptimizerConfig
-from based_jax.training.run.metrics import read_metrics
-from tests.training.runs import losses, stop_at
+from based_jax.training.run.metrics import MetricWriter, read_metrics
 
 EPOCHS = 4
 
@@ -110,26 +108,47 @@ def test_the_saved_classifier_is_the_best_epochs_and_gives_the_reported_accuracy
 
 
 @pytest.mark.release
-def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path, capsys):
-    with pytest.MonkeyPatch.context() as patch:
-        stop_at(8, patch, signal.SIGINT)
-        outcome = classify.train(classify.ClassifyConfig(workdir=tmp_path, **settings))
+def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path, monkeypatch):
+    write = MetricWriter.write
+
+    def stop(writer, step, metrics, shown=None):
+        write(writer, step, metrics, shown)
+        if step == 8:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(MetricWriter, "write", stop)
+    outcome = classify.train(classify.ClassifyConfig(workdir=tmp_path, **settings))
+    monkeypatch.undo()
     assert isinstance(outcome, Outcome)
     assert 8 <= outcome.step < 12
     assert classify.main(["--resume", "--workdir", str(tmp_path)]) == 0
-    assert f"test_accuracy {finished[1]['test_accuracy']}" in capsys.readouterr().out
-    assert losses(tmp_path) == losses(finished[0])
+    again, whole = (read_metrics(path / "metrics.jsonl") for path in (tmp_path, finished[0]))
+    assert [line["loss"] for line in again] == [line["loss"] for line in whole]
     assert json.loads((tmp_path / "results.json").read_text()) == finished[1]
 
 
 @pytest.mark.slow
 def test_fine_tuning_begins_with_the_language_model(settings, preset, dna, tmp_path):
-    """A run of one small step: the body that it saves is nearly the checkpoint's."""
-    text = {"data": str(dna / "train" / "**" / "*.txt"), "tokenizer": "dna", "length": 16}
-    sizes = {"preset": preset, "steps": 2, "batch_size": 4, "eval_every": 0}
-    lm.train(lm.LMConfig(workdir=tmp_path / "lm", **text, **sizes))
-    changes = {"preset": None, "checkpoint": str(tmp_path / "lm"), "epochs": 1, "batch_size": 96}
-    changes |= {"validation": 0.0, "optimizer": OptimizerConfig(learning_rate=1e-6)}
+    """A run of no length: the body it saves is the checkpoint's, but for one small step."""
+    language_model = lm.LMConfig(
+        workdir=tmp_path / "lm",
+        preset=preset,
+        tokenizer="dna",
+        data=str(dna / "train" / "**" / "*.txt"),
+        steps=2,
+        batch_size=4,
+        eval_every=0,
+        length=16,
+    )
+    lm.train(language_model)
+    changes = {
+        "preset": None,
+        "checkpoint": str(tmp_path / "lm"),
+        "steps": 1,
+        "batch_size": 96,
+        "validation": 0.0,
+        "optimizer": OptimizerConfig(learning_rate=1e-6),
+    }
     classify.train(classify.ClassifyConfig(workdir=tmp_path / "run", **{**settings, **changes}))
     before, after = (load_pretrained(tmp_path / name)[1] for name in ("lm", "run"))
     assert jax.tree.structure(before) == jax.tree.structure(after)
@@ -137,11 +156,28 @@ def test_fine_tuning_begins_with_the_language_model(settings, preset, dna, tmp_p
     assert 0 < max(jax.tree.leaves(moved)) < 2e-6
 
 
+def test_published_accuracies():
+    found = classify.published_accuracies("human_nontata_promoters")
+    assert found["Based"] == pytest.approx(0.968)
+    assert found["Transformer++"] == pytest.approx(0.944)
+    assert "Mamba" not in classify.published_accuracies("human_ocr_ensembl")
+    assert classify.published_accuracies("mine") == {}
+
+
+@pytest.mark.release
+def test_results_are_printed_beside_the_papers(settings, finished, capsys, monkeypatch):
+    monkeypatch.setattr(classify, "train", lambda config: finished[1])
+    assert classify.main(["--workdir", "x", "--data", settings["data"], "--preset", settings["preset"]]) == 0
+    out = capsys.readouterr().out
+    assert f"test_accuracy {finished[1]['test_accuracy']}" in out
+    assert "Based, Table 5, HyenaDNA: 0.742" in out
+
+
 # --- the files of a classifier
 
 
 def test_a_classifier_survives_the_round_trip(tiny_config, tmp_path):
-    model = SequenceClassifier(tiny_config.replace(schedule="L"), 3)
+    model = SequenceClassifier(tiny_config.replace(schedule="L"), 3, "last")
     params = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 1), np.int32))
     save_classifier(tmp_path, model, params, ("a", "b", "c"))
     loaded, same, classes = load_classifier(tmp_path)
@@ -153,7 +189,7 @@ def test_a_classifier_survives_the_round_trip(tiny_config, tmp_path):
         save_classifier(tmp_path, model, params, ("a", "b"))
     with pytest.raises(FileNotFoundError, match=r"there is no classifier\.json"):
         load_classifier(tmp_path / "nowhere")
-    (tmp_path / "classifier.json").write_text('{"version": 2, "classes": ["a", "b"]}')
+    (tmp_path / "classifier.json").write_text('{"version": 1, "classes": ["a", "b"], "pooling": "mean"}')
     with pytest.raises(ValueError, match=r"classifier\.safetensors = .*expected"):
         load_classifier(tmp_path)
 
@@ -161,22 +197,27 @@ def test_a_classifier_survives_the_round_trip(tiny_config, tmp_path):
 # --- bad input
 
 
-REFUSED = {
-    "--preset no-such": "preset = 'no-such': expected",
-    "--checkpoint runs/a": "checkpoint = 'runs/a': expected either this or --preset",
-    "--data /no/such/file": "/no/such/file",
-    "--validation 1": "validation = 1.0: expected at least 0 and below 1",
-    f"--epochs {2**64}": f"epochs = {2**64}: expected at most {2**31 - 1}",
-    "--tokenizer no-such": "tokenizer = 'no-such': expected 'byte', 'dna'",
-}
-
-
-def test_bad_input_is_one_line_and_status_2(settings, tmp_path, capsys):
-    given = ["--workdir", str(tmp_path), "--data", settings["data"], "--preset", settings["preset"]]
-    for change, message in REFUSED.items():
-        with pytest.raises(SystemExit) as exit_:
-            run(classify.PROG, functools.partial(classify.main, [*given, *change.split()]))
-        assert exit_.value.code == 2
-        last = capsys.readouterr().err.strip().splitlines()[-1]
-        assert last.startswith("based-jax train classify: ")
-        assert message in last
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--preset", "no-such"], "preset = 'no-such': expected"),
+        (["--checkpoint", "runs/a"], "checkpoint = 'runs/a': expected either this or --preset"),
+        (["--data", "/no/such/file"], "/no/such/file"),
+        (["--validation", "1"], "validation = 1.0: expected at least 0 and below 1"),
+        (["--pooling", "max"], "pooling = 'max': expected one of 'mean', 'last'"),
+        (["--epochs", "0"], "epochs = 0: expected at least 1"),
+        (["--epochs", str(2**64)], f"epochs = {2**64}: expected at most {2**31 - 1}"),
+        (["--seed", str(2**64)], f"seed = {2**64}: expected at most {2**32 - 1}"),
+        (["--steps", "0"], "steps = 0: expected at least 1"),
+        (["--tokenizer", "no-such"], "tokenizer = 'no-such': expected 'byte', 'dna'"),
+        (["--no-such-flag"], "--no-such-flag"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(change, message, settings, tmp_path, capsys):
+    given = ["--workdir", str(tmp_path), "--data", settings["data"], "--preset", settings["preset"], *change]
+    with pytest.raises(SystemExit) as exit_:
+        run(classify.PROG, lambda: classify.main(given))
+    assert exit_.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("based-jax train classify: ")
+    assert message in last

@@ -29,7 +29,8 @@ from based_jax.data.labelled import LabelledRows, load_labelled
 from based_jax.data.pipeline import shuffled_batches
 from based_jax.mixers.selection_heads import LOSSES
 from based_jax.models import ModelConfig
-from based_jax.models.classifier import SequenceClassifier
+from based_jax.models.classifier import POOLINGS, SequenceClassifier
+from based_jax.published import number, table
 from based_jax.training.initial_weights import with_weights
 from based_jax.training.lm_config import find_dtype, find_preset
 from based_jax.training.loop import LoopConfig, Outcome, fit
@@ -44,7 +45,16 @@ from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, 
 
 PROG = "based-jax train classify"
 
-_MAY_CHANGE = {"workdir", "tracking", "log_every", "checkpoint_every", "resume"}
+_MAY_CHANGE = {"workdir", "tracking", "log_every", "checkpoint_every", "keep", "resume"}
+
+# GenomicBenchmarks' directory names -> columns of Based's Table 5.
+TABLE_5 = {
+    "human_enhancers_cohn": "enhancers_cohn",
+    "human_enhancers_ensembl": "enhancers_ensembl",
+    "human_ensembl_regulatory": "regulatory",
+    "human_nontata_promoters": "nontata_promoters",
+    "human_ocr_ensembl": "ocr",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +64,8 @@ class ClassifyConfig:
     workdir: Path
     """run directory: config, metrics, checkpoints, final classifier, results"""
     data: str
-    """directory with train/CLASS/*.txt and test/CLASS/*.txt (GenomicBenchmarks)"""
+    """directory with train/CLASS/*.txt and test/CLASS/*.txt (GenomicBenchmarks), or with train.csv and
+    test.csv, or .jsonl (sequence, label)"""
     checkpoint: str | None = None
     """weights to start from: a pretrained directory, a finished run, or a hub id"""
     preset: str | None = None
@@ -63,8 +74,12 @@ class ClassifyConfig:
     """dna, byte, or a tokenizers JSON file; default: the checkpoint's, else dna"""
     length: int | None = None
     """tokens per sequence; longer ones are truncated; default: the longest sequence"""
+    pooling: str = "mean"
+    """mean (over the tokens) or last (token)"""
     epochs: int = 10
     """passes over the training split"""
+    steps: int | None = None
+    """optimizer steps, instead of --epochs"""
     batch_size: int = 128
     """sequences per step"""
     validation: float = 0.1
@@ -81,13 +96,16 @@ class ClassifyConfig:
     """steps between log lines"""
     checkpoint_every: int = 200
     """steps between checkpoints; 0: only at the end"""
+    keep: int = 3
+    """checkpoints to keep"""
     resume: bool = False
     """continue the run in workdir, with its settings"""
 
     def __post_init__(self) -> None:
         one = (self.checkpoint is None) != (self.preset is None)
         expect(one, "checkpoint", self.checkpoint, "either this or --preset")
-        expect_ranges(self, 1, "length", "epochs", "batch_size")
+        expect_choice("pooling", self.pooling, POOLINGS)
+        expect_ranges(self, 1, "length", "epochs", "steps", "batch_size")
         expect(0 <= self.validation < 1, "validation", self.validation, "at least 0 and below 1")
         expect_range("seed", self.seed, 0, UINT32_MAX)
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
@@ -113,18 +131,16 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
     config.tracking.expect_installed()
     language_model, body, tokenizer = _start(config)
     train_part, test_part = load_labelled(config.data, tokenizer)
-    length = config.length or max(train_part.longest, test_part.longest)
     validation = None
     if config.validation:
-        train_part, held_out = train_part.split(config.validation, config.seed)
-        validation = LabelledRows(held_out, length)
-    rows, test = LabelledRows(train_part, length), LabelledRows(test_part, length)
+        train_part, validation = train_part.split(config.validation, config.seed)
+    rows = LabelledRows(train_part, config.length or max(train_part.longest, test_part.longest))
     steps_per_epoch = -(-len(rows) // config.batch_size)
-    steps = config.epochs * steps_per_epoch
-    loop = LoopConfig(steps, config.log_every, steps_per_epoch, config.checkpoint_every, keep=3)
-    identity = {"checksum": train_part.checksum, "length": length}
+    steps = config.steps or config.epochs * steps_per_epoch
+    loop = LoopConfig(steps, config.log_every, steps_per_epoch, config.checkpoint_every, config.keep)
+    identity = {"checksum": train_part.checksum, "length": rows.length}
     data = shuffled_batches(rows, batch_size=config.batch_size, seed=config.seed, identity=identity)
-    model = SequenceClassifier(language_model, len(train_part.classes))
+    model = SequenceClassifier(language_model, len(train_part.classes), config.pooling)
     facts = {"crc32": train_part.checksum, "sequences": len(rows), "classes": len(train_part.classes)}
     prepare_run(config, model=language_model.to_dict(), data=facts, may_change=_MAY_CHANGE)
     optimizer = make_optimizer(config.optimizer, steps)
@@ -137,21 +153,17 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
     accuracies = (line.get("eval_accuracy") for line in read_metrics(config.workdir / "metrics.jsonl"))
     best = max((found for found in accuracies if isinstance(found, float)), default=-1.0)
 
-    def save(params: Params) -> None:
-        with naming_the_last_checkpoint(config.workdir, export):
-            save_classifier(export, model, params, train_part.classes)
-            tokenizer.save(export)
-
     def evaluate(state: TrainState) -> dict[str, float]:
         nonlocal best
         if validation is None:
             return {}
-        found = accuracy(predict, state.params, validation, config.batch_size)
+        found = accuracy(predict, state.params, LabelledRows(validation, rows.length), config.batch_size)
         # Saved at once: the checkpoint of the best epoch is soon replaced by newer ones.
         if found["accuracy"] > best:
             best = found["accuracy"]
-            save(state.params)
-        return {f"eval_{name}": value for name, value in found.items()}
+            with naming_the_last_checkpoint(config.workdir, export):
+                save_classifier(export, model, state.params, train_part.classes)
+        return {"eval_loss": found["loss"], "eval_accuracy": found["accuracy"]}
 
     def describe(values: dict[str, float], sequences: int) -> dict[str, float]:
         kept = {name: values[name] for name in ("loss", "grad_norm", "learning_rate")}
@@ -161,16 +173,19 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
     outcome = fit(programs, jax.random.key(config.seed), data, config.workdir, loop, **report)
     if outcome.stopped_by is not None:
         return outcome
-    if validation is None:
-        save(outcome.state.params)
-    found = accuracy(predict, load_classifier(export)[1], test, config.batch_size)
-    share = found["accuracy"]
+    with naming_the_last_checkpoint(config.workdir, export):
+        if validation is None:
+            save_classifier(export, model, outcome.state.params, train_part.classes)
+        tokenizer.save(export)
+    _, params, _ = load_classifier(export)
+    found = accuracy(predict, params, LabelledRows(test_part, rows.length), config.batch_size)
+    share, count = found["accuracy"], len(test_part)
     results = {
         "data": Path(config.data).name,
         "classes": list(train_part.classes),
-        "test_sequences": len(test),
+        "test_sequences": count,
         "test_accuracy": share,
-        "standard_error": math.sqrt(share * (1 - share) / len(test)),
+        "standard_error": math.sqrt(share * (1 - share) / count),
         "test_loss": found["loss"],
         "validation_accuracy": best if validation is not None else None,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(outcome.state.params)),
@@ -190,6 +205,14 @@ def accuracy(predict: Any, params: Params, rows: LabelledRows, batch_size: int) 
         right += int((np.argmax(logits, axis=-1) == batch["targets"])[batch["mask"]].sum())
         nats += float(np.asarray(losses, np.float64)[batch["mask"]].sum())
     return {"accuracy": right / len(rows), "loss": nats / len(rows)}
+
+
+def published_accuracies(data: str) -> dict[str, float]:
+    """Return top-1 accuracies (0 to 1) by model from Based's Table 5; empty for a data set not in it."""
+    if (column := TABLE_5.get(data)) is None:
+        return {}
+    rows = [row for row in table("based", 5).rows if row[column] is not None]
+    return {str(row["model"]): number(row, column) / 100 for row in rows}
 
 
 def _start(config: ClassifyConfig) -> tuple[ModelConfig, Params | None, Tokenizer]:
@@ -215,5 +238,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = train(parse_run(ClassifyConfig, argv, PROG))
     if isinstance(results, Outcome):
         return 128 + int(results.stopped_by or 0)
-    print("\n".join(f"{name} {value}" for name, value in results.items()))
+    for name, value in results.items():
+        print(name, value)
+    for name, value in published_accuracies(results["data"]).items():
+        print(f"Based, Table 5, {name}: {value:.3f}")
     return 0
