@@ -66,16 +66,22 @@ def subject(name: str) -> Subject:
         rest = iter(arrays)
         merged = [next(rest) if yes else leaf for leaf, yes in zip(leaves, is_array, strict=True)]
         args, options = jax.tree.unflatten(tree, merged)
-        return getattr(ops, op)(*args, **options)
+        return getattr(_home(op), op)(*args, **options)
 
     arrays = tuple(leaf for leaf, yes in zip(leaves, is_array, strict=True) if yes)
     return Subject(call, arrays, is_interpreted=how == "pallas")
 
 
+def _home(op: str) -> Any:
+    """Return the module whose attribute the example of an op calls."""
+    modules = ops, ops.conv_basis, ops.input_filters, ops.nystrom, ops.selection
+    return next(module for module in modules if hasattr(module, op))
+
+
 def _arguments(op: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return what the example of an op calls it with."""
     function, *arrays = CALLS[op]
-    with mock.patch.object(ops, op) as recorded:
+    with mock.patch.object(_home(op), op) as recorded:
         function(*arrays)
     if not recorded.called:  # the op itself is the example
         return tuple(arrays), {}
