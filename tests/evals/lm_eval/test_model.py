@@ -213,7 +213,7 @@ def test_every_kind_of_task_by_hand(model, folder, log_p, only_ours):
 
 def own_lines(text):
     """Without the bars that tqdm draws if it was imported before the command could turn them off."""
-    return [line for line in text.splitlines() if line and "it/s]" not in line]
+    return [line for line in text.splitlines() if line and "/s]" not in line]
 
 
 def call(folder, *flags):
@@ -291,7 +291,8 @@ def test_conversations_and_made_data(folder, only_ours, tmp_path):
     assert chat[0][1] == {**settings, "max_gen_toks": 3}
     shorter, less = ask_made("--gen-kwargs", "max_gen_toks=3")
     assert shorter[0][0] == plain[0][0]
-    assert all(text.startswith(start) for text, start in zip(made, less, strict=True))
+    for text, start in zip(made, less, strict=True):  # whose last bytes may be half a character
+        assert text.startswith(start.rstrip("\ufffd"))
     (model / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match="apply_chat_template = True: expected a chat template in"):
         ask_made("--apply-chat-template")
