@@ -11,7 +11,7 @@
 
 The sentences are this library's own, so accuracies are not those of RULER's data (lm-eval has these). Every
 question comes with wrong answers of the same kind: a model is also scored by the rank of the right answer's
-log-probability among them, which small models can show.
+log-probability among them, without having to write it.
 """
 
 import dataclasses
