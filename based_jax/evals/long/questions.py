@@ -107,7 +107,7 @@ def make_question(
         family: one of `FAMILIES`.
         depth: position of the first needle, or of the passage with the answer, as a share of the text before
             it: from 0 to 1. Families of words ignore it.
-        seed: equal seeds give equal questions.
+        seed: equal seeds give equal questions, of other lengths and depths with other answers.
 
     Raises:
         ValueError: an unknown family, a length that is too short for it, or `qa` without two passages.
@@ -117,7 +117,7 @@ def make_question(
     make = functools.partial(FAMILIES[family], depth=depth, material=material or Material())
 
     def build(size: int) -> tuple[Question, int]:
-        question = make(random.Random(seed), size)
+        question = make(random.Random(f"{family} {length} {depth} {seed}"), size)
         return question, len(question.tokens(tokenizer)) + question.budget(tokenizer)
 
     best, least = build(1)

@@ -51,6 +51,12 @@ def test_depths_are_positions_of_the_answer(family):
         assert text.index(question.answers[0]) / len(text) == pytest.approx(depth, abs=0.05)
 
 
+def test_every_length_and_depth_hides_another_answer():
+    points = [(2000, 0.5), (3000, 0.5), (2000, 0.6)]
+    answers = {make_question("single", *point, "seed", BYTES).answers for point in points}
+    assert len(answers) == 3
+
+
 def test_needles_of_other_keys_are_wrong_answers():
     question = make_question("multi_key", 2000, 0.5, "seed", BYTES)
     hidden = [answer for answer in question.wrong if answer in question.prompt]
