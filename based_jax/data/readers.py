@@ -19,11 +19,11 @@ from based_jax.data.encodings import UTF_8, not_in, transcode
 from based_jax.data.optional import import_optional
 
 TEXT_EXTENSIONS = (".txt", ".py", ".md")
-JSONL_EXTENSION, JSON_EXTENSION, PARQUET_EXTENSION = ".jsonl", ".json", ".parquet"
+JSONL_EXTENSION, PARQUET_EXTENSION = ".jsonl", ".parquet"
 HTML_EXTENSIONS = (".html", ".htm", ".xhtml")
 FASTA_EXTENSIONS = (".fa", ".fasta", ".fna")
 COMPRESSIONS = (".gz", ".zst")
-_EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, JSON_EXTENSION, *HTML_EXTENSIONS, *FASTA_EXTENSIONS)
+_EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, *HTML_EXTENSIONS, *FASTA_EXTENSIONS)
 KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}; {PARQUET_EXTENSION}"
 
 BYTE_ORDER_MARK = codecs.BOM_UTF8  # at the beginning of a file, not part of its text

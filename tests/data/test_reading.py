@@ -26,7 +26,7 @@ def _write(path: Path, records: list[dict]) -> Path:
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(records), path)
     else:
-        path.write_text(json.dumps(records) if path.suffix == ".json" else lines)
+        path.write_text(lines)
     return path
 
 
@@ -34,7 +34,7 @@ def _texts(path: Path, options: ReadOptions) -> list[str]:
     return [document.text for document in load_documents(str(path), options=options).documents]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_the_text_is_a_field_at_any_depth(tmp_path, name):
     path = _write(tmp_path / name, RECORDS)
     assert _texts(path, BODY) == ["text 0", "text 1", "text 2"]
