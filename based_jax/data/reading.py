@@ -80,10 +80,6 @@ def read_file(
             yield Item(_document(f"{name}:{count}", text), count + 1)
         return
     extension = "" if file.is_plain else readers.kind_of(path)[0]
-    if extension == readers.PARQUET_EXTENSION:
-        for count, text in readers.parquet_texts(path, file.name, field, offset):
-            yield Item(_document(f"{file.name}:{count}", text or ""), count)
-        return
     text_file = _TextFile(path, file.name, options, max_bytes)
     if extension == readers.JSONL_EXTENSION:
         yield from text_file.lines(field, offset, number)

@@ -4,8 +4,7 @@
 spec               documents
 =================  ==========================================================================================
 ``stdlib``         the ``.py`` files of the running Python's standard library, without its tests
-a file             the file; one document per line of a ``.jsonl`` file or row of a ``.parquet`` file; a FASTA
-                   file's records (see `fasta`)
+a file             the file; one document per line of a ``.jsonl`` file; a FASTA file's records (see `fasta`)
 a directory        every known file in it, recursively, and those that match `include`
 a glob             every such file that matches; ``**`` crosses directories
 ``hf:NAME``        rows of a Hugging Face data set; its split and configuration may follow (see `hub`)
@@ -13,10 +12,9 @@ a glob             every such file that matches; ``**`` crosses directories
 
 Each file is read once, however many links lead to it, under the first of its names. Links to directories are
 followed if the spec or a component of a glob names them, but not by ``**`` or inside a directory.
-Known files end in .txt .py .md .jsonl .html .htm .xhtml .fa .fasta .fna, each also with .gz or .zst, or in
-.parquet. Other files are not read but reported, unless `include` matches their names: these are read as plain
-text. Files are in the order of their sorted paths. To load a file that is itself called ``stdlib``, write
-``./stdlib``.
+Known files end in .txt .py .md .jsonl .html .htm .xhtml .fa .fasta .fna, each also with .gz or .zst. Other
+files are not read but reported, unless `include` matches their names: these are read as plain text. Files are
+in the order of their sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
 """
 
 import fnmatch
