@@ -145,7 +145,7 @@ class Service:
             raise Refusal(400, self._chat, code="no_chat_template")
         wanted = ChatRequest.read(body)
         self._expect_model(wanted.model)
-        requests = wanted.requests(self._chat, self._vocab_size, self._limits)
+        requests = wanted.requests(self._chat, self._limits)
         return wanted, requests, ChatStyle(self._tokenizer, logprobs=wanted.logprobs)
 
     def _expect_model(self, name: str | None) -> None:
