@@ -29,10 +29,17 @@ from based_jax.mixers.draws import log_uniform, normal, uniform
 from based_jax.mixers.module import Module
 from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
-from based_jax.ops.core.nan_isolation import broken_tokens, is_number, nan_unless, numbers, with_broken
+from based_jax.ops.core.nan_isolation import (
+    broken_before,
+    broken_tokens,
+    is_number,
+    nan_unless,
+    numbers,
+    with_broken,
+)
 from based_jax.ops.core.op import op
-from based_jax.ops.core.pending_norm import PendingNorm
 from based_jax.ops.core.padding import Shift, aligned, may_precede
+from based_jax.ops.core.pending_norm import PendingNorm
 from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
@@ -67,7 +74,7 @@ class Mixer(Module):
     wants_tokens: ClassVar[bool] = False
     """reads the ids of its tokens, `context.tokens`"""
     projects_input: ClassVar[bool] = False
-    """`mix` reads of x only the shape and what `project` and `Projection` return: it may be a `PendingNorm`"""
+    """`mix` reads only the shape of x and what `project` and `Projection` make of it, a `PendingNorm`, too"""
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "__call__" in cls.__dict__:
@@ -112,7 +119,8 @@ class Mixer(Module):
             are_numbers: whether each token of x is a number; x has zeros at the others. Default: x is
                 searched.
             apart: return (y, broken, bias) in place of y: y without NaN, booleans (B, N) of where it would
-                be, and what is to be added before that, (D,), or None.
+                be or None, and what is to be added before that, (D,), or None. With a `PendingNorm` the
+                booleans leave out tokens that are no numbers themselves: its sum is NaN there.
             options: further arguments of the mixer's own `mix`.
 
         Returns:
@@ -148,6 +156,8 @@ class Mixer(Module):
             bad, context.token_positions, before, context.stream, self.causal
         )
         if apart:
+            if norm is not None:  # its sum is NaN already where it is no number
+                broken = None if before is None else broken_before(context.token_positions, before)
             with_bias: tuple[Any, Any] = cast(Any, mixed) if isinstance(mixed, tuple) else (mixed, None)
             y = with_bias[0], broken, with_bias[1]
         else:

@@ -44,128 +44,78 @@ GATES: dict[str, Callable[[jax.Array], jax.Array]] = {"sigmoid": jax.nn.sigmoid,
 
 
 def products(
-    *arrays: jax.Array, rows: int, count: int, eps: float, variant: Variant
+    *arrays: jax.Array, rows: int, count: int, gate: str | None, eps: float, variant: Variant
 ) -> tuple[jax.Array, ...]:
-    """Run the kernel on `rows` arrays of the row, `count` matrices (N, K) and maybe as many biases (N,).
+    """Run the kernel on the row, `count` matrices (N, K) or (2, N, K), and maybe as many biases (N,).
+
+    Args:
+        arrays: the first `rows` are the row, or those of `_Norm`.
 
     Returns:
-        Each matrix @ the row, plus its bias, (N,); with a norm, see `_Norm`, the sum and its mean square.
+        Each matrix @ the row, plus its bias, (N,); of halves (first @ the row) * gate(second @ the row). With
+        a norm also the sum and its mean square.
     """
-    results, row, matrices = variant.results, arrays[:rows], arrays[rows : rows + count]
-    ends = [0]
-    for matrix in matrices:
-        ends.append(ends[-1] + pl.cdiv(len(matrix), results))
+    row, matrices, results = arrays[:rows], arrays[rows : rows + count], variant.results
+    sizes, ends = [matrix.shape[-2] for matrix in matrices], [0]
+    for size in sizes:
+        ends.append(ends[-1] + pl.cdiv(size, results))
 
     def part(begin: int, end: int) -> Any:
         """Return a program's block of one matrix; programs of other matrices get any block and ignore it."""
         return lambda i: jnp.clip(i - begin, 0, end - begin - 1)
 
+    def spec(matrix: jax.Array, at: Any) -> pl.BlockSpec:
+        *halves, _, length = matrix.shape
+        return pl.BlockSpec((*halves, results, length), lambda i: (*(0 for _ in halves), at(i), 0))
+
     parts = [part(*ends[n : n + 2]) for n in range(count)]
     out_specs = [pl.BlockSpec((results,), lambda i, at=at: (at(i),)) for at in parts]
-    sizes = tuple(map(len, matrices))
-    return _launch(
-        functools.partial(_products, rows=rows, ends=ends, parts=parts, sizes=sizes, eps=eps, variant=variant),
-        row,
-        arrays[rows:],
-        grid=(ends[-1],),
-        in_specs=[
-            *(pl.BlockSpec((results, matrices[0].shape[1]), lambda i, at=at: (at(i), 0)) for at in parts),
-            *out_specs[: len(arrays) - rows - count],
-        ],
-        out_specs=out_specs,
-        sizes=sizes,
-        variant=variant,
-        name="row_products",
+    like, dtype = jax.ShapeDtypeStruct, row[min(1, rows - 1)].dtype
+    sums = [like(row[0].shape, row[0].dtype), like((1,), f32)] if rows > 1 else []
+    options: dict[str, Any] = {"gate": gate, "eps": eps, "width": variant.width}
+    return tuple(
+        launch(
+            functools.partial(_products, rows=rows, ends=ends, parts=parts, sizes=sizes, **options),
+            *arrays,
+            grid=(ends[-1],),
+            in_specs=[
+                *map(whole, row),
+                *map(spec, matrices, parts),
+                *out_specs[: len(arrays) - rows - count],
+            ],
+            out_specs=[*out_specs, *map(whole, sums)],
+            out_shape=[*(like((size,), dtype) for size in sizes), *sums],
+            warps=variant.warps,
+            stages=variant.stages,
+            name="gated_row_product" if gate else "row_products",
+        )
     )
-
-
-def _launch(
-    body: Callable[..., None],
-    row: Sequence[jax.Array],
-    arrays: Sequence[jax.Array],
-    *,
-    out_specs: Sequence[pl.BlockSpec],
-    in_specs: Sequence[pl.BlockSpec],
-    sizes: Sequence[int],
-    variant: Variant,
-    **options: Any,
-) -> tuple[jax.Array, ...]:
-    """Launch `body` with the whole row; with a norm its sum and mean square are further results."""
-    like = jax.ShapeDtypeStruct
-    sums = [like(row[0].shape, row[0].dtype), like((1,), f32)] if len(row) > 1 else []
-    results = [like((size,), row[min(1, len(row) - 1)].dtype) for size in sizes]
-    found = launch(
-        body,
-        *row,
-        *arrays,
-        in_specs=[*map(whole, row), *in_specs],
-        out_specs=[*out_specs, *map(whole, sums)],
-        out_shape=[*results, *sums],
-        warps=variant.warps,
-        stages=variant.stages,
-        **options,
-    )
-    return tuple(found)
 
 
 def _products(
-    *refs: Any, rows: int, ends: list[int], parts: list[Any], sizes: Any, eps: float, variant: Variant
+    *refs: Any, rows: int, ends: list[int], parts: list[Any], sizes: Any, gate: Any, eps: float, width: int
 ) -> None:
     program, count = pl.program_id(0), len(sizes)
-    sums = refs[len(refs) - (2 if rows > 1 else 0) :]
-    refs, row = refs[rows : len(refs) - len(sums)], refs[:rows]
+    row, refs, sums = refs[:rows], refs[rows : -2 if rows > 1 else None], refs[-2:]
     matrices, biases, ys = refs[:count], refs[count:-count], refs[-count:]
 
     for n in range(count):
         # A closure per matrix: pl.when traces it at once.
         @pl.when((program >= ends[n]) & (program < ends[n + 1]))
         def _(n: int = n) -> None:
-            y, every, x = ys[n], slice(None), _row(row, eps, variant.width)
+            y, every = ys[n], slice(None)
+            x: Any = row[0] if rows == 1 else _Norm(row, eps, width)
             inside = _inside(parts[n](program), y.shape[0], sizes[n])
-            total = _sums(x, matrices[n], [()], variant.width, inside)[0]
-            if biases:  # round as a product that is stored in memory
+            total, *factor = _sums(x, matrices[n], [(0,), (1,)] if gate else [()], width, inside)
+            if gate or biases:  # round as a product that is stored in memory, as in a batch
                 total = total.astype(y.dtype).astype(f32)
+            if gate:
+                total *= GATES[gate](factor[0].astype(y.dtype).astype(f32))
+            if biases:
                 total += load(biases[n], every, inside).astype(f32)
             store(y, every, total, inside)
-            if sums and n == 0:
+            if rows > 1 and n == 0:
                 x.store_sum(program, *sums)
-
-
-def gated(
-    *arrays: jax.Array, rows: int, gate: str, eps: float, variant: Variant
-) -> tuple[jax.Array, ...]:
-    """Run the kernel on the row and a matrix (2, F, K): (first half @ x) * gate(second half @ x), (F,).
-
-    With a norm, see `_Norm`, also the sum and its mean square.
-    """
-    matrix = arrays[rows]
-    _, count, length = matrix.shape
-    return _launch(
-        functools.partial(_gated, rows=rows, count=count, gate=gate, eps=eps, variant=variant),
-        arrays[:rows],
-        [matrix],
-        grid=(pl.cdiv(count, variant.results),),
-        in_specs=[pl.BlockSpec((2, variant.results, length), lambda i: (0, i, 0))],
-        out_specs=[pl.BlockSpec((variant.results,), lambda i: (i,))],
-        sizes=[count],
-        variant=variant,
-        name="gated_row_product",
-    )
-
-
-def _gated(*refs: Any, rows: int, count: int, gate: str, eps: float, variant: Variant) -> None:
-    program, x, (matrix, y, *sums) = pl.program_id(0), _row(refs[:rows], eps, variant.width), refs[rows:]
-    inside = _inside(program, y.shape[0], count)
-    halves = _sums(x, matrix, [(0,), (1,)], variant.width, inside)
-    # Round as products that are stored in memory, so that a row gets the same gate as in a batch.
-    value, factor = (half.astype(y.dtype).astype(f32) for half in halves)
-    store(y, slice(None), value * GATES[gate](factor), inside)
-    if sums:
-        x.store_sum(program, *sums)
-
-
-def _row(refs: Sequence[Any], eps: float, width: int) -> Any:
-    return refs[0] if len(refs) == 1 else _Norm(refs, eps, width)
 
 
 class _Norm:
@@ -229,6 +179,9 @@ def _sums(
         ]
 
     totals = [jnp.zeros((matrix.shape[-2], width), f32)] * len(parts)
-    # A norm is computed in a single turn: values of one are not those of others.
-    totals = some(0, totals) if tiles == together else lax.fori_loop(0, tiles // together, some, totals)
+    if tiles == together:
+        totals = some(0, totals)
+    else:
+        x[pl.ds(0, width)]  # a norm's mean square is known before the loop
+        totals = lax.fori_loop(0, tiles // together, some, totals)
     return [jnp.sum(total, axis=1) for total in totals]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pallas_kernels
+from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.typing import Array, Bool, Float
 
 
@@ -28,9 +29,9 @@ class PendingNorm:
 
     def products(self, kernel: Callable[..., Any], *matrices: Array, **options: Any) -> list[Array]:
         """Return the results of `pallas_kernels.row_products` or `gated_row_product` for y."""
-        stream, branch, scale, broken, bias = self._arrays
-        rows = stream.reshape(-1), branch.reshape(-1), scale, bias, broken
-        *found, stream, is_number = kernel(pallas_kernels.SumNorm(*rows, self._eps), *matrices, **options)
+        stream, branch, *others = self._arrays
+        norm = pallas_kernels.SumNorm(stream.reshape(-1), *others, self._eps)
+        *found, stream, is_number = kernel(branch.reshape(-1), *matrices, norm=norm, **options)
         self.stream, self.are_numbers = stream.reshape(self.shape), is_number.reshape(self.shape[:-1])
         return found
 
@@ -41,7 +42,8 @@ class PendingNorm:
     @functools.cached_property
     def array(self) -> Float[Array, "1 1 D"]:
         """y, by a kernel of its own."""
-        self.stream, y, self.are_numbers = pallas_kernels.add_rms_norm(*self._arrays, eps=self._eps)
+        stream, y, self.are_numbers = pallas_kernels.add_rms_norm(*self._arrays, eps=self._eps)
+        self.stream = nan_unless(self.are_numbers[..., None], stream)
         return y
 
 

@@ -164,5 +164,4 @@ def _takes_kernel(x: Any, *weights: Any) -> bool:
     is_row = _IN_LOOP.value and math.prod(x.shape[:-1]) == 1 and x.dtype.itemsize == 2
     if not (is_row and runs_kernels(x) and pallas_kernels.was_faster("row_products")):
         return False
-    row, normed = jax.ShapeDtypeStruct(x.shape[-1:], x.dtype), isinstance(x, PendingNorm)
-    return pallas_kernels.supports_row_products(row, *weights, normed=normed) is None
+    return pallas_kernels.supports_row_products(jax.ShapeDtypeStruct(x.shape[-1:], x.dtype), *weights) is None
