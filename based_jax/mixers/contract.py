@@ -143,15 +143,13 @@ class Mixer(Module):
         x = jnp.asarray(x, self.dtype) if norm is None else norm.astype(self.dtype)
         context = Context.of_call(x, state, segment_ids, positions, mask, tokens, apart)
         before = find_stream(state)
-        if norm is not None:
-            pass
-        elif are_numbers is None:
+        if are_numbers is None and norm is None:
             are_numbers, x = is_number(x).all(axis=-1), numbers(x, context.mask)
         elif context.mask is not None:
             x = jnp.where(context.mask[..., None], x, 0)
         mixed: Any
         mixed, after = self.mix(x, state, context, **options)
-        bad = ~(are_numbers if norm is None else norm.are_numbers)
+        bad = ~cast(Array, are_numbers if norm is None else norm.are_numbers)
         broken, still_broken = broken_tokens(
             bad, context.token_positions, before, context.stream, self.causal
         )

@@ -98,11 +98,11 @@ class Block(nn.Module):
             stream = keep_tokens(h.astype(wide))
             x, are_numbers = self.norm1(stream), None
         else:
-            can_compute = self.mixer.projects_input and context.get("mask") is None
+            can_compute = self.mixer.projects_input and not self.is_parallel and context.get("mask") is None
             stream, x, are_numbers = _add(self.norm1, can_compute, residual, h)
         # A fused norm knows which tokens are numbers. The next one marks those that the mixer breaks and adds
         # the mixer's bias, which dropout would have to precede.
-        is_pending = isinstance(x, PendingNorm)
+        is_pending = _is_pending(x)
         marks = (are_numbers is not None or is_pending) and self.mlp is not None and not self.is_parallel
         marks = marks and self.dropout2 == self.drop_path == 0
         if are_numbers is None and not is_pending and state is not None and h.shape[1] == 1:
@@ -120,7 +120,7 @@ class Block(nn.Module):
         mixed, *rest = mixed if marks else (mixed,)
         stream, x, _ = _add(self.norm2, self.mlp.projects_input, stream, self.drop2(mixed), *rest)
         h = self.mlp(x)
-        return h, x.stream if isinstance(x, PendingNorm) else stream, state
+        return h, x.stream if _is_pending(x) else stream, state
 
     def _postnorm(
         self, h: Float[Array, "B N D"], state: State | None, context: dict[str, Any]
@@ -133,3 +133,7 @@ class Block(nn.Module):
 def _add(norm: Any, can_compute: bool, *rows: Any) -> tuple[Any, Any, Any]:
     """Return a norm of summed rows, see `RMSNorm`; pending if what reads it `can_compute` it."""
     return norm(*rows, pending=True) if can_compute and isinstance(norm, RMSNorm) else norm(*rows)
+
+
+def _is_pending(x: Any) -> bool:
+    return isinstance(x, PendingNorm)

@@ -29,8 +29,8 @@ class PendingNorm:
 
     def products(self, kernel: Callable[..., Any], *matrices: Array, **options: Any) -> list[Array]:
         """Return the results of `pallas_kernels.row_products` or `gated_row_product` for y."""
-        stream, branch, *others = self._arrays
-        norm = pallas_kernels.SumNorm(stream.reshape(-1), *others, self._eps)
+        stream, branch, scale, broken, bias = self._arrays
+        norm = pallas_kernels.SumNorm(stream.reshape(-1), scale, broken, bias, self._eps)
         *found, stream, is_number = kernel(branch.reshape(-1), *matrices, norm=norm, **options)
         self.stream, self.are_numbers = stream.reshape(self.shape), is_number.reshape(self.shape[:-1])
         return found
@@ -45,8 +45,3 @@ class PendingNorm:
         stream, y, self.are_numbers = pallas_kernels.add_rms_norm(*self._arrays, eps=self._eps)
         self.stream = nan_unless(self.are_numbers[..., None], stream)
         return y
-
-
-def computed(x: Any) -> Any:
-    """Return x, a pending norm as an array."""
-    return x.array if isinstance(x, PendingNorm) else x

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 import pallas_kernels
 from based_jax.ops.core import platforms, sharding
-from based_jax.ops.core.pending_norm import PendingNorm, computed
+from based_jax.ops.core.pending_norm import PendingNorm
 from based_jax.typing import Array, Float
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -52,7 +52,7 @@ def product(
     biases = () if bias is None else (bias.astype(x.dtype),)
     if _is_alone() and (found := row_products(x, weights, biases=biases)) is not None:
         return found[0]
-    y = _product(computed(x), weights)
+    y = _product(x.array if isinstance(x, PendingNorm) else x, weights)
     return y if bias is None else plus_bias(y, bias)
 
 
