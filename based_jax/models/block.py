@@ -102,7 +102,7 @@ class Block(nn.Module):
             stream, x, are_numbers = _add(self.norm1, can_compute, residual, h)
         # A fused norm knows which tokens are numbers. The next one marks those that the mixer breaks and adds
         # the mixer's bias, which dropout would have to precede.
-        is_pending = _is_pending(x)
+        is_pending = stream is None  # till the mixer has read x
         marks = (are_numbers is not None or is_pending) and self.mlp is not None and not self.is_parallel
         marks = marks and self.dropout2 == self.drop_path == 0
         if are_numbers is None and not is_pending and state is not None and h.shape[1] == 1:
@@ -111,7 +111,7 @@ class Block(nn.Module):
         if are_numbers is not None or is_pending:
             context |= {"are_numbers": are_numbers, "apart": marks}
         mixed, state = self.mixer(x, state, **context)
-        stream = x.stream if is_pending else stream
+        stream = _summed(x, stream)
         if self.mlp is None:
             return mixed, stream, state
         if self.is_parallel:
@@ -120,7 +120,7 @@ class Block(nn.Module):
         mixed, *rest = mixed if marks else (mixed,)
         stream, x, _ = _add(self.norm2, self.mlp.projects_input, stream, self.drop2(mixed), *rest)
         h = self.mlp(x)
-        return h, x.stream if _is_pending(x) else stream, state
+        return h, _summed(x, stream), state
 
     def _postnorm(
         self, h: Float[Array, "B N D"], state: State | None, context: dict[str, Any]
@@ -135,5 +135,6 @@ def _add(norm: Any, can_compute: bool, *rows: Any) -> tuple[Any, Any, Any]:
     return norm(*rows, pending=True) if can_compute and isinstance(norm, RMSNorm) else norm(*rows)
 
 
-def _is_pending(x: Any) -> bool:
-    return isinstance(x, PendingNorm)
+def _summed(x: Any, stream: Any) -> Any:
+    """Return the stream of which x is the norm."""
+    return x.stream if isinstance(x, PendingNorm) else stream
