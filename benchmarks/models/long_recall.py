@@ -155,7 +155,7 @@ def train(options: Any) -> None:
     memory, count, losses = optimizer.init(params), 0, []
     rng, start = np.random.default_rng(options.seed), time.monotonic()
     end, first = start + options.seconds, start
-    while (done := max(count / options.steps, (time.monotonic() - first) / (end - first))) < 1:
+    while (done := max(count / options.steps, (time.monotonic() - first) / max(end - first, 1))) < 1:
         slots = min(1 + int(2 * len(SLOTS) * done), len(SLOTS))  # short texts first: recall emerges sooner
         chosen = rng.integers(len(tokens) // len(SLOTS), size=options.rows) * len(SLOTS)
         chosen += rng.integers(slots, size=options.rows)
