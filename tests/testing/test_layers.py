@@ -10,6 +10,7 @@ import pytest
 
 from based_jax import mixers
 from based_jax.testing.layers import FEATURES, LAWS, Layer, check, check_layer, of_mixer
+from based_jax.testing.pytest_laws import load
 from tests.testing import toys
 
 ALL = [law for law in LAWS if law != "drift"]
@@ -120,6 +121,43 @@ def test_neither_jax_nor_flax_is_needed():
     code += "from based_jax.testing import check_layer, Layer, layers\n"
     code += "check_layer(Layer(lambda x: (x, None), 1)).raise_if_broken()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class Outcomes:
+    """A pytest plugin that keeps the outcome and the text of each test."""
+
+    def __init__(self):
+        self.of = {}
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call":
+            self.of[report.nodeid.partition("[")[2][:-1]] = (report.outcome, report.longreprtext)
+
+
+def run_plugin(tmp_path, name):
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = .\n")
+    (tmp_path / "test_other.py").write_text("def test_other():\n    assert False\n")
+    outcomes = Outcomes()
+    plugin = ["-p", "based_jax.testing.pytest_laws", "--recurrent-laws", name]
+    arguments = ["-q", "-p", "no:cacheprovider", "-c", str(tmp_path / "pytest.ini"), *plugin]
+    return pytest.main(arguments, plugins=[outcomes]), outcomes.of
+
+
+def test_plugin(tmp_path):
+    status, outcomes = run_plugin(tmp_path, "tests.testing.toys:sees_the_next_token")
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert list(outcomes) == ALL
+    assert outcomes["batch"][0] == "passed"
+    assert outcomes["split"][0] == "skipped"
+    assert outcomes["causality"][0] == "failed"
+    assert outcomes["causality"][1].startswith("layer breaks causality\n")
+    assert run_plugin(tmp_path, "tests.testing.toys:recurrence")[0] == pytest.ExitCode.OK
+
+
+def test_plugin_names_what_is_no_layer(tmp_path):
+    for name in ("tests.testing.toys", "no_such_module:x", "tests.testing.toys:WIDTH"):
+        with pytest.raises(pytest.UsageError, match=f"--recurrent-laws = '{name}': expected"):
+            load(name, str(tmp_path))
 
 
 SUMS_OF_QUOTIENTS = {"linear_hyper_feature_attention": 1e-4}
