@@ -85,9 +85,9 @@ class NoisyInContextRecall(InContextRecall):
 
 @dataclass(frozen=True)
 class FuzzyInContextRecall(Task):
-    """In-context recall of keys and values of several tokens, all sizes equally likely, padded on the left.
+    """In-context recall of keys and values of several tokens, of any size alike, padded on the left.
 
-    The last pair repeats one at a random position; the label of a value's token is at the token before it. The
+    The last pair repeats one at a random position; a label is at the token before that of the value. The
     last id is padding, and the lower half of the others are keys. (MAD tests with the longest keys only.)
 
     Attributes:
@@ -107,21 +107,15 @@ class FuzzyInContextRecall(Task):
         most = min((self.vocab_size - 1) // 2, 3)
         for name in ("key_motif", "value_motif"):
             expect(getattr(self, name) <= most, name, getattr(self, name), f"at most {most}")
-        needed = 2 * (self.key_motif + self.value_motif)
-        expect(
-            self.length >= needed, "length", self.length, f"at least 2 (key_motif + value_motif) = {needed}"
-        )
+        least = 2 * (self.key_motif + self.value_motif)
+        expect(self.length >= least, "length", self.length, f"at least 2 (key_motif + value_motif) = {least}")
         expect(self.vocab_size <= 2048, "vocab_size", self.vocab_size, "at most 2048")
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         """Draw the asked pair, others around it, and the asked pair again; see `Task.draw`."""
         of_key_sizes, of_value_sizes, of_keys, of_values, of_place = jax.random.split(rng, 5)
-        n, count, half, most = (
-            self.num_examples,
-            self.length // 2 + 1,
-            (self.vocab_size - 1) // 2,
-            self.key_motif,
-        )
+        n, count, most = self.num_examples, self.length // 2 + 1, self.key_motif
+        half = (self.vocab_size - 1) // 2
         row, slot = jnp.arange(n)[:, None], jnp.arange(count + 1)
         key_sizes = 1 + uniform(of_key_sizes, n, count, most)
         value_sizes = 1 + uniform(of_value_sizes, n, count, self.value_motif)
