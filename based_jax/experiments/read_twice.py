@@ -15,7 +15,7 @@ from itertools import product
 from based_jax.experiments.based_data import TEXTS, zoology_data
 from based_jax.experiments.panels import bars
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study, run
+from based_jax.experiments.study import Rows, make_study
 from based_jax.experiments.tasks import TaskJob
 from based_jax.plot import Bars
 
@@ -52,6 +52,3 @@ STUDY = make_study(
     },
     _panels,
 )
-
-if __name__ == "__main__":
-    run(STUDY)

@@ -12,7 +12,7 @@ from based_jax.experiments.based_data import TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import bars
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, Study, make_study, run
+from based_jax.experiments.study import Rows, Study, make_study
 from based_jax.plot import Bars
 
 
@@ -28,8 +28,13 @@ class TaskJob(Job):
         return ["--layers", self.model, *super().arguments[2:]]
 
 
-def task_flags(task: str, scale: str, texts: Mapping[str, Any] = TEXTS["tasks"]) -> dict[str, Any]:
+STUDY_OF = {task: name for name in ("tasks", "capabilities") for task in TEXTS[name]["small"]}
+"""The study that trains a task."""
+
+
+def task_flags(task: str, scale: str) -> dict[str, Any]:
     """Return the trainer's flags of a task at the scales `cpu` and `smoke`."""
+    texts = TEXTS[STUDY_OF[task]]
     return {"task": task, **texts["small"][task], **texts["shared"][scale]}
 
 
@@ -48,7 +53,7 @@ def study_of_tasks(name: str) -> Study:
         return [TaskJob(family, setting, model, flags) for family, model in layers.items()]
 
     def small(scale: str, tasks: Sequence[str]) -> list[TaskJob]:
-        return [job for task in tasks for job in jobs(task, task, task_flags(task, scale, texts))]
+        return [job for task in tasks for job in jobs(task, task, task_flags(task, scale))]
 
     def paper(task: str) -> list[TaskJob]:
         named = texts["small"][task].get("task", task)
@@ -71,7 +76,7 @@ def study_of_tasks(name: str) -> Study:
     cpu = small("cpu", [*texts["small"]])
     for more in texts.get("followed_up", ()):
         task = more["task"]
-        flags = {**task_flags(task, "cpu", texts), **more["flags"]}
+        flags = {**task_flags(task, "cpu"), **more["flags"]}
         cpu += jobs(task, f"{task}, {more['change']}", flags)
     grids = {"smoke": small("smoke", texts["smoke"]), "cpu": cpu}
     return make_study(
@@ -80,6 +85,3 @@ def study_of_tasks(name: str) -> Study:
 
 
 STUDY = study_of_tasks("tasks")
-
-if __name__ == "__main__":
-    run(STUDY)

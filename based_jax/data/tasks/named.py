@@ -10,11 +10,11 @@ from based_jax.data.tasks.circuits import (
     CumulativeParity,
     Majority,
     Parity,
+    Permutations,
     VocabMajority,
 )
-from based_jax.data.tasks.compositional import Compositional
+from based_jax.data.tasks.compositional import Compositional, JointRecall
 from based_jax.data.tasks.forgetting import Forgetting
-from based_jax.data.tasks.joint_recall import JointRecall
 from based_jax.data.tasks.mad import (
     Compression,
     FuzzyInContextRecall,
@@ -24,7 +24,6 @@ from based_jax.data.tasks.mad import (
     SelectiveCopying,
 )
 from based_jax.data.tasks.mqar import MQAR
-from based_jax.data.tasks.permutations import Permutations
 from based_jax.data.tasks.recall_probe import RecallProbe
 from based_jax.data.tasks.repeated_context import RepeatedContext
 from based_jax.data.tasks.single_query import SingleQuery

@@ -60,7 +60,7 @@ class Task(abc.ABC):
     sliced_by: ClassVar[tuple[str, ...]] = ("num_pairs", "length")
     """settings to group results by"""
     decodes_last: ClassVar[bool] = False
-    """whether models decode all labels from the last output, as `based_jax.models.auto_encoder` does"""
+    """whether models decode all labels from the last output, as `AutoEncoder`"""
 
     @property
     def slices(self) -> dict[str, int | float]:
