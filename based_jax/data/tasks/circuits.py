@@ -8,6 +8,7 @@ The tokens are 0, 1 and END = 2; for the vocabulary's majority the symbols 1 ...
 counts all tokens of a row, including END. (For cumulative parity, Zoology's setting is larger by one.)
 """
 
+import abc
 import itertools
 import math
 from dataclasses import dataclass
@@ -32,49 +33,46 @@ class _Circuit(Task):
     length: int = 64
     vocab_size: ClassVar[int] = 3
     sliced_by = ("length",)
+    ends: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         expect_counts(self, "num_examples", "length")
 
-    def bits(self, rng: Array, count: int) -> Int[Array, "n count"]:
-        return uniform(rng, self.num_examples, count, 2)
-
-
-class Parity(_Circuit):
-    """Parity of N - 1 bits: their sum modulo 2 is the label at END."""
-
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Draw bits, END, and the parity as the label of END; see `Task.draw`."""
-        bits = self.bits(rng, self.length - 1)
-        return _ended(bits, END, jnp.sum(bits, axis=1, dtype=jnp.int32) % 2)
+        """Draw bits, and label each of them, or END, with the answer so far; see `Task.draw`."""
+        bits = uniform(rng, self.num_examples, self.length - self.ends, 2)
+        answers = self._answers(bits)
+        return _ended(bits, END, jnp.pad(answers, ((0, 0), (1, 0)))[:, -1]) if self.ends else (bits, answers)
 
-
-class Majority(_Circuit):
-    """Majority of N - 1 bits: the label at END is 1 if more than half of them are 1; a tie is 0."""
-
-    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Draw bits, END, and the majority as the label of END; see `Task.draw`."""
-        bits = self.bits(rng, self.length - 1)
-        return _ended(bits, END, 2 * jnp.sum(bits, axis=1, dtype=jnp.int32) > self.length - 1)
+    @abc.abstractmethod
+    def _answers(self, bits: Int[Array, "n count"]) -> Labels: ...
 
 
 class CumulativeParity(_Circuit):
     """Parity of N bits at every position: each label is the sum modulo 2 so far."""
 
-    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Draw bits and the parity so far as the label of each; see `Task.draw`."""
-        bits = self.bits(rng, self.length)
-        return bits, jnp.cumsum(bits, axis=1, dtype=jnp.int32) % 2
+    def _answers(self, bits: Int[Array, "n count"]) -> Labels:
+        return jnp.cumsum(bits, axis=1, dtype=jnp.int32) % 2
 
 
 class CumulativeMajority(_Circuit):
     """Majority of N bits at every position: each label is 1 if at least half of the bits so far are 1."""
 
-    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Draw bits and the majority so far as the label of each; see `Task.draw`."""
-        bits = self.bits(rng, self.length)
+    def _answers(self, bits: Int[Array, "n count"]) -> Labels:
         balance = jnp.cumsum(2 * bits - 1, axis=1, dtype=jnp.int32)
-        return bits, (balance >= 0).astype(jnp.int32)
+        return (balance >= self.ends).astype(jnp.int32)
+
+
+class Parity(CumulativeParity):
+    """Parity of N - 1 bits: their sum modulo 2 is the label at END."""
+
+    ends = True
+
+
+class Majority(CumulativeMajority):
+    """Majority of N - 1 bits: the label at END is 1 if more than half of them are 1; a tie is 0."""
+
+    ends = True
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ class FuzzyInContextRecall(Task):
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         """Draw the asked pair, others around it, and the asked pair again; see `Task.draw`."""
-        of_key_sizes, of_value_sizes, of_keys, of_values, of_place = jax.random.split(rng, 5)
+        of_key_sizes, of_value_sizes, of_keys, of_values, of_insertion = jax.random.split(rng, 5)
         n, count, most = self.num_examples, self.length // 2 + 1, self.key_motif
         half = (self.vocab_size - 1) // 2
         row, slot = jnp.arange(n)[:, None], jnp.arange(count + 1)
@@ -129,8 +129,8 @@ class FuzzyInContextRecall(Task):
         sizes = key_sizes + value_sizes
         fitting = jnp.cumsum(sizes[:, 1:], axis=1) <= self.length - 2 * sizes[:, :1]
         others = jnp.sum(fitting, axis=1, keepdims=True, dtype=jnp.int32)
-        place = scaled(jax.random.bits(of_place, (2, n, 1), jnp.uint32), others + 1)
-        order = jnp.where((slot == place) | (slot > others), 0, slot + (slot < place))
+        insertion = scaled(jax.random.bits(of_insertion, (2, n, 1), jnp.uint32), others + 1)
+        order = jnp.where((slot == insertion) | (slot > others), 0, slot + (slot < insertion))
         used = slot <= others + 1
         again = used & (_first(jnp.where(used, ids[row, order], -1 - slot)) < slot)
         starts = jnp.cumsum(jnp.where(used, sizes[row, order], 0)[:, ::-1], axis=1)[:, ::-1]
