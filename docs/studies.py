@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax.evals.card.store import read_cards
+from based_jax.experiments.based_data import TEXTS
 from based_jax.experiments.results import Rows, best, read
 from based_jax.files import read_json
 from based_jax.markdown import between_markers, table
@@ -60,9 +61,11 @@ class Block:
         minutes = sum(jobs.values()) / 60
         typed = f"based-jax experiments {facts['study'].replace('_', '-')} --scale {facts['scale']}"
         link = posixpath.relpath(f"results/{self.results}/results.jsonl", posixpath.dirname(self.page))
+        devices = sorted({row["device"] for row in rows if "device" in row})
+        where = f" on {' and '.join(devices)}" if devices else ""
         caption = (
-            f"`{typed}` made it: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes added up "
-            f"over the jobs ([results]({link}))."
+            f"`{typed}` made it{where}: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes added "
+            f"up over the jobs ([results]({link}))."
         )
         lines = textwrap.wrap(caption, _WIDTH, break_long_words=False, break_on_hyphens=False)
         return "\n".join([self.text(best(rows, self.slice_)), "", *lines])
@@ -133,6 +136,21 @@ def grid(row: str, column: str, where: Mapping[str, Any] | None = None) -> Calla
         return "\n".join(table([row.replace("_", " "), *map(str, columns)], lines))
 
     return text
+
+
+def by_length(rows: Rows) -> str:
+    """Return a table of `capabilities`: accuracy by setting, and by length if it has several, and family."""
+    shown = []
+    for row in rows:
+        lengths = row["slices"]["length"]
+        for length, accuracy in lengths.items():
+            setting = f"{row['setting']}, {length} tokens" if len(lengths) > 1 else row["setting"]
+            shown.append({**row, "setting": setting, "accuracy": accuracy})
+    settings, families = ([*TEXTS["capabilities"][name]] for name in ("small", "models"))
+    shown.sort(
+        key=lambda row: (settings.index(row["setting"].partition(",")[0]), families.index(row["family"]))
+    )
+    return grid("setting", "family")(shown)
 
 
 def ranges(rows: Rows) -> str:
