@@ -64,8 +64,8 @@ class Block:
         devices = sorted({row["device"] for row in rows if "device" in row})
         where = f" on {' and '.join(devices)}" if devices else ""
         caption = (
-            f"`{typed}` made it{where}: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes added "
-            f"up over the jobs ([results]({link}))."
+            f"`{typed}` made it{where}: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes "
+            f"added up over the jobs ([results]({link}))."
         )
         lines = textwrap.wrap(caption, _WIDTH, break_long_words=False, break_on_hyphens=False)
         return "\n".join([self.text(best(rows, self.slice_)), "", *lines])

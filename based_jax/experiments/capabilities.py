@@ -1,7 +1,4 @@
-"""Study which mixers learn MAD's tasks, joint recall, and the word problems of permutations.
-
-``based-jax experiments capabilities --scale smoke|cpu|paper --out DIR``
-"""
+"""Study which mixers learn MAD's tasks, joint recall, and the word problems of permutations."""
 
 from based_jax.experiments.tasks import study_of_tasks
 

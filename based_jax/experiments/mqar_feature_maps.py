@@ -1,7 +1,4 @@
-"""Study recall by feature map of linear attention, against state and parameters: Based, Figure 3.
-
-``based-jax experiments mqar-feature-maps --scale smoke|cpu|paper --out DIR``
-"""
+"""Study recall by feature map of linear attention, against state and parameters: Based, Figure 3."""
 
 from collections.abc import Iterable
 

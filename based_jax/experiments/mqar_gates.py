@@ -3,8 +3,6 @@
 All training examples have the fewest pairs of these studies. For gated convolutions (H3 and Hyena) and the
 feature map AllPoly one setting changes at a time: steps, examples, learning rate, width. The others have more
 steps only.
-
-``based-jax experiments mqar-gates --scale smoke|cpu|paper --out DIR``
 """
 
 from itertools import chain, product
@@ -61,16 +59,8 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
         of_axis = [row for row in shown if all(row[name] == value for name, value in fixed.items())]
         ticks = sorted({row[axis] for row in of_axis})
         drawn = lines(of_axis, itemgetter(axis))
-        panels.append(
-            Panel(
-                f"by {x_label}",
-                x_label,
-                drawn,
-                f"recall with {fewest} pairs",
-                x_tick="{:g}".format,
-                ticks=ticks,
-            )
-        )
+        recall, how = f"recall with {fewest} pairs", {"x_tick": "{:g}".format, "ticks": ticks}
+        panels.append(Panel(f"by {x_label}", x_label, drawn, recall, **how))
     return panels
 
 

@@ -1,7 +1,4 @@
-"""Study recall by the number of pairs, and by Hyena's heads: Zoology, Figures 6 and 7.
-
-``based-jax experiments mqar-pairs --scale smoke|cpu|paper --out DIR``
-"""
+"""Study recall by the number of pairs, and by Hyena's heads: Zoology, Figures 6 and 7."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""Study recall by width: Zoology, Figure 2, mixers above and input-dependent variants of BaseConv below.
-
-``based-jax experiments mqar-width --scale smoke|cpu|paper --out DIR``
-"""
+"""Study recall by width: Zoology, Figure 2, mixers above and input-dependent variants of BaseConv below."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product

@@ -1,7 +1,4 @@
-"""Study recall by the window, alone and after Taylor linear attention: Based, Figure 1, centre.
-
-``based-jax experiments mqar-window --scale smoke|cpu|paper --out DIR``
-"""
+"""Study recall by the window, alone and after Taylor linear attention: Based, Figure 1, centre."""
 
 from collections.abc import Iterable
 
