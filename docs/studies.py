@@ -252,6 +252,7 @@ BLOCKS: dict[str, Block | Cards | Versions] = {
     "mqar_feature_maps": Block("papers/zoology/recall.md", "mqar/feature_maps", states("64")),
     "read_twice": Block("papers/zoology/recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("papers/zoology/recall.md", "recall_card"),
+    "capabilities": Block("docs/recall.md", "capabilities", by_length),
     "tasks": Block("papers/zoology/recall.md", "tasks", grid("setting", "family")),
     "versions": Versions("docs/install.md", "versions"),
 }
