@@ -77,6 +77,12 @@ def fraction(part: int, whole: int) -> float:
     return ratio if int(ratio * whole) == part else math.nextafter(ratio, 1.0)
 
 
+def delta_heads(width: int, heads: int, key_size: int, value_heads: int, value_size: int) -> dict[str, Any]:
+    """Return the options of a mixer with the delta rule, in a model of this width."""
+    shapes = {"expand_k": heads * key_size / width, "expand_v": value_heads * value_size / width}
+    return {"num_heads": heads, "num_v_heads": None if value_heads == heads else value_heads, **shapes}
+
+
 _USUAL = {"gated_conv": "C", "short_conv": "C", "gated_delta_net": "D"}
 """The papers' letters of mixers, where they are not the first of the name."""
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from based_jax.convert.config_values import Config, flag, number, size
+from based_jax.convert.config_values import Config, delta_heads, flag, number, size
 from based_jax.convert.options import expect_known, mixer_spec, read
 from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
@@ -70,13 +70,10 @@ def _taps(config: Config) -> dict[str, Any]:
 
 def _gated_delta_net(config: Config) -> dict[str, Any]:
     heads, width = size(config, "num_heads", 6), size(config, "head_dim", 256)
-    value_heads, expand = size(config, "num_v_heads", None), number(config, "expand_v", 2)
+    value_heads, expand = size(config, "num_v_heads", heads), number(config, "expand_v", 2)
     values, wanted = width * expand, "whole channels"
     expect(values >= 1 and math.isclose(values, round(values), rel_tol=1e-5), "expand_v", expand, wanted)
-    options = _taps(config) | {"num_heads": heads, "expand_k": heads * width / config["hidden_size"]}
-    options["num_v_heads"] = None if value_heads == heads else value_heads
-    options["expand_v"] = (value_heads or heads) * round(values) / config["hidden_size"]
-    return options
+    return _taps(config) | delta_heads(config["hidden_size"], heads, width, value_heads, round(values))
 
 
 MAMBA2_OF_TODAY = (

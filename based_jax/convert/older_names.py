@@ -83,14 +83,15 @@ def _fla_name(key: str, tensors: Mapping[str, Any]) -> str:
     return name if moved.removeprefix("model.") in tensors else moved
 
 
-def transformers_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the prefix `model.` to the tensors of `transformers`, which `read_state_dict` removes.
+def transformers_names(tensors: Mapping[str, Any], code: str = "transformers") -> dict[str, Any]:
+    """Add the prefix of the names of `code` to tensors, such as the `model.` that `read_state_dict` removes.
 
     Raises:
         CheckpointError: no token embedding.
     """
-    names = NAMES["transformers"]
-    named = {key if key == names.head else f"model.{key}": tensor for key, tensor in tensors.items()}
+    names = NAMES[code]
+    prefix = f"{names.backbone}."
+    named = {key if key == names.head else prefix + key: tensor for key, tensor in tensors.items()}
     if names.embedding not in named:
         raise CheckpointError(f"1 missing: {names.embedding}")
     return named

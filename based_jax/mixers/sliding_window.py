@@ -40,7 +40,7 @@ class SlidingWindow(SoftmaxAttention):
         options: dict[str, Any] = {"left": self.left, "sinks": self.sinks, "scale": self.factor}
         options["implementation"] = self.implementation
         y, state = context.run(ops.sink_attention, q, k, self.v(x), initial_state=state, **options)
-        return self.out(y), state
+        return self.read_out(y, x), state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         if not self.sinks:

@@ -48,6 +48,15 @@ LLAMA = {
     **{"num_hidden_layers": 2, "vocab_size": 11},
 }
 QWEN = LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+HYBRID_QWEN = {key: value for key, value in LLAMA.items() if key != "model_type"}
+HYBRID_QWEN |= {
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "head_dim": 16,
+}
+QWEN3_5 = {"model_type": "qwen3_5", "text_config": HYBRID_QWEN}
+QWEN3_NEXT = HYBRID_QWEN | {"model_type": "qwen3_next", "mlp_only_layers": [0, 1]}
 ZOOLOGY = {
     **{"d_model": 8, "n_layers": 2, "vocab_size": 11, "max_position_embeddings": 0},
     "sequence_mixer": {"name": "zoology.mixers.h3.h3.H3", "kwargs": {"l_max": 16, "kernel_args": {}}},
@@ -88,6 +97,9 @@ LEVELS = {
     "mistral": Level(LLAMA | {"model_type": "mistral"}, (), "transformers.MistralConfig"),
     "qwen2": Level(QWEN | {"model_type": "qwen2"}, (), "transformers.Qwen2Config"),
     "qwen3": Level(QWEN | {"model_type": "qwen3"}, (), "transformers.Qwen3Config"),
+    "qwen3_5": Level(QWEN3_5, (), "transformers.Qwen3_5Config"),
+    "qwen3_5 text": Level(QWEN3_5, ("text_config",), "transformers.Qwen3_5TextConfig"),
+    "qwen3_next": Level(QWEN3_NEXT, (), "transformers.Qwen3NextConfig"),
     "zoology": Level(ZOOLOGY, (), "zoology.config.ModelConfig"),
     "zoology mixer": Level(ZOOLOGY, ("sequence_mixer", "kwargs"), "zoology.mixers.h3.h3.H3"),
     "zoology kernel": Level(
@@ -96,7 +108,15 @@ LEVELS = {
     "zoology MLP": Level(ZOOLOGY, ("state_mixer", "kwargs"), "zoology.mixers.mlp.MLP"),
 }
 
-CORE = ["based linear", "based MHA", "mamba layer", "qwen3", "fla attention", "zoology kernel"]
+CORE = [
+    "based linear",
+    "based MHA",
+    "mamba layer",
+    "qwen3",
+    "qwen3_5 text",
+    "fla attention",
+    "zoology kernel",
+]
 
 WITHOUT_TABLE = {
     "attention of fla, listed": (FLA | {"model_type": "gla", "attn": [FLA["attn"]]}, ("attn", 0)),
@@ -167,6 +187,8 @@ WITH: dict[str, dict[str, Any]] = {
     "zoology kernel.efficient_bidirectional": {"mode": "ema"},
     "zoology kernel.dt_tie": {"mode": "ema"},
     "mamba.d_intermediate": {"d_intermediate": 128},
+    "qwen3_next.num_experts": {"num_experts": 0, "mlp_only_layers": []},
+    "qwen3_next.decoder_sparse_step": {"mlp_only_layers": [], "decoder_sparse_step": 3},
     "gla.hidden_ratio": {"hidden_size": 256},
     "retnet.hidden_ratio": {"hidden_size": 256},
     "delta_net.hidden_ratio": {"hidden_size": 256},
@@ -197,6 +219,7 @@ CHANGED: dict[str, Any] = {
     **{"embedding_init_type": "normal", "activation": "relu", "parallel_implementation": "fla_chunk"},
     **{"max_position_embeddings": 4, "qk_norm": "sum", "qk_activation": "relu", "mixer_layers": [0]},
     **{"layer": "Mamba2", "dt_init": "constant", "gla.feature_map": "relu", "retnet.feature_map": "relu"},
+    **{"decoder_sparse_step": 1, "full_attention_interval": 1, "text_config": LLAMA},
     **{"based sliding.window_size": 8, "fla attention.window_size": 8},
 }
 """Values instead of twice the default, of an entry or of that of a level."""

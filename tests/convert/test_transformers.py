@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen2 and Qwen3: logits and greedy text of `transformers`, refusals."""
+"""Llama, Mistral and Qwen: logits and greedy text of `transformers`, refusals."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def assert_equals_theirs(directory):
     np.testing.assert_array_equal(padded, theirs["greedy_padded"])
 
 
-@pytest.mark.parametrize("case", release_but(["mistral", "qwen3"], FIXTURES))
+@pytest.mark.parametrize("case", release_but(["mistral", "qwen3", "qwen3_5", "qwen3_next"], FIXTURES))
 def test_models_of_transformers(case):
     assert_equals_theirs(HERE / case)
 
@@ -59,7 +59,7 @@ BASE = {
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("qwen2_moe", {}, "model_type = 'qwen2_moe': expected a supported model: .*qwen3, in their"),
+        ("qwen2_moe", {}, "model_type = 'qwen2_moe': expected a supported model: .*qwen3_next, in their"),
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config = .*: expected None"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu': expected 'silu'"),
         ("llama", {"sliding_window": 4}, "entry of config.json = 'sliding_window'"),
@@ -71,11 +71,42 @@ BASE = {
         ("llama", {"rope_scaling": {"type": "linear", "factor": 0.5}}, r"rope_scaling\.factor = 0.5"),
         ("qwen3", {"layer_types": ["full_attention"]}, "layer_types = .*for each of 2 layers"),
         ("qwen3", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .* without use_sliding_window"),
+        ("qwen3_next", {}, r"num_experts = 512: expected 0, or \[0, 1\] in mlp_only_layers: mixtures"),
+        ("qwen3_next", {"mlp_only_layers": [0]}, r"num_experts = 512: expected 0, or \[1\] in"),
+        ("qwen3_5_text", {"attn_output_gate": False}, "attn_output_gate = False: expected True"),
+        (
+            "qwen3_5_text",
+            {"layer_types": ["sliding_attention"] * 2},
+            "layer_types = .*or linear_attention for",
+        ),
+        (
+            "qwen3_5_text",
+            {"partial_rotary_factor": 1e-3},
+            "partial_rotary_factor = 0.001: expected the share",
+        ),
+        (
+            "qwen3_5_text",
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
+            r"attention_factor = 1.1.*: expected 1 with unrotated channels",
+        ),
     ],
 )
 def test_what_is_refused(kind, changes, message):
     with pytest.raises(ValueError, match=message):
         model_config({**BASE, "model_type": kind, **changes}, {})
+
+
+def test_a_text_model_within_another():
+    text = BASE | {"rope_parameters": {"mrope_section": [11, 11, 10]}}
+    outer = {"model_type": "qwen3_5", "vision_config": {"depth": 1}, "tie_word_embeddings": True}
+    found = model_config({**outer, "text_config": text}, {})
+    assert found == model_config({**text, "model_type": "qwen3_5_text", "tie_word_embeddings": True}, {})
+    for inner, message in [
+        ({"hidden_act": "gelu"}, "text_config.hidden_act = 'gelu': expected 'silu'"),
+        ({"model_type": "qwen3_5_moe_text"}, "text_config.model_type = 'qwen3_5_moe_text'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model_config({**outer, "text_config": text | inner}, {})
 
 
 def test_entries_of_older_versions():
@@ -119,6 +150,28 @@ def test_tensors_that_do_not_fit(tmp_path, lost, message):
     kept = {name: tensor for name, tensor in tensors.items() if name != lost}
     write_safetensors(tmp_path / "model.safetensors", kept | extra)
     with pytest.raises(ValueError, match=message):
+        load_pretrained(tmp_path)
+
+
+def test_tensors_beside_the_text_model(tmp_path, caplog):
+    """The vision tower and layers that draft are left out, with a message; the prefix may be missing."""
+    shutil.copyfile(HERE / "qwen3_5" / "config.json", tmp_path / "config.json")
+    stored = load_file(HERE / "qwen3_5" / "model.safetensors")
+    stored = {name.replace("model.language_model.", "model."): tensor for name, tensor in stored.items()}
+    write_safetensors(tmp_path / "model.safetensors", stored | {"mtp.fc.weight": np.ones(3, np.float32)})
+    _, params = load_pretrained(tmp_path)
+    assert "22 tensors of visual and mtp were left out: only the text model is read" in caplog.text
+    _, expected = load_pretrained(HERE / "qwen3_5")
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, expected))
+    norm = "model.layers.0.input_layernorm.weight"
+    np.testing.assert_array_equal(params["params"]["layers_0"]["norm1"]["scale"], 1 + stored[norm])
+    name = "model.language_model.norm.weight"
+    write_safetensors(tmp_path / "model.safetensors", stored | {name: stored["model.norm.weight"]})
+    with pytest.raises(ValueError, match=r"norm.weight is there twice, with and without language_model\."):
+        load_pretrained(tmp_path)
+    name = "model.layers.1.self_attn.q_proj.weight"
+    write_safetensors(tmp_path / "model.safetensors", stored | {name: np.ones((63, 16), np.float32)})
+    with pytest.raises(ValueError, match=r"q_proj.weight has shape \(63, 16\): expected 64 rows"):
         load_pretrained(tmp_path)
 
 
