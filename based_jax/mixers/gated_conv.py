@@ -7,7 +7,7 @@ expand * d_model / 2 wide, the bias comes before the convolution, and the gate u
 """
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from flax import linen as nn
@@ -37,6 +37,8 @@ class GatedConv(Mixer):
     kernel_size: Repeats = 3
     bias: bool = True
     conv_bias: bool = False
+
+    projects_input: ClassVar[bool] = True
 
     @property
     def channels(self) -> int:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -178,6 +178,8 @@ class SoftmaxAttention(SoftmaxHeads):
     qk_norm_eps: Epsilon = 1e-6
     use_gate: bool = False
     dropout: Share = 0.0
+
+    projects_input: ClassVar[bool] = True
 
     def setup(self) -> None:
         super().setup()
