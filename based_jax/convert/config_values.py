@@ -41,6 +41,13 @@ def flag(entries: Config, name: str, default: bool) -> bool:
     return default if value is None else value
 
 
+def section(entries: Config, name: str) -> Config:
+    """Return an entry that holds entries; {} if it is missing or null."""
+    value = entries.get(name) or {}
+    expect(isinstance(value, dict), name, value, "a JSON object or null")
+    return value
+
+
 def with_current_names(config: Config, aliases: Mapping[str, str]) -> dict[str, Any]:
     """Rename entries to their current names.
 

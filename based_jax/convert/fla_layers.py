@@ -20,11 +20,8 @@ ACTIVATIONS = {
 """fla's name of a gate -> ours; fla's other activations need a bias or are not gates."""
 
 TRANSFORMERS_ACTIVATIONS = {
-    "relu": "relu",
-    "relu2": "square_relu",
-    "sigmoid": "sigmoid",
-    "silu": "silu",
-    "swish": "silu",
+    **{"relu": "relu", "relu2": "square_relu"},
+    **{name: ACTIVATIONS[name] for name in ("sigmoid", "silu", "swish")},
 }
 """Names of `transformers`, which fla's RetNet uses, -> ours; its "gelu" is the exact one."""
 

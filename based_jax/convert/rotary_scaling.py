@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from based_jax.convert.config_values import Config, flag, fraction, number, size
+from based_jax.convert.config_values import Config, flag, fraction, number, section, size
 from based_jax.validate import expect, expect_choice
 
 ENTRIES = {
@@ -47,8 +47,7 @@ def rotary_options(config: Config, head_dim: int) -> dict[str, Any]:
             is not an even number of them, or that `yarn` would scale apart from the others.
     """
     where = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    given: Any = config.get(where) or {}
-    expect(isinstance(given, dict), where, given, "a JSON object or null")
+    given = section(config, where)
     kind = given.get("rope_type", given.get("type", "default"))
     expect_choice(f"{where}.rope_type", kind, tuple(ENTRIES))
     known = ("rope_type", "type", "rope_theta", *ENTRIES[kind])

@@ -15,6 +15,7 @@ from based_jax.convert.config_values import (
     flag,
     number,
     schedule_of,
+    section,
     size,
 )
 from based_jax.convert.layouts import Shapes
@@ -80,9 +81,8 @@ def text_entries(config: Config) -> dict[str, Any]:
     kind, given = config["model_type"], own_entries(config)
     expect_known(CLASSES[kind], given, "config.json")
     if kind == "qwen3_5":
-        kind, text, tied = "qwen3_5_text", given.get("text_config"), given.get("tie_word_embeddings")
-        expect(isinstance(text, dict), "text_config", text, "a JSON object")
-        given = {"tie_word_embeddings": tied, **own_entries(text)}
+        kind, tied = "qwen3_5_text", given.get("tie_word_embeddings")
+        given = {"tie_word_embeddings": tied, **own_entries(section(given, "text_config"))}
         expect_known(CLASSES[kind], given, "text_config")
     return with_defaults(CLASSES[kind], given) | {"model_type": kind}
 

@@ -85,11 +85,12 @@ class SoftmaxHeads(Mixer):
         x: Float[Array, "B N D"],
         state: State,
         context: Context,
-        allowed: Callable[[Array, Array], Array] | None = None,
+        op: Callable[..., Any] = ops.softmax_attention,
+        **options: Any,
     ) -> tuple[Array, State]:
-        """Attend; return the outputs and the next state. `allowed` needs `reach` None, see the op."""
+        """Attend by `op` with these options besides its usual ones; return the outputs and the next state."""
         q, k, v = project(x, self.q, self.k, self.v)
-        is_step = self.reach is not None and context.is_plain_step
+        is_step = self.reach is not None and context.is_plain_step and not options
         fuses = is_step and self.has_plain_rotary
         if not fuses:
             q, k = self.rotated(q, k, context)
@@ -106,9 +107,8 @@ class SoftmaxHeads(Mixer):
                 implementation=self.step_implementation,
             )
             return self.read_out(y[:, None], x), state
-        options: dict[str, Any] = {"left": self.reach, "scale": self.factor, "allowed": allowed}
-        options["implementation"] = self.implementation
-        y, state = context.run(ops.softmax_attention, q, k, v, initial_state=state, **options)
+        options |= {"left": self.reach, "scale": self.factor, "implementation": self.implementation}
+        y, state = context.run(op, q, k, v, initial_state=state, **options)
         return self.read_out(y, x), state
 
     def read_out(self, y: Float[Array, "B N H V"], x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
