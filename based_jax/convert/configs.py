@@ -76,7 +76,7 @@ def kind(config: Config) -> str:
 
 def current_names(config: Config, tensors: Tensors) -> dict[str, Any]:
     """Rename a checkpoint's tensors to the names of `tables`. CheckpointError: see `older_names`."""
-    family = config.get("model_type")
+    family = str(config.get("model_type"))
     if family in FLA:
-        return fla_names(tensors, str(family))
-    return transformers_names(tensors) if family in TRANSFORMERS else dict(tensors)
+        return fla_names(tensors, family)
+    return transformers_names(tensors, family) if family in TRANSFORMERS else dict(tensors)

@@ -48,6 +48,7 @@ LLAMA = {
     **{"num_hidden_layers": 2, "vocab_size": 11},
 }
 QWEN = LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+LFM2 = LLAMA | {"model_type": "lfm2", "full_attn_idxs": [1], "block_multiple_of": 2}
 ZOOLOGY = {
     **{"d_model": 8, "n_layers": 2, "vocab_size": 11, "max_position_embeddings": 0},
     "sequence_mixer": {"name": "zoology.mixers.h3.h3.H3", "kwargs": {"l_max": 16, "kernel_args": {}}},
@@ -85,6 +86,7 @@ LEVELS = {
     "fla attention": Level(FLA | {"model_type": "gla"}, ("attn",), "fla.layers.attn.Attention"),
     "mamba2": Level(MAMBA2, (), "fla.models.Mamba2Config"),
     "llama": Level(LLAMA, (), "transformers.LlamaConfig"),
+    "lfm2": Level(LFM2, (), "transformers.Lfm2Config"),
     "mistral": Level(LLAMA | {"model_type": "mistral"}, (), "transformers.MistralConfig"),
     "qwen2": Level(QWEN | {"model_type": "qwen2"}, (), "transformers.Qwen2Config"),
     "qwen3": Level(QWEN | {"model_type": "qwen3"}, (), "transformers.Qwen3Config"),

@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen2 and Qwen3: logits and greedy text of `transformers`, refusals."""
+"""Llama, Mistral, Qwen2, Qwen3 and LFM2: logits and greedy text of `transformers`, refusals."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def assert_equals_theirs(directory):
     np.testing.assert_array_equal(padded, theirs["greedy_padded"])
 
 
-@pytest.mark.parametrize("case", release_but(["mistral", "qwen3"], FIXTURES))
+@pytest.mark.parametrize("case", release_but(["lfm2", "mistral", "qwen3"], FIXTURES))
 def test_models_of_transformers(case):
     assert_equals_theirs(HERE / case)
 
@@ -70,7 +70,10 @@ BASE = {
         ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "entry of rope_parameters = 'partial"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 0.5}}, r"rope_scaling\.factor = 0.5"),
         ("qwen3", {"layer_types": ["full_attention"]}, "layer_types = .*for each of 2 layers"),
-        ("qwen3", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .* without use_sliding_window"),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .*expected full_attention for"),
+        ("lfm2", {"layer_types": ["conv", "mamba"]}, "layer_types = .*: expected full_attention or conv for"),
+        ("lfm2", {"full_attn_idxs": 1}, "full_attn_idxs = 1: expected a list of layers"),
+        ("lfm2", {"block_ff_dim": 48}, "block_ff_dim = 48: expected 24, another value of intermediate_size"),
     ],
 )
 def test_what_is_refused(kind, changes, message):
@@ -139,6 +142,9 @@ def test_convert(tmp_path, capsys):
         config_for_authors(model.config.replace(mlp_hidden=256))
 
 
+LFM2_LAYERS = [2, 5, 8, 10, 12, 14]
+
+
 @pytest.mark.parametrize(
     ("parameters", "kind", "sizes", "changes"),
     [
@@ -146,10 +152,11 @@ def test_convert(tmp_path, capsys):
         (7_241_732_096, "mistral", (4096, 14336, 32, 32000, 32, 8, 128), {}),
         (494_032_768, "qwen2", (896, 4864, 24, 151936, 14, 2, None), {"tie_word_embeddings": True}),
         (596_049_920, "qwen3", (1024, 3072, 28, 151936, 16, 8, 128), {"tie_word_embeddings": True}),
+        (1_170_340_608, "lfm2", (2048, 12288, 16, 65536, 32, 8, None), {"full_attn_idxs": LFM2_LAYERS}),
     ],
 )
 def test_published_sizes(parameters, kind, sizes, changes):
-    """Parameters of Llama 3.2 1B, Mistral 7B, Qwen2.5 0.5B and Qwen3 0.6B, as the hub counts them."""
+    """Parameters of Llama 3.2 1B, Mistral 7B, Qwen2.5 0.5B, Qwen3 0.6B, LFM2 1.2B, as the hub counts them."""
     names = (*BASE, "num_key_value_heads", "head_dim")
     config = {"model_type": kind, **dict(zip(names, sizes, strict=True)), **changes}
     assert bj.param_count(model_config(config, {})) == parameters

@@ -38,8 +38,16 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 6, "rms_norm_eps": 1e-3},
     "qwen2": {"rope_parameters": YARN, "num_attention_heads": 2, "tie_word_embeddings": True, **WINDOWS},
     "qwen3": {"head_dim": 8, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    "lfm2": {
+        **{"full_attn_idxs": [1], "conv_L_cache": 4, "norm_eps": 1e-3, "block_multiple_of": 8},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    },
     "llama biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
     "llama yarn": {"rope_parameters": {**YARN, "attention_factor": 1.3, "truncate": False}, "head_dim": 8},
+    "lfm2 layers": {
+        **{"num_hidden_layers": 3, "layer_types": ["full_attention", "conv", "conv"], "conv_bias": True},
+        **{"block_auto_adjust_ff_dim": False, "rope_parameters": YARN, "tie_word_embeddings": False},
+    },
     "mistral full": {"sliding_window": None, "head_dim": 6, "num_key_value_heads": 1},
     "qwen2 full": {"num_key_value_heads": 4},
     "qwen3 windows": {**WINDOWS, "attention_bias": True, "tie_word_embeddings": True, "head_dim": 6},
