@@ -19,6 +19,7 @@ from based_jax.convert.layouts import Shapes, Tensors
 from based_jax.convert.older_names import fla_names, transformers_names
 from based_jax.convert.transformers_config import CLASSES as TRANSFORMERS
 from based_jax.convert.transformers_config import transformers_config
+from based_jax.convert.transformers_hybrids import with_multipliers
 from based_jax.models import ModelConfig
 from based_jax.validate import expect
 
@@ -79,4 +80,5 @@ def current_names(config: Config, tensors: Tensors) -> dict[str, Any]:
     family = str(config.get("model_type"))
     if family in FLA:
         return fla_names(tensors, family)
-    return transformers_names(tensors, family) if family in TRANSFORMERS else dict(tensors)
+    found = transformers_names(tensors, family) if family in TRANSFORMERS else dict(tensors)
+    return with_multipliers(config, found) if family == "granitemoehybrid" else found

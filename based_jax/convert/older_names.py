@@ -62,7 +62,11 @@ def fla_names(tensors: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     """
     is_unread = _FLA_UNREAD.search if model_type == "gated_deltanet" else lambda _: False
     read = {key: tensor for key, tensor in tensors.items() if not is_unread(key)}
-    named = _renamed(read, lambda key: _fla_name(key, tensors))
+    return _with_gates_apart(_renamed(read, lambda key: _fla_name(key, tensors)))
+
+
+def _with_gates_apart(named: dict[str, Any]) -> dict[str, Any]:
+    """Split the matrices of an MLP that hold its gate and its value."""
     for key in [key for key in named if _FLA_GATE.search(key)]:
         value = _FLA_GATE.sub(".mlp.up_proj.weight", key)
         if value not in named and named[key].ndim == 2 and len(named[key]) % 2 == 0:
@@ -101,7 +105,7 @@ def transformers_names(tensors: Mapping[str, Any], model_type: str) -> dict[str,
         key = key if key == names.head else f"model.{key}"
         return functools.reduce(lambda name, parts: name.replace(*parts), RENAMED.get(model_type, ()), key)
 
-    named = _renamed(tensors, rename)
+    named = _with_gates_apart(_renamed(tensors, rename))
     if names.embedding not in named:
         raise CheckpointError(f"1 missing: {names.embedding}")
     return named

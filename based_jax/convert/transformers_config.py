@@ -1,8 +1,8 @@
-"""Convert the config.json of Llama, Mistral, Qwen2, Qwen3 and LFM2 to a `ModelConfig` (`transformers`).
+"""Convert the config.json of Llama, Mistral, Qwen2, Qwen3 and hybrids to a `ModelConfig` (`transformers`).
 
-Pre-norm blocks of softmax attention and a SwiGLU MLP, with RMS norms and rotary positions; in LFM2 most have
-gated short convolutions in place of attention. Llama 2 and 3 are `llama`; Qwen2 and Qwen2.5 are `qwen2`;
-`qwen3` and `lfm2` are the dense models. The meaning of each entry is in `options.json` and docs/options.md.
+Pre-norm blocks of softmax attention and a SwiGLU MLP, with RMS norms and rotary positions; hybrids have other
+mixers in most layers (`transformers_hybrids`). Llama 2 and 3 are `llama`; Qwen2 and Qwen2.5 are `qwen2`;
+`qwen3` is the dense Qwen3. The meaning of each entry is in `options.json` and in docs/options.md.
 """
 
 from typing import Any
@@ -32,6 +32,7 @@ from based_jax.convert.transformers_hybrids import HYBRIDS
 from based_jax.models import MixerSpec, ModelConfig
 
 CLASSES = {
+    "granitemoehybrid": "transformers.GraniteMoeHybridConfig",
     "lfm2": "transformers.Lfm2Config",
     "llama": "transformers.LlamaConfig",
     "mistral": "transformers.MistralConfig",
@@ -40,7 +41,10 @@ CLASSES = {
 }
 """`model_type` -> the class whose entries a config has."""
 
-ALIASES = {"lfm2": {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"}}
+ALIASES = {
+    "granitemoehybrid": {"layers_block_type": "layer_types"},
+    "lfm2": {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
+}
 """`model_type` -> entries' names in older versions -> current names."""
 
 
@@ -75,6 +79,8 @@ def _attention(config: Config, options: Config) -> dict[str, Any]:
     }
     if kind in ("lfm2", "qwen3"):
         found |= {"qk_norm": True, "qk_norm_eps": options["norm_eps"]}
+    if config.get("position_embedding_type", "rope") != "rope":
+        return found | {"rotary_fraction": 0.0}
     return found | rotary_options(config, head_dim)
 
 

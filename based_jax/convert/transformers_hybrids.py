@@ -1,12 +1,18 @@
-"""Read the layers of hybrid models from the config.json of `transformers`."""
+"""Read the layers of hybrid models from the config.json of `transformers`, dense models only.
 
-from collections.abc import Callable
+LFM2 has gated short convolutions, and Granite 4.0-H Mamba-2, in the layers without attention.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from based_jax.convert.config_values import Config, flag, layers_of, number, size
+from based_jax.convert.fla_layers import step_limits
 from based_jax.convert.options import mixer_spec
 from based_jax.models import MixerSpec
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_choice
 
 
 def _lfm2(
@@ -37,8 +43,51 @@ def _lfm2_hidden(config: Config) -> int:
     return -(-int(hidden * number(config, "block_ffn_dim_multiplier", 1.0)) // multiple) * multiple
 
 
+def _granite(
+    config: Config, options: dict[str, Any], attention: dict[str, Any]
+) -> tuple[list[MixerSpec], dict[str, Any]]:
+    experts = config["num_local_experts"]
+    expect(experts == 0, "num_local_experts", experts, "0: experts are not supported")
+    expect_choice("position_embedding_type", config["position_embedding_type"], (None, "nope", "rope"))
+    channels, heads = int(config["mamba_expand"] * config["hidden_size"]), size(config, "mamba_n_heads", 128)
+    width = channels // heads if config["mamba_d_head"] == "auto" else size(config, "mamba_d_head", 64)
+    expect(heads * width == channels, "mamba_n_heads", heads, f"{channels} / {width} channels of a head")
+    usual = attention["head_dim"] ** -0.5  # `scale` has a factor of their rotary positions beside it
+    attention["scale"] = number(config, "attention_multiplier", 1.0) * attention.get("scale", usual) / usual
+    full = mixer_spec("attention", options, **attention)
+    steps = step_limits(config, "time_step_limit")
+    mamba = mixer_spec("mamba2", options, head_dim=width, norm_groups=1, **steps)
+    mixers = {"mamba": mamba, "attention": full, "linear_attention": mamba, "full_attention": full}
+    return layers_of(config, mixers, ["mamba"] * config["num_hidden_layers"]), {}
+
+
+def with_multipliers(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Multiply weights, under Llama's names, by the multipliers that Granite has for activations.
+
+    The final norm then undoes the multiplier of an embedding that is the head too.
+
+    Raises:
+        ValueError: a multiplier that is not positive.
+    """
+    embedding, residual, logits = (
+        number(config, name, 1.0)
+        for name in ("embedding_multiplier", "residual_multiplier", "logits_scaling")
+    )
+    expect(embedding > 0, "embedding_multiplier", embedding, "a positive number")
+    expect(logits > 0, "logits_scaling", logits, "a positive number")
+    of_head = embedding if flag(config, "tie_word_embeddings", False) else 1.0
+    factors = {"model.embed_tokens.": embedding, "lm_head.": of_head, "model.norm.": 1 / (of_head * logits)}
+    factors |= dict.fromkeys((".o_proj.", ".out_proj.", ".down_proj."), residual)
+    found = dict(tensors)
+    for key, tensor in tensors.items():
+        factor = next((factor for part, factor in factors.items() if part in key), 1.0)
+        if factor != 1:
+            found[key] = np.asarray(tensor, np.float32) * factor
+    return found
+
+
 Reader = Callable[[Config, dict[str, Any], dict[str, Any]], tuple[list[MixerSpec], dict[str, Any]]]
 """From a config, our options and those of softmax attention to each layer's mixer, and further fields."""
 
-HYBRIDS: dict[str, Reader] = {"lfm2": _lfm2}
+HYBRIDS: dict[str, Reader] = {"granitemoehybrid": _granite, "lfm2": _lfm2}
 """By `model_type`."""

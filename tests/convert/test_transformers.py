@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen2, Qwen3 and LFM2: logits and greedy text of `transformers`, refusals."""
+"""Llama, Mistral, Qwen2, Qwen3, LFM2 and Granite: logits and greedy text of `transformers`, refusals."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def assert_equals_theirs(directory):
     np.testing.assert_array_equal(padded, theirs["greedy_padded"])
 
 
-@pytest.mark.parametrize("case", release_but(["lfm2", "mistral", "qwen3"], FIXTURES))
+@pytest.mark.parametrize("case", release_but(["granitemoehybrid", "lfm2", "mistral", "qwen3"], FIXTURES))
 def test_models_of_transformers(case):
     assert_equals_theirs(HERE / case)
 
@@ -54,6 +54,7 @@ BASE = {
     **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 40},
     "num_attention_heads": 4,
 }
+DENSE = {"num_local_experts": 0, "mamba_n_heads": 4}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,19 @@ BASE = {
         ("llama", {"rope_scaling": {"type": "linear", "factor": 0.5}}, r"rope_scaling\.factor = 0.5"),
         ("qwen3", {"layer_types": ["full_attention"]}, "layer_types = .*for each of 2 layers"),
         ("qwen3", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .*expected full_attention for"),
+        ("granitemoehybrid", {}, "num_local_experts = 8: expected 0: experts are not supported"),
+        ("granitemoehybrid", {**DENSE, "mamba_n_heads": 5}, "mamba_n_heads = 5: expected 32 / 6 channels"),
+        (
+            "granitemoehybrid",
+            {**DENSE, "position_embedding_type": "alibi"},
+            "position_embedding_type = 'alibi'",
+        ),
+        (
+            "granitemoehybrid",
+            {**DENSE, "layer_types": ["mamba"]},
+            "layer_types = .*expected mamba or attention",
+        ),
+        ("granitemoehybrid", {**DENSE, "time_step_limit": [1]}, "time_step_limit = .*: expected two numbers"),
         ("lfm2", {"layer_types": ["conv", "mamba"]}, "layer_types = .*: expected full_attention or conv for"),
         ("lfm2", {"full_attn_idxs": 1}, "full_attn_idxs = 1: expected a list of layers"),
         ("lfm2", {"block_ff_dim": 48}, "block_ff_dim = 48: expected 24, another value of intermediate_size"),
@@ -105,6 +119,15 @@ def test_published_frequencies():
         assert (np.diff(ratio) >= -1e-9).all()
         np.testing.assert_allclose(ratio[[0, -1]], [1, given["factor"]])
         assert 2 < np.sum((ratio > 1.001) & (ratio < 0.999 * given["factor"])) < 32
+
+
+def test_multipliers_are_positive(tmp_path):
+    shutil.copytree(HERE / "granitemoehybrid", tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("embedding_multiplier", "logits_scaling"):
+        (tmp_path / "config.json").write_text(json.dumps(config | {name: 0}))
+        with pytest.raises(ValueError, match=f"{name} = 0.*: expected a positive number"):
+            load_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +165,11 @@ def test_convert(tmp_path, capsys):
         config_for_authors(model.config.replace(mlp_hidden=256))
 
 
+GRANITE_4_H = {
+    **{"num_local_experts": 0, "shared_intermediate_size": 8192, "tie_word_embeddings": True},
+    **{"mamba_d_state": 128, "mamba_n_heads": 64},
+    "layer_types": ["attention" if index in (5, 15, 25, 35) else "mamba" for index in range(40)],
+}
 LFM2_LAYERS = [2, 5, 8, 10, 12, 14]
 
 
@@ -153,10 +181,15 @@ LFM2_LAYERS = [2, 5, 8, 10, 12, 14]
         (494_032_768, "qwen2", (896, 4864, 24, 151936, 14, 2, None), {"tie_word_embeddings": True}),
         (596_049_920, "qwen3", (1024, 3072, 28, 151936, 16, 8, 128), {"tie_word_embeddings": True}),
         (1_170_340_608, "lfm2", (2048, 12288, 16, 65536, 32, 8, None), {"full_attn_idxs": LFM2_LAYERS}),
+        (3_191_396_096, "granitemoehybrid", (2048, 8192, 40, 100352, 32, 8, None), GRANITE_4_H),
     ],
 )
 def test_published_sizes(parameters, kind, sizes, changes):
-    """Parameters of Llama 3.2 1B, Mistral 7B, Qwen2.5 0.5B, Qwen3 0.6B, LFM2 1.2B, as the hub counts them."""
+    """Parameters of Llama 3.2 1B, Mistral 7B, Qwen2.5 0.5B, Qwen3 0.6B, LFM2 1.2B and Granite 4.0-H micro.
+
+    As the hub counts them.
+    """
     names = (*BASE, "num_key_value_heads", "head_dim")
-    config = {"model_type": kind, **dict(zip(names, sizes, strict=True)), **changes}
+    given = {name: value for name, value in zip(names, sizes, strict=True) if value is not None}
+    config = {"model_type": kind, **given, **changes}
     assert bj.param_count(model_config(config, {})) == parameters
