@@ -12,7 +12,7 @@ from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
 from pallas_kernels.rms_norm import add_rms_norm
 from pallas_kernels.rms_norm import supports as supports_rms_norm
-from pallas_kernels.row_products import GATES, gated_row_product, row_products
+from pallas_kernels.row_products import GATES, SumNorm, gated_row_product, row_products
 from pallas_kernels.row_products import supports as supports_row_products
 from pallas_kernels.softmax_loss import softmax_loss
 from pallas_kernels.softmax_loss import supports as supports_softmax_loss
@@ -37,6 +37,7 @@ __all__ = [
     "GATES",
     "MAX_WINDOW_LEFT",
     "Rotary",
+    "SumNorm",
     "add_rms_norm",
     "cannot_launch",
     "cannot_run",

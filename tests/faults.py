@@ -221,7 +221,7 @@ FAULTS = (
     ),
     Fault(
         "the fused gate is the values' half", "pallas_kernels/row_products/kernel.py",
-        "for half in (0, 1))", "for half in (1, 0))", "tests/kernels/test_row_products.py",
+        "[(0,), (1,)]", "[(1,), (0,)]", "tests/kernels/test_row_products.py",
     ),
     # mixers and models
     Fault(

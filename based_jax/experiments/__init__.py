@@ -7,6 +7,7 @@
     mqar_width          recall by model width                     Zoology, Figure 2, both halves
     mqar_pairs          recall by pairs, and by Hyena's heads     Zoology, Figures 6 and 7
     tasks               the other synthetic tasks, by mixer       Zoology's code, its experiments
+    capabilities        MAD's tasks, joint recall, permutations   MAD, and three papers after it
     read_twice          recall with a context shown twice         Just read twice has no figure of it
 
 A study of recall is a file: a grid of jobs for each scale, each a command line of `train synthetic`, and the

@@ -4,22 +4,16 @@
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 from based_jax.experiments.based_data import TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import bars
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study, run
+from based_jax.experiments.study import Rows, Study, make_study, run
 from based_jax.plot import Bars
-
-_TEXTS = TEXTS["tasks"]
-MODELS: dict[str, str] = _TEXTS["models"]
-SMALL: dict[str, dict[str, Any]] = _TEXTS["small"]
-_SHORT = "base_conv:kernel_size=3"
 
 
 @dataclass(frozen=True)
@@ -34,55 +28,58 @@ class TaskJob(Job):
         return ["--layers", self.model, *super().arguments[2:]]
 
 
-def task_flags(task: str, scale: str) -> dict[str, Any]:
+def task_flags(task: str, scale: str, texts: Mapping[str, Any] = TEXTS["tasks"]) -> dict[str, Any]:
     """Return the trainer's flags of a task at the scales `cpu` and `smoke`."""
-    return {"task": task, **SMALL[task], **_TEXTS["shared"][scale]}
+    return {"task": task, **texts["small"][task], **texts["shared"][scale]}
 
 
-def _layers(task: str, family: str, features: int, left: int) -> str:
-    last = MODELS[family].format(features=features, left=left)
-    return last if task == "stacked" else f"{_SHORT},{last}"
+def study_of_tasks(name: str) -> Study:
+    """Return the study that trains each of its models on each of its tasks, all of them in studies.toml."""
+    texts = TEXTS[name]
+    models: Mapping[str, str] = texts["models"]
 
+    def jobs(
+        task: str, setting: str, flags: Mapping[str, Any], features: int = 8, left: int = 3
+    ) -> list[TaskJob]:
+        short = "" if task == "stacked" else "base_conv:kernel_size=3,"
+        layers = {
+            family: short + last.format(features=features, left=left) for family, last in models.items()
+        }
+        return [TaskJob(family, setting, model, flags) for family, model in layers.items()]
 
-def _small(scale: str, tasks: Sequence[str]) -> list[Job]:
-    """Return the jobs of a small scale, task by task."""
-    jobs: list[Job] = []
-    for task, family in product(tasks, MODELS):
-        jobs.append(TaskJob(family, task, _layers(task, family, 8, 3), task_flags(task, scale)))
-    for more, family in product(_TEXTS["followed_up"] if scale == "cpu" else (), MODELS):
-        task, model = more["task"], _layers(more["task"], family, 8, 3)
-        flags = {**task_flags(task, scale), **more["flags"]}
-        jobs.append(TaskJob(family, f"{task}, {more['change']}", model, flags))
-    return jobs
+    def small(scale: str, tasks: Sequence[str]) -> list[TaskJob]:
+        return [job for task in tasks for job in jobs(task, task, task_flags(task, scale, texts))]
 
-
-def _paper() -> Iterator[Job]:
-    """Yield the jobs of the recipes, and of the circuits' lengths."""
-    for task, family in product(SMALL, MODELS):
-        recipe = {"recipe": f"recipes/synthetic/{task.replace('_', '-')}.toml"}
-        model = _layers(task, family, 16, 63)
-        lengths = _TEXTS["circuits"].get(task)
+    def paper(task: str) -> list[TaskJob]:
+        named = texts["small"][task].get("task", task)
+        kind = named.partition(":")[0]
+        flags = {"recipe": f"recipes/synthetic/{kind.replace('_', '-')}.toml"}
+        flags |= {} if kind == task else {"task": named}
+        lengths = texts.get("circuits", {}).get(task)
         if lengths is None:
-            yield TaskJob(family, task, model, recipe)
-            continue
-        for length in lengths:
-            yield TaskJob(family, f"{task}, {length} tokens", model, {**recipe, "length": length})
+            return jobs(task, task, flags, 16, 63)
+        return [
+            job
+            for length in lengths
+            for job in jobs(task, f"{task}, {length} tokens", {**flags, "length": length}, 16, 63)
+        ]
+
+    def panels(rows: Rows, scale: str) -> list[Bars]:
+        del scale
+        return bars(best(rows), "setting", [*models])
+
+    cpu = small("cpu", [*texts["small"]])
+    for more in texts.get("followed_up", ()):
+        task = more["task"]
+        flags = {**task_flags(task, "cpu", texts), **more["flags"]}
+        cpu += jobs(task, f"{task}, {more['change']}", flags)
+    grids = {"smoke": small("smoke", texts["smoke"]), "cpu": cpu}
+    return make_study(
+        name, {**grids, "paper": [job for task in texts["small"] for job in paper(task)]}, panels
+    )
 
 
-def _panels(rows: Rows, scale: str) -> list[Bars]:
-    del scale
-    return bars(best(rows), "setting", [*MODELS])
-
-
-STUDY = make_study(
-    "tasks",
-    {
-        "smoke": _small("smoke", ("forgetting", "stacked", "cumulative_parity")),
-        "cpu": _small("cpu", tuple(SMALL)),
-        "paper": list(_paper()),
-    },
-    _panels,
-)
+STUDY = study_of_tasks("tasks")
 
 if __name__ == "__main__":
     run(STUDY)

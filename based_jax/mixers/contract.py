@@ -29,9 +29,17 @@ from based_jax.mixers.draws import log_uniform, normal, uniform
 from based_jax.mixers.module import Module
 from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
-from based_jax.ops.core.nan_isolation import broken_tokens, is_number, nan_unless, numbers, with_broken
+from based_jax.ops.core.nan_isolation import (
+    broken_before,
+    broken_tokens,
+    is_number,
+    nan_unless,
+    numbers,
+    with_broken,
+)
 from based_jax.ops.core.op import op
 from based_jax.ops.core.padding import Shift, aligned, may_precede
+from based_jax.ops.core.pending_norm import PendingNorm
 from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
@@ -65,6 +73,8 @@ class Mixer(Module):
     """a function of parameters and inputs alone: no noise in training, no loss of its own"""
     wants_tokens: ClassVar[bool] = False
     """reads the ids of its tokens, `context.tokens`"""
+    projects_input: ClassVar[bool] = False
+    """`mix` reads only the shape of x and what `project` and `Projection` make of it, a `PendingNorm`, too"""
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "__call__" in cls.__dict__:
@@ -109,7 +119,8 @@ class Mixer(Module):
             are_numbers: whether each token of x is a number; x has zeros at the others. Default: x is
                 searched.
             apart: return (y, broken, bias) in place of y: y without NaN, booleans (B, N) of where it would
-                be, and what is to be added before that, (D,), or None.
+                be or None, and what is to be added before that, (D,), or None. With a `PendingNorm` the
+                booleans leave out tokens that are no numbers themselves: its sum is NaN there.
             options: further arguments of the mixer's own `mix`.
 
         Returns:
@@ -128,19 +139,23 @@ class Mixer(Module):
             with aligned():
                 y, state = self(shift.left(x), state, **given, **options)
             return shift.back(y), state
-        x = jnp.asarray(x, self.dtype)
+        norm = x if isinstance(x, PendingNorm) else None
+        x = jnp.asarray(x, self.dtype) if norm is None else norm.astype(self.dtype)
         context = Context.of_call(x, state, segment_ids, positions, mask, tokens, apart)
         before = find_stream(state)
-        if are_numbers is None:
+        if are_numbers is None and norm is None:
             are_numbers, x = is_number(x).all(axis=-1), numbers(x, context.mask)
         elif context.mask is not None:
             x = jnp.where(context.mask[..., None], x, 0)
-        broken, still_broken = broken_tokens(
-            ~are_numbers, context.token_positions, before, context.stream, self.causal
-        )
         mixed: Any
         mixed, after = self.mix(x, state, context, **options)
+        bad = ~cast(Array, are_numbers if norm is None else norm.are_numbers)
+        broken, still_broken = broken_tokens(
+            bad, context.token_positions, before, context.stream, self.causal
+        )
         if apart:
+            if norm is not None:  # its sum is NaN already where it is no number
+                broken = None if before is None else broken_before(context.token_positions, before)
             with_bias: tuple[Any, Any] = cast(Any, mixed) if isinstance(mixed, tuple) else (mixed, None)
             y = with_bias[0], broken, with_bias[1]
         else:
@@ -274,7 +289,7 @@ class Projection(nn.Module):
         shape = (*contracted, *self.features)
         kernel = self.param("kernel", named(normal(self.init_std), *self.axes), shape)
         fan_in = math.prod(contracted)
-        rows, matrix = x.reshape(*lead, fan_in), kernel.reshape(fan_in, -1)
+        rows, matrix = x if inputs == 1 else x.reshape(*lead, fan_in), kernel.reshape(fan_in, -1)
         rows, matrix = rows.astype(self.dtype), matrix.astype(self.dtype)
         if self.gate is not None and not self.bias:
             return gated_product(rows, matrix, self.gate)

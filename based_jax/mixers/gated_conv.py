@@ -10,7 +10,7 @@ expand * d_model / 2 wide, the bias comes before the convolution, and the gate u
 """
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,8 @@ class GatedConv(Mixer):
     bias: bool = True
     conv_bias: bool = False
     gate_input: bool = False
+
+    projects_input: ClassVar[bool] = True
 
     @property
     def channels(self) -> int:

@@ -10,7 +10,7 @@ gamma and g are the optional decay of Appendix C: gamma_h = 1 - 2^(decay_const -
 g = x W_dec + b_dec is a coarse input-dependent gate. The released models use neither.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from flax import linen as nn
 from jax import lax
@@ -70,6 +70,8 @@ class LinearAttention(Mixer):
     rotary_base: Positive = 10000.0
     learned_map: bool = True
     implementation: str | None = None
+
+    projects_input: ClassVar[bool] = True
 
     @nn.nowrap
     def layout(self) -> tuple[int, int]:

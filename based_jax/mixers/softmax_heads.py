@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -170,6 +170,8 @@ class SoftmaxAttention(SoftmaxHeads):
     qk_norm: bool = False
     qk_norm_eps: Epsilon = 1e-6
     dropout: Share = 0.0
+
+    projects_input: ClassVar[bool] = True
 
     def setup(self) -> None:
         super().setup()

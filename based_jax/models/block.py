@@ -18,9 +18,10 @@ from flax import linen as nn
 from based_jax.mixers.contract import Mixer
 from based_jax.models.mlp import MLP, IdentityMLP
 from based_jax.models.noise import Drop
-from based_jax.models.norm import make_norm
+from based_jax.models.norm import RMSNorm, make_norm
 from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import numbers
+from based_jax.ops.core.pending_norm import PendingNorm
 from based_jax.ops.core.sharding import keep_tokens
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
@@ -97,25 +98,29 @@ class Block(nn.Module):
             stream = keep_tokens(h.astype(wide))
             x, are_numbers = self.norm1(stream), None
         else:
-            stream, x, are_numbers = self.norm1(residual, h)
+            can_compute = self.mixer.projects_input and not self.is_parallel and context.get("mask") is None
+            stream, x, are_numbers = _add(self.norm1, can_compute, residual, h)
         # A fused norm knows which tokens are numbers. The next one marks those that the mixer breaks and adds
         # the mixer's bias, which dropout would have to precede.
-        marks = are_numbers is not None and self.mlp is not None and not self.is_parallel
+        is_pending = stream is None  # till the mixer has read x
+        marks = (are_numbers is not None or is_pending) and self.mlp is not None and not self.is_parallel
         marks = marks and self.dropout2 == self.drop_path == 0
-        if are_numbers is None and state is not None and h.shape[1] == 1:
+        if are_numbers is None and not is_pending and state is not None and h.shape[1] == 1:
             # The norm is finite where the stream is; checking the stream fuses with the preceding sum.
             are_numbers, x = jnp.isfinite(stream).all(axis=-1), numbers(x, None)
-        if are_numbers is not None:
+        if are_numbers is not None or is_pending:
             context |= {"are_numbers": are_numbers, "apart": marks}
         mixed, state = self.mixer(x, state, **context)
+        stream = _summed(x, stream)
         if self.mlp is None:
             return mixed, stream, state
         if self.is_parallel:
             inner = self.mlp(x if self.kind == "parallel_tied" else self.norm2(stream))
             return self.drop1(mixed).astype(wide) + self.drop2(inner).astype(wide), stream, state
         mixed, *rest = mixed if marks else (mixed,)
-        stream, x, _ = self.norm2(stream, self.drop2(mixed), *rest)
-        return self.mlp(x), stream, state
+        stream, x, _ = _add(self.norm2, self.mlp.projects_input, stream, self.drop2(mixed), *rest)
+        h = self.mlp(x)
+        return h, _summed(x, stream), state
 
     def _postnorm(
         self, h: Float[Array, "B N D"], state: State | None, context: dict[str, Any]
@@ -123,3 +128,13 @@ class Block(nn.Module):
         mixed, state = self.mixer(h, state, **context)
         h = self.norm1(self.drop1(mixed) + h)
         return (h if self.mlp is None else self.norm2(self.drop2(self.mlp(h)) + h)), None, state
+
+
+def _add(norm: Any, can_compute: bool, *rows: Any) -> tuple[Any, Any, Any]:
+    """Return a norm of summed rows, see `RMSNorm`; pending if what reads it `can_compute` it."""
+    return norm(*rows, pending=True) if can_compute and isinstance(norm, RMSNorm) else norm(*rows)
+
+
+def _summed(x: Any, stream: Any) -> Any:
+    """Return the stream of which x is the norm."""
+    return x.stream if isinstance(x, PendingNorm) else stream

@@ -40,6 +40,8 @@ class MLP(nn.Module):
     d_out: int | None = None
 
     gated: ClassVar[bool] = False
+    projects_input: ClassVar[bool] = True
+    """as `Mixer.projects_input`"""
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
@@ -73,6 +75,8 @@ class GatedMLP(MLP):
 
 class IdentityMLP(nn.Module):
     """Identity: the block adds its second norm to the stream, as Zoology's synthetic models do."""
+
+    projects_input: ClassVar[bool] = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:

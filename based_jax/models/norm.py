@@ -25,16 +25,19 @@ class RMSNorm(nn.Module):
         branch: Array | None = None,
         broken: Array | None = None,
         bias: Array | None = None,
+        *,
+        pending: bool = False,
     ) -> Any:
         """Normalise the last axis and multiply by the scale; the shape stays.
 
         With a branch, and maybe its bias and broken tokens, return the results of `ops.norm.add_rms_norm`:
-        their sum with x, its norm, and which tokens are numbers or None.
+        their sum with x, its norm, and which tokens are numbers or None; `pending`: see there.
         """
         scale = self.param("scale", ones("embed"), x.shape[-1:])
         if branch is None:
             return ops.rms_norm(x, scale, self.eps).astype(self.dtype)
-        return add_rms_norm(x, branch, scale, broken, bias, eps=self.eps, dtype=self.dtype)
+        options: dict[str, Any] = {"eps": self.eps, "dtype": self.dtype, "pending": pending}
+        return add_rms_norm(x, branch, scale, broken, bias, **options)
 
 
 class LayerNorm(nn.Module):

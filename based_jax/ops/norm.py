@@ -10,6 +10,7 @@ from based_jax.ops.core import products
 from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op
+from based_jax.ops.core.pending_norm import PendingNorm
 from based_jax.ops.core.sharding import keep_tokens
 from based_jax.typing import Array, Bool, Float
 from based_jax.validate import expect_array
@@ -39,7 +40,8 @@ def add_rms_norm(
     *,
     eps: float = 1e-5,
     dtype: Any = jnp.float32,
-) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"], Bool[Array, "B N"] | None]:
+    pending: bool = False,
+) -> tuple[Any, Float[Array, "B N D"] | PendingNorm, Bool[Array, "B N"] | None]:
     """Add a branch and its bias, NaN at broken tokens, to the residual stream, and normalise the sum.
 
     On a GPU one kernel does this and another computes the gradients, where XLA takes several passes. Single
@@ -47,11 +49,14 @@ def add_rms_norm(
 
     Returns:
         The sum in stream's dtype, and its norm in `dtype`. With the kernels also which tokens are numbers
-        (their sum of squares is finite); the norm of the others is then 0. Otherwise None.
+        (their sum of squares is finite); the norm of the others is then 0. Otherwise None. With `pending`
+        None, a `PendingNorm` and None, if the products that read the norm can compute all this.
     """
     is_fused = stream.ndim == 3 and branch.dtype == dtype and products.runs_kernels(stream)
     is_fused = is_fused and (stream.shape[1] != 1 or pallas_kernels.was_faster("rms_norm"))
     if is_fused and pallas_kernels.supports_rms_norm(stream, branch) is None:
+        if pending and products.reads_pending_norms(branch):
+            return None, PendingNorm(stream, branch, scale, broken, bias, eps=eps), None
         return pallas_kernels.add_rms_norm(stream, branch, scale, broken, bias, eps=eps)
     if bias is not None:
         branch = products.plus_bias(branch, bias)

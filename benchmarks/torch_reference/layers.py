@@ -97,8 +97,8 @@ class Attention(nn.Module):
 
 def rotary(x, dim: int):
     """Rotate halves of the first `dim` channels by position * base^(-2 i / dim)."""
-    frequencies = ROTARY_BASE ** (-torch.arange(0, dim, 2) / dim)
-    angles = torch.arange(x.shape[-2])[:, None] * frequencies
+    frequencies = ROTARY_BASE ** (-torch.arange(0, dim, 2, device=x.device) / dim)
+    angles = torch.arange(x.shape[-2], device=x.device)[:, None] * frequencies
     cos, sin = angles.cos(), angles.sin()
     one, two, rest = x.split((dim // 2, dim // 2, x.shape[-1] - dim), dim=-1)
     return torch.cat((one * cos - two * sin, one * sin + two * cos, rest), dim=-1)

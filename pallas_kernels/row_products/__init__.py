@@ -1,13 +1,17 @@
-"""Products of one row with matrices, as in decoding one text: several, or one with a gate, in one launch."""
+"""Products of one row with matrices, as in decoding one text: several, or one with a gate, in one launch.
+
+The row may be the norm of a sum, which the launch computes, too.
+"""
 
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels import rms_norm
 from pallas_kernels.checks import expect, expect_array, expect_power_of_two, unsupported
 from pallas_kernels.partition import per_channel
 from pallas_kernels.row_products import kernel
@@ -15,13 +19,27 @@ from pallas_kernels.row_products.kernel import GATES, Variant
 from pallas_kernels.triton_launch import cannot_launch
 from pallas_kernels.tuning import choose
 
-__all__ = ["GATES", "Variant", "gated_row_product", "row_products", "supports"]
+__all__ = ["GATES", "SumNorm", "Variant", "gated_row_product", "row_products", "supports"]
 
 MULTIPLE = 64
 """K must be a multiple of this"""
 
 MAX_SIZE = 2**16
 """largest K: the whole row is read"""
+
+
+class SumNorm(NamedTuple):
+    """What makes y = z / sqrt(mean(z^2) + eps) * scale, z = stream + x + bias, of a row x."""
+
+    stream: jax.Array
+    """(K,)"""
+    scale: jax.Array
+    """(K,)"""
+    broken: jax.Array | None = None
+    """scalar, where z is NaN whatever the arrays hold, or None"""
+    bias: jax.Array | None = None
+    """(K,), or None for 0"""
+    eps: float = 1e-5
 
 
 def supports(x: Any, *matrices: Any) -> str | None:
@@ -41,7 +59,11 @@ def facts_of(x: Any, *matrices: Any) -> dict[str, Any]:
 
 
 def row_products(
-    x: jax.Array, *matrices: jax.Array, biases: Sequence[jax.Array] = (), variant: Variant | None = None
+    x: jax.Array,
+    *matrices: jax.Array,
+    biases: Sequence[jax.Array] = (),
+    norm: SumNorm | None = None,
+    variant: Variant | None = None,
 ) -> tuple[jax.Array, ...]:
     """Multiply one row with several matrices in one launch; sums are float32.
 
@@ -51,10 +73,12 @@ def row_products(
         x: (K,), K a multiple of 64 up to 65536; float32, bfloat16 or float16.
         matrices: (N, K) each, any N; of the same dtypes.
         biases: none, or (N,) for each matrix, added to the rounded products.
+        norm: multiply y of this norm in place of x, in x's dtype, or 0 if it is not a number.
         variant: block sizes; None takes them from the tuning table.
 
     Returns:
-        each @ x, plus its bias, (N,) in x's dtype.
+        each @ x, plus its bias, (N,) in x's dtype. With a norm also z (K,) in stream's dtype, NaN if its sum
+        of squares is not finite, and whether that is finite, a boolean.
 
     Raises:
         ValueError: an argument of a shape or dtype that the kernel does not take.
@@ -65,16 +89,17 @@ def row_products(
     expect(len(biases) in (0, len(matrices)), "biases", len(biases), f"none or {len(matrices)}")
     for n, bias in enumerate(biases):
         expect_array(f"biases[{n}]", bias, matrices[n].shape[:1])
-    count, results = len(matrices), [f"n{n}" for n in range(len(matrices))]
-    run = functools.partial(kernel.products, count=count, variant=variant)
-    operands = ["k", *(f"{name} k" for name in results), *results[: len(biases)]]
-    plain = functools.partial(formula, count=count)
-    return per_channel(run, plain, operands, results, results)(x, *matrices, *biases)
+    return _run(x, matrices, biases, None, norm, variant)
 
 
 def gated_row_product(
-    x: jax.Array, matrix: jax.Array, *, gate: str = "silu", variant: Variant | None = None
-) -> jax.Array:
+    x: jax.Array,
+    matrix: jax.Array,
+    *,
+    gate: str = "silu",
+    norm: SumNorm | None = None,
+    variant: Variant | None = None,
+) -> tuple[jax.Array, ...]:
     """Multiply one row with both halves of a matrix: (first @ x) * gate(second @ x); see `row_products`.
 
     Args:
@@ -83,14 +108,12 @@ def gated_row_product(
         gate: "silu" or "sigmoid", computed in float32 of the rounded product.
 
     Returns:
-        (F,) in x's dtype.
+        (F,) in x's dtype, and what `row_products` returns with a norm.
     """
     variant = _checked("gated_row_product", x, (matrix,), variant)
     expect_array("matrix", matrix, (2, matrix.shape[-2], len(x)))
     expect(gate in GATES, "gate", gate, " or ".join(map(repr, GATES)))
-    run = functools.partial(kernel.gated, gate=gate, variant=variant)
-    plain = functools.partial(gated_formula, gate=gate)
-    return per_channel(run, plain, ["k", "two f k"], ["f"], ["f"])(x, matrix)[0]
+    return _run(x, [matrix], (), gate, norm, variant)
 
 
 def _checked(name: str, x: Any, matrices: Any, variant: Variant | None) -> Variant:
@@ -104,17 +127,38 @@ def _checked(name: str, x: Any, matrices: Any, variant: Variant | None) -> Varia
     return variant
 
 
-def formula(x, *arrays, count: int):
-    """Compute `row_products` of `count` matrices and maybe their biases in plain operations."""
-    found = tuple(_product(x, matrix).astype(x.dtype) for matrix in arrays[:count])
-    return tuple(map(jnp.add, found, arrays[count:])) if arrays[count:] else found
+def _run(
+    x: jax.Array, matrices: Any, biases: Any, gate: str | None, norm: SumNorm | None, variant: Variant
+) -> tuple[jax.Array, ...]:
+    row, count, results = [x], len(matrices), [f"n{n}" for n in range(len(matrices))]
+    if norm is not None:
+        nan = None if norm.broken is None else jnp.where(norm.broken, jnp.nan, jnp.float32(0)).reshape(1)
+        row = [each for each in (norm.stream, x, norm.scale, norm.bias, nan) if each is not None]
+        for each in row:
+            expect_array("array of norm", each, (1,) if each is nan else x.shape)
+    options: dict[str, Any] = {"rows": len(row), "count": count, "gate": gate, "eps": norm.eps if norm else 0}
+    run = functools.partial(kernel.products, **options, variant=variant)
+    operands = ["k" if each.shape == x.shape else "one" for each in row]
+    operands += [*(f"{'two ' if gate else ''}{name} k" for name in results), *results[: len(biases)]]
+    sums = [] if norm is None else ["k", "one"]
+    whole = per_channel(run, functools.partial(formula, **options), operands, [*results, *sums], results)
+    found = whole(*row, *matrices, *biases)
+    return found if norm is None else (*found[:-1], found[-1][0] < jnp.inf)
 
 
-def gated_formula(x, matrix, *, gate: str):
-    """Compute `gated_row_product` in plain operations."""
-    value, factor = (_product(x, matrix[half]).astype(x.dtype).astype(jnp.float32) for half in (0, 1))
-    return ((value * GATES[gate](factor)).astype(x.dtype),)
+def formula(*arrays: Any, rows: int, count: int, gate: str | None, eps: float) -> tuple[jax.Array, ...]:
+    """Compute the results of `kernel.products` in plain operations."""
+    x, sums = arrays[0], ()
+    if rows > 1:
+        total, x, mean = rms_norm.formula(*arrays[:rows], eps=eps)
+        sums = jnp.where(mean < jnp.inf, total, jnp.nan), mean.reshape(1)
+    matrices, biases = arrays[rows : rows + count], arrays[rows + count :]
+    if gate:
+        value, factor = (_product(x, half).astype(jnp.float32) for half in matrices[0])
+        return (value * GATES[gate](factor)).astype(x.dtype), *sums
+    found = [_product(x, matrix) for matrix in matrices]
+    return *(map(jnp.add, found, biases) if biases else found), *sums
 
 
-def _product(x, matrix):
-    return jnp.dot(matrix, x, preferred_element_type=jnp.float32)
+def _product(x: Any, matrix: Any) -> jax.Array:
+    return jnp.dot(matrix, x, preferred_element_type=jnp.float32).astype(x.dtype)

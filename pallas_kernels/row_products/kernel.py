@@ -2,11 +2,12 @@
 
 Memory limits these products, so a matrix is stored by its results, (N, K), and a program reads whole rows of
 it. Partial sums, one per number of a tile, are float32 and added at the end. With a gate a program computes
-the same results of both halves of a matrix (2, F, K).
+the same results of both halves of a matrix (2, F, K). The row may be the norm of a sum (`_Norm`): every
+program computes it, for a norm in a launch of its own takes longer.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,49 +32,71 @@ class Variant:
 
 
 TOGETHER = 8
-"""Maximum number of tiles whose loads are in flight together."""
+"""Maximum number of tiles of a matrix whose loads are in flight together."""
+
+LOADED = 8192
+"""Maximum numbers of one result, and of its gate, whose loads are in flight together."""
+
+f32 = jnp.float32
 
 GATES: dict[str, Callable[[jax.Array], jax.Array]] = {"sigmoid": jax.nn.sigmoid, "silu": jax.nn.silu}
 """Activations of a gate, in float32."""
 
 
-def products(x: jax.Array, *arrays: jax.Array, count: int, variant: Variant) -> tuple[jax.Array, ...]:
-    """Run the kernel on x (K,), `count` matrices (N, K) and maybe as many biases (N,).
+def products(
+    *arrays: jax.Array, rows: int, count: int, gate: str | None, eps: float, variant: Variant
+) -> tuple[jax.Array, ...]:
+    """Run the kernel on the row, `count` matrices (N, K) or (2, N, K), and maybe as many biases (N,).
+
+    Args:
+        arrays: the first `rows` are the row, or those of `_Norm`.
 
     Returns:
-        Each matrix @ x, plus its bias, (N,).
+        Each matrix @ the row, plus its bias, (N,); of halves (first @ the row) * gate(second @ the row). With
+        a norm also the sum and its mean square.
     """
-    results, matrices = variant.results, arrays[:count]
-    ends = [0]
-    for matrix in matrices:
-        ends.append(ends[-1] + pl.cdiv(len(matrix), results))
+    row, matrices, results = arrays[:rows], arrays[rows : rows + count], variant.results
+    sizes, ends = [matrix.shape[-2] for matrix in matrices], [0]
+    for size in sizes:
+        ends.append(ends[-1] + pl.cdiv(size, results))
 
     def part(begin: int, end: int) -> Any:
         """Return a program's block of one matrix; programs of other matrices get any block and ignore it."""
         return lambda i: jnp.clip(i - begin, 0, end - begin - 1)
 
-    parts = [part(*ends[n : n + 2]) for n in range(len(matrices))]
-    in_specs = [pl.BlockSpec((results, len(x)), lambda i, at=at: (at(i), 0)) for at in parts]
+    def spec(matrix: jax.Array, at: Any) -> pl.BlockSpec:
+        *halves, _, length = matrix.shape
+        return pl.BlockSpec((*halves, results, length), lambda i: (*(0 for _ in halves), at(i), 0))
+
+    parts = [part(*ends[n : n + 2]) for n in range(count)]
     out_specs = [pl.BlockSpec((results,), lambda i, at=at: (at(i),)) for at in parts]
-    sizes = tuple(map(len, matrices))
+    like, dtype = jax.ShapeDtypeStruct, row[min(1, rows - 1)].dtype
+    sums = [like(row[0].shape, row[0].dtype), like((1,), f32)] if rows > 1 else []
+    options: dict[str, Any] = {"gate": gate, "eps": eps, "width": variant.width}
     return tuple(
         launch(
-            functools.partial(_products, ends=ends, parts=parts, sizes=sizes, width=variant.width),
-            x,
+            functools.partial(_products, rows=rows, ends=ends, parts=parts, sizes=sizes, **options),
             *arrays,
             grid=(ends[-1],),
-            in_specs=[whole(x), *in_specs, *out_specs[: len(arrays) - count]],
-            out_specs=out_specs,
-            out_shape=[jax.ShapeDtypeStruct((size,), x.dtype) for size in sizes],
+            in_specs=[
+                *map(whole, row),
+                *map(spec, matrices, parts),
+                *out_specs[: len(arrays) - rows - count],
+            ],
+            out_specs=[*out_specs, *map(whole, sums)],
+            out_shape=[*(like((size,), dtype) for size in sizes), *sums],
             warps=variant.warps,
             stages=variant.stages,
-            name="row_products",
+            name="gated_row_product" if gate else "row_products",
         )
     )
 
 
-def _products(x: Any, *refs: Any, ends: list[int], parts: list[Any], sizes: Any, width: int) -> None:
+def _products(
+    *refs: Any, rows: int, ends: list[int], parts: list[Any], sizes: Any, gate: Any, eps: float, width: int
+) -> None:
     program, count = pl.program_id(0), len(sizes)
+    row, refs, sums = refs[:rows], refs[rows : -2 if rows > 1 else None], refs[-2:]
     matrices, biases, ys = refs[:count], refs[count:-count], refs[-count:]
 
     for n in range(count):
@@ -81,38 +104,55 @@ def _products(x: Any, *refs: Any, ends: list[int], parts: list[Any], sizes: Any,
         @pl.when((program >= ends[n]) & (program < ends[n + 1]))
         def _(n: int = n) -> None:
             y, every = ys[n], slice(None)
+            x: Any = row[0] if rows == 1 else _Norm(row, eps, width)
             inside = _inside(parts[n](program), y.shape[0], sizes[n])
-            total = _sum(x, matrices[n], (), width, inside)
-            if biases:  # round as a product that is stored in memory
-                total = total.astype(y.dtype).astype(jnp.float32)
-                total += load(biases[n], every, inside).astype(jnp.float32)
+            total, *factor = _sums(x, matrices[n], [(0,), (1,)] if gate else [()], width, inside)
+            if gate or biases:  # round as a product that is stored in memory, as in a batch
+                total = total.astype(y.dtype).astype(f32)
+            if gate:
+                total *= GATES[gate](factor[0].astype(y.dtype).astype(f32))
+            if biases:
+                total += load(biases[n], every, inside).astype(f32)
             store(y, every, total, inside)
+            if rows > 1 and n == 0:
+                x.store_sum(program, *sums)
 
 
-def gated(x: jax.Array, matrix: jax.Array, *, gate: str, variant: Variant) -> tuple[jax.Array]:
-    """Run the kernel on x (K,) and a matrix (2, F, K): (first half @ x) * gate(second half @ x), (F,)."""
-    results, count = variant.results, matrix.shape[1]
-    return (
-        launch(
-            functools.partial(_gated, count=count, gate=gate, width=variant.width),
-            x,
-            matrix,
-            grid=(pl.cdiv(count, results),),
-            in_specs=[whole(x), pl.BlockSpec((2, results, len(x)), lambda i: (0, i, 0))],
-            out_specs=pl.BlockSpec((results,), lambda i: (i,)),
-            out_shape=jax.ShapeDtypeStruct((count,), x.dtype),
-            warps=variant.warps,
-            stages=variant.stages,
-            name="gated_row_product",
-        ),
-    )
+class _Norm:
+    """A row that is read like a ref: y = x r scale, r = (mean(x^2) + eps)^(-1/2), 0 if that is no number.
 
+    x is the sum of the stream (K,), a branch (K,), whose dtype y has, and maybe of a bias (K,) or one number
+    (1,). Its mean square is summed where y is first read, by then with a matrix's loads in flight.
+    """
 
-def _gated(x: Any, matrix: Any, y: Any, *, count: int, gate: str, width: int) -> None:
-    inside = _inside(pl.program_id(0), y.shape[0], count)
-    value, factor = (_sum(x, matrix, (half,), width, inside).astype(y.dtype) for half in (0, 1))
-    # Round as products that are stored in memory, so that a row gets the same gate as in a batch.
-    store(y, slice(None), value.astype(jnp.float32) * GATES[gate](factor.astype(jnp.float32)), inside)
+    def __init__(self, refs: Sequence[Any], eps: float, width: int) -> None:
+        stream, branch, self._scale, *more = refs
+        self._addends, self._eps, self._width = [stream, branch, *more], eps, width
+        self.shape, self._dtype = stream.shape, branch.dtype
+
+    def __getitem__(self, at: Any) -> jax.Array:
+        y = self._sum(at) * lax.rsqrt(self._mean + self._eps) * self._scale[at].astype(f32)
+        return jnp.where(self._mean < jnp.inf, y, 0.0).astype(self._dtype)
+
+    def store_sum(self, program: Any, total: Any, mean: Any) -> None:
+        """Store, by the first program, the sum, NaN if its mean square is no number, and the mean square."""
+
+        @pl.when(program == 0)
+        def _() -> None:
+            for at in self._tiles:
+                store(total, at, jnp.where(self._mean < jnp.inf, self._sum(at), jnp.nan))
+            mean[...] = jnp.broadcast_to(self._mean, (1,))
+
+    @property
+    def _tiles(self) -> list[Any]:
+        return [pl.ds(begin, self._width) for begin in range(0, self.shape[0], self._width)]
+
+    @functools.cached_property
+    def _mean(self) -> jax.Array:
+        return jnp.sum(sum(self._sum(at) ** 2 for at in self._tiles)) * (1 / self.shape[0])
+
+    def _sum(self, at: Any) -> Any:
+        return sum(ref[at if ref.shape == self.shape else slice(None)].astype(f32) for ref in self._addends)
 
 
 def _inside(part: Any, results: int, count: int) -> jax.Array | None:
@@ -120,19 +160,28 @@ def _inside(part: Any, results: int, count: int) -> jax.Array | None:
     return None if count % results == 0 else part * results + jnp.arange(results) < count
 
 
-def _sum(x: Any, matrix: Any, half: tuple[int, ...], width: int, inside: jax.Array | None) -> jax.Array:
-    """Return a block of rows, or of rows of one half, @ x in float32."""
+def _sums(
+    x: Any, matrix: Any, parts: Sequence[tuple[int, ...]], width: int, inside: jax.Array | None
+) -> list[jax.Array]:
+    """Return a block of rows of each part of a matrix, the whole (), or a half, @ x in float32."""
     mask = None if inside is None else inside[:, None]
     tiles = x.shape[0] // width
-    together = max(count for count in range(1, TOGETHER + 1) if tiles % count == 0)
+    largest = min(TOGETHER, LOADED // (len(parts) * width))
+    together = max(count for count in range(1, max(1, largest) + 1) if tiles % count == 0)
 
-    def tile(begin: Any) -> jax.Array:
-        at = pl.ds(begin, width)
-        rows = load(matrix, (*half, slice(None), at), mask).astype(jnp.float32)
-        return rows * x[at].astype(jnp.float32)[None, :]
+    def some(n: Any, totals: list[jax.Array]) -> list[jax.Array]:
+        every = [pl.ds((n * together + i) * width, width) for i in range(together)]
+        rows = [[load(matrix, (*part, slice(None), at), mask) for at in every] for part in parts]
+        row = [x[at].astype(f32)[None, :] for at in every]
+        return [
+            sum((tile.astype(f32) * part for tile, part in zip(each, row, strict=True)), total)
+            for each, total in zip(rows, totals, strict=True)
+        ]
 
-    def some(n: Any, total: jax.Array) -> jax.Array:
-        return sum((tile((n * together + i) * width) for i in range(together)), total)
-
-    total = jnp.zeros((matrix.shape[-2], width), jnp.float32)
-    return jnp.sum(lax.fori_loop(0, tiles // together, some, total), axis=1)
+    totals = [jnp.zeros((matrix.shape[-2], width), f32)] * len(parts)
+    if tiles == together:
+        totals = some(0, totals)
+    else:
+        x[pl.ds(0, width)]  # a norm's mean square is known before the loop
+        totals = lax.fori_loop(0, tiles // together, some, totals)
+    return [jnp.sum(total, axis=1) for total in totals]

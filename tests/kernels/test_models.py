@@ -134,19 +134,24 @@ def test_decoding_one_text_in_bfloat16(tokens):
     """One row takes the products of `row_products`, which must be those of the modules' own kernels."""
     plain = bj.LanguageModel(config(None).replace(d_model=64, dtype="bfloat16"))
     params = normals(plain.init, tokens[:1], scale=0.05)
+    params = jax.tree.map(lambda x: x.at[23].set(jnp.nan) if x.shape[0] == 24 else x, params)
+    tokens = jnp.minimum(tokens[:1, :6], 22)
 
-    def decode():
-        apply = jax.jit(lambda *arrays: plain.apply(*arrays))
+    def decode(tokens):
+        apply = jax.jit(lambda *arrays: plain.apply(*arrays, method="hidden"))
         state, outputs = plain.init_state(1), []
         with in_loop_over_tokens():
             for t in range(4):
-                logits, state = apply(params, tokens[:1, t : t + 1], state)
-                outputs.append(logits)
-            program = str(jax.make_jaxpr(apply)(params, tokens[:1, :1], state))
+                hidden, state = apply(params, tokens[:, t : t + 1], state)
+                outputs.append(hidden)
+            program = str(jax.make_jaxpr(apply)(params, tokens[:, :1], state))
         return jnp.concatenate(outputs, axis=1), program
 
     with interpreted():
-        kernels, program = decode()
+        kernels, program = decode(tokens)
+        broken, _ = decode(tokens.at[0, 2].set(23))
+    assert "rms_norm" not in program, "the products that read norms compute them"
+    assert np.isfinite(np.asarray(broken)).all(axis=-1).tolist() == [[True, True, False, False]]
     for name in ("name=row_products", "name=gated_row_product", "name=conv_step"):
         assert name in program
-    assert_close(kernels, decode()[0], 2 * BFLOAT16)
+    assert_close(kernels, decode(tokens)[0], 2 * BFLOAT16)

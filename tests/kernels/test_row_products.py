@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import gated_row_product, interpreted, row_products
+from pallas_kernels import SumNorm, gated_row_product, interpreted, row_products
 from pallas_kernels.row_products import Variant
 from tests.arrays import array
 from tests.marks import release_but
@@ -56,11 +56,46 @@ def test_products_of_matrices_of_any_width(case):
 def test_a_gate_is_the_second_half(dtype, gate):
     x, matrix = drawn(128, (2, 40), dtype=dtype)
     with interpreted():
-        y = jax.jit(lambda *arrays: gated_row_product(*arrays, gate=gate))(x, matrix)
+        y = jax.jit(lambda *arrays: gated_row_product(*arrays, gate=gate)[0])(x, matrix)
     row, wide = exact(x, matrix)
     value, factor = wide[0] @ row, wide[1] @ row
     activated = 1 / (1 + np.exp(-factor)) * (factor if gate == "silu" else 1)
     assert_close(y, value * activated, 2 * TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("broken", [None, False, True])
+@pytest.mark.parametrize("case", release_but(CASES[:1], CASES[:2]), ids=str)
+def test_the_row_may_be_the_norm_of_a_sum(case, broken):
+    dtype, length, results, variant = case
+    x, *matrices, halves = drawn(length, *results, (2, 24), dtype=dtype)
+    stream, scale, bias = (array(np.roll(np.asarray(x, np.float32), n), "float32") for n in (1, 2, 3))
+    norm = SumNorm(stream, scale, None if broken is None else jnp.array(broken), bias)
+
+    def both(x):
+        options = {"norm": norm, "variant": variant}
+        return row_products(x, *matrices, **options), gated_row_product(x, halves, **options)
+
+    with interpreted():
+        several, one = jax.jit(both)(x)
+    row, wide, factors, addend = exact(x, stream, scale, bias)
+    total = row + wide + addend
+    y = 0 * total if broken else total / np.sqrt(np.mean(total**2) + norm.eps) * factors
+    value, factor = exact(halves)[0] @ y
+    expected = [*(matrix @ y for matrix in exact(*matrices)), value * factor / (1 + np.exp(-factor))]
+    for found, each in zip([*several[:-2], one[0]], expected, strict=True):
+        assert_close(found, each, 4 * TOLERANCES[dtype])
+    for found, is_number in (several[-2:], one[-2:]):
+        assert bool(is_number) is (not broken)
+        assert np.isnan(found).all() if broken else np.allclose(found, total, atol=FLOAT32)
+
+
+def test_a_sum_whose_squares_overflow_is_no_number():
+    x, matrix = drawn(64, 8)
+    with interpreted():
+        y, total, is_number = row_products(x, matrix, norm=SumNorm(jnp.full(64, 1e20), jnp.ones(64)))
+    assert np.array_equal(y, np.zeros(8))
+    assert np.isnan(total).all()
+    assert not is_number
 
 
 def test_rows_of_vmap_and_gradients_are_those_of_the_formula():
@@ -70,6 +105,11 @@ def test_rows_of_vmap_and_gradients_are_those_of_the_formula():
         gradients = jax.jit(jax.grad(lambda *arrays: sum(jnp.sum(y**2) for y in row_products(*arrays))))(
             x, first, second
         )
+        norm = SumNorm(second[0], first[0], bias=first[1])
+        normed = jax.jit(jax.vmap(lambda x: row_products(x, first, norm=norm)))(x[None])
+        alone = row_products(x, first, norm=norm)
+    for y, each in zip(normed, alone, strict=True):
+        assert_close(y[0], each, FLOAT32)
     row, *matrices = exact(x, first, second)
     for y, matrix in zip(products, matrices, strict=True):
         assert_close(y[0], matrix @ row, FLOAT32)

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.data.tasks.sampling import scaled, uniform
+from based_jax.data.tasks.sampling import one_of, uniform
 from based_jax.data.tasks.task import IGNORE, Labels, Task, expect_counts
-from based_jax.typing import Array, Bool, Int
+from based_jax.typing import Array, Int
 from based_jax.validate import expect
 
 END = 2
@@ -106,18 +106,10 @@ class VocabMajority(Task):
         starts = jnp.where(ordered != jnp.roll(ordered, 1, axis=1), positions, 0)
         ranks = positions - lax.cummax(starts, axis=1)
         lasts = ranks == jnp.max(ranks, axis=1, keepdims=True)
-        most = jnp.take_along_axis(ordered, _one_of(of_ties, lasts), axis=1)
+        most = jnp.take_along_axis(ordered, one_of(of_ties, lasts), axis=1)
         is_tied = jnp.sum(lasts, axis=1, keepdims=True) > 1
-        overwritten = is_tied & (positions == _one_of(of_positions, symbols != most))
+        overwritten = is_tied & (positions == one_of(of_positions, symbols != most))
         return _ended(jnp.where(overwritten, most, symbols), 0, most[:, 0])
-
-
-def _one_of(rng: Array, candidates: Bool[Array, "n count"]) -> Int[Array, "n 1"]:
-    """Draw the index of one of each row's candidates, all equally likely; 0 if it has none."""
-    ranks = jnp.cumsum(candidates, axis=1, dtype=jnp.int32)
-    words = jax.random.bits(rng, (2, len(candidates)), jnp.uint32)
-    drawn = scaled(words, jnp.maximum(ranks[:, -1], 1))
-    return jnp.argmax(ranks > drawn[:, None], axis=1, keepdims=True)
 
 
 def _ended(tokens: Int[Array, "n count"], end: int, answer: Array) -> tuple[Int[Array, "n N"], Labels]:

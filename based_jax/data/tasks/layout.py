@@ -60,6 +60,12 @@ def expect_rows(task: Any, needed: int, formula: str) -> None:
     """
     length, vocab_size, power = task.length, task.vocab_size, task.power
     expect(length >= needed, "length", length, f"at least {formula} = {needed}")
-    expect(length % 2 == 0, "length", length, "an even number")
+    expect_even(length)
     expect(vocab_size > length, "vocab_size", vocab_size, f"more than length = {length}")
     expect(0 < power < float("inf"), "power", power, "a finite number above 0")
+
+
+def expect_even(length: int, least: int = 0) -> None:
+    """Check that a length is even, and at least `least`."""
+    expected = f"an even number, at least {least}" if least else "an even number"
+    expect(length % 2 == 0 and length >= least, "length", length, expected)

@@ -14,7 +14,17 @@ from based_jax.data.tasks.circuits import (
 )
 from based_jax.data.tasks.compositional import Compositional
 from based_jax.data.tasks.forgetting import Forgetting
+from based_jax.data.tasks.joint_recall import JointRecall
+from based_jax.data.tasks.mad import (
+    Compression,
+    FuzzyInContextRecall,
+    InContextRecall,
+    Memorization,
+    NoisyInContextRecall,
+    SelectiveCopying,
+)
 from based_jax.data.tasks.mqar import MQAR
+from based_jax.data.tasks.permutations import Permutations
 from based_jax.data.tasks.recall_probe import RecallProbe
 from based_jax.data.tasks.repeated_context import RepeatedContext
 from based_jax.data.tasks.single_query import SingleQuery
@@ -31,6 +41,14 @@ TASKS: Mapping[str, type[Task]] = MappingProxyType(
         "recall_probe": RecallProbe,
         "single_query": SingleQuery,
         "stacked": StackedMQAR,
+        "joint_recall": JointRecall,
+        "in_context_recall": InContextRecall,
+        "noisy_in_context_recall": NoisyInContextRecall,
+        "fuzzy_in_context_recall": FuzzyInContextRecall,
+        "selective_copying": SelectiveCopying,
+        "compression": Compression,
+        "memorization": Memorization,
+        "permutations": Permutations,
         "parity": Parity,
         "majority": Majority,
         "cumulative_parity": CumulativeParity,

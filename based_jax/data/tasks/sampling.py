@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from based_jax.typing import Array, Int
+from based_jax.typing import Array, Bool, Int
 
 WEIGHT_BITS = 30
 """Weights are integers that sum to about 2**30, so that their cumulative sums fit in int32."""
@@ -62,6 +62,14 @@ def uniform(rng: Array, rows: int, length: int, bound: int) -> Int[Array, "rows 
     """
     rngs = jax.random.split(rng, length)
     return lax.map(lambda rng: scaled(jax.random.bits(rng, (2, rows), jnp.uint32), bound), rngs).T
+
+
+def one_of(rng: Array, candidates: Bool[Array, "n count"]) -> Int[Array, "n 1"]:
+    """Draw the index of one of each row's candidates, all equally likely; 0 if it has none."""
+    ranks = jnp.cumsum(candidates, axis=1, dtype=jnp.int32)
+    words = jax.random.bits(rng, (2, len(candidates)), jnp.uint32)
+    drawn = scaled(words, jnp.maximum(ranks[:, -1], 1))
+    return jnp.argmax(ranks > drawn[:, None], axis=1, keepdims=True).astype(jnp.int32)
 
 
 def successive(words: Array, weights: np.ndarray) -> Int[Array, "rows count"]:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import interleave
+from based_jax.data.tasks.layout import expect_even, interleave
 from based_jax.data.tasks.sampling import distinct, uniform, words
 from based_jax.data.tasks.task import IGNORE, Labels, Task, expect_counts
 from based_jax.typing import Array, Int
@@ -40,7 +40,7 @@ class SingleQuery(Task):
 
     def __post_init__(self) -> None:
         expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs")
-        expect(self.length >= 4 and self.length % 2 == 0, "length", self.length, "an even number, at least 4")
+        expect_even(self.length, 4)
         keys = (self.vocab_size - 1) // 2
         expect(self.num_pairs <= keys, "num_pairs", self.num_pairs, f"at most (vocab_size - 1) // 2 = {keys}")
 

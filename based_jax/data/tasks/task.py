@@ -59,6 +59,8 @@ class Task(abc.ABC):
 
     sliced_by: ClassVar[tuple[str, ...]] = ("num_pairs", "length")
     """settings to group results by"""
+    decodes_last: ClassVar[bool] = False
+    """whether models decode all labels from the last output, as `based_jax.models.auto_encoder` does"""
 
     @property
     def slices(self) -> dict[str, int | float]:

@@ -55,9 +55,14 @@ def broken_tokens(
     broken = last >= start
     ends_broken = last[:, -1] >= after.start
     if before is not None:
-        broken |= before.broken[:, None] & (start == before.start[:, None])
+        broken |= broken_before(positions, before)
         ends_broken |= after.broken
     return (broken if causal else _anywhere(broken, start)), ends_broken
+
+
+def broken_before(positions: TokenPositions, before: Stream) -> Bool[Array, "B N"]:
+    """Return which tokens follow a broken token of their document in an earlier call."""
+    return before.broken[:, None] & (positions.start == before.start[:, None])
 
 
 def with_broken(state: Any, broken: Bool[Array, " B"]) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 import pallas_kernels
 from based_jax.ops.core import platforms, sharding
+from based_jax.ops.core.pending_norm import PendingNorm
 from based_jax.typing import Array, Float
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -39,19 +40,19 @@ def in_loop_over_tokens() -> Generator[None]:
 
 
 def product(
-    x: Float[Array, "... K"], weights: Float[Array, "K V"], bias: Float[Array, " V"] | None = None
+    x: Float[Array, "... K"] | PendingNorm,
+    weights: Float[Array, "K V"],
+    bias: Float[Array, " V"] | None = None,
 ) -> Float[Array, "... V"]:
     """Return x @ weights + bias; on a GPU a single 16-bit row, as in decoding, by a kernel or as two rows.
 
     XLA compiles a product with a vector to a sum of elementwise products. On a GPU it rounds these to 16 bits
     before adding them, and often stores them all, three times the memory traffic of the weights.
     """
-    # The kernel would gather weights that are sharded over devices by their rows.
-    is_alone = jax.device_count() == 1 or pallas_kernels.is_interpreted()
     biases = () if bias is None else (bias.astype(x.dtype),)
-    if is_alone and (found := row_products(x, weights, biases=biases)) is not None:
+    if _is_alone() and (found := row_products(x, weights, biases=biases)) is not None:
         return found[0]
-    y = _product(x, weights)
+    y = _product(x.array if isinstance(x, PendingNorm) else x, weights)
     return y if bias is None else plus_bias(y, bias)
 
 
@@ -68,7 +69,9 @@ def _product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Ar
 
 
 def row_products(
-    x: Float[Array, "... K"], *weights: Float[Array, "K V"], biases: Sequence[Float[Array, " V"]] = ()
+    x: Float[Array, "... K"] | PendingNorm,
+    *weights: Float[Array, "K V"],
+    biases: Sequence[Float[Array, " V"]] = (),
 ) -> tuple[Array, ...] | None:
     """Return x @ each of `weights`, plus its bias, in one launch, or None.
 
@@ -78,12 +81,12 @@ def row_products(
     by_results = [matrix.T for matrix in weights]
     if not _takes_kernel(x, *by_results):
         return None
-    found = pallas_kernels.row_products(x.reshape(-1), *by_results, biases=biases)
+    found = _launch(pallas_kernels.row_products, x, *by_results, biases=biases)
     return tuple(y.reshape(*x.shape[:-1], -1) for y in found)
 
 
 def gated_product(
-    x: Float[Array, "... K"], weights: Float[Array, "K columns"], activation: str
+    x: Float[Array, "... K"] | PendingNorm, weights: Float[Array, "K columns"], activation: str
 ) -> Float[Array, "... F"]:
     """Return (x @ first half) * activation(x @ second half); in one launch where `row_products` is.
 
@@ -92,8 +95,8 @@ def gated_product(
     """
     halves = weights.T.reshape(2, -1, len(weights))
     if activation in pallas_kernels.GATES and _takes_kernel(x, halves):
-        y = pallas_kernels.gated_row_product(x.reshape(-1), halves, gate=activation)
-        return y.reshape(*x.shape[:-1], -1)
+        y = _launch(pallas_kernels.gated_row_product, x, halves, gate=activation)
+        return y[0].reshape(*x.shape[:-1], -1)
     inner = product(x, weights).reshape(*x.shape[:-1], 2, -1)
     if (y := fused_gate(inner, activation=activation, activated=1)) is not None:
         return y
@@ -139,6 +142,22 @@ def runs_kernels(x: Array) -> bool:
     """Return whether kernels run where x is: on one GPU, or in the interpreter."""
     is_on_gpu = pallas_kernels.is_interpreted() or platforms.platform_of([x]) == "gpu"
     return is_on_gpu and not sharding.is_active()
+
+
+def reads_pending_norms(x: Array) -> bool:
+    """Return whether the products of x, in a loop over tokens, may compute the norm that x is."""
+    return _is_alone() and _takes_kernel(x)
+
+
+def _is_alone() -> bool:
+    # The kernel would gather weights that are sharded over devices by their rows.
+    return jax.device_count() == 1 or pallas_kernels.is_interpreted()
+
+
+def _launch(kernel: Callable[..., Any], x: Any, *matrices: Array, **options: Any) -> Sequence[Array]:
+    if isinstance(x, PendingNorm):
+        return x.products(kernel, *matrices, **options)
+    return kernel(x.reshape(-1), *matrices, **options)
 
 
 def _takes_kernel(x: Any, *weights: Any) -> bool:

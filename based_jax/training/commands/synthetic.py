@@ -20,7 +20,7 @@ import jax
 import tyro
 
 from based_jax import command, mixers
-from based_jax.data.tasks import Task, task_settings
+from based_jax.data.tasks import TASKS, Task, task_settings
 from based_jax.generate.rows import row_bytes
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
 from based_jax.training.mqar.segments import AXES, EXAMPLES, columns, make_segments, parse_segments
@@ -40,6 +40,8 @@ _MAY_CHANGE = {"workdir", "tracking", "log_every", "recipe"}
 _OF_THE_TASK = {**AXES, "vocab_size": "vocab_size", "power": "power", "random_fill": "random_fill"}
 """Flags that set a task's settings."""
 
+_TASKS = f"{', '.join(TASKS)}; settings as in forgetting:num_updates=2"
+
 _DEFAULTS = {"mqar": {"num_pairs": 4}}
 """Settings of a task that differ from its own defaults."""
 
@@ -53,10 +55,7 @@ class SyntheticConfig(SweepConfig):
     of a module, my_package.mixer:MyMixer; options as in based:feature_dim=24"""
     layers: str | None = None
     """mixers of all layers, instead of --mixer, e.g. base_conv:kernel_size=3,gla:num_heads=2"""
-    task: str = "mqar"
-    """mqar, repeated_context, compositional, forgetting, recall_probe, single_query, stacked, parity,
-    majority, cumulative_parity, cumulative_majority or vocab_majority; settings as in
-    forgetting:num_updates=2"""
+    task: Annotated[str, tyro.conf.arg(help=_TASKS)] = "mqar"
     d_model: int = 64
     """width of the model"""
     vocab_size: int | None = None
@@ -190,6 +189,7 @@ def facts_of(config: SyntheticConfig) -> dict[str, Any]:
     stateful = all(mixers.info(spec.mixer).stateful for spec in architecture.mixers.values())
     return {
         "task": config.task_and_settings[0],
+        "device": jax.devices()[0].device_kind,
         "mixer": config.layers or config.mixer,
         "d_model": config.d_model,
         "parameters": param_count(architecture),

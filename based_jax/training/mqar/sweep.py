@@ -23,6 +23,7 @@ from based_jax.convert.pretrained import save_pretrained
 from based_jax.data.tasks import Task
 from based_jax.json_lines import JsonLines
 from based_jax.models import LanguageModel, ModelConfig
+from based_jax.models.auto_encoder import AutoEncoder
 from based_jax.stop_request import StopRequest
 from based_jax.training.mqar.data import data_seeds, load
 from based_jax.training.mqar.grid import LABEL_LOSSES, Grid, VmappedRuns
@@ -191,7 +192,8 @@ class _Loop:
         of_train, of_test = (zip(*seeds, strict=True) for seeds in zip(*by_seed, strict=True))
         rows, head = config.batch_size, train[0].label_vectors()
         parts = [load(task, seeds, rows=rows) for task, seeds in zip(train, of_train, strict=True)]
-        self.grid = Grid(LanguageModel(architecture), parts[0].length, config.weight_decay, config.loss, head)
+        model = (AutoEncoder if train[0].decodes_last else LanguageModel)(architecture)
+        self.grid = Grid(model, parts[0].length, config.weight_decay, config.loss, head)
         # A test batch has at most as many tokens as the largest training batch.
         tokens = max(part.rows * part.length for part in parts)
         tests = [load(task, seeds, tokens=tokens) for task, seeds in zip(test, of_test, strict=True)]
@@ -318,7 +320,8 @@ class _Loop:
 
     def _export(self, number: int, accuracy: float) -> None:
         """Write the weights of an ended run in model/, unless a recorded run has at least this accuracy."""
-        if any((row.get("accuracy") or -1) >= accuracy for row in self.records.rows):
+        beaten = any((row.get("accuracy") or -1) >= accuracy for row in self.records.rows)
+        if beaten or not isinstance(self.grid.model, LanguageModel):
             return
         index = self.vmapped.index(number)
         params = jax.tree.map(lambda leaf: np.asarray(leaf)[index], self.state.params)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from based_jax import command
-from based_jax.convert import save_pretrained
+from based_jax.convert import load_pretrained, save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.lm_eval import __main__ as lm_eval_command
-from tests.data.libraries import merges
+from tests.data.libraries import byte_level, merges
 from tests.generate.tiny import make_bytes
 
 with warnings.catch_warnings():
@@ -388,3 +388,42 @@ def test_errors_are_one_line(folder, only_ours, capsys, flags, message):
     assert message in err
     assert len(own_lines(err)) == 1
     assert out == ""
+
+
+@pytest.mark.slow
+def test_lm_evals_own_backend_agrees(folder, only_ours, tmp_path):
+    """A Llama in the hub's format: the same samples and scores as those of lm-eval with transformers."""
+    backend = pytest.importorskip("lm_eval.models.huggingface", reason="needs pip install 'lm-eval[hf]'")
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    # Far larger weights than a trained model's, so that choices differ clearly.
+    config = transformers.LlamaConfig(
+        **sizes, vocab_size=257, max_position_embeddings=CONTEXT, initializer_range=0.3, eos_token_id=256
+    )
+    transformers.LlamaForCausalLM(config).eval().save_pretrained(tmp_path / "llama")
+    file = byte_level()
+    special = {"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=file, **special).save_pretrained(tmp_path / "llama")
+
+    theirs = backend.HFLM(
+        str(tmp_path / "llama"), device="cpu", dtype="float32", batch_size=1, max_length=CONTEXT
+    )
+    ours = LMEvalModel(*load_pretrained(tmp_path / "llama"), FileTokenizer(file.to_str()), max_length=CONTEXT)
+    manager = only_ours(include_path=str(folder / "tasks"))
+    found = [
+        simple_evaluate(each, tasks=list(TASKS), task_manager=manager, bootstrap_iters=0, log_samples=True)
+        for each in (theirs, ours)
+    ]
+    for task in TASKS:
+        wanted, scores = (each["results"][task] for each in found)
+        numbers = {name: value for name, value in wanted.items() if isinstance(value, float)}
+        assert numbers == pytest.approx({name: scores[name] for name in numbers}, rel=TOLERANCE)
+        for row, other in zip(*(each["samples"][task] for each in found), strict=True):
+            assert row["arguments"] == other["arguments"]
+            expected, answers = (jax.tree.leaves(each["filtered_resps"]) for each in (row, other))
+            assert answers == [
+                pytest.approx(x, rel=TOLERANCE) if isinstance(x, float) else x for x in expected
+            ]

@@ -11,6 +11,7 @@ import pytest
 import pallas_kernels
 from based_jax.ops.core import platforms
 from based_jax.ops.core.products import gated_product, in_loop_over_tokens, product, row_products
+from based_jax.ops.norm import add_rms_norm
 from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
 from tests.tolerances import BFLOAT16, assert_close
@@ -69,3 +70,16 @@ def test_compiled_for_a_gpu_it_reads_the_weights_once():
     shapes = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((1, 2048), (2048, 1024))]
     works = cost.work(hlo.read(compile_for("NVIDIA H200", product, *shapes).as_text() or ""))
     assert sum(each.bytes for each in works) < 1.05 * 2 * 2048 * 1024
+
+
+def test_a_pending_norm_of_another_dtype_is_computed():
+    stream, scale = jnp.arange(64.0).reshape(1, 1, 64), jnp.ones(64)
+    branch = stream.astype(jnp.bfloat16)
+    with pallas_kernels.interpreted():
+        plain = add_rms_norm(stream, branch, scale, dtype=branch.dtype, pending=True)
+        with in_loop_over_tokens():
+            *_, pending, _ = add_rms_norm(stream, branch, scale, dtype=branch.dtype, pending=True)
+        assert pending.astype("bfloat16") is pending
+        y = pending.astype(jnp.float32)
+    for found, expected in zip((pending.stream, y, pending.are_numbers), plain, strict=True):
+        np.testing.assert_array_equal(found, expected.astype(found.dtype))

@@ -1,0 +1,200 @@
+"""Train four small models that recall needles, for `based-jax eval long` far beyond their training.
+
+    python -m benchmarks.models.long_recall data  --out DATA
+    python -m benchmarks.models.long_recall train --model based --data DATA --out runs/based
+
+All models have the same width, MLPs and short convolutions, and almost as many parameters; the window with
+sinks has the bytes of Based's state. They learn from texts of `multi_query` (`single` for one needle) in 128
+to 1,024 tokens, short ones first. After a text all its needles are asked for, one by one, then some again,
+and only answers count in the loss. Seeds of these texts begin with "train"; those of `eval long` are numbers.
+"""
+
+import argparse
+import functools
+import json
+import multiprocessing
+import random
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+from tokenizers import Regex, pre_tokenizers
+
+from based_jax.convert.pretrained import save_pretrained
+from based_jax.data.tokenizer_training import train_byte_level_bpe
+from based_jax.data.tokenizers import Tokenizer, load_tokenizer
+from based_jax.evals.long.questions import Material, make_question
+from based_jax.models import LanguageModel, ModelConfig
+from based_jax.ops import cross_entropy
+from based_jax.typing import Params
+
+WIDTH, LENGTH, WARMUP = 128, 1024, 100
+SLOTS = (128, 256, 512, 1024)
+"""Lengths of texts; a row of `LENGTH` tokens has texts of one length."""
+
+CONV = {"mixer": "gated_conv"}
+LINEAR = {"mixer": "linear_attention", "options": {"feature_dim": 16}}
+WINDOW = {"mixer": "sliding_window", "options": {"left": 63}}
+SINKS = {"mixer": "sliding_window", "options": {"left": 66, "sinks": 4}}
+DELTA = {"mixer": "gated_delta_net", "options": {"expand_v": 1.0}}
+ATTENTION = {"mixer": "attention", "options": {"rotary_fraction": 0.5}}
+MODELS = {
+    "based": (LINEAR, WINDOW),
+    "window": (SINKS, SINKS),
+    "hybrid": (DELTA, WINDOW),
+    "attention": (ATTENTION, ATTENTION),
+}
+"""The mixers after a short convolution, twice."""
+
+_NUMBER = " ?[0-9]{1,2}"  # a token of numbers, two digits at most
+
+
+def make_tokenizer(path: Path) -> None:
+    """Train a tokenizer whose tokens are the words of needles and two digits at a time; write its file."""
+    family, material, texts = "multi_query", Material(needles=64), []
+    for number in range(400):
+        text = make_question(family, 8192, 0.5, f"train words {number}", load_tokenizer("byte"), material)
+        texts += re.split(f"({_NUMBER})", text.prompt + " " + " ".join(text.answers))
+    tokenizer = train_byte_level_bpe(iter(texts), 8192)
+    numbers = pre_tokenizers.Split(Regex(_NUMBER), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([numbers, tokenizer.pre_tokenizer])
+    path.write_text(tokenizer.to_str())
+
+
+def make_text(slot: int, seed: str, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of a text with its questions and answers, and which are of answers: both (slot,)."""
+    rng = random.Random(f"train {slot} {seed}")
+    count = rng.randint(1, slot // 32)
+    family, material = "multi_query" if count > 1 else "single", Material(needles=max(count, 2))
+    length = rng.randint(45 + 17 * count, slot)  # at least the shortest text
+    question = make_question(family, length, rng.random(), f"train {slot} {seed}", tokenizer, material)
+    text, _, asked = question.prompt.rpartition("\nThe code of ")
+    pairs = list(zip(asked.removesuffix(" is").split(", "), question.answers, strict=True))
+    rng.shuffle(pairs)
+    pairs += rng.choices(pairs, k=slot // 10)
+    parts = [([tokenizer.eot, *tokenizer.encode(text), *tokenizer.encode("\n")], False)]
+    for key, value in pairs:
+        parts += [(tokenizer.encode(f"The code of {key} is"), False), (tokenizer.encode(f" {value}\n"), True)]
+    tokens, is_answer = np.full(slot, tokenizer.eot, np.uint16), np.zeros(slot, bool)
+    joined = np.concatenate([part for part, _ in parts])[:slot]
+    tokens[: joined.size] = joined
+    is_answer[: joined.size] = np.concatenate([np.full(len(part), flag) for part, flag in parts])[:slot]
+    return tokens, is_answer
+
+
+def make_rows(number: int, *, rows: int, directory: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens and answers, both (rows, LENGTH), of the texts with this number."""
+    tokenizer, made = load_tokenizer(str(directory / "tokenizer.json")), []
+    for row in range(rows):
+        slot = SLOTS[row % len(SLOTS)]
+        texts = [make_text(slot, f"{number}.{row}.{part}", tokenizer) for part in range(LENGTH // slot)]
+        made.append([np.concatenate(arrays) for arrays in zip(*texts, strict=True)])
+    tokens, is_answer = (np.stack(arrays) for arrays in zip(*made, strict=True))
+    return tokens, is_answer
+
+
+def make_data(directory: Path, rows: int, processes: int) -> None:
+    """Write the tokenizer and the rows, made by several processes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    make_tokenizer(directory / "tokenizer.json")
+    make, each = functools.partial(make_rows, rows=64, directory=directory), range(-(-rows // 64))
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        made = list(pool.map(make, each, chunksize=4))
+    for name, arrays in zip(("tokens", "is_answer"), zip(*made, strict=True), strict=True):
+        np.save(directory / f"{name}.npy", np.concatenate(arrays))
+
+
+def make_model(name: str, vocab_size: int, width: int = WIDTH) -> LanguageModel:
+    """Build one of `MODELS`."""
+    first, second = MODELS[name]
+    mixers = {"C": CONV, "X": first, "Y": second}
+    sizes = {"d_model": width, "mlp_hidden": 2 * width, "vocab_size": vocab_size, "max_length": LENGTH}
+    return LanguageModel(ModelConfig.from_dict({**sizes, "schedule": "CXYCXY", "mixers": mixers}))
+
+
+def make_step(model: LanguageModel, optimizer: optax.GradientTransformation, eot: int) -> Callable[..., Any]:
+    """Return the training step, (parameters, memory, rows, answers, rate) -> (parameters, memory, loss).
+
+    Args:
+        eot: the separator of documents, which starts each text.
+    """
+
+    def step(params: Params, memory: Any, rows: Any, is_answer: Any, rate: Any) -> Any:
+        rows = rows.astype(jnp.int32)
+        inputs, weights = rows[:, :-1], is_answer[:, 1:].astype(jnp.float32)
+        segments = jnp.cumsum(inputs == eot, axis=1)
+
+        def loss(params: Params) -> Any:
+            hidden, _ = model.apply(params, inputs, segment_ids=segments, method="hidden")
+            nats = cross_entropy(hidden, model.output_embedding(params), rows[:, 1:], weights)
+            return nats / weights.sum()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        changes, memory = optimizer.update(gradients, memory, params)
+        return optax.apply_updates(params, jax.tree.map(lambda x: -rate * x, changes)), memory, value
+
+    return step
+
+
+def train(options: Any) -> None:
+    """Train a model for `options.steps`, or until `options.seconds` have passed, and write its directory."""
+    tokenizer = load_tokenizer(str(options.data / "tokenizer.json"))
+    tokens, is_answer = (np.load(options.data / f"{name}.npy") for name in ("tokens", "is_answer"))
+    model = make_model(options.model, tokenizer.vocab_size, options.width)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0.98))
+    step = jax.jit(make_step(model, optimizer, tokenizer.eot), donate_argnums=(0, 1))
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(options.seed), jnp.zeros((1, 1), jnp.int32)))
+    memory, count, losses = optimizer.init(params), 0, []
+    rng, start = np.random.default_rng(options.seed), time.monotonic()
+    end, first = start + options.seconds, start
+    while (done := max(count / options.steps, (time.monotonic() - first) / max(end - first, 1))) < 1:
+        slots = min(1 + int(2 * len(SLOTS) * done), len(SLOTS))  # short texts first: recall emerges sooner
+        chosen = rng.integers(len(tokens) // len(SLOTS), size=options.rows) * len(SLOTS)
+        chosen += rng.integers(slots, size=options.rows)
+        rate = options.learning_rate * min((count + 1) / WARMUP, 1 - done)
+        params, memory, loss = step(params, memory, tokens[chosen], is_answer[chosen], np.float32(rate))
+        count += 1
+        if count % 50 == 0 or count == 1:
+            losses.append((count, round(float(loss), 4)))
+            elapsed = time.monotonic() - start
+            first = first if count > 1 else start + elapsed  # compiling is no part of the schedule
+            print(f"{options.model} step {count} loss {losses[-1][1]} {elapsed:.1f} s", flush=True)
+    save_pretrained(options.out, model, params)
+    tokenizer.save(options.out)
+    result = {"steps": count, "tokens": count * options.rows * LENGTH, "learning_rate": options.learning_rate}
+    result |= {"seconds": time.monotonic() - start, "device": jax.devices()[0].device_kind, "losses": losses}
+    (options.out / "training.json").write_text(json.dumps(result))
+
+
+def main() -> None:
+    """Run a command."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("command", choices=("data", "train"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--texts", type=int, default=40000, help="rows of data")
+    parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--model", choices=tuple(MODELS))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--rows", type=int, default=16, help="of a step")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.command == "data":
+        make_data(options.out, options.texts, options.processes)
+    else:
+        train(options)
+
+
+if __name__ == "__main__":
+    main()
