@@ -7,25 +7,9 @@ mixers in most layers (`transformers_hybrids`). Llama 2 and 3 are `llama`; Qwen2
 
 from typing import Any
 
-from based_jax.convert.config_values import (
-    Config,
-    expect_sizes,
-    flag,
-    layers_of,
-    schedule_of,
-    size,
-    with_current_names,
-)
+from based_jax.convert.config_values import Config, expect_sizes, flag, layers_of, schedule_of, size
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options import (
-    expect_known,
-    mixer_spec,
-    model_fields,
-    own_entries,
-    read,
-    tables,
-    with_defaults,
-)
+from based_jax.convert.options import mixer_spec, model_fields, own_entries, read, tables, with_defaults
 from based_jax.convert.rotary_scaling import rotary_options
 from based_jax.convert.tables import NAMES
 from based_jax.convert.transformers_hybrids import HYBRIDS
@@ -54,10 +38,8 @@ def transformers_config(config: Config, shapes: Shapes) -> ModelConfig:
     Raises:
         ValueError: an unsupported option, or a missing entry.
     """
-    kind = config["model_type"]
-    path, config = CLASSES[kind], own_entries(with_current_names(config, ALIASES.get(kind, {})))
-    expect_known(path, config, "config.json")
-    config = with_defaults(path, config)
+    kind, path = config["model_type"], CLASSES[config["model_type"]]
+    config = with_defaults(path, own_entries(path, config, ALIASES.get(kind, {})))
     required = [name for name, option in tables()[path].items() if not option.default]
     expect_sizes(config, shapes, NAMES["transformers"], *required, layers="num_hidden_layers")
     options = read(path, config)

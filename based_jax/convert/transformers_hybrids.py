@@ -14,10 +14,12 @@ from based_jax.convert.options import mixer_spec
 from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
 
+Options = dict[str, Any]
+Layers = tuple[list[MixerSpec], Options]
+"""Each layer's mixer, and further fields of `ModelConfig`."""
 
-def _lfm2(
-    config: Config, options: dict[str, Any], attention: dict[str, Any]
-) -> tuple[list[MixerSpec], dict[str, Any]]:
+
+def _lfm2(config: Config, options: Options, attention: Options) -> Layers:
     bias, full = flag(config, "conv_bias", False), config["full_attn_idxs"]
     gates: dict[str, Any] = {"expand": 2, "gate_input": True, "bias": bias, "conv_bias": bias}
     mixers = {
@@ -43,13 +45,12 @@ def _lfm2_hidden(config: Config) -> int:
     return -(-int(hidden * number(config, "block_ffn_dim_multiplier", 1.0)) // multiple) * multiple
 
 
-def _granite(
-    config: Config, options: dict[str, Any], attention: dict[str, Any]
-) -> tuple[list[MixerSpec], dict[str, Any]]:
+def _granite(config: Config, options: Options, attention: Options) -> Layers:
     experts = config["num_local_experts"]
     expect(experts == 0, "num_local_experts", experts, "0: experts are not supported")
     expect_choice("position_embedding_type", config["position_embedding_type"], (None, "nope", "rope"))
-    channels, heads = int(config["mamba_expand"] * config["hidden_size"]), size(config, "mamba_n_heads", 128)
+    heads = size(config, "mamba_n_heads", 128)
+    channels = int(number(config, "mamba_expand", 2) * config["hidden_size"])
     width = channels // heads if config["mamba_d_head"] == "auto" else size(config, "mamba_d_head", 64)
     expect(heads * width == channels, "mamba_n_heads", heads, f"{channels} / {width} channels of a head")
     usual = attention["head_dim"] ** -0.5  # `scale` has a factor of their rotary positions beside it
@@ -86,8 +87,8 @@ def with_multipliers(config: Config, tensors: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-Reader = Callable[[Config, dict[str, Any], dict[str, Any]], tuple[list[MixerSpec], dict[str, Any]]]
-"""From a config, our options and those of softmax attention to each layer's mixer, and further fields."""
-
-HYBRIDS: dict[str, Reader] = {"granitemoehybrid": _granite, "lfm2": _lfm2}
-"""By `model_type`."""
+HYBRIDS: dict[str, Callable[[Config, Options, Options], Layers]] = {
+    "granitemoehybrid": _granite,
+    "lfm2": _lfm2,
+}
+"""`model_type` -> function of a config, our options and those of its softmax attention."""
