@@ -104,3 +104,11 @@ def schedule_of(specs: Sequence[MixerSpec]) -> dict[str, Any]:
             letters[spec] = next(letter for letter in free if letter.isalpha() and letter not in taken)
     mixers = {letter: spec for spec, letter in letters.items()}
     return {"schedule": "".join(letters[spec] for spec in specs), "mixers": mixers}
+
+
+def layers_of(config: Config, mixers: Mapping[str, MixerSpec], usual: Sequence[str]) -> list[MixerSpec]:
+    """Return each layer's mixer by its name in `layer_types`, or in `usual` if that is missing or null."""
+    kinds: Any = usual if config.get("layer_types") is None else config["layer_types"]
+    fits = isinstance(kinds, list) and len(kinds) == len(usual) and all(kind in mixers for kind in kinds)
+    expect(fits, "layer_types", kinds, f"{' or '.join(mixers)} for each of {len(usual)} layers")
+    return [mixers[kind] for kind in kinds]

@@ -116,14 +116,19 @@ def _mamba2(config: Config) -> dict[str, Any]:
     ):
         given = size(config, name, wanted)
         expect(given == wanted, name, given, f"expand * hidden_size{what} = {wanted}")
-    low, high = _limits(config, "dt_limit")
     first, last = _limits(config, "A_init_range")
     return {
         "num_groups": groups,
         "norm_groups": None if norm_groups == groups else norm_groups,
-        **{"dt_least": low, "dt_most": None if math.isinf(high) else high},
+        **step_limits(config, "dt_limit"),
         **{"decay_min": first, "decay_max": last},
     }
+
+
+def step_limits(config: Config, name: str) -> dict[str, float | None]:
+    """Return our options of Mamba-2 for an entry with the bounds of its steps."""
+    low, high = _limits(config, name)
+    return {"dt_least": low, "dt_most": None if math.isinf(high) else high}
 
 
 def _limits(config: Config, name: str) -> tuple[float, float]:

@@ -28,6 +28,7 @@ CASES = {
     "delta_net": {"qk_norm": "sum", "qk_activation": "elu", "use_gate": True, "allow_neg_eigval": True},
     "gated_conv": {},
     "gated_conv-long": {"kernel_size": 5, "conv_bias": True, "bias": False, "expand": 2},
+    "gated_conv-gates": {"expand": 2, "gate_input": True, "kernel_size": 2},
     "gated_delta_net": {"num_heads": 3, "num_v_heads": 6, "allow_neg_eigval": True},
     "gated_delta_net-plain": {"num_heads": 2, "kernel_size": None},
     "gla": {"num_heads": 3, "num_kv_heads": 1, "gate_low_rank_dim": 2, "kernel_size": 3},

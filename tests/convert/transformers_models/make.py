@@ -47,15 +47,34 @@ VISION = {
     **{"patch_size": 2, "temporal_patch_size": 1, "spatial_merge_size": 1, "num_position_embeddings": 4},
 }
 WINDOWS = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+GRANITE = {
+    **{"num_local_experts": 0, "shared_intermediate_size": 24, "attention_multiplier": 0.3},
+    **{"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.6, "mamba_n_heads": 8},
+    **{"mamba_d_state": 6, "mamba_chunk_size": 8, "num_hidden_layers": 2},
+}
 CASES: dict[str, dict[str, Any]] = {
+    "granitemoehybrid": {**GRANITE, "layer_types": ["mamba", "attention"], "tie_word_embeddings": True},
     "llama": {"head_dim": 8, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
     "mistral": {"sliding_window": 6, "rms_norm_eps": 1e-3},
     "qwen2": {"rope_parameters": YARN, "num_attention_heads": 2, "tie_word_embeddings": True, **WINDOWS},
     "qwen3": {"head_dim": 8, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
     "qwen3_5": {"text_config": BASE | GATED_DELTA_NET | {"rope_parameters": MROPE}, "vision_config": VISION},
     "qwen3_next": {**GATED_DELTA_NET, "num_experts": 0, "partial_rotary_factor": 0.25},
+    "lfm2": {
+        **{"full_attn_idxs": [1], "conv_L_cache": 4, "norm_eps": 1e-3, "block_multiple_of": 8},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    },
+    "granitemoehybrid biases": {
+        **{**GRANITE, "num_hidden_layers": 3, "layer_types": ["attention", "mamba", "mamba"]},
+        **{"attention_bias": True, "mamba_proj_bias": True, "mamba_n_groups": 2, "rope_parameters": YARN},
+        "position_embedding_type": "rope",
+    },
     "llama biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
     "llama yarn": {"rope_parameters": {**YARN, "attention_factor": 1.3, "truncate": False}, "head_dim": 8},
+    "lfm2 layers": {
+        **{"num_hidden_layers": 3, "layer_types": ["full_attention", "conv", "conv"], "conv_bias": True},
+        **{"block_auto_adjust_ff_dim": False, "rope_parameters": YARN, "tie_word_embeddings": False},
+    },
     "mistral full": {"sliding_window": None, "head_dim": 6, "num_key_value_heads": 1},
     "qwen2 full": {"num_key_value_heads": 4},
     "qwen3 windows": {**WINDOWS, "attention_bias": True, "tie_word_embeddings": True, "head_dim": 6},
