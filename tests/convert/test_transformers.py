@@ -205,14 +205,15 @@ def test_tensors_beside_the_text_model(tmp_path, caplog):
         load_pretrained(tmp_path)
 
 
-def test_convert(tmp_path, capsys):
-    """To our form, with the tokenizer and the chat template; the authors' code has no such norms."""
+@pytest.mark.parametrize(("case", "schedule"), [("qwen3", "AA"), ("qwen3_5", "DA")])
+def test_convert(tmp_path, capsys, case, schedule):
+    """To our form, with the tokenizer and the chat template; the authors' code has no such layers."""
     source, target = tmp_path / "source", tmp_path / "target"
-    shutil.copytree(HERE / "qwen3", source)
+    shutil.copytree(HERE / case, source)
     for name in ("tokenizer.json", "chat_template.jinja"):
         (source / name).write_text("{}")
     ended = run_here(convert.PROG, convert.main, [source, target], capsys)
-    assert "qwen3: 2 layers AA" in ended.out
+    assert f"{case}: 2 layers {schedule}" in ended.out
     assert json.loads((target / "config.json").read_text())["format"] == "based_jax"
     assert {"tokenizer.json", "chat_template.jinja"} <= {file.name for file in target.iterdir()}
     (model, params), (again, restored) = load_pretrained(source), load_pretrained(target)
