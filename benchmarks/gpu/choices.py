@@ -14,6 +14,10 @@ Row = dict[str, Any]
 GAIN = 1.02
 """Minimum speedup over the current block sizes: less may be noise."""
 
+LEAST_SECONDS = 1e-4
+"""Time of a call from which on block sizes are compared; of shorter ones the host's start of a kernel, 20 to 50
+us, is most."""
+
 BACKEND_GAIN = 1.03
 """Minimum speedup of a backend over the plainer one, which runs in more cases."""
 
@@ -79,11 +83,13 @@ def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
     """Return op -> rows of its table, one per set of conditions for which other block sizes are faster.
 
     Shapes with the same conditions share a row: the variant, among those that run on all of them, with the
-    lowest mean logarithm of its time over the current choice's.
+    lowest mean logarithm of its time over the current choice's. Shapes whose current choice takes less
+    than `LEAST_SECONDS` decide nothing.
     """
     groups: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for row in rows:
-        if row["status"] == MEASURED and (ratio := ratio_to_current(row)):
+        ratio = ratio_to_current(row) if row["status"] == MEASURED else None
+        if ratio and row["seconds"] / ratio >= LEAST_SECONDS:
             group = groups.setdefault((row["op"], json.dumps(row["when"], sort_keys=True)), {})
             group.setdefault(_shape(row), {})[json.dumps(row["variant"])] = math.log(ratio)
     found: dict[str, list[Row]] = {}

@@ -28,15 +28,16 @@ LARGE = "B16 N32768"
 
 def attention(device: Device) -> Iterator[str]:
     """Time of causal attention by size."""
-    yield (
-        f"{device.source('gpu')}, bfloat16, 16 heads, Taylor attention with K = 16 and V = 64, softmax "
-        "attention with 64 channels; B rows of N tokens; milliseconds, medians, in turns."
-    )
     forward, backward = (_with_torch(device, section) for section in ("forward", "backward"))
-    yield from _titled("Forward:", forward)
-    yield from _titled("Forward and backward:", backward)
     hopper = device.rows("mosaic_forward")
     apart = {key: row for key, row in hopper.items() if (key[0], "mosaic") not in forward}
+    if forward or backward or apart:
+        yield (
+            f"{device.source('gpu')}, bfloat16, 16 heads, Taylor attention with K = 16 and V = 64, softmax "
+            "attention with 64 channels; B rows of N tokens; milliseconds, medians, in turns."
+        )
+    yield from _titled("Forward:", forward)
+    yield from _titled("Forward and backward:", backward)
     yield from _titled("Forward, the kernels for Hopper and the portable ones in turns:", apart)
     if any(what.startswith("fla_") for _, what in forward):
         yield "fla: flash-linear-attention, called from torch in a process of its own, launches included."
@@ -103,8 +104,12 @@ def attention_losses(device: Device) -> Iterator[str]:
             f"jax-triton takes {min(ratios):.2f} to {max(ratios):.2f} times as long as Pallas, forward, at "
             f"the {len(ratios)} sizes measured."
         )
-    lines += _missed(device, ("forward", "backward"))
-    yield "\n".join(f"- {line}" for line in lines)
+    yield from _listed([*lines, *_missed(device, ("forward", "backward"))])
+
+
+def _listed(lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield "\n".join(f"- {line}" for line in lines)
 
 
 def _missed(device: Device, beginnings: tuple[str, ...]) -> list[str]:
@@ -118,6 +123,8 @@ def _missed(device: Device, beginnings: tuple[str, ...]) -> list[str]:
 
 def steps(device: Device) -> Iterator[str]:
     """Time of the decoding steps by batch."""
+    if not (device.rows("decode") or device.rows("window")):
+        return
     yield (
         f"{device.source('gpu')}, bfloat16, 16 heads of 64 channels (Taylor features of 16), a full window "
         "of 64 keys without rotary positions; microseconds of a step in a loop inside one program, by batch:"
@@ -175,13 +182,14 @@ def step_losses(device: Device) -> Iterator[str]:
             f"card's copy rate explains {small['bound_fraction']:.1%}; at batch {large['batch']} "
             f"{large['bound_fraction']:.0%}."
         )
-    lines += _missed(device, ("decode", "window"))
-    yield "\n".join(f"- {line}" for line in lines)
+    yield from _listed([*lines, *_missed(device, ("decode", "window"))])
 
 
 def checks(device: Device) -> Iterator[str]:
     """How many comparisons of the kernels with float64 passed."""
     found = [*device.rows("correctness").values(), *device.rows("mosaic").values()]
+    if not found:
+        return
     passed = sum(row["status"] == "passed" for row in found)
     failed = len(found) - passed
     text = f"{passed} of {device.checks()} comparisons of kernels with float64 passed, {failed} failed"
@@ -206,6 +214,8 @@ def errors(device: Device) -> Iterator[str]:
             precision = ' at "highest"' if "highest" in step else ""
             backend = ", Mosaic forward" if step.endswith("mosaic") else ""
             groups.setdefault((f"`{KERNELS[found[1]]}`{backend}", found[2] + precision), []).append(row)
+    if not groups:
+        return
     yield f"{device.source('gpu')}:"
     body = []
     for names, rows in sorted(groups.items()):
