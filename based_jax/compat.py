@@ -1,85 +1,39 @@
-"""Find out what JAX has no documented function for.
+"""Find out what JAX and Flax have no documented function for: the only private names of the library.
 
-Each name of `UNDOCUMENTED` may be missing in another release: then one feature is off, as a warning says, and
-everything else works.
+`pyproject.toml` admits only versions of jax and flax that have all of them.
 """
 
-import functools
-import importlib
-import sys
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
-from jax import core
+from jax._src import core, xla_bridge
+from jax._src.interpreters import ad, batching
+from jax.extend.core import take_current_trace
 
-UNDOCUMENTED = {
-    "jax._src.xla_bridge.backends_are_initialized": "XLA_FLAGS may be set too late to avoid broken fusions",
-    "jax.extend.core.take_current_trace": "ops outside jit are not compiled and do not check arrays' values",
-}
-"""Names of JAX, and what follows where one is missing."""
-
-
-@functools.cache
-def undocumented(name: str) -> Any:
-    """Return an object of `UNDOCUMENTED`; None, and a warning at the first time, if this jax lacks it."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError):
-        warnings.warn(f"jax {jax.__version__} has no {name}: {UNDOCUMENTED[name]}", stacklevel=3)
-        return None
+_RUNNING = (batching.BatchTrace, ad.JVPTrace, ad.LinearizeTrace)
+"""Traces of `vmap`, `jvp` and `grad`, whose operations run unless an outer trace records them."""
 
 
 def is_jax_used() -> bool:
-    """Return whether JAX has read XLA_FLAGS; False if this jax cannot answer."""
-    is_used = undocumented("jax._src.xla_bridge.backends_are_initialized")
-    return is_used is not None and is_used()
+    """Return whether JAX has read XLA_FLAGS."""
+    return xla_bridge.backends_are_initialized()
 
 
 def is_recording() -> bool:
     """Return whether JAX records operations (`jit`, `scan`, `checkpoint`, `shard_map`) and does not run them.
 
-    Under `grad`, `jvp` and `vmap` outside `jit` they run. JAX has no documented function for this.
+    Under `grad`, `jvp` and `vmap` outside `jit` they run.
     """
-    trace, known = current_trace(), _classes()
-    while type(trace) in (known["vmap"], known["jvp"], known["grad"]):
-        trace = getattr(trace, "parent_trace", None)
-    return type(trace) is not known["none"]
+    trace = current_trace()
+    while isinstance(trace, _RUNNING):
+        trace = trace.parent_trace
+    return not isinstance(trace, core.EvalTrace)
 
 
 def current_trace() -> Any:
     """Return the current trace; each program, and each part of one, has its own object."""
-    take = undocumented("jax.extend.core.take_current_trace")
-    if take is None:
-        return object()
-    with take() as trace:
+    with take_current_trace() as trace:
         return trace
-
-
-_TRANSFORMATIONS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
-    "none": lambda function: function(0.0),
-    "vmap": lambda function: jax.vmap(function)(np.zeros(1)),
-    "jvp": lambda function: jax.jvp(function, (0.0,), (0.0,)),
-    "grad": lambda function: jax.vjp(function, 0.0),
-}
-
-
-@functools.cache
-def _classes() -> dict[str, type]:
-    """Return the class of the trace within each transformation."""
-    found: list[type] = []
-
-    def function(x: Any) -> Any:
-        found.append(type(current_trace()))
-        return x
-
-    with core.eval_context():
-        for transformation in _TRANSFORMATIONS.values():
-            transformation(function)
-    return dict(zip(_TRANSFORMATIONS, found, strict=True))
 
 
 def platform_of_mesh() -> str | None:
@@ -90,4 +44,6 @@ def platform_of_mesh() -> str | None:
 
 def is_intercepted() -> bool:
     """Return whether Flax's method calls are intercepted (`nn.intercept_methods`)."""
-    return bool(getattr(sys.modules.get("flax.linen.module"), "_global_interceptor_stack", ()))
+    from flax.linen import module  # here, since ops do without Flax
+
+    return bool(module._global_interceptor_stack)

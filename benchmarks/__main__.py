@@ -38,7 +38,6 @@ COMMANDS = {
     "mixers": Command("ops.mixers", "Mixers", "time and memory of every sequence mixer, by length"),
     "mqar": Command("models.mqar", "Mqar", "training speed on associative recall, against torch"),
     "ops": Command("ops.command", "Ops", "time and memory of the ops, side by side"),
-    "startup": Command("models.startup", "Startup", "time of imports, initial parameters and a first step"),
     "static": Command("gpu.static.command", "Static", "what whole models need on a GPU, without one"),
     "train": Command("models.train", "Train", "training speed of language models, against torch"),
 }

@@ -89,6 +89,34 @@ class Cards:
 
 
 @dataclass(frozen=True)
+class Needles:
+    """A table of summaries of `eval long` in a directory below results/, a row per model and family."""
+
+    page: str
+    results: str
+
+    def write(self) -> str:
+        """Return the table: the shares of right answers that are likelier than all wrong ones, by length."""
+        folder = RESULTS / self.results
+        training = read_json(folder / "training.json")
+        lines, lengths = [], []
+        for name, run in training.items():
+            summary = read_json(folder / f"{name}.json")
+            whole = [cell for cell in summary["cells"] if cell["off"] is None]
+            lengths = sorted({*lengths, *(cell["length"] for cell in whole)})
+            state = f"{summary['state'][-1]['bytes']:,} at {summary['state'][-1]['length']:,}"
+            for family in dict.fromkeys(cell["family"] for cell in whole):
+                found = {cell["length"]: cell for cell in whole if cell["family"] == family}
+                lines.append([name, family, state, f"{run['tokens'] / 1e6:.1f}", found])
+        rows = [
+            [*words, *(f"{found[n]['first']:.2f} / {found[n]['match']:.2f}" if n in found else "" for n in lengths)]
+            for *words, found in lines
+        ]
+        heads = ["model", "question", "state, bytes", "million tokens", *(f"{n:,}" for n in lengths)]
+        return "\n".join(table(heads, rows, words=(0, 1, 2)))
+
+
+@dataclass(frozen=True)
 class Versions:
     """A table of the versions that the tests have run on, as `pytest --record` writes them."""
 
@@ -225,7 +253,7 @@ def _range(values: Sequence[float], form: str) -> str:
     return f"{texts[0]} to {texts[-1]}"
 
 
-BLOCKS: dict[str, Block | Cards | Versions] = {
+BLOCKS: dict[str, Block | Cards | Needles | Versions] = {
     "mqar_tradeoff": Block("papers/zoology/recall.md", "mqar/tradeoff", ranges),
     "mqar_gates": Block("papers/zoology/recall.md", "mqar/gates", gates),
     "mqar_window": Block("papers/zoology/recall.md", "mqar/window", grid("family", "window")),
@@ -234,6 +262,7 @@ BLOCKS: dict[str, Block | Cards | Versions] = {
     "mqar_feature_maps": Block("papers/zoology/recall.md", "mqar/feature_maps", states("64")),
     "read_twice": Block("papers/zoology/recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("papers/zoology/recall.md", "recall_card"),
+    "long_recall": Needles("docs/recall.md", "long_recall"),
     "tasks": Block("papers/zoology/recall.md", "tasks", grid("setting", "family")),
     "versions": Versions("docs/install.md", "versions"),
 }

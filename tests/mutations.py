@@ -1,4 +1,4 @@
-"""Check that the suite catches the faults of `tests/faults.py`: ``python -m tests.mutations``.
+"""Check that the suite catches the faults of `tests/faults.toml`: ``python -m tests.mutations``.
 
 Each fault is planted in a copy of the checkout, and the tests that cover its code are run: first the core
 ones, as in `make check`, then, if those pass, all that `make test` runs. The exit status is 1 if the suite
@@ -12,22 +12,39 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
-
-from tests.faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "tests" / "mutations.md"
 
 HEAD = """# Planted faults, and the test that caught each
 
-Written by `python -m tests.mutations --write`, which plants each fault of `tests/faults.py` in a copy of the
-checkout and runs the tests that cover its code. A fault caught in `check` fails `make check`; one caught in
-`test` fails `make test` only.
+Written by `python -m tests.mutations --write`, which plants each fault of `tests/faults.toml` in a copy of
+the checkout and runs the tests that cover its code. A fault caught in `check` fails `make check`; one caught
+in `test` fails `make test` only.
 """
+
+
+class Fault(NamedTuple):
+    """A replacement in one file."""
+
+    what: str
+    path: str
+    old: str
+    """text that occurs once in the file"""
+    new: str
+    tests: str
+    """test files that cover this code, separated by spaces; only these are run"""
+
+
+def read_faults(path: Path = ROOT / "tests" / "faults.toml") -> list[Fault]:
+    """Read the planted faults; raises TypeError for a fault with other keys than those of `Fault`."""
+    listed = tomllib.loads(path.read_text(encoding="utf-8"))["faults"]
+    return [Fault(**{**fault, "tests": " ".join(fault["tests"])}) for fault in listed]
 
 
 class Outcome(NamedTuple):
@@ -121,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     chosen = [
         fault
-        for fault in FAULTS
+        for fault in read_faults()
         if not options.words or any(word in fault.what + fault.path for word in options.words)
     ]
     if not chosen or (options.write and options.words):

@@ -1,23 +1,17 @@
-"""Versions of jaxlib whose programs for a CPU are wrong, and of jax without an undocumented name."""
+"""Versions of jaxlib whose programs for a CPU are wrong, and what JAX has no documented function for."""
 
-import importlib
 import json
 import os
-import re
 import subprocess
 import sys
-import warnings
 from importlib import metadata
 
 import jax
 import numpy as np
 import pytest
 
-import based_jax as bj
 from based_jax import compat
 from based_jax.broken_fusions import avoid_broken_fusions
-from based_jax.models import MixerSpec, ModelConfig
-from tests.arrays import normals, ones
 from tests.marks import slow_but
 from tests.patience import PATIENCE
 from tests.subprocesses import ROOT
@@ -72,7 +66,7 @@ def test_a_row_does_not_depend_on_how_many_there_are(name):
 )
 def test_the_flag(monkeypatch, version, flags, expected):
     monkeypatch.setattr(metadata, "version", lambda name: version)
-    monkeypatch.setattr(compat, "undocumented", lambda name: lambda: False)
+    monkeypatch.setattr(compat, "is_jax_used", lambda: False)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     if flags is not None:
         monkeypatch.setenv("XLA_FLAGS", flags)
@@ -82,14 +76,11 @@ def test_the_flag(monkeypatch, version, flags, expected):
 
 def test_too_late_is_said(monkeypatch):
     monkeypatch.setattr(metadata, "version", lambda name: "0.10.2")
-    monkeypatch.setattr(compat, "undocumented", lambda name: lambda: True)
+    monkeypatch.setattr(compat, "is_jax_used", lambda: True)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     with pytest.warns(UserWarning, match="import it first or set XLA_FLAGS"):
         avoid_broken_fusions()
     assert "XLA_FLAGS" not in os.environ
-
-
-PRIVATE = re.compile(r"^\s*(?:from|import) (jax\._src[.\w]*)(?: import (\w+))?", re.MULTILINE)
 
 
 def test_one_file_uses_private_names():
@@ -99,31 +90,9 @@ def test_one_file_uses_private_names():
     ]
     users = [path.name for path in files if "jax._src" in path.read_text()]
     assert sorted(users) == ["compat.py", "runner.py"]
-    assert not PRIVATE.search((ROOT / "based_jax/compat.py").read_text()), "expected `undocumented(name)`"
-
-
-TOKENS = np.arange(6)[None]
-CONFIG = ModelConfig(16, 8, "L", {"L": MixerSpec("gated_conv")}, mlp_hidden=8)
-
-
-@pytest.fixture
-def without(monkeypatch):
-    """The package in a jax without a name: a function of the name."""
-
-    def block(name):
-        module, _, attribute = name.rpartition(".")
-        monkeypatch.delattr(importlib.import_module(module), attribute)
-        compat.undocumented.cache_clear()
-        compat._classes.cache_clear()
-
-    yield block
-    monkeypatch.undo()
-    compat.undocumented.cache_clear()
-    compat._classes.cache_clear()
 
 
 def test_whether_operations_are_recorded():
-    """Also if the first call is inside a transformation."""
     found = []
 
     def function(x):
@@ -131,27 +100,6 @@ def test_whether_operations_are_recorded():
         return 2 * x
 
     for transformed in (jax.grad(function), jax.jit(function), jax.vmap(jax.jit(jax.grad(function)))):
-        compat._classes.cache_clear()
         transformed(np.ones(()) if len(found) < 2 else np.ones(1))
     jax.vmap(jax.grad(function))(np.ones(1))
     assert found == [False, True, True, False]
-
-
-@pytest.mark.parametrize("name", compat.UNDOCUMENTED)
-def test_without_an_undocumented_name(name, without, monkeypatch):
-    x = ones((1, 3, 2), np.float32)
-    expected = bj.ops.rms_norm(x, x[0, 0])
-    without(name)
-    monkeypatch.setattr(metadata, "version", lambda name: "0.10.2")
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        avoid_broken_fusions()
-        assert_close(bj.ops.rms_norm(x, x[0, 0]), expected, 1e-6)  # not compiled: sums of another order
-        model = bj.LanguageModel(CONFIG)
-        params = normals(model.init, TOKENS, dtype=np.float32)
-        step = jax.jit(jax.value_and_grad(lambda params: model.apply(params, TOKENS)[0].var()))
-        assert np.isfinite(step(params)[0])
-    messages = [str(warning.message) for warning in caught]
-    expected = [f"jax {jax.__version__} has no {name}: {compat.UNDOCUMENTED[name]}"]
-    assert [message for message in messages if "has no" in message] == expected

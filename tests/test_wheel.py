@@ -69,7 +69,7 @@ def test_it_holds_two_packages_and_their_data(wheel):
         if path.is_file() and path.suffix != ".pyc"
     }
     assert here == {name for name in names if not name.split("/")[0].endswith(".dist-info")}
-    data = ["py.typed", "recipes/based-360m-10b.toml", "published/data/tables.toml", "serve/page.html"]
+    data = ["py.typed", "recipes/based-360m-10b.toml", "published/data/tables.toml"]
     assert {f"based_jax/{name}" for name in data} <= here
 
 

@@ -28,7 +28,7 @@ class ReadOptions:
     """How files are read."""
 
     text_field: str = "text"
-    """field of JSON and Parquet records that is the text; dots lead into nested records: body.content"""
+    """field of JSON records and rows (hf:) that is the text; dots lead into nested records: body.content"""
     encoding: str = UTF_8
     """encoding of text files: utf-8, latin-1, ...; files in another are skipped and reported;
     auto: UTF-8 where it is valid, else detected file by file"""

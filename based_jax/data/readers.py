@@ -1,4 +1,4 @@
-"""Read the bytes of a file's text: plain or compressed, in chunks; and the columns of Parquet files.
+"""Read the bytes of a file's text: plain or compressed, in chunks.
 
 The text of a compressed file is limited to `MAX_RATIO` times its own size, which ordinary text does not reach
 and a decompression bomb does.
@@ -12,19 +12,19 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from based_jax.data.documents import Unusable
 from based_jax.data.encodings import UTF_8, not_in, transcode
 from based_jax.data.optional import import_optional
 
 TEXT_EXTENSIONS = (".txt", ".py", ".md")
-JSONL_EXTENSION, JSON_EXTENSION, PARQUET_EXTENSION = ".jsonl", ".json", ".parquet"
+JSONL_EXTENSION = ".jsonl"
 HTML_EXTENSIONS = (".html", ".htm", ".xhtml")
 FASTA_EXTENSIONS = (".fa", ".fasta", ".fna")
 COMPRESSIONS = (".gz", ".zst")
-_EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, JSON_EXTENSION, *HTML_EXTENSIONS, *FASTA_EXTENSIONS)
-KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}; {PARQUET_EXTENSION}"
+_EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, *HTML_EXTENSIONS, *FASTA_EXTENSIONS)
+KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}; .parquet as hf:DIR"
 
 BYTE_ORDER_MARK = codecs.BOM_UTF8  # at the beginning of a file, not part of its text
 MAX_BYTES = 16 << 30  # default limit of the text in one file; an argument of `load_documents`
@@ -33,13 +33,11 @@ MAX_RATIO = 100  # maximum bytes of text per byte of a compressed file, beyond t
 _MIN_LIMIT = 64 << 20
 _CHUNK = 1 << 20  # bytes
 _ZSTD_STEP = 1 << 11  # bytes that zstd unpacks at once: every four of them may become 128 KiB
-_ROWS = 64  # rows of a Parquet file to read at once
 
 
 def is_known_file(path: Path) -> bool:
     """Return whether the file has a known text extension."""
-    extension, compression = kind_of(path)
-    return extension in _EXTENSIONS or (extension == PARQUET_EXTENSION and not compression)
+    return kind_of(path)[0] in _EXTENSIONS
 
 
 def without_compression(name: str) -> str:
@@ -91,60 +89,6 @@ def read_chunks(
         if skip < len(chunk):
             yield chunk[skip:]
         skip = max(0, skip - len(chunk))
-
-
-def parquet_texts(path: Path, name: str, field: str, first: int = 0) -> Iterator[tuple[int, str | None]]:
-    """Yield the rows of a column of a Parquet file, from the one after `first` rows on.
-
-    Args:
-        field: name of the column, or its path in columns of structures, such as "body.content".
-
-    Yields:
-        The number of rows read so far, and the text of the last (None where a row has none).
-
-    Raises:
-        Unusable: the file is unreadable, damaged, or has no such column of strings.
-        ImportError: `pyarrow` is not installed.
-    """
-    arrow = import_optional("pyarrow", "file", name)
-    compute = import_optional("pyarrow.compute", "file", name)
-    parquet = import_optional("pyarrow.parquet", "file", name)
-    try:
-        # With a buffer, a column is read page by page instead of as a whole.
-        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_CHUNK) as file:
-            strings = (arrow.string(), arrow.large_string(), arrow.string_view())
-            columns = dict(_columns(arrow, file.schema_arrow))
-            if columns.get(field) not in strings:
-                found = ", ".join(column for column, kind in columns.items() if kind in strings) or "none"
-                expected = f"expected a column {field!r} of strings; such columns are {found}"
-                message = f"{name}: {expected} (--text-field chooses one)"
-                raise Unusable(f"no string field {field!r}", message)
-            rows, groups = 0, list(range(file.num_row_groups))
-            while groups and rows + file.metadata.row_group(groups[0]).num_rows <= first:
-                rows += file.metadata.row_group(groups.pop(0)).num_rows
-            batches = file.iter_batches(_ROWS, groups, [field], use_threads=False) if groups else ()
-            inner = [] if field in file.schema_arrow.names else field.split(".")[1:]
-            for batch in batches:
-                rows += batch.num_rows
-                if rows > first:
-                    column = batch.column(0)
-                    column = compute.struct_field(column, inner) if inner else column
-                    begin = rows - batch.num_rows
-                    texts = column.cast(arrow.large_string()).slice(max(0, first - begin)).to_pylist()
-                    yield from enumerate(texts, start=max(first, begin) + 1)
-    except arrow.ArrowException as error:
-        raise Unusable("damaged") from error
-    except OSError as error:
-        raise Unusable("unreadable" if not os.access(path, os.R_OK) else "damaged") from error
-
-
-def _columns(arrow: Any, fields: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the paths and types of the columns that are not structures."""
-    for field in fields:
-        if arrow.types.is_struct(field.type):
-            yield from _columns(arrow, field.type, f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name, field.type
 
 
 def _transcoded(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:

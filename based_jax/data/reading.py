@@ -80,16 +80,11 @@ def read_file(
             yield Item(_document(f"{name}:{count}", text), count + 1)
         return
     extension = "" if file.is_plain else readers.kind_of(path)[0]
-    if extension == readers.PARQUET_EXTENSION:
-        for count, text in readers.parquet_texts(path, file.name, field, offset):
-            yield Item(_document(f"{file.name}:{count}", text or ""), count)
-        return
     text_file = _TextFile(path, file.name, options, max_bytes)
-    is_lines = extension == readers.JSONL_EXTENSION
-    if is_lines or (extension == readers.JSON_EXTENSION and text_file.has_lines()):
+    if extension == readers.JSONL_EXTENSION:
         yield from text_file.lines(field, offset, number)
         return
-    for count, found in enumerate(text_file.documents(extension, field), start=1):
+    for count, found in enumerate(text_file.documents(extension), start=1):
         if count > offset:
             yield Item(found, count, 0, text_file.done, text_file.encoding)
 
@@ -120,18 +115,14 @@ class _TextFile:
     def _progress(self, done: int) -> None:
         self.done = done
 
-    def documents(self, extension: str, field: str) -> Iterable[Document | Skipped]:
-        """Yield the documents of a text file, or the records of a FASTA file or a JSON array."""
+    def documents(self, extension: str) -> Iterable[Document | Skipped]:
+        """Yield the documents of a text file, or the records of a FASTA file."""
         if extension in readers.FASTA_EXTENSIONS:
             return self._sequences()
         if extension in readers.HTML_EXTENSIONS:
             library = import_optional("inscriptis", "file", self.name, "text")
             return [_document(self.name, library.get_text(self._text(MAX_HTML)).strip())]
-        if extension != readers.JSON_EXTENSION:
-            return [_document(self.name, self._text(MAX_DOCUMENT))]
-        content = self._text(records.MAX_PARSED)
-        texts = records.parse_array(content, field, self.name) if content else []
-        return [_document(f"{self.name}:{count}", text) for count, text in enumerate(texts, start=1)]
+        return [_document(self.name, self._text(MAX_DOCUMENT))]
 
     def _text(self, max_bytes: int) -> str:
         limit = max_bytes if self.max_bytes is None else min(max_bytes, self.max_bytes)
@@ -144,16 +135,6 @@ class _TextFile:
             raise Unusable(encodings.not_in(UTF_8)) from error
         except ValueError as error:
             raise Unusable("not FASTA", str(error)) from error
-
-    def has_lines(self) -> bool:
-        """Return whether a ``.json`` file has one object per line."""
-        head = b""
-        for chunk in self._chunks(binary=True):
-            head += chunk
-            begin = head.removeprefix(readers.BYTE_ORDER_MARK).lstrip()
-            if begin and (not begin.startswith(b"{") or b"\n" in begin or len(head) > records.MAX_PARSED):
-                break
-        return records.is_json_lines(head.decode("utf-8-sig", errors="replace"))
 
     def lines(self, field: str, offset: int, number: int) -> Iterator[Item]:
         """Yield the documents of lines of JSON; the last line may lack a newline."""

@@ -1,13 +1,11 @@
 """Take the text out of a record: a JSON object, or a row of a data set."""
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 from based_jax.data.documents import Unusable
 from based_jax.files import parse_json
 
-MAX_PARSED = 128 << 20  # characters of a ``.json`` file that is not JSON lines, as it is parsed as a whole
 _SHOWN = 12  # fields in a message
 
 
@@ -48,41 +46,11 @@ def text_of(record: Any, field: str, expected: str) -> str:
 def parse_line(line: str, field: str, name: str, number: int) -> str:
     """Return the text of a line of JSON; an `Unusable` message names the file and the line."""
     expected = f"{name}, line {number}: expected a JSON object with a string field {field!r}"
-    return text_of(_parse(line, expected), field, expected)
-
-
-def parse_array(text: str, field: str, name: str) -> list[str]:
-    """Return the texts of a ``.json`` file: of its one object, or of each object in its array.
-
-    Raises:
-        Unusable: not JSON, not such objects, or more than `MAX_PARSED` characters.
-    """
-    expected = f"{name}: expected a JSON object with a string field {field!r}, or an array of such"
-    if len(text) > MAX_PARSED:
-        size = f"{len(text)} characters, expected at most {MAX_PARSED}"
-        message = f"{name}: {size} in a .json file; write one object per line, as .jsonl"
-        raise Unusable("too large", message)
-    content = _parse(text, expected)
-    records = content if isinstance(content, list) else [content]
-    return [text_of(record, field, expected) for record in records]
-
-
-def is_json_lines(text: str) -> bool:
-    """Return whether a ``.json`` file has one object per line, judging by its first nonblank line."""
-    first = text.lstrip()
-    line = first[: first.find("\n") + 1] or first
-    if not line.startswith("{") or not line.rstrip().endswith("}"):
-        return False
-    with contextlib.suppress(ValueError):
-        return isinstance(parse_json(line, "line"), dict)
-    return False
-
-
-def _parse(text: str, expected: str) -> Any:
     try:
-        return parse_json(text, "JSON")
+        record = parse_json(line, "JSON")
     except ValueError as error:
         raise Unusable("not JSON", f"{expected}, but this is not JSON ({error})") from error
+    return text_of(record, field, expected)
 
 
 def _string_fields(record: dict[str, Any], prefix: str = "") -> Iterator[str]:

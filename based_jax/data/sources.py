@@ -4,8 +4,7 @@
 spec               documents
 =================  ==========================================================================================
 ``stdlib``         the ``.py`` files of the running Python's standard library, without its tests
-a file             the file; one document per line of a ``.jsonl`` file, object of a ``.json`` file or row of
-                   a ``.parquet`` file; a FASTA file's records (see `fasta`)
+a file             the file; one document per line of a ``.jsonl`` file; a FASTA file's records (see `fasta`)
 a directory        every known file in it, recursively, and those that match `include`
 a glob             every such file that matches; ``**`` crosses directories
 ``hf:NAME``        rows of a Hugging Face data set; its split and configuration may follow (see `hub`)
@@ -13,11 +12,9 @@ a glob             every such file that matches; ``**`` crosses directories
 
 Each file is read once, however many links lead to it, under the first of its names. Links to directories are
 followed if the spec or a component of a glob names them, but not by ``**`` or inside a directory.
-Known files end in .txt .py .md .jsonl .json .html .htm .xhtml .fa .fasta .fna, each also with .gz or .zst, or
-in .parquet. Most .json files are not text, so they are read only if the spec itself ends so. Other files are
-not read but reported, unless `include` matches their names: these are read as plain text, .json files too.
-Files are in the order of their sorted paths. To load a file that is itself called ``stdlib``, write
-``./stdlib``.
+Known files end in .txt .py .md .jsonl .html .htm .xhtml .fa .fasta .fna, each also with .gz or .zst. Other
+files are not read but reported, unless `include` matches their names: these are read as plain text. Files are
+in the order of their sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
 """
 
 import fnmatch
@@ -76,8 +73,7 @@ def find_files(spec: str, include: str | None = None) -> Files:
         if not found:
             problem = "this glob matches no file" if is_glob else "there is no such path"
             raise FileNotFoundError(f"data = {spec!r}: expected {EXPECTED}; {problem}")
-    asks_for_json = kind != "a directory" and readers.without_compression(spec).endswith(".json")
-    files = _by_suffix(found, include, () if asks_for_json else (readers.JSON_EXTENSION,))
+    files = _by_suffix(found, include)
     left_out = " ".join(count_left_out(files.others))
     hint = f", or --include with a pattern for {left_out}" if files.others else ""
     expect(bool(files.found or others), "data", spec, f"{kind} with text ({readers.KNOWN_FILES}){hint}")
@@ -109,14 +105,13 @@ def status_of(path: Path) -> os.stat_result | None:
         return None
 
 
-def _by_suffix(files: Iterable[tuple[str, Path]], include: str | None, other: Collection[str]) -> Files:
-    """Return the files to read, and a report about the rest; `other` suffixes are not read."""
+def _by_suffix(files: Iterable[tuple[str, Path]], include: str | None) -> Files:
+    """Return the files to read, and a report about the rest."""
     patterns = [pattern.strip() for pattern in include.split(",")] if include else []
     found, left_out = dict[str, File](), list[FileReport]()
     for name, path in files:
         names = (path.name, readers.without_compression(path.name), name)
-        extension, _ = readers.kind_of(path)
-        is_known = readers.is_known_file(path) and extension not in other
+        is_known = readers.is_known_file(path)
         if is_known or any(fnmatch.filter(names, pattern) for pattern in patterns):
             status = status_of(path)
             identity = f"{status.st_dev}:{status.st_ino}" if status else str(path)

@@ -21,7 +21,6 @@ from jax import export, lax
 from based_jax.convert.layouts import flatten
 from based_jax.export.plan import Plan
 from based_jax.generate.capacity import token_limit
-from based_jax.generate.logit_bias import MAX_BIASED, Biases
 from based_jax.generate.sampling import Counts, RowSettings, choose
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Params, State
@@ -157,7 +156,7 @@ class _Functions:
 
         `sampling` has the fields of `RowSettings`, with keys as integers, and the text so far of each row:
         `step` is the number of tokens made; `prompt_counts` and `made_counts` are how often each token is in
-        the prompt and among the tokens made, for the penalties; `bias_tokens` and `bias_values` are `Biases`.
+        the prompt and among the tokens made, for the penalties.
         The tokens, int32 (B, K), are 0 after `count` and in inactive rows; logits and state are those after
         the last token.
         """
@@ -168,15 +167,13 @@ class _Functions:
         def body(number: Array, carry: Any) -> Any:
             counts, (made, logits, state) = carry
             size = self.model.config.vocab_size
-            chosen = choose(logits, rows, sampling["step"] + number, counts, biases, vocab_size=size).token
+            chosen = choose(logits, rows, sampling["step"] + number, counts, vocab_size=size).token
             token = jnp.where(active, chosen, 0)
             new = made.at[:, number].set(token), *step(params, state, token, active)
             return counts.add(token, active), new
 
         made = jnp.zeros((active.shape[0], self.plan.decode_chunk), jnp.int32)
         counts = Counts(sampling["prompt_counts"], sampling["made_counts"])
-        given = (sampling["bias_values"] != 0).any(axis=1)
-        biases = Biases(sampling["bias_tokens"], sampling["bias_values"], given)
         return lax.fori_loop(0, count, body, (counts, (made, logits, state)))[1]
 
     def _variables(self, params: Mapping[str, Array]) -> Params:
@@ -201,8 +198,6 @@ def _values(functions: _Functions, params: Mapping[str, Array]) -> dict[str, Any
         **{name: shape((rows,), jnp.float32) for name in _FLOATS},
         "prompt_counts": counts,
         "made_counts": counts,
-        "bias_tokens": shape((rows, MAX_BIASED), jnp.int32),
-        "bias_values": shape((rows, MAX_BIASED), jnp.float32),
     }
     return {
         "params": {name: shape(leaf.shape, leaf.dtype) for name, leaf in params.items()},

@@ -37,12 +37,11 @@ from safetensors import SafetensorError
 from safetensors.flax import load_file
 
 FORMAT = "based_jax programs"
-VERSION = 2
+VERSION = 3
 MANIFEST = "manifest.json"
 PROGRAMS = ("init", "prefill", "decode", "extend")
 
 _INT32_MAX = 2**31 - 1
-_MOST_BIASED = 300  # most tokens with a bias: the size of the program's argument
 _MOST_BYTES = 1 << 26  # of a manifest: a thousand times that of a large model
 
 Array = jax.Array | np.ndarray
@@ -68,8 +67,6 @@ class Sampling:
     """subtracted from the logits of tokens that were made"""
     frequency_penalty: float = 0.0
     """subtracted from a token's logit once for every time it was made"""
-    logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    """token -> bias, added to its logit before all other settings, in [-100, 100], for up to 300 tokens"""
     seed: int = 0
     """row r has the key fold_in(key(seed), r)"""
 
@@ -87,25 +84,16 @@ class Sampling:
         ):
             value = getattr(self, name)
             _expect(kind(value) and low <= value <= high, name, value, expected)
-        good = isinstance(self.logit_bias, Mapping) and len(self.logit_bias) <= _MOST_BIASED
-        _expect(good, "logit_bias", self.logit_bias, f"a mapping of up to {_MOST_BIASED} tokens")
-        for token, value in self.logit_bias.items():
-            good = _is_whole(token) and 0 <= token <= _INT32_MAX and _is_number(value) and abs(value) <= 100
-            _expect(good, "logit_bias", {token: value}, "tokens and numbers from -100 to 100")
 
     def arrays(self, rows: int, key_kind: str) -> dict[str, np.ndarray]:
         """Return the settings as arrays for the program, the same for all rows except for the keys."""
         key = jax.random.key(self.seed, impl=key_kind)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
-        others = {name: value for name, value in vars(self).items() if name not in ("seed", "logit_bias")}
+        others = {name: value for name, value in vars(self).items() if name != "seed"}
         given = {name.removesuffix("_penalty"): value for name, value in others.items()}
         arrays = {name: np.full(rows, value, np.float32) for name, value in given.items()}
         whole = {"keys": np.asarray(jax.random.key_data(keys)), "top_k": np.full(rows, self.top_k, np.int32)}
-        tokens, values = np.zeros((2, rows, _MOST_BIASED))
-        count = len(self.logit_bias)
-        tokens[:, :count], values[:, :count] = list(self.logit_bias), list(self.logit_bias.values())
-        biases = {"bias_tokens": tokens.astype(np.int32), "bias_values": values.astype(np.float32)}
-        return arrays | whole | biases
+        return arrays | whole
 
 
 class Exported:
@@ -273,8 +261,6 @@ class Exported:
         self._check(prompts, new, stops)
         rows, size = self.manifest["batch_size"] or len(prompts), self.manifest["vocab_size"]
         settings = sampling.arrays(rows, self.manifest["key_kind"])
-        most = max(sampling.logit_bias, default=0)
-        _expect(most < size, "logit_bias", most, f"tokens in [0, {size})")
         logits, state = self._read_prompts(prompts, rows)
         counts = np.zeros((2, rows, size), np.int32)  # of the prompts' tokens, and of the new ones
         for row, prompt in enumerate(prompts):
@@ -637,8 +623,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--repetition-penalty", type=float, default=1.0, help=text)
     add("--presence-penalty", type=float, default=0.0, help="subtracted from logits of made tokens")
     add("--frequency-penalty", type=float, default=0.0, help="the same, once per occurrence")
-    text = "tokens and the biases added to their logits, from -100 to 100"
-    add("--logit-bias", type=_biases, default={}, metavar="5:-100,7:2.5", help=text)
     add("--seed", type=int, default=0, help="seed of the sampling")
     add("--stop", action="append", default=[], metavar="TEXT", help="a text that ends a continuation")
     add("--stop-tokens", type=_tokens, default=[], metavar="0,1", help="tokens that end a row of --tokens")
@@ -671,11 +655,6 @@ def _run(options: argparse.Namespace) -> None:
 
 def _tokens(text: str) -> list[int]:
     return [int(token) for token in text.split(",")]
-
-
-def _biases(text: str) -> dict[int, float]:
-    pairs = (pair.split(":") for pair in text.split(","))
-    return {int(token): float(value) for token, value in pairs}
 
 
 if __name__ == "__main__":

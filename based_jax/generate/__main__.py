@@ -46,8 +46,6 @@ class Options:
     """subtracted from the logits of tokens that were generated"""
     frequency_penalty: float = 0.0
     """subtracted from a token's logit once for every time it was generated"""
-    logit_bias: dict[int, float] = dataclasses.field(default_factory=dict)
-    """tokens and the biases added to their logits, in [-100, 100]: `10 -100 32 1.5` bans token 10"""
     seed: int = 0
     """seed of the sampling"""
     stop: tuple[str, ...] = ()

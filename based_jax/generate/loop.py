@@ -9,7 +9,7 @@ Rows of one batch may have prompts of different lengths: the state holds each ro
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,6 @@ from jax import lax
 
 from based_jax.generate.capacity import capacity_for, with_capacity
 from based_jax.generate.layer_streams import LayerStreams
-from based_jax.generate.logit_bias import Biases
 from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
 from based_jax.generate.rows import row_count, take_rows
 from based_jax.generate.sampling import Counts, RowSettings, Sampler, batch_settings, choose
@@ -62,7 +61,6 @@ class Rules(NamedTuple):
     settings: RowSettings
     stop_tokens: np.ndarray
     pad_token: int
-    biases: Biases | None = None
 
 
 _SETTINGS = tuple(field.name for field in dataclasses.fields(Sampler))
@@ -83,7 +81,6 @@ def generate(
     repetition_penalty: float | Sequence[float] = 1.0,
     presence_penalty: float | Sequence[float] = 0.0,
     frequency_penalty: float | Sequence[float] = 0.0,
-    logit_bias: Mapping[int, float] | Sequence[Mapping[int, float] | None] | None = None,
     stop_tokens: Sequence[int] = (),
     attention_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
@@ -96,8 +93,7 @@ def generate(
     Compiled programs per model and batch size: one decoding loop per bucket of `max_new_tokens` and one
     prefill for each of the three sizes in `prompt.CHUNKS`; prompts of other lengths, other settings, keys and
     stop tokens reuse them. A state that grows with the text (full attention's) has a capacity of a power of
-    two tokens, and another power compiles again; so do the first penalties, which count tokens, and the first
-    biases.
+    two tokens, and another power compiles again; so do the first penalties, which count tokens.
 
     Args:
         model: any model whose mixers can continue from a state.
@@ -109,7 +105,7 @@ def generate(
         rng: `jax.random.key(seed)`, needed when temperature > 0. Row r uses fold_in(rng, r). With one key
             per row, shape (B,), a row makes the same tokens in any batch.
         top_k, top_p, min_p: which tokens may be sampled; see `Sampler`.
-        repetition_penalty, presence_penalty, frequency_penalty, logit_bias: see `Sampler`.
+        repetition_penalty, presence_penalty, frequency_penalty: see `Sampler`.
         stop_tokens: a row that emits one of these emits `pad_token` from then on; the loop ends when every
             row has.
         attention_mask: (B, N) booleans, or 1 and 0 as tokenizers give: True for real tokens, which are one
@@ -121,8 +117,7 @@ def generate(
 
     Returns:
         The new tokens, int32 (B, max_new_tokens). With `return_logprobs` also their log-probabilities under
-        the model's own logits, without temperature, penalties and biases, float32 of the same shape, 0 for
-        padding.
+        the model's own logits, without temperature and penalties, float32 of the same shape, 0 for padding.
 
     Raises:
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
@@ -131,7 +126,7 @@ def generate(
     total = int(max_new_tokens)
     cuts, penalties = (top_k, top_p, min_p), (repetition_penalty, presence_penalty, frequency_penalty)
     ends = (stop_tokens, attention_mask, pad_token, prefill_chunk, prefix)
-    sampling = dict(zip(_SETTINGS, (temperature, *cuts, *penalties, logit_bias), strict=True))
+    sampling = dict(zip(_SETTINGS, (temperature, *cuts, *penalties), strict=True))
     start, rules = _read(model, params, prompt, total, rng, *ends, **sampling)
     (tokens, logprobs), _, _ = _decode(model, params, start(), total, rules, size=bucket(total))
     return (tokens[:, :total], logprobs[:, :total]) if return_logprobs else tokens[:, :total]
@@ -228,7 +223,7 @@ def _read(
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
     stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
     expect_integer("pad_token", pad_token, -INT32_MAX - 1)
-    settings, biases, penalises = batch_settings(rng, batch, config.vocab_size, **sampling)
+    settings, penalises = batch_settings(rng, batch, **sampling)
     if prefill_chunk is not None:
         expect_integer("prefill_chunk", prefill_chunk, 1)
     chunks = chunk_sizes(length, prefill_chunk)
@@ -250,7 +245,7 @@ def _read(
             progress = prefill(model, params, progress, part, padded.lengths, offset)
         return progress._replace(counts=sharding.placed(counts, mesh, like=prompt))
 
-    return start, Rules(settings, stops, int(pad_token), biases)
+    return start, Rules(settings, stops, int(pad_token))
 
 
 def _count(prompt: Prompt, prefix: Snapshot | None, vocab_size: int) -> Counts:
@@ -332,7 +327,7 @@ def make_tokens(model, size, params, progress, limit, rules):
         logits = model.apply(params, hidden, method="unembed")
         steps = jnp.broadcast_to(step, done.shape)
         vocab_size = model.config.vocab_size
-        chosen = choose(logits, rules.settings, steps, counts, rules.biases, vocab_size=vocab_size)
+        chosen = choose(logits, rules.settings, steps, counts, vocab_size=vocab_size)
         token = chosen.token
         tokens = tokens.at[:, made].set(jnp.where(done, rules.pad_token, token))
         logprobs = logprobs.at[:, made].set(jnp.where(done, 0, chosen.logprob))

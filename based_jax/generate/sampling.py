@@ -1,6 +1,6 @@
-"""Sample tokens from logits: biases, penalties, temperature, top-k, top-p, min-p; settings are per row.
+"""Sample tokens from logits: penalties, temperature, top-k, top-p, min-p; settings are per row.
 
-    penalised  = logits + biases, lowered for tokens that are already in the text
+    penalised  = logits, lowered for tokens that are already in the text
     scores     = penalised / temperature
     candidates = min_p(top_p(top_k(scores)))
     token      ~ softmax(candidates),   or the largest of `penalised` where the temperature is 0
@@ -15,11 +15,9 @@ batch's settings need. A row's token depends on its own logits, settings and key
 """
 
 import dataclasses
-import functools
 import numbers
-import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +26,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Key
 
-from based_jax.generate.logit_bias import Biases, LogitBias, expect_known
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -62,9 +59,6 @@ class Sampler:
     ignores the prompt, and in [-1e20, 1e20]"""
     frequency_penalty: float = 0.0
     """subtracted from a token's logit once for every time it was made"""
-    logit_bias: Mapping[int, float] | None = None
-    """token -> bias, added to its logit before all other settings, in [-100, 100], for up to 300 tokens;
-    stored as a `LogitBias`"""
 
     def __post_init__(self) -> None:
         good = _is_real(self.temperature) and 0 <= self.temperature <= sys.float_info.max
@@ -81,8 +75,6 @@ class Sampler:
             value, least = getattr(self, name), 1 / most if name == "repetition_penalty" else -most
             good = _is_real(value) and least <= value <= most
             expect(good, name, value, f"a number from {least:g} to {most:g}")
-        biases = None if self.logit_bias is None else LogitBias(self.logit_bias)
-        object.__setattr__(self, "logit_bias", biases or None)
 
     @property
     def greedy(self) -> bool:
@@ -95,14 +87,11 @@ class Sampler:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 
-_NUMBERS = tuple(field.name for field in dataclasses.fields(Sampler) if field.name != "logit_bias")
+_NUMBERS = tuple(field.name for field in dataclasses.fields(Sampler))
 
 
 class RowSettings(NamedTuple):
-    """Keys and the fields of `Sampler` in its order, an entry per row: an argument of compiled programs.
-
-    Biases are separate, see `Biases`.
-    """
+    """Keys and the fields of `Sampler` in its order, an entry per row: an argument of compiled programs."""
 
     keys: Key[Array, " B"]
     temperature: Float[Array, " B"]
@@ -132,13 +121,11 @@ def row_samplers(batch_size: int, **settings: Any) -> list[Sampler]:
     return [Sampler(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
-def batch_settings(
-    rng: Any, batch_size: int, vocab_size: int, **settings: Any
-) -> tuple[RowSettings, Biases | None, bool]:
+def batch_settings(rng: Any, batch_size: int, **settings: Any) -> tuple[RowSettings, bool]:
     """Make the settings of a batch from those of `Sampler`, see `row_samplers`.
 
     Returns:
-        Settings of each row; biases, None if no row has any; whether any row has penalties.
+        Settings of each row; whether any row has penalties.
 
     Raises:
         TypeError, ValueError: a wrong setting or key, or no key where a row samples.
@@ -147,11 +134,7 @@ def batch_settings(
     if not all(sampler.greedy for sampler in samplers):
         expect(rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
         keys = row_keys(rng, batch_size)
-    given = [sampler.logit_bias for sampler in samplers]
-    for biases in given:
-        expect_known(biases, vocab_size)
-    penalises = any(sampler.penalises for sampler in samplers)
-    return row_settings(samplers, keys), Biases.of(given) if any(given) else None, penalises
+    return row_settings(samplers, keys), any(sampler.penalises for sampler in samplers)
 
 
 def row_settings(samplers: Sequence[Sampler], keys: Key[Array, " B"] | None) -> RowSettings:
@@ -204,7 +187,7 @@ class Choice(NamedTuple):
 
     token: Int[Array, " B"]
     logprob: Float[Array, " B"]
-    """log softmax of the model's own logits, without biases, penalties and temperature; float32"""
+    """log softmax of the model's own logits, without penalties and temperature; float32"""
     top_ids: Int[Array, "B K"]
     """the K most likely tokens, most likely first"""
     top_logprobs: Float[Array, "B K"]
@@ -215,7 +198,6 @@ def choose(
     settings: RowSettings,
     step: Int[Array, " B"],
     counts: Counts | None = None,
-    biases: Biases | None = None,
     *,
     vocab_size: int,
     top_logprobs: int = 0,
@@ -227,14 +209,13 @@ def choose(
         logits: one row per sequence; entries from `vocab_size` on are ignored.
         step: number of tokens that each row has made; the key of a token is fold_in(row's key, step).
         counts: tokens of each row's text; None for no penalties, whatever `settings` says.
-        biases: added to the logits; None for none.
         vocab_size: number of tokens that may be chosen.
         top_logprobs: K.
         top_rows: rows whose most likely tokens are needed; if there are none, all rows report zeros. None
             means all rows.
     """
     logits = logits[:, :vocab_size]
-    penalised = adjusted(logits, settings, counts, biases)
+    penalised = adjusted(logits, settings, counts)
     greedy = jnp.argmax(penalised, axis=-1)
 
     def sample() -> Array:
@@ -268,22 +249,13 @@ def report(
 
 
 def adjusted(
-    logits: Float[Array, "B vocab"], settings: RowSettings, counts: Counts | None, biases: Biases | None
+    logits: Float[Array, "B vocab"], settings: RowSettings, counts: Counts | None
 ) -> Float[Array, "B vocab"]:
-    """Return the logits with biases added and penalties applied; see `choose`. No work if no row has any."""
-    some = []
-    if counts is not None:
-        some += [settings.repetition != 1, settings.presence != 0, settings.frequency != 0]
-    if biases is not None:
-        some.append(biases.given)
-    if not some:
+    """Return the logits with penalties applied; see `choose`. No work if no row has any."""
+    if counts is None:
         return logits
-
-    def changed() -> Array:
-        biased = logits if biases is None else biases.added(logits)
-        return biased if counts is None else _penalise(biased, settings, counts)
-
-    return lax.cond(functools.reduce(operator.or_, some).any(), changed, lambda: logits)
+    some = (settings.repetition != 1) | (settings.presence != 0) | (settings.frequency != 0)
+    return lax.cond(some.any(), lambda: _penalise(logits, settings, counts), lambda: logits)
 
 
 def candidates(logits: Float[Array, "B vocab"], settings: RowSettings) -> Float[Array, "B vocab"]:

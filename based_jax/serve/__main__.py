@@ -35,7 +35,7 @@ PACKAGES = ("msgspec", "prometheus_client", "starlette", "uvicorn")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Serve OpenAI's completions API to clients, and a web page for people at /.
+    """Serve OpenAI's completions API.
 
     Prints its address when it accepts requests. Ctrl-C or SIGTERM finishes the answers in progress.
     """
@@ -201,7 +201,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url(listener: socket.socket) -> str:
-    """Return the URL to open in a browser."""
+    """Return the server's URL."""
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
     return f"http://{host}:{port}/"

@@ -1,4 +1,4 @@
-"""The routes: OpenAI's completions and models, health, metrics, a web page."""
+"""The routes: OpenAI's completions and models, health, metrics."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,6 @@ from based_jax.serve.fields import SharedFields
 from based_jax.serve.hosts import KnownHosts
 from based_jax.serve.limits import Limits
 from based_jax.serve.metrics import Clock, CountResponses, Metrics
-from based_jax.serve.page import page
 from based_jax.serve.styles import ChatStyle, Style, TextStyle
 from based_jax.serve.worker import Worker
 
@@ -72,7 +71,6 @@ class Service:
 
     def app(self) -> Starlette:
         routes = [
-            Route("/", lambda request: page()),
             Route("/health", self._health),
             Route("/metrics", self._numbers),
             Route("/v1/models", self._models),
@@ -89,9 +87,6 @@ class Service:
         app = Starlette(False, routes, middleware, HANDLERS, self._lifespan)
         app.router.redirect_slashes = False  # one name per path; no redirection echoes a client's host
         return app
-
-    def _posted(self, path: str, read: Callable[[bytes], _Read]) -> Route:
-        return Route(path, functools.partial(self._answer, read), methods=["POST"])
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -150,7 +145,7 @@ class Service:
             raise Refusal(400, self._chat, code="no_chat_template")
         wanted = ChatRequest.read(body)
         self._expect_model(wanted.model)
-        requests = wanted.requests(self._chat, self._vocab_size, self._limits)
+        requests = wanted.requests(self._chat, self._limits)
         return wanted, requests, ChatStyle(self._tokenizer, logprobs=wanted.logprobs)
 
     def _expect_model(self, name: str | None) -> None:

@@ -69,12 +69,12 @@ class ChatRequest(SharedFields, kw_only=True):
         if self.top_logprobs and not self.logprobs:
             refuse("top_logprobs", f"top_logprobs = {self.top_logprobs}: expected only with logprobs = true")
 
-    def requests(self, chat: Chat, vocab_size: int, limits: Limits) -> list[Request]:
+    def requests(self, chat: Chat, limits: Limits) -> list[Request]:
         """Return the engine's requests, `n` of the same prompt."""
         asked = self.max_completion_tokens or self.max_tokens
         least = asked or 1
         expect_served(self.n, 1, least, limits)
-        sampler = self.sampler(vocab_size)
+        sampler = self.sampler()
         messages, most = [message.texts() for message in self.messages], limits.length * MAX_CHARACTERS
         given = sum(len(text) for message in messages for text in message.values())
         expect_short("messages", f"messages of {given} characters", given, most)

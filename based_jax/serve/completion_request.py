@@ -48,7 +48,7 @@ class CompletionRequest(SharedFields, kw_only=True):
         they are. A prompt that is too long or has invalid tokens is refused.
         """
         expect_served(self.n, len(self.prompts), self.max_tokens, limits)
-        sampler, made = self.sampler(vocab_size), []
+        sampler, made = self.sampler(), []
         for prompt in self.prompts:
             most = limits.length * (MAX_CHARACTERS if isinstance(prompt, str) else 1)
             unit = "characters" if isinstance(prompt, str) else "tokens"

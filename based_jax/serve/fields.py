@@ -62,7 +62,6 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: dict[Token, float] | None = None
 
     @classmethod
     def read(cls, body: bytes) -> Self:
@@ -82,20 +81,16 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Return the prompt to send before answer `number`, whose request is given; None for none."""
         return None
 
-    def sampler(self, vocab_size: int) -> Sampler:
-        """Return the sampler; a setting out of its range, or a bias of an unknown token, is refused."""
+    def sampler(self) -> Sampler:
+        """Return the sampler; a setting out of its range is refused."""
         given: dict[str, Any] = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(Sampler)
         }
         given |= {name: None for name, values in _ALL.items() if given[name] in values}
         try:
-            made = Sampler(**given)
+            return Sampler(**given)
         except ValueError as error:
             refuse(str(error).partition(" = ")[0], str(error))
-        for token in made.logit_bias or ():
-            if token >= vocab_size:
-                refuse("logit_bias", f"logit_bias = {token}: expected tokens in [0, {vocab_size})")
-        return made
 
     def copies(self, request: Request) -> list[Request]:
         """Return a prompt's requests: answer i is sampled with seed + i."""

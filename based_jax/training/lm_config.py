@@ -13,7 +13,6 @@ from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
 from based_jax.models.config import REMAT
 from based_jax.models.scan import find_repeats
-from based_jax.training.bad_loss import BadLossConfig
 from based_jax.training.devices.hosts import HostsConfig
 from based_jax.training.named_options import OPTIONS, parse_options
 from based_jax.training.optimizer import OptimizerConfig
@@ -97,9 +96,6 @@ class LMConfig:
     """read the data, draw the first batches, compile for --mesh on virtual devices, print what would stop the
     run, sharding, memory and communication, and exit"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
-    bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
-        default_factory=BadLossConfig
-    )
     tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 10
     """steps between log lines"""

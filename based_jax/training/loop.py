@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +13,16 @@ import grain
 import jax
 
 from based_jax.stop_request import StopRequest
-from based_jax.training.bad_loss import BadLoss, BadLossConfig, is_bad
 from based_jax.training.devices import hosts
 from based_jax.training.run.checkpoints import Checkpoints
 from based_jax.training.run.metrics import open_writer
 from based_jax.training.run.trackers import TrackConfig
 from based_jax.training.step import Batch, Programs, TrainState
 from based_jax.validate import expect_ranges
+
+
+class BadLoss(ValueError):
+    """The loss or the norm of its gradient was not finite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +61,6 @@ def fit(
     *,
     describe: Callable[[dict[str, float], int], dict[str, float]],
     evaluate: Callable[[TrainState], dict[str, float]],
-    bad_losses: BadLossConfig | None = None,
     tracking: TrackConfig | None = None,
 ) -> Outcome:
     """Train from the newest checkpoint in `workdir` (or from scratch) to `config.steps`.
@@ -71,16 +74,13 @@ def fit(
         workdir: directory of metrics and checkpoints, shared by all processes.
         describe: maps a step's metrics and its number of tokens to the logged values.
         evaluate: returns the held-out metrics of a state.
-        bad_losses: what to do after a bad step; default: stop. Other settings need a guarded optimizer
-            (`based_jax.training.bad_loss.guard`).
         tracking: services that also receive the metrics; default: none.
 
     Raises:
-        BadLoss: a loss or gradient norm was not finite too often; the bad state is not saved.
+        BadLoss: a loss or gradient norm was not finite; the bad state is not saved.
         ValueError: no checkpoint can be read, or it belongs to another model or other data.
         SaveFailed: a checkpoint cannot be written.
     """
-    policy = bad_losses or BadLossConfig()
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.keep))
         saved = step = begin = checkpoints.newest_intact(programs.abstract_state) or 0
@@ -93,16 +93,12 @@ def fit(
         def check(number: int, metrics: Any) -> dict[str, float]:
             """Wait for the metrics of a step, check them, and return them."""
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-            if not is_bad(values):
-                return values
-            what = f"step {number}: loss {values['loss']}, gradient norm {values['grad_norm']}"
-            in_a_row, skips = values.get("bad_in_a_row", 0), policy.on_bad_loss == "skip"
-            if skips and in_a_row <= policy.max_bad_losses:
-                writer.say(f"{what}; the update is skipped, {in_a_row:g} in a row")
+            loss, norm = values["loss"], values["grad_norm"]
+            if math.isfinite(loss) and math.isfinite(norm):
                 return values
             checkpoints.wait()
-            after = f" after {in_a_row:g} in a row" if skips else ""
-            raise BadLoss(f"{what}; stopped{after}. Last good checkpoint: {where()}")
+            what = f"step {number}: loss {loss}, gradient norm {norm}"
+            raise BadLoss(f"{what}; stopped. Last good checkpoint: {where()}")
 
         with writer.phase(f"reading checkpoint {saved}" if saved else "initialising the parameters"):
             state, position = (
@@ -151,8 +147,6 @@ def fit(
             tokens = own * (len(placed["targets"]) // len(batch["targets"]))
             values["tokens_per_second"] = tokens * (step - last_log[0]) / elapsed
             logged = describe(values, tokens)
-            if "bad_losses" in values:
-                logged["bad_losses"] = values["bad_losses"]
             held_out = {}
             if evaluates:
                 with writer.phase("evaluating on held-out data"):

@@ -18,7 +18,6 @@ from based_jax.models.sharding import batch_sharding, shardings_of
 from based_jax.ops import cross_entropy
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import accumulation_dtype
-from based_jax.training.bad_loss import guard_metrics, updates_made
 from based_jax.training.devices import hosts
 from based_jax.typing import Array, Float, Int, Params
 
@@ -135,8 +134,7 @@ def make_train_step(
         metrics = {
             **losses,
             "grad_norm": norm,
-            "learning_rate": schedule(updates_made(state.step, state.opt_state)),
-            **guard_metrics(opt_state),
+            "learning_rate": schedule(state.step),
         }
         return TrainState(state.step + 1, params, opt_state), metrics
 

@@ -46,7 +46,6 @@ KEPT = {
     "cpu/decode": ("docs/decoding.md", "decode", "decode.tables"),
     "cpu/mixers": ("docs/benchmarks.md", "mixers", "ops.mixer_tables"),
     "cpu/mqar": ("docs/benchmarks.md", "mqar", "models.training_tables"),
-    "cpu/startup": ("docs/benchmarks.md", "startup", "models.startup"),
     "cpu/train": ("docs/benchmarks.md", "train", "models.training_tables"),
     "cpu/train_long": ("docs/benchmarks.md", "train_long", "models.training_tables"),
     "static/h200": ("docs/gpu.md", "static", "gpu.static.tables"),

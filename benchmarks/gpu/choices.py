@@ -15,8 +15,8 @@ GAIN = 1.02
 """Minimum speedup over the current block sizes: less may be noise."""
 
 LEAST_SECONDS = 1e-4
-"""Time of a call from which on block sizes are compared; of shorter ones the host's start of a kernel, 20 to 50
-us, is most."""
+"""Time of a call from which on block sizes are compared; of shorter ones the host's start of a kernel, 20 to
+50 us, is most."""
 
 BACKEND_GAIN = 1.03
 """Minimum speedup of a backend over the plainer one, which runs in more cases."""

@@ -68,10 +68,6 @@ REFUSED = {
         "--json /no/such/folder/ops.json": "cannot be written",
         "--unknown 1": "--unknown",
     },
-    "startup": {
-        "--samples 0": "--samples = 0: expected at least 1",
-        "--cases sleep": "--cases = 'sleep': expected one of",
-    },
     "static": {
         "--gpu H2OO": "--gpu = 'H2OO'",
         "--presets nothing": "--presets = 'nothing'",

@@ -52,8 +52,6 @@ def test_a_jsonl_file_is_one_document_per_line(tmp_path, ending):
 MARKED = {
     "a.txt": ("text\ufeff", "text\ufeff"),
     "b.py": ("x = 1", "x = 1"),
-    "c.json": ('[{"text": "array"}]', "array"),
-    "d.json": ('{"text": "line"}\n', "line"),
     "e.jsonl": ('{"text": "\ufeffline"}\n', "\ufeffline"),
     "f.fasta": (">r\nACGT\n", "ACGT"),
 }
@@ -287,27 +285,13 @@ def test_text_beyond_the_limit_is_refused_before_it_is_read(tmp_path):
         load_documents(str(path))
 
 
-def test_json_is_read_where_it_is_asked_for(tmp_path):
+def test_json_files_are_text_if_include_asks_for_them(tmp_path):
     """A directory of text or code has .json files that are no documents."""
     _write(tmp_path / "package.json", b'{"name": "x"}')
-    _write(tmp_path / "a.txt", TEXT.encode())
-    _write(tmp_path / "data" / "a.json", b'[{"text": "one"}, {"text": "two"}]')
-    for spec in (tmp_path, tmp_path / "**"):
-        corpus = load_documents(str(spec))
-        assert [document.text for document in corpus.documents] == [TEXT]
-        assert corpus.left_out == {".json": 2}
-    for spec in (tmp_path / "data" / "a.json", tmp_path / "data" / "*.json"):
-        assert [document.text for document in load_documents(str(spec)).documents] == ["one", "two"]
-
-
-def test_a_json_file_that_include_asks_for_is_text(tmp_path):
-    """As the flag says; before, any .json file that was no data ended the command."""
-    _write(tmp_path / "package.json", b'{"name": "x"}')
-    _write(tmp_path / "lines.json", b'{"text": "one"}\n')
-    _write(tmp_path / "a.jsonl", b'{"text": "two"}\n')
+    _write(tmp_path / "a.jsonl", b'{"text": "one"}\n')
+    corpus = load_documents(str(tmp_path))
+    assert [document.text for document in corpus.documents] == ["one"]
+    assert corpus.left_out == {".json": 1}
     for include in ("*", "*.json"):
         texts = {document.text for document in load_documents(str(tmp_path), include).documents}
-        assert texts == {'{"name": "x"}', '{"text": "one"}\n', "two"}
-    assert [document.text for document in load_documents(str(tmp_path / "lines.json"), "*").documents] == [
-        "one"
-    ]
+        assert texts == {'{"name": "x"}', "one"}

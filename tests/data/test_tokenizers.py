@@ -96,14 +96,6 @@ def test_lone_surrogates_are_not_text(tokenizer):
         tokenizer.encode("a\ud800")
 
 
-def test_a_separator_named_in_the_text_is_text():
-    text = "before <|endoftext|> after <pad>"
-    ids = FILE_TOKENIZER.encode(text)
-    assert FILE_TOKENIZER.eot not in ids
-    assert FILE_TOKENIZER.decode(ids) == text
-    assert FILE_TOKENIZER.decode([FILE_TOKENIZER.eot, *ids, FILE_TOKENIZER.eot]) == text
-
-
 @pytest.mark.parametrize("eot", ["<|endoftext|>", "</s>", "<eos>", "[SEP]"])
 def test_known_separators_are_found(eot):
     library = byte_level([eot])

@@ -88,7 +88,7 @@ def test_edited_manifest(copy):
     original = (copy / "manifest.json").read_text()
     for sign, entries, message in [
         (False, {"vocab_size": 51}, r"manifest.json: was changed after the export"),
-        (True, {"version": 1}, r"manifest.json: version = 1: expected 2$"),
+        (True, {"version": 2}, r"manifest.json: version = 2: expected 3$"),
         (
             True,
             {"calling_convention_version": 99, "jax": "9.9.9"},

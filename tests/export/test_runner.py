@@ -65,7 +65,7 @@ PENALTIES = {"repetition_penalty": 1.5, "presence_penalty": 0.4, "frequency_pena
     [
         {"temperature": 1.5},
         {"temperature": 0.9, "top_k": 9, "top_p": 0.8},
-        {"temperature": 0.9, **PENALTIES, "logit_bias": {3: -100, 7: 1.5}},
+        {"temperature": 0.9, **PENALTIES},
     ],
     ids=["temperature", "candidates", "penalties"],
 )
@@ -147,10 +147,6 @@ def test_wrong_arguments(plain):
         ({"seed": -1}, "^seed = -1: expected"),
         ({"repetition_penalty": 0}, "^repetition_penalty = 0: expected"),
         ({"presence_penalty": float("inf")}, "^presence_penalty = inf: expected"),
-        ({"logit_bias": {50: 1}}, r"^logit_bias = 50: expected tokens in \[0, 50\)"),
-        ({"logit_bias": {5: 101}}, r"^logit_bias = \{5: 101\}: expected tokens and numbers"),
-        ({"logit_bias": {"5": 1}}, r"^logit_bias = \{'5': 1\}: expected tokens and numbers"),
-        ({"logit_bias": [5]}, r"^logit_bias = \[5\]: expected a mapping of up to 300 tokens"),
     ]:
         with pytest.raises(ValueError, match=message):
             plain.exported.generate(**{"prompts": [[1, 2, 3]], "max_new_tokens": 1, **options})
@@ -169,7 +165,7 @@ def test_broken_fusions_are_avoided_as_in_the_library(monkeypatch):
     for version in ["0.10.1", "0.10.2", "0.12.3", "0.13.0"]:
         monkeypatch.setattr(metadata, "version", lambda _, version=version: version)
         monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", None)  # does not say whether JAX was used
-        monkeypatch.setattr(compat, "undocumented", lambda name: None)
+        monkeypatch.setattr(compat, "is_jax_used", lambda: False)
         found = []
         for avoid in (avoid_broken_fusions, runner.avoid_broken_fusions):
             monkeypatch.setenv("XLA_FLAGS", "--other")

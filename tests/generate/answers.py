@@ -6,7 +6,6 @@ import jax
 import numpy as np
 
 from based_jax.generate import Completion, Request
-from based_jax.generate.logit_bias import Biases
 from based_jax.generate.sampling import Choice, Counts, choose, row_settings
 from tests.generate.tiny import LENGTH, Tiny
 
@@ -98,8 +97,7 @@ def _choices(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Completi
     rows = np.minimum(np.arange(ROWS), len(requests) - 1).repeat(STEPS)
     settings = jax.tree.map(lambda setting: setting[rows], row_settings(samplers, keys))
     counts = Counts(*(part.reshape(ROWS * STEPS, vocab_size) for part in (prompts, outputs)))
-    biases = jax.tree.map(lambda part: part[rows], Biases.of([sampler.logit_bias for sampler in samplers]))
     flat = logits.reshape(ROWS * STEPS, -1)
     steps = np.tile(np.arange(STEPS, dtype=np.int32), ROWS)
-    choice = _choose(flat, settings, steps, counts, biases, vocab_size=vocab_size, top_logprobs=5)
+    choice = _choose(flat, settings, steps, counts, vocab_size=vocab_size, top_logprobs=5)
     return jax.tree.map(lambda part: np.asarray(part).reshape(ROWS, STEPS, *part.shape[1:]), choice)

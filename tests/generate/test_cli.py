@@ -63,8 +63,6 @@ def test_seed_decides_the_sample(run, directory):
 
 def test_penalties_and_min_p_are_heard(run, directory, expected):
     assert len(set(expected)) < len(expected)
-    _, out, _ = run("--checkpoint", directory, *GREEDY, "--logit-bias", 120, 100, 121, -100)
-    assert out == "def" + "x" * 20 + "\n"
     _, out, _ = run("--checkpoint", directory, *GREEDY, "--repetition-penalty", 1e6)
     assert len(set(out[3:-1])) > len(set(expected))
     hot = ("--checkpoint", directory, "--prompt", "def", "--max-new-tokens", 20, "--temperature", 9)
@@ -114,14 +112,10 @@ def test_interrupt_ends_the_text(capsys):
         (("--wrong",), "--wrong"),
         (("--checkpoint", "nowhere/at/all"), "nowhere/at/all"),
         (("--checkpoint", "."), "expected a finished run"),
-        (("--top-p", "1.5"), "top_p = 1.5: expected"),
-        (("--min-p", "0"), "min_p = 0.0: expected"),
         (("--dtype", "int8"), "int8"),
         (("--temperature", "-1"), "temperature = -1.0: expected"),
         (("--temperature", "warm"), "warm"),
         (("--max-new-tokens", "0"), "max_new_tokens = 0: expected"),
-        (("--max-new-tokens", 10**30), f"max_new_tokens = {10**30}: "),
-        (("--seed", "-1"), "seed = -1: expected"),
         (("--seed", 2**64), f"seed = {2**64}: expected"),
         (("--stop", ""), "stop = '': expected"),
         (("--tokenizer", "none.json"), "none.json"),

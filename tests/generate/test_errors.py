@@ -39,19 +39,7 @@ CASES = {
         "attention_mask = 'ndarray': expected None",
     ),
     "no tokens": (GOOD, {"max_new_tokens": 0}, "max_new_tokens = 0: expected an integer, at least 1"),
-    "endless": (
-        GOOD,
-        {"max_new_tokens": 10**30},
-        f"max_new_tokens = {10**30}: expected an integer, from 1 to",
-    ),
     "too long": (GOOD, {"max_new_tokens": 2**31 - 1}, "max_new_tokens = 2147483647: expected at most"),
-    "far pad": (GOOD, {"pad_token": 10**12}, f"pad_token = {10**12}: expected an integer, from -2147483648"),
-    "wide prefill": (GOOD, {"prefill_chunk": 10**30}, f"prefill_chunk = {10**30}: expected an integer, from"),
-    "half a token": (GOOD, {"max_new_tokens": 1.5}, "max_new_tokens = 1.5"),
-    "cold": (GOOD, {"temperature": -1.0}, "temperature = -1.0: expected"),
-    "top_p": (GOOD, {"temperature": 1.0, "rng": KEY, "top_p": 0.0}, "top_p = 0.0: expected"),
-    "top_k": (GOOD, {"temperature": 1.0, "rng": KEY, "top_k": 0}, "top_k = 0: expected"),
-    "min_p": (GOOD, {"temperature": 1.0, "rng": KEY, "min_p": 2}, "min_p = 2: expected"),
     "penalty": (GOOD, {"repetition_penalty": 0}, "repetition_penalty = 0: expected"),
     "rows": (GOOD, {"top_k": [1, 2, 3]}, r"top_k = \[1, 2, 3\]: expected one value, or one for each of 2"),
     "one row": (GOOD, {"temperature": [0.0, 1.0]}, "rng = None: expected jax.random.key"),
@@ -100,5 +88,3 @@ def test_stream_checks_its_chunk(tiny):
     model = tiny("C")
     with pytest.raises(ValueError, match=r"^chunk = 0: expected an integer, at least 1"):
         stream(model.model, model.params, GOOD, chunk=0)
-    with pytest.raises(ValueError, match=rf"^chunk = {10**30}: expected an integer, from 1 to"):
-        stream(model.model, model.params, GOOD, chunk=10**30)

@@ -323,16 +323,3 @@ def test_learned_positions_end(simple):
     assert generate(model, params, PROMPTS[:4], 5).tolist() == expected.tolist()
     with pytest.raises(ValueError, match=r"^max_new_tokens = 6: expected at most 20 = max_positions"):
         generate(model, params, PROMPTS[:4], 6)
-
-
-def test_biases_per_row(simple):
-    free = generate(simple.model, simple.params, PROMPTS, STEPS)
-    biases = [None, {int(free[1, 0]): -100}, {7: 100}, {}, {3: 0.5}]
-    keys = jax.random.split(jax.random.key(5), len(PROMPTS))
-    options = {"temperature": [0.0, 0.0, 0.9, 0.0, 0.9], "rng": keys}
-    made = generate(simple.model, simple.params, PROMPTS, STEPS, logit_bias=biases, **options)
-    assert made[jnp.array([0, 3])].tolist() == free[jnp.array([0, 3])].tolist()
-    assert made[1, 0] != free[1, 0]
-    assert made[2].tolist() == [7] * STEPS
-    with pytest.raises(ValueError, match=r"^logit_bias = 50: expected tokens in \[0, 50\)"):
-        generate(simple.model, simple.params, PROMPTS, STEPS, logit_bias={50: 1})

@@ -9,7 +9,6 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from based_jax.generate import Sampler
-from based_jax.generate.logit_bias import Biases, LogitBias
 from based_jax.generate.sampling import (
     Counts,
     adjusted,
@@ -99,13 +98,11 @@ def test_penalties_are_the_definition(seed, penalties):
     for token in made:
         counts = counts.add(jnp.full((ROWS,), token), jnp.asarray(active))
 
-    biases = [{}, {0: -100, VOCAB - 1: 2.5}, dict.fromkeys(range(VOCAB), 1.5)]
     repetition, presence, frequency = penalties
     expected = []
     for row in range(ROWS):
         output = list(made) if active[row] else []
         scores = logits[row, :VOCAB].astype(float)
-        scores[list(biases[row])] += list(biases[row].values())
         for token in {*prompt[row, : lengths[row]], *output}:
             scores[token] = scores[token] / repetition if scores[token] > 0 else scores[token] * repetition
         for token in set(output):
@@ -113,9 +110,9 @@ def test_penalties_are_the_definition(seed, penalties):
         expected.append(scores)
     sampler = Sampler(0.0, None, None, None, *penalties)
     own_settings, steps = row_settings([sampler] * ROWS, None), jnp.zeros(ROWS, int)
-    found = compiled_adjusted(logits[:, :VOCAB], own_settings, counts, Biases.of(biases))
+    found = compiled_adjusted(logits[:, :VOCAB], own_settings, counts)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    chosen = compiled(logits, own_settings, steps, counts, Biases.of(biases), vocab_size=VOCAB)
+    chosen = compiled(logits, own_settings, steps, counts, vocab_size=VOCAB)
     for scores, token in zip(expected, chosen.token.tolist(), strict=True):
         assert scores[token] >= scores.max() - 1e-5
     log_sum = np.log(np.exp(logits[:, :VOCAB].astype(float)).sum(axis=1))
@@ -265,7 +262,6 @@ def test_sampler_names_the_wrong_setting():
         {"repetition_penalty": 1e-308},
         {"repetition_penalty": 10**400},
         {"frequency_penalty": -(10**400)},
-        {"logit_bias": 3},
     ]:
         (name, value), *_ = options.items()
         with pytest.raises(ValueError, match=f"^{name} = {value!r}: expected "):
@@ -282,28 +278,3 @@ def test_settings_per_row():
         row_settings(rows, None)
     with pytest.raises(ValueError, match=r"^keys has shape \(3,\): expected \(2,\)"):
         row_settings(rows, row_keys(jax.random.key(0), 3))
-
-
-def test_wrong_biases():
-    for biases, message in [
-        ({"5": 1}, "^logit_bias = '5': expected tokens"),
-        ({-1: 1}, "^logit_bias = -1: expected tokens"),
-        ({True: 1}, "^logit_bias = True: expected tokens"),
-        ({2**31: 1}, "^logit_bias = 2147483648: expected tokens"),
-        ({5: 100.5}, "^logit_bias = 100.5: expected numbers from -100 to 100"),
-        ({5: float("nan")}, "^logit_bias = nan: expected numbers"),
-        ({5: "1"}, "^logit_bias = '1': expected numbers"),
-        (dict.fromkeys(range(301), 0), "^logit_bias = 301: expected at most 300 tokens"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            Sampler(logit_bias=biases)
-
-
-def test_biases_are_values():
-    one, other = (Sampler(logit_bias=biases) for biases in ({3: 1, np.int64(2): 5}, {2: 5.0, 3: 1.0}))
-    assert one == other
-    assert hash(one) == hash(other)
-    assert one.logit_bias == LogitBias({2: 5, 3: 1})
-    assert Sampler(logit_bias={}) == Sampler()
-    assert [s.logit_bias for s in row_samplers(2, logit_bias=[{1: 2}, None])] == [{1: 2}, None]
-    assert [s.logit_bias for s in row_samplers(2, logit_bias={1: 2})] == [{1: 2}] * 2

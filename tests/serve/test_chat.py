@@ -54,7 +54,7 @@ def test_a_message_is_the_completion_of_the_rendered_prompt(client):
 
 
 def test_settings_and_ends_are_those_of_completions(client):
-    settings = {"temperature": 1.1, "seed": 4, "n": 2, "frequency_penalty": 0.5, "logit_bias": {"101": 2}}
+    settings = {"temperature": 1.1, "seed": 4, "n": 2, "frequency_penalty": 0.5}
     made = client.chat(messages=TALK, max_tokens=12, **settings)["choices"]
     expected = client.complete(prompt=PROMPT, max_tokens=12, **settings)["choices"]
     assert [c["message"]["content"] for c in made] == [c["text"] for c in expected]
@@ -63,9 +63,6 @@ def test_settings_and_ends_are_those_of_completions(client):
     stopped = client.chat(messages=TALK, max_tokens=12, stop=stop, **settings)["choices"][0]
     assert stopped["message"]["content"] == expected[0]["text"].partition(stop)[0]
     assert stopped["finish_reason"] == "stop"
-    ended = client.chat(messages=TALK, logit_bias={"256": 100})
-    assert ended["choices"][0]["message"]["content"] == ""
-    assert ended["choices"][0]["finish_reason"] == "stop"
     assert client.chat(messages=TALK)["usage"]["completion_tokens"] <= 50
 
 
@@ -124,7 +121,6 @@ def test_conversations_that_are_too_long(client):
     assert error(client, messages=TALK, max_tokens=51)["param"] == "max_tokens"
     assert error(client, messages=TALK, n=9)["param"] == "n"
     assert error(client, 404, messages=TALK, model="other")["code"] == "model_not_found"
-    assert error(client, messages=TALK, logit_bias={"257": 1})["param"] == "logit_bias"
 
 
 @pytest.mark.parametrize(

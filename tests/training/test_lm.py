@@ -18,8 +18,8 @@ import based_jax as bj
 from based_jax.command import run
 from based_jax.data import load_documents, split_documents
 from based_jax.data.report import read_report
-from based_jax.training.bad_loss import BadLoss
 from based_jax.training.commands import lm
+from based_jax.training.loop import BadLoss
 from based_jax.training.low_rank import CHANGES, LowRank
 from based_jax.training.optimizer import OptimizerConfig, make_optimizer
 from based_jax.training.recipes import flag_names

@@ -127,13 +127,13 @@ def test_a_recipe_of_the_package_is_found_everywhere_unless_there_is_another(tmp
 def test_a_recipe_needs_no_metadata_and_takes_either_spelling(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(
-        'preset = "attn-tiny"\nbatch_size = 2\n"eval-every" = 7\non_bad_loss = "skip"\n'
-        "[flags]\ndecay-norms = true\nlearning_rate = 2e-3"
+        'preset = "attn-tiny"\nbatch_size = 2\n"eval-every" = 7\n'
+        "[flags]\ndecay-norms = true\nlearning_rate = 2e-3\nheartbeat_timeout = 50"
     )
     config = parsed("--workdir", "x", "--recipe", str(path))
     assert (config.preset, config.batch_size, config.eval_every) == ("attn-tiny", 2, 7)
     assert (config.optimizer.decay_norms, config.optimizer.learning_rate) == (True, 2e-3)
-    assert config.bad_losses.on_bad_loss == "skip"
+    assert config.hosts.heartbeat_timeout == 50
 
 
 def test_a_bad_recipe_is_one_line(tmp_path):

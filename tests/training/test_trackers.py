@@ -124,16 +124,11 @@ def test_the_error_names_the_package(workdir, monkeypatch):
         MINE.expect_installed()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"track": "wand"}, "track = 'wand': expected wandb"),
-        ({"track_project": " "}, "track_project = ' ': expected a name"),
-    ],
-)
-def test_bad_settings(options, message):
-    with pytest.raises(ValueError, match=message):
-        TrackConfig(**options)
+def test_bad_settings():
+    with pytest.raises(ValueError, match="track = 'wand': expected wandb"):
+        TrackConfig("wand")
+    with pytest.raises(ValueError, match="track_project = ' ': expected a name"):
+        TrackConfig(track_project=" ")
 
 
 def test_damaged_ids(wandb, workdir):

@@ -87,8 +87,8 @@ class NoisyInContextRecall(InContextRecall):
 class FuzzyInContextRecall(Task):
     """In-context recall of keys and values of several tokens, all sizes equally likely, padded on the left.
 
-    The last pair repeats one at a random position; the label of a value's token is at the token before it. The
-    last id is padding, and the lower half of the others are keys. (MAD tests with the longest keys only.)
+    The last pair repeats one at a random position; the label of a value's token is at the token before it.
+    The last id is padding, and the lower half of the others are keys. (MAD tests with the longest keys only.)
 
     Attributes:
         length: at least 2 (key_motif + value_motif); as many pairs as fit.

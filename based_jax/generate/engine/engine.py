@@ -21,7 +21,6 @@ from based_jax.generate.engine.pool import Made, empty, read, score
 from based_jax.generate.engine.prefix_cache import Hit, PrefixCache
 from based_jax.generate.engine.request import Completion, Event, Finish, Full, Request, Stats, TokenLogprob
 from based_jax.generate.engine.slots import Slots, compile_program
-from based_jax.generate.logit_bias import expect_known
 from based_jax.generate.prompt import read_tokens
 from based_jax.generate.sampling import Choice
 from based_jax.models.language_model import LanguageModel
@@ -347,7 +346,6 @@ class Engine:
         for token in (min(request.prompt), max(request.prompt)):
             expect(0 <= token < vocab_size, "prompt", token, f"tokens in [0, {vocab_size})")
         read_tokens("stop_tokens", request.stop_tokens, vocab_size)
-        expect_known(request.sampler.logit_bias, vocab_size)
         if self.limit is not None:
             most = f"at most {self.limit}, the capacity of a row, less a prompt of {length} tokens, plus 1"
             expect(length + max(new, 1) - 1 <= self.limit, "max_new_tokens", new, most)

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.generate.layer_streams import LayerStreams
-from based_jax.generate.logit_bias import Biases
 from based_jax.generate.rows import put_rows, take_rows
 from based_jax.generate.sampling import Choice, Counts, RowSettings, Sampler, choose, report, row_settings
 from based_jax.models.language_model import LanguageModel
@@ -34,7 +33,6 @@ class Pool(NamedTuple):
     settings: RowSettings
     counts: Counts
     """token counts for the penalties; only used in rows that have penalties"""
-    biases: Biases
     top: Bool[Array, " B"]
     """whether to report the most likely tokens along with each token"""
     step: Int[Array, " B"]
@@ -67,7 +65,6 @@ def empty(model: LanguageModel, params: Params, capacity: int, stops: int = 8) -
         hidden=jnp.zeros((1, hidden.shape[-1]), hidden.dtype),
         settings=row_settings([Sampler()], None),
         counts=Counts(*jnp.zeros((2, 1, model.config.vocab_size), jnp.int32)),
-        biases=Biases.of([None]),
         top=none > 0,
         step=none,
         limit=none,
@@ -179,8 +176,7 @@ def decode(
         active = {name: jnp.where(pool.active, given[name], value) for name, value in neutral.items()}
         settings, sizes = pool.settings._replace(**active), {"vocab_size": model.config.vocab_size}
         top = {"top_logprobs": top_logprobs, "top_rows": pool.top & pool.active}
-        biases = pool.biases._replace(given=pool.biases.given & pool.active)
-        return choose(logits, settings, pool.step, pool.counts, biases, **sizes, **top)
+        return choose(logits, settings, pool.step, pool.counts, **sizes, **top)
 
     begin = pool.step
     shapes = jax.eval_shape(next_choice, pool)

@@ -56,7 +56,7 @@ class Request:
 
 
 class TokenLogprob(NamedTuple):
-    """How likely a token was under the model itself, before biases, penalties, temperature and truncation."""
+    """How likely a token was under the model itself, before penalties, temperature and truncation."""
 
     token: int
     logprob: float

@@ -2,8 +2,8 @@
 
 The pool has 1, 2, 4, ... rows, as many as there are requests for, because each row costs time. It grows when
 a row is needed and shrinks by one size at a time, so few programs are compiled: one for decoding at each
-size, one for inserting, and one for each step up or down. Penalties, biases and log-probabilities are data of
-the rows, so no request needs its own program.
+size, one for inserting, and one for each step up or down. Penalties and log-probabilities are data of the
+rows, so no request needs its own program.
 """
 
 import functools
@@ -18,7 +18,6 @@ from jaxtyping import Key
 
 from based_jax.generate.engine.pool import Made, Pool, decode, empty, insert, regroup, release
 from based_jax.generate.engine.request import Request
-from based_jax.generate.logit_bias import Biases
 from based_jax.generate.sampling import Counts, RowSettings, Sampler, row_settings
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Float, Int, Params, State
@@ -135,14 +134,13 @@ class Slots(Generic[T]):
         if request.sampler.penalises:
             prompt = array([np.bincount(request.prompt, minlength=vocab_size)], np.int32)
             counts = counts._replace(prompt=jax.device_put(prompt))
-        settings, biases = _settings(request.sampler)
+        settings = _settings(request.sampler)
         unused = pool.stops.shape[1] - len(request.stop_tokens)
         return Pool(
             state=state,
             hidden=hidden,
             settings=settings._replace(keys=_keys(np.uint32(request.seed))),
             counts=counts,
-            biases=biases,
             top=array([bool(request.logprobs)]),
             step=array([0], np.int32),
             limit=array([request.max_new_tokens], np.int32),
@@ -165,9 +163,9 @@ def _shapes(pool: Pool, size: int) -> Pool:
 
 
 @functools.lru_cache(maxsize=256)  # most requests share a few samplers; each costs ten small transfers
-def _settings(sampler: Sampler) -> tuple[RowSettings, Biases]:
-    """Return a sampler's settings, with a placeholder key, and its biases."""
-    return row_settings([sampler], _keys(np.uint32(0))), Biases.of([sampler.logit_bias])
+def _settings(sampler: Sampler) -> RowSettings:
+    """Return a sampler's settings, with a placeholder key."""
+    return row_settings([sampler], _keys(np.uint32(0)))
 
 
 @jax.jit

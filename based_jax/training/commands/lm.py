@@ -28,7 +28,6 @@ from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.sharding import BATCH_AXES
 from based_jax.phases import phase
 from based_jax.profile import model_flops
-from based_jax.training.bad_loss import guard
 from based_jax.training.banner import describe_end, describe_run, describe_trained, show
 from based_jax.training.devices import hosts
 from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
@@ -176,7 +175,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         return held_out_metrics(parts.held_out, measure)
 
     key = jax.random.key(config.seed)
-    options: Any = {"describe": describe, "evaluate": evaluate, "bad_losses": config.bad_losses}
+    options: Any = {"describe": describe, "evaluate": evaluate}
     outcome = fit(programs, key, parts.batches, config.workdir, loop, tracking=config.tracking, **options)
     final = outcome.held_out
     if not final and outcome.stopped_by is None and config.eval_every:  # the run had already finished
@@ -211,7 +210,7 @@ def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> 
         optimizer = trained.train_only(optimizer)
     schedule = learning_rate_schedule(config.optimizer, config.steps)
     options: Any = {"accumulate": config.accumulate, "seed": config.seed, "mesh": mesh}
-    return build_programs(trained, guard(optimizer, config.bad_losses), schedule, **options)
+    return build_programs(trained, optimizer, schedule, **options)
 
 
 def _trained(config: LMConfig, model: LanguageModel) -> LanguageModel | LowRank:

@@ -22,6 +22,10 @@ LONGEST_SECONDS = 4.0
 SLOW_SECONDS = 1.0
 """Calls of more seconds have two samples at least."""
 
+SHORT_SECONDS, WARM_CALLS = 0.01, 10
+"""Of a call that is shorter, this many are timed to choose the calls of a sample: the first may be several times
+as slow, and candidates with fewer calls a sample then seem slower, by the host's part of a call."""
+
 COMPILERS = 12
 """Programs that compile at a time."""
 
@@ -202,6 +206,8 @@ class Comparison:
                     _expect_agreement(expected, result, candidate.agreement)
                 del result  # the next call may take its buffers
                 seconds = _timed(prepared, 1) * prepared.per_call
+                if seconds < SHORT_SECONDS:
+                    seconds = _timed(prepared, WARM_CALLS) * prepared.per_call
                 turns[name] = _turns(seconds, prepared.series, session)
             if name not in turns:
                 self.ready.pop(name).free()

@@ -4,17 +4,13 @@ Compiles the kernels of the catalogue down to machine code, with the block sizes
 no times: `tune` finds the fastest block sizes.
 """
 
-import dataclasses
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
-from based_jax.command import one_line
 from benchmarks import tables
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.cases.case import Case
@@ -43,32 +39,24 @@ class Inspect:
 
     match: str = ""
     """Only cases whose name contains this."""
-    json: Path | None = None
-    """Write the report as JSON into this file."""
     markdown: Path | None = None
-    """Write the report as a page into this file."""
+    """Write the table as a page into this file."""
 
     def run(self, command: str) -> int:
-        """Compile and report; return 1 if a kernel does not compile.
+        """Compile and report; return 0.
 
         Raises:
             ImportError: a wheel of the extra `inspect` is missing.
-            OSError: a report cannot be written.
+            OSError: the page cannot be written.
             ValueError: no case matches.
         """
         use_cpu()
-        progress = Console(stderr=True)
-        cases = [as_dict(case) for case in track(choose(self.match), "compiling", console=progress)]
-        report = {"toolchain": toolchain(), "cases": cases}
-        if self.json:
-            self.json.write_text(json.dumps(report, indent=1) + "\n")
+        cases = track(choose(self.match), "compiling", console=Console(stderr=True))
+        found = {case.name: resources(case) for case in cases}
         if self.markdown:
-            self.markdown.write_text(as_page(report))
-        tables.show("Compiled for an H200", table(report))
-        failed = [case for case in cases if case["error"]]
-        for case in failed:
-            progress.print(f"{case['name']}: {case['error']}", highlight=False, markup=False, soft_wrap=True)
-        return int(bool(failed))
+            self.markdown.write_text(as_page(found))
+        tables.show("Compiled for an H200", table(found))
+        return 0
 
 
 @offline.lowering_for()
@@ -79,49 +67,34 @@ def choose(match: str = "") -> list[Case]:
     return list({case.name: case for case in cases}.values())
 
 
-def as_dict(case: Case) -> dict[str, Any]:
-    """Lower and compile one case; a refusal by the compilers is its `error`."""
-    found: dict[str, Any] = {"name": case.name, "error": "", "kernels": []}
-    try:
-        found["kernels"] = [dataclasses.asdict(kernel) for kernel in resources(case)]
-    except ImportError:
-        raise
-    except Exception as error:  # compilers raise all kinds; the other cases still count
-        found["error"] = one_line(error)
-    return found
-
-
 def resources(case: Case) -> list[Resources]:
     """Return the resources of the kernels of one case."""
     report = mosaic_report.report if case.backend == "mosaic" else xla_report.report
     return report(case.function, *case.arguments)
 
 
-def as_page(report: dict[str, Any]) -> str:
-    """Return the page of a report."""
+def as_page(found: Mapping[str, Sequence[Resources]]) -> str:
+    """Return the page of the kernels of each case."""
     lines = [
         "# Resources of the kernels on an H200",
         "This page lists the registers, the spills and the shared memory of each kernel that calls get, as "
         "compiled for an H200.",
         "Written by `python -m benchmarks inspect --markdown`. The kernels were compiled, not run: no GPU "
-        f"was used. Compiled with {', '.join(map(' '.join, report['toolchain'].items()))}.",
+        f"was used. Compiled with {', '.join(map(' '.join, toolchain().items()))}.",
         EXPLAINED,
-        table(report),
+        table(found),
     ]
     return "\n\n".join(lines) + "\n"
 
 
-def table(report: dict[str, Any]) -> str:
-    """Return the rows of a report in Markdown, one per kernel."""
-    return tables.table(["kernel", *COLUMNS], (row for case in report["cases"] for row in _rows(case)))
+def table(found: Mapping[str, Sequence[Resources]]) -> str:
+    """Return the rows in Markdown, one per kernel."""
+    return tables.table(["kernel", *COLUMNS], (row for case in found.items() for row in _rows(*case)))
 
 
-def _rows(case: dict[str, Any]) -> Iterator[list[str]]:
-    if case["error"]:
-        yield [case["name"], "fails", *[""] * (len(COLUMNS) - 1)]
-    for kernel in case["kernels"]:
-        name = f"{case['name']}: {kernel['kernel']}" if len(case["kernels"]) > 1 else case["name"]
-        spills = f"{kernel['spill_stores']}/{kernel['spill_loads']}"
-        shared = f"{kernel['shared'] / 1024:.1f}"
-        last = (kernel[key] for key in ("blocks_per_sm", "wgmma", "mma"))
-        yield [name, *map(str, (kernel["registers"], kernel["stack"], spills, shared, *last))]
+def _rows(name: str, kernels: Sequence[Resources]) -> Iterator[list[str]]:
+    for kernel in kernels:
+        title = f"{name}: {kernel.kernel}" if len(kernels) > 1 else name
+        spills, shared = f"{kernel.spill_stores}/{kernel.spill_loads}", f"{kernel.shared / 1024:.1f}"
+        last = kernel.blocks_per_sm, kernel.wgmma, kernel.mma
+        yield [title, *map(str, (kernel.registers, kernel.stack, spills, shared, *last))]

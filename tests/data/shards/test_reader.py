@@ -138,12 +138,6 @@ def test_a_shard_that_is_no_stream_is_refused(copy, change, message):
         [shards.shard(number) for number in (0, 1, 2)]
 
 
-def test_an_unfinished_directory_is_refused(copy):
-    (copy / "manifest.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"expected token shards with a manifest\.json"):
-        TokenShards.open(copy)
-
-
 def test_another_tokenizer_is_refused(copy):
     shards = TokenShards.open(copy)
     expect_same_tokenizer(shards, ByteTokenizer())

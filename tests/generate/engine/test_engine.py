@@ -53,23 +53,6 @@ def test_penalties_and_logprobs_beside_a_row_without_penalties(wide, engine):
     assert [item.token for item in answers[1].logprobs] == list(answers[1].tokens)
 
 
-def test_biases_are_of_their_own_row(wide, engine):
-    (free,) = engine.run([Request(PROMPTS[2], STEPS)])
-    first = free.tokens[0]
-    samplers = [
-        Sampler(logit_bias={first: -100}),
-        Sampler(),
-        Sampler(0.8, logit_bias={7: 100}),
-        Sampler(0.8, repetition_penalty=1.3, logit_bias=dict.fromkeys(range(0, 50, 2), -2.5)),
-    ]
-    requests = [Request(PROMPTS[2], STEPS, sampler, seed=row) for row, sampler in enumerate(samplers)]
-    answers = engine.run(requests)
-    check(wide, requests, answers)
-    assert first not in answers[0].tokens
-    assert answers[1].tokens == free.tokens
-    assert answers[2].tokens == (7,) * STEPS
-
-
 def test_log_probabilities_of_prompts(wide, x64):
     """Of prompts shorter and longer than a chunk, whatever is cached; with no token made, and with some."""
     cache = PrefixCache(max_bytes=1 << 20, every=8)
@@ -165,7 +148,6 @@ WRONG = [
     (Request([-1, 3]), r"^prompt = -1: expected tokens in \[0, 50\)"),
     (Request([1], stop_tokens=[50]), r"^stop_tokens = 50: expected tokens in \[0, 50\)"),
     (Request([1] * 40, 10), r"^max_new_tokens = 10: expected at most 48, .* a prompt of 40 tokens, plus 1"),
-    (Request([1], 5, Sampler(logit_bias={3: 1, 50: 1})), r"^logit_bias = 50: expected tokens in \[0, 50\)"),
     (Request([1], 5, logprobs=6), r"^logprobs = 6: expected at most 5 = top_logprobs of the engine"),
 ]
 
@@ -265,7 +247,6 @@ def test_the_first_request_waits_for_its_own_programs_only(simple):
         engine.run([Request(prompt, STEPS) for prompt in PROMPTS])
         engine.run([Request([1], 5, Sampler(1.0, frequency_penalty=0.5)), Request([2], 5, logprobs=3)])
         engine.run([Request([1] * 9, 0, logprobs=1, prompt_logprobs=True)])
-        engine.run([Request([1], 5, Sampler(logit_bias={3: 1}))])
         ticket = engine.submit(Request([1], 5))
         engine.step()
         assert engine.cancel(ticket)

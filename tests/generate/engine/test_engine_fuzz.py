@@ -9,7 +9,7 @@ from tests.generate.tiny import LENGTH, Tiny
 
 PLAIN = [Sampler(), Sampler(0.9), Sampler(1.3, top_k=7, min_p=0.01), Sampler(0.7, top_p=0.8)]
 PENALTIES = [
-    Sampler(repetition_penalty=1.3, logit_bias={1: 3, 2: -100}),
+    Sampler(repetition_penalty=1.3),
     Sampler(0.8, presence_penalty=0.5, frequency_penalty=0.2),
 ]
 
