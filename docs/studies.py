@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax.evals.card.store import read_cards
+from based_jax.experiments.based_data import TEXTS
 from based_jax.experiments.results import Rows, best, read
 from based_jax.files import read_json
 from based_jax.markdown import between_markers, table
@@ -60,9 +61,11 @@ class Block:
         minutes = sum(jobs.values()) / 60
         typed = f"based-jax experiments {facts['study'].replace('_', '-')} --scale {facts['scale']}"
         link = posixpath.relpath(f"results/{self.results}/results.jsonl", posixpath.dirname(self.page))
+        devices = sorted({row["device"] for row in rows if "device" in row})
+        where = f" on {' and '.join(devices)}" if devices else ""
         caption = (
-            f"`{typed}` made it: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes added up "
-            f"over the jobs ([results]({link}))."
+            f"`{typed}` made it{where}: {len(jobs)} jobs with {len(rows)} models, {minutes:.0f} minutes "
+            f"added up over the jobs ([results]({link}))."
         )
         lines = textwrap.wrap(caption, _WIDTH, break_long_words=False, break_on_hyphens=False)
         return "\n".join([self.text(best(rows, self.slice_)), "", *lines])
@@ -109,7 +112,13 @@ class Needles:
                 found = {cell["length"]: cell for cell in whole if cell["family"] == family}
                 lines.append([name, family, state, f"{run['tokens'] / 1e6:.1f}", found])
         rows = [
-            [*words, *(f"{found[n]['first']:.2f} / {found[n]['match']:.2f}" if n in found else "" for n in lengths)]
+            [
+                *words,
+                *(
+                    f"{found[n]['first']:.2f} / {found[n]['match']:.2f}" if n in found else ""
+                    for n in lengths
+                ),
+            ]
             for *words, found in lines
         ]
         heads = ["model", "question", "state, bytes", "million tokens", *(f"{n:,}" for n in lengths)]
@@ -161,6 +170,21 @@ def grid(row: str, column: str, where: Mapping[str, Any] | None = None) -> Calla
         return "\n".join(table([row.replace("_", " "), *map(str, columns)], lines))
 
     return text
+
+
+def by_length(rows: Rows) -> str:
+    """Return a table of `capabilities`: accuracy by setting, and by length if it has several, and family."""
+    shown = []
+    for row in rows:
+        lengths = row["slices"]["length"]
+        for length, accuracy in lengths.items():
+            setting = f"{row['setting']}, {length} tokens" if len(lengths) > 1 else row["setting"]
+            shown.append({**row, "setting": setting, "accuracy": accuracy})
+    settings, families = ([*TEXTS["capabilities"][name]] for name in ("small", "models"))
+    shown.sort(
+        key=lambda row: (settings.index(row["setting"].partition(",")[0]), families.index(row["family"]))
+    )
+    return grid("setting", "family")(shown)
 
 
 def ranges(rows: Rows) -> str:
@@ -262,6 +286,7 @@ BLOCKS: dict[str, Block | Cards | Needles | Versions] = {
     "mqar_feature_maps": Block("papers/zoology/recall.md", "mqar/feature_maps", states("64")),
     "read_twice": Block("papers/zoology/recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("papers/zoology/recall.md", "recall_card"),
+    "capabilities": Block("docs/recall.md", "capabilities", by_length),
     "long_recall": Needles("docs/recall.md", "long_recall"),
     "tasks": Block("papers/zoology/recall.md", "tasks", grid("setting", "family")),
     "versions": Versions("docs/install.md", "versions"),

@@ -28,7 +28,7 @@ from based_jax.experiments.mixer_lines import families_of, mixer_jobs
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, state_bytes
 from based_jax.experiments.results import best, read
 from based_jax.experiments.study import Flags, Rows, Study, run_command, train_study
-from based_jax.experiments.tasks import SMALL, TaskJob, task_flags
+from based_jax.experiments.tasks import STUDY_OF, TaskJob, task_flags
 from based_jax.files import read_json
 from based_jax.training.commands.synthetic import SyntheticConfig, facts_of
 from based_jax.validate import expect, expect_choice, expect_ranges
@@ -56,7 +56,7 @@ class Options(Flags):
     out: Path = Path("runs/compare")
     """directory of the comparison"""
     task: str = "mqar"
-    """mqar, or a task of based-jax experiments tasks, such as forgetting or single_query"""
+    """mqar, or a task of based-jax experiments tasks or capabilities, such as forgetting"""
     scale: Literal["smoke", "cpu", "paper"] = "cpu"
     """data of the studies: smoke has 2 and 4 pairs in 32 tokens, cpu 4 to 16 in up to 64; paper is for GPU"""
     widths: str | None = None
@@ -72,7 +72,7 @@ class Options(Flags):
         super().__post_init__()
         expect(len(self.mixers) > 0, "mixers", self.mixers, "at least one, such as based")
         expect_ranges(self, 1, "epochs")
-        expect_choice("task", self.task, ("mqar", *SMALL))
+        expect_choice("task", self.task, ("mqar", *STUDY_OF))
         has_data = self.task == "mqar" or self.scale != "paper"
         expect(has_data, "scale", self.scale, f"cpu or smoke, since the papers have no grid of {self.task}")
         is_fine = all(width.strip().isdigit() for width in (self.widths or "1").split(","))

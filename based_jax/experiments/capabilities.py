@@ -1,12 +1,5 @@
-"""Study which mixers learn MAD's tasks, joint recall, and the word problems of permutations.
+"""Study which mixers learn MAD's tasks, joint recall, and the word problems of permutations."""
 
-``based-jax experiments capabilities --scale smoke|cpu|paper --out DIR``
-"""
-
-from based_jax.experiments.study import run
 from based_jax.experiments.tasks import study_of_tasks
 
 STUDY = study_of_tasks("capabilities")
-
-if __name__ == "__main__":
-    run(STUDY)

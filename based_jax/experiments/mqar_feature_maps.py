@@ -1,7 +1,4 @@
-"""Study recall by feature map of linear attention, against state and parameters: Based, Figure 3.
-
-``based-jax experiments mqar-feature-maps --scale smoke|cpu|paper --out DIR``
-"""
+"""Study recall by feature map of linear attention, against state and parameters: Based, Figure 3."""
 
 from collections.abc import Iterable
 
@@ -9,7 +6,7 @@ from based_jax.experiments.based_data import ONE_RATE, SLICE, TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study, run
+from based_jax.experiments.study import Rows, make_study
 from based_jax.published import number, table
 
 TAYLOR = "Taylor"
@@ -71,6 +68,3 @@ STUDY = make_study(
     },
     _panels,
 )
-
-if __name__ == "__main__":
-    run(STUDY)

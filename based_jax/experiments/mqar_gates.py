@@ -3,8 +3,6 @@
 All training examples have the fewest pairs of these studies. For gated convolutions (H3 and Hyena) and the
 feature map AllPoly one setting changes at a time: steps, examples, learning rate, width. The others have more
 steps only.
-
-``based-jax experiments mqar-gates --scale smoke|cpu|paper --out DIR``
 """
 
 from itertools import chain, product
@@ -13,7 +11,7 @@ from operator import itemgetter
 from based_jax.experiments.based_data import DATA, TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines
-from based_jax.experiments.study import Rows, make_study, run
+from based_jax.experiments.study import Rows, make_study
 
 _TEXTS = TEXTS["mqar_gates"]
 _RATE = "0.01"
@@ -61,20 +59,9 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
         of_axis = [row for row in shown if all(row[name] == value for name, value in fixed.items())]
         ticks = sorted({row[axis] for row in of_axis})
         drawn = lines(of_axis, itemgetter(axis))
-        panels.append(
-            Panel(
-                f"by {x_label}",
-                x_label,
-                drawn,
-                f"recall with {fewest} pairs",
-                x_tick="{:g}".format,
-                ticks=ticks,
-            )
-        )
+        recall, how = f"recall with {fewest} pairs", {"x_tick": "{:g}".format, "ticks": ticks}
+        panels.append(Panel(f"by {x_label}", x_label, drawn, recall, **how))
     return panels
 
 
 STUDY = make_study("mqar_gates", {scale: _jobs(scale) for scale in ("smoke", "cpu", "paper")}, _panels)
-
-if __name__ == "__main__":
-    run(STUDY)

@@ -1,7 +1,4 @@
-"""Study recall by the number of pairs, and by Hyena's heads: Zoology, Figures 6 and 7.
-
-``based-jax experiments mqar-pairs --scale smoke|cpu|paper --out DIR``
-"""
+"""Study recall by the number of pairs, and by Hyena's heads: Zoology, Figures 6 and 7."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +8,7 @@ from based_jax.experiments.based_data import zoology_data
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study, run
+from based_jax.experiments.study import Rows, make_study
 
 _SHORT = "base_conv:kernel_size=3"
 HEADS = (1, 2, 4, 8)
@@ -73,6 +70,3 @@ STUDY = make_study(
     },
     _panels,
 )
-
-if __name__ == "__main__":
-    run(STUDY)

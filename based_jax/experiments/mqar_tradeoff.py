@@ -1,7 +1,4 @@
-"""Study recall against the size of the state: Based, Figure 2, and Figure 8 with sparse approximations.
-
-``based-jax experiments mqar-tradeoff --scale smoke|cpu|paper --out DIR``
-"""
+"""Study recall against the size of the state: Based, Figure 2, and Figure 8 with sparse approximations."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,7 +8,7 @@ from based_jax.experiments.based_data import CPU_RATE, DATA, TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published, state_bytes
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study, run
+from based_jax.experiments.study import Rows, make_study
 from based_jax.published import number, table
 
 FIGURE_8 = ("ScatterBrain", "BigBird", "Nystromformer")
@@ -26,12 +23,6 @@ def published_points() -> dict[str, list[tuple[float, float]]]:
     return {family: line for family, line in points.items() if line}
 
 
-def of_figure_2(rows: Rows) -> Rows:
-    """Return the rows of the families in the paper's figure."""
-    shown = published_points()
-    return [row for row in rows if row["family"] in shown]
-
-
 def _grid(
     scale: str,
     family: str,
@@ -41,15 +32,11 @@ def _grid(
     values: Iterable[Sequence[int]] = ((),),
 ) -> list[Job]:
     """Return the jobs of a family; braces in the model and the setting stand for each of the values."""
-    return [
-        Job(
-            family,
-            ", ".join(filter(None, (f"d {width}", setting.format(*chosen)))),
-            model.format(*chosen),
-            {"d_model": width, **DATA[scale]},
-        )
-        for width, chosen in product(widths, values)
-    ]
+    jobs = []
+    for width, chosen in product(widths, values):
+        text = ", ".join(filter(None, (f"d {width}", setting.format(*chosen))))
+        jobs.append(Job(family, text, model.format(*chosen), {"d_model": width, **DATA[scale]}))
+    return jobs
 
 
 def _lines(scale: str, name: str = "") -> list[Job]:
@@ -84,6 +71,3 @@ STUDY = make_study(
     },
     _panels,
 )
-
-if __name__ == "__main__":
-    run(STUDY)

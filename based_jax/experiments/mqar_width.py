@@ -1,7 +1,4 @@
-"""Study recall by width: Zoology, Figure 2, mixers above and input-dependent variants of BaseConv below.
-
-``based-jax experiments mqar-width --scale smoke|cpu|paper --out DIR``
-"""
+"""Study recall by width: Zoology, Figure 2, mixers above and input-dependent variants of BaseConv below."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -10,7 +7,7 @@ from based_jax.experiments.based_data import TEXTS, zoology_data
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines, published
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study, run
+from based_jax.experiments.study import Rows, make_study
 from based_jax.published import number, table
 
 _TEXTS = TEXTS["mqar_width"]
@@ -82,6 +79,3 @@ STUDY = make_study(
     },
     _panels,
 )
-
-if __name__ == "__main__":
-    run(STUDY)

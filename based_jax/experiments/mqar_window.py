@@ -1,7 +1,4 @@
-"""Study recall by the window, alone and after Taylor linear attention: Based, Figure 1, centre.
-
-``based-jax experiments mqar-window --scale smoke|cpu|paper --out DIR``
-"""
+"""Study recall by the window, alone and after Taylor linear attention: Based, Figure 1, centre."""
 
 from collections.abc import Iterable
 
@@ -9,7 +6,7 @@ from based_jax.experiments.based_data import ONE_RATE, TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Line, Panel
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study, run
+from based_jax.experiments.study import Rows, make_study
 
 LINEAR, SLIDING, BOTH = "linear attention alone", "sliding window alone", "both"
 NO_WINDOW = "both, without the window"
@@ -54,6 +51,3 @@ STUDY = make_study(
     },
     _panels,
 )
-
-if __name__ == "__main__":
-    run(STUDY)

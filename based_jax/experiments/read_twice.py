@@ -1,7 +1,5 @@
 """Study what repeating the context and asking first do for recall ("Just read twice", 2407.05483).
 
-``based-jax experiments read-twice --scale smoke|cpu|paper --out DIR``
-
 Two of many values are asked for. The forms of a row:
 
     once                 context, queries
@@ -15,9 +13,8 @@ from itertools import product
 from based_jax.experiments.based_data import TEXTS, zoology_data
 from based_jax.experiments.panels import bars
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study, run
+from based_jax.experiments.study import make_study
 from based_jax.experiments.tasks import TaskJob
-from based_jax.plot import Bars
 
 _TEXTS = TEXTS["read_twice"]
 MODELS = [*_TEXTS["models"]]
@@ -38,11 +35,6 @@ def _jobs(scale: str, families: list[str], epochs: int | None = None) -> list[Ta
     return jobs
 
 
-def _panels(rows: Rows, scale: str) -> list[Bars]:
-    del scale
-    return bars(best(rows), "form", MODELS)
-
-
 STUDY = make_study(
     "read_twice",
     {
@@ -50,8 +42,5 @@ STUDY = make_study(
         "cpu": [*_jobs("cpu", MODELS), *_jobs("cpu", MODELS, _LONGER)],
         "paper": _jobs("paper", MODELS),
     },
-    _panels,
+    lambda rows, scale: bars(best(rows), "form", MODELS),
 )
-
-if __name__ == "__main__":
-    run(STUDY)

@@ -19,11 +19,6 @@ Rows = Sequence[Mapping[str, Any]]
 """Read-only objects of a JSONL file."""
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write records as a JSONL file."""
-    write_lines(path, rows)
-
-
 def read(path: Path) -> list[Row]:
     """Return the records of a JSONL file; none if there is no such file."""
     return read_json_lines(path) if path.exists() else []

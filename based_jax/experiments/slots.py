@@ -36,9 +36,10 @@ def find_slots(count: int | None = None) -> list[Slot]:
 
 
 def _on_accelerators(devices: int, count: int | None) -> list[Slot]:
-    names = [str(index) for index in range(min(devices, count or devices))]
+    names = [str(index % devices) for index in range(count or devices)]
     variables = ("JAX_CUDA_VISIBLE_DEVICES", "JAX_ROCM_VISIBLE_DEVICES")
-    return [Slot(f"device {name}", dict.fromkeys(variables, name)) for name in names]
+    shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if len(names) > devices else {}
+    return [Slot(f"device {name}", {**dict.fromkeys(variables, name), **shared}) for name in names]
 
 
 def _on_cpu(count: int) -> list[Slot]:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -229,11 +228,6 @@ def _facts(rows: Rows) -> str:
         jobs[row["job"]] = max(jobs.get(row["job"], 0.0), row.get("seconds") or 0.0)
     failed, hours = sum(row["status"] == FAILED for row in rows), sum(jobs.values()) / 3600
     return f"{len(rows)} models, {failed} of them failed, {hours:.2f} hours added up over {len(jobs)} jobs"
-
-
-def run(study: Study) -> None:
-    """Run a study's module as a program."""
-    command.run(_typed(study), lambda: main(study, sys.argv[1:]))
 
 
 def _typed(study: Study) -> str:

@@ -1,4 +1,4 @@
-"""Classification of whole sequences: a language model's body, pooled over the tokens, and a linear head.
+"""Classifier and autoencoder of whole sequences: a language model's body, pooled, and a head.
 
     logits = W pool(final_norm(blocks(embedding(tokens)))) + b
 
@@ -13,7 +13,10 @@ import jax.numpy as jnp
 from based_jax.mixers.contract import Projection
 from based_jax.mixers.module import Module
 from based_jax.models.config import ModelConfig
+from based_jax.models.embedding import sinusoids
 from based_jax.models.language_model import LanguageModel
+from based_jax.models.mlp import MLP
+from based_jax.models.norm import make_norm
 from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.typing import Array, Float, Int, Mask
 from based_jax.validate import expect, expect_array, expect_choice
@@ -75,3 +78,36 @@ def pool(hidden: Float[Array, "B N D"], mask: Mask | None, pooling: str) -> Floa
         return jnp.where(mask[..., None], hidden, 0).sum(axis=1) / counts
     last = counts - 1 + jnp.argmax(mask, axis=1, keepdims=True)
     return jnp.take_along_axis(hidden, last[..., None], axis=1)[:, 0]
+
+
+class AutoEncoder(Module):
+    """Autoencoder of MAD's compression (Poli et al. 2024, section 3.1): all tokens from the last output.
+
+        h_i = norm(MLP(norm(hidden(tokens)_N + p_i)))        logits_i = h_i E^T        p sinusoids
+
+    Attributes:
+        config: config of the language model; its parameters are under "backbone". The MLP is as wide.
+    """
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        config = self.config
+        self.backbone = LanguageModel(config)
+        self.norms = [make_norm(config.norm, config.norm_eps, config.jnp_dtype) for _ in range(2)]
+        self.mlp = MLP(config.d_model, config.d_model, dtype=config.jnp_dtype)
+
+    def __call__(self, tokens: Int[Array, "B N"]) -> tuple[Float[Array, "B N vocab"], None]:
+        """Return the logits of every token, and None in place of a state."""
+        return self.unembed(self.hidden(tokens)[0]), None
+
+    def hidden(self, tokens: Int[Array, "B N"]) -> tuple[Float[Array, "B N D"], None]:
+        """Return the decoder's output, and None in place of a state."""
+        config, (encoder_norm, decoder_norm) = self.config, self.norms
+        code = pool(self.backbone.hidden(tokens)[0], None, "last")[:, None]
+        code += sinusoids(tokens.shape[1], config.d_model, code.dtype)
+        return decoder_norm(self.mlp(encoder_norm(code.astype(config.jnp_dtype)))), None
+
+    def unembed(self, hidden: Float[Array, "... D"]) -> Float[Array, "... vocab"]:
+        """Return the logits of decoded vectors, with the encoder's embedding."""
+        return self.backbone.unembed(hidden)

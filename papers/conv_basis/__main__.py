@@ -13,8 +13,9 @@ from rich.console import Console
 from based_jax import command, plot
 from based_jax.convert import load_pretrained
 from based_jax.directory_lock import sole_writer
-from based_jax.experiments.results import read, write_rows
+from based_jax.experiments.results import read
 from based_jax.experiments.study import claim
+from based_jax.json_lines import write_lines
 from based_jax.models import LanguageModel
 from based_jax.typing import Int, Params
 from based_jax.validate import expect_choice
@@ -70,10 +71,10 @@ def _run(flags: Flags, out: Path, trainer: Sequence[str]) -> int:
         console.print(reason)
     if "structured" in flags.parts:
         console.print("inputs with a known basis")
-        write_rows(out / "structured.jsonl", structured.rows(setting))
+        write_lines(out / "structured.jsonl", structured.rows(setting))
     if "curves" in flags.parts:
         console.print(f"error against the number of segments, {setting.length} tokens")
-        write_rows(out / "curves.jsonl", drawn.rows(setting))
+        write_lines(out / "curves.jsonl", drawn.rows(setting))
     if {"trained", "recovered"} & set(flags.parts):
         export = training.train(setting, out, console.print, trainer)
         if not isinstance(export, Path):
@@ -83,7 +84,7 @@ def _run(flags: Flags, out: Path, trainer: Sequence[str]) -> int:
         packed = heads.held_out(setting)
         if "trained" in flags.parts:
             console.print("heads of the trained model")
-            write_rows(out / "trained.jsonl", heads.rows(setting, model, params, packed))
+            write_lines(out / "trained.jsonl", heads.rows(setting, model, params, packed))
             if is_drawn:
                 _draw_heads(
                     model, params, heads.windows(packed, setting.texts, setting.window)["inputs"], out
@@ -92,7 +93,7 @@ def _run(flags: Flags, out: Path, trainer: Sequence[str]) -> int:
             console.print("the model with conv-basis attention, and Recover on each text")
             texts = replaced.Texts.of(setting, model, params, packed)
             rows = [*replaced.rows(setting, texts), *recovered.rows(setting, texts)]
-            write_rows(out / "recovered.jsonl", rows)
+            write_lines(out / "recovered.jsonl", rows)
     if is_drawn:
         _draw(setting, flags.parts, out)
     print(report.write(flags.scale, out))

@@ -150,3 +150,6 @@ def test_slots_share_the_cores_and_give_each_accelerator_a_process(monkeypatch):
     devices = slots._on_accelerators(3, None)
     assert [slot.environment["JAX_CUDA_VISIBLE_DEVICES"] for slot in devices] == ["0", "1", "2"]
     assert len(slots._on_accelerators(8, 2)) == 2
+    shared = [slot.environment for slot in slots._on_accelerators(2, 3)]
+    assert [each["JAX_CUDA_VISIBLE_DEVICES"] for each in shared] == ["0", "1", "0"]
+    assert {each["XLA_PYTHON_CLIENT_PREALLOCATE"] for each in shared} == {"false"}

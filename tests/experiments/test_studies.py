@@ -21,7 +21,7 @@ from based_jax.training.recipes import with_recipe
 NAMES = [
     module.name
     for module in pkgutil.iter_modules(experiments.__path__)
-    if module.name.startswith("mqar") or module.name in ("tasks", "read_twice")
+    if module.name.startswith("mqar") or module.name in ("tasks", "capabilities", "read_twice")
 ]
 STUDIES = {name: importlib.import_module(f"based_jax.experiments.{name}").STUDY for name in NAMES}
 
@@ -46,7 +46,7 @@ def rows(jobs, seed=0):
 
 def test_every_study_is_there():
     recall = {f"mqar_{name}" for name in ("tradeoff", "gates", "feature_maps", "window", "width", "pairs")}
-    assert set(STUDIES) == {*recall, "tasks", "read_twice"}
+    assert set(STUDIES) == {*recall, "tasks", "capabilities", "read_twice"}
     assert all(study_.name == name for name, study_ in STUDIES.items())
 
 

@@ -8,10 +8,11 @@ from based_jax.data.tasks.circuits import CumulativeMajority as CumulativeMajori
 from based_jax.data.tasks.circuits import CumulativeParity as CumulativeParity
 from based_jax.data.tasks.circuits import Majority as Majority
 from based_jax.data.tasks.circuits import Parity as Parity
+from based_jax.data.tasks.circuits import Permutations as Permutations
 from based_jax.data.tasks.circuits import VocabMajority as VocabMajority
 from based_jax.data.tasks.compositional import Compositional as Compositional
+from based_jax.data.tasks.compositional import JointRecall as JointRecall
 from based_jax.data.tasks.forgetting import Forgetting as Forgetting
-from based_jax.data.tasks.joint_recall import JointRecall as JointRecall
 from based_jax.data.tasks.mad import Compression as Compression
 from based_jax.data.tasks.mad import FuzzyInContextRecall as FuzzyInContextRecall
 from based_jax.data.tasks.mad import InContextRecall as InContextRecall
@@ -22,7 +23,6 @@ from based_jax.data.tasks.mqar import MQAR as MQAR
 from based_jax.data.tasks.named import TASKS as TASKS
 from based_jax.data.tasks.named import make_task as make_task
 from based_jax.data.tasks.named import task_settings as task_settings
-from based_jax.data.tasks.permutations import Permutations as Permutations
 from based_jax.data.tasks.recall_probe import RecallProbe as RecallProbe
 from based_jax.data.tasks.repeated_context import RepeatedContext as RepeatedContext
 from based_jax.data.tasks.single_query import SingleQuery as SingleQuery

@@ -1,4 +1,4 @@
-"""Circuit tasks (Zoology's code): parity and majority of bits, final or cumulative, and majority of symbols.
+"""Circuit tasks (Zoology's code): parity and majority, final or cumulative; and products of permutations.
 
     0 1 1 0 1 END      parity: 1 at END             majority: 1 at END
     0 1 1 0 1          cumulative parity: 0 1 0 0 1  cumulative majority: 0 1 1 1 1
@@ -8,11 +8,15 @@ The tokens are 0, 1 and END = 2; for the vocabulary's majority the symbols 1 ...
 counts all tokens of a row, including END. (For cumulative parity, Zoology's setting is larger by one.)
 """
 
+import abc
+import itertools
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from based_jax.data.tasks.sampling import one_of, uniform
@@ -29,49 +33,46 @@ class _Circuit(Task):
     length: int = 64
     vocab_size: ClassVar[int] = 3
     sliced_by = ("length",)
+    ends: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         expect_counts(self, "num_examples", "length")
 
-    def bits(self, rng: Array, count: int) -> Int[Array, "n count"]:
-        return uniform(rng, self.num_examples, count, 2)
-
-
-class Parity(_Circuit):
-    """Parity of N - 1 bits: their sum modulo 2 is the label at END."""
-
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Draw bits, END, and the parity as the label of END; see `Task.draw`."""
-        bits = self.bits(rng, self.length - 1)
-        return _ended(bits, END, jnp.sum(bits, axis=1, dtype=jnp.int32) % 2)
+        """Draw bits, and label each of them, or END, with the answer so far; see `Task.draw`."""
+        bits = uniform(rng, self.num_examples, self.length - self.ends, 2)
+        answers = self._answers(bits)
+        return _ended(bits, END, jnp.pad(answers, ((0, 0), (1, 0)))[:, -1]) if self.ends else (bits, answers)
 
-
-class Majority(_Circuit):
-    """Majority of N - 1 bits: the label at END is 1 if more than half of them are 1; a tie is 0."""
-
-    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Draw bits, END, and the majority as the label of END; see `Task.draw`."""
-        bits = self.bits(rng, self.length - 1)
-        return _ended(bits, END, 2 * jnp.sum(bits, axis=1, dtype=jnp.int32) > self.length - 1)
+    @abc.abstractmethod
+    def _answers(self, bits: Int[Array, "n count"]) -> Labels: ...
 
 
 class CumulativeParity(_Circuit):
     """Parity of N bits at every position: each label is the sum modulo 2 so far."""
 
-    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Draw bits and the parity so far as the label of each; see `Task.draw`."""
-        bits = self.bits(rng, self.length)
-        return bits, jnp.cumsum(bits, axis=1, dtype=jnp.int32) % 2
+    def _answers(self, bits: Int[Array, "n count"]) -> Labels:
+        return jnp.cumsum(bits, axis=1, dtype=jnp.int32) % 2
 
 
 class CumulativeMajority(_Circuit):
     """Majority of N bits at every position: each label is 1 if at least half of the bits so far are 1."""
 
-    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Draw bits and the majority so far as the label of each; see `Task.draw`."""
-        bits = self.bits(rng, self.length)
+    def _answers(self, bits: Int[Array, "n count"]) -> Labels:
         balance = jnp.cumsum(2 * bits - 1, axis=1, dtype=jnp.int32)
-        return bits, (balance >= 0).astype(jnp.int32)
+        return (balance >= self.ends).astype(jnp.int32)
+
+
+class Parity(CumulativeParity):
+    """Parity of N - 1 bits: their sum modulo 2 is the label at END."""
+
+    ends = True
+
+
+class Majority(CumulativeMajority):
+    """Majority of N - 1 bits: the label at END is 1 if more than half of them are 1; a tie is 0."""
+
+    ends = True
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,45 @@ class VocabMajority(Task):
         is_tied = jnp.sum(lasts, axis=1, keepdims=True) > 1
         overwritten = is_tied & (positions == one_of(of_positions, symbols != most))
         return _ended(jnp.where(overwritten, most, symbols), 0, most[:, 0])
+
+
+@dataclass(frozen=True)
+class Permutations(Task):
+    """State tracking: products of permutations (Merrill et al. 2024, 2404.08819, section 5: word problems).
+
+    Tokens are permutations of k items, the k! ids in lexicographic order. A label is the product so far, the
+    last token applied last. Degree 2 is parity after every bit, 3 is S3, solvable, and 5 is S5, whose word
+    problem is NC1-complete. (Grazzi et al. 2024, 2411.12537, has them for linear recurrences.)
+
+    Attributes:
+        degree: items that are permuted, 2 to 6.
+    """
+
+    num_examples: int = 1000
+    length: int = 16
+    degree: int = 5
+    sliced_by = ("length", "degree")
+
+    def __post_init__(self) -> None:
+        expect_counts(self, "num_examples", "length", "degree")
+        expect(2 <= self.degree <= 6, "degree", self.degree, "from 2 to 6")
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of permutations."""
+        return math.factorial(self.degree)
+
+    def products(self) -> np.ndarray:
+        """Return the id of "a, then b", int32 (k!, k!)."""
+        elements = np.array([*itertools.permutations(range(self.degree))])
+        weights = self.degree ** np.arange(self.degree)[::-1]
+        codes = elements[:, elements].swapaxes(0, 1) @ weights
+        return np.searchsorted(elements @ weights, codes).astype(np.int32)
+
+    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw permutations, with the products so far as labels; see `Task.draw`."""
+        tokens, table = uniform(rng, self.num_examples, self.length, self.vocab_size), self.products()
+        return tokens, lax.associative_scan(lambda a, b: jnp.asarray(table)[a, b], tokens, axis=1)
 
 
 def _ended(tokens: Int[Array, "n count"], end: int, answer: Array) -> tuple[Int[Array, "n N"], Labels]:

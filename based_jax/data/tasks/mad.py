@@ -15,6 +15,7 @@ MAD trains recall on every next token and tests the answers; here both have the 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +25,25 @@ from based_jax.data.tasks.layout import expect_even, interleave
 from based_jax.data.tasks.sampling import distinct, one_of, scaled, uniform, words
 from based_jax.data.tasks.task import IGNORE, Labels, Task, expect_counts
 from based_jax.typing import Array, Int
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_range
 
 
 @dataclass(frozen=True)
-class InContextRecall(Task):
+class _Words(Task):
+    vocab_size: int = 16
+    num_examples: int = 1000
+    length: int = 128
+    sliced_by = ("vocab_size", "length")
+    least: ClassVar[tuple[int, int]] = (3, 2)  # vocabulary and length
+
+    def __post_init__(self) -> None:
+        expect_counts(self, "vocab_size", "num_examples", "length")
+        for name, least in zip(("vocab_size", "length"), self.least, strict=True):
+            expect_range(name, getattr(self, name), least)
+
+
+@dataclass(frozen=True)
+class InContextRecall(_Words):
     """In-context recall. Keys are the lower half of the ids, values the upper one, both with replacement.
 
     Attributes:
@@ -37,16 +52,13 @@ class InContextRecall(Task):
         frac_noise: probability that a pair is two tokens of noise; one pair of a row is not.
     """
 
-    vocab_size: int = 16
-    num_examples: int = 1000
-    length: int = 128
     noise_vocab_size: int = 0
     frac_noise: float = 0.0
-    sliced_by = ("vocab_size", "length")
+    least = (2, 4)
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length")
-        expect_even(self.length, 4)
+        super().__post_init__()
+        expect_even(self.length)
         most, fraction = self.vocab_size - 2, self.frac_noise
         least = int(fraction > 0)
         is_fine = least <= self.noise_vocab_size <= most
@@ -84,8 +96,8 @@ class NoisyInContextRecall(InContextRecall):
 
 
 @dataclass(frozen=True)
-class FuzzyInContextRecall(Task):
-    """In-context recall of keys and values of several tokens, all sizes equally likely, padded on the left.
+class FuzzyInContextRecall(_Words):
+    """In-context recall of keys and values of several tokens, of any size alike, padded on the left.
 
     The last pair repeats one at a random position; the label of a value's token is at the token before it.
     The last id is padding, and the lower half of the others are keys. (MAD tests with the longest keys only.)
@@ -95,33 +107,24 @@ class FuzzyInContextRecall(Task):
         key_motif, value_motif: largest number of tokens, all different, of a key and of a value.
     """
 
-    vocab_size: int = 16
-    num_examples: int = 1000
-    length: int = 128
     key_motif: int = 3
     value_motif: int = 3
-    sliced_by = ("vocab_size", "length")
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length", "key_motif", "value_motif")
+        super().__post_init__()
+        expect_counts(self, "key_motif", "value_motif")
         most = min((self.vocab_size - 1) // 2, 3)
         for name in ("key_motif", "value_motif"):
             expect(getattr(self, name) <= most, name, getattr(self, name), f"at most {most}")
-        needed = 2 * (self.key_motif + self.value_motif)
-        expect(
-            self.length >= needed, "length", self.length, f"at least 2 (key_motif + value_motif) = {needed}"
-        )
+        least = 2 * (self.key_motif + self.value_motif)
+        expect(self.length >= least, "length", self.length, f"at least 2 (key_motif + value_motif) = {least}")
         expect(self.vocab_size <= 2048, "vocab_size", self.vocab_size, "at most 2048")
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         """Draw the asked pair, others around it, and the asked pair again; see `Task.draw`."""
-        of_key_sizes, of_value_sizes, of_keys, of_values, of_place = jax.random.split(rng, 5)
-        n, count, half, most = (
-            self.num_examples,
-            self.length // 2 + 1,
-            (self.vocab_size - 1) // 2,
-            self.key_motif,
-        )
+        of_key_sizes, of_value_sizes, of_keys, of_values, of_insertion = jax.random.split(rng, 5)
+        n, count, most = self.num_examples, self.length // 2 + 1, self.key_motif
+        half = (self.vocab_size - 1) // 2
         row, slot = jnp.arange(n)[:, None], jnp.arange(count + 1)
         key_sizes = 1 + uniform(of_key_sizes, n, count, most)
         value_sizes = 1 + uniform(of_value_sizes, n, count, self.value_motif)
@@ -135,8 +138,8 @@ class FuzzyInContextRecall(Task):
         sizes = key_sizes + value_sizes
         fitting = jnp.cumsum(sizes[:, 1:], axis=1) <= self.length - 2 * sizes[:, :1]
         others = jnp.sum(fitting, axis=1, keepdims=True, dtype=jnp.int32)
-        place = scaled(jax.random.bits(of_place, (2, n, 1), jnp.uint32), others + 1)
-        order = jnp.where((slot == place) | (slot > others), 0, slot + (slot < place))
+        insertion = scaled(jax.random.bits(of_insertion, (2, n, 1), jnp.uint32), others + 1)
+        order = jnp.where((slot == insertion) | (slot > others), 0, slot + (slot < insertion))
         used = slot <= others + 1
         again = used & (_first(jnp.where(used, ids[row, order], -1 - slot)) < slot)
         starts = jnp.cumsum(jnp.where(used, sizes[row, order], 0)[:, ::-1], axis=1)[:, ::-1]
@@ -162,7 +165,7 @@ def _first(ids: Int[Array, "n P"]) -> Int[Array, "n P"]:
 
 
 @dataclass(frozen=True)
-class SelectiveCopying(Task):
+class SelectiveCopying(_Words):
     """Selective copying (Gu and Dao 2023, section 4.1, and MAD). The last two ids are the blank and COPY.
 
     All choices of positions are equally likely. (In MAD's code a token of the row always precedes COPY.)
@@ -172,15 +175,13 @@ class SelectiveCopying(Task):
         num_copied: tokens to copy, drawn with replacement.
     """
 
-    vocab_size: int = 16
-    num_examples: int = 1000
     length: int = 256
     num_copied: int = 16
     sliced_by = ("num_copied", "length")
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length", "num_copied")
-        expect(self.vocab_size >= 3, "vocab_size", self.vocab_size, "at least 3, a token, blank and COPY")
+        super().__post_init__()
+        expect_counts(self, "num_copied")
         needed = 2 * self.num_copied + 1
         expect(self.length >= needed, "length", self.length, f"at least 2 num_copied + 1 = {needed}")
 
@@ -197,19 +198,12 @@ class SelectiveCopying(Task):
 
 
 @dataclass(frozen=True)
-class Compression(Task):
+class Compression(_Words):
     """Compression: a row of random tokens and END, the last id. Models decode it from the output at END."""
 
-    vocab_size: int = 16
-    num_examples: int = 1000
     length: int = 32
-    sliced_by = ("vocab_size", "length")
     decodes_last = True
-
-    def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length")
-        expect(self.vocab_size >= 2, "vocab_size", self.vocab_size, "at least 2, a token and END")
-        expect(self.length >= 2, "length", self.length, "at least 2, a token and END")
+    least = (2, 2)
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         """Draw tokens, which are their own labels, and END; see `Task.draw`."""
@@ -219,7 +213,7 @@ class Compression(Task):
 
 
 @dataclass(frozen=True)
-class Memorization(Task):
+class Memorization(_Words):
     """Memorization of one map from keys, the lower half of the ids, to values. The last id asks for a value.
 
     Attributes:
@@ -228,17 +222,12 @@ class Memorization(Task):
     """
 
     vocab_size: int = 256
-    num_examples: int = 1000
     length: int = 32
     map_seed: int = 0
-    sliced_by = ("vocab_size", "length")
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length")
-        expect_even(self.length, 2)
-        expect(
-            self.vocab_size >= 3, "vocab_size", self.vocab_size, "at least 3, a key, a value and the last id"
-        )
+        super().__post_init__()
+        expect_even(self.length)
         expect(0 <= self.map_seed < 1 << 32, "map_seed", self.map_seed, "from 0 to 2**32 - 1")
 
     def mapping(self) -> Int[Array, " keys"]:

@@ -5,26 +5,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from based_jax.data.tasks.circuits import (
-    CumulativeMajority,
-    CumulativeParity,
-    Majority,
-    Parity,
-    VocabMajority,
-)
-from based_jax.data.tasks.compositional import Compositional
+from based_jax.data.tasks import circuits, compositional, mad
 from based_jax.data.tasks.forgetting import Forgetting
-from based_jax.data.tasks.joint_recall import JointRecall
-from based_jax.data.tasks.mad import (
-    Compression,
-    FuzzyInContextRecall,
-    InContextRecall,
-    Memorization,
-    NoisyInContextRecall,
-    SelectiveCopying,
-)
 from based_jax.data.tasks.mqar import MQAR
-from based_jax.data.tasks.permutations import Permutations
 from based_jax.data.tasks.recall_probe import RecallProbe
 from based_jax.data.tasks.repeated_context import RepeatedContext
 from based_jax.data.tasks.single_query import SingleQuery
@@ -36,24 +19,24 @@ TASKS: Mapping[str, type[Task]] = MappingProxyType(
     {
         "mqar": MQAR,
         "repeated_context": RepeatedContext,
-        "compositional": Compositional,
+        "compositional": compositional.Compositional,
         "forgetting": Forgetting,
         "recall_probe": RecallProbe,
         "single_query": SingleQuery,
         "stacked": StackedMQAR,
-        "joint_recall": JointRecall,
-        "in_context_recall": InContextRecall,
-        "noisy_in_context_recall": NoisyInContextRecall,
-        "fuzzy_in_context_recall": FuzzyInContextRecall,
-        "selective_copying": SelectiveCopying,
-        "compression": Compression,
-        "memorization": Memorization,
-        "permutations": Permutations,
-        "parity": Parity,
-        "majority": Majority,
-        "cumulative_parity": CumulativeParity,
-        "cumulative_majority": CumulativeMajority,
-        "vocab_majority": VocabMajority,
+        "joint_recall": compositional.JointRecall,
+        "in_context_recall": mad.InContextRecall,
+        "noisy_in_context_recall": mad.NoisyInContextRecall,
+        "fuzzy_in_context_recall": mad.FuzzyInContextRecall,
+        "selective_copying": mad.SelectiveCopying,
+        "compression": mad.Compression,
+        "memorization": mad.Memorization,
+        "permutations": circuits.Permutations,
+        "parity": circuits.Parity,
+        "majority": circuits.Majority,
+        "cumulative_parity": circuits.CumulativeParity,
+        "cumulative_majority": circuits.CumulativeMajority,
+        "vocab_majority": circuits.VocabMajority,
     }
 )
 """Tasks by the names that commands use."""

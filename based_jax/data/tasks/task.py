@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from based_jax.typing import Array, Float, Int
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_integer
 
 IGNORE = -100
 """Label of a token that counts neither in the loss nor in the accuracy."""
@@ -60,7 +60,7 @@ class Task(abc.ABC):
     sliced_by: ClassVar[tuple[str, ...]] = ("num_pairs", "length")
     """settings to group results by"""
     decodes_last: ClassVar[bool] = False
-    """whether models decode all labels from the last output, as `based_jax.models.auto_encoder` does"""
+    """whether models decode all labels from the last output, as `AutoEncoder`"""
 
     @property
     def slices(self) -> dict[str, int | float]:
@@ -101,6 +101,4 @@ def _draw(task: Task, rng: Array) -> tuple[Inputs, Labels]:
 def expect_counts(task: Task, *names: str) -> None:
     """Check that these settings are integers, at least 1."""
     for name in names:
-        value = getattr(task, name)
-        positive = isinstance(value, int | np.integer) and bool(value >= 1)
-        expect(positive, name, value, "an integer, at least 1")
+        expect_integer(name, getattr(task, name), 1)

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from based_jax.data.tasks import IGNORE
 from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
 from based_jax.models import LanguageModel
-from based_jax.models.auto_encoder import AutoEncoder
+from based_jax.models.classifier import AutoEncoder
 from based_jax.models.language_model import blank_inputs
 from based_jax.training.mqar.data import Batches
 from based_jax.training.step import noises, with_shardings

@@ -23,7 +23,7 @@ from based_jax.convert.pretrained import save_pretrained
 from based_jax.data.tasks import Task
 from based_jax.json_lines import JsonLines
 from based_jax.models import LanguageModel, ModelConfig
-from based_jax.models.auto_encoder import AutoEncoder
+from based_jax.models.classifier import AutoEncoder
 from based_jax.stop_request import StopRequest
 from based_jax.training.mqar.data import data_seeds, load
 from based_jax.training.mqar.grid import LABEL_LOSSES, Grid, VmappedRuns

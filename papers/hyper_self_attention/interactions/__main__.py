@@ -10,8 +10,9 @@ from rich.console import Console
 
 from based_jax import command, plot
 from based_jax.directory_lock import sole_writer
-from based_jax.experiments.results import Row, write_rows
+from based_jax.experiments.results import Row
 from based_jax.experiments.study import claim
+from based_jax.json_lines import write_lines
 from based_jax.validate import expect
 from papers.hyper_self_attention.interactions import colliding_agents as agents
 from papers.hyper_self_attention.interactions import figure
@@ -53,7 +54,7 @@ def _run(flags: Flags, out: Path) -> int:
         console.print(f"saved in {out}; the same command continues")
         return 130
     results = out / "results.jsonl"
-    write_rows(results, rows)
+    write_lines(results, rows)
     print(results)
     if (reason := plot.missing()) is None:
         weights = [agents.load_weights(_kept(out, run)) for run in agents.RUNS]

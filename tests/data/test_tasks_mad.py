@@ -1,0 +1,168 @@
+"""MAD's tasks, joint recall and permutations: labels against plain definitions, and shares of the draws."""
+
+import itertools
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import based_jax as bj
+from based_jax.data import tasks
+from based_jax.data.tasks import IGNORE
+from based_jax.models import mqar_backbone
+from based_jax.models.classifier import AutoEncoder
+from based_jax.training.commands import synthetic
+from based_jax.training.mqar import sweep
+
+
+def recall(task, row):
+    """The value of each key that came before; ids of the noise are above those of keys and values."""
+    known, labels = {}, [IGNORE] * len(row)
+    for index in range(0, len(row), 2):
+        key, value = row[index : index + 2]
+        if key < task.vocab_size - task.noise_vocab_size:
+            assert key < (task.vocab_size - task.noise_vocab_size) // 2 <= value
+            assert known.setdefault(key, (value, index))[0] == value
+            labels[index] = value if known[key][1] < index else IGNORE
+    assert labels[-2] != IGNORE
+    return labels
+
+
+def fuzzy(task, row):
+    """Keys end where values begin; a key that came before has its value, each token labelled one earlier."""
+    half, known, labels = (task.vocab_size - 1) // 2, {}, [IGNORE] * len(row)
+    start = next(index for index, token in enumerate(row) if token != task.vocab_size - 1)
+    parts = [[*group] for _, group in itertools.groupby(row[start:], key=lambda token: token < half)]
+    for key, value in zip(parts[::2], parts[1::2], strict=True):
+        assert len(set(key)) == len(key) <= task.key_motif
+        assert len(set(value)) == len(value) <= task.value_motif
+        start += len(key)
+        if tuple(key) in known:
+            labels[start - 1 : start - 1 + len(value)] = value
+        assert known.setdefault(tuple(key), value) == value
+        start += len(value)
+    assert labels[-2] != IGNORE
+    return labels
+
+
+def copying(task, row):
+    end = row.index(task.vocab_size - 1)
+    tokens = [token for token in row[:end] if token != task.vocab_size - 2]
+    assert row[end + 1 :] == [task.vocab_size - 2] * task.num_copied
+    return [IGNORE] * (end + 1) + tokens
+
+
+def joint(task, row):
+    table, labels, context, first = {}, [IGNORE] * len(row), None, 2 + task.num_values
+    for index, token in enumerate(row):
+        if token >= first + task.num_keys:
+            context = token
+        elif token >= first:
+            value = table.setdefault((context, token), row[index + 1])
+            assert 2 <= value == row[index + 1] < first
+            labels[index] = value if index >= len(row) // 2 else IGNORE
+    assert (row[0], row[len(row) // 2]) == (0, 1)
+    assert len(table) == task.num_contexts * task.num_keys == len(row) - labels.count(IGNORE)
+    return labels
+
+
+def permuted(task, row):
+    elements, product, labels = [*itertools.permutations(range(task.degree))], range(task.degree), []
+    for token in row:
+        product = tuple(elements[token][item] for item in product)
+        labels.append(elements.index(product))
+    return labels
+
+
+def memory(task, row):
+    assert row[1::2] == [task.vocab_size - 1] * (len(row) // 2)
+    mapping = np.asarray(task.mapping()).tolist()
+    assert len(set(mapping)) == (task.vocab_size - 1) // 2 <= min(mapping)
+    return [token for key in row[::2] for token in (IGNORE, mapping[key])]
+
+
+LAWS = [
+    (tasks.InContextRecall(9, 300, 12), recall),
+    (tasks.NoisyInContextRecall(14, 300, 24, 6, 0.5), recall),
+    (tasks.FuzzyInContextRecall(10, 300, 30), fuzzy),
+    (tasks.FuzzyInContextRecall(6, 300, 12, 2, 1), fuzzy),
+    (tasks.SelectiveCopying(6, 300, 12, 4), copying),
+    (tasks.Compression(5, 300, 7), lambda task, row: [*row[:-1], IGNORE]),
+    (tasks.Memorization(10, 300, 8), memory),
+    (tasks.JointRecall(300, 3, 2, 4), joint),
+    (tasks.Permutations(300, 7, 2), permuted),
+    (tasks.Permutations(300, 9, 4), permuted),
+]
+
+
+@pytest.mark.parametrize(("task", "labels_of"), LAWS)
+def test_labels_follow_from_the_definition(task, labels_of):
+    segment = task.build(5)
+    inputs, labels = np.asarray(segment.inputs), np.asarray(segment.labels)
+    assert inputs.shape == labels.shape == (300, task.length)
+    assert (inputs.min(), inputs.max()) == (0, task.vocab_size - 1)
+    for row, expected in zip(inputs.tolist(), labels.tolist(), strict=True):
+        assert labels_of(task, row) == expected
+    assert not np.array_equal(inputs, task.build(6).inputs)
+    with jax.enable_x64(True):
+        again = task.build(5)
+    assert again.inputs.dtype == again.labels.dtype == np.int32
+    assert np.array_equal(again.inputs, inputs)
+    assert np.array_equal(again.labels, labels)
+
+
+def test_shares():
+    """Noise, sizes of keys and products are as frequent as the definitions say, to 5 standard deviations."""
+    inputs = np.asarray(tasks.NoisyInContextRecall(num_examples=2000).build(0).inputs)
+    noisy = (inputs >= 16)[:, ::2]
+    assert not noisy[:, -1].any()
+    assert abs(noisy[:, :-1].mean() - 0.2 * 62 / 63) < 5 * 0.4 / np.sqrt(2000 * 63)
+    rows = np.asarray(tasks.FuzzyInContextRecall(num_examples=500).build(0).inputs).tolist()
+    runs = (itertools.groupby(row, lambda token: token < 7) for row in rows)
+    sizes = [len([*group]) for groups in runs for is_key, group in groups if is_key]
+    assert np.allclose(np.bincount(sizes)[1:] / len(sizes), 1 / 3, atol=5 * 0.5 / np.sqrt(len(sizes)) + 0.01)
+    products = np.asarray(tasks.Permutations(3000, 8, 3).build(0).labels)
+    assert np.allclose(np.bincount(products[:, -1]) / 3000, 1 / 6, atol=5 * 0.4 / np.sqrt(3000))
+
+
+REFUSED = [
+    (tasks.InContextRecall, {"length": 7}, "an even number"),
+    (tasks.InContextRecall, {"noise_vocab_size": 15}, "0 to vocab_size - 2 = 14"),
+    (tasks.NoisyInContextRecall, {"frac_noise": 1}, "at least 0 and below 1"),
+    (tasks.FuzzyInContextRecall, {"length": 11}, "at least 2 (key_motif + value_motif) = 12"),
+    (tasks.FuzzyInContextRecall, {"value_motif": 4}, "at most 3"),
+    (tasks.SelectiveCopying, {"length": 32}, "at least 2 num_copied + 1 = 33"),
+    (tasks.Compression, {"vocab_size": 1}, "at least 2"),
+    (tasks.Memorization, {"map_seed": -1}, "from 0 to 2**32 - 1"),
+    (tasks.JointRecall, {"num_keys": 0}, "an integer, at least 1"),
+    (tasks.Permutations, {"degree": 7}, "from 2 to 6"),
+]
+
+
+@pytest.mark.parametrize(("task", "setting", "expected"), REFUSED)
+def test_refused_settings(task, setting, expected):
+    ((name, value),) = setting.items()
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{name} = {value}: expected {expected}')}$"):
+        task(**setting)
+
+
+def test_compression_is_decoded_from_the_last_output(tmp_path, monkeypatch):
+    """The outputs differ by their position only, and the trainer of the task takes this model."""
+    config = mqar_backbone(None, 8, vocab_size=5, layers=["short_conv"], mlp="none")
+    model, tokens = AutoEncoder(config), np.array([[0, 1, 2, 3, 4], [1, 0, 2, 3, 4]])
+    params = jax.jit(model.init)(jax.random.key(0), tokens)
+    hidden, _ = model.apply(params, tokens, method="hidden")
+    assert hidden.shape == (2, 5, 8)
+    # A convolution of 4 tokens at the last one does not see the first: nothing else leads to the outputs.
+    np.testing.assert_allclose(hidden[0], hidden[1], atol=1e-6)
+    assert np.abs(np.diff(hidden[0], axis=0)).max(axis=1).min() > 1e-3
+    encoder = {"params": params["params"]["backbone"]}
+    expected = bj.LanguageModel(config).apply(encoder, hidden, method="unembed")
+    np.testing.assert_allclose(model.apply(params, tokens)[0], expected, rtol=1e-6)
+    models = []
+    monkeypatch.setattr(sweep, "Grid", lambda model, *settings: models.append(model))
+    flags = {"task": "compression", "examples": 4, "test_examples": 4, "length": 4, "d_model": 8}
+    with pytest.raises(AttributeError):
+        synthetic.train_synthetic(synthetic.SyntheticConfig(mixer="short_conv", workdir=tmp_path, **flags))
+    assert isinstance(models[0], AutoEncoder)
