@@ -20,11 +20,13 @@ def tokenizer(tmp_path_factory):
 @pytest.mark.parametrize("slot", long_recall.SLOTS)
 def test_only_answers_are_trained_on(tokenizer, slot):
     tokens, is_answer = long_recall.make_text(slot, "0", tokenizer)
-    assert tokens.shape == is_answer.shape == (slot,) and tokens[0] == tokenizer.eot
+    assert tokens.shape == is_answer.shape == (slot,)
+    assert tokens[0] == tokenizer.eot
     whole = tokenizer.decode(tokens[tokens != tokenizer.eot])
     told = dict(re.findall(r"The code of (\S+) is (\d+)\.", whole))
     asked = re.findall(r"The code of (\S+) is (\d+)\n", whole)
-    assert asked and all(told[key] == value for key, value in asked)
+    assert asked
+    assert all(told[key] == value for key, value in asked)
     trained = tokenizer.decode(tokens[is_answer]).split()
     assert trained[: len(asked)] == [value for _, value in asked]
 
@@ -40,4 +42,5 @@ def test_the_window_has_the_bytes_of_baseds_state():
 
 def test_texts_differ_by_their_seeds(tokenizer):
     one, again, other = (long_recall.make_text(256, seed, tokenizer)[0] for seed in "001")
-    assert np.array_equal(one, again) and not np.array_equal(one, other)
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
