@@ -11,9 +11,9 @@ import based_jax as bj
 from based_jax.command_list import console_commands
 from based_jax.mixers.registry import MixerSummary, class_of
 from based_jax.ops.core.implementations import DECLARED
-from based_jax.published.parameters import PRINTED
 from based_jax.testing.transformations import NO_FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal
 from benchmarks.__main__ import COMMANDS as BENCHMARKS
+from papers.results.parameters import PRINTED
 
 HERE = Path(__file__).parent
 

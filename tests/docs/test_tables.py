@@ -4,7 +4,7 @@ import pytest
 
 import based_jax as bj
 from based_jax.mixers import registry
-from based_jax.published.parameters import PRINTED
+from papers.results.parameters import PRINTED
 from tests.docs.scripts import script
 from tests.floors import ROOT
 

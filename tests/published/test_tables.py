@@ -13,7 +13,7 @@ from based_jax.command_list import console_commands
 from based_jax.models import presets
 from based_jax.published import Column, names, number, table
 from based_jax.published.models import preset_of, run_of
-from based_jax.published.parameters import PRINTED
+from papers.results.parameters import PRINTED
 from tests.floors import ROOT
 
 DATA = Path(based_jax.published.__file__).parent / "data"

@@ -9,11 +9,11 @@ import pytest
 import based_jax as bj
 from based_jax.command import parse
 from based_jax.models import LanguageModel
-from based_jax.published.parameters import PRINTED
 from based_jax.published.tables import names, table
 from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import TokenizeConfig
 from based_jax.training.recipes import read_recipe, with_recipe
+from papers.results.parameters import PRINTED
 from tests.marks import release_but
 
 GPT2_VOCAB = bj.presets.get("based-360m").vocab_size

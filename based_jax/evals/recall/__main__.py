@@ -22,7 +22,7 @@ from based_jax.evals.recall.records import RecordFile
 from based_jax.evals.recall.run import answer, greedy, summarize
 from based_jax.evals.target_scores import expect_positions
 from based_jax.models import LanguageModel
-from based_jax.published.recall import published
+from based_jax.published.tables import table as published_table
 from based_jax.typing import Params
 from based_jax.validate import expect
 
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     result = evaluate(options, examples[: options.limit], model, params, tokenizer, digest(settings, params))
     result["seconds"] = round(time.perf_counter() - begin, 3)
     show(options, result)
-    write_json(options.json, {"options": as_text(options), **result, "published": published(options.task)})
+    write_json(options.json, {"options": as_text(options), **result, "published": _published(options.task)})
 
 
 def run_settings(
@@ -130,9 +130,22 @@ def show(options: Options, result: Mapping[str, Any]) -> None:
         here += f", document shown {options.repeat_context} times"
     ours = f"{result['contains']:.2f} ± {result['standard_error']:.2f}"
     table.add_row(options.checkpoint, "", here, ours, end_section=True)
-    for row in published(options.task):
+    for row in _published(options.task):
         table.add_row(row["model"], row["size"], row["source"], f"{row['contains']:.2f}")
     print_table(table)
+
+
+def _published(task: str) -> list[dict[str, Any]]:
+    """Return rows of the authors' results: first the released checkpoints', then those of the paper's."""
+    rows = []
+    for name, model in (("based_readme_recall", "checkpoint"), ("based_table_1", "model")):
+        found = published_table(name)
+        rows += [
+            {"model": row[model], "size": row["size"], "source": found.source, "contains": row[task]}
+            for row in found.rows
+            if row[task] is not None
+        ]
+    return rows
 
 
 if __name__ == "__main__":

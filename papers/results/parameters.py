@@ -1,7 +1,7 @@
 """Parameter counts that the papers print for our presets, and why ours differ."""
 
 import json
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -18,7 +18,7 @@ class Printed(NamedTuple):
     """printed hyperparameters that differ from the preset's, and why"""
 
 
-_FILE = files("based_jax.published") / "data" / "parameters.json"
+_FILE = Path(__file__).with_name("parameters.json")
 
 PRINTED = {preset: Printed(**row) for preset, row in json.loads(_FILE.read_text(encoding="utf-8")).items()}
 """Printed counts by preset."""
