@@ -14,6 +14,7 @@ from based_jax.convert.config_values import (
     flag,
     number,
     schedule_of,
+    section,
     size,
     with_current_names,
 )
@@ -50,8 +51,7 @@ def authors_config(config: Config, shapes: Shapes) -> ModelConfig:
     expect_known(path, config, "config.json")
     expect_sizes(config, shapes, AUTHORS, "n_embd", "n_head")
     for slot in SLOTS:
-        expect(isinstance(config.get(slot) or {}, dict), slot, config.get(slot), "a JSON object or null")
-        if config.get(slot):
+        if section(config, slot):
             expect_entry(config, slot)
         listed, wanted = config.get(f"{slot}_layers"), f"a list of at most {MAX_LAYERS} layers or null"
         fits = isinstance(listed or [], list) and len(listed or []) <= MAX_LAYERS

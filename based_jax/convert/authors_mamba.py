@@ -6,7 +6,7 @@ Their blocks are r = r + h;  h = mixer(norm(r)), and with `d_intermediate` a gat
 import math
 from typing import Any
 
-from based_jax.convert.config_values import Config, expect_sizes, flag, fraction, size
+from based_jax.convert.config_values import Config, expect_sizes, flag, fraction, schedule_of, section, size
 from based_jax.convert.layouts import Shapes
 from based_jax.convert.options import expect_known, mixer_spec, model_fields, read
 from based_jax.convert.tables import NAMES
@@ -33,13 +33,11 @@ def mamba_config(config: Config, shapes: Shapes) -> ModelConfig:
     listed = config.get("attn_layer_idx") or ()
     fits = isinstance(listed, list | tuple) and all(type(i) is int and 0 <= i < layers for i in listed)
     expect(fits, "attn_layer_idx", listed, f"a list of layers below {layers}")
-    schedule = "".join("A" if index in listed else "M" for index in range(layers))
-    expect_known(ATTENTION, _entry(config, "attn_cfg"), "attn_cfg")  # even if no layer has attention
-    mixers = {"M": _mamba(config), **({"A": _attention(config)} if listed else {})}
+    expect_known(ATTENTION, section(config, "attn_cfg"), "attn_cfg")  # even if no layer has attention
+    mamba, attention = _mamba(config), _attention(config) if listed else None
     fields: dict[str, Any] = {
         **model_fields(read(MODEL, config)),
-        "schedule": schedule,
-        "mixers": {letter: spec for letter, spec in mixers.items() if letter in schedule},
+        **schedule_of([attention if attention and i in listed else mamba for i in range(layers)]),
         "mlp": "gated" if inner else "none",
         "mlp_hidden": math.ceil(inner / MLP_MULTIPLE) * MLP_MULTIPLE,
         "norm": "rms" if flag(config, "rms_norm", True) else "layer",
@@ -47,14 +45,8 @@ def mamba_config(config: Config, shapes: Shapes) -> ModelConfig:
     return ModelConfig(**fields)
 
 
-def _entry(config: Config, name: str) -> Config:
-    entry = config.get(name) or {}
-    expect(isinstance(entry, dict), name, entry, "a JSON object or null")
-    return entry
-
-
 def _mamba(config: Config) -> MixerSpec:
-    ssm = _entry(config, "ssm_cfg")
+    ssm = section(config, "ssm_cfg")
     expect_known(MAMBA, ssm, "ssm_cfg")
     options = read(MAMBA, ssm)
     if options["dt_rank"] == "auto":
@@ -63,7 +55,7 @@ def _mamba(config: Config) -> MixerSpec:
 
 
 def _attention(config: Config) -> MixerSpec:
-    given = _entry(config, "attn_cfg")
+    given = section(config, "attn_cfg")
     expect(flag(given, "causal", False), "attn_cfg.causal", given.get("causal"), "true in a language model")
     heads = size(given, "num_heads", 0)
     expect(heads > 0, "attn_cfg.num_heads", given.get("num_heads"), "a positive integer")

@@ -41,6 +41,13 @@ def flag(entries: Config, name: str, default: bool) -> bool:
     return default if value is None else value
 
 
+def section(entries: Config, name: str) -> Config:
+    """Return an entry that holds entries; {} if it is missing or null."""
+    value = entries.get(name) or {}
+    expect(isinstance(value, dict), name, value, "a JSON object or null")
+    return value
+
+
 def with_current_names(config: Config, aliases: Mapping[str, str]) -> dict[str, Any]:
     """Rename entries to their current names.
 
@@ -77,6 +84,12 @@ def fraction(part: int, whole: int) -> float:
     return ratio if int(ratio * whole) == part else math.nextafter(ratio, 1.0)
 
 
+def delta_heads(width: int, heads: int, key_size: int, value_heads: int, value_size: int) -> dict[str, Any]:
+    """Return the options of a mixer with the delta rule, in a model of this width."""
+    shapes = {"expand_k": heads * key_size / width, "expand_v": value_heads * value_size / width}
+    return {"num_heads": heads, "num_v_heads": None if value_heads == heads else value_heads, **shapes}
+
+
 _USUAL = {"gated_conv": "C", "short_conv": "C", "gated_delta_net": "D"}
 """The papers' letters of mixers, where they are not the first of the name."""
 
@@ -91,3 +104,11 @@ def schedule_of(specs: Sequence[MixerSpec]) -> dict[str, Any]:
             letters[spec] = next(letter for letter in free if letter.isalpha() and letter not in taken)
     mixers = {letter: spec for spec, letter in letters.items()}
     return {"schedule": "".join(letters[spec] for spec in specs), "mixers": mixers}
+
+
+def layers_of(config: Config, mixers: Mapping[str, MixerSpec], usual: Sequence[str]) -> list[MixerSpec]:
+    """Return each layer's mixer by its name in `layer_types`, or in `usual` if that is missing or null."""
+    kinds: Any = usual if config.get("layer_types") is None else config["layer_types"]
+    fits = isinstance(kinds, list) and len(kinds) == len(usual) and all(kind in mixers for kind in kinds)
+    expect(fits, "layer_types", kinds, f"{' or '.join(mixers)} for each of {len(usual)} layers")
+    return [mixers[kind] for kind in kinds]

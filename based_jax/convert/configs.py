@@ -17,8 +17,10 @@ from based_jax.convert.fla_config import CLASSES as FLA
 from based_jax.convert.fla_config import fla_config
 from based_jax.convert.layouts import Shapes, Tensors
 from based_jax.convert.older_names import fla_names, transformers_names
+from based_jax.convert.qwen_weights import text_tensors
 from based_jax.convert.transformers_config import CLASSES as TRANSFORMERS
 from based_jax.convert.transformers_config import transformers_config
+from based_jax.convert.transformers_hybrids import QWEN, with_multipliers
 from based_jax.models import ModelConfig
 from based_jax.validate import expect
 
@@ -76,7 +78,10 @@ def kind(config: Config) -> str:
 
 def current_names(config: Config, tensors: Tensors) -> dict[str, Any]:
     """Rename a checkpoint's tensors to the names of `tables`. CheckpointError: see `older_names`."""
-    family = config.get("model_type")
+    family = str(config.get("model_type"))
     if family in FLA:
-        return fla_names(tensors, str(family))
-    return transformers_names(tensors) if family in TRANSFORMERS else dict(tensors)
+        return fla_names(tensors, family)
+    if family in QWEN:
+        return text_tensors(config, transformers_names(tensors, QWEN[0]))
+    found = transformers_names(tensors, family) if family in TRANSFORMERS else dict(tensors)
+    return with_multipliers(config, found) if family == "granitemoehybrid" else found

@@ -8,24 +8,10 @@ entry is in `options.fla` and in docs/options.md.
 import math
 from typing import Any
 
-from based_jax.convert.config_values import (
-    Config,
-    expect_sizes,
-    number,
-    schedule_of,
-    size,
-    with_current_names,
-)
+from based_jax.convert.config_values import Config, expect_sizes, number, schedule_of, size
 from based_jax.convert.fla_layers import MIXERS, attention_layers, mamba2_form
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options import (
-    expect_known,
-    mixer_spec,
-    model_fields,
-    own_entries,
-    read,
-    with_defaults,
-)
+from based_jax.convert.options import mixer_spec, model_fields, own_entries, read, with_defaults
 from based_jax.convert.tables import NAMES
 from based_jax.models import ModelConfig
 
@@ -63,8 +49,7 @@ def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
     kind = config["model_type"]
     is_mamba2 = kind == "mamba2"
     form = mamba2_form(config) if is_mamba2 else {}
-    config = own_entries(with_current_names(config, ALIASES))
-    expect_known(CLASSES[kind], config, "config.json")
+    config = own_entries(CLASSES[kind], config, ALIASES)
     names = NAMES["fla mamba2" if is_mamba2 else "fla"]
     expect_sizes(config, shapes, names, "hidden_size", layers="num_hidden_layers")
     given = {name: value for name, value in (config | form).items() if value is not None}

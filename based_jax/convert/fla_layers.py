@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from based_jax.convert.config_values import Config, flag, number, size
+from based_jax.convert.config_values import Config, delta_heads, flag, number, size
 from based_jax.convert.options import expect_known, mixer_spec, read
 from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
@@ -20,11 +20,8 @@ ACTIVATIONS = {
 """fla's name of a gate -> ours; fla's other activations need a bias or are not gates."""
 
 TRANSFORMERS_ACTIVATIONS = {
-    "relu": "relu",
-    "relu2": "square_relu",
-    "sigmoid": "sigmoid",
-    "silu": "silu",
-    "swish": "silu",
+    **{"relu": "relu", "relu2": "square_relu"},
+    **{name: ACTIVATIONS[name] for name in ("sigmoid", "silu", "swish")},
 }
 """Names of `transformers`, which fla's RetNet uses, -> ours; its "gelu" is the exact one."""
 
@@ -70,13 +67,10 @@ def _taps(config: Config) -> dict[str, Any]:
 
 def _gated_delta_net(config: Config) -> dict[str, Any]:
     heads, width = size(config, "num_heads", 6), size(config, "head_dim", 256)
-    value_heads, expand = size(config, "num_v_heads", None), number(config, "expand_v", 2)
+    value_heads, expand = size(config, "num_v_heads", heads), number(config, "expand_v", 2)
     values, wanted = width * expand, "whole channels"
     expect(values >= 1 and math.isclose(values, round(values), rel_tol=1e-5), "expand_v", expand, wanted)
-    options = _taps(config) | {"num_heads": heads, "expand_k": heads * width / config["hidden_size"]}
-    options["num_v_heads"] = None if value_heads == heads else value_heads
-    options["expand_v"] = (value_heads or heads) * round(values) / config["hidden_size"]
-    return options
+    return _taps(config) | delta_heads(config["hidden_size"], heads, width, value_heads, round(values))
 
 
 MAMBA2_OF_TODAY = (
@@ -122,14 +116,19 @@ def _mamba2(config: Config) -> dict[str, Any]:
     ):
         given = size(config, name, wanted)
         expect(given == wanted, name, given, f"expand * hidden_size{what} = {wanted}")
-    low, high = _limits(config, "dt_limit")
     first, last = _limits(config, "A_init_range")
     return {
         "num_groups": groups,
         "norm_groups": None if norm_groups == groups else norm_groups,
-        **{"dt_least": low, "dt_most": None if math.isinf(high) else high},
+        **step_limits(config, "dt_limit"),
         **{"decay_min": first, "decay_max": last},
     }
+
+
+def step_limits(config: Config, name: str) -> dict[str, float | None]:
+    """Return our options of Mamba-2 for an entry with the bounds of its steps."""
+    low, high = _limits(config, name)
+    return {"dt_least": low, "dt_most": None if math.isinf(high) else high}
 
 
 def _limits(config: Config, name: str) -> tuple[float, float]:

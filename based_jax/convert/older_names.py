@@ -9,11 +9,12 @@ Older names and layouts:
                2 x hidden rows, gate and value as one matrix until then; attn.D of Gated DeltaNet, never read
 """
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from based_jax.convert.tables import NAMES
+from based_jax.convert.tables import NAMES, RENAMED
 from based_jax.convert.torch_file.instructions import CheckpointError
 from based_jax.validate import shown_name
 
@@ -59,19 +60,28 @@ def fla_names(tensors: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     Raises:
         CheckpointError: two tensors with the same current name.
     """
-    named: dict[str, Any] = {}
-    for key, tensor in tensors.items():
-        name = _fla_name(key, tensors)
-        if model_type == "gated_deltanet" and _FLA_UNREAD.search(name):
-            continue
-        if name in named:
-            raise CheckpointError(f"{shown_name(name)} is there twice, the second time as {shown_name(key)}")
-        named[name] = tensor
+    is_unread = _FLA_UNREAD.search if model_type == "gated_deltanet" else lambda _: False
+    read = {key: tensor for key, tensor in tensors.items() if not is_unread(key)}
+    return _with_gates_apart(_renamed(read, lambda key: _fla_name(key, tensors)))
+
+
+def _with_gates_apart(named: dict[str, Any]) -> dict[str, Any]:
+    """Split the matrices of an MLP that hold its gate and its value."""
     for key in [key for key in named if _FLA_GATE.search(key)]:
         value = _FLA_GATE.sub(".mlp.up_proj.weight", key)
         if value not in named and named[key].ndim == 2 and len(named[key]) % 2 == 0:
             half = len(named[key]) // 2
             named[key], named[value] = named[key][:half], named[key][half:]
+    return named
+
+
+def _renamed(tensors: Mapping[str, T], rename: Callable[[str], str]) -> dict[str, T]:
+    named: dict[str, T] = {}
+    for key, tensor in tensors.items():
+        name = rename(key)
+        if name in named:
+            raise CheckpointError(f"{shown_name(name)} is there twice, the second time as {shown_name(key)}")
+        named[name] = tensor
     return named
 
 
@@ -83,14 +93,19 @@ def _fla_name(key: str, tensors: Mapping[str, Any]) -> str:
     return name if moved.removeprefix("model.") in tensors else moved
 
 
-def transformers_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the prefix `model.` to the tensors of `transformers`, which `read_state_dict` removes.
+def transformers_names(tensors: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """Rename the tensors of a `transformers` checkpoint to Llama's names, with the prefix `model.`.
 
     Raises:
-        CheckpointError: no token embedding.
+        CheckpointError: no token embedding, or two tensors with the same name.
     """
     names = NAMES["transformers"]
-    named = {key if key == names.head else f"model.{key}": tensor for key, tensor in tensors.items()}
+
+    def rename(key: str) -> str:
+        key = key if key == names.head else f"model.{key}"
+        return functools.reduce(lambda name, parts: name.replace(*parts), RENAMED.get(model_type, ()), key)
+
+    named = _with_gates_apart(_renamed(tensors, rename))
     if names.embedding not in named:
         raise CheckpointError(f"1 missing: {names.embedding}")
     return named

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax import mixers
+from based_jax.convert.config_values import with_current_names
 from based_jax.files import read_json
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect, nearest
@@ -57,10 +58,19 @@ def expect_known(path: str, given: Mapping[str, Any], where: str) -> None:
         expect_supported(table[name], value, "" if where == "config.json" else f"{where}.")
 
 
-def own_entries(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a config without those that `transformers` adds to every config."""
+def own_entries(
+    path: str, config: Mapping[str, Any], aliases: Mapping[str, str], where: str = "config.json"
+) -> dict[str, Any]:
+    """Return the entries of a config.json that belong to a class, under their current names.
+
+    Those that `transformers` adds to every config are left out. ValueError: see `with_current_names` and
+    `expect_known`.
+    """
     others = tables()["transformers.PretrainedConfig"]
-    return {name: value for name, value in config.items() if name not in others}
+    named = with_current_names(config, aliases)
+    found = {name: value for name, value in named.items() if name not in others}
+    expect_known(path, found, where)
+    return found
 
 
 def with_defaults(path: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class BigBird(SoftmaxHeads):
             cells = random_cells(key, self.l_max, 3 * self.block_size)
         expect_array("cells", cells, ("M", "M"), "bool")
         allowed = Partial(_allowed, self.block_size, jnp.asarray(cells))
-        return self.attend(x, state, context, allowed)
+        return self.attend(x, state, context, allowed=allowed)
 
     def state_size(self, length: int) -> int:
         """Return 14 b d, Zoology's count: 7 b keys and values. `init_state` has slots for all tokens."""

@@ -36,11 +36,7 @@ class SlidingWindow(SoftmaxAttention):
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         if not self.sinks:
             return super().mix(x, state, context)
-        q, k = self.rotated(self.q(x), self.k(x), context)
-        options: dict[str, Any] = {"left": self.left, "sinks": self.sinks, "scale": self.factor}
-        options["implementation"] = self.implementation
-        y, state = context.run(ops.sink_attention, q, k, self.v(x), initial_state=state, **options)
-        return self.out(y), state
+        return self.attend(x, state, context, ops.sink_attention, sinks=self.sinks)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         if not self.sinks:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -84,11 +85,12 @@ class SoftmaxHeads(Mixer):
         x: Float[Array, "B N D"],
         state: State,
         context: Context,
-        allowed: Callable[[Array, Array], Array] | None = None,
+        op: Callable[..., Any] = ops.softmax_attention,
+        **options: Any,
     ) -> tuple[Array, State]:
-        """Attend; return the outputs and the next state. `allowed` needs `reach` None, see the op."""
+        """Attend by `op` with these options besides its usual ones; return the outputs and the next state."""
         q, k, v = project(x, self.q, self.k, self.v)
-        is_step = self.reach is not None and context.is_plain_step
+        is_step = self.reach is not None and context.is_plain_step and not options
         fuses = is_step and self.has_plain_rotary
         if not fuses:
             q, k = self.rotated(q, k, context)
@@ -104,11 +106,14 @@ class SoftmaxHeads(Mixer):
                 rotary_interleaved=self.rotary_interleaved,
                 implementation=self.step_implementation,
             )
-            return self.out(y[:, None]), state
-        options: dict[str, Any] = {"left": self.reach, "scale": self.factor, "allowed": allowed}
-        options["implementation"] = self.implementation
-        y, state = context.run(ops.softmax_attention, q, k, v, initial_state=state, **options)
-        return self.out(y), state
+            return self.read_out(y[:, None], x), state
+        options |= {"left": self.reach, "scale": self.factor, "implementation": self.implementation}
+        y, state = context.run(op, q, k, v, initial_state=state, **options)
+        return self.read_out(y, x), state
+
+    def read_out(self, y: Float[Array, "B N H V"], x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        """Project the heads to d_model; `x` has the mixer's inputs."""
+        return self.out(y)
 
     def rotated(self, q: Array, k: Array, context: Context) -> tuple[Array, Array]:
         """Return the queries and keys with their rotary embeddings, if there are any."""
@@ -161,6 +166,8 @@ class SoftmaxAttention(SoftmaxHeads):
             rotary_base.
         qk_norm: RMS norms with learned scales over the channels of each query and key, before the rotation.
         qk_norm_eps: epsilon of these norms.
+        use_gate: multiply the heads by sigmoid(x W_g) before the output projection (Qiu et al. 2025,
+            "Gated Attention for Large Language Models", section 2.2).
         dropout: dropout rate of the attention weights, in stateless calls with a "dropout" rng.
     """
 
@@ -169,14 +176,17 @@ class SoftmaxAttention(SoftmaxHeads):
     rotary_frequencies: tuple[Positive, ...] | None = None
     qk_norm: bool = False
     qk_norm_eps: Epsilon = 1e-6
+    use_gate: bool = False
     dropout: Share = 0.0
 
     projects_input: ClassVar[bool] = True
 
     def setup(self) -> None:
         super().setup()
+        heads, _, width = self.layout
+        if self.use_gate:
+            self.gate = self.to_heads(heads, width, bias=self.qkv_bias)
         if self.qk_norm:
-            width = self.layout[2]
             self.q_norm, self.k_norm = (self.param(f"{x}_norm", ones("head_dim"), (width,)) for x in "qk")
 
     @property
@@ -211,7 +221,10 @@ class SoftmaxAttention(SoftmaxHeads):
         q, k = self.rotated(self.q(x), self.k(x), context)
         options: dict[str, Any] = {"left": self.reach, "scale": self.scale, "rate": self.dropout}
         y = dropped_attention(q, k, self.v(x), context, **options, key=self.make_rng("dropout"))
-        return self.out(y), None
+        return self.read_out(y, x), None
+
+    def read_out(self, y: Float[Array, "B N H V"], x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        return self.out(y * jax.nn.sigmoid(self.gate(x)) if self.use_gate else y)
 
 
 def expect_max_length(max_length: int | None) -> int:

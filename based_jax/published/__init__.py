@@ -1,7 +1,6 @@
 """Load the papers' numbers: `table("based", 2)` is Table 2 of Based; `names()` lists all tables.
 
-`flops`, `parameters`, `recall` and `throughput` have the numbers that models and measurements are compared
-with.
+`flops`, `parameters` and `recall` have the numbers that models and measurements are compared with.
 """
 
 from based_jax.published.tables import Column, Table, names, number, table

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from based_jax.published.throughput import throughput
 from benchmarks import tables
 from benchmarks.analysis import series
 from benchmarks.decode.models import BASED, LABELS
 from benchmarks.decode.parts import BATCHES, CONTEXTS, FIRST, GENERATE, PREFILL, READ
+from benchmarks.decode.throughput import throughput
 from benchmarks.memory import MIB
 from benchmarks.tables import MISSING, exponent, milliseconds, significant
 

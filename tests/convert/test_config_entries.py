@@ -48,6 +48,20 @@ LLAMA = {
     **{"num_hidden_layers": 2, "vocab_size": 11},
 }
 QWEN = LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+HYBRID_QWEN = {key: value for key, value in LLAMA.items() if key != "model_type"}
+HYBRID_QWEN |= {
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "head_dim": 16,
+}
+QWEN3_5 = {"model_type": "qwen3_5", "text_config": HYBRID_QWEN}
+QWEN3_NEXT = HYBRID_QWEN | {"model_type": "qwen3_next", "mlp_only_layers": [0, 1]}
+GRANITE = LLAMA | {
+    **{"model_type": "granitemoehybrid", "num_local_experts": 0, "mamba_n_heads": 4, "mamba_d_head": 4},
+    **{"layer_types": ["mamba", "attention"], "position_embedding_type": "rope"},
+}
+LFM2 = LLAMA | {"model_type": "lfm2", "full_attn_idxs": [1], "block_multiple_of": 2}
 ZOOLOGY = {
     **{"d_model": 8, "n_layers": 2, "vocab_size": 11, "max_position_embeddings": 0},
     "sequence_mixer": {"name": "zoology.mixers.h3.h3.H3", "kwargs": {"l_max": 16, "kernel_args": {}}},
@@ -85,9 +99,14 @@ LEVELS = {
     "fla attention": Level(FLA | {"model_type": "gla"}, ("attn",), "fla.layers.attn.Attention"),
     "mamba2": Level(MAMBA2, (), "fla.models.Mamba2Config"),
     "llama": Level(LLAMA, (), "transformers.LlamaConfig"),
+    "granite": Level(GRANITE, (), "transformers.GraniteMoeHybridConfig"),
+    "lfm2": Level(LFM2, (), "transformers.Lfm2Config"),
     "mistral": Level(LLAMA | {"model_type": "mistral"}, (), "transformers.MistralConfig"),
     "qwen2": Level(QWEN | {"model_type": "qwen2"}, (), "transformers.Qwen2Config"),
     "qwen3": Level(QWEN | {"model_type": "qwen3"}, (), "transformers.Qwen3Config"),
+    "qwen3_5": Level(QWEN3_5, (), "transformers.Qwen3_5Config"),
+    "qwen3_5 text": Level(QWEN3_5, ("text_config",), "transformers.Qwen3_5TextConfig"),
+    "qwen3_next": Level(QWEN3_NEXT, (), "transformers.Qwen3NextConfig"),
     "zoology": Level(ZOOLOGY, (), "zoology.config.ModelConfig"),
     "zoology mixer": Level(ZOOLOGY, ("sequence_mixer", "kwargs"), "zoology.mixers.h3.h3.H3"),
     "zoology kernel": Level(
@@ -96,7 +115,15 @@ LEVELS = {
     "zoology MLP": Level(ZOOLOGY, ("state_mixer", "kwargs"), "zoology.mixers.mlp.MLP"),
 }
 
-CORE = ["based linear", "based MHA", "mamba layer", "qwen3", "fla attention", "zoology kernel"]
+CORE = [
+    "based linear",
+    "based MHA",
+    "mamba layer",
+    "qwen3",
+    "qwen3_5 text",
+    "fla attention",
+    "zoology kernel",
+]
 
 WITHOUT_TABLE = {
     "attention of fla, listed": (FLA | {"model_type": "gla", "attn": [FLA["attn"]]}, ("attn", 0)),
@@ -167,6 +194,8 @@ WITH: dict[str, dict[str, Any]] = {
     "zoology kernel.efficient_bidirectional": {"mode": "ema"},
     "zoology kernel.dt_tie": {"mode": "ema"},
     "mamba.d_intermediate": {"d_intermediate": 128},
+    "qwen3_next.num_experts": {"num_experts": 0, "mlp_only_layers": []},
+    "qwen3_next.decoder_sparse_step": {"mlp_only_layers": [], "decoder_sparse_step": 3},
     "gla.hidden_ratio": {"hidden_size": 256},
     "retnet.hidden_ratio": {"hidden_size": 256},
     "delta_net.hidden_ratio": {"hidden_size": 256},
@@ -197,6 +226,7 @@ CHANGED: dict[str, Any] = {
     **{"embedding_init_type": "normal", "activation": "relu", "parallel_implementation": "fla_chunk"},
     **{"max_position_embeddings": 4, "qk_norm": "sum", "qk_activation": "relu", "mixer_layers": [0]},
     **{"layer": "Mamba2", "dt_init": "constant", "gla.feature_map": "relu", "retnet.feature_map": "relu"},
+    **{"decoder_sparse_step": 1, "full_attention_interval": 1, "text_config": LLAMA},
     **{"based sliding.window_size": 8, "fla attention.window_size": 8},
 }
 """Values instead of twice the default, of an entry or of that of a level."""
@@ -206,6 +236,9 @@ CONFIGS_OWN = {
     *("rotary_emb_dim", "rotary_emb_base", "rotary_emb_interleaved"),
 }
 """Arguments of sliding windows that the config's attention replaces, as in Based's code."""
+
+OF_WEIGHTS = {"embedding_multiplier", "logits_scaling", "residual_multiplier"}
+"""Entries that change weights, not the model; tests/convert/test_transformers.py compares logits."""
 
 GIVEN = {"d_model", "embed_dim"}
 """Arguments that the model gives its mixers."""
@@ -248,4 +281,6 @@ def test_entries_do_what_the_tables_say(name):
     ]
     if name == "based sliding":
         wrong = [row for row in wrong if row[0] not in CONFIGS_OWN]
+    elif name == "granite":
+        wrong = [row for row in wrong if row[0] not in OF_WEIGHTS]
     assert not wrong

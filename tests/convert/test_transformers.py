@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen2 and Qwen3: logits and greedy text of `transformers`, refusals."""
+"""Llama, Mistral, Qwen, LFM2 and Granite: logits and greedy text of `transformers`, refusals."""
 
 import json
 import shutil
@@ -34,7 +34,9 @@ def assert_equals_theirs(directory):
     np.testing.assert_array_equal(padded, theirs["greedy_padded"])
 
 
-@pytest.mark.parametrize("case", release_but(["mistral", "qwen3"], FIXTURES))
+@pytest.mark.parametrize(
+    "case", release_but(["granitemoehybrid", "lfm2", "mistral", "qwen3", "qwen3_5", "qwen3_next"], FIXTURES)
+)
 def test_models_of_transformers(case):
     assert_equals_theirs(HERE / case)
 
@@ -54,12 +56,13 @@ BASE = {
     **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 40},
     "num_attention_heads": 4,
 }
+DENSE = {"num_local_experts": 0, "mamba_n_heads": 4}
 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("qwen2_moe", {}, "model_type = 'qwen2_moe': expected a supported model: .*qwen3, in their"),
+        ("qwen2_moe", {}, "model_type = 'qwen2_moe': expected a supported model: .*qwen3_next, in their"),
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config = .*: expected None"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu': expected 'silu'"),
         ("llama", {"sliding_window": 4}, "entry of config.json = 'sliding_window'"),
@@ -70,12 +73,59 @@ BASE = {
         ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "entry of rope_parameters = 'partial"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 0.5}}, r"rope_scaling\.factor = 0.5"),
         ("qwen3", {"layer_types": ["full_attention"]}, "layer_types = .*for each of 2 layers"),
-        ("qwen3", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .* without use_sliding_window"),
+        ("qwen3_next", {}, r"num_experts = 512: expected 0, or \[0, 1\] in mlp_only_layers: experts are"),
+        ("qwen3_next", {"mlp_only_layers": [0]}, r"num_experts = 512: expected 0, or \[1\] in"),
+        ("qwen3_5_text", {"attn_output_gate": False}, "attn_output_gate = False: expected True"),
+        (
+            "qwen3_5_text",
+            {"layer_types": ["sliding_attention"] * 2},
+            "layer_types = .*: expected full_attention or linear_attention for",
+        ),
+        (
+            "qwen3_5_text",
+            {"partial_rotary_factor": 1e-3},
+            "partial_rotary_factor = 0.001: expected the share",
+        ),
+        (
+            "qwen3_5_text",
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
+            r"attention_factor = 1.1.*: expected 1 with unrotated channels",
+        ),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 2}, "layer_types = .*expected full_attention for"),
+        ("granitemoehybrid", {}, "num_local_experts = 8: expected 0: experts are not supported"),
+        ("granitemoehybrid", {**DENSE, "mamba_n_heads": 5}, "mamba_n_heads = 5: expected 32 / 6 channels"),
+        (
+            "granitemoehybrid",
+            {**DENSE, "position_embedding_type": "alibi"},
+            "position_embedding_type = 'alibi'",
+        ),
+        (
+            "granitemoehybrid",
+            {**DENSE, "layer_types": ["mamba"]},
+            "layer_types = .*expected mamba or attention",
+        ),
+        ("granitemoehybrid", {**DENSE, "time_step_limit": [1]}, "time_step_limit = .*: expected two numbers"),
+        ("lfm2", {"layer_types": ["conv", "mamba"]}, "layer_types = .*: expected full_attention or conv for"),
+        ("lfm2", {"full_attn_idxs": 1}, "full_attn_idxs = 1: expected a list of layers"),
+        ("lfm2", {"block_ff_dim": 48}, "block_ff_dim = 48: expected 24, another value of intermediate_size"),
     ],
 )
 def test_what_is_refused(kind, changes, message):
     with pytest.raises(ValueError, match=message):
         model_config({**BASE, "model_type": kind, **changes}, {})
+
+
+def test_a_text_model_within_another():
+    text = BASE | {"rope_parameters": {"mrope_section": [11, 11, 10]}}
+    outer = {"model_type": "qwen3_5", "vision_config": {"depth": 1}, "tie_word_embeddings": True}
+    found = model_config({**outer, "text_config": text}, {})
+    assert found == model_config({**text, "model_type": "qwen3_5_text", "tie_word_embeddings": True}, {})
+    for inner, message in [
+        ({"hidden_act": "gelu"}, "text_config.hidden_act = 'gelu': expected 'silu'"),
+        ({"model_type": "qwen3_5_moe_text"}, "text_config.model_type = 'qwen3_5_moe_text'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model_config({**outer, "text_config": text | inner}, {})
 
 
 def test_entries_of_older_versions():
@@ -104,6 +154,15 @@ def test_published_frequencies():
         assert 2 < np.sum((ratio > 1.001) & (ratio < 0.999 * given["factor"])) < 32
 
 
+def test_multipliers_are_positive(tmp_path):
+    shutil.copytree(HERE / "granitemoehybrid", tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("embedding_multiplier", "logits_scaling"):
+        (tmp_path / "config.json").write_text(json.dumps(config | {name: 0}))
+        with pytest.raises(ValueError, match=f"{name} = 0.*: expected a positive number"):
+            load_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("lost", "message"),
     [
@@ -122,14 +181,39 @@ def test_tensors_that_do_not_fit(tmp_path, lost, message):
         load_pretrained(tmp_path)
 
 
-def test_convert(tmp_path, capsys):
-    """To our form, with the tokenizer and the chat template; the authors' code has no such norms."""
+def test_tensors_beside_the_text_model(tmp_path, caplog):
+    """The vision tower and layers that draft are left out, with a message; the prefix may be missing."""
+    shutil.copyfile(HERE / "qwen3_5" / "config.json", tmp_path / "config.json")
+    stored = load_file(HERE / "qwen3_5" / "model.safetensors")
+    stored = {name.replace("model.language_model.", "model."): tensor for name, tensor in stored.items()}
+    write_safetensors(tmp_path / "model.safetensors", stored | {"mtp.fc.weight": np.ones(3, np.float32)})
+    _, params = load_pretrained(tmp_path)
+    assert "22 tensors of visual and mtp were left out: only the text model is read" in caplog.text
+    _, expected = load_pretrained(HERE / "qwen3_5")
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, expected))
+    norm = "model.layers.0.input_layernorm.weight"
+    np.testing.assert_array_equal(params["params"]["layers_0"]["norm1"]["scale"], 1 + stored[norm])
+    name = "model.language_model.norm.weight"
+    write_safetensors(tmp_path / "model.safetensors", stored | {name: stored["model.norm.weight"]})
+    with pytest.raises(
+        ValueError, match=r"model.norm.weight is there twice, the second time as .*norm.weight"
+    ):
+        load_pretrained(tmp_path)
+    name = "model.layers.1.self_attn.q_proj.weight"
+    write_safetensors(tmp_path / "model.safetensors", stored | {name: np.ones((63, 16), np.float32)})
+    with pytest.raises(ValueError, match=r"q_proj.weight \(63, 16\) instead of \(32, 16\)"):
+        load_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(("case", "schedule"), [("qwen3", "AA"), ("qwen3_5", "DA")])
+def test_convert(tmp_path, capsys, case, schedule):
+    """To our form, with the tokenizer and the chat template; the authors' code has no such layers."""
     source, target = tmp_path / "source", tmp_path / "target"
-    shutil.copytree(HERE / "qwen3", source)
+    shutil.copytree(HERE / case, source)
     for name in ("tokenizer.json", "chat_template.jinja"):
         (source / name).write_text("{}")
     ended = run_here(convert.PROG, convert.main, [source, target], capsys)
-    assert "qwen3: 2 layers AA" in ended.out
+    assert f"{case}: 2 layers {schedule}" in ended.out
     assert json.loads((target / "config.json").read_text())["format"] == "based_jax"
     assert {"tokenizer.json", "chat_template.jinja"} <= {file.name for file in target.iterdir()}
     (model, params), (again, restored) = load_pretrained(source), load_pretrained(target)
@@ -139,6 +223,14 @@ def test_convert(tmp_path, capsys):
         config_for_authors(model.config.replace(mlp_hidden=256))
 
 
+GRANITE_4_H = {
+    **{"num_local_experts": 0, "shared_intermediate_size": 8192, "tie_word_embeddings": True},
+    **{"mamba_d_state": 128, "mamba_n_heads": 64},
+    "layer_types": ["attention" if index in (5, 15, 25, 35) else "mamba" for index in range(40)],
+}
+LFM2_LAYERS = [2, 5, 8, 10, 12, 14]
+
+
 @pytest.mark.parametrize(
     ("parameters", "kind", "sizes", "changes"),
     [
@@ -146,10 +238,16 @@ def test_convert(tmp_path, capsys):
         (7_241_732_096, "mistral", (4096, 14336, 32, 32000, 32, 8, 128), {}),
         (494_032_768, "qwen2", (896, 4864, 24, 151936, 14, 2, None), {"tie_word_embeddings": True}),
         (596_049_920, "qwen3", (1024, 3072, 28, 151936, 16, 8, 128), {"tie_word_embeddings": True}),
+        (1_170_340_608, "lfm2", (2048, 12288, 16, 65536, 32, 8, None), {"full_attn_idxs": LFM2_LAYERS}),
+        (3_191_396_096, "granitemoehybrid", (2048, 8192, 40, 100352, 32, 8, None), GRANITE_4_H),
     ],
 )
 def test_published_sizes(parameters, kind, sizes, changes):
-    """Parameters of Llama 3.2 1B, Mistral 7B, Qwen2.5 0.5B and Qwen3 0.6B, as the hub counts them."""
+    """Parameters of Llama 3.2 1B, Mistral 7B, Qwen2.5 0.5B, Qwen3 0.6B, LFM2 1.2B and Granite 4.0-H micro.
+
+    As the hub counts them.
+    """
     names = (*BASE, "num_key_value_heads", "head_dim")
-    config = {"model_type": kind, **dict(zip(names, sizes, strict=True)), **changes}
+    given = {name: value for name, value in zip(names, sizes, strict=True) if value is not None}
+    config = {"model_type": kind, **given, **changes}
     assert bj.param_count(model_config(config, {})) == parameters

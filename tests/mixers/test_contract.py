@@ -17,7 +17,7 @@ from tests.marks import release_but
 
 WIDTH = 12
 CASES = {
-    "attention": {"num_heads": 3, "rotary_fraction": 0.5},
+    "attention": {"num_heads": 3, "rotary_fraction": 0.5, "use_gate": True},
     "attention-wide": {"num_heads": 2, "head_dim": 5, "scale": 0.3, "rotary_fraction": 0.4, "dropout": 0.5},
     "attention-grouped": {"num_heads": 4, "num_kv_heads": 2, "qkv_bias": True, "out_bias": True},
     "base_conv": {"use_act": True},
@@ -28,6 +28,7 @@ CASES = {
     "delta_net": {"qk_norm": "sum", "qk_activation": "elu", "use_gate": True, "allow_neg_eigval": True},
     "gated_conv": {},
     "gated_conv-long": {"kernel_size": 5, "conv_bias": True, "bias": False, "expand": 2},
+    "gated_conv-gates": {"expand": 2, "gate_input": True, "kernel_size": 2},
     "gated_delta_net": {"num_heads": 3, "num_v_heads": 6, "allow_neg_eigval": True},
     "gated_delta_net-plain": {"num_heads": 2, "kernel_size": None},
     "gla": {"num_heads": 3, "num_kv_heads": 1, "gate_low_rank_dim": 2, "kernel_size": 3},
@@ -69,7 +70,7 @@ CASES = {
     "sliding_window": {"num_heads": 2, "left": 5},
     "sliding_window-wide": {
         **{"num_heads": 2, "num_kv_heads": 1, "head_dim": 8, "scale": 1.0, "left": 4},
-        **{"qk_norm": True, "rotary_frequencies": (1.0, 0.5, 0.1, 0.02)},
+        **{"qk_norm": True, "rotary_frequencies": (1.0, 0.5, 0.1, 0.02), "use_gate": True, "qkv_bias": True},
     },
     "sliding_window-sinks": {"num_heads": 2, "num_kv_heads": 1, "left": 2, "sinks": 2},
     "sliding_window-self": {"num_heads": 1, "left": 0, "rotary_interleaved": True},

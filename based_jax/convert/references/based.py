@@ -3,16 +3,15 @@
 Fixtures give these arguments, and so do the entries of a config.json (`authors_layers`).
 """
 
-from collections.abc import Mapping
 from typing import Any
 
+from based_jax.convert.config_values import Config as Meta
 from based_jax.convert.config_values import flag, fraction, number, size
 from based_jax.ops import left_from_torch_window
 from based_jax.validate import expect
 
 BASE_CONV = "based.models.mixers.convolution.BaseConv"
 ATTENTION = "flash_attn.modules.mha.MHA"
-Meta = Mapping[str, Any]
 
 
 def _base_conv(meta: Meta, options: dict[str, Any]) -> dict[str, Any]:

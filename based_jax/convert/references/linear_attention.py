@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from based_jax.convert.config_values import Config as Meta
 from based_jax.convert.config_values import flag, number, size
 from based_jax.convert.options import expect_known, tables
 from based_jax.files import read_json
 from based_jax.validate import expect, expect_choice
-
-Meta = Mapping[str, Any]
 
 FLA_EPS = 1e-6
 """Added to the normaliser by fla's kernels, whatever `eps` is."""

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax.convert import tables
+from based_jax.convert.config_values import Config as Meta
 from based_jax.convert.layouts import Rules
 from based_jax.convert.options import mixer_spec, read
 from based_jax.convert.references import based, linear_attention, zoology
 from based_jax.files import read_json
 from based_jax.models import MixerSpec
-
-Meta = Mapping[str, Any]
 
 CONVERTED: dict[str, Callable[[Meta, dict[str, Any]], Mapping[str, Any]]] = {
     **based.CONVERTED,

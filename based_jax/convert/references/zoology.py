@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from based_jax.convert.config_values import Config as Meta
 from based_jax.convert.config_values import fraction, size
 from based_jax.convert.fla_layers import ACTIVATIONS
 from based_jax.convert.options import expect_known, read
 from based_jax.validate import expect, expect_choice
 
-Meta = Mapping[str, Any]
 Options = dict[str, Any]
 
 

@@ -23,8 +23,8 @@ SLOW_SECONDS = 1.0
 """Calls of more seconds have two samples at least."""
 
 SHORT_SECONDS, WARM_CALLS = 0.01, 10
-"""Of a call that is shorter, this many are timed to choose the calls of a sample: the first may be several times
-as slow, and candidates with fewer calls a sample then seem slower, by the host's part of a call."""
+"""Of a call that is shorter, this many are timed to choose the calls of a sample: the first may be several
+times as slow, and candidates with fewer calls a sample then seem slower, by the host's part of a call."""
 
 COMPILERS = 12
 """Programs that compile at a time."""

@@ -32,17 +32,59 @@ YARN = {
     **{"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "beta_fast": 4.0},
     "original_max_position_embeddings": 64,
 }
+GATED_DELTA_NET = {
+    **{"full_attention_interval": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "head_dim": 8},
+    **{"linear_key_head_dim": 4, "linear_value_head_dim": 3, "linear_conv_kernel_dim": 3},
+}
+MROPE = {
+    "rope_type": "default",
+    "rope_theta": 100.0,
+    "partial_rotary_factor": 0.5,
+    "mrope_section": [1, 1, 0],
+}
+VISION = {
+    **{"depth": 1, "hidden_size": 4, "intermediate_size": 4, "num_heads": 1, "out_hidden_size": 16},
+    **{"patch_size": 2, "temporal_patch_size": 1, "spatial_merge_size": 1, "num_position_embeddings": 4},
+}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+GRANITE = {
+    **{"num_local_experts": 0, "shared_intermediate_size": 24, "attention_multiplier": 0.3},
+    **{"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.6, "mamba_n_heads": 8},
+    **{"mamba_d_state": 6, "mamba_chunk_size": 8, "num_hidden_layers": 2},
+}
 CASES: dict[str, dict[str, Any]] = {
+    "granitemoehybrid": {**GRANITE, "layer_types": ["mamba", "attention"], "tie_word_embeddings": True},
     "llama": {"head_dim": 8, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
     "mistral": {"sliding_window": 6, "rms_norm_eps": 1e-3},
     "qwen2": {"rope_parameters": YARN, "num_attention_heads": 2, "tie_word_embeddings": True, **WINDOWS},
     "qwen3": {"head_dim": 8, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    "qwen3_5": {"text_config": BASE | GATED_DELTA_NET | {"rope_parameters": MROPE}, "vision_config": VISION},
+    "qwen3_next": {**GATED_DELTA_NET, "num_experts": 0, "partial_rotary_factor": 0.25},
+    "lfm2": {
+        **{"full_attn_idxs": [1], "conv_L_cache": 4, "norm_eps": 1e-3, "block_multiple_of": 8},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    },
+    "granitemoehybrid biases": {
+        **{**GRANITE, "num_hidden_layers": 3, "layer_types": ["attention", "mamba", "mamba"]},
+        **{"attention_bias": True, "mamba_proj_bias": True, "mamba_n_groups": 2, "rope_parameters": YARN},
+        "position_embedding_type": "rope",
+    },
     "llama biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
     "llama yarn": {"rope_parameters": {**YARN, "attention_factor": 1.3, "truncate": False}, "head_dim": 8},
+    "lfm2 layers": {
+        **{"num_hidden_layers": 3, "layer_types": ["full_attention", "conv", "conv"], "conv_bias": True},
+        **{"block_auto_adjust_ff_dim": False, "rope_parameters": YARN, "tie_word_embeddings": False},
+    },
     "mistral full": {"sliding_window": None, "head_dim": 6, "num_key_value_heads": 1},
     "qwen2 full": {"num_key_value_heads": 4},
     "qwen3 windows": {**WINDOWS, "attention_bias": True, "tie_word_embeddings": True, "head_dim": 6},
+    "qwen3_5_text biases": {**GATED_DELTA_NET, "attention_bias": True, "tie_word_embeddings": True},
+    "qwen3_5_text linear": {
+        **GATED_DELTA_NET,
+        **{"rope_parameters": MROPE | {"rope_type": "linear", "factor": 2.0}, "linear_num_key_heads": 6},
+        "layer_types": ["full_attention", "linear_attention"],
+    },
+    "qwen3_next dense": {**GATED_DELTA_NET, "num_experts": 4, "mlp_only_layers": [0, 1]},
     "qwen3 types": {**WINDOWS, "layer_types": ["sliding_attention", "full_attention"], "head_dim": 4},
 }
 FIXTURES = [name for name in CASES if " " not in name]
@@ -52,16 +94,18 @@ def write(directory: Path, case: str, **options: Any) -> None:
     """Write one case; `options` are those of `save_pretrained`."""
     import torch
     from safetensors.numpy import save_file
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    kind = case.partition(" ")[0]
-    config = AutoConfig.for_model(kind, **BASE | CASES[case])
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    kind, is_text = case.partition(" ")[0], "text_config" not in CASES[case]
+    config = AutoConfig.for_model(kind, **(BASE if is_text else {}) | CASES[case])
+    auto = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    model = auto.from_config(config, attn_implementation="eager").eval().float()
     draw = torch.Generator().manual_seed(sum(map(ord, case)))
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             noise = torch.randn(tensor.shape, generator=draw)
-            tensor.copy_(1 + 0.2 * noise if "norm" in name else 0.3 * noise)
+            # Norms are 1 at first, or 0 where their factor is 1 + weight.
+            tensor.copy_(tensor + 0.2 * noise if "norm" in name else 0.3 * noise)
         ids, mask = torch.tensor(TOKENS), torch.tensor(PADDED)
         settings = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
         made = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
