@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from based_jax import plot
-from based_jax.experiments.mqar_tradeoff import STUDY, of_figure_2
+from based_jax.experiments.mqar_tradeoff import STUDY, published_points
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, state_bytes
 from based_jax.experiments.results import best, read
 from benchmarks.analysis import series
@@ -42,15 +42,16 @@ def draw(tree: Path, path: Path) -> None:
     The study's families are those of Based, Figure 2.
     """
     scale = json.loads((tree / STUDIED / "study.json").read_text())["scale"]
-    study = best(read(tree / STUDIED / "results.jsonl"))
+    shown = published_points()
+    study = [row for row in best(read(tree / STUDIED / "results.jsonl")) if row["family"] in shown]
     report = json.loads((tree / RESULTS / "cpu/ops.json").read_text())
-    gpus = devices(kept({}, tree))
+    gpus = [device for device in devices(kept({}, tree)) if device.rows("backward")]
     settings, machine = report["settings"], report["machine"]
     times = {family: series(report["rows"], name, FORWARD_BACKWARD) for name, family in OPS.items()}
     panels = [
         Panel(
             "recall against state: models trained on MQAR",
-            lines=lines(of_figure_2(study), state_bytes, frontier=True),
+            lines=lines(study, state_bytes, frontier=True),
             **STATE_AXIS,
         ),
         panel("time against length, CPU: forward + backward", times, "time per call", plot.duration),

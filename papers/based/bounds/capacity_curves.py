@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 
 from based_jax.experiments.based_data import DATA
-from based_jax.experiments.mqar_tradeoff import of_figure_2, published_points
+from based_jax.experiments.mqar_tradeoff import published_points
 from based_jax.experiments.panels import Line, lines, published, state_bytes
 from based_jax.experiments.results import Results, best
 from based_jax.files import read_json
@@ -35,7 +35,8 @@ def curves(directory: Path) -> list[Line]:
     The models are of the families in the paper's figure.
     """
     study = read_json(directory / "study.json")
-    rows = of_figure_2(best(Results(directory / "results.jsonl").rows))
+    shown = published_points()
+    rows = [row for row in best(Results(directory / "results.jsonl").rows) if row["family"] in shown]
     return [*theory(study["scale"]), *lines(rows, state_bytes)]
 
 
