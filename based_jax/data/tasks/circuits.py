@@ -140,7 +140,7 @@ class Permutations(Task):
         return math.factorial(self.degree)
 
     def products(self) -> np.ndarray:
-        """Return the id of "a, then b", int32 (k!, k!)."""
+        """Return the id of "a, then b" for the E permutations, int32 (E, E)."""
         elements = np.array([*itertools.permutations(range(self.degree))])
         weights = self.degree ** np.arange(self.degree)[::-1]
         codes = elements[:, elements].swapaxes(0, 1) @ weights
