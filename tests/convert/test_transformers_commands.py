@@ -1,4 +1,4 @@
-"""What people do with a downloaded model works on every family: text, chat, an export, fine-tuning, its card."""
+"""What people do with a downloaded model, for every family: text, chat, an export, fine-tuning, a card."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}as
 
 @pytest.fixture
 def folder(request, tmp_path):
-    """A directory as the hub has it: a family's config and weights, a tokenizer of letters, a chat template."""
+    """A directory as the hub has it: config, weights, a tokenizer of letters, and a chat template."""
     from tokenizers import Tokenizer, decoders, models
 
     for name in ("config.json", "model.safetensors"):
