@@ -22,6 +22,9 @@ CANDIDATES = {
 }
 """Candidates of `benchmarks gpu` -> headings."""
 
+REMOVED = "triton"
+"""Candidate of attention in older reports, whose kernels are gone: slower than Pallas everywhere."""
+
 LARGE = "B16 N32768"
 """The size of the estimates and of the lower bounds that the lists name."""
 
@@ -55,7 +58,7 @@ def _with_torch(device: Device, section: str) -> Found:
 
 def _titled(title: str, rows: Found) -> Iterator[str]:
     """Yield a table of milliseconds by size and candidate, unless there is no row."""
-    names = [name for name in CANDIDATES if any(name == what for _, what in rows)]
+    names = [name for name in CANDIDATES if any(name == what for _, what in rows) and name != REMOVED]
     body = [[step, *(milliseconds(rows.get((step, name))) for name in names)] for step in _steps(rows)]
     if body:
         yield title
@@ -96,13 +99,6 @@ def attention_losses(device: Device) -> Iterator[str]:
         lines.append(
             f"At {LARGE} the least time that the card's measured copy and matmul rates allow, as a share of "
             f"the time: {', '.join(shares)}."
-        )
-    both = [step for step in _steps(forward) if {(step, "triton"), (step, "pallas")} <= forward.keys()]
-    ratios = [forward[step, "triton"]["seconds"] / forward[step, "pallas"]["seconds"] for step in both]
-    if ratios:
-        lines.append(
-            f"jax-triton takes {min(ratios):.2f} to {max(ratios):.2f} times as long as Pallas, forward, at "
-            f"the {len(ratios)} sizes measured."
         )
     yield from _listed([*lines, *_missed(device, ("forward", "backward"))])
 

@@ -48,9 +48,9 @@ def _rows(check: Check, session: Session) -> list[Candidate]:
     compiled: list[jax.stages.Compiled] = []
 
     def prepare() -> Prepared:
-        for twin in ("mosaic", "triton"):
+        for twin, op in {"mosaic": "taylor_attention", "triton": "taylor_step"}.items():
             if twin in check.name.split():
-                require("taylor_attention", twin)
+                require(op, twin)
         program = check.program()
         judges.append(program.judge)
         return Prepared(list, lambda: compiled.append(program.lowered.compile()))
