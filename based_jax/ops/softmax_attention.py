@@ -203,7 +203,7 @@ def _softmax_attention(
     elif chosen == "cudnn":
         key_index = slot_index(stream.length, cache.slots)
         visible = visible_keys(tokens.index, tokens.start, key_index, left, None)
-        y = cudnn_attention.attend_one(q, written.k, written.v, visible, scale)
+        y = cudnn_attention.attend(q, written.k, written.v, visible=visible, scale=scale)
     else:
         y = after_cache()
     if left is None:

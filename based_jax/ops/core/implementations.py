@@ -40,7 +40,7 @@ class Implementation(NamedTuple):
     """A registered implementation."""
 
     function: Callable[..., Any]
-    supports: Callable[..., str | None]
+    supports: Callable[..., str | None] | None
     priority: int | None
 
 
@@ -76,7 +76,7 @@ def register(
     names = own(op)
     expect(name not in names, "name", name, f"a name other than {op}'s own: {', '.join(names)}")
     expect(callable(function), "function", function, "a function")
-    _REGISTERED.setdefault(op, {})[name] = Implementation(function, supports or _everything, priority)
+    _REGISTERED.setdefault(op, {})[name] = Implementation(function, supports, priority)
 
 
 def implementations(op: str) -> tuple[str, ...]:
@@ -178,14 +178,10 @@ def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: d
 def _refuses(name: str, found: Implementation, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
     if sharding.is_active():
         return "needs whole sequences, and these are sharded over devices"
-    reason: Any = found.supports(*args, **options)
+    reason: Any = found.supports and found.supports(*args, **options)
     is_reason = reason is None or isinstance(reason, str)
     expect(is_reason, f"supports of {name!r} returned", reason, "None, or a phrase with the reason")
     return reason
-
-
-def _everything(*args: Any, **options: Any) -> None:
-    """Support every call."""
 
 
 def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
