@@ -39,8 +39,7 @@ from based_jax.ops.core.nan_isolation import (
 )
 from based_jax.ops.core.op import op
 from based_jax.ops.core.padding import Shift, aligned, may_precede
-from based_jax.ops.core.pending_norm import PendingNorm
-from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
+from based_jax.ops.core.products import ACTIVATIONS, PendingNorm, gated_product, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
 
