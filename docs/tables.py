@@ -1,6 +1,7 @@
 """The generated pages: `python docs/tables.py` writes them, with `--check` compares them."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ import jax
 
 import based_jax as bj
 from based_jax.command_list import console_commands
-from based_jax.mixers.registry import MixerSummary, class_of
+from based_jax.mixers.registry import class_of
 from based_jax.ops.core.implementations import DECLARED
 from based_jax.testing.transformations import NO_FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal
 from benchmarks.__main__ import COMMANDS as BENCHMARKS
@@ -74,17 +75,28 @@ def mixers_page() -> str:
         "parity",
         "source",
     ]
-    rows = []
+    rows, costs = [], json.loads((HERE / "mixers.json").read_text(encoding="utf-8"))
     for name in own_mixers():
         info = bj.mixers.info(name)
         answers = ["yes" if answer else "no" for answer in (info.causal, info.packing)]
         parity = ", ".join(f"`{case}`" for case in PARITY.get(name, ())) or "float64 loops in the tests"
-        row = info.row
-        equation, training, state, decoding = (
-            f"`{text}`" for text in (row.equation, row.training, row.state, row.decoding)
-        )
+        row = costs.get(name, {})
+        columns = ("equation", "training", "state", "decoding")
+        equation, training, state, decoding = (f"`{row.get(column, '')}`" for column in columns)
         sizes = [f"{count:,}" for count in _state_bytes(name)]
-        rows.append([f"`{name}`", equation, training, state, *sizes, decoding, *answers, parity, row.source])
+        rows.append(
+            [
+                f"`{name}`",
+                equation,
+                training,
+                state,
+                *sizes,
+                decoding,
+                *answers,
+                parity,
+                row.get("source", ""),
+            ]
+        )
     return _page(
         "Mixers and presets",
         "This page lists every mixer with its equation, its costs and its source, and every "
@@ -106,7 +118,9 @@ def mixers_page() -> str:
         "decoding are the same call, and all of them support packed documents and padding. Forms of "
         "NystromFormer, ScatterBrain and the selections that are not causal, as the authors' are "
         "(`causal=False`, `hard=True`), take whole rows only and raise an error otherwise.",
-        _paragraph(MixerSummary.__doc__),
+        "Costs are per sequence and layer, without the projections' N D^2. Letters: N tokens, D d_model, "
+        "H heads, d_h channels of a head (d_k of keys, d_v of values), E inner channels, S states per "
+        "channel, F features, C tokens of a chunk, w window, k taps, p channels per H3 head.",
         "The bytes are those of one row of "
         f"{STATE_LENGTH:,} tokens in float32, with d_model = {STATE_WIDTH} and the other options at their "
         'defaults. "Counted" is four bytes for each float that `state_size` counts by the papers\' '
@@ -322,11 +336,6 @@ def _read(path: Path) -> str:
 
 def _page(title: str, *parts: str) -> str:
     return "\n\n".join([f"# {title}", parts[0], "Written by `python docs/tables.py`.", *parts[1:]]) + "\n"
-
-
-def _paragraph(doc: str | None) -> str:
-    """Return a docstring after its first sentence, as one paragraph."""
-    return " ".join((doc or "").split()).partition(". ")[2]
 
 
 def _block(*lines: str) -> str:

@@ -4,9 +4,10 @@ from based_jax.mixers.attention import Attention as Attention
 from based_jax.mixers.base_conv import BaseConv as BaseConv
 from based_jax.mixers.bigbird import BigBird as BigBird
 from based_jax.mixers.blocked_window import BlockedWindow as BlockedWindow
-from based_jax.mixers.context import Context as Context
+from based_jax.mixers.contract import Context as Context
 from based_jax.mixers.contract import Mixer as Mixer
 from based_jax.mixers.contract import Projection as Projection
+from based_jax.mixers.contract import register as register
 from based_jax.mixers.conv_basis import ConvBasis as ConvBasis
 from based_jax.mixers.delta_net import DeltaNet as DeltaNet
 from based_jax.mixers.gated_conv import GatedConv as GatedConv
@@ -34,7 +35,6 @@ from based_jax.mixers.registry import info as info
 from based_jax.mixers.registry import make as make
 from based_jax.mixers.registry import names as names
 from based_jax.mixers.registry import options as options
-from based_jax.mixers.registry import register as register
 from based_jax.mixers.retnet import RetNet as RetNet
 from based_jax.mixers.rwkv4 import RWKV4 as RWKV4
 from based_jax.mixers.rwkv5 import RWKV5 as RWKV5

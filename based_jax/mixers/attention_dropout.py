@@ -9,7 +9,7 @@ one. All N^2 weights of a head are in memory at once.
 import jax
 import jax.numpy as jnp
 
-from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Context
 from based_jax.ops.attention_to_keys import visible_keys
 from based_jax.ops.core.arrays import accumulation_dtype, finfo
 from based_jax.typing import Array, Float

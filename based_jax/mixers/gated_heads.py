@@ -12,8 +12,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Factor, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, ones
+from based_jax.mixers.contract import Context, Mixer
+from based_jax.mixers.initializers import ones
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_choice, expect_divisible
 

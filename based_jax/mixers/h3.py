@@ -16,9 +16,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Length, Positive, Size, States
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, named, normal
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, Mixer, register
+from based_jax.mixers.initializers import named, normal
 from based_jax.mixers.state_kernels import moving_averages, s4d, shift_taps
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice, expect_divisible

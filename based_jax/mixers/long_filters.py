@@ -19,8 +19,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Layers, Length, Positive, Repeats, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, Projection, named, normal
+from based_jax.mixers.contract import Context, Mixer, Projection
+from based_jax.mixers.initializers import named, normal
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 

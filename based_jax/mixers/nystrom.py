@@ -13,9 +13,8 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Length, Repeats, Share, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import named, uniform
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
+from based_jax.mixers.initializers import named, uniform
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
 from based_jax.ops.nystrom import PINVERSES
 from based_jax.typing import Array, Float, State

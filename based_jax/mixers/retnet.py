@@ -16,9 +16,9 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Factor, Positive, Size
-from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.gated_heads import GatedHeads, activation
-from based_jax.mixers.registry import register
+from based_jax.mixers.initializers import ones, zeros
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_choice
 
@@ -73,7 +73,10 @@ class RetNet(GatedHeads):
         shape = y.shape[-2:]
         scale, bias = jnp.ones(shape), None
         if self.norm_affine:
-            scale, bias = self.norm_params(shape, "heads", "head_dim")
+            scale, bias = (
+                self.param(f"norm_{name}", init("heads", "head_dim"), shape)
+                for name, init in (("scale", ones), ("bias", zeros))
+            )
         return ops.layer_norm(y, scale, bias, self.norm_eps)
 
     def initial_stds(self) -> dict[str, float]:

@@ -16,8 +16,7 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.context import Context
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.rwkv_layer import RWKVLayer, constant
 from based_jax.typing import Array, Float, State
 

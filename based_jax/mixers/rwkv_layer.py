@@ -12,7 +12,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Count, Size
-from based_jax.mixers.contract import Initializer, Mixer, default_heads, named
+from based_jax.mixers.contract import Mixer, default_heads
+from based_jax.mixers.initializers import Initializer, named
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
 

@@ -11,8 +11,8 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Epsilon, Positive, Share, Size
 from based_jax.mixers.attention_dropout import dropped_attention
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, default_heads, head_layout, ones, project
+from based_jax.mixers.contract import Context, Mixer, default_heads, head_layout, project
+from based_jax.mixers.initializers import ones
 from based_jax.ops.cudnn_attention import padded_width
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect

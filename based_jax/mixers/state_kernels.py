@@ -19,8 +19,8 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.contract import Initializer, Mixer, named, normal, uniform
-from based_jax.mixers.draws import log_uniform
+from based_jax.mixers.contract import Mixer
+from based_jax.mixers.initializers import Initializer, log_uniform, named, normal, uniform
 from based_jax.typing import Array, Float
 from based_jax.validate import expect, expect_choice
 

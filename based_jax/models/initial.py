@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.mixers.draws import draw_together
+from based_jax.mixers.initializers import draw_together
 from based_jax.typing import Array
 
 

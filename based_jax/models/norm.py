@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.contract import ones, zeros
+from based_jax.mixers.initializers import ones, zeros
 from based_jax.ops.core.sharding import keep_tokens
 from based_jax.ops.norm import add_rms_norm
 from based_jax.typing import Array

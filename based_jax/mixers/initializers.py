@@ -1,7 +1,8 @@
-"""Initializers from N(0, 1) and U(-1, 1), and one draw for all parameters of a layer.
+"""Initializers of parameters that carry logical axis names, in Flax linen and in NNX.
 
-XLA compiles a generator for each array that is drawn. For those of `based-tiny` that takes 11 s of processor
-time on a CPU, and 2 s if those of each kind of layer are cut from one vector.
+`draw_together` makes one draw for all parameters of a layer: XLA compiles a generator for each array that is
+drawn. For those of `based-tiny` that takes 11 s of processor time on a CPU, and 2 s if those of each kind of
+layer are cut from one vector.
 """
 
 import math
@@ -13,9 +14,47 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
 
-from based_jax.mixers.named_axes import Initializer
 from based_jax.typing import Array, Float
+
+Initializer = Callable[..., Any]
+
+
+@struct.dataclass
+class NamedAxes(nn.LogicallyPartitioned):  # pyright: ignore[reportMissingTypeArgument]
+    """Linen's box of logical axis names, usable in NNX without a mesh.
+
+    An `nnx.Variable` with axis names is put on a mesh when it is created, and raises if there is none. This
+    one is put on a mesh only within `nn.logical_axis_rules`, where the names have a meaning.
+    """
+
+    def to_nnx_metadata(self) -> dict[str, Any]:
+        """Return the metadata that `nnx.bridge.ToNNX` passes to the variable."""
+        metadata: dict[str, Any] = dict(vars(self))
+        metadata |= {"out_sharding": metadata.pop("names"), "sharding_rules": metadata.pop("rules")}
+        is_placed = bool(nn.get_logical_axis_rules() or self.rules)
+        return metadata if is_placed else metadata | {"eager_sharding": False}
+
+
+def named(initializer: Initializer, *axes: str | None) -> Initializer:
+    """Return an initializer whose parameter carries logical axis names (see `based_jax.training.devices`)."""
+
+    def boxed(*args: Any, **kwargs: Any) -> NamedAxes:
+        return NamedAxes(initializer(*args, **kwargs), axes)
+
+    return boxed
+
+
+def ones(*axes: str | None) -> Initializer:
+    """Return an initializer of ones with logical axis names."""
+    return named(nn.initializers.ones_init(), *axes)
+
+
+def zeros(*axes: str | None) -> Initializer:
+    """Return an initializer of zeros with logical axis names."""
+    return named(nn.initializers.zeros_init(), *axes)
 
 
 @dataclass
@@ -84,3 +123,13 @@ def draw_together(init: Callable[[Array], Any], key: Array) -> Any:
     jax.eval_shape(partial(run, vector=counter), key)
     own, rest = jax.random.split(key)
     return run(rest, _Vector(jax.random.normal(own, (counter.used,), jnp.float32)))
+
+
+def log_uniform_steps(low: float = 1e-3, high: float = 0.1, floor: float = 1e-4) -> Initializer:
+    """Return an initializer of biases with a log-uniform softplus, at least `floor`: Mamba's step sizes."""
+
+    def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+        steps = jnp.maximum(jnp.exp(log_uniform(low, high)(key, shape, dtype)), floor)
+        return steps + jnp.log(-jnp.expm1(-steps))
+
+    return initializer
