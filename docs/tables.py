@@ -138,7 +138,6 @@ def mixers_page() -> str:
         "Zoology's code does. This table has the classes and trainers of the authors that initialise "
         "projections in another way:",
         _table(["mixer", "there", "here"], [[f"`{name}`", *cells] for name, *cells in INITS]),
-        "The presets of RWKV and RetNet use the default.",
         "## Mixers of Zoology's code that are not here",
         _table(["class", "reason"], [[f"`{name}`", reason] for name, reason in NOT_HERE.items()]),
         'Mega\'s moving averages, the `ema` kernel of its H3, are an option of `h3`: `kernel="ema"`.',
@@ -167,23 +166,23 @@ INITS = (
         "retnet",
         "torchscale: Xavier with a gain of 2^-2.5, of 1 for the output; with DeepNet's scales v and the "
         "output over (8 layers)^(1/4)",
-        "`num_layers=L`; normal instead of uniform",
+        "`init_std`",
     ),
     (
         "rwkv4",
         "RWKV's trainer (`init_rwkv`, which Zoology's models never call): zeros for key, receptance and "
         "output, an orthogonal value",
-        "`rwkv_init=True`; normal with the same variance instead of orthogonal",
+        "`init_std`",
     ),
     (
         "rwkv_channel_mix",
         "the same: zeros for receptance and value, an orthogonal key with a gain of 2",
-        "`rwkv_init=True`, likewise",
+        "`init_std`",
     ),
     (
         "rwkv5",
         "RWKV's trainer: a zero output, the others orthogonal, the norm's scale ((1 + layer) / layers)^0.7",
-        "`rwkv_init=True`, likewise",
+        "`init_std`",
     ),
     ("rwkv7", "Xavier with a gain of 2^-2.5, drawn again by Zoology's models", "`init_std`"),
 )

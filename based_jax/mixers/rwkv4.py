@@ -8,7 +8,7 @@ An RWKV block is two residual layers without an MLP, this mixer and `rwkv_channe
 the previous token, so it has a state and is a mixer.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +35,6 @@ class RWKV4(RWKVLayer):
     Attributes:
         implementation: passed to `ops.wkv`.
     """
-
-    zeroed: ClassVar[tuple[str, ...]] = ("key", "receptance")
 
     implementation: str | None = None
 

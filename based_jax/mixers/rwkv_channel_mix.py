@@ -7,7 +7,7 @@ It replaces an MLP but reads the previous token, so it has a state and is a mixe
 layer after each time mixing, in a model with mlp = "none".
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,6 @@ class RWKVChannelMix(RWKVLayer):
     Attributes:
         expand: hidden width over d_model (3.5 in RWKV-5), rounded.
     """
-
-    zeroed: ClassVar[tuple[str, ...]] = ("receptance",)
 
     expand: Factor = 4.0
 
