@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import struct
 
@@ -107,6 +108,16 @@ def _of_uniform(low: float, high: float, function: Callable[[Array], Array] | No
         return drawn if function is None else function(drawn)
 
     return initializer
+
+
+def frequencies(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Return pi n for the n-th mode (S4D-Lin)."""
+    return jnp.broadcast_to(jnp.asarray(np.pi * np.arange(shape[-1]), dtype), shape)
+
+
+def complex_ones(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Return 1 + 0i."""
+    return jnp.broadcast_to(jnp.asarray([1, 0], dtype), shape)
 
 
 def draw_together(init: Callable[[Array], Any], key: Array) -> Any:

@@ -27,8 +27,7 @@ from jax.tree_util import Partial
 from based_jax import ops
 from based_jax.fields import Positive, States
 from based_jax.mixers.contract import Context, Mixer, register
-from based_jax.mixers.initializers import Initializer, log_uniform, named, normal
-from based_jax.mixers.state_kernels import complex_ones, frequencies
+from based_jax.mixers.initializers import Initializer, complex_ones, frequencies, log_uniform, named, normal
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 

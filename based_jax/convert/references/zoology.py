@@ -45,7 +45,6 @@ STATE_KERNEL = "zoology.mixers.h3.ss_kernel.SSKernel"
 STATE_KERNELS: dict[str, tuple[str, ...]] = {
     "diag": ("disc", "real_type", "bandlimit", "force_real"),
     "ema": ("dt_tie", "l_max", "efficient_bidirectional"),
-    "shift": (),
 }
 """`mode` -> the `kernel_args` that only its class has."""
 SAMPLED = ("n_ssm", "dt_min", "dt_max")
@@ -68,8 +67,6 @@ def _h3(meta: Meta, options: Options) -> Options:
         fits = not any(other in others for others in STATE_KERNELS.values())
         expect(fits, f"kernel_args[{other!r}]", given[other], f"none with mode {mode!r}: it fails there")
     more = read(STATE_KERNEL, {name: given[name] for name in names if name in given})
-    # dss depends on the input's length
-    expect_choice("kernel_args['disc']", more["discretization"], ("bilinear", "zoh"))
     return more | {"kernel": {"diag": "diagonal"}.get(mode, mode)}
 
 
