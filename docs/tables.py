@@ -12,7 +12,6 @@ import based_jax as bj
 from based_jax.command_list import console_commands
 from based_jax.mixers.registry import class_of
 from based_jax.ops.core.implementations import DECLARED
-from based_jax.testing.transformations import NO_FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal
 from benchmarks.__main__ import COMMANDS as BENCHMARKS
 from papers.results.parameters import PRINTED
 
@@ -237,7 +236,9 @@ def presets() -> list[str]:
 
 
 def transformations_page() -> str:
-    """What runs under which transformation."""
+    """What runs under which transformation: all but what has a gradient of its own, in forward mode."""
+    table = json.loads((HERE / "transformations.json").read_text(encoding="utf-8"))
+    reverse_only, forward_mode = table["reverse_only"], table["forward_mode"]
     of_ops = [
         f"{op} {how}"
         for op in sorted(DECLARED)
@@ -245,13 +246,14 @@ def transformations_page() -> str:
         if how in ("pallas", "tiled", "xla", "reference")
     ]
     rows = {name: f"`{name.replace(' ', '` `')}`" for name in of_ops}
-    rows |= {name: f"`{name}`" for name in sorted(REVERSE_ONLY) if name.isidentifier()}
+    rows |= {name: f"`{name}`" for name in reverse_only if name.isidentifier()}
     rows |= {f"mixers.{name}": f"mixer `{name}`" for name in own_mixers()}
+    titles = table["transformations"]
     cells = [
-        [shown, *("works" if refusal(name, what) is None else "error" for what in TRANSFORMATIONS)]
+        [shown, *("error" if name in reverse_only and what in forward_mode else "works" for what in titles)]
         for name, shown in rows.items()
     ]
-    forward = [name for name in rows if name in REVERSE_ONLY and name.startswith("mixers.")]
+    forward = [name for name in rows if name in reverse_only and name.startswith("mixers.")]
     plain = ", ".join(f"`{name.removeprefix('mixers.')}`" for name in forward)
     return _page(
         "Transformations",
@@ -269,7 +271,7 @@ def transformations_page() -> str:
             "assert slope.shape == y.shape",
         ),
         "The only error is that of forward mode, if an op defines its own gradient. Inside `jit` it is "
-        f"JAX's: `TypeError: {NO_FORWARD_MODE}`. Outside `jit` the error names the op. Reverse mode works, "
+        f"JAX's: `TypeError: {table['error']}`. Outside `jit` the error names the op. Reverse mode works, "
         "and so do second derivatives through it, `jax.hessian` included. To use forward mode:",
         '- Pass `implementation="reference"` to an op that takes it, or to one of the mixers '
         f"{plain}.\n"
@@ -278,7 +280,7 @@ def transformations_page() -> str:
         "`jax_debug_nans` reports no NaN of a valid computation. Outputs that are NaN on purpose are "
         "computed as 0 / 0, so the first operation that it reports, with `jax_disable_jit` too, is the "
         "cause.",
-        _table(["", *TRANSFORMATIONS.values()], cells),
+        _table(["", *titles.values()], cells),
     )
 
 

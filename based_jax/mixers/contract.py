@@ -14,8 +14,6 @@ other arguments. `based_jax.testing.check_mixer` tests what every mixer guarante
 sequence into calls changes no output.
 """
 
-import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, cast
@@ -24,16 +22,17 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import compat
-from based_jax.fields import AtLeastZero, Dtype, Size, expect_fields
+from based_jax.fields import AtLeastZero, Dtype, Size
 from based_jax.mixers.context import Context, find_stream
 from based_jax.mixers.initializers import named, normal, uniform, zeros
+from based_jax.mixers.mixer_options import expect_valid, with_inherited
 from based_jax.mixers.module import Module
-from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.core import nan_isolation
 from based_jax.ops.core.op import op
 from based_jax.ops.core.padding import Shift, aligned, may_precede
 from based_jax.ops.core.pending_norm import PendingNorm
 from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
+from based_jax.ops.core.stream import advance
 from based_jax.registry import Registry
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
@@ -80,11 +79,7 @@ class Mixer(Module):
         cls.__doc__ = with_inherited(cls)  # for help()
 
     def __post_init__(self) -> None:
-        values = [getattr(self, name) for name in option_names(type(self))]
-        try:
-            _expect_options(type(self), *values)
-        except TypeError:  # lists cannot be looked up
-            _expect_options.__wrapped__(type(self), *values)
+        expect_valid(self)
         super().__post_init__()
 
     def __call__(
@@ -135,8 +130,19 @@ class Mixer(Module):
             return shift.back(y), state
         norm = x if isinstance(x, PendingNorm) else None
         x = jnp.asarray(x, self.dtype) if norm is None else norm.astype(self.dtype)
-        context = Context.of_call(x, state, segment_ids, positions, mask, tokens, apart)
         before = find_stream(state)
+        token_positions, stream = advance(before, x.shape[0], x.shape[1], segment_ids, mask)
+        context = Context(
+            token_positions,
+            stream,
+            segment_ids=None if segment_ids is None else jnp.asarray(segment_ids),
+            positions=token_positions.positions if positions is None else positions,
+            mask=None if mask is None else jnp.asarray(mask),
+            tokens=tokens,
+            has_state=state is not None,
+            has_positions=positions is not None,
+            apart=apart,
+        )
         if are_numbers is None and norm is None:
             are_numbers = nan_isolation.is_number(x).all(axis=-1)
             x = nan_isolation.numbers(x, context.mask)
@@ -145,11 +151,10 @@ class Mixer(Module):
         mixed: Any
         mixed, after = self.mix(x, state, context, **options)
         bad = ~cast(Array, are_numbers if norm is None else norm.are_numbers)
-        tokens_before = context.token_positions, before
-        broken, still_broken = nan_isolation.broken_tokens(bad, *tokens_before, context.stream, self.causal)
+        broken, still_broken = nan_isolation.broken_tokens(bad, token_positions, before, stream, self.causal)
         if apart:
             if norm is not None:  # its sum is NaN already where it is no number
-                broken = None if before is None else nan_isolation.broken_before(*tokens_before)
+                broken = None if before is None else nan_isolation.broken_before(token_positions, before)
             with_bias: tuple[Any, Any] = cast(Any, mixed) if isinstance(mixed, tuple) else (mixed, None)
             y = with_bias[0], broken, with_bias[1]
         else:
@@ -231,17 +236,6 @@ class Mixer(Module):
         init = uniform(size**-0.5)
         kernel = self.param(f"{prefix}kernel", named(init, None, axis), (size, channels))
         return kernel, self.param(f"{prefix}bias", named(init, axis), (channels,)) if bias else None
-
-
-@functools.cache
-def option_names(mixer: type[Mixer]) -> tuple[str, ...]:
-    """Return the names of a mixer's options: its fields, without those of every Flax module."""
-    return tuple(field.name for field in dataclasses.fields(mixer) if field.name not in ("parent", "name"))
-
-
-@functools.lru_cache(maxsize=1024, typed=True)  # a mixer is copied for each call
-def _expect_options(mixer: type[Mixer], *values: Any) -> None:
-    expect_fields(mixer, dict(zip(option_names(mixer), values, strict=True)))
 
 
 @op()

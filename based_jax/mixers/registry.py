@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from based_jax.fields import expect_fields
-from based_jax.mixers.contract import MIXERS, Mixer, option_names, register
-from based_jax.mixers.option_docs import Option, attribute_docs
+from based_jax.mixers.contract import MIXERS, Mixer, register
+from based_jax.mixers.mixer_options import Option, attribute_docs, option_names
 from based_jax.validate import expect, nearest
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import based_jax as bj
-from based_jax.mixers.option_docs import attribute_docs
+from based_jax.mixers.mixer_options import attribute_docs
 from based_jax.models import MixerSpec
 
 
