@@ -73,7 +73,11 @@ def test_what_cannot_be_is_refused():
         ("zoology.mixers.delta_net.DeltaNet", {"use_short_conv": False}, "use_short_conv = False"),
         ("zoology.mixers.gated_delta_net.GatedDeltaNet", {"expand_v": 1.5}, "expand_v = 1.5: expected"),
         ("zoology.mixers.gla.GatedLinearAttention", {"gate_fn": "tanh"}, "gate_fn = 'tanh': expected one of"),
-        ("zoology.mixers.nystromformer.NystromAttention", {"conv_kernel_size": 3}, "num_heads = 16"),
+        (
+            "zoology.mixers.nystromformer.NystromAttention",
+            {"conv_kernel_size": 3},
+            "conv_kernel_size = 3: expected None",
+        ),
         ("zoology.mixers.scatterbrain.attn.SBLocalAttention", {"num_heads_kv": 1}, "num_heads_kv = 1"),
         ("zoology.mixers.base_conv.BaseConv", {"kernel_size": [3, -1]}, "layer_idx = None: expected 0 to 1"),
         ("based.models.mixers.mha.MHA", {"use_alibi": True}, "use_alibi = True: expected False"),

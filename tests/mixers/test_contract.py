@@ -34,7 +34,7 @@ CASES = {
     "gla": {"num_heads": 3, "num_kv_heads": 1, "gate_low_rank_dim": 2, "kernel_size": 3},
     "h3": {"d_state": 6, "head_dim": 2},
     "h3-ema": {"d_state": 5, "head_dim": 2, "kernel": "ema", "l_max": 9},
-    "hyena": {"l_max": 26, "filter_order": 6, "normalize_filter": True, "decay_floor": 0.1},
+    "hyena": {"l_max": 26, "filter_order": 6},
     "hyper_attention": {"num_heads": 2},
     "hyper_attention-window": {"num_heads": 1, "shared": False, "left": 3},
     "hyper_feature_attention": {"num_heads": 2, "orders": 2, "value_product": True},
