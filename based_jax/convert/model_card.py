@@ -97,22 +97,16 @@ class ModelCard:
             raise ValueError(f"card: expected what a card is made of ({error})") from error
 
 
-def write_card(
-    directory: Path, card: ModelCard, config: ModelConfig, parameters: int, repository: str | None = None
-) -> bool:
-    """Write README.md unless there is one that based_jax did not write; return whether it was written.
+def write_card(directory: Path, card: ModelCard, config: ModelConfig, parameters: int) -> None:
+    """Write README.md unless there is one that based_jax did not write.
 
     Args:
         parameters: number of the model's parameters.
-        repository: hub id to which the directory is uploaded.
     """
     path = directory / CARD
-    if path.exists() and not is_ours(read_text(path)):
-        return False
-    name = repository or card.name or directory.resolve().name
-    with whole_file(path) as file:
-        file.write(card_text(card, config, parameters, name).encode())
-    return True
+    if not path.exists() or is_ours(read_text(path)):
+        with whole_file(path) as file:
+            file.write(card_text(card, config, parameters, card.name or directory.resolve().name).encode())
 
 
 def card_text(card: ModelCard, config: ModelConfig, parameters: int, name: str) -> str:
