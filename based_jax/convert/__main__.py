@@ -22,7 +22,7 @@ from based_jax.convert import hub, pretrained
 from based_jax.convert.configs import kind
 from based_jax.convert.hub import TOKENIZER_FILES
 from based_jax.convert.layouts import flatten, torch_shapes
-from based_jax.convert.model_card import CARD, ModelCard, is_ours, read_measurements
+from based_jax.convert.model_card import CARD, ModelCard, is_ours
 from based_jax.files import read_text
 from based_jax.phases import phase
 from based_jax.typing import Params
@@ -46,8 +46,6 @@ class Options:
     """dtype of the written weights"""
     license: str | None = None
     """for the model card: the hub's identifier of a license, such as apache-2.0"""
-    results: str | None = None
-    """for the model card: comma-separated files from --json of eval recall or perplexity"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -88,11 +86,6 @@ def card_of(options: Options, config: Mapping[str, Any]) -> ModelCard:
     card = pretrained.read_card(config)
     if options.license is not None:
         card = dataclasses.replace(card, license=options.license)
-    if options.results is not None:
-        found = [m for path in options.results.split(",") for m in read_measurements(Path(path))]
-        names = {(m.data, m.metric) for m in found}
-        kept = [m for m in card.measurements if (m.data, m.metric) not in names]
-        card = dataclasses.replace(card, measurements=(*kept, *found))
     if config.get("format") != pretrained.FORMAT and not Path(options.source).exists():
         card = dataclasses.replace(card, base_model=hub.parse_id(options.source)[0])
     return card

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from based_jax.files import MAX_BYTES, read_json, read_text
+from based_jax.files import read_text
 from based_jax.models import ModelConfig
 from based_jax.validate import expect
 from based_jax.whole_file import whole_file
@@ -144,27 +144,6 @@ def card_text(card: ModelCard, config: ModelConfig, parameters: int, name: str) 
 def is_ours(text: str) -> bool:
     """Return whether based_jax wrote a README.md, and so may replace it."""
     return MARK in text.splitlines()
-
-
-def read_measurements(path: Path) -> list[Measurement]:
-    """Read the metrics in a file written with ``--json`` of the recall or perplexity evaluation.
-
-    Raises:
-        OSError: no such file.
-        ValueError: not such a file.
-    """
-    content = read_json(path, max_bytes=MAX_BYTES)
-    try:
-        if "contains" in content:
-            options, error = content["options"], content["standard_error"]
-            dtype = options.get("dtype", "the model's dtype")
-            how = f"{content['examples']:,} examples, {options['padding']} padding, {dtype}, ± {error:.2f}"
-            return [Measurement(options["task"], "contains, percent", content["contains"], how)]
-        data, found = Path(content["info"]["data"]).name, content["slices"]["all"]
-        return [Measurement(data, "perplexity", found["perplexity"], f"{found['tokens']:,} tokens")]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        expected = "what --json of eval recall or eval perplexity writes"
-        raise ValueError(f"results = {str(path)!r}: expected {expected}") from error
 
 
 def _front_matter(card: ModelCard, mixers: Sequence[str], name: str) -> str:
