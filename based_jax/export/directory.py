@@ -20,8 +20,7 @@ import jax
 from based_jax.convert.state_dict import write_safetensors
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens
 from based_jax.export import runner
-from based_jax.export.plan import Plan
-from based_jax.export.programs import KERNEL_CALL, KEY_KIND, Programs, export_programs
+from based_jax.export.programs import KERNEL_CALL, KEY_KIND, Plan, Programs, export_programs
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
