@@ -129,5 +129,3 @@ class TestInADirectory:
         save_pretrained(tmp_path, model, drawn(model), to="authors", card=ModelCard(license="mit"))
         assert front_matter((tmp_path / CARD).read_text())["license"] == "mit"
         assert bj.load_pretrained(tmp_path)[0].config.schedule == "C"
-
-
