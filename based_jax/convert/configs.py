@@ -1,7 +1,7 @@
 """Convert the config.json of any supported model to a `ModelConfig`: choose the reader of its family.
 
 The authors' configs have no model_type, or one of `MODEL_TYPES`: their Mamba models are those of Mamba's own
-code (`authors_mamba`), the others flash-attention's GPT (`authors_config`). Other families are chosen by
+code, the others flash-attention's GPT (`authors`). Other families are chosen by
 `model_type`. The meaning of each entry, and which ones their code ignores, is in `options.json` and in
 docs/options.md.
 """
@@ -9,18 +9,14 @@ docs/options.md.
 from collections.abc import Callable
 from typing import Any
 
-from based_jax.convert.authors_config import authors_config
-from based_jax.convert.authors_layers import SLOTS
-from based_jax.convert.authors_mamba import mamba_config
-from based_jax.convert.config_values import Config
-from based_jax.convert.fla_config import CLASSES as FLA
-from based_jax.convert.fla_config import fla_config
+from based_jax.convert.authors import SLOTS, authors_config, mamba_config
+from based_jax.convert.fla import CLASSES as FLA
+from based_jax.convert.fla import fla_config
 from based_jax.convert.layouts import Shapes, Tensors
 from based_jax.convert.older_names import fla_names, transformers_names
-from based_jax.convert.qwen_weights import text_tensors
-from based_jax.convert.transformers_config import CLASSES as TRANSFORMERS
-from based_jax.convert.transformers_config import transformers_config
-from based_jax.convert.transformers_hybrids import QWEN, with_multipliers
+from based_jax.convert.options import Config
+from based_jax.convert.transformers import CLASSES as TRANSFORMERS
+from based_jax.convert.transformers import QWEN, text_tensors, transformers_config, with_multipliers
 from based_jax.models import ModelConfig
 from based_jax.validate import expect
 
@@ -51,11 +47,7 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
 
 
 def kind(config: Config) -> str:
-    """Return "based", "attn" or "mamba", after the authors' loaders, or the `model_type` of another model.
-
-    Raises:
-        ValueError: none of them.
-    """
+    """Return "based", "attn" or "mamba", after the authors' loaders, or the `model_type` of another model."""
     found = config.get("model_type")
     others = (*FLA, *TRANSFORMERS)
     if found in others:

@@ -38,11 +38,7 @@ def is_hub_id(source: str) -> bool:
 
 
 def parse_id(source: str, revision: str | None = None) -> tuple[str, str | None]:
-    """Return the repository and the revision in `source` and `revision`; None is the main branch.
-
-    Raises:
-        ValueError: not a repository's name, two revisions, or a revision that git would reject.
-    """
+    """Return the repository and the revision in `source` and `revision`; None is the main branch."""
     match = _ID.fullmatch(source)
     expect(match is not None, "repository", source, "owner/name or owner/name@revision")
     assert match is not None

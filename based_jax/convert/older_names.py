@@ -55,11 +55,7 @@ def _authors_name(name: str, last: int) -> str:
 
 
 def fla_names(tensors: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    """Rename the tensors of an fla checkpoint (from `read_state_dict`, without the prefix `model.`).
-
-    Raises:
-        CheckpointError: two tensors with the same current name.
-    """
+    """Rename the tensors of an fla checkpoint (from `read_state_dict`, without the prefix `model.`)."""
     is_unread = _FLA_UNREAD.search if model_type == "gated_deltanet" else lambda _: False
     read = {key: tensor for key, tensor in tensors.items() if not is_unread(key)}
     return _with_gates_apart(_renamed(read, lambda key: _fla_name(key, tensors)))
@@ -94,11 +90,7 @@ def _fla_name(key: str, tensors: Mapping[str, Any]) -> str:
 
 
 def transformers_names(tensors: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    """Rename the tensors of a `transformers` checkpoint to Llama's names, with the prefix `model.`.
-
-    Raises:
-        CheckpointError: no token embedding, or two tensors with the same name.
-    """
+    """Rename the tensors of a `transformers` checkpoint to Llama's names, with the prefix `model.`."""
     names = NAMES["transformers"]
 
     def rename(key: str) -> str:

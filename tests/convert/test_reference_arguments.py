@@ -10,9 +10,8 @@ import pytest
 from based_jax import mixers
 from based_jax.convert import from_torch
 from based_jax.convert.options import tables
-from based_jax.convert.references.arguments import ALIASES, expect_arguments
-from based_jax.convert.references.linear_attention import FEATURE_MAPS, SHORT_NAMES, feature_map
-from based_jax.convert.references.mixers import MIXERS
+from based_jax.convert.references.based import FEATURE_MAPS, SHORT_NAMES, feature_map
+from based_jax.convert.references.mixers import ALIASES, MIXERS, expect_arguments
 from based_jax.convert.references.table import REFERENCES
 from tests.convert.changes import changed
 

@@ -16,8 +16,7 @@ from based_jax.convert import tables
 from based_jax.convert.configs import kind
 from based_jax.convert.layouts import Rules, Shapes
 from based_jax.convert.references import models, zoology_models
-from based_jax.convert.references.arguments import ALIASES, expect_arguments
-from based_jax.convert.references.mixers import MIXERS, Meta, TorchMixer
+from based_jax.convert.references.mixers import ALIASES, MIXERS, Meta, TorchMixer, expect_arguments
 from based_jax.convert.references.ops import OPS, TorchOp
 
 
@@ -37,7 +36,7 @@ class Reference(NamedTuple):
 
 
 def find(meta: Meta) -> Reference:
-    """Return the entry for a fixture, after checking its arguments; see `arguments`."""
+    """Return the entry for a fixture, after checking its arguments; see `expect_arguments`."""
     name = module_name(meta)
     for known, reference in REFERENCES.items():
         if re.match(rf"{re.escape(known)}\b", name):

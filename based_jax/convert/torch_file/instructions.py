@@ -1,9 +1,9 @@
 """Interpret the pickles that `torch.save` writes, without importing or calling anything.
 
-Pickle is a small stack language that can import and call anything. `pickletools` decodes its instructions; here
-names are only names, and "calling" one of the three allowed functions builds a checked description of a
-tensor. Python's own `Unpickler` would not be safe even with a strict `find_class`: eight bytes make its memo take gigabytes, and a deeply nested
-tuple as a dictionary key overflows the C stack.
+Pickle is a small stack language that can import and call anything. `pickletools` decodes its instructions;
+here names are only names, and "calling" one of the three allowed functions builds a checked description of a
+tensor. Python's own `Unpickler` would not be safe even with a strict `find_class`: eight bytes make its memo
+take gigabytes, and a deeply nested tuple as a dictionary key overflows the C stack.
 
 The work is bounded, too. At most `MAX_INSTRUCTIONS` run, each creates at most one object, and only text is
 hashed, which Python does with a secret, so that a file cannot choose the hashes. The integers k (2^61 - 1),
