@@ -15,7 +15,7 @@ Tensors = dict[str, np.ndarray]
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def _sigmoid(x):
+def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
@@ -27,7 +27,7 @@ def _gelu_tanh(x):
     return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
 
-GATED: dict[str, Callable] = {"swiglu": lambda x: x * _sigmoid(x), "geglu": _gelu, "glu": _sigmoid}
+GATED: dict[str, Callable] = {"swiglu": lambda x: x * sigmoid(x), "geglu": _gelu, "glu": sigmoid}
 PLAIN: dict[str, Callable] = {
     "gelu": _gelu,
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_approx", "gelu_pytorch_tanh"), _gelu_tanh),
@@ -176,7 +176,7 @@ def logits(config: Config, tensors: Mapping[str, np.ndarray], tokens: np.ndarray
             if name == "BaseConv":
                 u, gate = np.split(linear(f"{layer}.mixer.in_proj", x), 2, axis=-1)
                 u = convolved(u, weights[f"{layer}.mixer.conv.conv.weight"])
-                return linear(f"{layer}.mixer.out_proj", u * _sigmoid(u) * gate)
+                return linear(f"{layer}.mixer.out_proj", u * sigmoid(u) * gate)
             if name == "LinearAttention":
                 q, k, v = (linear(f"{layer}.mixer.proj_{part}", x) for part in "qkv")
                 return linear(f"{layer}.mixer.out_proj", taylor_attention(own, q, k, v))

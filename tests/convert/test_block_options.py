@@ -1,11 +1,14 @@
 """MLPs, norms and blocks of the authors' code from a meta and tensors, against NumPy in float64."""
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from based_jax import mixers
 from based_jax.convert import from_torch, to_torch
-from tests.arrays import array
+from tests.arrays import array, normals
 from tests.convert.numpy_gpt import GATED, PLAIN, attention
 from tests.convert.torch_files import same
 from tests.tolerances import FLOAT32, assert_close
@@ -152,3 +155,35 @@ def test_blocks_that_are_not_here():
         shapes = {"mixer.Wqkv.weight": (24, 8), "mlp.fc1.weight": (12, 8), "mlp.fc2.weight": (8, 12)}
         with pytest.raises(ValueError, match=message):
             from_torch(meta, drawn(shapes))
+
+
+CONV = {
+    "module": "based.models.mixers.convolution.BaseConv",
+    "d_model": 4,
+    "kernel_size": 2,
+    "expand_proj": 4,
+}
+
+
+def test_unknown_module():
+    with pytest.raises(ValueError, match=r"module = 'some\.Thing': expected one of .*BaseConv"):
+        from_torch({"module": "some.Thing"}, {})
+
+
+def test_names_match_whole_words():
+    with pytest.raises(ValueError, match="module ="):
+        from_torch({"module": "zoology.mixers.based.BasedBeyond"}, {})
+
+
+def test_tensors_are_checked():
+    with pytest.raises(ValueError, match=r"5 missing: .* 1 unexpected: weight"):
+        from_torch(CONV, {"weight": np.ones(3, np.float32)})
+
+
+def test_inverse():
+    module = mixers.make("gated_conv", d_model=4, kernel_size=2)
+    boxed = normals(module.init, jnp.zeros((1, 1, 4)))
+    tensors = to_torch(CONV, boxed)
+    same, params = from_torch(CONV, tensors)
+    assert same == module
+    assert_close(params, nn.meta.unbox(boxed), 0.0)
