@@ -9,12 +9,13 @@ docs/options.md.
 from collections.abc import Callable
 from typing import Any
 
+from based_jax.convert import older_names
 from based_jax.convert.authors import SLOTS, authors_config, mamba_config
 from based_jax.convert.fla import CLASSES as FLA
 from based_jax.convert.fla import fla_config
 from based_jax.convert.layouts import Shapes, Tensors
-from based_jax.convert.older_names import fla_names, transformers_names
 from based_jax.convert.options import Config
+from based_jax.convert.tables import NAMES
 from based_jax.convert.transformers import CLASSES as TRANSFORMERS
 from based_jax.convert.transformers import QWEN, text_tensors, transformers_config, with_multipliers
 from based_jax.models import ModelConfig
@@ -28,6 +29,9 @@ READERS: dict[str, Callable[[Config, Shapes], ModelConfig]] = {
     **dict.fromkeys(TRANSFORMERS, transformers_config),
 }
 """By `kind`."""
+
+UNREAD = {"gated_deltanet": ".attn.D"}
+"""End of the names of tensors that older versions wrote and nothing reads."""
 
 MODEL_TYPES = ("gpt2", "mamba")
 """Values of `model_type` in the authors' configs, which may also have none; the second only Mamba's."""
@@ -69,11 +73,15 @@ def kind(config: Config) -> str:
 
 
 def current_names(config: Config, tensors: Tensors) -> dict[str, Any]:
-    """Rename a checkpoint's tensors to the names of `tables`. CheckpointError: see `older_names`."""
+    """Rename a checkpoint's tensors to the names of `tables`. CheckpointError: a missing or repeated name."""
     family = str(config.get("model_type"))
     if family in FLA:
-        return fla_names(tensors, family)
-    if family in QWEN:
-        return text_tensors(config, transformers_names(tensors, QWEN[0]))
-    found = transformers_names(tensors, family) if family in TRANSFORMERS else dict(tensors)
+        read = {key: tensor for key, tensor in tensors.items() if not key.endswith(UNREAD.get(family, "\0"))}
+        return older_names.current_names(read, "fla", NAMES["fla mamba2" if family == "mamba2" else "fla"])
+    if family not in TRANSFORMERS:
+        return dict(tensors)
+    is_qwen = family in QWEN
+    found = older_names.current_names(tensors, QWEN[0] if is_qwen else family, NAMES["transformers"])
+    if is_qwen:
+        return text_tensors(config, found)
     return with_multipliers(config, found) if family == "granitemoehybrid" else found

@@ -69,12 +69,10 @@ class Plan:
 
 
 class Programs(NamedTuple):
-    """The programs, and their arguments and results."""
+    """The programs, and their arguments and results (`SIGNATURES`)."""
 
     exported: dict[str, export.Exported]
     """by name, in the order of the module's docstring"""
-    signatures: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    """names of arguments, of results"""
     values: dict[str, Any]
     """name of an argument or result -> shape and dtype, or a dict of them by name"""
     params: dict[str, Array]
@@ -118,7 +116,7 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     if plan.kernels == "pallas":
         used = any(KERNEL_CALL.encode() in made.mlir_module_serialized for made in exported.values())
         expect(used, "kernels", "pallas", "xla, as no layer of this model uses one")
-    return Programs(exported, SIGNATURES, values, weights, token_limit(model, plan.max_length))
+    return Programs(exported, values, weights, token_limit(model, plan.max_length))
 
 
 # program -> names of its arguments and of its results

@@ -9,10 +9,10 @@ import pytest
 from based_jax import mixers
 from based_jax.convert import from_torch
 from based_jax.convert.options import default_of, tables
+from based_jax.convert.reference_modules import REFERENCES
 from based_jax.convert.references.based import FEATURE_MAPS, SHORT_NAMES, feature_map
 from based_jax.convert.references.mixers import ALIASES, MIXERS, expect_arguments
-from based_jax.convert.references.table import REFERENCES
-from tests.convert.changes import changed
+from tests.convert.random_models import changed
 
 NO_CLASS = ("op ", "checkpoint", "training trace", "zoology.model.LanguageModel")
 """References that are no class, or that have a check of their own."""

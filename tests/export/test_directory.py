@@ -170,7 +170,7 @@ def test_nowhere_to_remember_an_export(tmp_path, monkeypatch):
 def test_an_interrupted_export_is_refused(small, tmp_path, monkeypatch):
     """Writing over an old export: no mixture of the two is ever taken for a whole one."""
     directory = shutil.copytree(small.directory, tmp_path / "copy")
-    nothing = Programs({}, {}, {}, {"w": jnp.zeros(1)}, None)
+    nothing = Programs({}, {}, {"w": jnp.zeros(1)}, None)
     monkeypatch.setattr(directory_module, "export_programs", lambda *_: nothing)
     monkeypatch.setattr(directory_module, "RUNNER", "no/such/file")
     with pytest.raises(OSError, match="no/such/file"):

@@ -82,7 +82,7 @@ def expect_arguments(path: str, given: Mapping[str, Any]) -> None:
     """Check the arguments with which a class was built against the tables of `convert.options`.
 
     Args:
-        path: the class, as named in `references.table`; a class without a table is not checked.
+        path: the class, as named in `reference_modules`; a class without a table is not checked.
         given: arguments, and descriptions. Text of several words counts as a description.
     """
     name_of_class = path.rpartition(".")[2]
