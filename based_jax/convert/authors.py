@@ -30,7 +30,7 @@ from based_jax.convert.options import (
 )
 from based_jax.convert.references.based import ATTENTION, BASE_CONV
 from based_jax.convert.references.mixers import MIXERS
-from based_jax.convert.tables import AUTHORS, NAMES
+from based_jax.convert.tables import AUTHORS
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.models.config import MAX_LAYERS
 from based_jax.validate import expect, expect_choice
@@ -75,7 +75,7 @@ def authors_config(config: Config, shapes: Shapes) -> ModelConfig:
     config = {**GPT2_SIZES, **with_current_names(config, ALIASES)}
     path = f"{'based' if any(config.get(slot) for slot in SLOTS) else 'flash_attn'}.models.gpt.GPTLMHeadModel"
     expect_known(path, config, "config.json")
-    expect_sizes(config, shapes, AUTHORS, "n_embd", "n_head")
+    expect_sizes(config, "n_embd", "n_head")
     for slot in SLOTS:
         if section(config, slot):
             expect_entry(config, slot)
@@ -215,7 +215,7 @@ def _attention(config: Config, shapes: Shapes, index: int) -> dict[str, Any]:
 def mamba_config(config: Config, shapes: Shapes) -> ModelConfig:
     """Build the `ModelConfig` of a checkpoint; see `configs.model_config`."""
     expect_known(MAMBA_MODEL, config, "config.json")
-    expect_sizes(config, shapes, NAMES["mamba"], "d_model")
+    expect_sizes(config, "d_model")
     layers, inner = config["n_layer"], size(config, "d_intermediate", 0, least=0)
     listed = config.get("attn_layer_idx") or ()
     fits = isinstance(listed, list | tuple) and all(type(i) is int and 0 <= i < layers for i in listed)

@@ -25,7 +25,6 @@ from based_jax.convert.options import (
     size,
     with_defaults,
 )
-from based_jax.convert.tables import NAMES
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
 
@@ -60,8 +59,7 @@ def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
     is_mamba2 = kind == "mamba2"
     form = mamba2_form(config) if is_mamba2 else {}
     config = own_entries(CLASSES[kind], config, ALIASES)
-    names = NAMES["fla mamba2" if is_mamba2 else "fla"]
-    expect_sizes(config, shapes, names, "hidden_size", layers="num_hidden_layers")
+    expect_sizes(config, "hidden_size", layers="num_hidden_layers")
     given = {name: value for name, value in (config | form).items() if value is not None}
     config = with_defaults(CLASSES[kind], given)
     options = read(CLASSES[kind], given)

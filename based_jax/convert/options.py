@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from based_jax import mixers
-from based_jax.convert.layouts import Shapes
-from based_jax.convert.tables import Names
 from based_jax.fields import MAX_SIZE
 from based_jax.files import read_json
 from based_jax.models import MixerSpec, ModelConfig
@@ -48,11 +46,6 @@ def tables() -> Mapping[str, Mapping[str, Option]]:
 
 def expect_known(path: str, given: Mapping[str, Any], where: str) -> None:
     """Check the entries of a config against the table of a class.
-
-    Args:
-        path: import path of the class in their code.
-        given: entries with their values.
-        where: name of the config in messages.
 
     Raises:
         ValueError: an entry that is not in the table, whether or not their code accepts it; an unsupported
@@ -186,20 +179,11 @@ def with_current_names(config: Config, aliases: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def expect_sizes(
-    config: Config, shapes: Shapes, names: Names, *entries: str, layers: str = "n_layer"
-) -> None:
-    """Check that these entries exist, and that the number of layers matches the weights.
-
-    Args:
-        layers: the entry with the number of layers.
-    """
+def expect_sizes(config: Config, *entries: str, layers: str = "n_layer") -> None:
+    """Check that these entries exist, and that with the number of layers."""
     for entry in (*entries, layers):
         expect(config.get(entry) is not None, "config.json", sorted(config), f"an entry {entry!r}")
         size(config, entry, 0, most=MAX_LAYERS if entry == layers else MAX_SIZE)
-    found = names.layers(shapes)
-    fits = not found or len(found) == config[layers]
-    expect(fits, layers, config[layers], f"{len(found)}, as the weights have layers")
 
 
 def fraction(part: int, whole: int) -> float:

@@ -147,11 +147,7 @@ def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
 
 
 def language_model_rules(config: ModelConfig, keys: Collection[str] = ()) -> Rules:
-    """Return the layout rules of any language model, including registered mixers without a table.
-
-    Args:
-        keys: of the checkpoint to read, which may be in one of several layouts.
-    """
+    """Return the layout rules of any language model; `keys` of a checkpoint choose among several layouts."""
     paths, names = language_model_shapes(config), names_of(config, keys)
     layers = []
     for index in range(config.num_layers):

@@ -94,11 +94,7 @@ AUTHORS = NAMES["authors"]
 
 
 def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
-    """Return the names of a model's parts in the authors' code; Mamba models have another code base.
-
-    Args:
-        keys: of a checkpoint, which determine the name of its embedding.
-    """
+    """Return a code base's names of a model's parts: the one whose embedding is in `keys`, else the authors'."""
     for names in NAMES.values():
         if names.embedding in keys:
             return names

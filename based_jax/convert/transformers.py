@@ -43,7 +43,6 @@ from based_jax.convert.options import (
     with_defaults,
 )
 from based_jax.convert.rotary_scaling import rotary_options
-from based_jax.convert.tables import NAMES
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
 
@@ -81,7 +80,7 @@ def transformers_config(config: Config, shapes: Shapes) -> ModelConfig:
     config = text_entries(config)
     kind, path = config["model_type"], CLASSES[config["model_type"]]
     required = [name for name, option in tables()[path].items() if not option.default]
-    expect_sizes(config, shapes, NAMES["transformers"], *required, layers="num_hidden_layers")
+    expect_sizes(config, *required, layers="num_hidden_layers")
     options = read(path, config)
     specs, more = HYBRIDS.get(kind, _softmax)(config, options, _attention(config, options))
     fixed: dict[str, Any] = {"mlp": "gated", "norm": "rms", "pad_vocab_multiple": 1}
