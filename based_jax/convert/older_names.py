@@ -13,13 +13,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from based_jax.convert.tables import RENAMED, Names
+from based_jax.convert.tables import AUTHORS, RENAMED, Names
 from based_jax.convert.torch_file.instructions import CheckpointError
 from based_jax.validate import shown_name
 
 T = TypeVar("T")
 
-_AUTHORS_NORM = re.compile(r"transformer\.layers\.(\d+)\.norm([12])\.(\w+)")
 _GATE = re.compile(r"\.mlp\.gate_proj\.weight$")
 
 
@@ -31,18 +30,13 @@ def with_norms_before(tensors: Mapping[str, T]) -> dict[str, T]:
     """
     if "transformer.ln_0.weight" not in tensors:
         return dict(tensors)
-    layers = [int(found[1]) for found in map(_AUTHORS_NORM.fullmatch, tensors) if found]
-    return {_authors_name(name, max(layers, default=0)): tensor for name, tensor in tensors.items()}
-
-
-def _authors_name(name: str, last: int) -> str:
-    found = _AUTHORS_NORM.fullmatch(name)
-    if found is None:
-        return name.replace("transformer.ln_0.", "transformer.layers.0.norm1.")
-    layer, kind = int(found[1]), found[3]
-    if found[2] == "1":
-        return f"transformer.layers.{layer}.norm2.{kind}"
-    return f"transformer.ln_f.{kind}" if layer == last else f"transformer.layers.{layer + 1}.norm1.{kind}"
+    layers, norms = len(AUTHORS.layers(tensors)), {"transformer.ln_0": f"{AUTHORS.layer(0)}.norm1"}
+    for index in range(layers):
+        norms[f"{AUTHORS.layer(index)}.norm1"] = f"{AUTHORS.layer(index)}.norm2"
+        norms[f"{AUTHORS.layer(index)}.norm2"] = f"{AUTHORS.layer(index + 1)}.norm1"
+    norms[f"{AUTHORS.layer(layers - 1)}.norm2"] = "transformer.ln_f"
+    split = {name: name.rpartition(".") for name in tensors}
+    return {f"{norms.get(stem, stem)}{dot}{kind}": tensors[name] for name, (stem, dot, kind) in split.items()}
 
 
 def current_names(tensors: Mapping[str, Any], model_type: str, names: Names) -> dict[str, Any]:

@@ -94,7 +94,7 @@ AUTHORS = NAMES["authors"]
 
 
 def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
-    """Return a code base's names of a model's parts: the one whose embedding is in `keys`, else the authors'."""
+    """Return the names of a model's parts: of the code base with an embedding in `keys`, else the authors'."""
     for names in NAMES.values():
         if names.embedding in keys:
             return names
