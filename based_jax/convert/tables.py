@@ -94,7 +94,7 @@ AUTHORS = NAMES["authors"]
 
 
 def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
-    """Return the names of a model's parts: of the code base with an embedding in `keys`, else the authors'."""
+    """Return the names of a model's parts in the code base whose embedding is in `keys`, or the authors'."""
     for names in NAMES.values():
         if names.embedding in keys:
             return names
