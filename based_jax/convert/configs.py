@@ -16,8 +16,7 @@ from based_jax.convert.fla import fla_config
 from based_jax.convert.layouts import Shapes, Tensors
 from based_jax.convert.options import Config
 from based_jax.convert.tables import NAMES
-from based_jax.convert.transformers import CLASSES as TRANSFORMERS
-from based_jax.convert.transformers import QWEN, text_tensors, transformers_config, with_multipliers
+from based_jax.convert.transformers import FAMILIES, transformers_config
 from based_jax.models import ModelConfig
 from based_jax.validate import expect
 
@@ -26,7 +25,7 @@ READERS: dict[str, Callable[[Config, Shapes], ModelConfig]] = {
     "based": authors_config,
     "mamba": mamba_config,
     **dict.fromkeys(FLA, fla_config),
-    **dict.fromkeys(TRANSFORMERS, transformers_config),
+    **dict.fromkeys(FAMILIES, transformers_config),
 }
 """By `kind`."""
 
@@ -53,7 +52,7 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
 def kind(config: Config) -> str:
     """Return "based", "attn" or "mamba", after the authors' loaders, or the `model_type` of another model."""
     found = config.get("model_type")
-    others = (*FLA, *TRANSFORMERS)
+    others = (*FLA, *FAMILIES)
     if found in others:
         return str(found)
     is_mamba = "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config)
@@ -78,10 +77,7 @@ def current_names(config: Config, tensors: Tensors) -> dict[str, Any]:
     if family in FLA:
         read = {key: tensor for key, tensor in tensors.items() if not key.endswith(UNREAD.get(family, "\0"))}
         return older_names.current_names(read, "fla", NAMES["fla mamba2" if family == "mamba2" else "fla"])
-    if family not in TRANSFORMERS:
+    if family not in FAMILIES:
         return dict(tensors)
-    is_qwen = family in QWEN
-    found = older_names.current_names(tensors, QWEN[0] if is_qwen else family, NAMES["transformers"])
-    if is_qwen:
-        return text_tensors(config, found)
-    return with_multipliers(config, found) if family == "granitemoehybrid" else found
+    known = FAMILIES[family]
+    return known.weights(config, older_names.current_names(tensors, known.names, NAMES["transformers"]))

@@ -19,7 +19,7 @@ DeltaNets. The vision tower (`visual`) and the layers that draft tokens (`mtp`) 
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,26 +46,6 @@ from based_jax.convert.rotary_scaling import rotary_options
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
 
-CLASSES = {
-    "granitemoehybrid": "transformers.GraniteMoeHybridConfig",
-    "lfm2": "transformers.Lfm2Config",
-    "llama": "transformers.LlamaConfig",
-    "mistral": "transformers.MistralConfig",
-    "qwen2": "transformers.Qwen2Config",
-    "qwen3": "transformers.Qwen3Config",
-    "qwen3_5": "transformers.Qwen3_5Config",
-    "qwen3_5_text": "transformers.Qwen3_5TextConfig",
-    "qwen3_next": "transformers.Qwen3NextConfig",
-}
-"""`model_type` -> the class whose entries a config has."""
-
-ALIASES = {
-    "granitemoehybrid": {"layers_block_type": "layer_types"},
-    "lfm2": {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
-}
-"""`model_type` -> entries' names in older versions -> current names."""
-
-QWEN = ("qwen3_5", "qwen3_5_text", "qwen3_next")
 Options = dict[str, Any]
 Layers = tuple[list[MixerSpec], Options]
 """Each layer's mixer, and further fields of `ModelConfig`."""
@@ -78,39 +58,41 @@ _ZERO_CENTRED = re.compile(r"(?<!\.o_)norm\.weight$")
 def transformers_config(config: Config, shapes: Shapes) -> ModelConfig:
     """Build the `ModelConfig` of a checkpoint; see `configs.model_config`."""
     config = text_entries(config)
-    kind, path = config["model_type"], CLASSES[config["model_type"]]
-    required = [name for name, option in tables()[path].items() if not option.default]
+    family = FAMILIES[config["model_type"]]
+    required = [name for name, option in tables()[family.path].items() if not option.default]
     expect_sizes(config, *required, layers="num_hidden_layers")
-    options = read(path, config)
-    specs, more = HYBRIDS.get(kind, _softmax)(config, options, _attention(config, options))
+    options = read(family.path, config)
+    specs, more = family.layers(config, options, _attention(config, options, family))
     fixed: dict[str, Any] = {"mlp": "gated", "norm": "rms", "pad_vocab_multiple": 1}
     return ModelConfig(**{**model_fields(options), **schedule_of(specs), **fixed, **more})
 
 
 def text_entries(config: Config) -> dict[str, Any]:
     """Return the entries of a text model with their defaults; Qwen3.5's are in `text_config`."""
-    kind = config["model_type"]
-    given = own_entries(CLASSES[kind], config, ALIASES.get(kind, {}))
+    kind, family = config["model_type"], FAMILIES[config["model_type"]]
+    given = own_entries(family.path, config, family.aliases)
     if kind == "qwen3_5":
         kind, text = "qwen3_5_text", section(given, "text_config")
+        family = FAMILIES[kind]
         tied = {"tie_word_embeddings": given.get("tie_word_embeddings")}
-        given = own_entries(CLASSES[kind], {**tied, **text}, {}, "text_config")
-    return with_defaults(CLASSES[kind], given) | {"model_type": kind}
+        given = own_entries(family.path, {**tied, **text}, {}, "text_config")
+    return with_defaults(family.path, given) | {"model_type": kind}
 
 
-def _attention(config: Config, options: Config) -> dict[str, Any]:
+def _attention(config: Config, options: Config, family: "Family") -> dict[str, Any]:
     """Return the options of softmax attention that are not one entry each; null heads have defaults."""
-    kind, heads = config["model_type"], config["num_attention_heads"]
+    heads = config["num_attention_heads"]
     head_dim = size(config, "head_dim", config["hidden_size"] // heads)
     has_bias = flag(config, "attention_bias", False)
     found: dict[str, Any] = {
         "num_kv_heads": size(config, "num_key_value_heads", heads),
         "head_dim": head_dim,
-        "qkv_bias": kind == "qwen2" or has_bias,
+        "qkv_bias": has_bias,
         "out_bias": has_bias,
+        **family.attention,
     }
-    if kind.startswith(("lfm2", "qwen3")):
-        found |= {"qk_norm": True, "qk_norm_eps": options["norm_eps"]}
+    if "qk_norm" in found:
+        found["qk_norm_eps"] = options["norm_eps"]
     if config.get("position_embedding_type", "rope") != "rope":
         return found | {"rotary_fraction": 0.0}
     return found | rotary_options(config, head_dim)
@@ -219,14 +201,6 @@ def with_multipliers(config: Config, tensors: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-HYBRIDS: dict[str, Callable[[Config, Options, Options], Layers]] = {
-    "granitemoehybrid": _granite,
-    "lfm2": _lfm2,
-    **dict.fromkeys(QWEN, _qwen),
-}
-"""`model_type` -> function of a config, our options and those of its softmax attention."""
-
-
 def text_tensors(config: Config, tensors: Tensors) -> dict[str, Any]:
     """Return the tensors of the text model, given all under Llama's names; log how many others there are."""
     text = {key: tensor for key, tensor in tensors.items() if not _OTHERS.match(key)}
@@ -264,3 +238,49 @@ def _parts(config: Config) -> dict[str, tuple[int, dict[str, int]]]:
         ),
         "in_proj_ba": (heads, {"b_proj": shared, "a_proj": shared}),
     }
+
+
+class Family(NamedTuple):
+    """What is special about a `model_type`; the defaults are Llama's."""
+
+    path: str
+    """class whose entries a config has"""
+    layers: Callable[[Config, Options, Options], Layers] = _softmax
+    """function of a config, our options and those of its softmax attention"""
+    attention: Mapping[str, Any] = {}
+    """options of its softmax attention that no entry has"""
+    aliases: Mapping[str, str] = {}
+    """entries' names in older versions -> current names"""
+    weights: Callable[[Config, Tensors], dict[str, Any]] = lambda config, tensors: dict(tensors)
+    """change of the tensors, under Llama's names"""
+    names: str = ""
+    """the `model_type` in `tables.RENAMED` that has its names"""
+
+
+_QK_NORM = {"qk_norm": True}
+_QWEN = Family("transformers.Qwen3_5Config", _qwen, _QK_NORM, {}, text_tensors, "qwen3_5")
+
+FAMILIES = {
+    "granitemoehybrid": Family(
+        "transformers.GraniteMoeHybridConfig",
+        _granite,
+        aliases={"layers_block_type": "layer_types"},
+        weights=with_multipliers,
+        names="granitemoehybrid",
+    ),
+    "lfm2": Family(
+        "transformers.Lfm2Config",
+        _lfm2,
+        _QK_NORM,
+        {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
+        names="lfm2",
+    ),
+    "llama": Family("transformers.LlamaConfig"),
+    "mistral": Family("transformers.MistralConfig"),
+    "qwen2": Family("transformers.Qwen2Config", attention={"qkv_bias": True}),
+    "qwen3": Family("transformers.Qwen3Config", attention=_QK_NORM),
+    "qwen3_5": _QWEN,
+    "qwen3_5_text": _QWEN._replace(path="transformers.Qwen3_5TextConfig"),
+    "qwen3_next": _QWEN._replace(path="transformers.Qwen3NextConfig"),
+}
+"""By `model_type`."""
