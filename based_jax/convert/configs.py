@@ -11,7 +11,7 @@ from typing import Any
 
 from based_jax.convert import older_names
 from based_jax.convert.authors import SLOTS, authors_config, mamba_config
-from based_jax.convert.fla import CLASSES as FLA
+from based_jax.convert.fla import FAMILIES as FLA
 from based_jax.convert.fla import fla_config
 from based_jax.convert.layouts import Shapes, Tensors
 from based_jax.convert.options import Config

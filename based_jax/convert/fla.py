@@ -28,15 +28,6 @@ from based_jax.convert.options import (
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
 
-CLASSES = {
-    "delta_net": "fla.models.DeltaNetConfig",
-    "gated_deltanet": "fla.models.GatedDeltaNetConfig",
-    "gla": "fla.models.GLAConfig",
-    "mamba2": "fla.models.Mamba2Config",
-    "retnet": "fla.models.RetNetConfig",
-}
-"""`model_type` -> the class whose entries a config has; see `options.json`."""
-
 ALIASES = {
     "layer_norm_epsilon": "norm_eps",
     "num_attention_heads": "num_heads",
@@ -56,14 +47,14 @@ MLP_MULTIPLE = 256
 def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
     """Build the `ModelConfig` of a checkpoint; see `configs.model_config`."""
     kind = config["model_type"]
+    path, mixer, of_mixer = FAMILIES[kind]
     is_mamba2 = kind == "mamba2"
     form = mamba2_form(config) if is_mamba2 else {}
-    config = own_entries(CLASSES[kind], config, ALIASES)
+    config = own_entries(path, config, ALIASES)
     expect_sizes(config, "hidden_size", layers="num_hidden_layers")
     given = {name: value for name, value in (config | form).items() if value is not None}
-    config = with_defaults(CLASSES[kind], given)
-    options = read(CLASSES[kind], given)
-    mixer, of_mixer = MIXERS[kind]
+    config = with_defaults(path, given)
+    options = read(path, given)
     own = mixer_spec(mixer, options, **of_mixer(config))
     attention = {} if is_mamba2 else attention_layers(config)
     fields: dict[str, Any] = {
@@ -212,14 +203,15 @@ def _limits(config: Config, name: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
-MIXERS: dict[str, tuple[str, Callable[[Config], dict[str, Any]]]] = {
-    "delta_net": ("delta_net", _delta_net),
-    "gated_deltanet": ("gated_delta_net", _gated_delta_net),
-    "gla": ("gla", _gla),
-    "mamba2": ("mamba2", _mamba2),
-    "retnet": ("retnet", _retnet),
+FAMILIES: dict[str, tuple[str, str, Callable[[Config], dict[str, Any]]]] = {
+    "delta_net": ("fla.models.DeltaNetConfig", "delta_net", _delta_net),
+    "gated_deltanet": ("fla.models.GatedDeltaNetConfig", "gated_delta_net", _gated_delta_net),
+    "gla": ("fla.models.GLAConfig", "gla", _gla),
+    "mamba2": ("fla.models.Mamba2Config", "mamba2", _mamba2),
+    "retnet": ("fla.models.RetNetConfig", "retnet", _retnet),
 }
-"""`model_type` -> our mixer, and the function that converts entries that are not one option of ours each."""
+"""`model_type` -> the class whose entries a config has, our mixer, and the function that converts entries
+that are not one option of ours each."""
 
 
 def attention_layers(config: Config) -> dict[int, MixerSpec]:
