@@ -33,7 +33,26 @@ Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 MAX_LOGPROBS = 5
 
+Fields = TypeVar("Fields", bound=msgspec.Struct)
+
+_SHOWN = 60  # characters of a value shown in a message
+_REASON = 200  # characters of msgspec's reason, which can contain a client's names
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.(\w+)[^`]*`$")  # at the end of msgspec's messages
+_IGNORED = ("user",)
+
 _ALL = {"top_k": (-1, 0), "min_p": (0,)}  # values by which clients of other servers disable them
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits on one request, which bound the server's memory and the time of an answer."""
+
+    length: int  # tokens of a prompt and its answer together
+    max_tokens: int  # tokens of an answer
+    choices: int  # answers to one request: prompts times n
+    body: int = 4 * 2**20  # bytes of a request's body
+    answer_seconds: float = 600.0  # for a whole answer, waiting included
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -113,26 +132,6 @@ def expect_short(param: str, what: str, count: int, most: int, suffix: str = "")
     """Refuse a prompt that is longer than the model may read."""
     if count > most:
         refuse(param, f"{what}: expected at most {most}{suffix}", TOO_LONG)
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Limits on one request, which bound the server's memory and the time of an answer."""
-
-    length: int  # tokens of a prompt and its answer together
-    max_tokens: int  # tokens of an answer
-    choices: int  # answers to one request: prompts times n
-    body: int = 4 * 2**20  # bytes of a request's body
-    answer_seconds: float = 600.0  # for a whole answer, waiting included
-
-
-Fields = TypeVar("Fields", bound=msgspec.Struct)
-
-_SHOWN = 60  # characters of a value shown in a message
-_REASON = 200  # characters of msgspec's reason, which can contain a client's names
-_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_PATH = re.compile(r" - at (?:`key` in )?`\$\.(\w+)[^`]*`$")  # at the end of msgspec's messages
-_IGNORED = ("user",)
 
 
 async def read_body(request: HttpRequest, most: int) -> bytes:
