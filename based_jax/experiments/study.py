@@ -22,8 +22,7 @@ from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
 from based_jax.experiments.panels import Panel
 from based_jax.experiments.results import FAILED, Results, Row, Rows, best
-from based_jax.experiments.runner import Runner, stopping
-from based_jax.experiments.slots import find_slots
+from based_jax.experiments.runner import Runner, find_slots, stopping
 from based_jax.files import read_json
 from based_jax.json_lines import read_lines
 from based_jax.plot import Bars

@@ -9,7 +9,7 @@ import pytest
 from based_jax.compare import __main__ as compare
 from based_jax.experiments import mixer_lines, mqar_tradeoff, study
 from based_jax.experiments.job import Job
-from based_jax.experiments.slots import Slot
+from based_jax.experiments.runner import Slot
 from based_jax.mixers import registry
 from tests.commands import Ended, run_here
 from tests.floors import ROOT

@@ -7,11 +7,10 @@ import time
 import pytest
 
 from based_jax.directory_lock import DirectoryInUse, sole_writer
-from based_jax.experiments import slots
+from based_jax.experiments import runner as slots
 from based_jax.experiments.job import Job
 from based_jax.experiments.results import Results, best
-from based_jax.experiments.runner import Runner
-from based_jax.experiments.slots import Slot
+from based_jax.experiments.runner import Runner, Slot
 from tests.patience import PATIENCE
 
 # Takes the trainer's flags; --mixer says how it ends.

@@ -16,7 +16,7 @@ from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
 from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import main as tokenize_main
-from based_jax.training.lm_plan import plan_data
+from based_jax.training.lm_data import plan_data
 from based_jax.training.run.directory import parse_run
 from based_jax.training.run.metrics import read_metrics
 from tests.data.shards.directories import write_shards

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from based_jax.training.run.events import EventFile
 from based_jax.training.run.metrics import MetricWriter, read_metrics
+from based_jax.training.run.trackers import EventFile
 
 
 def test_floats_keep_all_digits(tmp_path):

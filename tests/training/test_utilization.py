@@ -1,6 +1,6 @@
 """Operations a second, and their share of a device's peak."""
 
-from based_jax.training.devices.utilization import peak_tflops, utilization
+from based_jax.training.lm_metrics import peak_tflops, utilization
 
 PEAKS = {
     "NVIDIA H200": 989,
