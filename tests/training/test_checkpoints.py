@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from based_jax.training.run.checkpoints import Checkpoints, SaveFailed
-from based_jax.training.run.checksums import array_checksum
+from based_jax.training.run.checkpoints import Checkpoints, SaveFailed, array_checksum
 from tests.training.runs import steps_saved
 
 STATE = {
