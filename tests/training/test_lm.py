@@ -1,9 +1,11 @@
-"""The training command end to end: files, resume after a signal, bad input; kills are in test_faults.py."""
+"""The training command end to end: files, resume after a signal or a kill, bad input."""
 
 import json
+import random
 import re
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,18 @@ from based_jax.training.low_rank import CHANGES, LowRank
 from based_jax.training.optimizer import OptimizerConfig, make_optimizer
 from based_jax.training.recipes import flag_names
 from based_jax.training.run.metrics import read_metrics
-from tests.training.runs import copy_run, flags, losses, resume, resumes_bit_exactly, stop_at
+from tests.training.runs import (
+    command,
+    copy_run,
+    flags,
+    losses,
+    resume,
+    resumes_bit_exactly,
+    start,
+    steps_saved,
+    stop_at,
+    until,
+)
 
 STEPS = 24  # of the fixture `settings`
 
@@ -63,6 +76,17 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_pat
     saved = re.search(r"SIGTERM: saved step (\d+) in (\S+);", report)
     assert saved, report
     assert Path(saved[2]).is_dir()
+    resumes_bit_exactly(tmp_path, finished)
+
+
+@pytest.mark.release
+def test_a_run_that_was_killed_resumes_bit_exactly(finished, one_layer, tmp_path):
+    """At a moment after step 4, when the save of step 2 is complete: that of step 3 waited for it."""
+    often = {**one_layer, "eval_every": 0, "checkpoint_every": 1}
+    process = start(command(often, tmp_path))
+    status, _ = until(4, process, lambda process: (time.sleep(random.uniform(0, 0.1)), process.kill()))
+    assert status == -signal.SIGKILL
+    assert steps_saved(tmp_path)[-1] >= 2
     resumes_bit_exactly(tmp_path, finished)
 
 
@@ -254,6 +278,7 @@ REFUSED = {
     "--remat all": "remat = 'all': expected one of 'none', 'dots', 'block'",
     "--scan-layers": "scan_layers = True: expected False with the schedule CLS",
     "--peak-tflops 0": "peak_tflops = 0.0: expected above 0",
+    "--track wand": "track = 'wand': expected wandb",
     "--recipe /no/such.toml": "/no/such.toml",
     "--steps many": "--steps",
     "--no-such-flag": "--no-such-flag",
