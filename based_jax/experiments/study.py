@@ -18,13 +18,11 @@ from based_jax import command, html_page, plot
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.based_data import ABOUT, TEXTS
 from based_jax.experiments.job import Job, of_families
-from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
 from based_jax.experiments.panels import Panel
 from based_jax.experiments.results import FAILED, Results, Row, Rows, best
 from based_jax.experiments.runner import Runner, find_slots, stopping
 from based_jax.files import read_json
 from based_jax.html_page import number, text
-from based_jax.json_lines import read_lines
 from based_jax.plot import Bars
 from based_jax.training.run.directory import versions
 from based_jax.validate import expect
@@ -50,7 +48,6 @@ class Study:
     panels: Callable[[Rows, str], Sequence[Panel | Bars]]  # from all rows of results and the scale
     notes: Sequence[str] = ()  # notes on the page
     columns: int | None = None  # panels side by side; default all
-    like: str = ""  # mixer whose jobs those of an added line are like
     command: str = ""  # its command line; default: that of a module of this package
 
 
@@ -75,15 +72,6 @@ class Flags:
         expect(self.at_once is None or self.at_once >= 1, "at_once", self.at_once, "at least 1")
 
 
-@dataclasses.dataclass(frozen=True)
-class LineFlags(Flags):
-    """Train the models of a figure of the papers, and draw it."""
-
-    add: tuple[str, ...] = ()
-    """train lines that the study does not have, and only these: mixers by name or my_package.mixer:MyMixer,
-    options as in my_package.mixer:MyMixer:key_dim=16"""
-
-
 def make_study(name: str, jobs: Mapping[str, Sequence[Job]], panels: Any) -> Study:
     """Make a study with the texts of studies.toml; scales that it does not describe are Based's."""
     held = {field.name for field in dataclasses.fields(Study)}
@@ -97,15 +85,9 @@ F = TypeVar("F", bound=Flags)
 
 def main(study: Study, argv: Sequence[str] | None = None) -> int:
     """Run a study's command; the exit status is 1 if a job failed, 128 + n after signal n."""
-    return run_command(_typed(study), argv, partial(_jobs, study), partial(train_study, study), LineFlags)
-
-
-def _jobs(study: Study, flags: LineFlags) -> Sequence[Job]:
-    jobs = study.jobs[flags.scale]
-    if not flags.add:
-        return jobs
-    expect(study.like != "", "add", flags.add, "another study: this one has no line of a mixer alone")
-    return mixer_jobs("add", flags.add, jobs, study.like, families_of(jobs))
+    return run_command(
+        _typed(study), argv, lambda flags: study.jobs[flags.scale], partial(train_study, study), Flags
+    )
 
 
 def run_command(
@@ -198,8 +180,6 @@ def train_study(
     """
     is_known = (out / "study.json").exists() or not (out / "results.jsonl").exists()
     expect(is_known, "out", str(out), "a directory of a study: it has no study.json")
-    held = {row["job"] for row in read_lines(out / "results.jsonl", {"job": str})[0]}
-    expect_contract(job for job in jobs if job.name not in held)
     also = {"versions": versions("jax", "flax", "optax")}
     claim(out, {"study": study.name, "scale": flags.scale, **(facts or {})}, also)
     write = partial(draw, study, flags.scale, out=out)
