@@ -4,7 +4,7 @@ import itertools
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from based_jax import data
 from based_jax.data.corpus import UnreadableCorpus
@@ -47,7 +47,7 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
     expect_flags_apply(config)
     if weights is None:
         return _open(config.data, config, tokenizer)
-    opened = [_open(spec, config, tokenizer) for spec in weights]
+    opened: list[Any] = [_open(spec, config, tokenizer) for spec in weights]  # of streams, not mixtures
     names, shares = _short_names(list(weights)), tuple(weights.values())
     training = Mixture(names, tuple(source.training for source in opened), shares)
     held_out = Mixture(names, tuple(source.held_out for source in opened), shares)

@@ -103,19 +103,6 @@ def test_a_stop_reaches_the_trainers_and_the_next_call_continues(runner):
     assert [row["accuracy"] for row in again.results.of(WAITS)] == [0.1, 0.3]
 
 
-def test_a_cut_last_line_is_dropped_and_a_broken_one_is_kept_elsewhere(tmp_path, caplog):
-    path = tmp_path / "results.jsonl"
-    results = Results(path)
-    results.add(FINE, [{"status": "finished", "accuracy": 1.0}])
-    whole = path.read_text()
-    path.write_text(whole + '{"job": "x", "sta')
-    assert Results(path).rows == results.rows
-    assert path.read_text() == whole
-    path.write_text('{"job": 3\n' + whole)
-    assert Results(path).rows == results.rows
-    assert "line 1 left out; the file as it was is now" in caplog.text
-
-
 def test_the_best_learning_rate_is_best_over_seeds(tmp_path):
     def row(rate, seed, accuracy, status="finished"):
         slices = {"num_pairs": {"8": 1 - accuracy}} if status != "failed" else None

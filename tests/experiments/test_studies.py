@@ -126,19 +126,6 @@ def test_figures_and_pages(name, tmp_path):
     assert {job.family for job in chosen.jobs["paper"]} <= families
 
 
-@pytest.mark.parametrize("scale", study.SCALES)
-def test_forms_of_a_context_read_twice_differ_only_in_the_task(scale):
-    forms: dict[str, set[str]] = {}
-    for job in STUDIES["read_twice"].jobs[scale]:
-        forms.setdefault(job.facts["form"], set()).add(job.flags["task"])
-    assert all(len(tasks) == 1 for tasks in forms.values())
-    (train,), (test,) = config(job).segments
-    assert (train.num_passes, train.num_queries, train.asked_first) == (2, 2, True)
-    assert test.num_pairs == train.num_pairs == job.flags["pairs"]
-    panels = STUDIES["read_twice"].panels([*rows(STUDIES["read_twice"].jobs[scale])], scale)
-    assert [panel.title for panel in panels] == [*forms]
-
-
 def test_a_page_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setattr(plot, "missing", lambda: "no figure: it needs matplotlib")
     (index,) = study.draw(mqar_tradeoff.STUDY, "smoke", [*rows(mqar_tradeoff.STUDY.jobs["smoke"])], tmp_path)

@@ -24,7 +24,6 @@ from based_jax.training.commands import lm
 from based_jax.training.loop import BadLoss
 from based_jax.training.low_rank import CHANGES, LowRank
 from based_jax.training.optimizer import OptimizerConfig, make_optimizer
-from based_jax.training.recipes import flag_names
 from based_jax.training.run.metrics import read_metrics
 from tests.training.runs import (
     command,
@@ -307,15 +306,6 @@ def test_a_dry_run_reports_what_stops_the_run_and_goes_on(settings, tmp_path, mo
     assert last.rstrip().endswith("dry_run")
     assert lm.main([*argv, "--text-field", "title"]) == 2  # too little text for two sides
     assert "stops it" in capsys.readouterr().out
-
-
-def test_help_explains_every_flag(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        lm.main(["--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    assert "optimizer steps" in text
-    assert {f"--{name}" for name in flag_names(lm.LMConfig)} <= {*re.findall(r"--[a-z0-9-]+", text)}
 
 
 @pytest.mark.release
