@@ -8,7 +8,7 @@ import pytest
 from based_jax.convert.model_card import Measurement, ModelCard
 from based_jax.convert.pretrained import read_card, read_config
 from based_jax.models import MixerSpec, ModelConfig
-from based_jax.training.lm_card import run_card
+from based_jax.training.banner import run_card
 from based_jax.training.lm_config import LMConfig
 
 MODEL = ModelConfig(257, 16, "C", {"C": MixerSpec("gated_conv")}, 8, max_length=32)
