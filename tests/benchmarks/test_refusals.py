@@ -18,9 +18,7 @@ REFUSED = {
         "--contexts 64": "--contexts = 64: expected more than --steps 64",
         "--batches 0": "--batches = 0: expected at least 1",
         "--tokens 0": "--tokens = 0: expected at least 1",
-        "--fit 2b": "--fit = '2b': expected one of",
         "--models attention": "--models = 'attention': expected based among them",
-        "--memory 0": "--memory = 0.0: expected more than 0 GiB",
     },
     "gpu": {
         "--sections fast": "--sections = 'fast': expected one of 'machine'",
