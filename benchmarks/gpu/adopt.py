@@ -42,7 +42,7 @@ FLOORS = "benchmarks/results/static/h200.json"
 
 KEPT = {
     "cpu/decode": ("docs/decoding.md", "decode", "decode.tables"),
-    "cpu/mixers": ("docs/benchmarks.md", "mixers", "ops.mixer_tables"),
+    "cpu/mixers": ("docs/benchmarks.md", "mixers", "ops.mixers"),
     "cpu/mqar": ("docs/benchmarks.md", "mqar", "models.training_tables"),
     "cpu/train": ("docs/benchmarks.md", "train", "models.training_tables"),
     "cpu/train_long": ("docs/benchmarks.md", "train_long", "models.training_tables"),

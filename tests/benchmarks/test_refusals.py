@@ -24,7 +24,6 @@ REFUSED = {
         "--sections fast": "--sections = 'fast': expected one of 'machine'",
         "--sections=": "at least one section",
         "--minutes 0": "--minutes = 0.0: expected more than 0",
-        "--samples -1": "--samples = -1",
         "--interpret": "--quick",
         "--resume": "--out DIR",
         "--out /tmp --json /tmp/gpu.json": "not both",
