@@ -1,4 +1,4 @@
-"""The Mosaic kernels, equivalent to those of `sums`, `outputs`, `dq` and `dkv`.
+"""The Mosaic kernels, equivalent to those of `sums`, `outputs` and `gradients`.
 
 All arrays are (B, N, H, 16) and (B, N, H, V) bfloat16, the vectors (B, H, N) float32. N and V may be less
 than the plan's sizes, but must be multiples of 8 and 16 and at least a chunk and a part: copies pad them with
