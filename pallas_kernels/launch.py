@@ -138,8 +138,14 @@ def inside(rows: jax.Array | None, size: int, padded: int, tile: Any = None) -> 
     if size % padded == 0:
         return rows
     first = jnp.arange(padded) if tile is None else tile * padded + jnp.arange(padded)
-    columns = (first < size)[None, :]
-    return columns if rows is None else rows & columns
+    return both(rows, (first < size)[None, :])
+
+
+def both(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
+    """Return the mask of what is in two masks that broadcast, where None is all."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
 
 
 def load(ref: Any, index: Any, valid: Any = None, other: float = 0) -> jax.Array:

@@ -90,7 +90,7 @@ def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
     for row in rows:
         ratio = ratio_to_current(row) if row["status"] == MEASURED else None
         if ratio and row["seconds"] / ratio >= LEAST_SECONDS:
-            # Older reports name the backend, which is always "pallas".
+            # Older reports name the backend, of which there is one now.
             when = {name: value for name, value in row["when"].items() if name != "backend"}
             group = groups.setdefault((row["op"], json.dumps(when, sort_keys=True)), {})
             group.setdefault(_shape(row), {})[json.dumps(row["variant"])] = math.log(ratio)

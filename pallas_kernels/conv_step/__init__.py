@@ -1,14 +1,15 @@
 """Decoding step of a short convolution (Based, arXiv 2402.18668, section 4.2), fused and in place."""
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 
 from pallas_kernels.checks import INTEGERS, expect_array, expect_power_of_two, unsupported
-from pallas_kernels.conv_step import kernel
-from pallas_kernels.conv_step.kernel import Variant
+from pallas_kernels.launch import blocks, launch, load, store
 from pallas_kernels.partition import per_channel
 from pallas_kernels.triton_launch import cannot_launch
 from pallas_kernels.tuning import choose
@@ -16,6 +17,16 @@ from pallas_kernels.tuning import choose
 __all__ = ["Variant", "conv_step", "supports"]
 
 MAX_TAPS = 8
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Block sizes."""
+
+    channels: int = 512
+    """channels per program, a power of two"""
+    warps: int = 4
+    stages: int = 1
 
 
 def supports(inner: Any, taps: Any) -> str | None:
@@ -75,7 +86,7 @@ def conv_step(
         expect_array("bias", array, (channels,))
     variant = variant or choose("conv_step", Variant, **facts_of(inner))
     expect_power_of_two("channels", variant.channels)
-    run = functools.partial(kernel.step, gated=gated, variant=variant)
+    run = functools.partial(_step, gated=gated, variant=variant)
     plain = functools.partial(formula, gated=gated)
     operands = ["b two e", "b h e", "b", "t e", *["e"] * len(given)]
     step = per_channel(run, plain, operands, ["b e", "b h e"], ["b", "e"])
@@ -95,3 +106,50 @@ def formula(inner, history, age, taps, *bias, gated: bool):
         out = out * inner[:, 1].astype(f32)
     shifted = jnp.concatenate([history[:, 1:], inner[:, :1].astype(history.dtype)], axis=1)
     return out.astype(inner.dtype), shifted
+
+
+def _step(*arrays: jax.Array, gated: bool, variant: Variant) -> tuple[jax.Array, jax.Array]:
+    """Run the kernel on inner, history, age, taps and maybe bias."""
+    inner, history, _, taps, *bias = arrays
+    batch, halves, width = inner.shape
+    count = pl.cdiv(width, variant.channels)
+    sizes = {"u": halves, "h": history.shape[1], "t": taps.shape[0], "e": variant.channels}
+    spec = functools.partial(blocks, sizes=sizes, at=lambda i: {"b": i // count, "e": i % count})
+    y = jax.ShapeDtypeStruct((batch, width), inner.dtype)
+    return launch(
+        functools.partial(_body, width=width, blocks=count, gated=gated),
+        *arrays,
+        grid=(batch * count,),
+        in_specs=[*map(spec, ("bue", "bhe", "b", "te", *["e"] * len(bias)))],
+        out_specs=[spec("be"), spec("bhe")],
+        out_shape=[y, jax.ShapeDtypeStruct(history.shape, history.dtype)],
+        aliases={1: 1},
+        warps=variant.warps,
+        stages=variant.stages,
+        name="conv_step",
+    )
+
+
+def _body(inner, history, age, taps, *refs, width, blocks, gated) -> None:
+    """Compute one block; all loads come before the stores, since the history is overwritten in place."""
+    *bias, y, new_history = refs
+    f32, every, channels = jnp.float32, slice(None), y.shape[0]
+    inside = None
+    if width % channels:
+        inside = pl.program_id(0) % blocks * channels + jnp.arange(channels) < width
+    count = taps.shape[0]
+    x = load(inner, (0, every), inside)
+    earlier = [load(history, (n, every), inside) for n in range(count - 1)]
+    total = load(taps, (count - 1, every), inside).astype(f32) * x.astype(f32)
+    for ref in bias:
+        total += load(ref, every, inside).astype(f32)
+    for back in range(1, count):
+        # Inputs before the segment may be NaN.
+        tap = jnp.where(age[...] >= back, earlier[count - 1 - back].astype(f32), 0)
+        total += load(taps, (count - 1 - back, every), inside).astype(f32) * tap
+    out = total * jax.nn.sigmoid(total)
+    if gated:
+        out *= load(inner, (1, every), inside).astype(f32)
+    store(y, every, out, inside)
+    for n, kept in enumerate([*earlier[1:], x][: count - 1]):
+        store(new_history, (n, every), kept, inside)

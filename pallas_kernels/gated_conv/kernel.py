@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.launch import blocks, launch, load, quotient, remainder, store
+from pallas_kernels.launch import blocks, both, launch, load, quotient, remainder, store
 from pallas_kernels.row_products.kernel import GATES
 
 f32 = jnp.float32
@@ -200,7 +200,7 @@ class _Chunk:
     def store(self, ref: Any, token: Any, value: Any, *half: int, unless: Any = None) -> None:
         """Store the channels of a token if it exists."""
         exists = self._exists(token) if unless is None else self._exists(token) & ~unless
-        store(ref, (token, *half, slice(None)), value, self._mask(exists))
+        store(ref, (token, *half, slice(None)), value, both(self.inside, exists))
 
     def half(self, token: Any, which: int) -> jax.Array:
         """Return half of the inputs, with its bias."""
@@ -220,12 +220,7 @@ class _Chunk:
         return sum(others, first)
 
     def _load(self, ref: Any, index: tuple[Any, ...], exists: Any = None) -> jax.Array:
-        return load(ref, (*index, slice(None)), self._mask(exists)).astype(f32)
+        return load(ref, (*index, slice(None)), both(self.inside, exists)).astype(f32)
 
     def _exists(self, token: Any) -> Any:
         return (token >= 0) & (token < self._length)
-
-    def _mask(self, exists: Any) -> Any:
-        if self.inside is None or exists is None:
-            return self.inside if exists is None else exists
-        return self.inside & exists

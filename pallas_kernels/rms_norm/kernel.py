@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.launch import blocks, launch, load, quotient, remainder, store
+from pallas_kernels.launch import blocks, both, launch, load, quotient, remainder, store
 
 f32 = jnp.float32
 
@@ -199,6 +199,4 @@ class _Tokens:
 
     def _valid(self) -> Any:
         rows = None if self._exist is None else self._exist[:, None]
-        if self._channels is None or rows is None:
-            return rows if self._channels is None else self._channels[None]
-        return rows & self._channels[None]
+        return both(rows, None if self._channels is None else self._channels[None])

@@ -18,8 +18,7 @@ from pallas_kernels.launch import is_interpreted
 from pallas_kernels.partition import per_row_and_head
 from pallas_kernels.taylor_attention import mosaic_features, mosaic_support, specs
 from pallas_kernels.taylor_attention.blocks import Plan, Variant
-from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
-from pallas_kernels.taylor_attention.dq import query_gradients
+from pallas_kernels.taylor_attention.gradients import key_or_value_gradient, query_gradients
 from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, Layout, symmetric_size
 from pallas_kernels.taylor_attention.outputs import outputs
 from pallas_kernels.taylor_attention.scan import kept_after, kept_before, scan_states

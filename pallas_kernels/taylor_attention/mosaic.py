@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.taylor_attention.dq import sum_of_shares
+from pallas_kernels.taylor_attention.gradients import sum_of_shares
 from pallas_kernels.taylor_attention.mosaic_features import COUNT
 from pallas_kernels.taylor_attention.mosaic_kernel import (
     key_and_value_gradients,

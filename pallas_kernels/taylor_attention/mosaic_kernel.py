@@ -1,4 +1,4 @@
-"""The Mosaic kernels, equivalent to those of `sums`, `outputs`, `dq` and `dkv`.
+"""The Mosaic kernels, equivalent to those of `sums`, `outputs` and `gradients`.
 
 All arrays are (B, N, H, 16) and (B, N, H, V) bfloat16, the vectors (B, H, N) float32. N and V may be less
 than the plan's sizes, but must be multiples of 8 and 16 and at least a chunk and a part: copies pad them with
@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.taylor_attention import mosaic_dkv, mosaic_dq, mosaic_launch, mosaic_outputs
 from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention import mosaic_gradients, mosaic_launch, mosaic_outputs
 from pallas_kernels.taylor_attention.mosaic_plan import (
     KEYS,
     QUERIES,
@@ -100,8 +100,8 @@ def query_gradients(
     """
 
     def body(program: Program, prefix: Sequence[Any], results: Sequence[Any]) -> None:
-        mosaic_dq.write_factors(program)
-        program.walk(prefix, lambda chunk, state: mosaic_dq.read(chunk, state, *results))
+        mosaic_gradients.write_factors(program)
+        program.walk(prefix, lambda chunk, state: mosaic_gradients.read_queries(chunk, state, *results))
 
     out_type = [_shares(plan), _vector(plan, plan.parts)]
     scratch = scratch_types(KEYS, ["plain_q", "do", "y", "rden"], gradients=True)
@@ -119,8 +119,8 @@ def key_and_value_gradients(
     """
 
     def body(program: Program, suffix: Sequence[Any], results: Sequence[Any]) -> None:
-        mosaic_dq.write_factors(program)
-        program.walk(suffix, lambda chunk, state: mosaic_dkv.read(chunk, state, *results))
+        mosaic_gradients.write_factors(program)
+        program.walk(suffix, lambda chunk, state: mosaic_gradients.read_keys(chunk, state, *results))
 
     v = inputs["v"]
     out_type = [_shares(plan), jax.ShapeDtypeStruct(v.shape, v.dtype)]

@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from pallas_kernels import triton_launch
-from pallas_kernels.launch import blocks, launch, load, store, whole
+from pallas_kernels.launch import blocks, both, launch, load, store, whole
 from pallas_kernels.taylor_attention.layout import symmetric_size
 
 
@@ -111,7 +111,7 @@ def _body(
     for begin in range(0, count, rows):
         tile = pl.ds(begin, rows)
         row = None if begin + rows <= count else jnp.arange(rows) < count - begin
-        inside = _both(row, column)
+        inside = both(None if row is None else row[:, None], column)
         a, b, w = first[tile], second[tile], weight[tile]
         phi_q, phi_k = (_at(x, a, width) * _at(x, b, width) * w for x in (q, k))
         s = load(kv, (tile, every), inside).astype(jnp.float32)
@@ -131,10 +131,3 @@ def _body(
 def _at(ref: Any, index: jax.Array, width: int) -> jax.Array:
     """Return channels of q or k in float32; index `width` is the constant 1."""
     return load(ref, index, index < width, other=1).astype(jnp.float32)
-
-
-def _both(row: jax.Array | None, column: jax.Array | None) -> jax.Array | None:
-    """Return the mask of a tile from those of its rows and columns, where None is all."""
-    if row is None or column is None:
-        return column if row is None else row[:, None]
-    return row[:, None] & column[None, :]

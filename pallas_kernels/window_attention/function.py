@@ -14,8 +14,7 @@ from pallas_kernels import tuning
 from pallas_kernels.checks import expect, expect_array, expect_power_of_two, packing_of, unsupported
 from pallas_kernels.partition import per_row_and_head
 from pallas_kernels.window_attention.blocks import Plan, Variant, padded
-from pallas_kernels.window_attention.gradients import key_and_value_gradients, query_gradients
-from pallas_kernels.window_attention.outputs import outputs
+from pallas_kernels.window_attention.kernels import key_and_value_gradients, outputs, query_gradients
 
 MAX_SIZE = 128
 """largest width of a key or value"""

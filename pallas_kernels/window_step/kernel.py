@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels import triton_launch
-from pallas_kernels.launch import blocks, launch, load, store, whole
+from pallas_kernels.launch import blocks, both, launch, load, store, whole
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def _body(
     key, value = rotated(k), load(v, every, in_value)
     slot = newest % slots
     is_first = pl.program_id(0) % parts == 0
-    store(new_k_ring, (slot, every), key, _both(in_key, is_first))
-    store(new_v_ring, (slot, every), value, _both(in_value, is_first))
+    store(new_k_ring, (slot, every), key, both(in_key, is_first))
+    store(new_v_ring, (slot, every), value, both(in_value, is_first))
     # Round as later steps will read them.
     key = key.astype(k_ring.dtype).astype(f32)
     value = value.astype(v_ring.dtype).astype(f32)
@@ -147,7 +147,7 @@ def _body(
         visible = (at < slots) & (at != slot) & (newest - age >= oldest)
         rows = pl.ds(begin, count)
         keys, values = (
-            load(ring, (rows, every), _both(None if columns is None else columns[None, :], visible[:, None]))
+            load(ring, (rows, every), both(None if columns is None else columns[None, :], visible[:, None]))
             for ring, columns in ((k_ring, in_key), (v_ring, in_value))
         )
         keys, values = keys.astype(f32), values.astype(f32)
@@ -168,8 +168,3 @@ def _body(
         sums = attend(full * tile, tail, sums)
     for r, (_, total, summed) in enumerate(sums):
         store(y, r * value_size + jnp.arange(value_columns), summed / total, in_value)
-
-
-def _both(maybe: jax.Array | None, mask: jax.Array) -> jax.Array:
-    """Return `mask` and `maybe`; `maybe` may be None for all True."""
-    return mask if maybe is None else maybe & mask

@@ -5,7 +5,7 @@ import functools
 import jax
 
 from benchmarks.gpu.cases.case import Case, tunable
-from pallas_kernels.softmax_loss import Variant, kernel
+from pallas_kernels.softmax_loss import Variant, gradients
 from pallas_kernels.tuning import choose
 
 # R, V, vocabulary, dtype of the gradient.
@@ -31,6 +31,6 @@ def _case(rows: int, width: int, vocab: int, dtype: str, variant: Variant | None
     array, default = jax.ShapeDtypeStruct, choose("softmax_loss", Variant)
     variant = default if variant is None else variant
     arguments = array((rows, width), "float32"), array((rows,), "int32"), array((rows,), "float32")
-    function = functools.partial(kernel.gradients, vocab=vocab, dtype=dtype, variant=variant)
+    function = functools.partial(gradients, vocab=vocab, dtype=dtype, variant=variant)
     name = f"V{vocab} {dtype}"
     return Case("softmax_loss", "gradients", name, variant, function, arguments, variant == default)

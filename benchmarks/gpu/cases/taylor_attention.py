@@ -11,9 +11,8 @@ from jax.experimental import pallas as pl
 
 from benchmarks.gpu.cases.case import Case
 from pallas_kernels.taylor_attention import specs
-from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
-from pallas_kernels.taylor_attention.dq import query_gradients
 from pallas_kernels.taylor_attention.function import OPERANDS, Call, Variant, is_slow
+from pallas_kernels.taylor_attention.gradients import key_or_value_gradient, query_gradients
 from pallas_kernels.taylor_attention.layout import ROWS
 from pallas_kernels.taylor_attention.outputs import outputs
 from pallas_kernels.taylor_attention.scan import ELEMENTS, WARPS, scan_states

@@ -8,8 +8,7 @@ from jax.experimental import pallas as pl
 from benchmarks.gpu.cases.case import Case, tunable
 from pallas_kernels.window_attention.blocks import Variant
 from pallas_kernels.window_attention.function import Call, facts_of
-from pallas_kernels.window_attention.gradients import key_and_value_gradients, query_gradients
-from pallas_kernels.window_attention.outputs import outputs
+from pallas_kernels.window_attention.kernels import key_and_value_gradients, outputs, query_gradients
 
 KERNELS = {"outputs": outputs, "dq": query_gradients, "dkv": key_and_value_gradients}
 
