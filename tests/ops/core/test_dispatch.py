@@ -72,7 +72,18 @@ def test_kernels_that_would_be_slow_run_on_request_only():
         assert ops.implementation_for("taylor_attention", *narrow) == "pallas"
 
 
-@pytest.mark.parametrize("op", WITH_KERNELS)
+@pytest.mark.parametrize("op", ["taylor_attention", "taylor_step"])
+def test_what_the_kernels_do_not_take(op):
+    wide = arrays(op, key_size=33)
+    double = [np.ones(x.shape) for x in arrays(op)]
+    with pallas_kernels.interpreted():
+        for unfit, what in ((wide, "33"), (double, "float64")):
+            assert ops.implementation_for(op, *unfit) == "xla"
+            with pytest.raises(ValueError, match=f"implementation = 'pallas': .*{what}"):
+                ops.implementation_for(op, *unfit, implementation="pallas")
+
+
+@pytest.mark.parametrize("op", ["taylor_step", "window_step"])
 def test_triton_without_its_packages(op, monkeypatch):
     monkeypatch.setattr(implementations, "_has_module", lambda module: False)
     with pytest.raises(
