@@ -96,29 +96,21 @@ def taylor_attention(
         unsupported = "the kernels take no float64 state"
     chosen = choose("taylor_attention", q, k, v, implementation=implementation, unsupported=unsupported)
     if chosen in KERNELS:
-        return _fused(eps, return_state, chosen, q, k, v, initial_state, segment_ids, mask)
+        return _fused(eps, return_state, chosen, (q, k, v), initial_state, segment_ids, mask)
     how: dict[str, Any] = {"log_decay": log_decay, "eps": eps, "initial_state": initial_state}
     how |= {"segment_ids": segment_ids, "mask": mask, "chunk_size": chunk_size, "implementation": chosen}
     return body(linear_attention)(q, k, v, feature_map=TAYLOR, return_state=return_state, **how)
 
 
 def _fused(
-    eps: float,
-    return_state: bool,
-    backend: str,
-    q: Array,
-    k: Array,
-    v: Array,
-    state: State | None,
-    segment_ids: Array | None,
-    mask: Array | None,
+    eps: float, return_state: bool, backend: str, qkv: Any, state: State | None, segment_ids: Any, mask: Any
 ) -> Any:
     """Run the kernels, given each token's segment start in this call and the number of real tokens."""
-    batch, length, heads, width, value_size = expect_qkv(q, k, v)
+    batch, length, heads, width, value_size = expect_qkv(*qkv)
     shape = (batch, heads, symmetric_taylor_size(width), value_size)
     expect_state(state, kv=shape, k=shape[:3])
     call = continue_from(state, batch, length, segment_ids, mask)
-    q, k, v = call.unpadded((q, k, v))
+    q, k, v = call.unpadded(qkv)
     config: Any = jax.config
     options: dict[str, Any] = {
         "eps": eps,

@@ -124,11 +124,9 @@ these keys to each row or None for all) -> both carries after these keys"""
 def _walk(
     visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: Tiling, axis: int = 0
 ) -> tuple[Any, Any]:
-    """Call `visit` on each tile of keys visible to tile i of the queries; see `Visit`.
+    """Call `visit` on each tile of keys visible to tile i of the queries; `axis` (0, -1): of its rows.
 
-    Args:
-        axis: 0 or -1, the axis of the rows in their carry.
-        positions: index and start of the tile's rows, and the indices of all keys, if tiles are not aligned.
+    `positions`: index and start of the tile's rows, and the indices of all keys, if tiles are not aligned.
     """
     size = tiling.keys
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.arrays import blank
 from tests.marks import release_but
 from tests.ops.declared import program
 from tests.ops.hyper_attention_cases import Case, HyperContract, slotted
@@ -66,7 +65,3 @@ def test_memory_is_that_of_a_block_of_queries():
     lowered = program(TestHyperAttention, case, "xla").lower(arrays, Placement(), {"y": x})
     memory = lowered.compile().memory_analysis()
     assert memory.temp_size_in_bytes < 2**20
-
-
-def cache(*sizes):
-    return blank(ops.init_kv_cache, *sizes)

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from based_jax.ops.hyper_feature_attention import tensor_product_map
 from tests.arrays import array, blank
 from tests.marks import release_but
 from tests.ops import oracles
 from tests.ops.contract import Contract
 from tests.ops.placement import Placement
-from tests.tolerances import BFLOAT16, FLOAT32, assert_close
+from tests.tolerances import BFLOAT16, assert_close
 
 RECURRENT = 1e-12
 """float64: sums of some 60 terms below 100 in another order"""
@@ -152,22 +151,6 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("widths", [(3,), (2, 1, 4), (3, 3)])
-def test_tensor_products_multiply_scores(widths):
-    """The identity that the linear state uses; the channels are in the order of `np.kron`."""
-    qs, ks = ([np.asarray(numbers(width, seed=seed)) for width in widths] for seed in (0, 1))
-    phi = tensor_product_map(widths)
-    features = jax.jit(phi.features)
-    phi_q, phi_k = (np.asarray(features(np.concatenate(factors)), np.float64) for factors in (qs, ks))
-    assert phi_q.shape == (phi.size(sum(widths)),)
-    assert_close(phi_q, functools.reduce(np.kron, qs), FLOAT32)
-    scores = [np.float64(q) @ k for q, k in zip(qs, ks, strict=True)]
-    assert_close(phi_q @ phi_k, np.prod(scores), FLOAT32)
-    if len(set(widths)) == 1 and len(widths) == 2:  # tied factors: the square of a score
-        tied = [np.asarray(features(np.concatenate([x[0], x[0]])), np.float64) for x in (qs, ks)]
-        assert_close(tied[0] @ tied[1], scores[0] ** 2, FLOAT32)
-
-
 @pytest.mark.parametrize("kind", ["softmax", "linear"])
 def test_bfloat16_scores_are_multiplied_in_float32(kind):
     """Inputs, weights of the softmax and outputs are rounded to 8 bits; four products are not."""
@@ -178,23 +161,6 @@ def test_bfloat16_scores_are_multiplied_in_float32(kind):
     at = laws.alone(Placement(np.zeros((2, 9), np.int32)))
     rounded = {name: x.astype(np.float64) for name, x in low.items()}
     assert_close(y, laws.oracle(rounded, at, case)[0], BFLOAT16)
-
-
-def temporary_bytes(order: int, length: int, width: int = 32) -> int:
-    """Of a forward and a backward pass."""
-    factor = jax.ShapeDtypeStruct((1, length, 1, width // order), jnp.float32)
-    v = jax.ShapeDtypeStruct((1, length, 1, width), jnp.float32)
-    step = jax.value_and_grad(lambda *x: ops.hyper_feature_attention(*x).sum(), (0, 1, 2))
-    compiled = jax.jit(step).lower((factor,) * order, (factor,) * order, v).compile()
-    return compiled.memory_analysis().temp_size_in_bytes
-
-
-@pytest.mark.release
-def test_memory_does_not_grow_with_the_factors():
-    """Forward and backward; and with twice the length it is twice as large, as no (N, N) scores are."""
-    one, four = (temporary_bytes(order, 2048) for order in (1, 4))
-    assert 0 < four <= one
-    assert temporary_bytes(4, 4096) <= 2.1 * four
 
 
 def test_a_cache_is_as_large_as_attentions_and_overflows_to_nan():

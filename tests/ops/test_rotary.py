@@ -41,16 +41,6 @@ def test_turns_pairs_as_complex_numbers(width, dim, interleaved):
     law()
 
 
-def test_an_odd_dim_takes_one_channel_more():
-    """35 of 70 channels: 36 turn, by position * 10000^(-2 i / 35), as in the released attention models."""
-    x = np.ones((1, 1, 1, 70), np.float32)
-    y = np.asarray(rotary(x, np.full((1, 1), 3, np.int32), dim=35))[0, 0, 0]
-    angle = 3 * 10000.0 ** (-2 * np.arange(18) / 35)
-    assert_close(y[:18], np.cos(angle) - np.sin(angle), FLOAT32)
-    assert_close(y[18:36], np.cos(angle) + np.sin(angle), FLOAT32)
-    assert (y[36:] == 1).all()
-
-
 def test_scores_are_those_of_the_distance_at_any_offset():
     """Float32 products of position and frequency are off by 0.03 at 1e6 and by whole turns at 1e9."""
     q, k = np.random.default_rng(0).normal(size=(2, 1, 1, 64)).astype(np.float32)[:, :, None]

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.ops.core import value_checks
 from based_jax.ops.core.arrays import append, lift, map_arrays
 from based_jax.ops.core.nan_isolation import nan_unless
+from based_jax.ops.core.op import expect_at_most
 from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -54,7 +54,7 @@ def expect_capacity(
     new = np.asarray(length) if mask is None else mask
     if mask is None:  # regardless of earlier tokens
         expect(length <= capacity, "length", length, f"at most {what}")
-    value_checks.expect_at_most(capacity, "length", f"at most {what}", _longest, used, new)
+    expect_at_most(capacity, "length", f"at most {what}", _longest, used, new)
 
 
 def _longest(numpy: Any, used: Any, new: Any) -> Any:

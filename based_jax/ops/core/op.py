@@ -16,14 +16,18 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from based_jax import compat
-from based_jax.ops.core import implementations, padding, platforms, sharding, value_checks
+from based_jax.ops.core import implementations, padding, platforms, sharding
+from based_jax.typing import Array, Int
 from based_jax.validate import expect
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,7 +49,7 @@ def op(
 ) -> Callable[[F], F]:
     """Decorate a function of its arguments alone that returns a pytree of arrays.
 
-    It must not read values of arrays, nor compare their identities; `value_checks` defers checks of values.
+    It must not read values of arrays, nor compare their identities; `expect_at_most` checks values.
     Functions and modules from outside this package (such as a user's feature maps) may read mutable state:
     with one of them the op is not compiled.
 
@@ -67,7 +71,7 @@ def op(
 
         def run(call: _Call, arrays: list[Any]) -> Any:
             args, kwargs = call.arguments(arrays)
-            with platforms.on_platform(call.platform), value_checks.waiting() as checks, _entered(name):
+            with platforms.on_platform(call.platform), _waiting_checks() as checks, _entered(name):
                 like = args, list(kwargs.values())
                 return sharding.on_auto_axes(function, (args, kwargs), like)(*args, **kwargs), checks
 
@@ -205,3 +209,53 @@ def _never_changes(option: Any) -> bool:
 
 def _is_ours(what: Any) -> bool:
     return what.__module__.split(".")[0] == __name__.split(".")[0]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class AtMost:
+    """Check that a number is at most a limit known in advance.
+
+    Values are unknown while a program is traced: a check is one more result, read after the run.
+    """
+
+    value: Int[Array, ""]
+    limit: int = field(metadata={"static": True})
+    argument: str = field(metadata={"static": True})
+    expected: str = field(metadata={"static": True})
+
+    def hold(self) -> None:
+        """Raise ValueError if the check fails; under `vmap` a number is unknown even after the run."""
+        if not isinstance(self.value, Tracer):
+            value = int(self.value)
+            expect(value <= self.limit, self.argument, value, self.expected)
+
+
+_WAITING: ContextVar[tuple[Any, list[AtMost]] | None] = ContextVar("waiting", default=None)
+
+
+@contextlib.contextmanager
+def _waiting_checks() -> Generator[list[AtMost]]:
+    """Collect, while a program is traced, the checks that its results must carry."""
+    checks: list[AtMost] = []
+    token = _WAITING.set((compat.current_trace(), checks))
+    try:
+        yield checks
+    finally:
+        _WAITING.reset(token)
+
+
+def expect_at_most(
+    limit: int, argument: str, expected: str, number: Callable[..., Any], *arrays: Any
+) -> None:
+    """Check that a number is at most `limit`: now, after the program that computes it has run, or never.
+
+    `number` takes a module, numpy or jax.numpy, and the arrays; argument and expected: see `validate.expect`.
+    """
+    if not any(isinstance(x, Tracer) for x in arrays):
+        value = int(number(np, *map(np.asarray, arrays)))
+        expect(value <= limit, argument, value, expected)
+        return
+    trace, checks = _WAITING.get() or (None, [])
+    if trace is compat.current_trace():  # not in other programs, nor inside a `scan`
+        checks.append(AtMost(number(jnp, *arrays), limit, argument, expected))

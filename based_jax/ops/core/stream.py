@@ -15,8 +15,7 @@ from jax import lax
 
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import lift, select
-from based_jax.ops.core.op import body, op
-from based_jax.ops.core.value_checks import expect_at_most
+from based_jax.ops.core.op import body, expect_at_most, op
 from based_jax.typing import Array, Bool, Int
 from based_jax.validate import expect_array
 

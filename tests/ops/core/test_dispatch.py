@@ -44,12 +44,6 @@ def test_a_name_is_taken_at_its_word(op):
 
 
 @pytest.mark.parametrize("op", WITH_KERNELS)
-def test_kernels_need_a_gpu(op):
-    with pytest.raises(ValueError, match=r"implementation = 'pallas': runs on GPUs, .* are on 'cpu'"):
-        ops.implementation_for(op, *arrays(op), implementation="pallas")
-
-
-@pytest.mark.parametrize("op", WITH_KERNELS)
 def test_where_kernels_run_they_are_the_default_for_what_they_take(op):
     """Lowered for a GPU that is not there, and in the interpreter."""
     plain, half = arrays(op), arrays(op, jnp.bfloat16)
