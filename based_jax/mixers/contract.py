@@ -30,8 +30,7 @@ from based_jax.mixers.module import Module
 from based_jax.ops.core import nan_isolation
 from based_jax.ops.core.op import op
 from based_jax.ops.core.padding import Shift, aligned, may_precede
-from based_jax.ops.core.pending_norm import PendingNorm
-from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
+from based_jax.ops.core.products import ACTIVATIONS, PendingNorm, gated_product, product, row_products
 from based_jax.ops.core.stream import advance
 from based_jax.registry import Registry
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State

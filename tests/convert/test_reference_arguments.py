@@ -1,6 +1,5 @@
 """Arguments of the authors' classes: accepted or refused as the tables say, and others are errors."""
 
-import ast
 import math
 import re
 from typing import Any
@@ -9,12 +8,11 @@ import pytest
 
 from based_jax import mixers
 from based_jax.convert import from_torch
-from based_jax.convert.options import tables
-from based_jax.convert.references.arguments import ALIASES, expect_arguments
-from based_jax.convert.references.linear_attention import FEATURE_MAPS, SHORT_NAMES, feature_map
-from based_jax.convert.references.mixers import MIXERS
-from based_jax.convert.references.table import REFERENCES
-from tests.convert.changes import changed
+from based_jax.convert.options import default_of, tables
+from based_jax.convert.reference_modules import REFERENCES
+from based_jax.convert.references.based import FEATURE_MAPS, SHORT_NAMES, feature_map
+from based_jax.convert.references.mixers import ALIASES, MIXERS, expect_arguments
+from tests.convert.random_models import changed
 
 NO_CLASS = ("op ", "checkpoint", "training trace", "zoology.model.LanguageModel")
 """References that are no class, or that have a check of their own."""
@@ -167,10 +165,10 @@ def test_arguments_do_what_the_tables_say(path):
         ):  # no mixer has the map that it drops
             continue
         given = WITH.get(label, {})
-        default = built_with(path, **given).get(name, _value(option.default))
+        default = built_with(path, **given).get(name, default_of(option))
         value = CHANGED.get(name, changed(default))
-        if _value(option.default) is not None and name not in given and name not in NOT_THEIRS:
-            assert build(path, **given, **{name: _value(option.default)}) == build(path, **given), label
+        if default_of(option) is not None and name not in given and name not in NOT_THEIRS:
+            assert build(path, **given, **{name: default_of(option)}) == build(path, **given), label
         meta = {**given, name: value}
         try:
             expect_arguments(path, built_with(path, **meta))
@@ -180,13 +178,6 @@ def test_arguments_do_what_the_tables_say(path):
             continue
         assert option.status != "refused", label
         assert is_same == (option.status == "ignored"), label
-
-
-def _value(default: str) -> Any:
-    try:
-        return ast.literal_eval(default.replace("inf", "1e999"))
-    except (SyntaxError, ValueError):
-        return None
 
 
 def test_values_that_their_code_accepts():

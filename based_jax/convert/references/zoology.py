@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from based_jax.convert.config_values import Config as Meta
-from based_jax.convert.config_values import fraction, size
-from based_jax.convert.fla_layers import ACTIVATIONS
-from based_jax.convert.options import expect_known, read
+from based_jax.convert.fla import ACTIVATIONS
+from based_jax.convert.options import Config as Meta
+from based_jax.convert.options import expect_known, fraction, read, size
 from based_jax.validate import expect, expect_choice
 
 Options = dict[str, Any]
