@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -54,6 +55,11 @@ PARITY = {
 """Mixer -> its cases in tests/fixtures; those without any are compared with float64 loops."""
 
 
+def _data(name: str) -> Any:
+    """Return what a file beside this one has."""
+    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
 def own_mixers() -> list[str]:
     """The library's mixers, without those of other installed packages."""
     return [name for name in bj.mixers.names() if class_of(name).__module__.startswith("based_jax.")]
@@ -74,7 +80,7 @@ def mixers_page() -> str:
         "parity",
         "source",
     ]
-    rows, costs = [], json.loads((HERE / "mixers.json").read_text(encoding="utf-8"))
+    rows, costs = [], _data("mixers.json")
     for name in own_mixers():
         info = bj.mixers.info(name)
         answers = ["yes" if answer else "no" for answer in (info.causal, info.packing)]
@@ -237,7 +243,7 @@ def presets() -> list[str]:
 
 def transformations_page() -> str:
     """What runs under which transformation: all but what has a gradient of its own, in forward mode."""
-    table = json.loads((HERE / "transformations.json").read_text(encoding="utf-8"))
+    table = _data("transformations.json")
     reverse_only, forward_mode = table["reverse_only"], table["forward_mode"]
     of_ops = [
         f"{op} {how}"

@@ -21,6 +21,20 @@ class DeltaState(NamedTuple):
     memory: ops.LinearRecurrenceState
 
 
+def convolved(
+    qkv: list[Array], kernels: list[Array], groups: int, state: State, context: Context
+) -> tuple[list[Array], State]:
+    """Convolve q, k and v (B, N, H, C) in one call, with the channels of each group side by side."""
+    grouped = [x.reshape(*x.shape[:2], groups, -1) for x in qkv]
+    joined = jnp.concatenate(grouped, axis=-1)
+    kernel = jnp.concatenate([kernel.reshape(len(kernel), groups, -1) for kernel in kernels], axis=-1)
+    flat, taps = joined.reshape(*joined.shape[:2], -1), kernel.reshape(len(kernel), -1)
+    y, state = context.run(ops.short_conv, flat, taps, initial_state=state)
+    q_size, k_size, _ = (x.shape[-1] for x in grouped)
+    parts = jnp.split(y.reshape(joined.shape), [q_size, q_size + k_size], axis=-1)
+    return [part.reshape(x.shape) for part, x in zip(parts, qkv, strict=True)], state
+
+
 class DeltaHeads(Mixer):
     """Heads with the delta rule; subclasses define the normalisation of the keys and the gates.
 
@@ -86,7 +100,13 @@ class DeltaHeads(Mixer):
         shapes = {"q": (heads, key_size), "k": (heads, key_size), "v": (self.v_heads, value_size)}
         qkv, conv = [self.to_heads(*shape, name=name)(x) for name, shape in shapes.items()], None
         if self.kernel_size is not None:
-            qkv, conv = self._convolve(qkv, self.kernel_size, state and state.conv, context)
+            init = named(uniform(self.kernel_size**-0.5), None, "heads", "head_dim")
+            kernels = [
+                self.param(f"{name}_conv", init, (self.kernel_size, *x.shape[2:]))
+                for name, x in zip("qkv", qkv, strict=True)
+            ]
+            # Concatenate the channels within each head, so that heads can be sharded.
+            qkv, conv = convolved(qkv, kernels, heads, state and state.conv, context)
         q, k, v = qkv
         # Do not round unit keys to bfloat16: with beta = 2 their error would make the state grow.
         q, k = self.queries_and_keys(q.astype(self.wide), k.astype(self.wide))
@@ -101,26 +121,6 @@ class DeltaHeads(Mixer):
         if self.use_gate:
             y = y * jax.nn.silu(self.to_heads(self.v_heads, value_size, name="gate")(x))
         return self.to_output("heads", "head_dim", name="out")(y), DeltaState(conv, memory)
-
-    @nn.nowrap
-    def _convolve(
-        self, qkv: list[Array], taps: int, state: State, context: Context
-    ) -> tuple[list[Array], State]:
-        """Convolve q, k and v in one call."""
-        init = named(uniform(taps**-0.5), None, "heads", "head_dim")
-        kernels = [
-            self.param(f"{name}_conv", init, (taps, *x.shape[2:])) for name, x in zip("qkv", qkv, strict=True)
-        ]
-        # Concatenate the channels within each head, so that heads can be sharded.
-        heads = qkv[0].shape[2]
-        grouped = [x.reshape(*x.shape[:2], heads, -1) for x in qkv]
-        joined = jnp.concatenate(grouped, -1)
-        kernel = jnp.concatenate([kernel.reshape(taps, heads, -1) for kernel in kernels], -1)
-        flat, kernel = joined.reshape(*joined.shape[:2], -1), kernel.reshape(taps, -1)
-        flat, conv = context.run(ops.short_conv, flat, kernel, initial_state=state)
-        key_size = grouped[0].shape[-1]
-        parts = jnp.split(flat.reshape(joined.shape), [key_size, 2 * key_size], axis=-1)
-        return [part.reshape(x.shape) for part, x in zip(parts, qkv, strict=True)], conv
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, key_size, value_size = self.layout()

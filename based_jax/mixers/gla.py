@@ -16,6 +16,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Between, Factor, Positive, Repeats, Size
 from based_jax.mixers.contract import Context, register
+from based_jax.mixers.delta_heads import convolved
 from based_jax.mixers.gated_heads import GatedHeads, activation
 from based_jax.mixers.initializers import named, uniform
 from based_jax.typing import Array, Float, State
@@ -52,7 +53,13 @@ class GLA(GatedHeads):
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         qkv, conv = self.projected(x), None
         if self.kernel_size is not None:
-            qkv, conv = self._convolve(qkv, self.kernel_size, state and state.conv, context)
+            init, taps = named(uniform(self.kernel_size**-0.5), None, "heads"), self.kernel_size
+            kernels = [
+                self.param(f"{name}_conv", init, (taps, x.shape[2] * x.shape[3]))
+                for name, x in zip("qkv", qkv, strict=True)
+            ]
+            qkv, conv = convolved(qkv, kernels, 1, state and state.conv, context)
+            qkv = [jax.nn.silu(x) for x in qkv]
         q, k, v = qkv
         q, k = (activation("qk_activation", self.qk_activation)(a) for a in (q, k))
         low = self.linear(self.gate_low_rank_dim, "embed", None, name="decay_in")(x)
@@ -65,22 +72,6 @@ class GLA(GatedHeads):
         k, v, log_decay = self.for_all_heads(k, v, log_decay)
         y, memory = self.recur(q, k, v, log_decay, state and state.memory, context)
         return self.read_out(self.rms_normed(y), x), GLAState(memory, conv)
-
-    @nn.nowrap
-    def _convolve(
-        self, heads: list[Array], taps: int, state: State, context: Context
-    ) -> tuple[list[Array], State]:
-        """Convolve q, k and v in one call."""
-        flat = [x.reshape(*x.shape[:2], -1) for x in heads]
-        kernels = [
-            self.param(f"{name}_conv", named(uniform(taps**-0.5), None, "heads"), (taps, x.shape[-1]))
-            for name, x in zip("qkv", flat, strict=True)
-        ]
-        joined, kernel = jnp.concatenate(flat, axis=-1), jnp.concatenate(kernels, axis=-1)
-        y, state = context.run(ops.short_conv, joined, kernel, initial_state=state)
-        q_size, k_size = flat[0].shape[-1], flat[1].shape[-1]
-        parts = jnp.split(jax.nn.silu(y), [q_size, q_size + k_size], axis=-1)
-        return [part.reshape(x.shape) for part, x in zip(parts, heads, strict=True)], state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, key_size, value_size = self.layout()

@@ -5,8 +5,8 @@
     out = concat_heads(y) W_o + b_o
 
 A head has p channels, so k v^T is p x p; one S4D of d_state / 2 complex modes convolves all its entries:
-A_n = -exp(r_n) + i w_n, discretised by the bilinear rule with step dt. In its place Zoology's code can have
-Mega's moving averages (Ma et al. 2022, section 3.2):
+A_n = -exp(r_n) + i w_n, discretised by the bilinear rule with step dt. Instead Zoology's code can have Mega's
+moving averages (Ma et al. 2022, section 3.2):
 
     K_l = sum_n w_n q_n^l,   w = gamma p beta / sqrt(S),   q = 1 - p sigmoid(alpha),   p = sigmoid(delta)
 """

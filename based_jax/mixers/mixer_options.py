@@ -24,7 +24,7 @@ def option_names(mixer: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(mixer) if field.name not in ("parent", "name"))
 
 
-def expect_valid(mixer: Any) -> None:
+def expect_valid(mixer: object) -> None:
     """Check the values of all options; ValueError names the first that is of another type or out of range."""
     values = [getattr(mixer, name) for name in option_names(type(mixer))]
     try:

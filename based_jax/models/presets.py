@@ -3,22 +3,12 @@
 `presets.json` has the fields of `ModelConfig` that differ from its defaults, or from those of the preset in
 `like`; that one's mixers stay if the schedule has their letters. "CLSCC*2 C" is the schedule CLSCCCLSCCC.
 
-Based: Tables 7 to 13. Zoology: its Pile suite, under "zoology-". docs/mixers.md compares the printed
-parameter counts with ours and explains the differences. Windows of Based are the paper's 64 keys at both
-sizes. Table 7 prints 16 at 1.4b, and the released configs differ again; no parameter depends on the window,
-and `load_pretrained` reads the checkpoint's.
-
-Based's Table 4 lists three models of the human genome (HG38) with their sizes only. The shapes under "hg38-"
-are ours: they reach the printed sizes with the conventions of the other tables. Based has Table 7's layer
-order, 16 heads and MLP width of 2; attention has 64 channels per head and Table 8's MLP width of 4; Mamba has
-many narrow layers, as in Table 9. Zoology's Table 6 lists two models of 1.4b, also without shapes: ours have
-2,048 channels, and as many layers as the size requires.
-
-Zoology, section 5 and Table 2: three layers of a BaseConv model attend for selected tokens, k = 256 of 2,048;
-Table 4: three layers of Hyena are sliding windows. Based, Table 6: other feature maps, widths and windows, or
-models without one of the three kinds of layers, all with the decay of appendix C. The papers do not print the
-positions of these layers, their number of heads or the replacement of omitted layers: here they are evenly
-spaced, have 12 heads, and the remaining kinds alternate.
+Based: Tables 6 to 13. Zoology: Tables 1, 2, 4 and 6, under "zoology-". docs/mixers.md compares the printed
+parameter counts with ours and explains the differences. Where the papers print only sizes (Based's models of
+DNA, "hg38-", and Zoology's of 1.4b) shapes are ours; where they do not print the positions of some layers
+(Zoology, Tables 2 and 4) or their number of heads (Based, Table 6), layers are evenly spaced and have 12
+heads, and the remaining kinds alternate in place of omitted ones. Windows of Based are the paper's 64 keys at
+both sizes; Table 7 prints 16 at 1.4b, and no parameter depends on it.
 """
 
 import functools

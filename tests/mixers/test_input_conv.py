@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax.linen import meta
 
-from based_jax import mixers, ops
+from based_jax import mixers
 from based_jax.testing import laws
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, assert_close
@@ -96,13 +96,6 @@ def test_the_comparison_learns_and_short_rows_work():
     chex.assert_tree_all_finite(of_params)
     for length in (1, 2):
         assert np.all(np.isfinite(runner(X[:, :length])[0]))
-
-
-def test_a_repeated_pattern_is_found():
-    """Rows of period 5: the strongest distances are its multiples."""
-    x = jnp.asarray(np.tile(laws.inputs(1, 5, 8, 3), (1, 6, 1)))
-    lags, _ = jax.jit(ops.input_filters.strongest_lags, static_argnums=1)(x, 2)
-    assert set(np.asarray(lags[0]).tolist()) == {5, 10}
 
 
 def test_what_is_missing_is_named():
