@@ -90,7 +90,9 @@ def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
     for row in rows:
         ratio = ratio_to_current(row) if row["status"] == MEASURED else None
         if ratio and row["seconds"] / ratio >= LEAST_SECONDS:
-            group = groups.setdefault((row["op"], json.dumps(row["when"], sort_keys=True)), {})
+            # Older reports name the backend, which is always "pallas".
+            when = {name: value for name, value in row["when"].items() if name != "backend"}
+            group = groups.setdefault((row["op"], json.dumps(when, sort_keys=True)), {})
             group.setdefault(_shape(row), {})[json.dumps(row["variant"])] = math.log(ratio)
     found: dict[str, list[Row]] = {}
     for (op, when), shapes in groups.items():

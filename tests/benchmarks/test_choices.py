@@ -1,7 +1,5 @@
 """The table of the faster backends, from made reports of `benchmarks gpu`."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,9 +76,3 @@ def test_the_later_of_two_reports_counts():
         [4096, 10**9],
         [1024, 10**9],
     ]
-
-
-@pytest.mark.parametrize("op", choices.AXES)
-def test_the_tables_are_found_and_their_format_is_ours(op):
-    text = tuning.path(op, "backends.json").read_text()
-    assert tuning.as_json(json.loads(text)) == text

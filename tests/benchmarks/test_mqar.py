@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.models import training, training_tables
-from benchmarks.models.mqar_workload import Recipe, Workload
+from benchmarks.models.mqar import Recipe, Workload
 from benchmarks.models.training import AGREEMENT
 from benchmarks.study import Study
 

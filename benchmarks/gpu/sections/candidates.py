@@ -32,12 +32,8 @@ def attention(direction: str, sizes: Sizes, session: Session) -> list[Candidate]
     shared = cache(lambda make: make())  # on the device at the first use, once for all candidates
     limit, ideal = memory_limit(), ours_cost(sizes, direction)
 
-    def row(
-        name: str, function: Callable[..., Any], make: Any, cost: io_model.Cost | None, needs: float = 0
-    ) -> Candidate:
+    def row(name: str, function: Callable[..., Any], make: Any, cost: io_model.Cost | None) -> Candidate:
         def prepare() -> Prepared:
-            if needs > limit:
-                raise UnavailableError(f"needs {needs / 2**30:.0f} GiB")
             run = function if direction == FORWARD else with_gradients(function)
             return jitted(run, jax.eval_shape(make), memory_limit=limit, make=partial(shared, make))
 
@@ -46,10 +42,6 @@ def attention(direction: str, sizes: Sizes, session: Session) -> list[Candidate]
 
     names = ("pallas", "mosaic", "xla")
     rows = [row(name, _named(name), taylor, ideal) for name in names]
-    if direction == FORWARD:
-        # XLA holds the products and their sums, and some of them twice.
-        needs = 3 * sizes.tokens * io_model.symmetric_size(sizes.key_size) * sizes.value_size * sizes.itemsize
-        rows.append(row("cumulative_sum", cumulative_sum, taylor, ideal, needs))
     return [*rows, row("softmax_cudnn", softmax_for(session), softmax, None)]
 
 
@@ -83,14 +75,6 @@ def memory_limit() -> float:
     """Return the bytes of scratch memory that a candidate may need."""
     stats = jax.devices()[0].memory_stats() or {}
     return MEMORY_FRACTION * stats.get("bytes_limit", math.inf)
-
-
-def cumulative_sum(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Compute the framework's form (Based, Figure 5): mapped features, all prefix sums of phi(k) v^T."""
-    phi_q, phi_k = (ops.taylor_features(x) for x in (q, k))
-    sums = jnp.cumsum(phi_k[..., None] * v[..., None, :], axis=1)
-    normaliser = jnp.sum(phi_q * jnp.cumsum(phi_k.astype(jnp.float32), axis=1), axis=-1)
-    return (jnp.einsum("bnhf,bnhfv->bnhv", phi_q, sums) / normaliser[..., None]).astype(v.dtype)
 
 
 def softmax_for(session: Session, is_causal: bool = True) -> Callable[..., Any]:

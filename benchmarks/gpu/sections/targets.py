@@ -62,11 +62,9 @@ def targets(rows: Rows) -> list[Target]:
     over_ours = [_over(found.get("xla loop"), found.get("pallas loop")) for found in windows]
     at_8k_h64 = "forward, N 8192, B*H 64"
     peer = _over(min(peers, default=None), at_8k.get("pallas"))
-    sums = _over(at_8k.get("cumulative_sum"), at_8k.get("pallas"))
     backward = _over(both - large if both and large else None, large)
     return [
         Target(f"{at_8k_h64}: best of flash-linear-attention over ours", peer, least=2),
-        Target(f"{at_8k_h64}: cumulative sum over ours", sums, least=5),
         Target("forward, B 16, H 16, N 32768", large and 1e3 * large, most=2.5, unit="ms"),
         Target("forward, B 1, H 16, N 32768", alone and 1e3 * alone, most=0.3, unit="ms"),
         Target("backward over forward, B 16, H 16, N 32768", backward, most=3.5),
