@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from based_jax import data
-from based_jax.data.packed import TokenStream
+from based_jax.data.packed import Mixture, TokenStream, parse_mixture
 from based_jax.data.report import FileReport
 from based_jax.data.shards.manifest import shard_file
-from based_jax.data.shards.mixtures import Mixture, parse_mixture
-from based_jax.data.shards.specs import (
+from based_jax.data.shards.reader import (
     TOKENS,
     expect_no_text_flags,
     load_data_tokenizer,

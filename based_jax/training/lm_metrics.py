@@ -3,8 +3,7 @@
 import math
 from collections.abc import Callable
 
-from based_jax.data.packed import TokenStream
-from based_jax.data.shards.mixtures import Mixture
+from based_jax.data.packed import Mixture, TokenStream
 
 
 def tokens_per_byte(stream: TokenStream | Mixture) -> float | None:

@@ -10,7 +10,7 @@ from based_jax import data
 from based_jax.data.corpus import UnreadableCorpus
 from based_jax.data.report import FileReport
 from based_jax.data.shards.manifest import FILE, Manifest
-from based_jax.data.shards.specs import TOKENS, shard_directory
+from based_jax.data.shards.reader import TOKENS, shard_directory
 from based_jax.training.lm_config import LMConfig
 from based_jax.training.lm_data import data_tokenizer, expect_flags_apply, open_data, sources
 from based_jax.training.recipes import find_file, read_recipe

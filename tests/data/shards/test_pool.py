@@ -6,8 +6,7 @@ import tokenizers
 
 from based_jax.data.documents import Document
 from based_jax.data.shards.blocks import Block, Position
-from based_jax.data.shards.encoder import BlockEncoder
-from based_jax.data.shards.pool import encode_blocks
+from based_jax.data.shards.encoder import BlockEncoder, encode_blocks
 from based_jax.data.tokenizers import FileTokenizer
 
 

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from based_jax.data import PackedTokens, load_documents, load_tokenizer, report
-from based_jax.data.shards.inputs import find_sources
+from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.training.commands.tokenize import PROG, main
