@@ -5,9 +5,11 @@
 Each document's segment begins with its EOT: the first token of a document is predicted from its own EOT, and
 its last token predicts the next EOT. Window i predicts tokens i * length + 1 ... (i + 1) * length of the
 stream, so every token but the first is predicted exactly once, and a window's first input is the previous
-window's last target.
+window's last target. A `Mixture` of several streams is for training, by weight.
 """
 
+import os
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -165,3 +167,51 @@ class PackedTokens(TokenStream):
             "segment_ids": 1 + np.cumsum(changes, dtype=np.int32),
             "mask": np.arange(length) < real,
         }
+
+
+_PART = re.compile(r"(.+)=([0-9]*\.?[0-9]+)")
+
+
+def parse_mixture(spec: str) -> dict[str, float] | None:
+    """Parse a spec such as "tokens:pile=0.7,code.jsonl=0.3" into weights; None if it names one source.
+
+    A mixture is two or more ``SOURCE=WEIGHT``, separated by commas, unless there is a file of that name.
+
+    Raises:
+        ValueError: a weight of 0, or a repeated source.
+    """
+    found = [_PART.fullmatch(part.strip()) for part in spec.split(",")]
+    if len(found) < 2 or not all(found) or os.path.exists(spec):
+        return None
+    parts = [(match[1], match[2]) for match in found if match]
+    weights = {name: float(weight) for name, weight in parts}
+    expect(len(weights) == len(parts), "data", spec, "each source once")
+    expect(all(weight > 0 for weight in weights.values()), "data", spec, "weights above 0")
+    return weights
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Sources for training, each with its share of the tokens; `len` counts all their tokens."""
+
+    names: tuple[str, ...]  # short names, for metrics
+    parts: tuple[TokenStream, ...]
+    weights: tuple[float, ...]  # above 0, of any sum
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the UTF-8 bytes of all sources' text."""
+        return sum(part.num_bytes for part in self.parts)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Return the weights, normalized to sum to 1."""
+        return tuple(weight / sum(self.weights) for weight in self.weights)
+
+    @property
+    def checksum(self) -> int:
+        """Return a checksum of the sources, their weights and their order."""
+        return zlib.crc32(repr(([part.checksum for part in self.parts], self.shares)).encode())

@@ -14,8 +14,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from based_jax.data.packed import PackedTokens, TokenStream
-from based_jax.data.shards.mixtures import Mixture
+from based_jax.data.packed import Mixture, PackedTokens, TokenStream
 from based_jax.validate import expect
 
 Batch = dict[str, np.ndarray]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from based_jax.data import encodings, readers, records
-from based_jax.data.documents import Document, Skipped, Unusable
+from based_jax.data import encodings, readers
+from based_jax.data.documents import Document, Skipped, Unusable, parse_line
 from based_jax.data.encodings import AUTO, UTF_8, ReadOptions
 from based_jax.data.fasta import read_sequences
 from based_jax.data.hub import parse_hub, read_texts
@@ -164,7 +164,7 @@ class _TextFile:
         if not line.strip():
             return None
         try:
-            return _document(name, records.parse_line(_decode(line), field, self.name, number))
+            return _document(name, parse_line(_decode(line), field, self.name, number))
         except Unusable as error:
             return error.skipped(name)
 

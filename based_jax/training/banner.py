@@ -16,9 +16,8 @@ from rich.console import Console
 from based_jax.convert.hub import parse_id
 from based_jax.convert.model_card import Measurement, ModelCard
 from based_jax.data import Corpus
-from based_jax.data.packed import TokenStream
+from based_jax.data.packed import Mixture, TokenStream
 from based_jax.data.report import describe_counts, describe_not_read, describe_skipped
-from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_count

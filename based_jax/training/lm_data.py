@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from based_jax import data
 from based_jax.data.corpus import UnreadableCorpus
-from based_jax.data.packed import TokenStream
+from based_jax.data.packed import Mixture, TokenStream, parse_mixture
 from based_jax.data.report import FileReport
 from based_jax.data.shards.manifest import FILE, Manifest, shard_file
-from based_jax.data.shards.mixtures import Mixture, parse_mixture
-from based_jax.data.shards.specs import (
+from based_jax.data.shards.reader import (
     TOKENS,
     expect_no_text_flags,
     load_data_tokenizer,

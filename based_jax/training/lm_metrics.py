@@ -5,8 +5,7 @@ import re
 from collections.abc import Callable
 from importlib import resources
 
-from based_jax.data.packed import TokenStream
-from based_jax.data.shards.mixtures import Mixture
+from based_jax.data.packed import Mixture, TokenStream
 from based_jax.files import read_toml
 
 

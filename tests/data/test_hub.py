@@ -11,7 +11,7 @@ import pytest
 
 from based_jax.data import Document, Skipped, load_documents, load_tokenizer
 from based_jax.data.hub import HubSpec, parse_hub, read_texts
-from based_jax.data.shards.inputs import find_sources
+from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule
 from based_jax.data.shards.tokenize import Progress, tokenize
 

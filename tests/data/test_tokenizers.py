@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from based_jax.data import (
     ByteTokenizer,
     FileTokenizer,
+    NucleotideTokenizer,
     StreamDecoder,
     Tokenizer,
     find_vocab_size,
@@ -50,6 +51,7 @@ def _library_tokenizer() -> tokenizers.Tokenizer:
 
 
 FILE_TOKENIZER = FileTokenizer(_library_tokenizer().to_str(), "small")
+DNA = NucleotideTokenizer()
 BOTH = pytest.mark.parametrize("tokenizer", [ByteTokenizer(), FILE_TOKENIZER], ids=["byte", "file"])
 
 
@@ -120,7 +122,7 @@ def test_truncation_and_padding_of_the_file_do_not_apply():
 # --- loading and saving
 
 
-@BOTH
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), FILE_TOKENIZER, DNA], ids=["byte", "file", "dna"])
 def test_what_was_saved_loads_again(tokenizer, tmp_path):
     directory = tmp_path / "run" / "tokenizer"
     ByteTokenizer().save(directory)  # an older one there is replaced
@@ -129,7 +131,8 @@ def test_what_was_saved_loads_again(tokenizer, tmp_path):
         loaded = load_tokenizer(spec)
         assert type(loaded) is type(tokenizer)
         assert (loaded.vocab_size, loaded.eot) == (tokenizer.vocab_size, tokenizer.eot)
-        np.testing.assert_array_equal(loaded.encode(SAMPLE[1]), tokenizer.encode(SAMPLE[1]))
+        text = "acgtn" if tokenizer is DNA else SAMPLE[1]
+        np.testing.assert_array_equal(loaded.encode(text), tokenizer.encode(text))
 
 
 @pytest.mark.parametrize(
@@ -182,3 +185,35 @@ def test_streamed_ids_equal_decoded_ids_whatever_a_model_samples(tokenizer, data
     byte_ids = [] if tokenizer is FILE_TOKENIZER else [lead]
     ids = data.draw(st.lists(st.one_of(st.integers(0, tokenizer.vocab_size - 1), *byte_ids)))
     assert "".join(_stream(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+# --- nucleotides
+
+
+@given(text=st.text(alphabet="ACGTNacgtn"))
+def test_text_survives_the_round_trip_in_upper_case(text):
+    ids = DNA.encode(text)
+    assert ids.tolist() == ["ACGTN".index(letter) for letter in text.upper()]
+    assert DNA.decode(ids) == DNA.decode(ids.tolist()) == text.upper()
+    assert np.all(ids < DNA.eot)
+    decoder = StreamDecoder(DNA)
+    assert "".join([*map(decoder.feed, ids), decoder.flush()]) == text.upper()
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "character"),
+    [
+        ("ACGX", 3, "X"),
+        ("AC-GT", 2, "-"),
+        ("\nA", 0, r"\\n"),
+        ("Aé", 1, "é"),
+        ("?", 0, r"\?"),
+        ("A\u017f", 1, "\u017f"),
+        ("AC\ud800", 2, r"\\ud800"),
+    ],
+)
+def test_what_is_no_nucleotide_is_named_with_its_position(text, position, character):
+    with pytest.raises(
+        ValueError, match=f"character {position} of a sequence = '{character}': expected a nucl"
+    ):
+        DNA.encode(text)

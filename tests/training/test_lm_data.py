@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 
 from based_jax.data import NucleotideTokenizer, ReadOptions
-from based_jax.data.shards.mixtures import Mixture
+from based_jax.data.packed import Mixture
 from based_jax.data.shards.reader import TokenShards
 from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import main as tokenize_main

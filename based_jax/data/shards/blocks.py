@@ -1,16 +1,21 @@
-"""Group the documents of files into blocks, from any position on, in bounded memory.
+"""Find the files to tokenize, and group their documents into blocks, from any position on, in bounded memory.
 
 A block ends between two documents; block borders do not affect the output.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from based_jax.data.documents import Document, Skipped, Unusable
 from based_jax.data.encodings import ReadOptions
+from based_jax.data.hub import HUB, hub_fingerprint
 from based_jax.data.reading import read_file
-from based_jax.data.sources import File
+from based_jax.data.report import FileReport
+from based_jax.data.shards.manifest import SourceRecord
+from based_jax.data.sources import File, find_files, status_of
+from based_jax.validate import expect
 
 BLOCK = 1 << 20  # characters of text after which a block ends
 _MAX_ITEMS = 4096
@@ -68,3 +73,40 @@ def read_blocks(
             block.end, block.done = Position(index + 1, 0, 0), done
             yield block
             block = Block()
+
+
+class Sources(NamedTuple):
+    """All files of all sources, in order."""
+
+    files: list[File]
+    records: tuple[SourceRecord, ...]
+    others: list[FileReport]  # about directories that cannot be listed, and files that are not read
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def find_sources(specs: Sequence[str], include: str | None = None) -> Sources:
+    """Find the files that the specs name (see `based_jax.data.sources`).
+
+    Errors: see `load_documents`.
+    """
+    files, records, others = list[File](), list[SourceRecord](), list[FileReport]()
+    for spec in specs:
+        expect(bool(spec), "data", spec, "a file, a directory, a glob, 'stdlib' or 'hf:NAME'")
+        digest, own = hashlib.sha256(), list[File]()
+        if spec.startswith(HUB):
+            files.append(File(spec, None))
+            digest.update(hub_fingerprint(spec).encode())
+        else:
+            own, left_out = find_files(spec, include)
+            others += left_out
+            for file in own:
+                state = file.path and status_of(file.path)
+                times = [(state.st_size, state.st_mtime_ns)] if state else []
+                digest.update(f"{file.name}\0{times}\n".encode("utf-8", errors="replace"))
+        size = sum(file.size for file in own)
+        records.append(SourceRecord(spec, include, len(own), size, digest.hexdigest()))
+        files += own
+    return Sources(files, tuple(records), others)

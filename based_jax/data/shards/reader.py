@@ -1,11 +1,17 @@
-"""Read token shards in place; opening a directory reads only the manifest and the files' headers."""
+"""Read token shards in place, where a command takes text: ``tokens:DIR``.
 
+Opening a directory reads only the manifest and the files' headers.
+"""
+
+import dataclasses
 import functools
 import hashlib
+import tempfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int64
@@ -139,3 +145,73 @@ def _scan(array: np.memmap) -> tuple[int, int]:
             value, left = zlib.crc32(chunk, value), left - len(chunk)
             highest = max(highest, int(np.frombuffer(chunk, array.dtype).max()))
     return value, highest
+
+
+TOKENS = "tokens:"
+"""Prefix of a spec of token shards; the directory follows."""
+
+
+def shard_directory(spec: str) -> Path | None:
+    """Return the directory of token shards in a spec; None if it is text."""
+    return Path(spec.removeprefix(TOKENS)) if spec.startswith(TOKENS) else None
+
+
+def open_tokens(directory: Path, side: Literal["train", "held_out"], tokenizer: Tokenizer) -> TokenShards:
+    """Open one split of the result of `shard_directory`; its ids must be those of the tokenizer.
+
+    Errors: see `TokenShards.open` and `expect_same_tokenizer`.
+    """
+    shards = TokenShards.open(directory, side)
+    expect_same_tokenizer(shards, tokenizer)
+    return shards
+
+
+def load_data_tokenizer(specs: Iterable[str], tokenizer: str | None) -> Tokenizer:
+    """Load the tokenizer of the first shards among these sources if it is the requested one, else the latter.
+
+    Args:
+        tokenizer: see `load_tokenizer`; None for that of the shards, or "byte" if there are none.
+
+    Errors: see `TokenShards.open` and `load_tokenizer`.
+    """
+    directory = next(filter(None, map(shard_directory, specs)), None)
+    if directory is not None:
+        shards = TokenShards.open(directory)
+        if tokenizer in (None, shards.manifest.tokenizer.name):  # the shards' own copy suffices
+            return shards.tokenizer
+    return load_tokenizer(tokenizer or "byte")
+
+
+def expect_no_text_flags(options: Any, *names: str) -> None:
+    """Check that these fields of a dataclass, which only affect reading text, have their defaults.
+
+    `options.data` names shards.
+    """
+    for own in dataclasses.fields(options):
+        value, default = getattr(options, own.name), own.default
+        if own.name in names and dataclasses.is_dataclass(value):
+            inner = [part.name for part in dataclasses.fields(value)]
+            values = [(name, getattr(value, name), getattr(default, name)) for name in inner]
+        else:
+            values = [(own.name, value, default)] if own.name in names else []
+        for name, given, usual in values:
+            expected = f"no such flag with --data {options.data}: it only affects reading text"
+            expect(given == usual, name, given, expected)
+
+
+def expect_same_tokenizer(shards: TokenShards, tokenizer: Tokenizer) -> None:
+    """Check that the ids of shards are those of a model's tokenizer; a ValueError names both."""
+    own, record = shards.tokenizer, shards.manifest.tokenizer
+    # Save both with the same version of the library: versions may write files differently.
+    if own is not tokenizer and _saved(own) != _saved(tokenizer):
+        expected = (
+            f"that of the shards in {shards.directory}: {record.name!r} with {record.vocab_size} tokens"
+        )
+        given = f"{tokenizer.name!r} with {tokenizer.vocab_size} tokens"
+        raise ValueError(f"tokenizer = {given}: expected {expected}")
+
+
+def _saved(tokenizer: Tokenizer) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        return Path(folder, "tokenizer.json").read_bytes()

@@ -18,9 +18,8 @@ import numpy as np
 from based_jax.data import report
 from based_jax.data.encodings import ReadOptions
 from based_jax.data.report import FileReport, describe_counts
-from based_jax.data.shards.blocks import Block, Position, read_blocks
-from based_jax.data.shards.encoder import BlockEncoder, Encoded
-from based_jax.data.shards.inputs import Sources
+from based_jax.data.shards.blocks import Block, Position, Sources, read_blocks
+from based_jax.data.shards.encoder import BlockEncoder, Encoded, encode_blocks
 from based_jax.data.shards.manifest import (
     FILE,
     MAX_BYTES,
@@ -31,7 +30,6 @@ from based_jax.data.shards.manifest import (
     TokenizerRecord,
     token_dtype,
 )
-from based_jax.data.shards.pool import encode_blocks
 from based_jax.data.shards.sides import COPY, choose, positions
 from based_jax.data.shards.writer import ShardWriter
 from based_jax.data.tokenizers import Tokenizer

@@ -16,9 +16,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import expect_rows, filler, insert_queries, interleave
 from based_jax.data.tasks.sampling import distinct, uniform, words
-from based_jax.data.tasks.task import IGNORE, Labels, Task, expect_counts
+from based_jax.data.tasks.task import (
+    IGNORE,
+    Labels,
+    Task,
+    expect_counts,
+    expect_rows,
+    filler,
+    insert_queries,
+    interleave,
+)
 from based_jax.typing import Array, Int
 from based_jax.validate import expect
 

@@ -1,4 +1,4 @@
-"""Multi-query associative recall (Zoology, section 4.1 and Algorithm 1).
+"""Multi-query associative recall (Zoology, section 4.1 and Algorithm 1), and tasks that vary it.
 
     k1 v1 k2 v2 ... kD vD  .  .  k2  .  .  .  k1  .  kD  .  .  .  .        inputs
                                  v2           v1     vD                    labels
@@ -19,10 +19,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import expect_rows, filler, insert_queries, interleave
 from based_jax.data.tasks.sampling import distinct, words
-from based_jax.data.tasks.task import Labels, Task, expect_counts
+from based_jax.data.tasks.task import (
+    Labels,
+    Task,
+    expect_counts,
+    expect_rows,
+    filler,
+    insert_queries,
+    interleave,
+)
 from based_jax.typing import Array, Int
+from based_jax.validate import expect
 
 
 @dataclass(frozen=True)
@@ -75,3 +83,155 @@ class MQAR(Task):
         """Return the context: the pairs in all passes."""
         del rng
         return jnp.tile(interleave(keys, values), (1, self.num_passes))
+
+
+@dataclass(frozen=True)
+class RepeatedContext(MQAR):
+    """MQAR with two passes by default, as in "Just read twice" prompts (2407.05483); see `MQAR`.
+
+        k1 v1 k2 v2  k1 v1 k2 v2  .  .  k2  .  k1  .  .  .      two passes
+        k1 v1 k2 v2  k2 v2 k1 v1  .  .  k2  .  k1  .  .  .      `shuffled`
+        k2 v2 k1 v1  k2 v2 k1 v1  .  .  k1  .  .  .  .  .      `num_queries` 1: one of the pairs is asked for
+        k1 0  k2 v2 k1 v1  k2 v2 k1 v1  .  .  k1  .  .  .      `asked_first`: the question, then the context
+
+    The prompts of the paper ask first, too ("Information about ..."), and for one of many values. Zoology's
+    generator intends passes above 1, but fails there.
+
+    Attributes:
+        length: at least 2 (num_passes num_pairs + queries), and 2 more for every query with `asked_first`.
+        shuffled: each pass has its own order of the pairs.
+        num_queries: pairs that are asked for, in an order of the context that does not show which; 0 is all,
+            in the order of the context's first pass.
+        asked_first: the row begins with the keys that will be asked for, each followed by token 0.
+    """
+
+    num_passes: int = 2
+    shuffled: bool = False
+    num_queries: int = 0
+    asked_first: bool = False
+    sliced_by = ("num_pairs", "length", "num_passes")
+
+    def __post_init__(self) -> None:
+        queries, wanted = self.num_queries, f"an integer from 0 to num_pairs = {self.num_pairs}"
+        integer = isinstance(queries, int | np.integer)
+        expect(integer and 0 <= queries <= self.num_pairs, "num_queries", queries, wanted)
+        super().__post_init__()
+
+    @property
+    def needed(self) -> tuple[int, str]:
+        """Return the number of tokens of the questions, the context and the queries, and its formula."""
+        if not self.num_queries and not self.asked_first:
+            return super().needed
+        questions = (1 + self.asked_first) * self.asked
+        total = 2 * (self.num_passes * self.num_pairs + questions)
+        return total, f"2 * ({self.num_passes} * num_pairs + {questions})"
+
+    @property
+    def asked(self) -> int:
+        """Return the number of pairs that are asked for."""
+        return self.num_queries or self.num_pairs
+
+    def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
+        """Return the context: the questions with `asked_first`, then the pairs in all passes."""
+        asked = keys[:, : self.asked]
+        rows, pairs = keys.shape
+        context = super().context(rng, keys, values)
+        if self.shuffled or self.num_queries:
+            orders = self.num_passes if self.shuffled else 1
+            order = distinct(words(rng, pairs, rows * orders), np.arange(pairs)).reshape(rows, -1)
+            order = jnp.tile(order, (1, self.num_passes // orders))
+            context = interleave(*(jnp.take_along_axis(tokens, order, axis=1) for tokens in (keys, values)))
+        if self.asked_first:
+            context = jnp.concatenate([interleave(asked, jnp.zeros_like(asked)), context], axis=1)
+        return context
+
+
+@dataclass(frozen=True)
+class Forgetting(Task):
+    """Forgetting MQAR (Zoology's code): some keys get a new value, and queries ask for the last one.
+
+        k1 v1 k2 v2 k3 v3  k3 w3 k1 w1  .  .  k1  .  k2  .  .  .  k3  .  ...        inputs
+                                              w1     v2           w3                labels
+
+    All D + U values of a row are different, so a new value never equals an old one. (Zoology's code intends
+    to exclude the old value, but excludes that of another key.) Otherwise it is as `MQAR`.
+
+    Attributes:
+        length: at least 2 (num_pairs + num_updates) + 2 num_pairs.
+        num_updates: U, number of keys that get a second value, at most D; chosen at random, in random order.
+    """
+
+    vocab_size: int = 8192
+    num_examples: int = 1000
+    length: int = 64
+    num_pairs: int = 8
+    num_updates: int = 4
+    power: float = 0.01
+    random_fill: bool = True
+    sliced_by = ("num_pairs", "num_updates", "length")
+
+    def __post_init__(self) -> None:
+        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs", "num_updates")
+        fits = self.num_updates <= self.num_pairs
+        expect(fits, "num_updates", self.num_updates, f"at most num_pairs = {self.num_pairs}")
+        needed = 4 * self.num_pairs + 2 * self.num_updates
+        expect_rows(self, needed, "4 * num_pairs + 2 * num_updates")
+
+    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw pairs, updates of some of them, and queries for the last values; see `Task.draw`."""
+        of_samples, of_updates, of_filler = jax.random.split(rng, 3)
+        n, pairs, half = self.num_examples, self.num_pairs, self.vocab_size // 2
+        for_keys, for_old, for_slots = words(of_samples, 3, pairs, n)
+        for_new, for_choice = words(of_updates, 2, self.num_updates, n)
+        keys = distinct(for_keys, np.arange(1, half))
+        values = distinct(jnp.concatenate([for_old, for_new]), np.arange(half, self.vocab_size))
+        old, new = values[:, :pairs], values[:, pairs:]
+        updated = distinct(for_choice, np.arange(pairs))
+        again = jnp.take_along_axis(keys, updated, axis=1)
+        row = jnp.arange(n, dtype=jnp.int32)[:, None]
+        last = old.at[row, updated].set(new, unique_indices=True)
+        context = jnp.concatenate([interleave(keys, old), interleave(again, new)], axis=1)
+        rest = filler(of_filler, self, context)
+        return insert_queries(context, rest, for_slots, self.power, 2, (keys,), last)
+
+
+@dataclass(frozen=True)
+class RecallProbe(Task):
+    """Probe the recall of pretrained language models (Zoology, appendix G): MQAR over the whole vocabulary.
+
+        k1 v1 k2 v2 ... kD vD  f  f  k2  f  f  f  k1  f  kD  f        inputs
+                                     v2           v1     vD           labels
+
+    The filler f is one fixed token, which is neither a key nor a value. Keys come from the lower half of the
+    ids, values from the upper one. The papers measure the perplexity at the labels for 16 to 256 pairs.
+
+    Attributes:
+        vocab_size: V, the model's, without padding.
+        length: at least 4 num_pairs.
+        filler: token id between the queries, for instance that of a newline.
+    """
+
+    vocab_size: int = 32_000
+    num_examples: int = 1000
+    length: int = 1024
+    num_pairs: int = 16
+    filler: int = 0
+    power: float = 0.01
+
+    def __post_init__(self) -> None:
+        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs")
+        expect_rows(self, 4 * self.num_pairs, "4 * num_pairs")
+        inside = isinstance(self.filler, int | np.integer) and 0 <= self.filler < self.vocab_size
+        expect(inside, "filler", self.filler, f"an id below vocab_size = {self.vocab_size}")
+
+    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw pairs, and queries for their values between filler tokens; see `Task.draw`."""
+        n, pairs = self.num_examples, self.num_pairs
+        for_keys, for_values, for_slots = words(rng, 3, pairs, n)
+        ids = np.arange(self.vocab_size)
+        lower, upper = (half[half != self.filler] for half in np.split(ids, [self.vocab_size // 2]))
+        keys = distinct(for_keys, lower)
+        values = distinct(for_values, upper)
+        context = interleave(keys, values)
+        rest = jnp.full((n, self.length - context.shape[1]), self.filler, jnp.int32)
+        return insert_queries(context, rest, for_slots, self.power, 2, (keys,), values)

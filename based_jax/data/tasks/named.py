@@ -6,10 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from based_jax.data.tasks import circuits, compositional, mad
-from based_jax.data.tasks.forgetting import Forgetting
-from based_jax.data.tasks.mqar import MQAR
-from based_jax.data.tasks.recall_probe import RecallProbe
-from based_jax.data.tasks.repeated_context import RepeatedContext
+from based_jax.data.tasks.mqar import MQAR, Forgetting, RecallProbe, RepeatedContext
 from based_jax.data.tasks.single_query import SingleQuery
 from based_jax.data.tasks.stacked import StackedMQAR
 from based_jax.data.tasks.task import Task

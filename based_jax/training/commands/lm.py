@@ -20,9 +20,8 @@ from based_jax import data
 from based_jax.convert.pretrained import find_directory, load_pretrained, save_pretrained
 from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.data import report
-from based_jax.data.packed import TokenStream
+from based_jax.data.packed import Mixture, TokenStream
 from based_jax.data.report import FileReport
-from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.tokenizers import save_chat_files
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.sharding import BATCH_AXES

@@ -17,7 +17,7 @@ from based_jax import command, data
 from based_jax.data import report
 from based_jax.data.encodings import ReadOptions
 from based_jax.data.report import describe_counts
-from based_jax.data.shards.inputs import find_sources
+from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import SAVE_EVERY, SHARD_TOKENS, Progress, tokenize
 from based_jax.stop_request import StopRequest

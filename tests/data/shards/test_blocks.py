@@ -8,9 +8,8 @@ import pytest
 
 from based_jax.data import ReadOptions, load_tokenizer, reading
 from based_jax.data.shards import blocks
-from based_jax.data.shards.blocks import Position, read_blocks
+from based_jax.data.shards.blocks import Position, find_sources, read_blocks
 from based_jax.data.shards.encoder import BlockEncoder
-from based_jax.data.shards.inputs import find_sources
 
 START = Position(0, 0, 0)
 

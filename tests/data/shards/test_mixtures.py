@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax.data import train_iterator
-from based_jax.data.shards.mixtures import Mixture, parse_mixture
+from based_jax.data.packed import Mixture, parse_mixture
 from tests.data.shards.streams import rows_of, several, stream_of
 
 LENGTH = 7

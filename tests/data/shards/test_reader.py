@@ -10,8 +10,7 @@ import pytest
 
 from based_jax.data import ByteTokenizer, Document, NucleotideTokenizer, PackedTokens
 from based_jax.data.shards import reader
-from based_jax.data.shards.reader import TokenShards
-from based_jax.data.shards.specs import expect_same_tokenizer
+from based_jax.data.shards.reader import TokenShards, expect_same_tokenizer
 from tests.data.shards.directories import write_shards
 
 TRAIN = [["Hello, world", "", "\N{SNOWMAN} and more"], ["x" * 40], ["a", "bc", "def"]]

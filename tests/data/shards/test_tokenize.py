@@ -12,12 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 import zstandard
 
 from based_jax.data import PackedTokens, load_documents, load_tokenizer, report
-from based_jax.data.shards.inputs import find_sources
+from based_jax.data.documents import Document
+from based_jax.data.shards.blocks import Block, Position, find_sources
+from based_jax.data.shards.encoder import BlockEncoder, encode_blocks
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
+from based_jax.data.tokenizers import FileTokenizer
 from based_jax.training.commands.tokenize import PROG, main
 from tests.commands import run_here
 from tests.floors import ROOT
@@ -224,3 +228,23 @@ def test_an_interrupted_command_speaks_of_text_and_goes_on(tmp_path):
     assert 0 < _position(out)[0] < 20
     assert main(argv[3:]) == 0
     assert Manifest.read(out).splits["train"].documents == 20
+
+
+def test_concurrent_blocks_keep_their_order(monkeypatch):
+    vocabulary = {"<|endoftext|>": 0} | {f"word{i}": i + 1 for i in range(7)}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<|endoftext|>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = FileTokenizer(words.to_str())
+    texts = [f"word{i % 7} " * (5_000 if i % 2 else 1 + i) for i in range(20)]
+    blocks = []
+    for i, text in enumerate(texts):
+        blocks.append(Block(Position(i, 0, 0), i))
+        blocks[-1].add(0, Document(f"{i}", text))
+    results = list(encode_blocks(blocks, BlockEncoder(tokenizer), 3))
+    assert [block.end.file for block, _ in results] == list(range(20))
+    for (_, encoded), text in zip(results, texts, strict=True):
+        np.testing.assert_array_equal(encoded.tokens[1:], tokenizer.encode(text))
+    broken = BlockEncoder(tokenizer)
+    monkeypatch.setattr(tokenizer, "encode_batch", lambda texts: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        list(encode_blocks(blocks, broken, 3))
