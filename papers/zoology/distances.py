@@ -19,7 +19,6 @@ from based_jax.data import PackedTokens, Tokenizer
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.options import expect_positive, expect_writable, write_json
 from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit, stream_distances
-from based_jax.evals.perplexity.report_table import distance_lines
 from based_jax.evals.perplexity.slice_figures import (
     BINS,
     Result,
@@ -29,7 +28,7 @@ from based_jax.evals.perplexity.slice_figures import (
     read_results,
     short_names,
 )
-from based_jax.evals.perplexity.slices import distances
+from based_jax.evals.perplexity.slices import distance_lines, distances
 from based_jax.evals.text import TextOptions, pack_text, text_tokenizer
 from based_jax.plot import Bars, Line, Panel
 from based_jax.validate import expect
