@@ -11,7 +11,7 @@ avoid_broken_fusions()  # before anything can create an array
 
 if TYPE_CHECKING:
     from based_jax import convert, evals, mixers, models, nnx, ops, typing
-    from based_jax.convert import load_pretrained, push_to_hub, save_pretrained
+    from based_jax.convert import load_pretrained, save_pretrained
     from based_jax.generate import generate, stream
     from based_jax.models import LanguageModel, ModelConfig, functional, param_count, presets
     from based_jax.ops import feature_maps
@@ -35,7 +35,6 @@ __all__ = [
     "ops",
     "param_count",
     "presets",
-    "push_to_hub",
     "save_pretrained",
     "stream",
     "typing",
@@ -45,7 +44,7 @@ __getattr__, __dir__ = on_first_use(
     __name__,
     {
         "": ("convert", "evals", "mixers", "models", "nnx", "ops", "typing"),
-        "convert": ("load_pretrained", "push_to_hub", "save_pretrained"),
+        "convert": ("load_pretrained", "save_pretrained"),
         "generate": ("generate", "stream"),
         "models": ("LanguageModel", "ModelConfig", "functional", "param_count", "presets"),
         "ops": ("feature_maps",),

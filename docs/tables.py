@@ -1,6 +1,7 @@
 """The generated pages: `python docs/tables.py` writes them, with `--check` compares them."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -9,9 +10,8 @@ import jax
 
 import based_jax as bj
 from based_jax.command_list import console_commands
-from based_jax.mixers.registry import MixerSummary, class_of
+from based_jax.mixers.registry import class_of
 from based_jax.ops.core.implementations import DECLARED
-from based_jax.testing.transformations import NO_FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal
 from benchmarks.__main__ import COMMANDS as BENCHMARKS
 from papers.results.parameters import PRINTED
 
@@ -74,17 +74,28 @@ def mixers_page() -> str:
         "parity",
         "source",
     ]
-    rows = []
+    rows, costs = [], json.loads((HERE / "mixers.json").read_text(encoding="utf-8"))
     for name in own_mixers():
         info = bj.mixers.info(name)
         answers = ["yes" if answer else "no" for answer in (info.causal, info.packing)]
         parity = ", ".join(f"`{case}`" for case in PARITY.get(name, ())) or "float64 loops in the tests"
-        row = info.row
-        equation, training, state, decoding = (
-            f"`{text}`" for text in (row.equation, row.training, row.state, row.decoding)
-        )
+        row = costs.get(name, {})
+        columns = ("equation", "training", "state", "decoding")
+        equation, training, state, decoding = (f"`{row.get(column, '')}`" for column in columns)
         sizes = [f"{count:,}" for count in _state_bytes(name)]
-        rows.append([f"`{name}`", equation, training, state, *sizes, decoding, *answers, parity, row.source])
+        rows.append(
+            [
+                f"`{name}`",
+                equation,
+                training,
+                state,
+                *sizes,
+                decoding,
+                *answers,
+                parity,
+                row.get("source", ""),
+            ]
+        )
     return _page(
         "Mixers and presets",
         "This page lists every mixer with its equation, its costs and its source, and every "
@@ -106,7 +117,9 @@ def mixers_page() -> str:
         "decoding are the same call, and all of them support packed documents and padding. Forms of "
         "NystromFormer, ScatterBrain and the selections that are not causal, as the authors' are "
         "(`causal=False`, `hard=True`), take whole rows only and raise an error otherwise.",
-        _paragraph(MixerSummary.__doc__),
+        "Costs are per sequence and layer, without the projections' N D^2. Letters: N tokens, D d_model, "
+        "H heads, d_h channels of a head (d_k of keys, d_v of values), E inner channels, S states per "
+        "channel, F features, C tokens of a chunk, w window, k taps, p channels per H3 head.",
         "The bytes are those of one row of "
         f"{STATE_LENGTH:,} tokens in float32, with d_model = {STATE_WIDTH} and the other options at their "
         'defaults. "Counted" is four bytes for each float that `state_size` counts by the papers\' '
@@ -124,7 +137,6 @@ def mixers_page() -> str:
         "Zoology's code does. This table has the classes and trainers of the authors that initialise "
         "projections in another way:",
         _table(["mixer", "there", "here"], [[f"`{name}`", *cells] for name, *cells in INITS]),
-        "The presets of RWKV and RetNet use the default.",
         "## Mixers of Zoology's code that are not here",
         _table(["class", "reason"], [[f"`{name}`", reason] for name, reason in NOT_HERE.items()]),
         'Mega\'s moving averages, the `ema` kernel of its H3, are an option of `h3`: `kernel="ema"`.',
@@ -153,23 +165,23 @@ INITS = (
         "retnet",
         "torchscale: Xavier with a gain of 2^-2.5, of 1 for the output; with DeepNet's scales v and the "
         "output over (8 layers)^(1/4)",
-        "`num_layers=L`; normal instead of uniform",
+        "`init_std`",
     ),
     (
         "rwkv4",
         "RWKV's trainer (`init_rwkv`, which Zoology's models never call): zeros for key, receptance and "
         "output, an orthogonal value",
-        "`rwkv_init=True`; normal with the same variance instead of orthogonal",
+        "`init_std`",
     ),
     (
         "rwkv_channel_mix",
         "the same: zeros for receptance and value, an orthogonal key with a gain of 2",
-        "`rwkv_init=True`, likewise",
+        "`init_std`",
     ),
     (
         "rwkv5",
         "RWKV's trainer: a zero output, the others orthogonal, the norm's scale ((1 + layer) / layers)^0.7",
-        "`rwkv_init=True`, likewise",
+        "`init_std`",
     ),
     ("rwkv7", "Xavier with a gain of 2^-2.5, drawn again by Zoology's models", "`init_std`"),
 )
@@ -224,7 +236,9 @@ def presets() -> list[str]:
 
 
 def transformations_page() -> str:
-    """What runs under which transformation."""
+    """What runs under which transformation: all but what has a gradient of its own, in forward mode."""
+    table = json.loads((HERE / "transformations.json").read_text(encoding="utf-8"))
+    reverse_only, forward_mode = table["reverse_only"], table["forward_mode"]
     of_ops = [
         f"{op} {how}"
         for op in sorted(DECLARED)
@@ -232,13 +246,14 @@ def transformations_page() -> str:
         if how in ("pallas", "tiled", "xla", "reference")
     ]
     rows = {name: f"`{name.replace(' ', '` `')}`" for name in of_ops}
-    rows |= {name: f"`{name}`" for name in sorted(REVERSE_ONLY) if name.isidentifier()}
+    rows |= {name: f"`{name}`" for name in reverse_only if name.isidentifier()}
     rows |= {f"mixers.{name}": f"mixer `{name}`" for name in own_mixers()}
+    titles = table["transformations"]
     cells = [
-        [shown, *("works" if refusal(name, what) is None else "error" for what in TRANSFORMATIONS)]
+        [shown, *("error" if name in reverse_only and what in forward_mode else "works" for what in titles)]
         for name, shown in rows.items()
     ]
-    forward = [name for name in rows if name in REVERSE_ONLY and name.startswith("mixers.")]
+    forward = [name for name in rows if name in reverse_only and name.startswith("mixers.")]
     plain = ", ".join(f"`{name.removeprefix('mixers.')}`" for name in forward)
     return _page(
         "Transformations",
@@ -256,7 +271,7 @@ def transformations_page() -> str:
             "assert slope.shape == y.shape",
         ),
         "The only error is that of forward mode, if an op defines its own gradient. Inside `jit` it is "
-        f"JAX's: `TypeError: {NO_FORWARD_MODE}`. Outside `jit` the error names the op. Reverse mode works, "
+        f"JAX's: `TypeError: {table['error']}`. Outside `jit` the error names the op. Reverse mode works, "
         "and so do second derivatives through it, `jax.hessian` included. To use forward mode:",
         '- Pass `implementation="reference"` to an op that takes it, or to one of the mixers '
         f"{plain}.\n"
@@ -265,7 +280,7 @@ def transformations_page() -> str:
         "`jax_debug_nans` reports no NaN of a valid computation. Outputs that are NaN on purpose are "
         "computed as 0 / 0, so the first operation that it reports, with `jax_disable_jit` too, is the "
         "cause.",
-        _table(["", *TRANSFORMATIONS.values()], cells),
+        _table(["", *titles.values()], cells),
     )
 
 
@@ -322,11 +337,6 @@ def _read(path: Path) -> str:
 
 def _page(title: str, *parts: str) -> str:
     return "\n\n".join([f"# {title}", parts[0], "Written by `python docs/tables.py`.", *parts[1:]]) + "\n"
-
-
-def _paragraph(doc: str | None) -> str:
-    """Return a docstring after its first sentence, as one paragraph."""
-    return " ".join((doc or "").split()).partition(". ")[2]
 
 
 def _block(*lines: str) -> str:

@@ -25,18 +25,18 @@ INSTALL = "pip install 'based-jax[triton]'"
 _COMPILER_OPTIONS = {"enable_fp_fusion": True, "ptx_version": 88}
 
 
-def expect_backend(backend: str) -> None:
-    """Check the argument, and that its requirements are installed.
+def expect_backend(backend: str, other: str = "triton") -> None:
+    """Check the argument, "pallas" or `other`, and that what it needs of this module is installed.
 
     Raises:
         ValueError: unknown backend, or one that the interpreter of Pallas cannot run.
         ImportError: a package is missing, or this release of jax has no Triton backend for Pallas.
     """
-    expect(backend in ("pallas", "triton"), "backend", backend, "'pallas' or 'triton'")
+    expect(backend in ("pallas", other), "backend", backend, f"'pallas' or {other!r}")
     if backend == "triton":
         expect(not is_interpreted(), "backend", backend, "'pallas', the only one that `interpreted` runs")
         require()
-    elif reason := cannot_launch(backend):
+    elif backend == "pallas" and (reason := cannot_launch(backend)):
         raise ImportError(f"backend = 'pallas': {reason}")
 
 

@@ -50,7 +50,6 @@ CALLS = {
     "diagonal_ssm": (lambda v: ops.diagonal_ssm(v, -jnp.abs(MODES), MODES, segment_ids=IDS), V),
     "diagonal_ssm_kernel": (lambda a: ops.diagonal_ssm_kernel(-jnp.abs(a), MODES, LENGTH), MODES),
     "discretize_bilinear": (lambda a: ops.discretize_bilinear(a, MODES, MODES, jnp.ones(HEADS)), MODES),
-    "discretize_hold": (lambda a: ops.discretize_hold(a, MODES, MODES, jnp.ones(HEADS)), MODES),
     "gaussian_features": (lambda key: ops.gaussian_features(key, (4, 2)), jax.random.key(0)),
     "generalized_delta_rule": (lambda q: ops.generalized_delta_rule(q, K, V, K, K, **CHUNKS), Q),
     "highest": (lambda x: selection.highest(x, TOKENS, POSITIONS), X[..., 0]),

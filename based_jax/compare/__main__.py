@@ -8,10 +8,10 @@ mixers or widths it trains these only.
 """
 
 import dataclasses
+import functools
 import shlex
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,20 +24,25 @@ from based_jax.evals.card.recall_card import recall_card
 from based_jax.experiments import mqar_tradeoff
 from based_jax.experiments.based_data import ABOUT, ONE_RATE
 from based_jax.experiments.job import Job
-from based_jax.experiments.mixer_lines import families_of, mixer_jobs
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, state_bytes
 from based_jax.experiments.results import best, read
 from based_jax.experiments.study import Flags, Rows, Study, run_command, train_study
 from based_jax.experiments.tasks import STUDY_OF, TaskJob, task_flags
 from based_jax.files import read_json
+from based_jax.mixers.registry import class_of, expect_options
+from based_jax.models.backbones import ALIASES
+from based_jax.testing import check_mixer
 from based_jax.training.commands.synthetic import SyntheticConfig, facts_of
+from based_jax.training.named_options import parse_mixer, split_mixers
 from based_jax.validate import expect, expect_choice, expect_ranges
 
 PROG = "based-jax compare"
 
 _WIDTHS = {"smoke": "16,32", "cpu": "32,64", "paper": "64,128,256"}
-_FAMILIES = families_of(mqar_tradeoff.STUDY.jobs["cpu"])
+_FAMILIES: dict[str, str] = {}
 """Mixer -> its line in the papers' figure, which has its colour."""
+for _job in mqar_tradeoff.STUDY.jobs["cpu"]:
+    _FAMILIES.setdefault(split_mixers("layers", _job.model)[-1].partition(":")[0], _job.family)
 _NOTES = ("A line joins the models that recall more than every smaller one of their mixer.",)
 
 
@@ -86,19 +91,29 @@ class Options(Flags):
         flags |= {"epochs": epochs or flags["epochs"], "seeds": self.seeds}
         flags |= {"learning_rates": self.learning_rates or flags["learning_rates"]}
         widths = [int(width) for width in (self.widths or _WIDTHS[self.scale]).split(",")]
-        grid: list[Job] = [ComparedJob("", f"d {d}", "attention", {**flags, "d_model": d}) for d in widths]
-        return mixer_jobs("mixers", self.mixers, grid, "attention", _FAMILIES)
+        found: dict[str, Job] = {}
+        for text in self.mixers:
+            mixer, options = parse_mixer("mixers", text)
+            expect_options(ALIASES.get(mixer, mixer), options)
+            family, more = _FAMILIES.get(mixer, mixer), [f"{name} {value}" for name, value in options.items()]
+            for width in widths:
+                setting = ", ".join([f"d {width}", *more])
+                job = ComparedJob(family, setting, text.strip(), {**flags, "d_model": width})
+                found[job.name] = job
+        return list(found.values())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 1 if a model failed, 128 + n after signal n."""
     jax.config.update("jax_platforms", "cpu")  # the trainers use the accelerators
     typed = f"{PROG} {shlex.join(sys.argv[2:] if argv is None else argv)}"
-    return run_command(PROG, argv, Options.jobs, partial(_run, typed), Options, _show)
+    return run_command(PROG, argv, Options.jobs, functools.partial(_run, typed), Options, _show)
 
 
 def _run(typed: str, options: Options, jobs: Sequence[Job], out: Path) -> int:
     _show(jobs)
+    for job in {job.model: job for job in reversed(jobs)}.values():
+        _expect_laws(job)
     facts = {name: jobs[0].flags[name] for name in ("epochs", "learning_rates", "seeds")}
     study = dataclasses.replace(_study(options, facts["epochs"]), command=typed)
     status = train_study(study, options, jobs, out, {"task": options.task, **facts})
@@ -115,6 +130,19 @@ def _show(jobs: Sequence[Job]) -> None:
         state = "no state" if size is None else f"{4 * size:,} bytes of state"
         print(f"{job.family}, {job.setting}: {found['parameters']:,} parameters, {state}")
     print(f"{len(jobs)} models, {jobs[0].flags['epochs']} epochs each", flush=True)
+
+
+def _expect_laws(job: Job) -> None:
+    """Check the laws of a mixer of another package at the job's width; ValueError: it breaks one."""
+    name, options = parse_mixer("mixer", job.model)
+    mixer = class_of(ALIASES.get(name, name))
+    if mixer.__module__.startswith("based_jax."):
+        return
+    print(f"checking the laws of {job.model}, which takes seconds", file=sys.stderr)
+    try:
+        check_mixer(mixer, d_model=job.flags["d_model"], **options)
+    except AssertionError as error:
+        raise ValueError(" ".join(str(error).split())[:300]) from error
 
 
 def _study(options: Options, epochs: int) -> Study:

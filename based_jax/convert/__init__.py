@@ -4,7 +4,6 @@ from based_jax.convert.model_card import Measurement as Measurement
 from based_jax.convert.model_card import ModelCard as ModelCard
 from based_jax.convert.pretrained import load_pretrained as load_pretrained
 from based_jax.convert.pretrained import save_pretrained as save_pretrained
-from based_jax.convert.push import push_to_hub as push_to_hub
 from based_jax.convert.reference_modules import from_torch as from_torch
 from based_jax.convert.reference_modules import to_torch as to_torch
 from based_jax.convert.state_dict import expect_keys as expect_keys

@@ -1,15 +1,13 @@
 """Convert a language model's directory: ``based-jax convert SRC DST``.
 
 SRC is a directory or a hub id, in the authors' form or ours; config.json, the weights, a model card and SRC's
-tokenizer files are written to DST, or uploaded if DST is ``hf:owner/name``. See `pretrained` for the forms.
+tokenizer files are written to DST. See `pretrained` for the forms.
 """
 
-import contextlib
 import dataclasses
 import math
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,16 +22,13 @@ from based_jax.convert import hub, pretrained
 from based_jax.convert.configs import kind
 from based_jax.convert.hub import TOKENIZER_FILES
 from based_jax.convert.layouts import flatten, torch_shapes
-from based_jax.convert.model_card import CARD, ModelCard, is_ours, read_measurements
-from based_jax.convert.push import SHARD_BYTES, upload
-from based_jax.convert.shards import MAX_SHARD_BYTES
+from based_jax.convert.model_card import CARD, ModelCard, is_ours
 from based_jax.files import read_text
 from based_jax.phases import phase
 from based_jax.typing import Params
 from based_jax.validate import expect
 
 PROG = "based-jax convert"
-HUB = "hf:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +37,8 @@ class Options:
 
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
     """directory with config.json and weights (.safetensors or .bin), or a hub id"""
-    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DST")]
-    """directory to write, or hf:owner/name or hf:owner/name@branch to upload to; created if needed"""
+    target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
+    """directory to write; created if needed"""
     to: Literal["native", "authors"] = "native"
     """native: our config.json and model.safetensors; authors: config.json and pytorch_model.bin as the
     authors' torch code loads them"""
@@ -51,71 +46,39 @@ class Options:
     """dtype of the written weights"""
     license: str | None = None
     """for the model card: the hub's identifier of a license, such as apache-2.0"""
-    results: str | None = None
-    """for the model card: comma-separated files from --json of eval recall or perplexity"""
-    private: bool = False
-    """make a new hub repository private; default: the account's setting"""
-
-    def __post_init__(self) -> None:
-        pickled = self.to_hub and self.to == "authors"
-        expect(not pickled, "to", self.to, "native for the hub: the authors' form is a pickle")
-        expect(self.to_hub or not self.private, "private", self.private, "hf:owner/name as DST")
-        if self.to_hub:
-            hub.parse_id(self.repository)
-
-    @property
-    def to_hub(self) -> bool:
-        return self.target.startswith(HUB)
-
-    @property
-    def repository(self) -> str:
-        return self.target.removeprefix(HUB)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Convert and print a short report."""
     options = command.parse(Options, argv, prog=PROG)
-    directory = pretrained.find_directory(options.source)
-    target = Path(options.target)
-    is_same = not options.to_hub and target.exists() and target.samefile(directory)
-    expect(not is_same, "DST", options.target, "a target other than the source")
+    directory, target = pretrained.find_directory(options.source), options.target
+    is_same = target.exists() and target.samefile(directory)
+    expect(not is_same, "DST", str(target), "a target other than the source")
     config = pretrained.read_config(directory)
     origin = pretrained.FORMAT if config.get("format") == pretrained.FORMAT else kind(config)
     card = card_of(options, config)
     with phase("reading the weights", patience=math.inf):
         model, params = pretrained.load_pretrained(directory)
-    with contextlib.ExitStack() as stack:
-        if options.to_hub:
-            target = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        else:
-            target.mkdir(parents=True, exist_ok=True)
-        with phase("writing the weights", patience=math.inf):
-            if options.dtype != "float32":
-                params = narrowed(params, options.dtype)
-            copy_pages(directory, target)
-            most = SHARD_BYTES if options.to_hub else MAX_SHARD_BYTES
-            settings = {"to": options.to, "card": card, "max_shard_bytes": most}
-            weights = pretrained.save_pretrained(target, model, params, **settings)
-        shapes = pretrained.language_model_shapes(model.config)
-        rules = pretrained.language_model_rules(model.config)
-        tensors = len(torch_shapes(rules, shapes)) + model.config.tie_embeddings
-        files = [weights, *target.glob("model-*-of-*.safetensors")]
-        report = (
-            f"{options.source} -> {options.target}\n"
-            f"kind        {origin}: {model.config.num_layers} layers {model.config.schedule}\n"
-            f"written as  {options.to}: config.json, {weights.name}\n"
-            f"tensors     {tensors}\n"
-            f"parameters  {sum(map(math.prod, shapes.values())):,}\n"
-            f"dtype       {options.dtype}\n"
-            f"bytes       {sum(file.stat().st_size for file in files):,}"
-        )
-        is_own = not is_ours(read_text(target / CARD))
-        if options.to_hub:
-            with phase("uploading", patience=math.inf):
-                pushed = upload(target, options.repository, private=options.private or None)
-            report += f"\nrevision    {pushed.commit}"
-            is_own = is_own or not pushed.card
-    print(report + ("\nREADME.md   kept as it was, since it was not written here" if is_own else ""))
+    target.mkdir(parents=True, exist_ok=True)
+    with phase("writing the weights", patience=math.inf):
+        if options.dtype != "float32":
+            params = narrowed(params, options.dtype)
+        copy_pages(directory, target)
+        weights = pretrained.save_pretrained(target, model, params, to=options.to, card=card)
+    shapes = pretrained.language_model_shapes(model.config)
+    tensors = len(torch_shapes(pretrained.language_model_rules(model.config), shapes))
+    files = [weights, *target.glob("model-*-of-*.safetensors")]
+    print(
+        f"{options.source} -> {target}\n"
+        f"kind        {origin}: {model.config.num_layers} layers {model.config.schedule}\n"
+        f"written as  {options.to}: config.json, {weights.name}\n"
+        f"tensors     {tensors + model.config.tie_embeddings}\n"
+        f"parameters  {sum(map(math.prod, shapes.values())):,}\n"
+        f"dtype       {options.dtype}\n"
+        f"bytes       {sum(file.stat().st_size for file in files):,}"
+    )
+    if not is_ours(read_text(target / CARD)):
+        print("README.md   kept as it was, since it was not written here")
 
 
 def card_of(options: Options, config: Mapping[str, Any]) -> ModelCard:
@@ -123,11 +86,6 @@ def card_of(options: Options, config: Mapping[str, Any]) -> ModelCard:
     card = pretrained.read_card(config)
     if options.license is not None:
         card = dataclasses.replace(card, license=options.license)
-    if options.results is not None:
-        found = [m for path in options.results.split(",") for m in read_measurements(Path(path))]
-        names = {(m.data, m.metric) for m in found}
-        kept = [m for m in card.measurements if (m.data, m.metric) not in names]
-        card = dataclasses.replace(card, measurements=(*kept, *found))
     if config.get("format") != pretrained.FORMAT and not Path(options.source).exists():
         card = dataclasses.replace(card, base_model=hub.parse_id(options.source)[0])
     return card

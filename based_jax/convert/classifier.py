@@ -5,7 +5,6 @@ classifier.json                    {"version": 1, "classes": [names], "pooling":
 classifier.safetensors             the head: weight (classes, d_model) and bias (classes,), as torch has them
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from based_jax.models.classifier import POOLINGS, SequenceClassifier
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
-from based_jax.whole_file import whole_file
+from based_jax.whole_file import write_json
 
 VERSION = 1
 DESCRIPTION = "classifier.json"
@@ -50,8 +49,7 @@ def save_classifier(
     tensors = {"weight": np.asarray(head["kernel"]).T, "bias": np.asarray(head["bias"])}
     write_safetensors(target / HEAD, tensors)
     description = {"version": VERSION, "classes": list(classes), "pooling": model.pooling}
-    with whole_file(target / DESCRIPTION) as file:
-        file.write((json.dumps(description, indent=2) + "\n").encode("utf-8"))
+    write_json(target / DESCRIPTION, description)
     return target
 
 

@@ -1,6 +1,6 @@
 """Convert a `ModelConfig` to the config.json from which the authors' loaders build the same model.
 
-The inverse of `authors_config` and `authors_mamba`: entries are written, read again and compared, so a model
+The inverse of `authors`: entries are written, read again and compared, so a model
 that the authors' code cannot build is refused. Their GPT supports up to three different mixers, and all its
 softmax layers have the same heads, rotary positions and biases; their Mamba has Mamba and attention. Settings
 that do not affect a trained model's outputs and have no entry in their config are dropped (`_FREE`).
@@ -13,10 +13,14 @@ import math
 from typing import Any
 
 from based_jax import mixers
-from based_jax.convert.authors_config import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
-from based_jax.convert.authors_layers import SLOTS
-from based_jax.convert.authors_mamba import ATTENTION as MAMBA_ATTENTION
-from based_jax.convert.authors_mamba import MAMBA, MODEL
+from based_jax.convert.authors import (
+    GATED_ACTIVATIONS,
+    MAMBA,
+    MAMBA_ATTENTION,
+    MAMBA_MODEL,
+    PLAIN_ACTIVATIONS,
+    SLOTS,
+)
 from based_jax.convert.configs import model_config
 from based_jax.convert.options import write
 from based_jax.convert.tables import NAMES, names_of
@@ -65,11 +69,7 @@ _BLOCKS: dict[str, dict[str, Any]] = {
 
 
 def config_for_authors(config: ModelConfig) -> dict[str, Any]:
-    """Return the entries of config.json.
-
-    Raises:
-        ValueError: the authors' code cannot build a part of the model, or a layer with these options.
-    """
+    """Return the entries of config.json."""
     entries = _mamba(config) if names_of(config) is NAMES["mamba"] else _gpt(config)
     ours, theirs = (_settings(model) for model in (config, model_config(entries, {})))
     for name, value in ours.items():
@@ -127,7 +127,7 @@ def _mamba(config: ModelConfig) -> dict[str, Any]:
     first = next(_module(config, index) for index in layers if config.layer(index).mixer == "mamba")
     ssm = {name: value for name, value in vars(first).items() if value != getattr(default, name)}
     listed = [index for index in layers if config.layer(index).mixer == "attention"]
-    entries = write(MODEL, vars(config)) | {
+    entries = write(MAMBA_MODEL, vars(config)) | {
         "n_layer": config.num_layers,
         "ssm_cfg": write(MAMBA, ssm),
         "rms_norm": config.norm == "rms",

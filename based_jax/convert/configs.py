@@ -1,7 +1,7 @@
 """Convert the config.json of any supported model to a `ModelConfig`: choose the reader of its family.
 
 The authors' configs have no model_type, or one of `MODEL_TYPES`: their Mamba models are those of Mamba's own
-code (`authors_mamba`), the others flash-attention's GPT (`authors_config`). Other families are chosen by
+code, the others flash-attention's GPT (`authors`). Other families are chosen by
 `model_type`. The meaning of each entry, and which ones their code ignores, is in `options.json` and in
 docs/options.md.
 """
@@ -9,18 +9,14 @@ docs/options.md.
 from collections.abc import Callable
 from typing import Any
 
-from based_jax.convert.authors_config import authors_config
-from based_jax.convert.authors_layers import SLOTS
-from based_jax.convert.authors_mamba import mamba_config
-from based_jax.convert.config_values import Config
-from based_jax.convert.fla_config import CLASSES as FLA
-from based_jax.convert.fla_config import fla_config
+from based_jax.convert import older_names
+from based_jax.convert.authors import SLOTS, authors_config, mamba_config
+from based_jax.convert.fla import FAMILIES as FLA
+from based_jax.convert.fla import fla_config
 from based_jax.convert.layouts import Shapes, Tensors
-from based_jax.convert.older_names import fla_names, transformers_names
-from based_jax.convert.qwen_weights import text_tensors
-from based_jax.convert.transformers_config import CLASSES as TRANSFORMERS
-from based_jax.convert.transformers_config import transformers_config
-from based_jax.convert.transformers_hybrids import QWEN, with_multipliers
+from based_jax.convert.options import Config
+from based_jax.convert.tables import NAMES
+from based_jax.convert.transformers import FAMILIES, transformers_config
 from based_jax.models import ModelConfig
 from based_jax.validate import expect
 
@@ -29,9 +25,12 @@ READERS: dict[str, Callable[[Config, Shapes], ModelConfig]] = {
     "based": authors_config,
     "mamba": mamba_config,
     **dict.fromkeys(FLA, fla_config),
-    **dict.fromkeys(TRANSFORMERS, transformers_config),
+    **dict.fromkeys(FAMILIES, transformers_config),
 }
 """By `kind`."""
+
+UNREAD = {"gated_deltanet": ".attn.D"}
+"""End of the names of tensors that older versions wrote and nothing reads."""
 
 MODEL_TYPES = ("gpt2", "mamba")
 """Values of `model_type` in the authors' configs, which may also have none; the second only Mamba's."""
@@ -51,13 +50,9 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
 
 
 def kind(config: Config) -> str:
-    """Return "based", "attn" or "mamba", after the authors' loaders, or the `model_type` of another model.
-
-    Raises:
-        ValueError: none of them.
-    """
+    """Return "based", "attn" or "mamba", after the authors' loaders, or the `model_type` of another model."""
     found = config.get("model_type")
-    others = (*FLA, *TRANSFORMERS)
+    others = (*FLA, *FAMILIES)
     if found in others:
         return str(found)
     is_mamba = "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config)
@@ -77,11 +72,12 @@ def kind(config: Config) -> str:
 
 
 def current_names(config: Config, tensors: Tensors) -> dict[str, Any]:
-    """Rename a checkpoint's tensors to the names of `tables`. CheckpointError: see `older_names`."""
+    """Rename a checkpoint's tensors to the names of `tables`. CheckpointError: a missing or repeated name."""
     family = str(config.get("model_type"))
     if family in FLA:
-        return fla_names(tensors, family)
-    if family in QWEN:
-        return text_tensors(config, transformers_names(tensors, QWEN[0]))
-    found = transformers_names(tensors, family) if family in TRANSFORMERS else dict(tensors)
-    return with_multipliers(config, found) if family == "granitemoehybrid" else found
+        read = {key: tensor for key, tensor in tensors.items() if not key.endswith(UNREAD.get(family, "\0"))}
+        return older_names.current_names(read, "fla", NAMES["fla mamba2" if family == "mamba2" else "fla"])
+    if family not in FAMILIES:
+        return dict(tensors)
+    known = FAMILIES[family]
+    return known.weights(config, older_names.current_names(tensors, known.names, NAMES["transformers"]))

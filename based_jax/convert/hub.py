@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import importlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,7 @@ def is_hub_id(source: str) -> bool:
 
 
 def parse_id(source: str, revision: str | None = None) -> tuple[str, str | None]:
-    """Return the repository and the revision in `source` and `revision`; None is the main branch.
-
-    Raises:
-        ValueError: not a repository's name, two revisions, or a revision that git would reject.
-    """
+    """Return the repository and the revision in `source` and `revision`; None is the main branch."""
     match = _ID.fullmatch(source)
     expect(match is not None, "repository", source, "owner/name or owner/name@revision")
     assert match is not None
@@ -76,7 +72,11 @@ def fetch(
         ValueError: an invalid name; also whatever `check` raises.
     """
     repository, revision = parse_id(source, revision)
-    hub = import_library(repository)
+    try:
+        hub = importlib.import_module("huggingface_hub")
+    except ImportError as error:
+        expected = "to reach the hub, install huggingface_hub (pip install 'based-jax[hub]')"
+        raise ImportError(f"{repository!r} is not a directory; {expected}") from error
     if revision is not None and _COMMIT.fullmatch(revision):
         with contextlib.suppress(FileNotFoundError, CheckpointError):
             return _cached(hub, repository, revision, check)
@@ -92,30 +92,6 @@ def fetch(
             raise FileNotFoundError(f"{repository!r}: {reason}, and {missing}") from error
     sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
     return _download(hub, repository, revision, sizes, check)
-
-
-def import_library(purpose: str) -> Any:
-    """Import huggingface_hub. ImportError if it is not installed; `purpose` is the source that needs it."""
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError as error:
-        raise ImportError(
-            f"{purpose!r} is not a directory; to reach the hub, install huggingface_hub "
-            "(pip install 'based-jax[hub]')"
-        ) from error
-
-
-@contextlib.contextmanager
-def explained(repository: str, revision: str | None, task: str = "fetched from") -> Iterator[None]:
-    """Turn exceptions of the hub's library into one line that names the repository."""
-    try:
-        yield
-    except Exception as error:
-        if (problem := refusal(error, repository, revision)) is not None:
-            raise problem from error
-        raise FileNotFoundError(
-            f"{repository!r} could not be {task} the hub: {_first_line(error)}"
-        ) from error
 
 
 def refusal(error: Exception, repository: str, revision: str | None) -> Exception | None:
@@ -171,9 +147,14 @@ def _download(
 
 
 def _snapshot(hub: Any, repository: str, revision: str | None, names: Iterable[str]) -> Path:
-    """Fetch files into the cache."""
-    with explained(repository, revision):
+    """Fetch files into the cache; turn exceptions of the hub's library into one line."""
+    try:
         return Path(hub.snapshot_download(repository, revision=revision, allow_patterns=sorted(names)))
+    except Exception as error:
+        if (problem := refusal(error, repository, revision)) is not None:
+            raise problem from error
+        expected = f"could not be fetched from the hub: {_first_line(error)}"
+        raise FileNotFoundError(f"{repository!r} {expected}") from error
 
 
 def _cached(hub: Any, repository: str, revision: str | None, check: Callable[[Path], object]) -> Path:

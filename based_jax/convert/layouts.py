@@ -87,11 +87,7 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def select(rules: Iterable[Rule], paths: Iterable[str]) -> Rules:
-    """Select the rules whose leaves exist; tables also list optional parts, such as biases.
-
-    Raises:
-        ValueError: a leaf that is covered by no rule, or by several.
-    """
+    """Select the rules whose leaves exist; tables also list optional parts, such as biases."""
     paths = set(paths)
     chosen = tuple(rule for rule in rules if paths.issuperset(rule.paths))
     covered = [path for rule in chosen for path in rule.paths]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from based_jax.files import MAX_BYTES, read_json, read_text
+from based_jax.files import read_text
 from based_jax.models import ModelConfig
 from based_jax.validate import expect
 from based_jax.whole_file import whole_file
@@ -97,22 +97,16 @@ class ModelCard:
             raise ValueError(f"card: expected what a card is made of ({error})") from error
 
 
-def write_card(
-    directory: Path, card: ModelCard, config: ModelConfig, parameters: int, repository: str | None = None
-) -> bool:
-    """Write README.md unless there is one that based_jax did not write; return whether it was written.
+def write_card(directory: Path, card: ModelCard, config: ModelConfig, parameters: int) -> None:
+    """Write README.md unless there is one that based_jax did not write.
 
     Args:
         parameters: number of the model's parameters.
-        repository: hub id to which the directory is uploaded.
     """
     path = directory / CARD
-    if path.exists() and not is_ours(read_text(path)):
-        return False
-    name = repository or card.name or directory.resolve().name
-    with whole_file(path) as file:
-        file.write(card_text(card, config, parameters, name).encode())
-    return True
+    if not path.exists() or is_ours(read_text(path)):
+        with whole_file(path) as file:
+            file.write(card_text(card, config, parameters, card.name or directory.resolve().name).encode())
 
 
 def card_text(card: ModelCard, config: ModelConfig, parameters: int, name: str) -> str:
@@ -132,7 +126,7 @@ def card_text(card: ModelCard, config: ModelConfig, parameters: int, name: str) 
     on_hub = _REPOSITORY.fullmatch(name) and "/" in name
     source, extra = (name, "[hub]") if on_hub else ("DIRECTORY", "")
     sections = [
-        _front_matter(card, mixers, name),
+        _front_matter(card, mixers),
         f"# {_cell(name)}",
         f"A causal language model of {', '.join(mixers)} layers, for based_jax (JAX).",
         "## Architecture",
@@ -152,28 +146,7 @@ def is_ours(text: str) -> bool:
     return MARK in text.splitlines()
 
 
-def read_measurements(path: Path) -> list[Measurement]:
-    """Read the metrics in a file written with ``--json`` of the recall or perplexity evaluation.
-
-    Raises:
-        OSError: no such file.
-        ValueError: not such a file.
-    """
-    content = read_json(path, max_bytes=MAX_BYTES)
-    try:
-        if "contains" in content:
-            options, error = content["options"], content["standard_error"]
-            dtype = options.get("dtype", "the model's dtype")
-            how = f"{content['examples']:,} examples, {options['padding']} padding, {dtype}, ± {error:.2f}"
-            return [Measurement(options["task"], "contains, percent", content["contains"], how)]
-        data, found = Path(content["info"]["data"]).name, content["slices"]["all"]
-        return [Measurement(data, "perplexity", found["perplexity"], f"{found['tokens']:,} tokens")]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        expected = "what --json of eval recall or eval perplexity writes"
-        raise ValueError(f"results = {str(path)!r}: expected {expected}") from error
-
-
-def _front_matter(card: ModelCard, mixers: Sequence[str], name: str) -> str:
+def _front_matter(card: ModelCard, mixers: Sequence[str]) -> str:
     """Return the YAML front matter, with strings and lists in JSON, a subset of YAML."""
     entries = {
         "library_name": "based_jax",
@@ -184,19 +157,7 @@ def _front_matter(card: ModelCard, mixers: Sequence[str], name: str) -> str:
         "datasets": list(card.datasets),
     }
     lines = [f"{key}: {json.dumps(value)}" for key, value in entries.items() if value]
-    if card.measurements:
-        lines += ["model-index:", f"- name: {json.dumps(_plain(name))}", "  results:"]
-    for found in card.measurements:
-        data, metric = ({"type": _slug(text), "name": _plain(text)} for text in (found.data, found.metric))
-        lines += ['  - task: {"type": "text-generation"}', f"    dataset: {json.dumps(data)}"]
-        lines += [f'    metrics: [{json.dumps(metric)[:-1]}, "value": {_yaml_number(found.value)}}}]']
     return "\n".join(["---", *lines, "---"])
-
-
-def _yaml_number(value: float) -> str:
-    """Format a number for every version of YAML: a number with an exponent needs a decimal point."""
-    mantissa, e, exponent = repr(value).partition("e")
-    return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}" if e else mantissa
 
 
 def _table(head: Sequence[str], rows: Any) -> str:
@@ -207,16 +168,8 @@ def _table(head: Sequence[str], rows: Any) -> str:
 def _cell(value: Any) -> str:
     """Format a number or an untrusted text as a cell of a Markdown table."""
     text = f"{value:,}" if type(value) is int else f"{value:g}" if type(value) is float else str(value)
-    return re.sub(r"([|<`\[\\])", r"\\\1", _plain(text)) or "-"
-
-
-def _plain(text: str) -> str:
-    """Return a text as one line of characters that YAML allows between quotes."""
-    return "".join(char if char.isprintable() and ord(char) < 0x10000 else " " for char in text).strip()
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "other"
+    line = "".join(char if char.isprintable() else " " for char in text).strip()
+    return re.sub(r"([|<`\[\\])", r"\\\1", line) or "-"
 
 
 def _is_text(value: Any) -> bool:

@@ -1,20 +1,26 @@
 """Every constructor argument and config entry of the authors' code, and what we do with it.
 
 `options.json` has them: the import path of their class -> rows of `Option`, in the order of the signature.
+Other functions here read and check single entries of a config, and make a schedule of layers.
 """
 
 import ast
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from based_jax import mixers
-from based_jax.convert.config_values import with_current_names
+from based_jax.fields import MAX_SIZE
 from based_jax.files import read_json
 from based_jax.models import MixerSpec, ModelConfig
+from based_jax.models.config import MAX_LAYERS
 from based_jax.validate import expect, nearest
+
+Config = Mapping[str, Any]
+D = TypeVar("D", int, None)
 
 
 class Option(NamedTuple):
@@ -40,11 +46,6 @@ def tables() -> Mapping[str, Mapping[str, Option]]:
 
 def expect_known(path: str, given: Mapping[str, Any], where: str) -> None:
     """Check the entries of a config against the table of a class.
-
-    Args:
-        path: import path of the class in their code.
-        given: entries with their values.
-        where: name of the config in messages.
 
     Raises:
         ValueError: an entry that is not in the table, whether or not their code accepts it; an unsupported
@@ -133,3 +134,89 @@ def default_of(option: Option) -> Any:
         return ast.literal_eval(option.default.replace("inf", "1e999"))
     except (SyntaxError, ValueError):
         return None
+
+
+def size(entries: Config, name: str, default: D, least: int = 1, most: int = MAX_SIZE) -> int | D:
+    """Return an integer in [least, most]; the default if the entry is missing or null."""
+    value = entries.get(name)
+    if value is None:
+        return default
+    fits = type(value) is int and least <= value <= most
+    expect(fits, name, value, f"an integer from {least} to {most}")
+    return value
+
+
+def number(entries: Config, name: str, default: float) -> float:
+    """Return a finite number that is not negative; the default if the entry is missing or null."""
+    value = entries.get(name)
+    value = default if value is None else value
+    fits = type(value) in (int, float) and 0 <= value < math.inf
+    expect(fits, name, value, "a finite number, at least 0")
+    return float(value)
+
+
+def flag(entries: Config, name: str, default: bool) -> bool:
+    """Return a boolean; the default if the entry is missing or null."""
+    value = entries.get(name)
+    expect(value is None or isinstance(value, bool), name, value, "true or false")
+    return default if value is None else value
+
+
+def section(entries: Config, name: str) -> Config:
+    """Return an entry that holds entries; {} if it is missing or null."""
+    value = entries.get(name) or {}
+    expect(isinstance(value, dict), name, value, "a JSON object or null")
+    return value
+
+
+def with_current_names(config: Config, aliases: Mapping[str, str]) -> dict[str, Any]:
+    """Rename entries to their current names."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        current = aliases.get(name, name)
+        first = found.setdefault(current, value)
+        expect(first == value, name, value, f"{first!r}, another value of {current}")
+    return found
+
+
+def expect_sizes(config: Config, *entries: str, layers: str = "n_layer") -> None:
+    """Check that these entries exist, and that with the number of layers."""
+    for entry in (*entries, layers):
+        expect(config.get(entry) is not None, "config.json", sorted(config), f"an entry {entry!r}")
+        size(config, entry, 0, most=MAX_LAYERS if entry == layers else MAX_SIZE)
+
+
+def fraction(part: int, whole: int) -> float:
+    """Compute part / whole, rounded so that int(fraction * whole) equals part."""
+    ratio = part / whole
+    return ratio if int(ratio * whole) == part else math.nextafter(ratio, 1.0)
+
+
+def delta_heads(width: int, heads: int, key_size: int, value_heads: int, value_size: int) -> dict[str, Any]:
+    """Return the options of a mixer with the delta rule, in a model of this width."""
+    shapes = {"expand_k": heads * key_size / width, "expand_v": value_heads * value_size / width}
+    return {"num_heads": heads, "num_v_heads": None if value_heads == heads else value_heads, **shapes}
+
+
+_USUAL = {"gated_conv": "C", "short_conv": "C", "gated_delta_net": "D"}
+"""The papers' letters of mixers, where they are not the first of the name."""
+
+
+def schedule_of(specs: Sequence[MixerSpec]) -> dict[str, Any]:
+    """Return `schedule` and `mixers` of a `ModelConfig` for these layers, with a letter per mixer."""
+    letters: dict[MixerSpec, str] = {}
+    for spec in specs:
+        if spec not in letters:
+            taken = set(letters.values())
+            free = (_USUAL.get(spec.mixer, spec.mixer[0].upper()), *map(chr, range(ord("A"), 0x3000)))
+            letters[spec] = next(letter for letter in free if letter.isalpha() and letter not in taken)
+    mixers = {letter: spec for spec, letter in letters.items()}
+    return {"schedule": "".join(letters[spec] for spec in specs), "mixers": mixers}
+
+
+def layers_of(config: Config, mixers: Mapping[str, MixerSpec], usual: Sequence[str]) -> list[MixerSpec]:
+    """Return each layer's mixer by its name in `layer_types`, or in `usual` if that is missing or null."""
+    kinds: Any = usual if config.get("layer_types") is None else config["layer_types"]
+    fits = isinstance(kinds, list) and len(kinds) == len(usual) and all(kind in mixers for kind in kinds)
+    expect(fits, "layer_types", kinds, f"{' or '.join(mixers)} for each of {len(usual)} layers")
+    return [mixers[kind] for kind in kinds]

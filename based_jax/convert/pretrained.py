@@ -4,7 +4,7 @@
                model.safetensors
     authors    config.json as their loaders read it
                pytorch_model.bin, a torch file, the only format that all of their loaders read
-    fla        config.json and weights of flash-linear-attention's models (`fla_config`)
+    fla        config.json and weights of flash-linear-attention's models (`fla`)
 
 `load_pretrained` reads all three, with either kind of weight file; `save_pretrained` writes the first two.
 Tensors have the same names, shapes and values in these two, so our `model.safetensors` can be loaded into the
@@ -135,11 +135,7 @@ def save_pretrained(
 
 
 def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
-    """Return the parameters as NumPy arrays under the authors' torch names, with a tied head.
-
-    Raises:
-        ValueError: parameters of another model.
-    """
+    """Return the parameters as NumPy arrays under the authors' torch names, with a tied head."""
     leaves = flatten(jax.device_get(nn.meta.unbox(params)["params"]))
     wanted = language_model_shapes(model.config)
     found = {path: tuple(leaf.shape) for path, leaf in leaves.items()}
@@ -151,11 +147,7 @@ def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
 
 
 def language_model_rules(config: ModelConfig, keys: Collection[str] = ()) -> Rules:
-    """Return the layout rules of any language model, including registered mixers without a table.
-
-    Args:
-        keys: of the checkpoint to read, which may be in one of several layouts.
-    """
+    """Return the layout rules of any language model; `keys` of a checkpoint choose among several layouts."""
     paths, names = language_model_shapes(config), names_of(config, keys)
     layers = []
     for index in range(config.num_layers):
@@ -194,12 +186,7 @@ def find_directory(source: str | os.PathLike[str], revision: str | None = None) 
 
 
 def read_config(directory: Path) -> Mapping[str, Any]:
-    """Read and parse config.json.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is not a JSON object, or larger or more nested than `based_jax.files` allows.
-    """
+    """Read and parse config.json."""
     path = directory / CONFIG
     if not path.is_file():
         expected = f"expected {CONFIG} and weights in this directory, found no {CONFIG}"

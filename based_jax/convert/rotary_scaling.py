@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from based_jax.convert.config_values import Config, flag, fraction, number, section, size
+from based_jax.convert.options import Config, flag, fraction, number, section, size
 from based_jax.validate import expect, expect_choice
 
 ENTRIES = {
@@ -41,10 +41,6 @@ def rotary_options(config: Config, head_dim: int) -> dict[str, Any]:
     Args:
         config: with `rope_parameters`, or in older versions `rope_theta` and `rope_scaling`.
         head_dim: channels of a head.
-
-    Raises:
-        ValueError: another kind of scaling, an entry that it does not have, or a share of the channels that
-            is not an even number of them, or that `yarn` would scale apart from the others.
     """
     where = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     given = section(config, where)

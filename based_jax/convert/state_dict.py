@@ -84,12 +84,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def expect_weights(tensors: Mapping[str, Any]) -> None:
-    """Check that these values are valid float32 parameters.
-
-    Raises:
-        CheckpointError: a dtype that is not floating-point, NaN or infinity, or a value beyond float32's
-            range; the message names the tensors.
-    """
+    """Check that these values are valid float32 parameters."""
     for name, array in tensors.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise CheckpointError(f"{shown_name(name)} has dtype {array.dtype}: expected a floating dtype")

@@ -1,10 +1,10 @@
 """Torch names and layouts of our modules, in the authors' code, in fla's models and in `transformers`.
 
 `weights.json` has them. "names": a code base -> its names of the parts of a language model, where they differ
-from the authors'. "renamed": a `model_type` of `transformers` -> parts of its tensors' names that differ from
-Llama's, and Llama's, replaced in this order. "rules": a code base -> our name of a module -> rows
-[torch name, our path, layout, axes of size 1 in torch], or the "code base/module" of a table to include.
-Several names are stacked in this order.
+from the authors'. "renamed": fla, whose older versions had other names, or a `model_type` of `transformers`,
+whose names become Llama's -> parts of names and what they become, replaced in this order. "rules": a code
+base -> our name of a module -> rows [torch name, our path, layout, axes of size 1 in torch], or the "code
+base/module" of a table to include. Several names are stacked in this order.
 
     dense (the default)   NAME.weight, NAME.bias <-> PATH/kernel, PATH/bias
     heads                 the same, of a kernel with two input axes: heads and their channels
@@ -94,11 +94,7 @@ AUTHORS = NAMES["authors"]
 
 
 def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
-    """Return the names of a model's parts in the authors' code; Mamba models have another code base.
-
-    Args:
-        keys: of a checkpoint, which determine the name of its embedding.
-    """
+    """Return the names of a model's parts in the code base whose embedding is in `keys`, or the authors'."""
     for names in NAMES.values():
         if names.embedding in keys:
             return names

@@ -6,13 +6,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from based_jax.training.named_options import split_mixers
 from based_jax.training.recipes import flag_words
 from based_jax.validate import expect_choice
-
-J = TypeVar("J", bound="Job")
 
 TRAINER = (sys.executable, "-m", "based_jax", "train", "mqar")
 """The trainer is a separate process: if it runs out of memory, the study goes on."""
@@ -52,7 +50,7 @@ class Job:
         return " ".join([f"based-jax train {command}", *self.arguments])
 
 
-def of_families(jobs: Sequence[J], families: str | None) -> list[J]:
+def of_families(jobs: Sequence[Job], families: str | None) -> list[Job]:
     """Return the jobs of the comma-separated families; None selects all."""
     if families is None:
         return list(jobs)

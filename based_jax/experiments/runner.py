@@ -1,7 +1,7 @@
 """Run the jobs of a study as processes, as many at once as there are slots; record each once.
 
 A failed job is recorded with the end of its output, and the others go on. A signal stops the trainers, which
-save, and the next call resumes them.
+save, and the next call resumes them. A slot is an accelerator, or a share of the CPU's cores.
 """
 
 import contextlib
@@ -10,17 +10,31 @@ import queue
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.job import Job
 from based_jax.experiments.results import FAILED, Results, Row, read
-from based_jax.experiments.slots import Slot
+
+ON_CPU = 2
+"""Processes at a time on a CPU: small models leave much of a second core idle, and compiling most of it."""
+
+_PROBE = "import jax; print(jax.default_backend(), jax.local_device_count())"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The resources of one process at a time."""
+
+    name: str
+    environment: Mapping[str, str]  # added to the process's own
 
 
 class Runner:
@@ -126,3 +140,31 @@ def stopping(runner: Runner) -> Iterator[list[signal.Signals]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def find_slots(count: int | None = None) -> list[Slot]:
+    """Return `count` slots for processes, by default one for each accelerator, or two on a CPU.
+
+    The devices are counted in a separate process: a process that has used them holds the accelerators'
+    memory. An OSError reports that JAX finds none.
+    """
+    probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True)
+    if probe.returncode:
+        raise OSError(f"JAX finds no device: {probe.stderr.strip().splitlines()[-1:]}")
+    backend, devices = probe.stdout.split()[-2:]
+    if backend == "cpu":
+        return _on_cpu(count or min(ON_CPU, os.cpu_count() or 1))
+    return _on_accelerators(int(devices), count)
+
+
+def _on_accelerators(devices: int, count: int | None) -> list[Slot]:
+    names = [str(index % devices) for index in range(count or devices)]
+    variables = ("JAX_CUDA_VISIBLE_DEVICES", "JAX_ROCM_VISIBLE_DEVICES")
+    shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if len(names) > devices else {}
+    return [Slot(f"device {name}", {**dict.fromkeys(variables, name), **shared}) for name in names]
+
+
+def _on_cpu(count: int) -> list[Slot]:
+    """Make slots with a share of the cores each; XLA takes its number of threads from NPROC."""
+    threads = str(max((os.cpu_count() or 1) // count, 1))
+    return [Slot(f"cpu {index}", {"NPROC": threads}) for index in range(count)]

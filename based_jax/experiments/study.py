@@ -14,24 +14,26 @@ from typing import Any, Literal, TypeVar
 from rich.console import Console
 from rich.markup import escape as plain
 
-from based_jax import command, plot
+from based_jax import command, html_page, plot
 from based_jax.directory_lock import sole_writer
-from based_jax.experiments import page
 from based_jax.experiments.based_data import ABOUT, TEXTS
 from based_jax.experiments.job import Job, of_families
-from based_jax.experiments.mixer_lines import expect_contract, families_of, mixer_jobs
 from based_jax.experiments.panels import Panel
 from based_jax.experiments.results import FAILED, Results, Row, Rows, best
-from based_jax.experiments.runner import Runner, stopping
-from based_jax.experiments.slots import find_slots
+from based_jax.experiments.runner import Runner, find_slots, stopping
 from based_jax.files import read_json
-from based_jax.json_lines import read_lines
+from based_jax.html_page import number, text
 from based_jax.plot import Bars
 from based_jax.training.run.directory import versions
 from based_jax.validate import expect
 from based_jax.whole_file import write_json
 
 SCALES = ("smoke", "cpu", "paper")
+
+_STATES = (
+    "States are of one sequence of the longest test: four bytes for each float of the papers' formulas, and "
+    "what the model's <code>init_state</code> holds."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,6 @@ class Study:
     panels: Callable[[Rows, str], Sequence[Panel | Bars]]  # from all rows of results and the scale
     notes: Sequence[str] = ()  # notes on the page
     columns: int | None = None  # panels side by side; default all
-    like: str = ""  # mixer whose jobs those of an added line are like
     command: str = ""  # its command line; default: that of a module of this package
 
 
@@ -71,15 +72,6 @@ class Flags:
         expect(self.at_once is None or self.at_once >= 1, "at_once", self.at_once, "at least 1")
 
 
-@dataclasses.dataclass(frozen=True)
-class LineFlags(Flags):
-    """Train the models of a figure of the papers, and draw it."""
-
-    add: tuple[str, ...] = ()
-    """train lines that the study does not have, and only these: mixers by name or my_package.mixer:MyMixer,
-    options as in my_package.mixer:MyMixer:key_dim=16"""
-
-
 def make_study(name: str, jobs: Mapping[str, Sequence[Job]], panels: Any) -> Study:
     """Make a study with the texts of studies.toml; scales that it does not describe are Based's."""
     held = {field.name for field in dataclasses.fields(Study)}
@@ -93,15 +85,9 @@ F = TypeVar("F", bound=Flags)
 
 def main(study: Study, argv: Sequence[str] | None = None) -> int:
     """Run a study's command; the exit status is 1 if a job failed, 128 + n after signal n."""
-    return run_command(_typed(study), argv, partial(_jobs, study), partial(train_study, study), LineFlags)
-
-
-def _jobs(study: Study, flags: LineFlags) -> Sequence[Job]:
-    jobs = study.jobs[flags.scale]
-    if not flags.add:
-        return jobs
-    expect(study.like != "", "add", flags.add, "another study: this one has no line of a mixer alone")
-    return mixer_jobs("add", flags.add, jobs, study.like, families_of(jobs))
+    return run_command(
+        _typed(study), argv, lambda flags: study.jobs[flags.scale], partial(train_study, study), Flags
+    )
 
 
 def run_command(
@@ -194,8 +180,6 @@ def train_study(
     """
     is_known = (out / "study.json").exists() or not (out / "results.jsonl").exists()
     expect(is_known, "out", str(out), "a directory of a study: it has no study.json")
-    held = {row["job"] for row in read_lines(out / "results.jsonl", {"job": str})[0]}
-    expect_contract(job for job in jobs if job.name not in held)
     also = {"versions": versions("jax", "flax", "optax")}
     claim(out, {"study": study.name, "scale": flags.scale, **(facts or {})}, also)
     write = partial(draw, study, flags.scale, out=out)
@@ -209,11 +193,61 @@ def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
     sentences = [escape(facts), f"<code>{escape(typed)}</code>, {escape(_facts(rows))}.", *study.notes]
     figure, index = out / "figure.png", out / "index.html"
     if reason := plot.missing():
-        page.write(index, study.title, [*sentences, reason], None, best(rows), rows)
+        _write_page(index, study.title, [*sentences, reason], None, best(rows), rows)
         return [index]
     plot.draw(study.title, facts, study.panels(rows, scale), figure, study.columns)
-    page.write(index, study.title, sentences, figure, best(rows), rows)
+    _write_page(index, study.title, sentences, figure, best(rows), rows)
     return [figure, index]
+
+
+def _write_page(
+    path: Path, title: str, sentences: Sequence[str], figure: Path | None, best: Rows, rows: Rows
+) -> None:
+    """Write the page: HTML sentences, the PNG, a table of the `best` learning rates and one of all rows."""
+    slices = _slices(best)
+    parts = [
+        *[f"<p>{sentence}</p>" for sentence in sentences],
+        "" if figure is None else html_page.image(figure, title),
+        "<h2>Each model with its best learning rate</h2>",
+        f"<p>{_STATES}</p>",
+        _table(best, slices),
+        "<details><summary>Every learning rate and seed</summary>",
+        _table(rows, slices),
+        "</details>",
+    ]
+    html_page.write_page(path, title, parts)
+
+
+def _slices(rows: Rows) -> list[tuple[str, str]]:
+    """Return the slices that distinguish results: numbers of pairs, or lengths if the pairs are all equal."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for key, values in (row.get("slices") or {}).items():
+            found.setdefault(key, {}).update(dict.fromkeys(values))
+    key = "num_pairs" if "num_pairs" in found else next(iter(found), "")
+    return [(key, value) for value in sorted(found.get(key, {}), key=float)]
+
+
+def _table(rows: Rows, slices: Sequence[tuple[str, str]]) -> str:
+    heads = ["family", "setting", "parameters", "state, bytes", "held, bytes", "accuracy"]
+    heads += [f"{value} pairs" if key == "num_pairs" else f"{key} {value}" for key, value in slices]
+    heads += ["learning rate", "seed", "epochs", "seconds", "status"]
+    return html_page.table(heads, [_cells(row, slices) for row in rows])
+
+
+def _cells(row: Mapping[str, Any], slices: Sequence[tuple[str, str]]) -> list[str]:
+    size = row.get("state_size")
+    cells = [text(row["family"]), text(row["setting"]), number(row.get("parameters"), ",d")]
+    cells += [number(size and 4 * size, ",d"), number(row.get("state_bytes"), ",d")]
+    cells += [number(row.get("accuracy"), ".4f")]
+    of_slices = row.get("slices") or {}
+    cells += [number(of_slices.get(key, {}).get(value), ".3f") for key, value in slices]
+    cells += [number(row.get("learning_rate"), ".3g"), text(row.get("seed", ""))]
+    cells += [number(row.get("epochs"), "g"), number(row.get("seconds"), ".0f")]
+    status = escape(str(row["status"]))
+    if row["status"] == FAILED:
+        status = f'<span class="failed" title="{escape(str(row.get("error", "")))}">{status}</span>'
+    return [*cells, f"<td>{status}</td>"]
 
 
 def _sentence(rows: list[Row]) -> str:

@@ -13,7 +13,7 @@ from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.convert.tokenizer import own_tokenizer
 from based_jax.data.tokenizers import load_tokenizer
 from based_jax.export.directory import export_model
-from based_jax.export.plan import PLATFORMS, Plan
+from based_jax.export.programs import PLATFORMS, Plan
 from based_jax.export.runner import read_manifest
 from based_jax.generate.weights import decoding_weights
 from based_jax.phases import phase

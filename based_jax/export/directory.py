@@ -20,8 +20,7 @@ import jax
 from based_jax.convert.state_dict import write_safetensors
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens
 from based_jax.export import runner
-from based_jax.export.plan import Plan
-from based_jax.export.programs import KERNEL_CALL, KEY_KIND, Programs, export_programs
+from based_jax.export.programs import KERNEL_CALL, KEY_KIND, SIGNATURES, Plan, Programs, export_programs
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -75,7 +74,7 @@ def export_model(
         path = target / f"{name}.jaxexport"
         with whole_file(path) as file:
             file.write(exported.serialize())
-        arguments, results = programs.signatures[name]
+        arguments, results = SIGNATURES[name]
         entries[name] = {**_entry(path), "arguments": list(arguments), "results": list(results)}
     (target / TOKENIZER).unlink(missing_ok=True)
     write_safetensors(target / WEIGHTS, programs.params)

@@ -9,6 +9,7 @@ Parameters, states and settings are dicts from names to arrays, so that callers 
 class of this library. B is symbolic unless a batch size is given, so any batch size works.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -19,27 +20,59 @@ from flax import traverse_util
 from jax import export, lax
 
 from based_jax.convert.layouts import flatten
-from based_jax.export.plan import Plan
 from based_jax.generate.capacity import token_limit
 from based_jax.generate.sampling import Counts, RowSettings, choose
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Params, State
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, expect_integer
 from pallas_kernels import lowering_for
 
+PLATFORMS = ("cpu", "cuda")
+KERNELS = ("xla", "pallas")
 DTYPES = ("float32", "bfloat16", "float16")
 KEY_KIND = "threefry2x32"  # kind of the random keys that `extend` takes as integers
 
 KERNEL_CALL = "__gpu$xla.gpu.triton"  # the custom call that holds a Pallas kernel as Triton IR
 
 
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Settings that are compiled into the programs; ValueError: a wrong value or combination."""
+
+    platforms: tuple[str, ...] = PLATFORMS
+    """platforms to run on: cpu, cuda or both"""
+    kernels: str = "xla"
+    """"pallas" includes this library's fused GPU kernels: for cuda alone, with a batch size"""
+    batch_size: int | None = None
+    """number of rows of every call; None allows any number"""
+    max_length: int = 2048
+    """most tokens of a row, prompt included, in models whose state grows with them"""
+    prefill_chunk: int = 128
+    """C, number of tokens per row that one call of `prefill` reads"""
+    decode_chunk: int = 16
+    """K, most tokens per row that one call of `extend` makes"""
+
+    def __post_init__(self) -> None:
+        expect(bool(self.platforms), "platforms", self.platforms, "at least one of cpu, cuda")
+        for platform in self.platforms:
+            expect_choice("platforms", platform, PLATFORMS)
+        expect(len(set(self.platforms)) == len(self.platforms), "platforms", self.platforms, "each once")
+        expect_choice("kernels", self.kernels, KERNELS)
+        for name in ("max_length", "prefill_chunk", "decode_chunk"):
+            expect_integer(name, getattr(self, name), 1)
+        if self.batch_size is not None:
+            expect_integer("batch_size", self.batch_size, 1)
+        if self.kernels == "pallas":
+            expect(self.platforms == ("cuda",), "platforms", self.platforms, "cuda alone with kernels pallas")
+            expected = "a number (--batch-size) with kernels pallas, whose grids depend on it"
+            expect(self.batch_size is not None, "batch_size", None, expected)
+
+
 class Programs(NamedTuple):
-    """The programs, and their arguments and results."""
+    """The programs, and their arguments and results (`SIGNATURES`)."""
 
     exported: dict[str, export.Exported]
     """by name, in the order of the module's docstring"""
-    signatures: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    """names of arguments, of results"""
     values: dict[str, Any]
     """name of an argument or result -> shape and dtype, or a dict of them by name"""
     params: dict[str, Array]
@@ -83,7 +116,7 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     if plan.kernels == "pallas":
         used = any(KERNEL_CALL.encode() in made.mlir_module_serialized for made in exported.values())
         expect(used, "kernels", "pallas", "xla, as no layer of this model uses one")
-    return Programs(exported, SIGNATURES, values, weights, token_limit(model, plan.max_length))
+    return Programs(exported, values, weights, token_limit(model, plan.max_length))
 
 
 # program -> names of its arguments and of its results

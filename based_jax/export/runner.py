@@ -138,7 +138,6 @@ class Exported:
         avoid_broken_fusions()
         folder = Path(directory)
         manifest = read_manifest(folder)
-        _check_environment(folder, manifest)
         if sha256 is not None:
             _expect(manifest["sha256"] == sha256, "sha256", sha256, f"{manifest['sha256']}, of {folder}")
         elif not (trust or _is_own(folder, manifest["sha256"])):
@@ -146,6 +145,7 @@ class Exported:
                 f"{folder}: was not exported here, and its programs run with your rights: expected sha256 "
                 "(run.py --sha256), which the export printed, or trust=True (run.py --trust)"
             )
+        _check_environment(folder, manifest)
         programs = {
             name: _deserialize(_checked(folder, entry), manifest)
             for name, entry in manifest["programs"].items()
@@ -395,7 +395,7 @@ def _encode_nucleotides(text: str) -> list[int]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of a directory; check that it is complete and of a supported version.
+    """Read the manifest of a directory; check that it is unchanged and of a supported version.
 
     Raises:
         FileNotFoundError, ValueError: see `Exported.load`.
@@ -414,7 +414,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     _expect(manifest.get("version") == VERSION, f"{path}: version", manifest.get("version"), f"{VERSION}")
     if manifest.get("sha256") != digest(manifest):
         raise ValueError(f"{path}: was changed after the export: its sha256 is another")
-    _check_entries(path, manifest)
     return manifest
 
 
@@ -441,44 +440,6 @@ def _is_own(folder: Path, sha256: str) -> bool:
     with contextlib.suppress(OSError, RuntimeError):
         return (_records() / sha256).is_file()
     return False
-
-
-def _check_entries(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Check that a manifest has every entry that is read from it, with the right type."""
-
-    def check(good: bool, name: str, value: Any, expected: str) -> None:
-        if not good:
-            raise ValueError(f"{path}: {name} = {value!r:.200}: expected {expected}")
-
-    def entry(name: str) -> Any:
-        check(name in manifest, name, None, "this entry")
-        return manifest[name]
-
-    for name, kind in {"jax": str, "key_kind": str, "disabled_checks": dict}.items():
-        check(isinstance(entry(name), kind), name, entry(name), f"a {kind.__name__}")
-    for name in ("calling_convention_version", "vocab_size", "prefill_chunk", "decode_chunk"):
-        check(_is_count(entry(name)), name, entry(name), "an integer, at least 1")
-    for name in ("batch_size", "max_length"):
-        check(entry(name) is None or _is_count(entry(name)), name, entry(name), "null or an integer")
-    platforms, values, programs = entry("platforms"), entry("values"), entry("programs")
-    good = isinstance(platforms, list) and all(isinstance(name, str) for name in platforms)
-    check(good, "platforms", platforms, "a list of names")
-    good = isinstance(values, dict) and isinstance(values.get("params"), dict)
-    check(good, "values", values, "the object params")
-    good = isinstance(programs, dict) and set(programs) == set(PROGRAMS)
-    check(good, "programs", programs, f"{', '.join(PROGRAMS)}")
-    text = entry("tokenizer")
-    files = {**programs, "weights": entry("weights"), **({} if text is None else {"tokenizer": text})}
-    for name, file in files.items():
-        good = isinstance(file, dict) and all(isinstance(file.get(key), str) for key in ("file", "sha256"))
-        check(good, name, file, 'an object with the texts "file" and "sha256"')
-        plain = Path(file["file"]).name == file["file"]
-        check(plain, name, file["file"], "a file's name without a directory")
-    if text is not None:
-        stops = text.get("stop_tokens")
-        tokens: list[Any] = [text.get("eot"), *stops] if isinstance(stops, list) else [None]
-        good = all(_is_whole(token) and 0 <= token < manifest["vocab_size"] for token in tokens)
-        check(good, "tokenizer", text, '"eot", a token of the vocabulary, and "stop_tokens", a list of those')
 
 
 def _read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -584,10 +545,6 @@ def _lower(program: export.Exported) -> None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
-
-
-def _is_count(value: object) -> bool:
-    return _is_whole(value) and 1 <= int(value) <= _INT32_MAX  # pyright: ignore[reportArgumentType]
 
 
 def _is_whole(value: object) -> bool:

@@ -3,7 +3,7 @@
 y_i = sum_{j<=i} softmax_j(q_i . k_j / sqrt(d)) v_j,   rotary positions on part of each head
 """
 
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import register
 from based_jax.mixers.softmax_heads import SoftmaxAttention
 
 

@@ -13,9 +13,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import MAX_REPEATS, Between
-from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.long_filters import LongFilters
-from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from based_jax.fields import Count, Length, Share, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Bool, Float, State
 from based_jax.validate import expect_array

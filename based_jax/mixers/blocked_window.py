@@ -12,8 +12,7 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Float, State
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from based_jax.ops.core.stream import Stream, TokenPositions, advance
+from based_jax.ops.core.stream import Stream, TokenPositions
 from based_jax.typing import Array, Int, Mask, Positions, SegmentIds, State
 
 
@@ -29,44 +28,15 @@ class Context:
         apart: whether `mix` may return (y, bias) in place of y, without the bias of the output projection.
     """
 
+    token_positions: TokenPositions
+    stream: Stream
     segment_ids: SegmentIds | None
     positions: Positions
     mask: Mask | None
     tokens: Int[Array, "B N"] | None
-    token_positions: TokenPositions
-    stream: Stream
     has_state: bool
     has_positions: bool
     apart: bool = False
-
-    @classmethod
-    def of_call(
-        cls,
-        x: Array,
-        state: State | None,
-        segment_ids: SegmentIds | None,
-        positions: Positions | None,
-        mask: Mask | None,
-        tokens: Int[Array, "B N"] | None,
-        apart: bool = False,
-    ) -> "Context":
-        """Make the context of a mixer's arguments, for inputs x of shape (B, N, D).
-
-        Raises:
-            TypeError, ValueError: `segment_ids` or `mask` of another shape or dtype.
-        """
-        token_positions, stream = advance(find_stream(state), x.shape[0], x.shape[1], segment_ids, mask)
-        return cls(
-            segment_ids=None if segment_ids is None else jnp.asarray(segment_ids),
-            positions=token_positions.positions if positions is None else positions,
-            mask=None if mask is None else jnp.asarray(mask),
-            tokens=tokens,
-            token_positions=token_positions,
-            stream=stream,
-            has_state=state is not None,
-            has_positions=positions is not None,
-            apart=apart,
-        )
 
     @property
     def is_plain_step(self) -> bool:

@@ -14,33 +14,25 @@ other arguments. `based_jax.testing.check_mixer` tests what every mixer guarante
 sequence into calls changes no output.
 """
 
-import dataclasses
-import functools
 import math
-from typing import Any, ClassVar, cast
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, cast
 
 import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import compat
-from based_jax.fields import AtLeastZero, Dtype, Size, expect_fields
+from based_jax.fields import AtLeastZero, Dtype, Size
 from based_jax.mixers.context import Context, find_stream
-from based_jax.mixers.draws import log_uniform, normal, uniform
+from based_jax.mixers.initializers import named, normal, uniform, zeros
+from based_jax.mixers.mixer_options import expect_valid, with_inherited
 from based_jax.mixers.module import Module
-from based_jax.mixers.named_axes import Initializer, named
-from based_jax.mixers.option_docs import with_inherited
-from based_jax.ops.core.nan_isolation import (
-    broken_before,
-    broken_tokens,
-    is_number,
-    nan_unless,
-    numbers,
-    with_broken,
-)
+from based_jax.ops.core import nan_isolation
 from based_jax.ops.core.op import op
 from based_jax.ops.core.padding import Shift, aligned, may_precede
-from based_jax.ops.core.pending_norm import PendingNorm
-from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
+from based_jax.ops.core.products import ACTIVATIONS, PendingNorm, gated_product, product, row_products
+from based_jax.ops.core.stream import advance
+from based_jax.registry import Registry
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
 
@@ -86,11 +78,7 @@ class Mixer(Module):
         cls.__doc__ = with_inherited(cls)  # for help()
 
     def __post_init__(self) -> None:
-        values = [getattr(self, name) for name in option_names(type(self))]
-        try:
-            _expect_options(type(self), *values)
-        except TypeError:  # lists cannot be looked up
-            _expect_options.__wrapped__(type(self), *values)
+        expect_valid(self)
         super().__post_init__()
 
     def __call__(
@@ -141,26 +129,36 @@ class Mixer(Module):
             return shift.back(y), state
         norm = x if isinstance(x, PendingNorm) else None
         x = jnp.asarray(x, self.dtype) if norm is None else norm.astype(self.dtype)
-        context = Context.of_call(x, state, segment_ids, positions, mask, tokens, apart)
         before = find_stream(state)
+        token_positions, stream = advance(before, x.shape[0], x.shape[1], segment_ids, mask)
+        context = Context(
+            token_positions,
+            stream,
+            segment_ids=None if segment_ids is None else jnp.asarray(segment_ids),
+            positions=token_positions.positions if positions is None else positions,
+            mask=None if mask is None else jnp.asarray(mask),
+            tokens=tokens,
+            has_state=state is not None,
+            has_positions=positions is not None,
+            apart=apart,
+        )
         if are_numbers is None and norm is None:
-            are_numbers, x = is_number(x).all(axis=-1), numbers(x, context.mask)
+            are_numbers = nan_isolation.is_number(x).all(axis=-1)
+            x = nan_isolation.numbers(x, context.mask)
         elif context.mask is not None:
             x = jnp.where(context.mask[..., None], x, 0)
         mixed: Any
         mixed, after = self.mix(x, state, context, **options)
         bad = ~cast(Array, are_numbers if norm is None else norm.are_numbers)
-        broken, still_broken = broken_tokens(
-            bad, context.token_positions, before, context.stream, self.causal
-        )
+        broken, still_broken = nan_isolation.broken_tokens(bad, token_positions, before, stream, self.causal)
         if apart:
             if norm is not None:  # its sum is NaN already where it is no number
-                broken = None if before is None else broken_before(context.token_positions, before)
+                broken = None if before is None else nan_isolation.broken_before(token_positions, before)
             with_bias: tuple[Any, Any] = cast(Any, mixed) if isinstance(mixed, tuple) else (mixed, None)
             y = with_bias[0], broken, with_bias[1]
         else:
-            y = nan_unless(~broken[..., None], mixed)
-        return y, None if state is None else with_broken(after, still_broken)
+            y = nan_isolation.nan_unless(~broken[..., None], mixed)
+        return y, None if state is None else nan_isolation.with_broken(after, still_broken)
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Any, State]:
         """Compute the outputs and the next state; what every subclass defines.
@@ -230,11 +228,6 @@ class Mixer(Module):
         return self.linear(self.d_model, *axes, "embed", **{"init_std": self.out_std, **options})
 
     @nn.nowrap
-    def norm_params(self, shape: tuple[int, ...], *axes: str | None) -> tuple[Array, Array]:
-        """Return the parameters of a norm, of this shape: its scale, at first 1, and its bias, at first 0."""
-        return self.param("norm_scale", ones(*axes), shape), self.param("norm_bias", zeros(*axes), shape)
-
-    @nn.nowrap
     def conv_params(
         self, size: int, channels: int, axis: str, bias: bool = True, prefix: str = "conv_"
     ) -> tuple[Array, Array | None]:
@@ -244,20 +237,38 @@ class Mixer(Module):
         return kernel, self.param(f"{prefix}bias", named(init, axis), (channels,)) if bias else None
 
 
-@functools.cache
-def option_names(mixer: type[Mixer]) -> tuple[str, ...]:
-    """Return the names of a mixer's options: its fields, without those of every Flax module."""
-    return tuple(field.name for field in dataclasses.fields(mixer) if field.name not in ("parent", "name"))
-
-
-@functools.lru_cache(maxsize=1024, typed=True)  # a mixer is copied for each call
-def _expect_options(mixer: type[Mixer], *values: Any) -> None:
-    expect_fields(mixer, dict(zip(option_names(mixer), values, strict=True)))
-
-
 @op()
 def _apply(mixer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return nn.Module.apply(mixer, *args, **kwargs)
+
+
+def _accept(name: str, mixer: Any) -> type[Mixer]:
+    if not (isinstance(mixer, type) and issubclass(mixer, Mixer)):
+        raise TypeError(f"mixer {name!r} = {mixer!r}: expected a subclass of based_jax.mixers.Mixer")
+    return mixer
+
+
+MIXERS: Registry[type[Mixer]] = Registry("mixer", "based_jax.mixers", _accept)
+
+
+M = TypeVar("M", bound=type[Mixer])
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Return a class decorator that makes a mixer available by name.
+
+    The name then works in `make`, `ModelConfig`, checkpoints and the `--mixer` of commands. A notebook may
+    register a class again after changing it. `based_jax.testing.check_mixer` tests whether the class
+    satisfies the contract.
+
+    Args:
+        name: lower-case letters, digits and underscores.
+
+    Raises:
+        TypeError: the class is not a subclass of `Mixer`.
+        ValueError: a name of another form, or one already taken by another class.
+    """
+    return MIXERS.register(name)
 
 
 class Projection(nn.Module):
@@ -313,16 +324,6 @@ def project(x: Float[Array, "B N D"], *maps: Projection) -> tuple[Array, ...]:
     return tuple(y.reshape(*x.shape[:-1], *each.features) for y, each in pairs)
 
 
-def ones(*axes: str | None) -> Initializer:
-    """Return an initializer of ones with logical axis names."""
-    return named(nn.initializers.ones_init(), *axes)
-
-
-def zeros(*axes: str | None) -> Initializer:
-    """Return an initializer of zeros with logical axis names."""
-    return named(nn.initializers.zeros_init(), *axes)
-
-
 def default_heads(d_model: int) -> int:
     """Return a number of heads of about 64 channels: the largest up to d_model / 64 that divides d_model."""
     return next(heads for heads in range(max(d_model // 64, 1), 0, -1) if d_model % heads == 0)
@@ -335,13 +336,3 @@ def head_layout(d_model: int, num_heads: int | None, num_kv_heads: int | None = 
     kv_heads = heads if num_kv_heads is None else num_kv_heads
     expect_divisible("num_heads", heads, "num_kv_heads", kv_heads)
     return heads, kv_heads, d_model // heads
-
-
-def log_uniform_steps(low: float = 1e-3, high: float = 0.1, floor: float = 1e-4) -> Initializer:
-    """Return an initializer of biases with a log-uniform softplus, at least `floor`: Mamba's step sizes."""
-
-    def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-        steps = jnp.maximum(jnp.exp(log_uniform(low, high)(key, shape, dtype)), floor)
-        return steps + jnp.log(-jnp.expm1(-steps))
-
-    return initializer

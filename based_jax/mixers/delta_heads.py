@@ -8,8 +8,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Factor, Repeats, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, named, ones, uniform
+from based_jax.mixers.contract import Context, Mixer
+from based_jax.mixers.initializers import named, ones, uniform
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_divisible
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import ops
+from based_jax.mixers.contract import register
 from based_jax.mixers.delta_heads import DeltaHeads
-from based_jax.mixers.registry import register
 from based_jax.typing import Array
 from based_jax.validate import expect_choice
 

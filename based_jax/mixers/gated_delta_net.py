@@ -13,10 +13,9 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Factor
-from based_jax.mixers.contract import log_uniform_steps, named
+from based_jax.mixers.contract import register
 from based_jax.mixers.delta_heads import DeltaHeads
-from based_jax.mixers.draws import log_of_uniform
-from based_jax.mixers.registry import register
+from based_jax.mixers.initializers import log_of_uniform, log_uniform_steps, named
 from based_jax.typing import Array
 
 

@@ -12,8 +12,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Factor, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, ones
+from based_jax.mixers.contract import Context, Mixer
+from based_jax.mixers.initializers import ones
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_choice, expect_divisible
 
@@ -86,11 +86,6 @@ class GatedHeads(Mixer):
         return self.num_kv_heads
 
     @nn.nowrap
-    def initial_stds(self) -> dict[str, float]:
-        """Return standard deviations of the initial projections, by name, where they are not the defaults."""
-        return {}
-
-    @nn.nowrap
     def projected(self, x: Float[Array, "B N D"]) -> list[Array]:
         """Return queries (B, N, H, K), and keys and values of the `kv_heads`."""
         heads, key_size, value_size = self.layout()
@@ -98,8 +93,7 @@ class GatedHeads(Mixer):
         outputs: list[Array] = []
         for name, shape in shapes.items():
             axes = ("embed", "heads" if name == "q" else "kv_heads", "head_dim")
-            std = self.initial_stds().get(name, self.init_std)
-            outputs.append(self.linear(shape, *axes, init_std=std, name=name)(x))
+            outputs.append(self.linear(shape, *axes, name=name)(x))
         return outputs
 
     @nn.nowrap
@@ -126,11 +120,10 @@ class GatedHeads(Mixer):
     @nn.nowrap
     def read_out(self, y: Float[Array, "B N H V"], x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         """Gate the normed heads and project them to d_model."""
-        stds = {"gate": self.init_std, "out": self.out_std} | self.initial_stds()
         if self.gate_activation is not None:
-            gate = self.to_heads(*y.shape[-2:], init_std=stds["gate"], name="gate")(x)
+            gate = self.to_heads(*y.shape[-2:], name="gate")(x)
             y = y * activation("gate_activation", self.gate_activation)(gate)
-        return self.to_output("heads", "head_dim", init_std=stds["out"], name="out")(y)
+        return self.to_output("heads", "head_dim", name="out")(y)
 
     def state_size(self, length: int) -> int:
         """Return d_k d_v per head (`state_size` of GLA and RetNet in Zoology's code)."""

@@ -15,10 +15,9 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Between, Factor, Positive, Repeats, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import named, uniform
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.gated_heads import GatedHeads, activation
-from based_jax.mixers.registry import register
+from based_jax.mixers.initializers import named, uniform
 from based_jax.typing import Array, Float, State
 
 LogGate = Annotated[float, Between(-1e12, 0)]

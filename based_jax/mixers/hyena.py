@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import AtLeastZero, Layers, Length, Positive, Repeats, Size
-from based_jax.mixers.context import Context, find_stream
-from based_jax.mixers.contract import Mixer, named, normal
+from based_jax.fields import Layers, Length, Positive, Repeats, Size
+from based_jax.mixers.context import find_stream
+from based_jax.mixers.contract import Context, Mixer, register
+from based_jax.mixers.initializers import named, normal
 from based_jax.mixers.long_filters import SineFilter, slots_needed, taps_needed
-from based_jax.mixers.registry import register
 from based_jax.ops.core.kv_cache import expect_capacity
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.typing import Array, Float, State
@@ -44,14 +44,10 @@ class Hyena(Mixer):
         kernel_size: taps of the short convolution.
         emb_dim, filter_order, num_inner_mlps: features of a position, hidden units and inner layers of the
             filters' MLP.
-        linear_filter: use a linear map of a position's features instead of the MLP.
         sine_frequency: initial frequency of the sines; the papers' language models have 14.
         fast_decay, slow_decay: shares of l_max after which the fixed decay is 0.01, for the last and the
             first channel; the papers' language models have slow_decay 1.2; 1e12 for both disables decay.
-        decay_floor: added to the decay.
-        normalize_filter: divide each tap by the sum of its channels' magnitudes.
-        learned_positions, learned_decay: train a position's features, and the decays.
-        skip_term: add D_i v x_i.
+        learned_positions: train a position's features.
         implementation: passed to `ops.long_conv`.
     """
 
@@ -62,15 +58,10 @@ class Hyena(Mixer):
     emb_dim: Repeats = 3
     filter_order: Size = 64
     num_inner_mlps: Layers = 2
-    linear_filter: bool = False
     sine_frequency: Positive = 1.0
     fast_decay: Positive = 0.3
     slow_decay: Positive = 1.5
-    decay_floor: AtLeastZero = 0.0
-    normalize_filter: bool = False
     learned_positions: bool = True
-    learned_decay: bool = False
-    skip_term: bool = True
     implementation: str | None = None
 
     @property
@@ -99,10 +90,8 @@ class Hyena(Mixer):
         long: list[State] = []
         for index, (gate, kernel, skip) in enumerate(zip(gates[:-1], filters, skips, strict=True)):
             product = gate * v
-            options: dict[str, Any] = {"implementation": self.implementation}
-            if skip is not None:
-                options["skip"] = jnp.repeat(skip, head_dim**2)
-            options |= {"initial_state": state and state.long[index]}
+            options = {"implementation": self.implementation, "initial_state": state and state.long[index]}
+            options["skip"] = jnp.repeat(skip, head_dim**2)
             kernel = jnp.repeat(kernel, head_dim**2, axis=1)
             y, kept = context.run(ops.long_conv, product.reshape(batch, length, -1), kernel, **options)
             long.append(kept)
@@ -115,19 +104,14 @@ class Hyena(Mixer):
         return y, HyenaState(short, tuple(long))
 
     @nn.nowrap
-    def _filters(self, taps: int) -> tuple[list[Array], list[Array] | list[None]]:
+    def _filters(self, taps: int) -> tuple[list[Array], list[Array]]:
         """Return the kernels (taps, H) and skips (H,) of each long convolution."""
         heads, count = self.d_model // self.head_dim, self.order - 1
-        shared = (
-            *("l_max", "emb_dim", "num_inner_mlps", "sine_frequency", "fast_decay", "slow_decay"),
-            *("decay_floor", "normalize_filter", "learned_positions", "learned_decay", "init_std"),
-        )
+        shared = ("l_max", "emb_dim", "filter_order", "num_inner_mlps", "sine_frequency")
+        shared += ("fast_decay", "slow_decay", "learned_positions", "init_std")
         options: dict[str, Any] = {name: getattr(self, name) for name in shared}
-        options["filter_order"] = None if self.linear_filter else self.filter_order
         make = SineFilter(heads * count, dtype=self.wide, name="filter", **options)
         kernels = jnp.split(make(taps), count, axis=1)
-        if not self.skip_term:
-            return kernels, [None] * count
         skip = self.param("skip", named(normal(1.0), "embed"), (heads * count,))
         return kernels, jnp.split(skip, count)
 

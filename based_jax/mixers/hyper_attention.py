@@ -11,10 +11,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Count
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import head_layout
+from based_jax.mixers.contract import Context, head_layout, register
 from based_jax.mixers.hyper_heads import HyperHeads
-from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import expect_max_length
 from based_jax.typing import Array, Float, State
 

@@ -17,9 +17,7 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Positive, Repeats, Share, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, head_layout
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, Mixer, head_layout, register
 from based_jax.mixers.softmax_heads import expect_max_length
 from based_jax.typing import Array, Float, Positions, State
 from based_jax.validate import expect, expect_divisible

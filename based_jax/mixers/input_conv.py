@@ -21,9 +21,7 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Repeats, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, Mixer, register
 from based_jax.mixers.softmax_heads import expect_max_length, expect_whole_rows
 from based_jax.ops import input_filters
 from based_jax.ops.core.kv_cache import put

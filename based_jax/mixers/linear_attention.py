@@ -18,9 +18,8 @@ from jax import numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Positive, Share, Size, States
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, head_layout, named, normal, project
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, Mixer, head_layout, project, register
+from based_jax.mixers.initializers import named, normal
 from based_jax.ops import feature_maps
 from based_jax.ops.core.kv_cache import expect_capacity
 from based_jax.typing import Array, Float, Positions, State

@@ -14,10 +14,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Size, States
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import head_layout
+from based_jax.mixers.contract import Context, head_layout, register
 from based_jax.mixers.hyper_heads import SIGNED, HyperHeads
-from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 

@@ -16,10 +16,9 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Repeats, Size, States
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, head_layout, ones
+from based_jax.mixers.contract import Context, Mixer, head_layout, register
 from based_jax.mixers.hyper_heads import SIGNED
-from based_jax.mixers.registry import register
+from based_jax.mixers.initializers import ones
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 

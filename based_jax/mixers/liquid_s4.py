@@ -26,11 +26,8 @@ from jax.tree_util import Partial
 
 from based_jax import ops
 from based_jax.fields import Positive, States
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Initializer, Mixer, named, normal
-from based_jax.mixers.draws import log_uniform
-from based_jax.mixers.registry import register
-from based_jax.mixers.state_kernels import complex_ones, frequencies
+from based_jax.mixers.contract import Context, Mixer, register
+from based_jax.mixers.initializers import Initializer, complex_ones, frequencies, log_uniform, named, normal
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 

@@ -8,9 +8,8 @@ The papers' language models (Fu et al. 2023) add gelu and a linear map: y <- gel
 import jax
 from flax import linen as nn
 
-from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.long_filters import LongFilters
-from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 
 

@@ -19,8 +19,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Layers, Length, Positive, Repeats, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, Projection, named, normal
+from based_jax.mixers.contract import Context, Mixer, Projection
+from based_jax.mixers.initializers import named, normal
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
@@ -134,24 +134,17 @@ class MLPFilter(nn.Module):
 
 
 class SineFilter(nn.Module):
-    """Hyena's filter: an MLP with one learned frequency per unit, and a decay; see the options of `Hyena`.
-
-    Attributes:
-        filter_order: hidden units; None for a linear map of the positions instead of an MLP.
-    """
+    """Hyena's filter: an MLP with one learned frequency per unit, and a decay; see the options of `Hyena`."""
 
     channels: int
     l_max: int
     emb_dim: int = 3
-    filter_order: int | None = 64
+    filter_order: int = 64
     num_inner_mlps: int = 2
     sine_frequency: float = 1.0
     fast_decay: float = 0.3
     slow_decay: float = 1.5
-    decay_floor: float = 0.0
-    normalize_filter: bool = False
     learned_positions: bool = True
-    learned_decay: bool = False
     dtype: Any = jnp.float32
     init_std: float = 0.02
 
@@ -161,32 +154,17 @@ class SineFilter(nn.Module):
         hidden = _positions(self, self.l_max, self.emb_dim)[:taps]
         if not self.learned_positions:
             hidden = jax.lax.stop_gradient(hidden)
-        if self.filter_order is not None:
-            hidden = self._sines(hidden, self.filter_order, options)
-        h = Projection((self.channels,), (None, "embed"), name="out", **options)(hidden)
-        time = jnp.asarray(np.linspace(0, 1, self.l_max)[:taps, None], self.dtype)
-        h = h * (jnp.exp(-time * jnp.abs(self._rates())) + self.decay_floor)
-        return h / jnp.sum(jnp.abs(h), axis=-1, keepdims=True) if self.normalize_filter else h
-
-    @nn.nowrap
-    def _sines(self, hidden: Array, order: int, options: dict[str, Any]) -> Array:
         init = nn.initializers.constant(self.sine_frequency)
-        frequency = self.param("frequency", named(init, None), (order,)).astype(self.dtype)
+        frequency = self.param("frequency", named(init, None), (self.filter_order,)).astype(self.dtype)
         for layer in range(self.num_inner_mlps + 1):
             name = "in_proj" if layer == 0 else f"inner_{layer - 1}"
-            hidden = Projection((order,), (None, None), bias=True, name=name, **options)(hidden)
+            hidden = Projection((self.filter_order,), (None, None), bias=True, name=name, **options)(hidden)
             hidden = jnp.sin(frequency * hidden)
-        return hidden
-
-    @nn.nowrap
-    def _rates(self) -> Float[Array, " E"]:
+        h = Projection((self.channels,), (None, "embed"), name="out", **options)(hidden)
         slow, fast = -math.log(0.01) / self.slow_decay, -math.log(0.01) / self.fast_decay
-
-        def rates(key: Array | None, shape: tuple[int, ...]) -> Array:
-            return jnp.asarray(np.linspace(slow, fast, shape[0]), self.dtype)
-
-        shape = (self.channels,)
-        return self.param("decay", named(rates, "embed"), shape) if self.learned_decay else rates(None, shape)
+        rates = np.linspace(slow, fast, self.channels)
+        time = np.linspace(0, 1, self.l_max)[:taps, None]
+        return h * jnp.exp(-jnp.asarray(time, self.dtype) * jnp.asarray(np.abs(rates), self.dtype))
 
 
 def _positions(module: nn.Module, l_max: int, emb_dim: int) -> Float[Array, "L F"]:

@@ -16,9 +16,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Factor, Positive, Repeats, Size, States
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, log_uniform_steps, named, ones, uniform
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, Mixer, register
+from based_jax.mixers.initializers import log_uniform_steps, named, ones, uniform
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 

@@ -16,11 +16,9 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Epsilon, Factor, Positive, Repeats, Size, States
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, default_heads, log_uniform_steps, named, ones
-from based_jax.mixers.draws import log_of_uniform
+from based_jax.mixers.contract import Context, Mixer, default_heads, register
+from based_jax.mixers.initializers import log_of_uniform, log_uniform_steps, named, ones
 from based_jax.mixers.mamba import MambaState, inner_width
-from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
 

@@ -12,61 +12,22 @@ or, without an import, by an entry point in the pyproject.toml of its package:
 """
 
 import dataclasses
-import functools
 import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from based_jax.fields import expect_fields
-from based_jax.files import read_json
-from based_jax.mixers.contract import Mixer, option_names
-from based_jax.mixers.option_docs import Option, attribute_docs
-from based_jax.registry import Registry
+from based_jax.mixers.contract import MIXERS, Mixer, register
+from based_jax.mixers.mixer_options import Option, attribute_docs, option_names
 from based_jax.validate import expect, nearest
-
-
-def _accept(name: str, mixer: Any) -> type[Mixer]:
-    if not (isinstance(mixer, type) and issubclass(mixer, Mixer)):
-        raise TypeError(f"mixer {name!r} = {mixer!r}: expected a subclass of based_jax.mixers.Mixer")
-    return mixer
-
-
-MIXERS: Registry[type[Mixer]] = Registry("mixer", "based_jax.mixers", _accept)
-
-
-@dataclasses.dataclass(frozen=True)
-class MixerSummary:
-    """A mixer's row in docs/mixers.md. Costs are per sequence and layer, without the projections' N D^2.
-
-    Letters: N tokens, D d_model, H heads, d_h channels of a head (d_k of keys, d_v of values), E inner
-    channels, S states per channel, F features, C tokens of a chunk, w window, k taps, p channels per H3 head.
-    """
-
-    equation: str = ""
-    """in one line"""
-    training: str = ""
-    """order of the multiplications"""
-    state: str = ""
-    """floats kept between steps, as `state_size` counts"""
-    decoding: str = ""
-    """order of the multiplications of one step"""
-    source: str = ""
-    """paper and section"""
-
-
-@functools.cache
-def _summaries() -> dict[str, MixerSummary]:
-    rows = read_json(Path(__file__).with_name("summaries.json"))
-    return {name: MixerSummary(**row) for name, row in rows.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class MixerInfo:
-    """Capabilities, options and costs of a mixer."""
+    """Capabilities and options of a mixer, and the size of its state."""
 
     name: str
     summary: str
@@ -78,32 +39,10 @@ class MixerInfo:
     """honours segment_ids"""
     options: tuple[str, ...]
     """arguments of `make` besides d_model; the function `options` explains them"""
-    row: MixerSummary
-    """equation, costs and sources; empty for a mixer of another package"""
 
     def state_size(self, d_model: int, length: int, **options: Any) -> int:
         """Return the floats kept per sequence after `length` tokens, by the papers' formulas."""
         return make(self.name, d_model=d_model, **options).state_size(length)
-
-
-M = TypeVar("M", bound=type[Mixer])
-
-
-def register(name: str) -> Callable[[M], M]:
-    """Return a class decorator that makes a mixer available by name.
-
-    The name then works in `make`, `ModelConfig`, checkpoints and the `--mixer` of commands. A notebook may
-    register a class again after changing it. `based_jax.testing.check_mixer` tests whether the class
-    satisfies the contract.
-
-    Args:
-        name: lower-case letters, digits and underscores.
-
-    Raises:
-        TypeError: the class is not a subclass of `Mixer`.
-        ValueError: a name of another form, or one already taken by another class.
-    """
-    return MIXERS.register(name)
 
 
 def import_mixer(path: str) -> str:
@@ -197,8 +136,7 @@ def info(name: str) -> MixerInfo:
     mixer = class_of(name)
     summary, *_ = (mixer.__doc__ or "").strip().splitlines()
     flags = (mixer.causal, mixer.stateful, mixer.packing)
-    row = _summaries().get(name, MixerSummary())
-    return MixerInfo(name, summary, *flags, options=_options(mixer), row=row)
+    return MixerInfo(name, summary, *flags, options=_options(mixer))
 
 
 def options(name: str) -> dict[str, Option]:

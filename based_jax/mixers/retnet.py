@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Factor, Positive, Size
-from based_jax.mixers.context import Context
+from based_jax.fields import Factor, Positive
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.gated_heads import GatedHeads, activation
-from based_jax.mixers.registry import register
+from based_jax.mixers.initializers import ones, zeros
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_choice
 
@@ -35,10 +35,6 @@ class RetNet(GatedHeads):
         rotary_base: base of the wavelengths.
         rotary_interleaved: pair neighbouring channels instead of a head's halves.
         norm: "layer", with scales and biases per head, or "rms", with scales shared by the heads.
-        num_layers: None initialises the projections like the other mixers. A number initialises them as
-            RetNet's code (torchscale, with DeepNet's scales) for this many layers: Xavier's variance,
-            regardless of `init_std` and `out_init_std`, with gain 2^-2.5 for q, k, v and the gate and 1 for
-            the output; v and the output are divided by (8 num_layers)^(1/4). Ours are normal, theirs uniform.
     """
 
     expand_v: Factor = 2.0
@@ -46,7 +42,6 @@ class RetNet(GatedHeads):
     rotary_base: Positive = 10000.0
     rotary_interleaved: bool = True
     norm: str = "layer"
-    num_layers: Size | None = None
 
     @property
     def most_heads(self) -> int:
@@ -73,17 +68,11 @@ class RetNet(GatedHeads):
         shape = y.shape[-2:]
         scale, bias = jnp.ones(shape), None
         if self.norm_affine:
-            scale, bias = self.norm_params(shape, "heads", "head_dim")
+            scale, bias = (
+                self.param(f"norm_{name}", init("heads", "head_dim"), shape)
+                for name, init in (("scale", ones), ("bias", zeros))
+            )
         return ops.layer_norm(y, scale, bias, self.norm_eps)
-
-    def initial_stds(self) -> dict[str, float]:
-        if self.num_layers is None:
-            return {}
-        heads, key_size, value_size = self.layout()
-        of_keys, of_values = ((2 / (self.d_model + heads * size)) ** 0.5 for size in (key_size, value_size))
-        gain, depth = 2**-2.5, (8 * self.num_layers) ** -0.25
-        inner = {"q": gain * of_keys, "k": gain * of_keys, "gate": gain * of_values}
-        return inner | {"v": depth * gain * of_values, "out": depth * of_values}
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         return ops.init_linear_recurrence_state(batch_size, *self.layout(), self.wide)

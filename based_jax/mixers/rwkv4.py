@@ -8,7 +8,7 @@ An RWKV block is two residual layers without an MLP, this mixer and `rwkv_channe
 the previous token, so it has a state and is a mixer.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,7 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.context import Context
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.rwkv_layer import RWKVLayer, constant
 from based_jax.typing import Array, Float, State
 
@@ -36,8 +35,6 @@ class RWKV4(RWKVLayer):
     Attributes:
         implementation: passed to `ops.wkv`.
     """
-
-    zeroed: ClassVar[tuple[str, ...]] = ("key", "receptance")
 
     implementation: str | None = None
 

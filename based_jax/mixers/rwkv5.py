@@ -16,9 +16,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import named, zeros
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
+from based_jax.mixers.initializers import ones, zeros
 from based_jax.mixers.rwkv_layer import RWKVLayer, RWKVMemory, RWKVMemoryState, constant
 from based_jax.typing import Array, Float, State
 
@@ -62,9 +61,7 @@ class RWKV5(RWKVLayer, RWKVMemory):
         options |= {"scale": 1 / DIVISOR, "bonus": self.param("bonus", constant(bonus, *axes), heads)}
         options |= {"initial_state": state and state.memory}
         y, memory = context.run(ops.linear_recurrence, r, k, v, log_decay, **options)
-        # Initial bonus grows with depth (RWKV-5's trainer).
-        first = ((1 + self.layer) / self.num_layers) ** 0.7 if self.rwkv_init else 1.0
-        scale = self.param("norm_scale", named(nn.initializers.constant(first), *axes), heads)
+        scale = self.param("norm_scale", ones(*axes), heads)
         bias = self.param("norm_bias", zeros(*axes), heads)
         y = ops.layer_norm(y, scale, bias, self.norm_eps) * jax.nn.silu(g)
         return self.to_output(*axes, name="out")(y), RWKVMemoryState(shift, memory)

@@ -21,9 +21,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Share, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import named, zeros
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
+from based_jax.mixers.initializers import named, zeros
 from based_jax.mixers.rwkv_layer import RWKVMemory, RWKVMemoryState
 from based_jax.typing import Array, Float, State
 

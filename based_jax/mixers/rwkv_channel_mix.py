@@ -7,7 +7,7 @@ It replaces an MLP but reads the previous token, so it has a state and is a mixe
 layer after each time mixing, in a model with mlp = "none".
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,7 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Factor
-from based_jax.mixers.context import Context
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.rwkv_layer import RWKVLayer
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
@@ -29,8 +28,6 @@ class RWKVChannelMix(RWKVLayer):
     Attributes:
         expand: hidden width over d_model (3.5 in RWKV-5), rounded.
     """
-
-    zeroed: ClassVar[tuple[str, ...]] = ("receptance",)
 
     expand: Factor = 4.0
 

@@ -12,7 +12,8 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Count, Size
-from based_jax.mixers.contract import Initializer, Mixer, default_heads, named
+from based_jax.mixers.contract import Mixer, default_heads
+from based_jax.mixers.initializers import Initializer, named
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
 
@@ -54,21 +55,10 @@ class RWKVLayer(Mixer):
     Attributes:
         layer: index of this layer among layers of the same type, from 0; initial values depend on it.
         num_layers: number of layers of this type in the model.
-        rwkv_init: initialise the projections as RWKV's own trainer does, regardless of `init_std` and
-            `out_init_std`: the output and some others are zero, the rest have variance 1 / d_model. Ours are
-            normal, theirs orthogonal. Zoology's models do not use this initialisation.
     """
-
-    zeroed: ClassVar[tuple[str, ...]] = ()
-    """maps, besides the output, that `rwkv_init` initialises to zero"""
 
     layer: Count = 0
     num_layers: Size = 12
-    rwkv_init: bool = False
-
-    @property
-    def out_std(self) -> float:
-        return 0.0 if self.rwkv_init else super().out_std
 
     @nn.nowrap
     def depth(self) -> float:
@@ -93,10 +83,7 @@ class RWKVLayer(Mixer):
     ) -> Array:
         """Map a blend of both tokens; the parameter mu is named by the first letter of `name`."""
         mu = self.param(f"mix_{name[0]}", constant(initial, "embed"), (self.d_model,)).astype(self.dtype)
-        std = self.init_std
-        if self.rwkv_init:
-            std = 0.0 if name in self.zeroed else self.d_model**-0.5
-        return self.linear(features, "embed", *axes, init_std=std, name=name)(x * mu + previous * (1 - mu))
+        return self.linear(features, "embed", *axes, name=name)(x * mu + previous * (1 - mu))
 
 
 def constant(values: np.ndarray, *axes: str) -> Initializer:

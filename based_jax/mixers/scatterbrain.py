@@ -12,9 +12,8 @@ import jax
 
 from based_jax import ops
 from based_jax.fields import Count, Share, States
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import named
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
+from based_jax.mixers.initializers import named
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect

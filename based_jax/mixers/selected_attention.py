@@ -19,8 +19,7 @@ import numpy as np
 
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Count, Repeats, Share
-from based_jax.mixers.context import Context
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.selection_heads import SelectionHeads
 from based_jax.mixers.softmax_heads import expect_whole_rows
 from based_jax.ops import selection

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.fields import Share, Size
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Projection
+from based_jax.mixers.contract import Context, Projection
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_whole_rows
 from based_jax.ops import selection
 from based_jax.typing import Array, Float, Int, Mask, State

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from based_jax import ops
-from based_jax.mixers.context import Context
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.selection_heads import SelectionHeads, root_of
 from based_jax.mixers.softmax_heads import expect_whole_rows
 from based_jax.ops.selection import NOTHING, highest, running_log_sum, segment_lengths, segment_softmax

@@ -6,9 +6,7 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Repeats
-from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, Mixer, register
 from based_jax.typing import Array, Float, State
 
 

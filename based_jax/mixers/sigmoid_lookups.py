@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.fields import AtLeastZero, Size
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import register
 from based_jax.mixers.selection_heads import Lookups
 from based_jax.typing import Array, Float, Int, Mask
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from based_jax import ops
 from based_jax.fields import Count
-from based_jax.mixers.context import Context
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import Context, register
 from based_jax.mixers.softmax_heads import SoftmaxAttention
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect

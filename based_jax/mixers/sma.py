@@ -10,8 +10,8 @@ import jax
 from flax import linen as nn
 
 from based_jax.fields import AtLeastZero
-from based_jax.mixers.contract import named
-from based_jax.mixers.registry import register
+from based_jax.mixers.contract import register
+from based_jax.mixers.initializers import named
 from based_jax.mixers.selection_heads import Lookups
 from based_jax.typing import Array, Float
 

@@ -10,7 +10,7 @@ from based_jax.models.functional import Functional as Functional
 from based_jax.models.functional import functional as functional
 from based_jax.models.language_model import LanguageModel as LanguageModel
 from based_jax.models.language_model import param_count as param_count
-from based_jax.models.mlp import MLP as MLP
-from based_jax.models.mlp import GatedMLP as GatedMLP
-from based_jax.models.norm import LayerNorm as LayerNorm
-from based_jax.models.norm import RMSNorm as RMSNorm
+from based_jax.models.layers import MLP as MLP
+from based_jax.models.layers import GatedMLP as GatedMLP
+from based_jax.models.layers import LayerNorm as LayerNorm
+from based_jax.models.layers import RMSNorm as RMSNorm

@@ -16,12 +16,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax.mixers.contract import Mixer
-from based_jax.models.mlp import MLP, IdentityMLP
-from based_jax.models.noise import Drop
-from based_jax.models.norm import RMSNorm, make_norm
+from based_jax.models.layers import MLP, Drop, IdentityMLP, RMSNorm, make_norm
 from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import numbers
-from based_jax.ops.core.pending_norm import PendingNorm
+from based_jax.ops.core.products import PendingNorm
 from based_jax.ops.core.sharding import keep_tokens
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice

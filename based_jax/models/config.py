@@ -11,7 +11,7 @@ from flax.core import FrozenDict
 from based_jax.fields import AtLeastZero, Count, Epsilon, Share, Size, expect_fields
 from based_jax.mixers.registry import expect_options
 from based_jax.models.block import BLOCKS
-from based_jax.models.mlp import ACTIVATIONS
+from based_jax.ops.core.products import ACTIVATIONS
 from based_jax.validate import expect, expect_choice, nearest
 
 MLPS = ("gated", "plain", "identity", "none")

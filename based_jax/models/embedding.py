@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.mixers.draws import normal
-from based_jax.mixers.named_axes import Initializer, named
+from based_jax.mixers.initializers import Initializer, named, normal
 from based_jax.models.config import ModelConfig
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.typing import Array, Float, Int

@@ -5,9 +5,10 @@ None), prefill, chunked prefill and decoding.
 """
 
 import functools
+import operator
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +18,12 @@ from jax import lax
 from based_jax import mixers, ops
 from based_jax.mixers.context import find_stream
 from based_jax.mixers.contract import Mixer, Projection
+from based_jax.mixers.initializers import draw_together
 from based_jax.mixers.module import Module, wants_output
 from based_jax.models.block import Block
 from based_jax.models.config import ModelConfig
 from based_jax.models.embedding import make_tables, rows, sinusoids, table_initializers
-from based_jax.models.initial import draw_layers
-from based_jax.models.mlp import make_mlp
-from based_jax.models.noise import Drop
-from based_jax.models.norm import make_norm
+from based_jax.models.layers import Drop, make_mlp, make_norm
 from based_jax.models.scan import find_repeats, run_repeats
 from based_jax.ops.core.padding import Shift, aligned, may_precede
 from based_jax.ops.core.sharding import keep_tokens
@@ -168,22 +167,29 @@ class LanguageModel(Module):
         return h, None if state is None else tuple(states)
 
     def _draw(self) -> None:
-        """Set the initial tables, and the variables of all layers."""
+        """Set the initial tables, and each layer's variables, which depend on the key and its index alone.
+
+        One program for each kind of layer runs over its layers.
+        """
         config = self.config
         h = jnp.zeros((1, 1, config.d_model), config.jnp_dtype)
         h = h.astype(config.stream_dtype) if config.block.startswith("parallel") else h
         tokens = jnp.zeros((1, 1), jnp.int32) if config.input_dim is None else None
-        kinds, key = layer_kinds(config), self.make_rng("params")
+        key = self.make_rng("params")
 
         def draw(block: Block, key: Array) -> Any:
             return block.init(key, h, tokens=tokens)
 
         for name, table in make_tables(config, jax.random.fold_in(key, config.num_layers)).items():
             self.put_variable("params", name, table)
-        draws = [functools.partial(draw, make_block(config, layers[0])) for layers in kinds]
-        for layer, variables in draw_layers(draws, kinds, key).items():
-            for collection, values in variables.items():
-                self.put_variable(collection, f"layers_{layer}", values)
+        for layers in layer_kinds(config):
+            own = functools.partial(draw, make_block(config, layers[0]))
+            keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.array(layers, jnp.uint32))
+            # `vmap` would need the memory of all layers' vectors at once.
+            stacks: Any = cast(Any, lax.map)(functools.partial(draw_together, own), keys)
+            for index, layer in enumerate(layers):
+                for collection, values in jax.tree.map(operator.itemgetter(index), stacks).items():
+                    self.put_variable(collection, f"layers_{layer}", values)
 
     def embedding_table(self) -> Float[Array, "vocab D"]:
         """Return the token embedding, without a gradient if it is frozen."""

@@ -72,7 +72,6 @@ from based_jax.ops.diagonal_ssm import diagonal_ssm_kernel as diagonal_ssm_kerne
 from based_jax.ops.diagonal_ssm import DiagonalSSMState as DiagonalSSMState
 from based_jax.ops.diagonal_ssm import init_diagonal_ssm_state as init_diagonal_ssm_state
 from based_jax.ops.diagonal_ssm import discretize_bilinear as discretize_bilinear
-from based_jax.ops.diagonal_ssm import discretize_hold as discretize_hold
 
 # Convolutions
 from based_jax.ops.short_conv import short_conv as short_conv, short_conv_step as short_conv_step

@@ -2,6 +2,13 @@
 
 What a query sees follows from running indices: of its token, of the first token of its segment, and of each
 key, where a negative index is no key.
+
+A window's gradient takes operands in the inputs' dtype and sums in float32, as the forward pass does. JAX's
+gradient would multiply bfloat16 inputs with float32 cotangents, which tensor cores do at a fraction of their
+rate. The weights are saved between the passes, rounded to the values' dtype.
+
+    s = scale q k^T,  w = softmax(s),  y = w v
+    ds = w (dy v^T - rowsum(dy y) + dlog_sum),  dq = scale ds k,  dk = scale ds^T q,  dv = w^T dy
 """
 
 import functools
@@ -11,16 +18,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from based_jax.ops.core.arrays import accumulation_dtype, finfo, map_arrays
-from based_jax.ops.core.block_attention import BLOCK, attend_block, attend_by_key_blocks
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.stream import TokenPositions
+from based_jax.ops.core.transforms import cond, with_gradient
 from based_jax.ops.tiled_attention import Positions, attend_in_tiles
 from based_jax.typing import Array, Bool, Float, Int
 
 Pattern = Callable[[Array, Array], Array]
+
+BLOCK = 256
+"""Slots of a cache per block in decoding on a CPU."""
 
 QUERY_BLOCK = 512
 """Queries per block of the full attention's "xla" form: memory O(block * M) instead of O(N * M)."""
@@ -62,25 +73,18 @@ def attend(
     k: Float[Array, "... M G K"],
     v: Float[Array, "... M G V"],
     visible: Bool[Array, "... N M"],
-    scale: float,
-    return_log_sum: bool = False,
-) -> Any:
-    """Attend densely; return y, (..., N, H, V), or with `return_log_sum` (y, log_sum (..., N, H))."""
-    dtype = accumulation_dtype(v)
-    *lead, length, heads, width = q.shape
-    kv_heads = k.shape[-2]
-    q = q.reshape(*lead, length, kv_heads, heads // kv_heads, width)
-    scores = jnp.einsum("...ngrk,...mgk->...grnm", q, k.astype(q.dtype), preferred_element_type=dtype) * scale
+    scale: Any,
+) -> tuple[Float[Array, "... N H V"], Float[Array, "... N H"], Float[Array, "... G R N M"]]:
+    """Attend densely; return y, the logarithm of each query's sum of exponentials, and the weights."""
+    dtype, k = accumulation_dtype(v), k.astype(q.dtype)
+    scores = jnp.einsum("...ngrk,...mgk->...grnm", _grouped(q, k), k, preferred_element_type=dtype) * scale
     visible = visible[..., None, None, :, :]
     scores = jnp.where(visible, scores, finfo(dtype).min)
-    weights = jax.nn.softmax(scores, axis=-1)
-    weights = jnp.where(visible, weights, 0)  # a query that sees nothing returns 0
-    y = jnp.einsum("...grnm,...mgv->...ngrv", weights.astype(v.dtype), v, preferred_element_type=dtype)
-    y = y.reshape(*lead, length, heads, v.shape[-1]).astype(v.dtype)
-    if not return_log_sum:
-        return y
-    log_sum = jnp.moveaxis(jax.nn.logsumexp(scores, axis=-1), -1, -3)
-    return y, log_sum.reshape(*lead, length, heads)
+    log_sum = jnp.moveaxis(jax.nn.logsumexp(scores, axis=-1), -1, -3).reshape(q.shape[:-1])
+    # A query that sees nothing returns 0.
+    weights = jnp.where(visible, jax.nn.softmax(scores, axis=-1), 0).astype(v.dtype)
+    y = jnp.einsum("...grnm,...mgv->...ngrv", weights, v, preferred_element_type=dtype)
+    return y.reshape(*q.shape[:-1], v.shape[-1]).astype(v.dtype), log_sum, weights
 
 
 def way_of(how: AttentionOptions) -> Callable[..., Any]:
@@ -113,7 +117,8 @@ def attend_in_blocks(
     ) -> Any:
         q, index, start = tokens
         visible = visible_keys(index, start, key_index, how.left, how.allowed)
-        return attend(q, k, v, visible, how.scale, sums)
+        y, log_sum, _ = attend(q, k, v, visible, how.scale)
+        return (y, log_sum) if sums else y
 
     tokens_of_call = q, index, start
     if how.chosen == "xla" and _continues_long_cache(q, k):
@@ -171,3 +176,87 @@ def window_block(left: int) -> int:
     if left <= 2 * unit:
         return unit * max(1, -(-left // unit))
     return 4 * unit * max(1, round(math.sqrt(left / (8 * unit))))
+
+
+def _forward(q: Array, k: Array, v: Array, visible: Array, scale: Array) -> tuple[Any, Any]:
+    y, log_sum, weights = attend(q, k, v, visible, scale)
+    return (y, log_sum), (q, k, v, y, weights, scale)
+
+
+def _backward(saved: Any, gradients: Any) -> tuple[Any, ...]:
+    q, k, v, y, weights, scale = saved
+    dtype, grouped = scale.dtype, _grouped(q, k)
+    dy, dlog_sum, y = (_grouped(x, k) for x in (gradients[0], gradients[1][..., None], y))
+    dweights = jnp.einsum("...ngrv,...mgv->...grnm", dy, v, preferred_element_type=dtype)
+    # rowsum(dy y) equals rowsum(w dy v^T), with fewer terms.
+    mean = (dy.astype(dtype) * y.astype(dtype)).sum(axis=-1, keepdims=True) - dlog_sum
+    dscores = (weights.astype(dtype) * (dweights - jnp.moveaxis(mean, -4, -2))).astype(q.dtype)
+    dq = jnp.einsum("...grnm,...mgk->...ngrk", dscores, k, preferred_element_type=dtype)
+    dk = jnp.einsum("...grnm,...ngrk->...mgk", dscores, grouped, preferred_element_type=dtype)
+    dv = jnp.einsum("...grnm,...ngrv->...mgv", weights, dy, preferred_element_type=dtype)
+    dscale = (dq * grouped).sum()
+    dq = (dq * scale).reshape(q.shape).astype(q.dtype)
+    return dq, (dk * scale).astype(k.dtype), dv.astype(v.dtype), None, dscale
+
+
+def _grouped(x: Float[Array, "... N H D"], k: Float[Array, "... M G K"]) -> Float[Array, "... N G R D"]:
+    """Group the query heads by the key head that they share."""
+    *lead, heads, width = x.shape
+    return x.reshape(*lead, k.shape[-2], heads // k.shape[-2], width)
+
+
+def attend_block(
+    q: Float[Array, "... N H K"],
+    k: Float[Array, "... M G K"],
+    v: Float[Array, "... M G V"],
+    visible: Bool[Array, "... N M"],
+    scale: Any,
+) -> tuple[Float[Array, "... N H V"], Float[Array, "... N H"]]:
+    """Return y (0 for a query without visible keys) and the logarithm of each query's sum of exponentials."""
+    return _attend(q, k.astype(q.dtype), v, visible, jnp.asarray(scale, accumulation_dtype(v)))
+
+
+@with_gradient(_forward, _backward)
+def _attend(q: Array, k: Array, v: Array, visible: Array, scale: Array) -> tuple[Array, Array]:
+    return attend(q, k, v, visible, scale)[:2]
+
+
+AttendTo = Callable[[Array, Array, Array], Any]
+"""keys (B, M, G, K), values (B, M, G, V), the index of their tokens (rows, M), negative for none -> outputs
+(B, N, H, V), logarithms of the sums of exponentials (B, N, H)"""
+
+
+def attend_by_key_blocks(
+    attend_to: AttendTo,
+    k: Float[Array, "B W G K"],
+    v: Float[Array, "B W G V"],
+    key_index: Int[Array, "rows W"],
+) -> tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]:
+    """Return `attend_to` of all keys, from its results for blocks of them; skip blocks without keys."""
+    slots = k.shape[1]
+    size = min(BLOCK, slots)
+
+    def step(nothing: None, first: Array) -> tuple[None, Any]:
+        begin = jnp.minimum(first, slots - size)
+
+        def block(x: Array) -> Array:
+            return lax.dynamic_slice_in_dim(x, begin, size, axis=1)
+
+        # The last block may begin before `first`, among keys of the one before it.
+        index = jnp.where(begin + jnp.arange(size) >= first, block(key_index), -1)
+
+        def attend() -> Any:
+            return attend_to(block(k), block(v).astype(accumulation_dtype(v)), index)
+
+        y, log_sum = jax.eval_shape(attend)
+        nothing_seen = jnp.zeros(y.shape, y.dtype), jnp.full(log_sum.shape, finfo(log_sum.dtype).min)
+        return nothing, cond((index >= 0).any(), attend, lambda: nothing_seen)
+
+    _, (y, log_sum) = lax.scan(step, None, jnp.arange(0, slots, size))
+    return merge(y, log_sum), jax.nn.logsumexp(log_sum, axis=0)
+
+
+def merge(y: Float[Array, "parts *rows V"], log_sum: Float[Array, "parts *rows"]) -> Float[Array, "*rows V"]:
+    """Merge attention to disjoint sets of keys, from the outputs and log-sums of each."""
+    weights = jax.nn.softmax(log_sum, axis=0)
+    return (weights[..., None] * y.astype(weights.dtype)).sum(axis=0).astype(y.dtype)

@@ -59,47 +59,32 @@ def _refusal(dtype: str, q: tuple[int, ...], k: tuple[int, ...]) -> str | None:
 
 def attend(
     q: Float[Array, "B N H K"],
-    k: Float[Array, "B N G K"],
-    v: Float[Array, "B N G K"],
+    k: Float[Array, "B M G K"],
+    v: Float[Array, "B M G K"],
     *,
-    causal: bool,
+    causal: bool = False,
     left: int | None = None,
     scale: float | None = None,
     mask: Bool[Array, "B N"] | None = None,
+    visible: Bool[Array, "B N M"] | None = None,
 ) -> Float[Array, "B N H K"]:
-    """Attend within whole rows; arguments as for `softmax_attention`."""
+    """Attend within whole rows, arguments as for `softmax_attention`, or to the `visible` keys.
+
+    Heads are padded with zeros, which change neither scores nor the outputs that are kept.
+    """
     # Without is_causal a window to the left would see all later keys.
-    how: dict[str, Any] = {"is_causal": causal}
+    how: dict[str, Any] = {"is_causal": causal, "implementation": IMPLEMENTATION}
     if left is not None and left < q.shape[1] - 1:
         how["local_window_size"] = (left, 0)  # left keys and the query's own
     if mask is not None and not causal:
         # A row without tokens keeps one: its output is not used but must be finite.
         how["key_value_seq_lengths"] = jnp.maximum(mask.sum(axis=1, dtype=jnp.int32), 1)
-    return _dot_product_attention(q, k, v, scale, **how)
-
-
-def attend_one(
-    q: Float[Array, "B 1 H K"],
-    k: Float[Array, "B W G K"],
-    v: Float[Array, "B W G K"],
-    visible: Bool[Array, "B 1 W"],
-    scale: float | None = None,
-) -> Float[Array, "B 1 H K"]:
-    """Attend with one query per row to its visible keys, in any order.
-
-    A mask is needed, not lengths: the start of a row's segment is known on the device only.
-    """
-    return _dot_product_attention(q, k, v, scale, mask=visible[:, None])
-
-
-def _dot_product_attention(q: Array, k: Array, v: Array, scale: float | None, **how: Any) -> Array:
-    """Call cuDNN on heads padded with zeros, which change neither scores nor the outputs that are kept."""
+    if visible is not None:  # not lengths: the start of a row's segment is known on the device only
+        how["mask"] = visible[:, None]
     width = q.shape[-1]
-    scale = width**-0.5 if scale is None else scale
+    how["scale"] = width**-0.5 if scale is None else scale
     q, k, v = (pad_channels(x, padded_width(width)) for x in (q, k, v))
-    how |= {"scale": scale, "implementation": IMPLEMENTATION}
-    y = cast(Array, jax.nn.dot_product_attention(q, k, v, **how))
-    return y[..., :width]
+    return cast(Array, jax.nn.dot_product_attention(q, k, v, **how))[..., :width]
 
 
 def pad_channels(x: Float[Array, "B N H K"], width: int) -> Float[Array, "B N H width"]:

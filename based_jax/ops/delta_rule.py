@@ -21,14 +21,18 @@ from jax import lax
 
 from based_jax.ops.core import decay
 from based_jax.ops.core.arrays import accumulation_dtype, cast
-from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks, scan_tokens
+from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.expectations import expect_chunk_size, expect_qkv, expect_state
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import body, stateful_op
 from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.stream import continue_from
 from based_jax.ops.core.transforms import repeat
-from based_jax.ops.linear_recurrence import LinearRecurrenceState, init_linear_recurrence_state
+from based_jax.ops.linear_recurrence import (
+    LinearRecurrenceState,
+    init_linear_recurrence_state,
+    token_by_token,
+)
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
@@ -132,19 +136,19 @@ def generalized_delta_rule(
     # A token of zeros keeps the state and reads 0, so the code below needs no mask.
     tokens = cast(call.unpadded((q, k, v, a, b, log_decay)), dtype)
     tokens = (tokens[0] * (width**-0.5 if scale is None else scale), *tokens[1:])
-    # One token is a step of the recurrence: there is no system to solve.
-    is_by_token = chosen == "reference" or length == 1
-    compute = _reference if is_by_token else _chunked
 
-    def run(kv: Array) -> tuple[Array, Array]:
-        return compute(tokens, kv, call.start, chunk_size)
+    def compute(tokens: Any, kv: Array) -> tuple[Array, Array]:
+        if chosen == "reference" or length == 1:  # a step of the recurrence: there is no system to solve
+            return token_by_token((*tokens[:3], tokens[5]), kv, call.start, low_rank=tokens[3:5])
+        return _chunked(tokens, kv, call.start, chunk_size)
 
     def operator() -> Array:
         """Return the transition operator: the result for a unit matrix if nothing is written."""
         unit = jnp.broadcast_to(jnp.eye(width, dtype=dtype), (batch, heads, width, width))
         silent = (*tokens[:2], jnp.zeros_like(tokens[1]), *tokens[3:])
-        return compute(silent, unit, call.start, chunk_size)[1]
+        return compute(silent, unit)[1]
 
+    run = functools.partial(compute, tokens)
     y, kv = run(call.prefix(run, state.kv.astype(dtype), operator, jnp.matmul))
     y = y.astype(v.dtype)
     return (y, LinearRecurrenceState(kv, call.after)) if return_state else y
@@ -227,18 +231,3 @@ def _inverse(a: Float[Array, "... C C"], matmul: Callable[[Array, Array], Array]
 
     identity = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
     return repeat((a.shape[-1] - 1).bit_length(), double, identity)
-
-
-def _reference(
-    tokens: Any, kv: Float[Array, "B H K V"], start: Int[Array, "rows N"] | None, chunk_size: int
-) -> tuple[Array, Array]:
-
-    def token(kv: Array, inputs: Any) -> tuple[Array, Array]:
-        q, k, v, a, b, log_decay, first = inputs
-        kv = jnp.where(first[:, None, None, None], 0, kv)
-        u = jnp.einsum("bhk,bhkv->bhv", a, kv)
-        kv = kv if log_decay is None else jnp.exp(log_decay)[..., None] * kv
-        kv = kv + b[..., None] * u[..., None, :] + k[..., None] * v[..., None, :]
-        return kv, jnp.einsum("bhk,bhkv->bhv", q, kv)
-
-    return scan_tokens(token, kv, (*tokens, begins(start, *tokens[0].shape[:2])))

@@ -68,23 +68,6 @@ def discretize_bilinear(
 
 
 @op()
-def discretize_hold(
-    a: Float[Array, "H S 2"], b: Float[Array, "H S 2"], c: Float[Array, "H S 2"], dt: Float[Array, " H"]
-) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
-    """Return `log_a` and `weight` as `discretize_bilinear`, but by a zero-order hold.
-
-    log_a = dt a,   weight = c b (exp(dt a) - 1) / a.
-    """
-    log_a = dt[:, None, None] * a
-    radius, angle = jnp.expm1(log_a[..., 0]), log_a[..., 1]
-    # exp(u + iv) - 1 without the cancellation of small u and v.
-    real = radius * jnp.cos(angle) - 2 * jnp.sin(angle / 2) ** 2
-    imaginary = (1 + radius) * jnp.sin(angle)
-    inverse = _conjugate(a) / jnp.sum(a * a, axis=-1, keepdims=True)
-    return log_a, _product(_product(c, b), _product(jnp.stack([real, imaginary], axis=-1), inverse))
-
-
-@op()
 def diagonal_ssm_kernel(
     log_a: Float[Array, "H S 2"], weight: Float[Array, "H S 2"], length: int
 ) -> Float[Array, "N H"]:

@@ -160,10 +160,9 @@ def _attend_to_tuples(
     call = continue_from(cache, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))
 
-    index = jnp.broadcast_to(call.tokens.index, (call.tokens.index.shape[0], length))
+    index = call.tokens.index
     start = jnp.broadcast_to(call.tokens.start, (call.tokens.start.shape[0], length))
-    real_index = index if mask is None else jnp.where(mask, index, -1)
-    own = _Keys(k, v, real_index, None if causal else start)
+    own = _Keys(k, v, call.key_index, None if causal else start)
     written = None
     if cache is None and left is None:
         keys = own
@@ -211,7 +210,7 @@ def _attend(
     q: (B, N, H, K); ks, vs: (B, M, H, dim) of each slot; visible: (rows, N, M); tuples: (rows, M, M) or None.
     """
     if len(ks) == 1:
-        return attend(q, ks[0], vs[0], visible, 1.0, return_log_sum=True)
+        return attend(q, ks[0], vs[0], visible, 1.0)[:2]
     batch, length, heads, width = q.shape
     count = ks[0].shape[1]
     queries = (q[:, :, None] * ks[0][:, None]).reshape(batch, length * count, heads, width)

@@ -13,8 +13,8 @@ Only the first is the paper's, the others are ours: m matrices per head, whateve
 computed for the tokens of a chunk and carried between chunks.
 """
 
+import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -148,12 +148,19 @@ def linear_hyper_attention(
     form = _Form(ordered, strict, feature_map, normalize == "sum")
     q, ks, vs = cast(call.unpadded((q * scale, ks, vs)), dtype)
 
+    def scan(sums: Array, q: Array | None, start: Array | None) -> tuple[Any, Array]:
+        flat = sums.reshape(*sums.shape[:3], -1)
+        step = functools.partial(_chunk, form)
+        y, flat = scan_chunks(step, flat, (q, ks, vs), chunk_size=chunk_size, start=start, mask=mask)
+        return y, flat.reshape(sums.shape)
+
     if causal:
-        sums = state.sums if initial_state is None else initial_state.sums.astype(dtype)
-        y, sums = _scan(form, sums, q, ks, vs, call.start, mask, chunk_size)
+        y, sums = scan(
+            state.sums if initial_state is None else initial_state.sums.astype(dtype), q, call.start
+        )
         count = call.tokens.positions + 1
     else:
-        _, sums = _scan(form, state.sums, None, ks, vs, None, mask, chunk_size)
+        _, sums = scan(state.sums, None, None)
         total = sums[:, :, 0] if ordered else jnp.prod(sums, axis=2)
         y = jnp.einsum("bnhf,bhfv->bnhv", feature_map.features(q), total)
         count = jnp.full((1, 1), length) if mask is None else mask.sum(axis=1, keepdims=True)
@@ -184,25 +191,6 @@ def _number_of_tuples(count: Array, slots: int, ordered: bool, strict: bool) -> 
         return count**slots
     factors = [(count - slot if strict else count + slot) / (slot + 1) for slot in range(slots)]
     return math.prod(factors, start=jnp.ones_like(count))
-
-
-def _scan(
-    form: _Form,
-    sums: Float[Array, "B H slots F V"],
-    q: Array | None,
-    ks: Sequence[Array],
-    vs: Sequence[Array],
-    start: Int[Array, "rows N"] | None,
-    mask: Bool[Array, "B N"] | None,
-    chunk_size: int,
-) -> tuple[Any, Array]:
-
-    def step(sums: Array, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Any, Array]:
-        return _chunk(form, sums, chunk, start, mask)
-
-    flat = sums.reshape(*sums.shape[:3], -1)
-    y, flat = scan_chunks(step, flat, (q, ks, vs), chunk_size=chunk_size, start=start, mask=mask)
-    return y, flat.reshape(sums.shape)
 
 
 def _chunk(

@@ -8,7 +8,6 @@ token is the definition; the chunked form works on pairs inside a chunk and carr
 Yang et al. 2023, section 4; products of gates are formed as in `core/decay.py`).
 """
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +25,8 @@ from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array, expect_divisible
 
-Tokens = tuple[
-    Float[Array, "B N G K"], Float[Array, "B N G K"], Float[Array, "B N H V"], Float[Array, "B N H channels"]
-]
-"""q, scaled, k, v and log_decay"""
+Tokens = tuple[Array, Array, Array, Any]
+"""q, scaled, and k, (B, N, G, K); v, (B, N, H, V); log_decay, (B, N, H, channels), or None"""
 
 CHUNK = 64
 """Tokens per chunk, a multiple of `decay.BLOCK`."""
@@ -110,8 +107,10 @@ def linear_recurrence(
     tokens = (queries * (width**-0.5 if scale is None else scale), keys, values, gates)
     own = None if bonus is None else bonus.astype(dtype)
 
-    form = _reference if chosen == "reference" else functools.partial(_chunked, chunk_size=chunk_size)
-    run = functools.partial(form, tokens, own, call=call)
+    def run(kv: Array) -> tuple[Array, Array]:
+        if chosen == "reference":
+            return token_by_token(tokens, kv, call.start, own)
+        return _chunked(tokens, own, kv, call, chunk_size)
 
     def operator() -> Array:
         return call.kept(jnp.exp(gates.sum(axis=1)))[..., None]
@@ -172,20 +171,29 @@ def _chunked(
     return y, new.reshape(kv.shape)
 
 
-def _reference(tokens: Tokens, bonus: Array | None, kv: Array, call: Continuation) -> tuple[Array, Array]:
+def token_by_token(
+    tokens: Tokens,
+    kv: Array,
+    start: Int[Array, "rows N"] | None,
+    bonus: Array | None = None,
+    low_rank: tuple[Array, Array] | None = None,
+) -> tuple[Array, Array]:
+    """Run the recurrence; `low_rank`, a and b, adds b a^T to the transition, as in `delta_rule`.
+
+    A token of zeros keeps the state and reads 0, so no mask is needed.
+    """
     q, k, v, log_decay = tokens
-    batch, length, heads = v.shape[:3]
-    q, k = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (q, k))
-    real = jnp.ones((batch, length), bool) if call.mask is None else call.mask
+    q, k = (jnp.repeat(x, v.shape[2] // x.shape[2], axis=2) for x in (q, k))
 
     def token(kv: Array, inputs: Any) -> tuple[Array, Array]:
-        q, k, v, log_decay, first, real = inputs
+        (q, k, v, log_decay), low_rank, first = inputs
         old = jnp.where(first[:, None, None, None], 0, kv)
         added = k[..., :, None] * v[..., None, :]
-        new = jnp.exp(log_decay)[..., None] * old + added
+        new = (old if log_decay is None else jnp.exp(log_decay)[..., None] * old) + added
+        if low_rank is not None:
+            a, b = low_rank
+            new = new + b[..., None] * jnp.einsum("bhk,bhkv->bhv", a, old)[..., None, :]
         read = new if bonus is None else old + bonus[..., None] * added
-        y = jnp.einsum("bhk,bhkv->bhv", q, read)
-        return jnp.where(real[:, None, None, None], new, kv), jnp.where(real[:, None, None], y, 0)
+        return new, jnp.einsum("bhk,bhkv->bhv", q, read)
 
-    inputs = (q, k, v, log_decay, begins(call.start, batch, length), real)
-    return scan_tokens(token, kv, inputs)
+    return scan_tokens(token, kv, ((q, k, v, log_decay), low_rank, begins(start, *v.shape[:2])))

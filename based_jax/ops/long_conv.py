@@ -82,70 +82,64 @@ def long_conv(
     if skip is not None:
         expect_array("skip", skip, (channels,), "floating")
     state, taps = initial_state, kernel.shape[0]
+    slots = 0 if state is None else state.inputs.shape[1]
     expect_state_to_return(state, return_state)
     if state is None and sharding.is_sharded():
         return _of_channels(x, kernel, skip, segment_ids, mask, chosen)
     if state is not None:
         expect_array("state length", state.stream.length, (batch,))
         expect_array("initial_state.inputs", state.inputs, (batch, "W", channels), "floating")
-        slots = state.inputs.shape[1]
         if taps - 1 > slots:
             what = f"max_length = {slots} tokens, the size of the state"
             expect_capacity(state.stream, length, mask, slots, what)
-    return _long_conv(x, kernel, skip, state, return_state, segment_ids, mask, chosen)
 
-
-def _long_conv(
-    x: Float[Array, "B N E"],
-    kernel: Float[Array, "T E"],
-    skip: Float[Array, " E"] | None,
-    state: LongConvState | None,
-    return_state: bool,
-    segment_ids: Int[Array, "B N"] | None,
-    mask: Bool[Array, "B N"] | None,
-    chosen: str,
-) -> Any:
-    batch, length = x.shape[:2]
-    taps = kernel.shape[0]
     call = continue_from(state, batch, length, segment_ids, mask)
-
     dtype = accumulation_dtype(x)
     values, kernel = call.unpadded(x.astype(dtype)), kernel.astype(dtype)
-    start, kept, outgrown = call.start, 0, None
-    if start is not None:
-        start = jnp.broadcast_to(start, (batch, length))
-    whole = values
+    start = None if call.start is None else jnp.broadcast_to(call.start, (batch, length))
+    whole, kept = values, min(slots, taps - 1)
     if state is not None:
-        slots = state.inputs.shape[1]
-        if taps - 1 > slots:
-            outgrown = call.after.length > slots
-        kept = min(slots, taps - 1)
-        past, index = latest(state.inputs, state.stream.length, kept)
-        past = jnp.where((index >= state.stream.start[:, None])[..., None], past, 0).astype(dtype)
-        whole = jnp.concatenate([past, values], axis=1)
-        if start is not None:  # the stored inputs are now one segment: older ones are zeros
-            start = jnp.where(start < 0, 0, start + kept)
-            start = jnp.concatenate([jnp.zeros((batch, kept), start.dtype), start], axis=1)
-
-    taps = min(taps, kept + length)
-    kernel = kernel[:taps]
-    if chosen == "reference":
-        y = _toeplitz(whole, kernel, start)[:, kept:]
-    elif length == 1:
-        y = _newest(whole, kernel, start)
-    elif start is None:  # wrap-around affects only the unused outputs at stored inputs
-        y = circular_convolution(kernel, whole, fft_size(whole.shape[1] + taps - 1 - kept))
-        y = y[:, kept : kept + length]
-    else:
-        y = _packed(whole, kernel, start)[:, kept:]
+        whole, start = _after_past(state, kept, values, start)
+    y = _convolve(whole, kernel[: kept + length], start, kept, chosen)
     if skip is not None:
         y = y + skip.astype(dtype) * values
-    if outgrown is not None:
-        y = nan_unless(~outgrown[:, None, None], y)
+    if state is not None and taps - 1 > slots:
+        y = nan_unless((call.after.length <= slots)[:, None, None], y)
     y = y.astype(x.dtype)
     if state is None or not return_state:
         return y
     return y, LongConvState(put(state.inputs, x, call.tokens, call.after), call.after)
+
+
+def _after_past(
+    state: LongConvState, kept: int, values: Float[Array, "B N E"], start: Int[Array, "B N"] | None
+) -> tuple[Float[Array, "B kept+N E"], Int[Array, "B kept+N"] | None]:
+    """Return the state's last inputs, one segment with zeros before it, and the call's; and their starts."""
+    past, index = latest(state.inputs, state.stream.length, kept)
+    past = jnp.where((index >= state.stream.start[:, None])[..., None], past, 0).astype(values.dtype)
+    if start is not None:
+        start = jnp.pad(jnp.where(start < 0, 0, start + kept), [(0, 0), (kept, 0)])
+    return jnp.concatenate([past, values], axis=1), start
+
+
+def _convolve(
+    x: Float[Array, "B M E"],
+    kernel: Float[Array, "T E"],
+    start: Int[Array, "B M"] | None,
+    kept: int,
+    chosen: str,
+) -> Float[Array, "B N E"]:
+    """Return the outputs of all tokens but the first `kept`."""
+    if chosen == "reference":
+        return _toeplitz(x, kernel, start)[:, kept:]
+    if x.shape[1] == kept + 1:
+        return _newest(x, kernel, start)
+    if start is not None:
+        return _packed(x, kernel, start)[:, kept:]
+    # Wrap-around affects only the unused outputs at stored inputs.
+    return circular_convolution(kernel, x, fft_size(x.shape[1] + len(kernel) - 1 - kept))[
+        :, kept : x.shape[1]
+    ]
 
 
 def _of_channels(

@@ -10,7 +10,7 @@ from based_jax.ops.core import products
 from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op
-from based_jax.ops.core.pending_norm import PendingNorm
+from based_jax.ops.core.products import PendingNorm
 from based_jax.ops.core.sharding import keep_tokens
 from based_jax.typing import Array, Bool, Float
 from based_jax.validate import expect_array

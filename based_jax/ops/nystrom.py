@@ -37,10 +37,7 @@ from based_jax.ops.core.stream import Stream, TokenPositions, continue_from, ini
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_choice
-
-PINVERSES = ("iterative", "shared", "svd")
-"""Ways to compute the pseudo-inverse, values of `pinverse`."""
+from based_jax.validate import expect
 
 
 @jax.tree_util.register_dataclass
@@ -89,7 +86,6 @@ def nystrom_attention(
     *,
     num_landmarks: int,
     iterations: int = 6,
-    pinverse: str = "iterative",
 ) -> Float[Array, "B N H V"]:
     """Compute Nystrom attention with the masks of Zoology's code: NOT causal if N > num_landmarks.
 
@@ -97,8 +93,6 @@ def nystrom_attention(
         q, k, v: queries, keys, values of whole rows.
         num_landmarks: m; with m >= N this is exact causal attention.
         iterations: iterations of the pseudo-inverse.
-        pinverse: "iterative", "shared" (iterative, with one initial guess for all rows of the batch, which
-            then depend on each other slightly) or "svd" (`jax.numpy.linalg.pinv`).
 
     Returns:
         y: (B, N, H, V) in the dtype of v.
@@ -106,7 +100,6 @@ def nystrom_attention(
     length = expect_qkv(q, k, v).length
     expect(num_landmarks >= 1, "num_landmarks", num_landmarks, "at least 1")
     expect(iterations >= 1, "iterations", iterations, "at least 1")
-    expect_choice("pinverse", pinverse, PINVERSES)
     if num_landmarks >= length:
         return softmax_attention(q, k, v)
     dtype = accumulation_dtype(v)
@@ -114,28 +107,21 @@ def nystrom_attention(
     q_mean, k_mean = _chunk_means(q, num_landmarks), _chunk_means(k, num_landmarks)
     readout = _lower_softmax(q_mean, k) @ values
     matrix = _lower_softmax(q_mean, k_mean)
-    if pinverse == "svd":
-        inverse = jnp.linalg.pinv(matrix)
-    else:
-        inverse = iterative_pinv(matrix, iterations, shared=pinverse == "shared")
-    y = _lower_softmax(q, k_mean) @ (inverse @ readout)
+    y = _lower_softmax(q, k_mean) @ (iterative_pinv(matrix, iterations) @ readout)
     return y.swapaxes(1, 2).astype(v.dtype)
 
 
 @op()
-def iterative_pinv(
-    matrix: Float[Array, "*lead M M"], iterations: int = 6, *, shared: bool = False
-) -> Float[Array, "*lead M M"]:
+def iterative_pinv(matrix: Float[Array, "*lead M M"], iterations: int = 6) -> Float[Array, "*lead M M"]:
     """Approximate the pseudo-inverse of non-negative matrices whose rows sum to 1 (Razavi et al. 2014).
 
-    The initial guess is the transpose over the largest column sum, of this matrix or, if `shared`, of all.
+    The initial guess is the transpose over the largest column sum.
     Full precision: on a GPU the default for float32 products keeps 10 bits, whose errors the iteration would
     have to correct.
     """
     product = functools.partial(jnp.matmul, precision="highest")
     unit = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
-    largest = matrix.sum(-2).max() if shared else matrix.sum(-2).max(-1)[..., None, None]
-    z = matrix.swapaxes(-1, -2) / largest
+    z = matrix.swapaxes(-1, -2) / matrix.sum(-2).max(-1)[..., None, None]
     for _ in range(iterations):
         kz = product(matrix, z)
         z = product(z / 4, 13 * unit - product(kz, 15 * unit - product(kz, 7 * unit - kz)))

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
+from based_jax.ops.core.arrays import append
+from based_jax.ops.core.expectations import expect_state_to_return
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent, write
 from based_jax.ops.core.op import body, stateful_op
@@ -80,9 +82,7 @@ def sink_attention(
     """
     expect(left >= 0, "left", left, "at least 0")
     expect(sinks >= 1, "sinks", sinks, "at least 1")
-    expect(
-        initial_state is not None or not return_state, "return_state", return_state, "False without a state"
-    )
+    expect_state_to_return(initial_state, return_state)
 
     def allowed(query: Array, key: Array) -> Array:
         return (query - key <= left) | (key < sinks)
@@ -104,16 +104,9 @@ def sink_attention(
     first = jnp.where(first < before.length[:, None], first, -1)
     ring_k, ring_v, last = recent(window, left)
     last = jnp.where(last >= before.start[:, None] + sinks, last, -1)  # the others are the sinks
-    own = jnp.broadcast_to(tokens.index, (batch, length))
-    own = own if mask is None else jnp.where(mask, own, -1)
-    keys, values, index = (
-        jnp.concatenate(parts, axis=1)
-        for parts in (
-            (initial_state.k, ring_k, k.astype(ring_k.dtype)),
-            (initial_state.v, ring_v, v.astype(ring_v.dtype)),
-            (first, last, own),
-        )
-    )
+    own = jnp.broadcast_to(call.key_index, (batch, length))
+    near = append((ring_k, ring_v, last), (k.astype(ring_k.dtype), v.astype(ring_v.dtype), own))
+    keys, values, index = append((initial_state.k, initial_state.v, first), near)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     how = AttentionOptions(True, None, factor, allowed, False, chosen)
     y = attend_in_blocks(q, keys, values, tokens, index, how).astype(v.dtype)

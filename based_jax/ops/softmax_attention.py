@@ -20,12 +20,12 @@ from based_jax.ops.attention_to_keys import (
     Pattern,
     attend,
     attend_in_blocks,
+    merge,
     visible_keys,
     way_of,
 )
 from based_jax.ops.core import platforms, sharding
 from based_jax.ops.core.arrays import append
-from based_jax.ops.core.block_attention import merge
 from based_jax.ops.core.implementations import KERNELS, choose
 from based_jax.ops.core.kv_cache import (
     KVCache,
@@ -177,10 +177,11 @@ def _softmax_attention(
         if not causal:
             keys = (k, v, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], length)), mask)
             k, v, *where = sharding.whole(keys)
-            return attend(q, k, v, _same_segment(tokens.start, *where), scale, return_log_sum)
-        key_index = tokens.index if mask is None else jnp.where(mask, tokens.index, -1)
+            y, log_sum, _ = attend(q, k, v, _same_segment(tokens.start, *where), scale)
+            return (y, log_sum) if return_log_sum else y
         if left is not None and left >= length * sharding.shards() - 1:
             left, how = None, how._replace(left=None)
+        key_index = call.key_index
         if sharding.is_sharded():
             k, v, key_index = keys_of_devices(k, v, key_index, left)
         return way_of(how)(q, k, v, tokens, key_index, how)
@@ -202,7 +203,7 @@ def _softmax_attention(
     elif chosen == "cudnn":
         key_index = slot_index(stream.length, cache.slots)
         visible = visible_keys(tokens.index, tokens.start, key_index, left, None)
-        y = cudnn_attention.attend_one(q, written.k, written.v, visible, scale)
+        y = cudnn_attention.attend(q, written.k, written.v, visible=visible, scale=scale)
     else:
         y = after_cache()
     if left is None:

@@ -58,7 +58,6 @@ def _fastest_step(found: str, q: Array, k: Array, v: Array, state: State | None 
 @stateful_op(
     "pallas",
     "mosaic",
-    "triton",
     "xla",
     "reference",
     supports=_supports,
@@ -86,9 +85,9 @@ def taylor_attention(
 
     Args:
         implementation: "pallas", the fused GPU kernels (K <= 32, V <= 256, no decay, one dtype; float32 and
-            float16 inputs use TF32 matmuls unless JAX's default matmul precision is "highest"); "triton",
-            the same kernels written for jax-triton; "mosaic", others in Hopper's instructions (K = 16,
-            bfloat16, jax >= 0.11); "xla", the chunked scan; "reference", quadratic; or None for the best.
+            float16 inputs use TF32 matmuls unless JAX's default matmul precision is "highest"); "mosaic",
+            others in Hopper's instructions (K = 16, bfloat16, jax >= 0.11); "xla", the chunked scan;
+            "reference", quadratic; or None for the best.
     """
     unsupported = None
     if log_decay is not None:

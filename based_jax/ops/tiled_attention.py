@@ -167,15 +167,10 @@ def _walk(
         here = slice(begin * tiling.shared, None)
         earlier = token[:, None] >= jnp.arange(count)
         rows, keys = visit(rows, keys, here, i * tiling.queries + begin, count, earlier)
-        parts = _parts(count * tiling.shared)
+        parts = slice(count * tiling.shared), slice(count * tiling.shared, None)  # the first see no more keys
         head, rows = (map_arrays(itemgetter((..., part) if axis else part), rows) for part in parts)
         done.append(head)
     return jax.tree.map(lambda *x: jnp.concatenate(x, axis), *done), keys
-
-
-def _parts(count: int) -> tuple[slice, slice]:
-    """Return the first `count` rows, which see no later keys, and the others."""
-    return slice(count), slice(count, None)
 
 
 def _positions_of_tile(positions: Any, row: Array, i: Array, tiling: Tiling) -> Any:

@@ -3,8 +3,7 @@
 ``based-jax profile --preset NAME --length N``
 """
 
-from based_jax.profile.operations import Operations, count_operations
-from based_jax.profile.training import model_flops, training_operations
+from based_jax.profile.operations import Operations, count_operations, model_flops, training_operations
 from based_jax.published.flops import training_flops
 
 __all__ = ["Operations", "count_operations", "model_flops", "training_flops", "training_operations"]

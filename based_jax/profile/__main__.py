@@ -18,8 +18,7 @@ from based_jax import command, mixers
 from based_jax.models import LanguageModel, ModelConfig, param_count, presets
 from based_jax.models.language_model import make_mixer, param_shapes
 from based_jax.phases import phase
-from based_jax.profile.operations import count_operations
-from based_jax.profile.training import training_operations
+from based_jax.profile.operations import count_operations, training_operations
 from based_jax.published.flops import printed_tflops, training_flops
 from based_jax.validate import expect_ranges
 

@@ -23,7 +23,6 @@ from based_jax.generate.engine import Engine
 from based_jax.generate.engine.prefix_cache import PrefixCache
 from based_jax.generate.weights import decoding_weights
 from based_jax.phases import phase
-from based_jax.serve.limits import Limits
 from based_jax.validate import expect
 
 logger = logging.getLogger(__name__)
@@ -81,9 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(options)
     for package in PACKAGES:
         import_optional(package, "serve", options.checkpoint, "serve")
-    from based_jax.serve.app import Service
-    from based_jax.serve.fields import MAX_LOGPROBS
-    from based_jax.serve.server import Server
+    from based_jax.serve.app import Server, Service
+    from based_jax.serve.fields import MAX_LOGPROBS, Limits
     from based_jax.serve.worker import Worker
 
     keys = read_keys(Path(options.api_key_file)) if options.api_key_file is not None else ()

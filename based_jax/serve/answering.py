@@ -13,11 +13,10 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from based_jax.data.tokenizers import Tokenizer
-from based_jax.serve.answers import Answer, Chunk
+from based_jax.serve.answers import Answer, Chunk, Style
 from based_jax.serve.errors import Refusal
 from based_jax.serve.fields import SharedFields
 from based_jax.serve.metrics import Clock
-from based_jax.serve.styles import Style
 from based_jax.serve.worker import Job, Worker
 
 Result = TypeVar("Result")

@@ -1,14 +1,16 @@
-"""The routes: OpenAI's completions and models, health, metrics."""
+"""The routes: OpenAI's completions and models, health, metrics; and the server that answers them."""
 
 import asyncio
 import contextlib
 import functools
 import hmac
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -19,15 +21,12 @@ from based_jax.data.chat.template import Chat
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine.request import Request as EngineRequest
 from based_jax.serve.answering import Answering, EventStream, until_gone
-from based_jax.serve.body import read_body, shorten
-from based_jax.serve.chat_request import ChatRequest
-from based_jax.serve.completion_request import CompletionRequest
+from based_jax.serve.answers import ChatStyle, Style, TextStyle
 from based_jax.serve.errors import HANDLERS, Refusal
-from based_jax.serve.fields import SharedFields
+from based_jax.serve.fields import Limits, SharedFields, read_body, shorten
 from based_jax.serve.hosts import KnownHosts
-from based_jax.serve.limits import Limits
 from based_jax.serve.metrics import Clock, CountResponses, Metrics
-from based_jax.serve.styles import ChatStyle, Style, TextStyle
+from based_jax.serve.requests import ChatRequest, CompletionRequest
 from based_jax.serve.worker import Worker
 
 NO_CHAT = (
@@ -162,3 +161,44 @@ class Service:
             message = "expected the header Authorization: Bearer KEY with a known key"
             headers = {"www-authenticate": "Bearer"}
             raise Refusal(401, message, code="invalid_api_key", headers=headers)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server: serve on sockets until a signal or the engine's failure stops it.
+
+    uvicorn then closes the sockets and waits for the answers in progress.
+
+    Args:
+        ready: called once when requests are accepted.
+        connections: most open connections; more get 503. Each can hold a body in memory.
+        drain_seconds: time for the answers in progress.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        ready: Callable[[], object] = lambda: None,
+        connections: int = 1000,
+        drain_seconds: int = 30,
+    ) -> None:
+        config = uvicorn.Config(
+            service.app(),
+            ws="none",
+            lifespan="on",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=connections,
+            timeout_graceful_shutdown=drain_seconds,
+        )
+        super().__init__(config)
+        self._ready = ready
+        service.worker.on_failure = self._stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    def _stop(self) -> None:
+        self.should_exit = True

@@ -1,24 +1,27 @@
-"""The fields that completions and chat completions share.
+"""Read a request's body, and the fields that completions and chat completions share.
 
 Names, meanings and defaults are OpenAI's; `top_k`, `min_p` and `repetition_penalty` are added, as in other
-servers.
+servers. msgspec checks types while it parses and stops at the first wrong value. Its reasons are kept; the
+field and its value, as the client wrote it, are put before them.
 """
 
 import dataclasses
 import functools
+import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NoReturn, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
+from starlette.requests import Request as HttpRequest
 
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine.request import Request
 from based_jax.generate.sampling import Sampler
 from based_jax.serve.answers import Echo
-from based_jax.serve.body import decode, refuse, shorten
-from based_jax.serve.limits import Limits
+from based_jax.serve.errors import Refusal
 
 MAX_CHARACTERS = 32  # of a prompt per token that it may have: checked before tokenizing
 TOO_LONG = "context_length_exceeded"
@@ -30,7 +33,26 @@ Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 MAX_LOGPROBS = 5
 
+Fields = TypeVar("Fields", bound=msgspec.Struct)
+
+_SHOWN = 60  # characters of a value shown in a message
+_REASON = 200  # characters of msgspec's reason, which can contain a client's names
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.(\w+)[^`]*`$")  # at the end of msgspec's messages
+_IGNORED = ("user",)
+
 _ALL = {"top_k": (-1, 0), "min_p": (0,)}  # values by which clients of other servers disable them
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits on one request, which bound the server's memory and the time of an answer."""
+
+    length: int  # tokens of a prompt and its answer together
+    max_tokens: int  # tokens of an answer
+    choices: int  # answers to one request: prompts times n
+    body: int = 4 * 2**20  # bytes of a request's body
+    answer_seconds: float = 600.0  # for a whole answer, waiting included
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -110,3 +132,78 @@ def expect_short(param: str, what: str, count: int, most: int, suffix: str = "")
     """Refuse a prompt that is longer than the model may read."""
     if count > most:
         refuse(param, f"{what}: expected at most {most}{suffix}", TOO_LONG)
+
+
+async def read_body(request: HttpRequest, most: int) -> bytes:
+    """Read the body of a request; a Refusal has status 415 (not JSON) or 413 (more than `most` bytes)."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refusal(415, f"content-type = {shorten(kind)}: expected application/json")
+    body, size = bytearray(), 0
+    async for chunk in request.stream():  # to its end, so that the client sees the refusal
+        size += len(chunk)
+        if size <= most:
+            body += chunk
+    if size > most:
+        raise Refusal(413, f"the body is larger than {most} bytes")
+    return bytes(body)
+
+
+def decode(
+    body: bytes, kind: type[Fields], refused: Mapping[str, str], neutral: Mapping[str, Sequence[bytes]]
+) -> Fields:
+    """Decode a body; a Refusal (status 400) names the first field that is unknown or wrong.
+
+    Args:
+        refused: fields of OpenAI's API that are not served -> why.
+        neutral: fields -> values by which they ask for nothing, as null does; JSON without spaces.
+    """
+    try:
+        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except _MALFORMED as error:
+        refuse(None, f"the body is not a JSON object: {error}")
+    fields = {
+        name: raw
+        for name, raw in given.items()
+        if name not in _IGNORED and _compact(raw) not in (b"null", *neutral.get(name, ()))
+    }
+    for name in fields:
+        if name in refused:
+            refuse(name, f"{name} is not supported: {refused[name]}")
+        if name not in kind.__struct_fields__:
+            param = name if name.isidentifier() and len(name) <= _SHOWN else None
+            known = ", ".join(kind.__struct_fields__)
+            refuse(param, f"unknown field {shorten(name)}: expected one of {known}")
+    try:
+        return msgspec.json.decode(msgspec.json.encode(fields), type=kind)
+    except _MALFORMED as error:
+        reason, path = str(error), _PATH.search(str(error))
+        if path is None:
+            refuse(None, f"the body is not as expected: {_escape(reason, _REASON)}")
+        name = path[1]
+        expected = _escape(reason[0].lower() + reason[1 : path.start()], _REASON)
+        within = path[0].removesuffix(f" - at `$.{name}`")
+        refuse(name, f"{name} = {shorten(fields[name])}: {expected}{within}")
+
+
+def shorten(value: Any) -> str:
+    """Format a client's value for messages: JSON in ASCII, truncated if long."""
+    if isinstance(value, msgspec.Raw):
+        return _escape(bytes(value)[: 4 * _SHOWN + 4].decode("utf-8", "replace"), _SHOWN)
+    return _escape(json.dumps(value[: _SHOWN + 1] if isinstance(value, str) else value), _SHOWN)
+
+
+def refuse(param: str | None, message: str, code: str | None = None) -> NoReturn:
+    raise Refusal(400, message, param=param, code=code)
+
+
+def _escape(text: str, most: int) -> str:
+    plain = "".join(
+        letter if letter.isprintable() and letter.isascii() else ascii(letter)[1:-1]
+        for letter in text[: most + 1]
+    )
+    return plain if len(plain) <= most else f"{plain[:most]}..."
+
+
+def _compact(raw: msgspec.Raw) -> bytes:
+    return bytes(raw).translate(None, b" \t\r\n")

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from based_jax.serve.body import shorten
 from based_jax.serve.errors import Refusal
+from based_jax.serve.fields import shorten
 
 
 class KnownHosts:

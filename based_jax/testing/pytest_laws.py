@@ -28,8 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[Any]) -> None:
     for name in config.getoption("--recurrent-laws") or ():
         layer = load(name, str(config.invocation_params.dir))
-        laws = (law for law in LAWS if law != "drift")
-        items += [_LawItem.from_parent(session, name=f"{name}[{law}]", layer=layer, law=law) for law in laws]
+        items += [_LawItem.from_parent(session, name=f"{name}[{law}]", layer=layer, law=law) for law in LAWS]
 
 
 def load(name: str, directory: str) -> Layer:

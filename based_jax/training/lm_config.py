@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import tyro
@@ -14,7 +14,7 @@ from based_jax.models import ModelConfig, presets
 from based_jax.models.config import REMAT
 from based_jax.models.scan import find_repeats
 from based_jax.training.devices.hosts import HostsConfig
-from based_jax.training.named_options import OPTIONS, parse_options
+from based_jax.training.named_options import parse_named
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.recipes import find_file
 from based_jax.training.run.trackers import TrackConfig
@@ -44,9 +44,8 @@ class LMConfig:
     train_norms: bool = False
     """with --lora: also train the norms"""
     mixer: str | None = None
-    """mixer to use instead of the preset's: mamba, hyena, ... (based_jax.mixers.names())"""
-    mixer_options: str | None = None
-    """options of --mixer (based_jax.mixers.options(NAME)), e.g. d_state=32:expand=1"""
+    """mixer to use instead of the preset's: mamba, hyena, ... (based_jax.mixers.names()), with options
+    (based_jax.mixers.options(NAME)) as in mamba:d_state=32:expand=1"""
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
@@ -126,23 +125,15 @@ class LMConfig:
         expect(peak is None or peak > 0, "peak_tflops", peak, "above 0")
         are_numbers = all(layer.strip().isdigit() for layer in (self.mixer_layers or "0").split(","))
         expect(are_numbers, "mixer_layers", self.mixer_layers, "numbers of layers such as 0,3")
-        for name in ("mixer_layers", "mixer_options"):
-            alone = self.mixer is None and getattr(self, name) is not None
-            expect(not alone, name, getattr(self, name), "--mixer to be given as well")
+        alone = self.mixer is None and self.mixer_layers is not None
+        expect(not alone, "mixer_layers", self.mixer_layers, "--mixer to be given as well")
         if self.mixer is not None:
-            expect_options(self.mixer, self.options_of_mixer)
+            expect_options(*parse_named("mixer", self.mixer))
 
     @property
     def also_trained(self) -> tuple[str, ...]:
         """Return the kinds of parameters that `lora` trains besides its factors."""
         return tuple(kind for kind in ("embeddings", "norms") if getattr(self, f"train_{kind}"))
-
-    @property
-    def options_of_mixer(self) -> dict[str, Any]:
-        """Parse `mixer_options` into values by name."""
-        text = self.mixer_options
-        pairs = [] if text is None else text.split(":")
-        return parse_options("mixer_options", text or "", pairs, OPTIONS)
 
 
 def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | None = None) -> ModelConfig:
@@ -162,7 +153,8 @@ def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | No
         model = find_preset(config.preset or DEFAULT_PRESET)
     if config.mixer is not None:
         layers = config.mixer_layers and [int(layer) for layer in config.mixer_layers.split(",")]
-        model = model.with_mixer(config.mixer, layers or None, **config.options_of_mixer)
+        name, options = parse_named("mixer", config.mixer)
+        model = model.with_mixer(name, layers or None, **options)
     can_scan = not config.scan_layers or bool(find_repeats(model.schedule)[0])
     expected = f"False with the schedule {model.schedule}, which repeats nothing"
     expect(can_scan, "scan_layers", True, expected)

@@ -1,13 +1,16 @@
-"""Open the data of a language-model run: text in memory, token shards in files, or a mixture of sources."""
+"""Open the data of a language-model run, text, token shards or a mixture, or plan this for a dry run."""
 
+import itertools
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from based_jax import data
+from based_jax.data.corpus import UnreadableCorpus
 from based_jax.data.packed import TokenStream
 from based_jax.data.report import FileReport
-from based_jax.data.shards.manifest import shard_file
+from based_jax.data.shards.manifest import FILE, Manifest, shard_file
 from based_jax.data.shards.mixtures import Mixture, parse_mixture
 from based_jax.data.shards.specs import (
     TOKENS,
@@ -18,25 +21,19 @@ from based_jax.data.shards.specs import (
 )
 from based_jax.training.banner import describe_data, describe_tokens
 from based_jax.training.lm_config import LMConfig
+from based_jax.training.recipes import find_file, read_recipe
 from based_jax.validate import expect
+
+_BATCHES = 2  # that a plan draws
 
 
 class RunData(NamedTuple):
-    """The training and held-out data of a run."""
+    """The training and held-out data of a run, or of one source."""
 
     training: TokenStream | Mixture
     held_out: TokenStream | Mixture
     summary: dict[str, str]  # human-readable
     files: Sequence[FileReport] = ()  # about the files that were read as text
-
-
-class _Source(NamedTuple):
-    """A single source, not a mixture."""
-
-    training: TokenStream
-    held_out: TokenStream
-    summary: dict[str, str]
-    files: Sequence[FileReport] = ()
 
 
 def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
@@ -49,8 +46,8 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
     weights = parse_mixture(config.data)
     expect_flags_apply(config)
     if weights is None:
-        return RunData(*_open(config.data, config, tokenizer))
-    opened = [_open(spec, config, tokenizer) for spec in weights]
+        return _open(config.data, config, tokenizer)
+    opened: list[Any] = [_open(spec, config, tokenizer) for spec in weights]  # of streams, not mixtures
     names, shares = _short_names(list(weights)), tuple(weights.values())
     training = Mixture(names, tuple(source.training for source in opened), shares)
     held_out = Mixture(names, tuple(source.held_out for source in opened), shares)
@@ -75,7 +72,7 @@ def sources(config: LMConfig) -> list[str]:
     return list(parse_mixture(config.data) or [config.data])
 
 
-def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
+def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
     if (directory := shard_directory(spec)) is not None:
         return _open_shards(directory, config, tokenizer)
     is_text = not Path(spec, shard_file("train", 0)).is_file()
@@ -84,15 +81,15 @@ def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
     limits = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
     sides = data.split_documents(corpus.documents, fraction=config.held_out, **limits)
     training, held_out = (data.PackedTokens.from_documents(side, tokenizer) for side in sides)
-    return _Source(training, held_out, describe_data(corpus), corpus.files)
+    return RunData(training, held_out, describe_data(corpus), corpus.files)
 
 
-def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
+def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
     training, held_out = (open_tokens(directory, side, tokenizer) for side in ("train", "held_out"))
     has_sides = len(training) > 0 and (len(held_out) > 0 or config.eval_every == 0)
     expected = "shards with a training side, and a held-out side or --eval-every 0"
     expect(has_sides, "data", f"{TOKENS}{directory}", expected)
-    return _Source(training, held_out, describe_tokens(f"{TOKENS}{directory}", training))
+    return RunData(training, held_out, describe_tokens(f"{TOKENS}{directory}", training))
 
 
 def expect_flags_apply(config: LMConfig) -> None:
@@ -105,3 +102,63 @@ def _short_names(specs: Sequence[str]) -> tuple[str, ...]:
     """Return the last components of the specs' paths if they are unique, else the specs."""
     short = tuple(spec.removeprefix(TOKENS).rstrip("/").rpartition("/")[2] for spec in specs)
     return short if len(set(short)) == len(short) and all(short) else tuple(specs)
+
+
+class DataPlan(NamedTuple):
+    """What a run would read."""
+
+    rows: dict[str, str]  # human-readable
+    files: Sequence[FileReport] = ()  # about the files of its text
+    can_run: bool = True
+
+
+def plan_data(config: LMConfig, length: int, tokenizer: data.Tokenizer | None = None) -> DataPlan:
+    """Open the data and draw the first batches; report what would stop the run.
+
+    If shards are missing, the plan has the command that makes them, and nothing is read.
+
+    Args:
+        length: tokens of a row.
+        tokenizer: that of `init_from`; None: the data's own, or that of the flag.
+
+    Raises:
+        ValueError: flags that do not apply.
+    """
+    expect_flags_apply(config)
+    directories = {spec: found for spec in sources(config) if (found := shard_directory(spec)) is not None}
+    missing = {spec: found for spec, found in directories.items() if not (found / FILE).is_file()}
+    if missing:
+        rows = {"data": "; ".join(f"{spec}: no token shards yet" for spec in missing)}
+        return DataPlan({**rows, "make them": _command_for(config, next(iter(missing.values())))})
+    try:
+        found = open_data(config, tokenizer or data_tokenizer(config))
+        shape = {"length": length, "batch_size": config.batch_size}
+        batches = data.train_iterator(
+            found.training, seed=config.seed, cross_documents=config.cross_documents, **shape
+        )
+        count = len([*itertools.islice(batches, _BATCHES)])
+    except (ValueError, OSError, ImportError) as error:
+        files = error.files if isinstance(error, UnreadableCorpus) else ()
+        return DataPlan({"stops it": str(error)}, files, False)
+    drawn = f"drew the first {count} of {config.batch_size} x {length} tokens"
+    return DataPlan({**found.summary, "batches": drawn}, found.files)
+
+
+def planned_vocab_size(config: LMConfig) -> int:
+    """Return the vocabulary size of a run without `--init-from`; its shards need not exist yet."""
+    directories = filter(None, map(shard_directory, sources(config)))
+    found = next((directory for directory in directories if (directory / FILE).is_file()), None)
+    if config.tokenizer is None and found is not None:
+        return Manifest.read(found).tokenizer.vocab_size
+    return data.find_vocab_size(config.tokenizer or "byte")
+
+
+def _command_for(config: LMConfig, directory: Path) -> str:
+    """Return the command that makes missing shards: the recipe's, if they are its data."""
+    if config.recipe is not None:
+        recipe = read_recipe(find_file(Path(config.recipe)), LMConfig)
+        if recipe.shards and recipe.flags.get("data") == f"{TOKENS}{directory}":
+            return recipe.shards
+    tokenizer, out = shlex.quote(config.tokenizer or "byte"), shlex.quote(str(directory))
+    command = f"based-jax train tokenize --data TEXT --tokenizer {tokenizer}"
+    return f"{command} --held-out-bytes {config.held_out_bytes} --out {out}"

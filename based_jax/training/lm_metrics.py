@@ -1,10 +1,13 @@
-"""Compute a language model's metrics: bits per byte, and held-out losses by source."""
+"""Compute a language model's metrics: bits per byte, held-out losses by source, and utilization."""
 
 import math
+import re
 from collections.abc import Callable
+from importlib import resources
 
 from based_jax.data.packed import TokenStream
 from based_jax.data.shards.mixtures import Mixture
+from based_jax.files import read_toml
 
 
 def tokens_per_byte(stream: TokenStream | Mixture) -> float | None:
@@ -33,3 +36,17 @@ def held_out_metrics(
         each = zip(stream.names, parts, strict=True)
         metrics |= {f"eval_loss/{name}": own / count for name, (own, count) in each}
     return metrics
+
+
+def peak_tflops(device_kind: str) -> float | None:
+    """Return the peak of a device of this kind; None if it is not in peak_tflops.toml."""
+    peaks = read_toml(str(resources.files("based_jax") / "training/devices/peak_tflops.toml"))
+    return next((peak for name, peak in peaks.items() if re.search(rf"\b{name}\b", device_kind)), None)
+
+
+def utilization(tflops: float, peak: float | None) -> dict[str, float]:
+    """Return `model_tflops_per_second` and, if the devices' peak is known, `mfu`, its share of that.
+
+    Both arguments are in 10^12 operations per second; the model's are without recomputation.
+    """
+    return {"model_tflops_per_second": tflops, **({} if peak is None else {"mfu": tflops / peak})}

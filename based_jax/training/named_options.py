@@ -14,10 +14,7 @@ from based_jax.validate import expect, nearest
 
 _COMMA = re.compile(r"[,:\s]*,[,:\s]*(?=\w+\s*=)")  # commas before an option
 
-OPTIONS = "option=value:option=value"
-"""Syntax of options, for error messages."""
-
-_NAMED = f"NAME or NAME:{OPTIONS}"
+_NAMED = "NAME or NAME:option=value:option=value"
 
 
 def split_mixers(argument: str, text: str) -> list[str]:
@@ -32,28 +29,26 @@ def split_mixers(argument: str, text: str) -> list[str]:
     return found
 
 
-def parse_options(argument: str, given: str, pairs: Iterable[str], expected: str) -> dict[str, Any]:
-    """Parse pairs `name=value` into options by name; a value that is not JSON is a string.
+def parse_named(argument: str, text: str) -> tuple[str, dict[str, Any]]:
+    """Parse `NAME:option=value:option=value` into the name and its options; a value that is not JSON is text.
 
-    ValueError: a pair without a name or a value, a repeated name, or commas between options. It names the
-    flag `argument`, its text `given` and the syntax `expected`.
+    ValueError: a pair without a name or a value, a repeated name, or commas between options.
     """
-    _expect_colons(argument, given)
+    name, *pairs = text.strip().split(":")
+    return name, _options(argument, text, pairs)
+
+
+def _options(argument: str, text: str, pairs: Iterable[str]) -> dict[str, Any]:
+    _expect_colons(argument, text)
     options: dict[str, Any] = {}
     for pair in pairs:
         name, _, value = (part.strip() for part in pair.partition("="))
-        expect(bool(name and value) and name not in options, argument, given, expected)
+        expect(bool(name and value) and name not in options, argument, text, _NAMED)
         try:
             options[name] = json.loads(value)
         except json.JSONDecodeError:
             options[name] = value
     return options
-
-
-def parse_named(argument: str, text: str) -> tuple[str, dict[str, Any]]:
-    """Parse `NAME:option=value:option=value` into the name and its options. ValueError: another form."""
-    name, *pairs = text.strip().split(":")
-    return name, parse_options(argument, text, pairs, _NAMED)
 
 
 def _expect_colons(argument: str, text: str) -> None:
@@ -76,4 +71,4 @@ def parse_mixer(argument: str, text: str) -> tuple[str, dict[str, Any]]:
         path = mixers.import_mixer(path)
     expected = f"package.module:Class, or one of {', '.join(known)}{nearest(path, known)}"
     expect(path in (*ALIASES, *mixers.names()), argument, path, expected)
-    return path, parse_options(argument, text, pairs, _NAMED)
+    return path, _options(argument, text, pairs)

@@ -1,6 +1,5 @@
 """`decode`: measure the cost of a token for long contexts and large batches, in time and memory."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,16 +11,12 @@ from benchmarks import report
 from benchmarks.analysis import Row, crossover, growth_exponent, series
 from benchmarks.decode import parts as decode_parts
 from benchmarks.decode import tables as decode_tables
-from benchmarks.decode.memory import memory_rows
 from benchmarks.decode.models import BASED, LABELS, MODELS, SIZES, model_config, random_weights
-from benchmarks.decode.parts import CONTEXTS, MEMORY, PARTS, PREFILL, Part
+from benchmarks.decode.parts import CONTEXTS, PARTS, PREFILL, Part
 from benchmarks.decode.programs import Decoder
 from benchmarks.flags import StudyFlags, comma_list
-from benchmarks.memory import GIB, available_bytes
+from benchmarks.memory import GIB
 from benchmarks.study import Study
-
-MEMORY_DTYPE = "bfloat16"
-"""The dtype of the memory table, whatever is timed: the one in which large models are served."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +24,9 @@ class Decode(StudyFlags):
     """Decoding of Based, Transformer++ and Mamba of equal size, with random weights, on CPU in float32.
 
     Time per token against the context; prefill against its length; tokens per second and the time to the
-    first token against the batch; bytes per sequence, and the largest batch that fits into memory (Based,
-    Table 1 and Figure 4). All models take turns. Ctrl-C keeps the measurements so far. On a GPU the sections
-    generate and prefill of `gpu` measure whole models.
+    first token against the batch; bytes per sequence (Based, Table 1 and Figure 4). All models take turns.
+    Ctrl-C keeps the measurements so far. On a GPU the sections generate and prefill of `gpu` measure whole
+    models.
     """
 
     presets: str = "tiny"
@@ -39,7 +34,7 @@ class Decode(StudyFlags):
     models: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = MODELS
     """Models to time: based and any of attention, mamba."""
     parts: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = PARTS
-    """Questions to answer: contexts, prefill, batches, memory."""
+    """Questions to answer: contexts, prefill, batches."""
     contexts: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1024, 2048, 4096, 8192, 16384, 32768)
     """Tokens of the contexts; the last --steps are timed; attention's cache has as many slots."""
     context_batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 8)
@@ -56,10 +51,6 @@ class Decode(StudyFlags):
     """Tokens of the prompts of `batches`, whose first new token is timed alone."""
     tokens: int = 1024
     """New tokens per row of `batches`."""
-    fit: Annotated[tuple[str, ...], comma_list(str, "SIZE,SIZE,...")] = SIZES
-    """Sizes in the memory table, in bfloat16; no weights are allocated."""
-    memory: float | None = None
-    """Memory for the largest batch, in GiB; by default the free RAM."""
     seconds: float = 20.0
     """Time budget per case, in seconds: a case that would exceed it has fewer samples, or is skipped."""
     fit_from: int = 4096
@@ -82,7 +73,6 @@ class Decode(StudyFlags):
             for name, config in configs.items()
         ]
         results = report.new_report("decode", command, self._settings(), described, [])
-        results["memory"] = []
         measure = partial(self._measure, configs, results)
         return report.make(results, measure, "Decoding", decode_tables.text, self.json)
 
@@ -100,23 +90,13 @@ class Decode(StudyFlags):
             },
             "seconds_budget": self.seconds,
             "memory_limit_gib": round(self.memory_bytes(0) / GIB, 3),
-            "memory_gib": round(available_bytes() / GIB if self.memory is None else self.memory, 3),
-            "memory_dtype": MEMORY_DTYPE,
         }
 
     def _measure(self, configs: dict[str, Any], results: report.Report) -> bool:
         """Measure part by part, updating the report after each value; return False after Ctrl-C."""
         settings = results["settings"]
-        if MEMORY in self.parts:
-            report.say("memory: compiling one layer of each kind")
-            memory = settings["memory_gib"] * GIB
-            results["memory"] = memory_rows(
-                list(configs), self.fit, settings["contexts"], MEMORY_DTYPE, memory
-            )
         parts = [part for part in self._sweeps(settings) if part.name in self.parts]
-        decoders = {
-            name: Decoder(name, config, random_weights(config)) for name, config in configs.items() if parts
-        }
+        decoders = {name: Decoder(name, config, random_weights(config)) for name, config in configs.items()}
         for part in parts:
             study = Study(
                 lambda value: value,
@@ -171,7 +151,6 @@ class Decode(StudyFlags):
         expect_choice("--presets", self.presets, SIZES)
         chosen = (
             ("--parts", self.parts, PARTS),
-            ("--fit", self.fit, SIZES),
             ("--models", self.models, MODELS),
         )
         for flag, values, known in chosen:
@@ -179,8 +158,6 @@ class Decode(StudyFlags):
             for value in values:
                 expect_choice(flag, value, known)
         expect(BASED in self.models, "--models", ",".join(self.models), "based among them")
-        memory = self.memory
-        expect(memory is None or 0 < memory < math.inf, "--memory", memory, "more than 0 GiB")
 
 
 def summary(rows: Sequence[Row], start: int) -> dict[str, Any]:

@@ -3,9 +3,7 @@
 The Transformer++ has its attention in plain JAX or, on a GPU, from cuDNN, with the same weights.
 """
 
-from collections.abc import Iterable
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -117,14 +115,6 @@ def abstract_weights(config: ModelConfig) -> Params:
     return {"params": rest | {f"layers_{i}": layers[kind] for i, kind in enumerate(config.schedule)}}
 
 
-def weight_bytes(config: ModelConfig) -> int:
-    """Return the bytes of `random_weights`, from the shapes of one layer of each kind."""
-    short = one_of_each(config)
-    times = {f"layers_{i}": config.schedule.count(kind) for i, kind in enumerate(short.schedule)}
-    parts = abstract_weights(short)["params"]
-    return sum(times.get(part, 1) * _bytes(jax.tree.leaves(tree)) for part, tree in parts.items())
-
-
 def state_bytes(config: ModelConfig, capacity: int) -> int:
     """Return the bytes of the state of one sequence with capacity for `capacity` tokens."""
     short = one_of_each(config)
@@ -133,7 +123,3 @@ def state_bytes(config: ModelConfig, capacity: int) -> int:
         config.schedule.count(kind) * row_bytes(layer)
         for kind, layer in zip(short.schedule, layers, strict=True)
     )
-
-
-def _bytes(leaves: Iterable[Any]) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

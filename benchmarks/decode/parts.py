@@ -8,8 +8,7 @@ from benchmarks.decode.models import LABELS, state_bytes
 from benchmarks.decode.programs import Decoder, Work
 from benchmarks.ops.candidates import Candidate, Program
 
-CONTEXTS, PREFILL, BATCHES, MEMORY = "contexts", "prefill", "batches", "memory"
-PARTS = (CONTEXTS, PREFILL, BATCHES, MEMORY)
+CONTEXTS, PREFILL, BATCHES = PARTS = "contexts", "prefill", "batches"
 
 READ, FIRST, GENERATE = "prefill", "first_token", "generate"
 """Passes of the parts `prefill` and `batches`; those of `contexts` are batches."""

@@ -5,9 +5,7 @@ from typing import Any
 
 from benchmarks import tables
 from benchmarks.analysis import series
-from benchmarks.decode.models import BASED, LABELS
-from benchmarks.decode.parts import BATCHES, CONTEXTS, FIRST, GENERATE, PREFILL, READ
-from benchmarks.decode.throughput import throughput
+from benchmarks.decode.parts import BATCHES, CONTEXTS, FIRST, GENERATE, PREFILL
 from benchmarks.memory import MIB
 from benchmarks.tables import MISSING, exponent, milliseconds, significant
 
@@ -25,8 +23,6 @@ def text(report: dict[str, Any]) -> str:
         *_contexts(report),
         *_prefill(report),
         *_batches(report),
-        *_memory(report),
-        *_papers(report),
         tables.not_measured(
             report["rows"],
             lambda row: f"{labels[row['candidate']]}, {row['part']}, {row['pass']} at {row['length']:,}",
@@ -147,82 +143,5 @@ def _batches(report: dict[str, Any]) -> Iterable[str]:
     yield tables.table(["time to the first token, ms", *_counts(batches)], firsts)
 
 
-def _memory(report: dict[str, Any]) -> Iterable[str]:
-    rows, settings = report["memory"], report["settings"]
-    if not rows:
-        return
-    contexts = sorted({row["context"] for row in rows})
-    models = list(dict.fromkeys((row["size"], row["model"]) for row in rows))
-    found = {(row["size"], row["model"], row["context"]): row for row in rows}
-    yield (
-        f"**Memory**, from shapes, {settings['memory_dtype']} (sums float32): MiB of the state of a sequence "
-        f"by tokens of its context; then the largest batch whose weights, states and scratch fit into "
-        f"{settings['memory_gib']:.4g} GiB:"
-    )
-    for title, key, show in (
-        ("state, MiB", "state_bytes", _mebibytes),
-        ("largest batch", "largest_batch", lambda batch: f"{batch:,}"),
-    ):
-        body = []
-        for size, name in models:
-            of_model = {context: found[size, name, context] for context in contexts}
-            weights = significant(of_model[contexts[0]]["weight_bytes"] / MIB)
-            cells = (show(row[key]) for row in of_model.values())
-            body.append([f"{_labels(report)[name]} {size}", weights, *cells])
-        yield tables.table([title, "weights, MiB", *_counts(contexts)], body)
-
-
 def _mebibytes(size: float) -> str:
     return significant(size / MIB)
-
-
-def _papers(report: dict[str, Any]) -> Iterable[str]:
-    """Compare the paper's throughput with ours, and give Based's ratio to each of the others."""
-    columns = with_printed(report)
-    if not columns:
-        return
-    yield (
-        "**Compared with the paper** (Based, Table 1, on an H100): tokens per millisecond, and Based's as a "
-        "multiple of the others':"
-    )
-    labels = _labels(report)
-    speeds = [
-        [label, *(_cells(column, [name], significant)[0] for column in columns.values())]
-        for name, label in labels.items()
-    ]
-    shares = [
-        [f"Based over {label}", *(_ratio(column, other) for column in columns.values())]
-        for other, label in labels.items()
-        if other != BASED
-    ]
-    yield tables.table(["", *columns], [*speeds, *shares])
-
-
-def _ratio(column: Mapping[str, float], other: str) -> str:
-    return f"x {column[BASED] / column[other]:.2f}" if {BASED, other} <= column.keys() else MISSING
-
-
-def with_printed(report: dict[str, Any]) -> dict[str, Mapping[str, float]]:
-    """Return titles -> tokens per millisecond by model: the paper's, then ours; empty without any of ours.
-
-    Ours are for the longest prompt and the largest batch that all models could run.
-    """
-    ours = _ours(report, PREFILL, READ, "prefill of {:,} tokens, here")
-    ours |= _ours(report, BATCHES, GENERATE, "generation at batch {:,}, here")
-    names = {label: name for name, label in LABELS.items()}
-    printed = {
-        title: {names[label]: speed for label, speed in column.items()}
-        for title, column in throughput().items()
-    }
-    return printed | ours if ours else {}
-
-
-def _ours(report: dict[str, Any], part: str, direction: str, title: str) -> dict[str, Mapping[str, float]]:
-    rows = _part(report, part)
-    found = ((name, series(rows, name, direction, "tokens_per_second")) for name in LABELS)
-    speeds = {name: speed for name, speed in found if speed}
-    common = set.intersection(*(set(speed) for speed in speeds.values())) if BASED in speeds else set()
-    if not common:
-        return {}
-    largest = max(common)
-    return {title.format(largest): {name: speed[largest] / 1000 for name, speed in speeds.items()}}

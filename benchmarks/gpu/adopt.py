@@ -28,13 +28,11 @@ BLOCKS: dict[str, Mapping[str, Callable[[Device], Iterator[str]]]] = {
     "README.md": {"checks": measured_ops.checks, "rates": measured_models.rates},
     "docs/gpu.md": {
         "attention": measured_ops.attention,
-        "attention_losses": measured_ops.attention_losses,
         "training": measured_models.training,
     },
     "docs/numerics.md": {"errors": measured_ops.errors},
     "docs/decoding.md": {
         "steps": measured_ops.steps,
-        "step_losses": measured_ops.step_losses,
         "generation": measured_models.generation,
     },
 }
@@ -44,7 +42,7 @@ FLOORS = "benchmarks/results/static/h200.json"
 
 KEPT = {
     "cpu/decode": ("docs/decoding.md", "decode", "decode.tables"),
-    "cpu/mixers": ("docs/benchmarks.md", "mixers", "ops.mixer_tables"),
+    "cpu/mixers": ("docs/benchmarks.md", "mixers", "ops.mixers"),
     "cpu/mqar": ("docs/benchmarks.md", "mqar", "models.training_tables"),
     "cpu/train": ("docs/benchmarks.md", "train", "models.training_tables"),
     "cpu/train_long": ("docs/benchmarks.md", "train_long", "models.training_tables"),

@@ -65,8 +65,6 @@ class Gpu:
     sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = DEFAULT
     """Sections to measure: machine (always), correctness, mosaic, train, generate, prefill, torch, forward,
     backward, decode, window, wide; by default all these. On request tune: other block sizes of kernels."""
-    samples: int = 10
-    """Samples per median."""
     quick: bool = False
     """Use tiny sizes and one sample, to test the command itself."""
     interpret: bool = False
@@ -75,8 +73,6 @@ class Gpu:
     """Continue an earlier run: its numbers stay, and the step that ended it is left out."""
     until: float | None = None
     """Set by the process that watches this one: time at which it ends, in seconds since 1970."""
-    stuck: float = 180.0
-    """Seconds without an update of the report after which the measuring process is replaced."""
 
     def run(self, command: str) -> int:
         """Measure; return 0, or 1 if numbers are wrong or something of ours failed, 130 after Ctrl-C.
@@ -95,12 +91,7 @@ class Gpu:
         expect(len(self.sections) > 0, "--sections", "", "at least one section")
         for section in self.sections:
             expect(section in SECTIONS, "--sections", section, "one of " + ", ".join(map(repr, SECTIONS)))
-        for flag, value in (
-            ("--minutes", self.minutes),
-            ("--samples", self.samples),
-            ("--stuck", self.stuck),
-        ):
-            expect(value > 0, flag, value, "more than 0")
+        expect(self.minutes > 0, "--minutes", self.minutes, "more than 0")
         expect(not self.interpret or self.quick, "--interpret", True, "--quick, the interpreter is slow")
         expect(self.out is None or self.json is None, "--out", str(self.out), "--out or --json, not both")
         expect(not self.resume or self.path is not None, "--resume", True, "--out DIR of the run to resume")
@@ -118,9 +109,15 @@ class Gpu:
         with tempfile.TemporaryDirectory() as folder:
             path = self.path or Path(folder, "gpu.json")
             flags = [f"--json={path}", f"--minutes={self.minutes}", f"--sections={','.join(self.sections)}"]
-            flags += [f"--samples={self.samples}", *(["--quick"] if self.quick else [])]
-            command = [sys.executable, "-m", "benchmarks", "gpu", *flags]
-            status = supervisor.watch(command, path, self.stuck, report.say, self.resume, 60 * self.minutes)
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks",
+                "gpu",
+                *flags,
+                *(["--quick"] if self.quick else []),
+            ]
+            status = supervisor.watch(command, path, report.say, self.resume, 60 * self.minutes)
             if status == supervisor.TIME_OVER and path.exists():  # what was running broke nothing
                 journal.save(json.loads(path.read_text()) | {"running": None}, path)
                 return 0
@@ -146,7 +143,7 @@ class Gpu:
         fresh |= {"running": None, "broken": [], "done": []}
         results = resume(self.path, fresh) if self.resume and self.path else fresh
         minutes = self.minutes if self.until is None else max(0.0, self.until - time.time()) / 60
-        session = Session(results, self.path, minutes, report.say, self.quick, self.interpret, self.samples)
+        session = Session(results, self.path, minutes, report.say, self.quick, self.interpret)
         chosen = {name: SECTIONS[name] for name in SECTIONS if name in (CALIBRATION, *self.sections)}
         status = DEVICE_LOST
         try:

@@ -3,16 +3,11 @@
 Bytes are compulsory traffic with the device's memory: each operand once per kernel, each result once. FLOPs
 are those of the matmuls that are issued, with the padding of keys and features for the tensor cores.
 Letters as in `based_jax.typing`; C tokens of a chunk, L tokens of a block, R rows of the kernels' state.
-
-`python -m benchmarks.gpu.io_model` prints the table of docs/kernels.md.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from based_jax import markdown
-from benchmarks.gpu.rates import GPUS
 
 FLOAT32 = 4
 """Bytes of a running sum, a normaliser or its gradient, whatever the inputs' dtype."""
@@ -233,24 +228,6 @@ def window(name: str, sizes: WindowSizes) -> Cost:
     )
 
 
-def framework_baseline(sizes: Sizes) -> Cost:
-    """The paper's baseline (section 4.1): the framework's feature map, then a fused causal dot product.
-
-    2 B H N D elements written and read again for phi(q) and phi(k), v read and y written; D = 1 + K + K^2.
-    """
-    mapped = 1 + sizes.key_size + sizes.key_size**2
-    size = sizes.itemsize * (4 * mapped + 2 * sizes.value_size)
-    return Cost(sizes.tokens * size, sizes.tokens * 4 * mapped * sizes.value_size)
-
-
-def fused_ideal(sizes: Sizes) -> Cost:
-    """The paper's fused kernel: q, k, v read and y written, the symmetric features' matmuls and no others."""
-    size = sizes.itemsize * (2 * sizes.key_size + 2 * sizes.value_size)
-    return Cost(
-        sizes.tokens * size, sizes.tokens * 4 * symmetric_size(sizes.key_size) * (sizes.value_size + 1)
-    )
-
-
 def _rows(key_size: int) -> tuple[int, int]:
     """Return the rows of pure products, and of the mixed tile."""
     return next((products, mixed) for limit, products, mixed in STATE_ROWS if key_size <= limit)
@@ -259,41 +236,3 @@ def _rows(key_size: int) -> tuple[int, int]:
 def _padded(key_size: int) -> int:
     """Return K as padded for a matmul."""
     return 16 if key_size <= 16 else 32
-
-
-DEVICES = ("H100", "H200")
-"""Columns of the table, see `rates`. `python -m benchmarks gpu` measures what a copy and a matmul reach."""
-
-REFERENCE = Sizes(batch=16, length=32768, heads=16)
-"""The published kernels' largest case."""
-
-
-def table() -> str:
-    """Return Markdown: each kernel per token and head, and the reference case's least time on each device."""
-    serial, blocks = REFERENCE, replace(REFERENCE, block=4096)
-    rows = [
-        ("key_sums, L = 4096", kernel("key_sums", blocks)),
-        ("scan, L = 4096", scan(blocks)),
-        ("outputs, L = 4096", kernel("outputs", blocks)),
-        ("**forward, L = 4096**", forward(blocks)),
-        ("**forward, L = N** (outputs alone)", forward(serial)),
-        ("dd", normaliser_gradient(serial)),
-        *((f"{name}, L = N", kernel(name, serial)) for name in ("dq", "dk", "dv")),
-        ("**backward, L = N**", backward(serial)),
-        ("**backward, L = 4096** (all passes again)", backward(blocks)),
-        ("paper: fused, forward", fused_ideal(serial)),
-        ("paper: framework map, forward", framework_baseline(serial)),
-    ]
-    memory = [f"{device} memory, ms" for device in DEVICES]
-    heading = ["kernel", "bytes", "FLOPs", *memory, "tensor cores, ms"]
-    lines = []
-    for name, cost in rows:
-        per_token = [f"{cost.bytes / serial.tokens:,.0f}", f"{cost.flops / serial.tokens:,.0f}"]
-        times = [cost.bytes / GPUS[device].bandwidth for device in DEVICES]
-        times.append(cost.flops / GPUS["H200"].products)  # the H100's, too: the same processor
-        lines.append([name, *per_token, *(f"{1e3 * seconds:.2f}" for seconds in times)])
-    return "\n".join(markdown.table(heading, lines))
-
-
-if __name__ == "__main__":
-    print(table())

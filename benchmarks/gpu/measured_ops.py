@@ -1,4 +1,4 @@
-"""The pages' tables of the ops on GPUs, and the lists of where they lose; see `adopt`."""
+"""The pages' tables of the ops on GPUs; see `adopt`."""
 
 import math
 import re
@@ -22,8 +22,8 @@ CANDIDATES = {
 }
 """Candidates of `benchmarks gpu` -> headings."""
 
-LARGE = "B16 N32768"
-"""The size of the estimates and of the lower bounds that the lists name."""
+REMOVED = "triton"
+"""Candidate of attention in older reports, whose kernels are gone: slower than Pallas everywhere."""
 
 
 def attention(device: Device) -> Iterator[str]:
@@ -55,7 +55,7 @@ def _with_torch(device: Device, section: str) -> Found:
 
 def _titled(title: str, rows: Found) -> Iterator[str]:
     """Yield a table of milliseconds by size and candidate, unless there is no row."""
-    names = [name for name in CANDIDATES if any(name == what for _, what in rows)]
+    names = [name for name in CANDIDATES if any(name == what for _, what in rows) and name != REMOVED]
     body = [[step, *(milliseconds(rows.get((step, name))) for name in names)] for step in _steps(rows)]
     if body:
         yield title
@@ -76,49 +76,6 @@ def milliseconds(row: Row | None, scale: float = 1e3) -> str:
         return MISSING
     value = scale * row["seconds"]
     return f"{value:.3f}" if value < 1 else significant(value)
-
-
-def attention_losses(device: Device) -> Iterator[str]:
-    """Where the kernels of attention miss what was wanted."""
-    forward, backward = device.rows("forward"), device.rows("backward")
-    hopper = {**device.rows("mosaic_forward"), **forward}
-    lines = []
-    shares = [
-        f"{words} {row['bound_fraction']:.0%}"
-        for words, row in (
-            ("Pallas forward", forward.get((LARGE, "pallas"))),
-            ("Mosaic forward", hopper.get((LARGE, "mosaic"))),
-            ("forward and backward", backward.get((LARGE, "pallas"))),
-        )
-        if row is not None
-    ]
-    if shares:
-        lines.append(
-            f"At {LARGE} the least time that the card's measured copy and matmul rates allow, as a share of "
-            f"the time: {', '.join(shares)}."
-        )
-    both = [step for step in _steps(forward) if {(step, "triton"), (step, "pallas")} <= forward.keys()]
-    ratios = [forward[step, "triton"]["seconds"] / forward[step, "pallas"]["seconds"] for step in both]
-    if ratios:
-        lines.append(
-            f"jax-triton takes {min(ratios):.2f} to {max(ratios):.2f} times as long as Pallas, forward, at "
-            f"the {len(ratios)} sizes measured."
-        )
-    yield from _listed([*lines, *_missed(device, ("forward", "backward"))])
-
-
-def _listed(lines: Sequence[str]) -> Iterator[str]:
-    if lines:
-        yield "\n".join(f"- {line}" for line in lines)
-
-
-def _missed(device: Device, beginnings: tuple[str, ...]) -> list[str]:
-    """Return the targets that the newest measurement misses."""
-    return [
-        f"Target missed: {what}: wanted {wanted}, measured {measured.removesuffix(', missed')}."
-        for what, wanted, _ in device.summary()
-        if what.startswith(beginnings) and (measured := device.targets().get(what, "")).endswith(", missed")
-    ]
 
 
 def steps(device: Device) -> Iterator[str]:
@@ -152,37 +109,6 @@ def steps(device: Device) -> Iterator[str]:
         ]
         if body:
             yield tables.table([title, *(f"{batch:,}" for batch in batches)], body)
-
-
-def step_losses(device: Device) -> Iterator[str]:
-    """Where the kernels of decoding lose."""
-    lines = []
-    for title, section in (("taylor_step", "decode"), ("window_step", "window")):
-        rows = {key: row for key, row in device.rows(section).items() if row.get("state") != "bfloat16"}
-        ours = {row["batch"]: row for (_, what), row in rows.items() if what == "pallas loop"}
-        for other in ("xla", "softmax_cudnn"):
-            theirs = {row["batch"]: row for (_, what), row in rows.items() if what == f"{other} loop"}
-            pairs = [
-                (batch, theirs[batch]["seconds"] / ours[batch]["seconds"])
-                for batch in sorted(ours)
-                if batch in theirs
-            ]
-            slower = [f"{batch:,} ({1 - ratio:.1%})" for batch, ratio in pairs if ratio < 0.995]
-            if slower:
-                name = CANDIDATES[other].removeprefix("ours, ")
-                lines.append(
-                    f"`{title}`, {name} takes less time than the kernel at batch {', '.join(slower)} of "
-                    f"{len(pairs)} batches measured."
-                )
-        if not ours:
-            continue
-        small, large = ours[min(ours)], ours[max(ours)]
-        lines.append(
-            f"`{title}` at batch {small['batch']}: a step takes {milliseconds(small, 1e6)} us, of which the "
-            f"card's copy rate explains {small['bound_fraction']:.1%}; at batch {large['batch']} "
-            f"{large['bound_fraction']:.0%}."
-        )
-    yield from _listed([*lines, *_missed(device, ("decode", "window"))])
 
 
 def checks(device: Device) -> Iterator[str]:

@@ -10,6 +10,9 @@ from pathlib import Path
 MAX_WORKERS = 12
 """Maximum processes; if more end early, skipping kernels does not help."""
 
+STUCK_SECONDS = 180.0
+"""Without an update of the report for so long, the measuring process is replaced."""
+
 POLL_SECONDS = 0.2
 
 PARTING_SECONDS = 5
@@ -27,7 +30,6 @@ TIME_OVER = 124
 def watch(
     command: Sequence[str],
     path: Path,
-    stuck: float,
     log: Callable[[str], None],
     resume: bool = False,
     seconds: float = math.inf,
@@ -36,7 +38,6 @@ def watch(
 
     Args:
         command: writes `path` whenever it has new results.
-        stuck: kill the process after this many seconds without an update of `path`.
         resume: whether the first process resumes an earlier run.
         seconds: time for all processes together; then the running one is killed. They get ``--until=T``
             (seconds since 1970), a little earlier, to end by themselves.
@@ -50,7 +51,7 @@ def watch(
         begun = _modified(path) != before
         process = subprocess.Popen([*command, *(["--resume"] if resume or begun else [])])
         try:
-            status = _wait(process, path, stuck, ends, log)
+            status = _wait(process, path, ends, log)
         except BaseException:
             # Ctrl-C also reaches the process: give it time to write its report.
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -70,16 +71,14 @@ def watch(
     return status
 
 
-def _wait(
-    process: "subprocess.Popen[bytes]", path: Path, stuck: float, ends: float, log: Callable[[str], None]
-) -> int:
+def _wait(process: "subprocess.Popen[bytes]", path: Path, ends: float, log: Callable[[str], None]) -> int:
     written, updated = _modified(path), time.monotonic()
     while (status := process.poll()) is None:
         time.sleep(POLL_SECONDS)
         if (now := _modified(path)) != written:
             written, updated = now, time.monotonic()
-        elif time.monotonic() - updated > stuck:
-            log(f"no update of the report for {stuck:.0f} s")
+        elif time.monotonic() - updated > STUCK_SECONDS:
+            log(f"no update of the report for {STUCK_SECONDS:.0f} s")
             process.kill()
         if time.monotonic() > ends:
             log("the time limit is reached")

@@ -1,4 +1,4 @@
-"""`mqar`: measure training examples per second: learning rates one by one, many at once, and in torch."""
+"""`mqar`: measure training examples per second: learning rates one by one and many at once."""
 
 import math
 from dataclasses import dataclass
@@ -11,35 +11,25 @@ from benchmarks.flags import comma_list
 from benchmarks.models import training, training_tables
 from benchmarks.models.mqar_workload import Recipe, Workload
 
-TORCH = {
-    "torch_labels": ("torch, logits of the labelled positions", False),
-    "torch_all": ("torch, logits of all positions, as the authors' code", True),
-}
-"""Name -> label, and whether all positions have logits."""
-
-TORCH_MIXERS = ("attention", "linear_attention")
-"""Mixers that `mqar_torch` has."""
-
 
 @dataclass(frozen=True)
 class Mqar(training.Flags, Recipe):
     """Training throughput of the MQAR sweep, on CPU in float32, with AdamW.
 
     The papers' two-layer models: the sweep's own program with one learning rate, so that models train one
-    after another, and with more of them at once; and one model in torch, if that is installed. All candidates
-    of a mixer take turns. Compile times are separate: a sweep compiles once for any number of learning rates.
-    The losses in JAX and torch without dropout have to agree, or the exit status is 1.
+    after another, and with more of them at once. All candidates of a mixer take turns. Compile times are
+    separate: a sweep compiles once for any number of learning rates.
     """
 
     samples: int = 7
     """Timed calls per candidate; the table shows their median and quartile range."""
     mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ("attention", "based")
-    """Mixers of the second layer; only these two have torch rows."""
+    """Mixers of the second layer."""
     vmapped_runs: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1, 2, 4)
     """Numbers of learning rates trained at once; 1 is one by one."""
 
     def run(self, command: str) -> int:
-        """Measure, print and write; return 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
+        """Measure, print and write; return 0, or 130 after Ctrl-C.
 
         Raises:
             ValueError: a flag has a wrong value, or JAX does not compute on one CPU.
@@ -61,10 +51,6 @@ class Mqar(training.Flags, Recipe):
         counts = sorted(self.vmapped_runs)
         labels = {count: f"{count} learning rates at once" if count > 1 else "one by one" for count in counts}
 
-        def lacks_torch(mixer: str) -> str | None:
-            found = ALIASES.get(mixer, mixer) in TORCH_MIXERS
-            return None if found else f"there is no {mixer} in torch here"
-
         return training.Plan(
             training_tables.MQAR,
             settings | {"vmapped_runs": counts},
@@ -72,15 +58,12 @@ class Mqar(training.Flags, Recipe):
             self.length,
             lambda mixer: Workload(self, mixer),
             {f"jax_{count}": (f"based_jax, {label}", count) for count, label in labels.items()},
-            lambda mixer: TORCH,
-            "mqar_torch",
             self._row,
-            lacks_torch,
         )
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         """Add the quantities of training to a case of the study: a call is `steps` steps."""
-        models = 1 if row["candidate"] in TORCH else int(row["candidate"].removeprefix("jax_"))
+        models = int(row["candidate"].removeprefix("jax_"))
         step = row["seconds"] and row["seconds"] / self.steps
         each = step and self.batch_size / step
         return {

@@ -62,26 +62,11 @@ class Workload:
         arguments = [self._copies(grid, models), _lanes(models), 1.0, batches, 0, self.recipe.steps]
         return compile_jitted(grid.train, arguments, carried=0, result=0)
 
-    @property
-    def rate(self) -> float:
-        """The learning rate of the first model, and of torch's only one."""
-        return float(_lanes(1).rates[0])
-
     @functools.cached_property
     def start(self) -> GridState:
         """Return one model before the first step, NumPy arrays (1, ...)."""
         state = self._grid(self.architecture).init(_lanes(1))
         return jax.tree.map(np.array, state)  # copied: training takes the buffers
-
-    @functools.cached_property
-    def losses(self) -> list[float]:
-        """Return the losses (nats per label) of one model's first `steps` steps, trained without dropout."""
-        grid = self._grid(self.architecture.replace(embed_dropout=0.0))
-        state, batches, losses = self._copies(grid, 1), grid.replicate(self.part.batches), []
-        for step in range(self.recipe.steps):
-            state, loss = grid.train(state, _lanes(1), 1.0, batches, step, step + 1)
-            losses.append(float(loss[0]))
-        return losses
 
     def _copies(self, grid: Grid, models: int) -> GridState:
         """Return the state of `grid.init`: models of one seed start alike."""

@@ -8,14 +8,7 @@ from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.validate import expect
 from benchmarks.flags import comma_list
 from benchmarks.models import training, training_tables
-from benchmarks.models.train_workload import (
-    TORCH,
-    VARIANTS,
-    WINDOW,
-    Sizes,
-    Workload,
-    torch_forms,
-)
+from benchmarks.models.train_workload import TORCH, VARIANTS, WINDOW, Sizes, Workload
 
 MODELS = ("based", "transformer")
 
@@ -25,7 +18,7 @@ class Train(training.Flags, Sizes):
     """Training throughput and memory of small language models, on CPU in float32.
 
     Whole steps of `based-jax train lm` (loss, gradients, clipping, AdamW) on random tokens, with its ways to
-    save memory, and the same models in torch, if that is installed. All candidates of a model take turns.
+    save memory, and the Transformer++ in torch, if that is installed. All candidates of a model take turns.
     JAX and torch have to compute the same losses from the same parameters, or the exit status is 1.
     """
 
@@ -33,8 +26,6 @@ class Train(training.Flags, Sizes):
     """based, transformer, or both."""
     variants: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(VARIANTS)
     """Ways to train in JAX."""
-    torch_forms: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(TORCH)
-    """Ways to train in torch; those in chunks are for Based, from 1,024 tokens up."""
 
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
@@ -46,8 +37,7 @@ class Train(training.Flags, Sizes):
         sizes = {
             name: getattr(self, name) for name in ("d_model", "vocab_size", "length", "batch_size", "steps")
         }
-        lists = {"--models": (self.models, MODELS), "--variants": (self.variants, tuple(VARIANTS))}
-        self.check(sizes, {**lists, "--torch-forms": (self.torch_forms, tuple(TORCH))})
+        self.check(sizes, {"--models": (self.models, MODELS), "--variants": (self.variants, tuple(VARIANTS))})
         expect(
             self.length % WINDOW == 0, "--length", self.length, f"a multiple of the window of {WINDOW} keys"
         )
@@ -62,10 +52,6 @@ class Train(training.Flags, Sizes):
             for name, config in architectures.items()
         }
 
-        def forms(model: str) -> training.Ways:
-            found = torch_forms(model, self.length).items()
-            return {name: way for name, way in found if name in self.torch_forms}
-
         return training.Plan(
             training_tables.TRAIN,
             {**sizes, "models": models},
@@ -73,9 +59,8 @@ class Train(training.Flags, Sizes):
             self.length,
             lambda model: Workload(self, model),
             {name: VARIANTS[name] for name in self.variants},
-            forms,
-            "train_torch",
             self._row,
+            {"transformer": TORCH},
         )
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,31 +32,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Ways to train the same model in JAX: label, and changes of the `ModelConfig`."""
 
 
-class TorchForm(NamedTuple):
-    """A way to train the same model in torch."""
-
-    compiled: bool
-    """by `torch.compile`"""
-    in_chunks: bool
-    """whether Taylor attention takes chunks, in time linear in the length; else it is quadratic"""
-
-
-TORCH = {
-    "torch": ("torch", TorchForm(False, False)),
-    "torch_compile": ("torch.compile", TorchForm(True, False)),
-    "torch_chunks": ("torch, chunks", TorchForm(False, True)),
-    "torch_compile_chunks": ("torch.compile, chunks", TorchForm(True, True)),
-}
-"""Ways to train it in torch: label and form."""
-
-CHUNKS_FROM = 1024
-"""Tokens per sequence from which Based is also trained by torch's chunked forms; they are slower before."""
-
-
-def torch_forms(model: str, length: int) -> dict[str, tuple[str, TorchForm]]:
-    """Return the forms of torch that are compared for a model: chunks are of Based's Taylor attention."""
-    has_chunks = model == "based" and length >= CHUNKS_FROM
-    return {name: way for name, way in TORCH.items() if has_chunks or not way[1].in_chunks}
+TORCH = {"torch": ("torch", False), "torch_compile": ("torch.compile", True)}
+"""Ways to train the Transformer++ in torch: label, and whether it goes through `torch.compile`."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +51,9 @@ class Sizes:
     steps: int = 2
     """Training steps per timed call."""
 
-    @property
-    def heads(self) -> int:
-        """Heads of 64 channels."""
-        return max(self.d_model // 64, 1)
-
     def architecture(self, model: str) -> ModelConfig:
         """Return Based with its three mixers twice, or Transformer++ with about as many parameters."""
-        heads, width = self.heads, self.d_model
+        heads, width = self.d_model // 64, self.d_model
         if model == "based":
             specs = {
                 "C": MixerSpec("gated_conv", {"expand": 4, "kernel_size": 3}),

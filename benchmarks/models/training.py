@@ -1,9 +1,8 @@
 """The study that `train` and `mqar` make: training steps in JAX and in torch, from the same parameters."""
 
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,14 +73,10 @@ class Plan:
     """subject -> the training of its candidates: `program(way)`, and the first `losses`"""
     ways: Ways
     """candidates in JAX"""
-    forms: Callable[[str], Ways]
-    """subject -> candidates in torch"""
-    torch: str
-    """module with the `program` and the `losses` of a workload and a form"""
     row: Callable[[dict[str, Any]], dict[str, Any]]
     """adds the quantities of training to a case of the study"""
-    lacks_torch: Callable[[str], str | None] = lambda subject: None
-    """subject -> why it cannot be trained in torch here"""
+    torch: Mapping[str, Ways] = field(default_factory=dict)
+    """subject -> candidates in torch, see `train_torch`"""
 
     def candidates(self, subject: str) -> list[Candidate]:
         """List JAX in each way, then torch in each form."""
@@ -90,11 +85,13 @@ class Plan:
             return workload.program(way)
 
         def in_torch(form: Any, workload: Any, _: str) -> Program:
-            return self.in_torch("program", workload, form)
+            from benchmarks.models import train_torch
 
-        reason = missing_torch() or self.lacks_torch(subject)
+            return train_torch.program(workload, form)
+
+        reason = missing_torch()
         lacks = {STEP: reason} if reason else {}
-        ours, theirs = self.ways.items(), self.forms(subject).items()
+        ours, theirs = self.ways.items(), self.torch.get(subject, {}).items()
         return [
             *(Candidate(name, label, "jax", None, partial(in_jax, way)) for name, (label, way) in ours),
             *(
@@ -102,10 +99,6 @@ class Plan:
                 for name, (label, form) in theirs
             ),
         ]
-
-    def in_torch(self, function: str, workload: Any, form: Any) -> Any:
-        """Call a function of the module in torch, which is imported only here."""
-        return getattr(importlib.import_module(f"benchmarks.models.{self.torch}"), function)(workload, form)
 
 
 def run(plan: Plan, flags: Flags, command: str) -> int:
@@ -153,9 +146,11 @@ def measure(plan: Plan, flags: Flags, results: report.Report, limit: float) -> b
         if not study.measure([plan.length], collect):
             return False
         ran = {row["candidate"] for row in study.rows() if row["seconds"] is not None}
-        for name, (_, form) in plan.forms(subject).items():
+        for name, (_, form) in plan.torch.get(subject, {}).items():
             if name in ran:
-                theirs = plan.in_torch("losses", workload, form)
+                from benchmarks.models import train_torch
+
+                theirs = train_torch.losses(workload, form)
                 found = agreement(name, workload.losses, theirs)
                 results["agreement"].append({plan.kind.subject: subject, "other": plan.kind.first} | found)
     collect()

@@ -9,12 +9,9 @@ from benchmarks import report
 from benchmarks.analysis import summarize
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
-from benchmarks.ops import tables
+from benchmarks.ops import tables, torch_ops
 from benchmarks.ops.candidates import JAX_CANDIDATES, PASSES, Candidate, Inputs
 from benchmarks.ops.shapes import SHAPES
-from benchmarks.ops.torch_ops import NAMES as TORCH_NAMES
-from benchmarks.ops.torch_ops import missing as missing_torch
-from benchmarks.ops.torch_ops import torch_candidates
 from benchmarks.study import Study
 
 OURS = "taylor_xla"
@@ -35,7 +32,7 @@ class Ops(StudyFlags):
     """Sizes of the layer by name: cpu (B=1 H=4 K=16 V=64), 360m (H=16), 1.3b (H=16 V=112), mqar (H=1)."""
     candidates: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
     """Rows to measure: taylor_xla, taylor_reference, dot_product_attention, softmax_xla, softmax_tiled,
-    softmax_prefill, torch_taylor, torch_sdpa; by default all that can run here."""
+    softmax_prefill, torch_sdpa; by default all that can run here."""
     repeats: int = 7
     """Samples per case; the table shows their median and quartile range."""
 
@@ -87,16 +84,16 @@ class Ops(StudyFlags):
 
     def _candidates(self) -> tuple[list[Candidate], list[str]]:
         """Return the requested candidates, in the table's order, and notes about the others."""
-        known = (*(candidate.name for candidate in JAX_CANDIDATES), *TORCH_NAMES)
+        known = (*(candidate.name for candidate in JAX_CANDIDATES), torch_ops.NAME)
         for name in self.candidates:
             expect_choice("--candidates", name, known)
         wanted = self.candidates or known
         chosen = [candidate for candidate in JAX_CANDIDATES if candidate.name in wanted]
-        if not set(wanted) & set(TORCH_NAMES):
+        if torch_ops.NAME not in wanted:
             return chosen, []
-        reason = missing_torch()
+        reason = torch_ops.missing()
         if reason and self.candidates:
             raise ValueError(f"--candidates {','.join(self.candidates)}: {reason}")
         if reason:
-            return chosen, [f"Torch rows ({', '.join(TORCH_NAMES)}) are left out: {reason}."]
-        return [*chosen, *(candidate for candidate in torch_candidates() if candidate.name in wanted)], []
+            return chosen, [f"{torch_ops.NAME} is left out: {reason}."]
+        return [*chosen, torch_ops.candidate()], []

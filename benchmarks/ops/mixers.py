@@ -1,5 +1,6 @@
 """`mixers`: measure the cost of every sequence mixer on this machine's CPU against length, and its state."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -8,13 +9,14 @@ import jax
 
 from based_jax import mixers
 from based_jax.validate import expect, expect_choice
-from benchmarks import report
-from benchmarks.analysis import growth
+from benchmarks import report, tables
+from benchmarks.analysis import growth, series
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
-from benchmarks.ops import mixer_tables
+from benchmarks.ops.candidates import FORWARD, FORWARD_BACKWARD
 from benchmarks.ops.mixer_candidates import DECODE, PASSES, entry
 from benchmarks.study import Study
+from benchmarks.tables import MISSING, PASS_TITLES, exponent, milliseconds, significant
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Mixers(StudyFlags):
         study = Study(self._inputs, candidates, PASSES, self.samples, self.seconds, limit, report.say)
         states = {(entry.name, length): entry.state(length) for entry in entries for length in lengths}
         measure = partial(study.measure, lengths, lambda: self._collect(results, study, states))
-        return report.make(results, measure, "Sequence mixers on CPU", mixer_tables.text, self.json)
+        return report.make(results, measure, "Sequence mixers on CPU", text, self.json)
 
     def _inputs(self, length: int) -> jax.Array:
         return jax.random.normal(jax.random.key(1), (1, length, self.d_model))
@@ -90,3 +92,48 @@ class Mixers(StudyFlags):
 def _throughput(row: dict[str, Any]) -> float | None:
     tokens = 1 if row["pass"] == DECODE else row["length"]
     return tokens / row["seconds"] if row["seconds"] else None
+
+
+TITLES = PASS_TITLES | {DECODE: "step"}
+
+
+def text(report: dict[str, Any]) -> str:
+    """Return milliseconds of forward and backward at every length; the rest at the longest one."""
+    settings, rows = report["settings"], report["rows"]
+    lengths = settings["lengths"]
+    longest = lengths[-1]
+    powers_and_steps = "fwd+bwd ~", "forward ~", "forward, tokens/s", "step, ms", "step ~"
+    columns = ["mixer", *(f"{n:,}" for n in lengths), *powers_and_steps, "state, KiB", "floats"]
+    body = []
+    for candidate in report["candidates"]:
+        name = candidate["name"]
+        times = {direction: series(rows, name, direction) for direction in PASSES}
+        forward, both, step = _powers(report, name)
+        speed = series(rows, name, FORWARD, "tokens_per_second").get(longest)
+        last = next((r for r in rows if (r["candidate"], r["length"]) == (name, longest)), None)
+        both_by_length = (milliseconds(times[FORWARD_BACKWARD].get(n)) for n in lengths)
+        of_forward = both, forward, f"{float(f'{speed:.3g}'):,.0f}" if speed else MISSING
+        of_step = milliseconds(times[DECODE].get(longest)), step
+        body.append([name, *both_by_length, *of_forward, *of_step, *_state(last)])
+    return tables.blocks(
+        f"{settings['dtype']}: d_model {settings['d_model']}, batch {settings['batch']}; "
+        f"{tables.ran_on(report, 'jax')}.",
+        f"Forward and backward in milliseconds by tokens; the rest at {longest:,} tokens.",
+        tables.table(columns, body),
+        tables.not_measured(
+            rows, lambda row: f"{row['candidate']} {TITLES[row['pass']]} at {row['length']:,} tokens"
+        ),
+    )
+
+
+def _state(row: dict[str, Any] | None) -> Iterable[str]:
+    if row is None or row["state_bytes"] is None:
+        return "", ""
+    return significant(row["state_bytes"] / 1024), f"{row['state_floats']:,}"
+
+
+def _powers(report: dict[str, Any], name: str) -> list[str]:
+    """Format how the time of each pass grows."""
+    growth = {(entry["candidate"], entry["pass"]): entry for entry in report["summary"]["growth"]}
+    fitted = [growth[name, direction]["time_exponent"] for direction in PASSES]
+    return [exponent(p) if p is None else f"N^{exponent(p)}" for p in fitted]

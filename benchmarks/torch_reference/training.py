@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from based_jax.training.optimizer import OptimizerConfig
 from benchmarks.machine import cores
-from benchmarks.torch_reference.language_model import Block
+from benchmarks.torch_reference.transformer import Block
 
 
 def make_step(

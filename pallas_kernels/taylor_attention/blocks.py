@@ -67,8 +67,6 @@ class Plan(Variant):
     """"highest" for full float32 precision instead of TF32"""
     packed: bool
     """whether segments or padding are given"""
-    backend: str
-    """backend of the kernels, "pallas" or "triton" """
 
     @property
     def blocks(self) -> int:

@@ -47,7 +47,7 @@ class Call:
     def variant(self, kernel: str, q: Any, v: Any) -> Variant:
         """Return the block sizes of a kernel: the caller's, or the tuning table's."""
         facts = {"kernel": kernel, "key_size": q.shape[-1], "value_size": v.shape[-1]}
-        facts |= {"dtype": OPERANDS[q.dtype.name], "packed": int(self.packed), "backend": self.backend}
+        facts |= {"dtype": OPERANDS[q.dtype.name], "packed": int(self.packed)}
         facts["precision"] = self.precision or "default"
         return dict(self.variants).get(kernel) or tuning.choose("taylor_attention", Variant, **facts)
 
@@ -64,8 +64,7 @@ class Call:
         sizes |= {"batch": batch, "length": length, "heads": heads, "value_size": value_size}
         sizes["block"] = -(-length // variant.chunk) * variant.chunk if block >= length else block
         layout, operand = Layout(key_size, variant.tile), jnp.dtype(OPERANDS[dtype])
-        given = {"precision": self.precision, "packed": self.packed, "backend": self.backend}
-        return Plan(layout=layout, operand=operand, **sizes, **given)
+        return Plan(layout=layout, operand=operand, precision=self.precision, packed=self.packed, **sizes)
 
 
 LONGEST_CHUNK = 128
@@ -140,19 +139,17 @@ def taylor_attention(
         block: tokens per program, rounded up to a multiple of 128; None fills the GPU.
         variants: kernel ("key_sums", "query_sums", "outputs", "dq", "dk", "dv") -> block sizes, instead of
             the tuning table's.
-        backend: "pallas", "triton" for the same kernels, forward and backward, in Triton's own language,
-            launched through jax-triton, or "mosaic" for kernels in Hopper's instructions (K = 16, bfloat16,
-            one `precision` and its own block sizes).
+        backend: "pallas", or "mosaic" for kernels in Hopper's instructions (K = 16, bfloat16, one
+            `precision` and its own block sizes).
 
     Returns:
         y (B, N, H, V) in v's dtype, or ``(y, (kv, z))`` with `return_state`.
 
     Raises:
         ValueError: arrays that do not fit together or that the kernels do not take.
-        ImportError: a package or part of jax that the backend needs is missing.
+        ImportError: this jax has no Triton backend for Pallas.
     """
-    if backend != "mosaic":
-        expect_backend(backend)
+    expect_backend(backend, "mosaic")
     reason = supports(q, k, v)
     if reason is None and backend == "mosaic" and (reason := mosaic_support.supports_mosaic(q, k, v)):
         reason = f"backend = 'mosaic': {reason}"
@@ -324,7 +321,7 @@ def _prefix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, state:
     sums = key_sums(plan, tables, (k, v), packing)
     keep = kept_before(plan, packing[0]) if packing else None
     states = state or (None, None)
-    return tuple(scan_states(x, y, keep, backend=plan.backend) for x, y in zip(sums, states, strict=True))
+    return tuple(scan_states(x, y, keep) for x, y in zip(sums, states, strict=True))
 
 
 def _suffix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, dfinal: Any) -> tuple[Any, Any]:
@@ -339,5 +336,5 @@ def _suffix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, dfinal
     sums = query_sums(plan, tables, (q, do, rden, dd), packing, first)
     keep = kept_after(plan, packing[0], first) if packing else None
     finals = dfinal or (None, None)
-    sums = [scan_states(x, y, keep, True, plan.backend) for x, y in zip(sums, finals, strict=True)]
+    sums = [scan_states(x, y, keep, True) for x, y in zip(sums, finals, strict=True)]
     return tuple(x[:, :, 1 - first :] for x in sums), () if first else tuple(x[:, :, 0] for x in sums)

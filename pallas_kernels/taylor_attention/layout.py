@@ -94,7 +94,7 @@ class Layout:
         # Features with t = 1 in the last tile are the linear ones and, where r = 1 too, the constant.
         half_linear = np.where(one_offset == 1, 1, 0.5) * two_offset
         weighted = np.where(one * two == 1, np.float32(0.5), two)  # squares
-        return Tables(one, two, weighted, one_offset, two_offset, two_offset, half_linear.astype(np.float32))
+        return Tables(one, two, weighted, one_offset, two_offset, half_linear.astype(np.float32))
 
     @property
     def _scales(self) -> np.ndarray:
@@ -171,12 +171,11 @@ class Layout:
 @dataclass(frozen=True, eq=False)
 class Tables:
     """R, T and T with the queries' weights, (padded K, size), and of the last tile's features, (last,): r, t,
-    1 at the linear ones and the constant, 1/2 at the linear ones and 1 at the constant."""
+    and 1/2 at the linear ones and 1 at the constant."""
 
     one: np.ndarray
     two: np.ndarray
     weighted: np.ndarray
     one_offset: np.ndarray
     two_offset: np.ndarray
-    linear: np.ndarray
     half_linear: np.ndarray

@@ -66,11 +66,7 @@ def outputs(
     axes = ("bnhk", "bnhk", "bnhv")
     results = [("bnhv", arrays[2].dtype), ("bhn", jnp.float32)]
     results += [(state, jnp.float32) for state in specs.STATE if return_state]
-    constants = {"eps": eps, "return_state": return_state}
-    constants |= {} if return_state else {"final_kv": None, "final_moments": None}
-    return specs.run(
-        plan, body, "outputs", arrays, axes, packing, tables, results, states=prefix, **constants
-    )
+    return specs.run(plan, body, "outputs", arrays, axes, packing, tables, results, states=prefix)
 
 
 def scaled_scores(plan: Plan, a: jax.Array, b: jax.Array) -> jax.Array:

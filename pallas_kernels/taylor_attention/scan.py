@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels import triton_launch
 from pallas_kernels.launch import blocks, launch, load, quotient, remainder, store
 
 ELEMENTS = 1024
@@ -40,11 +39,7 @@ def kept_after(plan: Any, starts: jax.Array, first: int) -> jax.Array:
 
 
 def scan_states(
-    sums: jax.Array,
-    initial: jax.Array | None,
-    keep: jax.Array | None,
-    reverse: bool = False,
-    backend: str = "pallas",
+    sums: jax.Array, initial: jax.Array | None, keep: jax.Array | None, reverse: bool = False
 ) -> jax.Array:
     """Compute exclusive running sums of block states.
 
@@ -60,15 +55,6 @@ def scan_states(
     batch, heads, steps, *rest = sums.shape
     size = math.prod(rest)
     parts = -(-size // ELEMENTS)
-    options: dict[str, Any] = {"grid": (batch * heads * parts,), "warps": WARPS}
-    if backend == "triton":
-        kernel = triton_launch.kernels("taylor_attention.triton_kernels").taylor_scan
-        pointers = [sums if x is None else x for x in (sums, initial, keep)]
-        shape = jax.ShapeDtypeStruct((batch, heads, steps + 1, *rest), jnp.float32)
-        given = {"has_initial": initial is not None, "has_keep": keep is not None, "reverse": reverse}
-        constants = {"SIZE": size, "STEPS": steps, "HEADS": heads, "ELEMENTS": ELEMENTS, **given, **options}
-        constants |= {"out_shape": [shape], "name": "taylor_scan_triton"}
-        return triton_launch.launch(kernel, *pointers, **constants)[0]
 
     def at(i: Any) -> dict[str, Any]:
         """Return row, head and part of a state of program i: one axis, since CUDA limits the others."""
@@ -102,5 +88,14 @@ def scan_states(
         axes.append("bs")
     spec = functools.partial(blocks, sizes={"s": steps, "r": steps + 1, "e": ELEMENTS}, at=at)
     shape = jax.ShapeDtypeStruct((batch, heads, steps + 1, size), jnp.float32)
-    options |= {"in_specs": [*map(spec, axes)], "out_specs": spec("bhre"), "out_shape": shape}
-    return launch(body, *operands, name="taylor_scan", **options).reshape(batch, heads, steps + 1, *rest)
+    found = launch(
+        body,
+        *operands,
+        grid=(batch * heads * parts,),
+        in_specs=[*map(spec, axes)],
+        out_specs=spec("bhre"),
+        out_shape=shape,
+        warps=WARPS,
+        name="taylor_scan",
+    )
+    return found.reshape(batch, heads, steps + 1, *rest)

@@ -17,7 +17,6 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels import triton_launch
 from pallas_kernels.launch import blocks, launch, quotient, remainder, whole
 from pallas_kernels.taylor_attention.blocks import Chunk, Features, Packing, Plan, State, first_state
 
@@ -27,11 +26,8 @@ MAX_BLOCKS = 65_535
 STATE, BLOCK_STATES, PACKING = ("bhfv", "bhml"), ("bhjfv", "bhjml"), ("bn", "b")
 """Axes of a state, of one per block, and of `starts` and `counts`."""
 
-TABLES = 10
+TABLES = 6
 """Number of `constant_tables`."""
-
-MATRICES = 6
-"""Number of the first tables, which Pallas kernels take; they compute the vectors from feature indices."""
 
 
 def program_indices(plan: Plan, x: Any) -> tuple[Any, Any, Any]:
@@ -64,11 +60,10 @@ def shape(plan: Plan, axes: str, dtype: Any = jnp.float32, blocks: int | None = 
 
 
 def constant_tables(plan: Plan) -> list[np.ndarray]:
-    """Return the tables as operands: R, T, weighted T, their transposes, offsets r, t, linear features."""
+    """Return the tables as operands: R, T, weighted T, and their transposes."""
     tables = plan.layout.tables
     columns = (tables.one, tables.two, tables.weighted)
-    matrices = [x.astype(plan.operand) for x in (*columns, *(x.T for x in columns))]
-    return [*matrices, tables.one_offset, tables.two_offset, tables.linear, tables.half_linear]
+    return [x.astype(plan.operand) for x in (*columns, *(x.T for x in columns))]
 
 
 class Program(NamedTuple):
@@ -105,12 +100,12 @@ def running(plan: Plan, refs: Sequence[Any], has_states: bool = False, first: in
     rest = list(refs)
     packing = Packing(rest.pop(0), rest.pop(0)) if plan.packed else None
     states = (rest.pop(0), rest.pop(0)) if has_states else None
-    one, two, weighted, one_rows, two_rows, weighted_rows = rest[:MATRICES]
+    one, two, weighted, one_rows, two_rows, weighted_rows = rest[:TABLES]
     query_features = Features(plan, (one, weighted), (one_rows, weighted_rows), plan.scales[1])
     key_features = Features(plan, (one, two), (one_rows, two_rows))
     tile = program_indices(plan, pl.program_id(0))[2]
     start = (pl.program_id(1) + first) * plan.block
-    return Program(plan, packing, states, query_features, key_features, tuple(rest[MATRICES:]), tile, start)
+    return Program(plan, packing, states, query_features, key_features, tuple(rest[TABLES:]), tile, start)
 
 
 def run(
@@ -123,45 +118,30 @@ def run(
     tables: Sequence[jax.Array],
     results: Sequence[tuple[str, Any]],
     *,
-    states: Sequence[jax.Array] | None = (),
+    states: Sequence[jax.Array] | None = None,
     count: int | None = None,
-    uses: Sequence[int] = (0, 1, 2),
-    **constants: Any,
 ) -> tuple[jax.Array, ...]:
     """Launch a kernel on its own operands and, after them, the packing, states and tables.
 
     Args:
-        body: body of the Pallas kernel; the Triton kernel is ``taylor_NAME`` of `triton_kernels`.
         operands, axes: arrays and their axes.
         packing: starts (B, N) and counts (B,), see `blocks.Packing`; empty unless packed.
         results: axes and dtypes.
-        states: initial state of each block; None for empty ones, () if the kernel takes none.
+        states: initial state of each block; None for empty ones.
         count: blocks of the grid, and of states in the results; None for all.
-        uses: numbers of the tables that the Triton kernel takes.
-        constants: further arguments of the Triton kernel.
     """
     count = plan.blocks if count is None else count
-    arrays, axes = [*operands], [*axes]
-    options: dict[str, Any] = {
-        "grid": (plan.batch * plan.heads * plan.value_tiles, count),
-        "out_shape": [shape(plan, names, dtype, count) for names, dtype in results],
-        "warps": plan.warps,
-        "stages": plan.stages,
-    }
-    if plan.backend == "triton":
-        kernel = getattr(triton_launch.kernels("taylor_attention.triton_kernels"), f"taylor_{name}")
-        unused = arrays[0], arrays[0]
-        arrays += packing or unused
-        if states != ():
-            arrays += states or unused
-            constants["has_states"] = states is not None
-        arrays += [*(tables[i] for i in uses), *tables[MATRICES:]]
-        options |= {"name": f"taylor_{name}_triton", "plan": plan}
-        return triton_launch.launch(kernel, *arrays, **options, **constants)
-    axes += [*(PACKING if packing else ()), *(BLOCK_STATES if states else ())]
-    matrices = tables[:MATRICES]
-    in_specs = [*(spec(plan, names) for names in axes), *map(whole, matrices)]
-    out_specs = [spec(plan, names) for names, _ in results]
-    arrays += [*packing, *(states or ()), *matrices]
-    options |= {"in_specs": in_specs, "out_specs": out_specs, "name": f"taylor_{name}"}
-    return tuple(launch(body, *arrays, **options))
+    axes = [*axes, *(PACKING if packing else ()), *(BLOCK_STATES if states else ())]
+    return tuple(
+        launch(
+            body,
+            *(*operands, *packing, *(states or ()), *tables),
+            grid=(plan.batch * plan.heads * plan.value_tiles, count),
+            in_specs=[*(spec(plan, names) for names in axes), *map(whole, tables)],
+            out_specs=[spec(plan, names) for names, _ in results],
+            out_shape=[shape(plan, names, dtype, count) for names, dtype in results],
+            warps=plan.warps,
+            stages=plan.stages,
+            name=f"taylor_{name}",
+        )
+    )

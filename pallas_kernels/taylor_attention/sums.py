@@ -41,8 +41,8 @@ def key_sums(
 
         store_state(plan, here.walk(step), here.outputs, here.tile)
 
-    options = {"count": plan.blocks - 1, "uses": (0, 1)}
-    return specs.run(plan, body, "key_sums", arrays, ("bnhk", "bnhv"), packing, tables, RESULTS, **options)
+    axes, count = ("bnhk", "bnhv"), plan.blocks - 1
+    return specs.run(plan, body, "key_sums", arrays, axes, packing, tables, RESULTS, count=count)
 
 
 def query_sums(
@@ -72,9 +72,8 @@ def query_sums(
         state = here.walk(step, jnp.zeros(plan.chunk, jnp.float32))
         store_state(plan, state._replace(count=jnp.sum(state.count)), here.outputs, here.tile)
 
-    axes = ("bnhk", "bnhv", "bhn", "bhn")
-    options = {"count": plan.blocks - first, "uses": (0, 2), "first": first}
-    return specs.run(plan, body, "query_sums", arrays, axes, packing, tables, RESULTS, **options)
+    axes, count = ("bnhk", "bnhv", "bhn", "bhn"), plan.blocks - first
+    return specs.run(plan, body, "query_sums", arrays, axes, packing, tables, RESULTS, count=count)
 
 
 def output_gradients(chunk: Chunk, do_ref: Any, rden_ref: Any, tile: Any) -> jax.Array:

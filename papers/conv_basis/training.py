@@ -8,8 +8,7 @@ from rich.markup import escape
 
 from based_jax.data import ByteTokenizer
 from based_jax.experiments.results import FAILED, Results
-from based_jax.experiments.runner import stopping
-from based_jax.experiments.slots import find_slots
+from based_jax.experiments.runner import find_slots, stopping
 from based_jax.models import MixerSpec, ModelConfig, presets
 from papers.conv_basis.settings import Setting
 from papers.hyper_self_attention.hyper_lm.jobs import MODELS, TRAINER, LMJob

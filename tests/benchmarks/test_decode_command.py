@@ -13,12 +13,10 @@ from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count,
 from based_jax.models.language_model import param_shapes
 from benchmarks.__main__ import main
 from benchmarks.decode import command as decode
-from benchmarks.decode import memory as decode_memory
 from benchmarks.decode import models as decode_models
 from benchmarks.decode import parts as decode_parts
 from benchmarks.decode import tables as decode_tables
 from benchmarks.decode.command import summary
-from benchmarks.decode.memory import largest_batch, memory_rows
 from benchmarks.decode.models import ATTENTION, BASED, MAMBA, MODELS
 from benchmarks.decode.programs import Decoder, Work, decoding, filled, placed, reading
 
@@ -35,10 +33,8 @@ def tiny(name: str, size: str = "tiny", dtype: str = "float32") -> ModelConfig:
 @pytest.mark.slow
 def test_every_case_has_its_row(tmp_path, monkeypatch):
     monkeypatch.setattr(decode, "model_config", tiny)
-    monkeypatch.setattr(decode_memory, "model_config", tiny)
     flags = [
         *QUICK.split(),
-        "--fit=tiny",
         "--fit-from=8",
         "--samples=1",
         f"--json={tmp_path / 'decode.json'}",
@@ -62,9 +58,6 @@ def test_every_case_has_its_row(tmp_path, monkeypatch):
     exponents = {entry["candidate"]: entry["state_exponent"] for entry in growth}
     assert exponents[BASED] == exponents[MAMBA] == pytest.approx(0)
     assert exponents[ATTENTION] == pytest.approx(1, abs=0.1)  # beside the cache stand three counters
-    rows = {(row["model"], row["context"]): row for row in result["memory"]}
-    cache = rows[ATTENTION, 32]["state_bytes"] - rows[ATTENTION, 16]["state_bytes"]
-    assert cache == 16 * 2 * 8 * 2  # keys and values of 8 channels in bfloat16
     row = result["rows"][0] | {"seconds": None, "status": "skipped", "reason": "needs 99 GiB"}
     text = decode_tables.text(result | {"rows": [row, *result["rows"][1:]]})
     assert "Based, contexts, batch 1 at 16 skipped: needs 99 GiB." in text
@@ -127,35 +120,6 @@ def test_work_of_the_parts():
     assert batches.work(4, "generate") == Work(4, start=10, tokens=20, capacity=30)
 
 
-def test_scratch_is_on_lines_through_what_was_planned(monkeypatch):
-    def planned(config, work):
-        assert config.schedule == "M"
-        return 1000 + 10 * work.batch * (1 if config == tiny(BASED) else work.capacity)
-
-    monkeypatch.setattr(decode_memory, "_planned", planned)
-    decode_memory._of_none_and_each.cache_clear()
-    assert decode_memory.scratch_bytes(tiny(BASED), 4096) == (1000, 10)
-    assert decode_memory.scratch_bytes(tiny(ATTENTION).replace(schedule="MM"), 4096) == (1000, 40960)
-    decode_memory._of_none_and_each.cache_clear()
-
-
-def test_large_models_are_weighed_without_being_made(monkeypatch):
-    monkeypatch.setattr(decode_memory, "scratch_bytes", lambda config, context: (0, 0))
-    found = memory_rows([BASED, ATTENTION], ["360m"], (2048, 4096), "bfloat16", 2**36)
-    rows = {(row["model"], row["context"]): row for row in found}
-    for (name, context), row in rows.items():
-        config = decode_models.model_config(name, "360m", "bfloat16")
-        # All but norms, biases and short filters is stored in two bytes.
-        assert row["weight_bytes"] == pytest.approx(2 * param_count(config), rel=2e-3)
-        floats = LanguageModel(config).state_size(context)
-        if name == ATTENTION:
-            assert row["state_bytes"] == pytest.approx(2 * floats, rel=1e-3)
-        assert row["largest_batch"] == (2**36 - row["weight_bytes"]) // row["state_bytes"]
-    assert rows[BASED, 2048] | {"context": 4096} == rows[BASED, 4096]
-    assert largest_batch(1000, weights=400, state=50, scratch=(100, 10)) == 8  # 400 + 100 + 8 * 60 = 980
-    assert largest_batch(499, weights=400, state=50, scratch=(100, 10)) == 0
-
-
 def test_weights_are_stored_as_for_decoding():
     """All layers, of which one of each kind is traced: as of casting the whole model's parameters."""
     config = decode_models.model_config(BASED, "tiny", "bfloat16")
@@ -171,17 +135,3 @@ def test_tiny_models_have_as_many_parameters():
     counts = {name: param_count(decode_models.model_config(name, "tiny")) for name in MODELS}
     assert max(counts.values()) / min(counts.values()) < 1.08
     assert counts[BASED] == param_count(presets.get("based-tiny"))
-
-
-def test_the_paper_beside_ours():
-    where = {"part": "batches", "pass": "generate"}
-    rows = [
-        {**where, "candidate": name, "length": batch, "tokens_per_second": speed * batch}
-        for name, speed in ((BASED, 3000.0), (ATTENTION, 1000.0), (MAMBA, 2000.0))
-        for batch in ((1, 2, 4) if name != ATTENTION else (1, 2))
-    ]
-    columns = decode_tables.with_printed({"rows": rows})
-    assert columns["generation at batch 2, here"][BASED] == 6
-    assert decode_tables._ratio(columns["generation at batch 2, here"], ATTENTION) == "x 3.00"
-    assert decode_tables._ratio(columns["generation, 1.3b, paper"], ATTENTION) == f"x {24.28 / 0.99:.2f}"
-    assert decode_tables.with_printed({"rows": []}) == {}

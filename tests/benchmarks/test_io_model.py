@@ -1,13 +1,11 @@
 """The formulas of bytes and FLOPs against counts by hand, against the kernels' arrays, and in the docs."""
 
 import jax
-import pytest
 
 from benchmarks.gpu import io_model
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.io_model import KERNELS, Cost, Sizes, WindowSizes, kernel
 from pallas_kernels.taylor_attention.layout import Layout
-from tests.floors import ROOT
 
 ONE = Sizes(batch=1, length=1, heads=1)
 """One token of one head, K = 16, V = 64, bfloat16."""
@@ -52,11 +50,6 @@ def test_decoding_by_hand():
     assert io_model.window_step(1, 16, kv_heads=4).bytes == 4 * 2 * 128 * (65 + 4)
 
 
-def test_the_papers_ratio():
-    """Based, 4.1: 7.6 times fewer elements through the device's memory for K = 16, V = 64."""
-    assert io_model.framework_baseline(ONE).bytes / io_model.fused_ideal(ONE).bytes == pytest.approx(7.625)
-
-
 def test_costs_are_linear_in_rows_and_heads():
     one, many = Sizes(1, 512, 1, block=128), Sizes(6, 512, 5, block=128)
     pairs = [(kernel(name, one), kernel(name, many)) for name in KERNELS]
@@ -64,11 +57,6 @@ def test_costs_are_linear_in_rows_and_heads():
         pairs.append((cost(one), cost(many)))
     for single, total in pairs:
         assert total == Cost(30 * single.bytes, 30 * single.flops)
-
-
-def test_the_bound_is_the_slower_of_memory_and_arithmetic():
-    assert Cost(bytes=10, flops=100).seconds(bandwidth=2, rate=50) == 5
-    assert Cost(bytes=10, flops=100).seconds(bandwidth=10, rate=50) == 2
 
 
 def test_the_layout_is_the_kernels():
@@ -116,8 +104,3 @@ def results(case):
 
 def nbytes(arrays) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
-
-
-def test_the_table_of_the_docs_is_the_models():
-    page = (ROOT / "docs" / "kernels.md").read_text()
-    assert io_model.table() in page, "run python -m benchmarks.gpu.io_model and put it there"

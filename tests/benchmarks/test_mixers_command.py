@@ -9,7 +9,7 @@ import pytest
 from based_jax import mixers
 from based_jax.ops.core.stream import Stream
 from benchmarks.__main__ import main
-from benchmarks.ops import mixer_tables
+from benchmarks.ops import mixers as command
 from benchmarks.ops.mixer_candidates import DECODE, PASSES, Programs, entry
 
 NAMES = ["short_conv", "long_conv"]
@@ -54,7 +54,7 @@ def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys, monkeypatch
     assert all("GiB" in reason for reason in reasons[:2])
     assert reasons[2] == "keeps no state"
     assert skipped["rows"][0]["state_bytes"] is None
-    for text in (" ".join(capsys.readouterr().out.split()), mixer_tables.text(skipped)):
+    for text in (" ".join(capsys.readouterr().out.split()), command.text(skipped)):
         assert "short_conv step at 8 tokens skipped: keeps no state" in text
 
 

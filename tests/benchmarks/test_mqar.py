@@ -1,6 +1,5 @@
-"""`python -m benchmarks mqar` on tiny sizes: JSON, tables, the same numbers in torch."""
+"""`python -m benchmarks mqar` on tiny sizes: JSON, tables, disagreement, interruption."""
 
-import importlib.util
 import json
 from types import SimpleNamespace
 
@@ -10,15 +9,12 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.models import training, training_tables
-from benchmarks.models.mqar import TORCH, Mqar
 from benchmarks.models.mqar_workload import Recipe, Workload
 from benchmarks.models.training import AGREEMENT
 from benchmarks.study import Study
 
 RECIPE = {"d_model": 8, "vocab_size": 32, "length": 16, "pairs": 2, "batch_size": 4, "steps": 2}
 SIZES = [f"--{name.replace('_', '-')}={value}" for name, value in RECIPE.items()]
-NAMES = ["jax_2", *TORCH]
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 @pytest.mark.slow
@@ -28,20 +24,13 @@ def test_every_candidate_has_its_row(tmp_path):
     result = json.loads((tmp_path / "mqar.json").read_text())
     assert (result["benchmark"], result["schema"], result["complete"]) == ("mqar", 2, True)
     assert {name: result["settings"][name] for name in RECIPE} == RECIPE
-    assert [candidate["name"] for candidate in result["candidates"]] == NAMES
-    assert [(row["candidate"], row["models"]) for row in result["rows"]] == [
-        *zip(NAMES, (2, 1, 1), strict=True)
-    ]
-    for row in result["rows"]:
-        if row["candidate"] in TORCH and not HAS_TORCH:
-            assert (row["status"], row["reason"]) == ("skipped", "torch is not installed")
-            assert row["examples_per_second"] is None
-            continue
-        assert (row["status"], row["samples"]) == ("measured", 2)
-        assert row["step_seconds"] == pytest.approx(row["seconds"] / 2)
-        assert row["examples_per_second_per_model"] == pytest.approx(4 / row["step_seconds"])
-        assert row["examples_per_second"] == row["models"] * row["examples_per_second_per_model"]
-        assert (row["compile_seconds"] is None) == (row["candidate"] in TORCH)
+    assert [candidate["name"] for candidate in result["candidates"]] == ["jax_2"]
+    (row,) = result["rows"]
+    assert (row["candidate"], row["models"], row["status"], row["samples"]) == ("jax_2", 2, "measured", 2)
+    assert row["step_seconds"] == pytest.approx(row["seconds"] / 2)
+    assert row["examples_per_second_per_model"] == pytest.approx(4 / row["step_seconds"])
+    assert row["examples_per_second"] == row["models"] * row["examples_per_second_per_model"]
+    assert row["compile_seconds"] > 0
 
 
 def test_ratios_are_of_all_models_together_and_carry_the_spread_of_both():
@@ -70,21 +59,10 @@ def test_a_call_goes_on_where_the_last_one_ended():
     assert losses[0] != losses[1]  # two learning rates
 
 
-@pytest.mark.parametrize("mixer", ["attention", "based"])
-def test_torch_trains_the_same_model(mixer):
-    pytest.importorskip("torch")
-    from benchmarks.models import mqar_torch
-
-    workload = Workload(Recipe(**RECIPE), mixer)
-    assert workload.losses[0] != workload.losses[1]
-    for everywhere in (False, True):
-        np.testing.assert_allclose(mqar_torch.losses(workload, everywhere), workload.losses, rtol=AGREEMENT)
-
-
 def test_a_difference_is_noticed(monkeypatch, capsys):
     ours = [4.0, 3.9]
-    assert training.agreement("torch_all", ours, ours)["agrees"]
-    entry = training.agreement("torch_all", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)]) | {"mixer": "based"}
+    assert training.agreement("torch", ours, ours)["agrees"]
+    entry = training.agreement("torch", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)]) | {"model": "transformer"}
     assert not entry["agrees"]
     assert entry["relative_error"] == pytest.approx(1.95 * AGREEMENT)  # of the largest loss
 
@@ -93,8 +71,8 @@ def test_a_difference_is_noticed(monkeypatch, capsys):
         return True
 
     monkeypatch.setattr(training, "measure", measure)
-    assert main(["mqar"]) == 1
-    assert "based: torch_all DISAGREES with jax_1" in " ".join(capsys.readouterr().out.split())
+    assert main(["train"]) == 1
+    assert "transformer: torch DISAGREES with jax:" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_interrupted_run_keeps_what_it_has(tmp_path, capsys, monkeypatch):
@@ -106,14 +84,6 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path, capsys, monkeypatch):
     assert main(["mqar", *SIZES, "--json", str(path)]) == 130
     assert not json.loads(path.read_text())["complete"]
     assert "Interrupted" in capsys.readouterr().out
-
-
-def test_other_mixers_have_no_torch_rows(monkeypatch):
-    monkeypatch.setattr(training, "missing_torch", lambda: None)
-    found = Mqar().plan().candidates("gla")
-    assert [candidate.name for candidate in found][:3] == ["jax_1", "jax_2", "jax_4"]
-    lacks = {"train": "there is no gla in torch here"}
-    assert [candidate.lacks for candidate in found] == [{}] * 3 + [lacks] * 2
 
 
 def test_one_cpu_is_asked_for(monkeypatch):

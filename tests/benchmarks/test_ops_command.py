@@ -106,17 +106,15 @@ def test_without_torch_a_line_says_so(capsys, monkeypatch):
     assert "left out: torch is not installed" in capsys.readouterr().out
 
 
-def test_torch_rows_agree():
+def test_torch_agrees():
     pytest.importorskip("torch")
-    from benchmarks.ops.torch_ops import torch_candidates
+    from benchmarks.ops import torch_ops
 
-    inputs = Inputs(SHAPES["mqar"], 96)
-    ours = {candidate.family: candidate for candidate in JAX_CANDIDATES}
-    for candidate in torch_candidates():
-        for direction in PASSES:
-            programs = [c.prepare(inputs, direction) for c in (ours[candidate.family], candidate)]
-            wanted, got = (program.to_numpy(program.call()) for program in programs)
-            assert relative_error(wanted, got) < 1e-4
+    inputs, (ours,) = Inputs(SHAPES["mqar"], 96), [c for c in JAX_CANDIDATES if c.name == "softmax_xla"]
+    for direction in PASSES:
+        programs = [c.prepare(inputs, direction) for c in (ours, torch_ops.candidate())]
+        wanted, got = (program.to_numpy(program.call()) for program in programs)
+        assert relative_error(wanted, got) < 1e-4
 
 
 def test_relative_error():

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from based_jax.compare import __main__ as compare
-from based_jax.experiments import mixer_lines, mqar_tradeoff, study
+from based_jax.experiments import study
 from based_jax.experiments.job import Job
-from based_jax.experiments.slots import Slot
+from based_jax.experiments.runner import Slot
 from based_jax.mixers import registry
 from tests.commands import Ended, run_here
 from tests.floors import ROOT
@@ -56,7 +56,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(registry.MIXERS, "entries", dict(registry.MIXERS.entries))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
-    mixer_lines._expect_laws.cache_clear()
     yield tmp_path
     for name in [name for name in sys.modules if name.split(".")[0] in ("elsewhere", "min_gru")]:
         del sys.modules[name]
@@ -73,7 +72,7 @@ def run(folder, capsys, monkeypatch):
         return {**facts, **missing}
 
     monkeypatch.setattr(compare, "recall_card", card)
-    monkeypatch.setattr(mixer_lines, "check_mixer", lambda mixer, **options: None)
+    monkeypatch.setattr(compare, "check_mixer", lambda mixer, **options: None)
 
     def run(*argv: object) -> Ended:
         return run_here(compare.PROG, compare.main, argv, capsys)
@@ -154,32 +153,12 @@ def test_a_mixer_that_breaks_a_law_is_not_trained(folder, capsys):
     assert not (folder / "out" / "results.jsonl").exists()
 
 
-def test_a_line_is_added_to_a_kept_study(run, folder):
-    """Only its jobs are trained, as those of attention, and the rows of the others stay."""
-    out = folder / "tradeoff"
-    out.mkdir()
-    for name in ("results.jsonl", "study.json"):
-        (out / name).write_bytes((ROOT / "results" / "mqar" / "tradeoff" / name).read_bytes())
-    kept = rows(out)
-    words = ["--scale", "cpu", "--out", str(out), "--add", "elsewhere.mixers:Plain:kernel_size=2", "based"]
-    assert study.main(mqar_tradeoff.STUDY, words) == 0
-    added = rows(out)[len(kept) :]
-    assert rows(out)[: len(kept)] == kept
-    assert sorted(row["family"] for row in added) == ["Based", "Based", "plain", "plain"]
-    like = {row["command"].partition(" --d-model")[2] for row in kept if row["family"] == "Attention"}
-    assert {row["command"].partition(" --d-model")[2] for row in added} == like
-    families = {line.family for line in mqar_tradeoff.STUDY.panels(rows(out), "cpu")[0].lines}
-    assert {"plain", "Based", "Mamba"} <= families
-
-
-def test_the_page_of_mixers_runs(run, folder, capsys):
+def test_the_page_of_mixers_runs(run, folder):
     """Its commands, with the mixer that it writes."""
     page = (ROOT / "docs" / "adding_a_mixer.md").read_text()
     (folder / "min_gru.py").write_text(re.search(r"```python\n(.*?)```", page, flags=re.S)[1])
     section = page.partition("## 5. Compare its recall")[2].partition("\n## ")[0]
-    commands = re.findall(r"^based-jax (compare|experiments mqar-tradeoff) (.*)$", section, flags=re.M)
-    assert {name for name, _ in commands} == {"compare", "experiments mqar-tradeoff"}
-    for name, words in commands:
-        argv = [*words.split(), "--dry-run"]
-        main = compare.main if name == "compare" else lambda argv: study.main(mqar_tradeoff.STUDY, argv)
-        assert "min_gru" in run_here(name, main, argv, capsys).out
+    commands = re.findall(r"^based-jax compare (.*)$", section, flags=re.M)
+    assert commands
+    for words in commands:
+        assert "min_gru" in run(*words.split(), "--dry-run").out

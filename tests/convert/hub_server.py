@@ -1,10 +1,9 @@
 """A stand-in for the Hugging Face hub: the part of its HTTP interface that models use, in memory.
 
 Repositories with commits and branches, files as git blobs or in large-file storage, downloads with ETag and
-commit headers, uploads by preupload, LFS batch and commit. `Hub` can break what it serves.
+commit headers. `Hub` can break what it serves.
 """
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -13,11 +12,8 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-import yaml
-
-TOKEN = "hf_stand_in"  # may write
 LARGE = (".safetensors", ".bin")
 
 Files = dict[str, bytes]
@@ -37,7 +33,6 @@ class Hub:
     def __init__(self) -> None:
         self.commits: dict[str, dict[str, Files]] = {}  # repository -> commit -> files
         self.refs: dict[str, dict[str, str]] = {}  # repository -> branch or tag -> commit
-        self.large: dict[str, bytes] = {}  # SHA-256 -> content, of what was uploaded
         self.requests: list[str] = []  # "GET /path"
         self.fault: Any = None  # called with a handler before each answer
         self.damaged: set[str] = set()  # files whose last byte is another one
@@ -104,39 +99,22 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.handle_request()
 
-    do_HEAD = do_POST = do_PUT = do_GET
+    do_HEAD = do_GET
 
     def handle_request(self) -> None:
         parts = urlsplit(self.path)
-        self.query = parse_qs(parts.query)
-        self.body = self.read_body()
         self.hub.requests.append(f"{self.command} {parts.path}")
         try:
             if self.hub.fault is not None:
                 self.hub.fault(self)
-            writes = self.command in ("POST", "PUT") and "validate-yaml" not in parts.path
-            has_token = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-            if writes and "/store/" not in parts.path and not has_token:
-                raise Refused(403 if "Authorization" in self.headers else 401)
-            for method, pattern, answer in ROUTES:
-                match = re.fullmatch(pattern, parts.path)
-                if match and self.command in method:
+            for pattern, answer in ROUTES:
+                if match := re.fullmatch(pattern, parts.path):
                     answer(self, **{name: unquote(text) for name, text in match.groupdict().items()})
                     return
             raise Refused(404)
         except Refused as refused:
             headers = {"X-Error-Code": refused.code} if refused.code else {}
             self.answer({"error": refused.code}, refused.status, headers)
-
-    def read_body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        chunks = []
-        while size := int(self.rfile.readline(), 16):
-            chunks.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(chunks)
 
     def answer(self, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -148,26 +126,14 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.wfile.write(body)
 
-    # Reading
-
     def model(self, repository: str, revision: str = "main") -> None:
         name, files = self.hub.find(repository, revision)
         siblings = []
         for path, content in files.items():
             entry = self.hub.describe(path, content)
             siblings.append({"rfilename": path, "blobId": entry.pop("oid"), **entry})
-        private, now = False, "2026-01-01T00:00:00.000Z"
-        facts = {
-            "private": private,
-            "lastModified": now,
-            "createdAt": now,
-            "tags": [],
-            "downloads": 0,
-            "likes": 0,
-        }
-        self.answer(
-            {"_id": "0", "id": repository, "modelId": repository, "sha": name, "siblings": siblings, **facts}
-        )
+        facts = {"private": False, "tags": [], "downloads": 0, "likes": 0}
+        self.answer({"_id": "0", "id": repository, "sha": name, "siblings": siblings, **facts})
 
     def tree(self, repository: str, revision: str) -> None:
         files = []
@@ -190,87 +156,12 @@ class Handler(BaseHTTPRequestHandler):
             content = content[:-1] + bytes([content[-1] ^ 1])
         self.answer(content, 200, headers)
 
-    # Writing
-
-    def create(self) -> None:
-        wanted = json.loads(self.body)
-        repository = f"{wanted['organization']}/{wanted['name']}"
-        is_new = repository not in self.hub.commits
-        if is_new:
-            self.hub.commit(repository, {".gitattributes": b"*.safetensors filter=lfs\n"})
-        self.answer({"url": f"http://{self.headers['Host']}/{repository}"}, 200 if is_new else 409)
-
-    def branch(self, repository: str, branch: str) -> None:
-        if branch in self.hub.refs[repository]:
-            self.answer({"error": "there is one"}, 409)
-            return
-        self.hub.refs[repository][branch] = self.hub.find(repository)[0]
-        self.answer({})
-
-    def validate(self) -> None:
-        text = json.loads(self.body)["content"]
-        match = re.match(r"---\n(.*?)\n---\n", text, re.S)
-        try:
-            found = yaml.safe_load(match[1]) if match else None
-        except yaml.YAMLError as error:
-            self.answer({"errors": [{"message": str(error)}], "warnings": []}, 400)
-            return
-        warnings = [] if isinstance(found, dict) else [{"message": "empty or missing yaml metadata"}]
-        self.answer({"errors": [], "warnings": warnings})
-
-    def preupload(self, repository: str, revision: str) -> None:
-        _, files = self.hub.find(repository, revision)
-        modes = []
-        for file in json.loads(self.body)["files"]:
-            path = file["path"]
-            mode = "lfs" if path.endswith(LARGE) else "regular"
-            oid = etag_of(path, files[path]) if path in files else None
-            modes.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
-        self.answer({"files": modes})
-
-    def batch(self, repository: str) -> None:
-        objects = []
-        for wanted in json.loads(self.body)["objects"]:
-            href = f"http://{self.headers['Host']}/store/{wanted['oid']}"
-            is_known = wanted["oid"] in self.hub.large
-            objects.append({**wanted} if is_known else {**wanted, "actions": {"upload": {"href": href}}})
-        self.answer({"transfer": "basic", "objects": objects})
-
-    def store(self, oid: str) -> None:
-        if hashlib.sha256(self.body).hexdigest() != oid:
-            raise Refused(400)
-        self.hub.large[oid] = self.body
-        self.answer({})
-
-    def make_commit(self, repository: str, revision: str) -> None:
-        files = dict(self.hub.find(repository, revision)[1])
-        for line in self.body.splitlines():
-            operation = json.loads(line)
-            key, value = operation["key"], operation["value"]
-            if key == "file":
-                files[value["path"]] = base64.b64decode(value["content"])
-            elif key == "lfsFile":
-                files[value["path"]] = self.hub.large[value["oid"]]
-            elif key == "deletedFile":
-                del files[value["path"]]
-        name = self.hub.commit(repository, files, revision)
-        self.answer(
-            {"commitUrl": f"http://{self.headers['Host']}/{repository}/commit/{name}", "commitOid": name}
-        )
-
 
 _REPO = r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)"
 _REV = r"(?P<revision>[^/]+)"
 ROUTES = [
-    (("GET",), f"/api/models/{_REPO}", Handler.model),
-    (("GET",), f"/api/models/{_REPO}/revision/{_REV}", Handler.model),
-    (("GET",), f"/api/models/{_REPO}/tree/{_REV}", Handler.tree),
-    (("GET", "HEAD"), f"/{_REPO}/resolve/{_REV}/(?P<path>.+)", Handler.resolve),
-    (("POST",), "/api/repos/create", Handler.create),
-    (("POST",), f"/api/models/{_REPO}/branch/(?P<branch>[^/]+)", Handler.branch),
-    (("POST",), "/api/validate-yaml", Handler.validate),
-    (("POST",), f"/api/models/{_REPO}/preupload/{_REV}", Handler.preupload),
-    (("POST",), rf"/{_REPO}\.git/info/lfs/objects/batch", Handler.batch),
-    (("PUT",), "/store/(?P<oid>[0-9a-f]{64})", Handler.store),
-    (("POST",), f"/api/models/{_REPO}/commit/{_REV}", Handler.make_commit),
+    (f"/api/models/{_REPO}", Handler.model),
+    (f"/api/models/{_REPO}/revision/{_REV}", Handler.model),
+    (f"/api/models/{_REPO}/tree/{_REV}", Handler.tree),
+    (f"/{_REPO}/resolve/{_REV}/(?P<path>.+)", Handler.resolve),
 ]

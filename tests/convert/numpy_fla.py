@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from tests.convert import numpy_gpt
+from tests.convert.numpy_gpt import convolved, sigmoid
+
 Config = Mapping[str, Any]
 Tensors = dict[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def silu(x):
@@ -154,17 +153,7 @@ def rms_norm(x, scale, eps):
 
 def rotated(x, base=10000.0):
     """The first half of the channels with the second."""
-    half = x.shape[-1] // 2
-    angles = np.arange(x.shape[1])[:, None, None] * base ** (-np.arange(half) / half)
-    one, two, cos, sin = x[..., :half], x[..., half:], np.cos(angles), np.sin(angles)
-    return np.concatenate([one * cos - two * sin, one * sin + two * cos], -1)
-
-
-def convolved(x, weight, bias=0.0):
-    """Each channel with its own taps, the last of which meets the newest token."""
-    taps = weight.shape[-1]
-    padded = np.concatenate([np.zeros((len(x), taps - 1, x.shape[2])), x], 1)
-    return sum(padded[:, i : i + x.shape[1]] * weight[:, 0, i] for i in range(taps)) + bias
+    return numpy_gpt.rotated(x, x.shape[-1], {"rotary_emb_base": base})
 
 
 def recurrence(q, k, v, decay, beta=None):
@@ -217,19 +206,11 @@ class Layer:
         return getattr(self, self.config["model_type"])(x)
 
     def attention(self, spec, x):
-        heads, kv_heads = spec["num_heads"], spec.get("num_kv_heads", spec["num_heads"])
-        q, k, v = (
-            self.split(self.linear(f"{name}_proj", x), n)
-            for name, n in zip("qkv", (heads, kv_heads, kv_heads), strict=True)
-        )
-        q, k = (rotated(a, spec.get("rope_theta", 10000.0)) for a in (q, k))
-        k, v = (np.repeat(a, heads // kv_heads, 2) for a in (k, v))
-        distance = np.subtract.outer(np.arange(x.shape[1]), np.arange(x.shape[1]))
-        visible = (distance >= 0) & (distance < (spec.get("window_size") or x.shape[1]))
-        scores = np.einsum("bnhk,bmhk->bhnm", q, k) / math.sqrt(q.shape[-1])
-        weights = np.where(visible, np.exp(scores), 0)
-        weights /= weights.sum(-1, keepdims=True)
-        return self.linear("o_proj", np.einsum("bhnm,bmhv->bnhv", weights, v).reshape(x.shape))
+        packed = np.concatenate([self.linear(f"{name}_proj", x) for name in "qkv"], -1)
+        gpt = {"n_embd": x.shape[-1], "n_head": spec["num_heads"], "n_head_kv": spec.get("num_kv_heads")}
+        gpt |= {"rotary_emb_fraction": 1.0, "rotary_emb_base": spec.get("rope_theta", 10000.0)}
+        window = [spec.get("window_size", 0) - 1, 0]  # theirs includes the query
+        return self.linear("o_proj", numpy_gpt.attention(gpt | {"window_size": window}, packed, 0))
 
     def gla(self, x):
         n = sizes(self.config)
@@ -284,7 +265,7 @@ class Layer:
         heads = inner // width
         ends = np.cumsum([inner, inner + 2 * groups * states])
         z, u, dt = np.split(self.linear("in_proj", x), ends, -1)
-        u = silu(convolved(u, weights["conv1d.weight"], weights.get("conv1d.bias", 0.0)))
+        u = silu(convolved(u, weights["conv1d.weight"]) + weights.get("conv1d.bias", 0.0))
         u, B, C = np.split(u, np.cumsum([inner, groups * states]), -1)
         B, C = (np.repeat(self.split(a, groups), heads // groups, 2) for a in (B, C))
         u, D = self.split(u, heads), weights["D"].reshape(heads, -1)

@@ -3,6 +3,7 @@
 Written from the formulas; it shares no code with the library. A config is theirs, a plain dict.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ Tensors = dict[str, np.ndarray]
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def _sigmoid(x):
+def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
@@ -27,7 +28,20 @@ def _gelu_tanh(x):
     return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
 
-GATED: dict[str, Callable] = {"swiglu": lambda x: x * _sigmoid(x), "geglu": _gelu, "glu": _sigmoid}
+def linear(weights: Mapping[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
+    return x @ weights[f"{name}.weight"].T.astype(np.float64) + weights.get(f"{name}.bias", 0.0)
+
+
+def norm(
+    weights: Mapping[str, np.ndarray], name: str, x: np.ndarray, eps: float = 1e-5, *, rms: bool = False
+):
+    """Normalize each token's channels: LayerNorm, or RMSNorm."""
+    x = x if rms else x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+    return x * weights[f"{name}.weight"] + weights.get(f"{name}.bias", 0.0)
+
+
+GATED: dict[str, Callable] = {"swiglu": lambda x: x * sigmoid(x), "geglu": _gelu, "glu": sigmoid}
 PLAIN: dict[str, Callable] = {
     "gelu": _gelu,
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_approx", "gelu_pytorch_tanh"), _gelu_tanh),
@@ -139,33 +153,26 @@ def drawn(config: Config, seed: int = 0) -> Tensors:
 def logits(config: Config, tensors: Mapping[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
     """The model's logits, in float64."""
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
-    eps = config.get("layer_norm_epsilon", 1e-5)
-
-    def linear(name, x):
-        return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0.0)
-
-    def norm(name, x):
-        if config.get("rms_norm", False):
-            return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weights[f"{name}.weight"]
-        x = x - x.mean(-1, keepdims=True)
-        scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
-        return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    project = functools.partial(linear, weights)
+    normed = functools.partial(
+        norm, weights, eps=config.get("layer_norm_epsilon", 1e-5), rms=config.get("rms_norm", False)
+    )
 
     def mlp(name, x):
         activation = config["activation_function"]
         if activation in PLAIN:
-            return linear(f"{name}.fc2", PLAIN[activation](linear(f"{name}.fc1", x)))
+            return project(f"{name}.fc2", PLAIN[activation](project(f"{name}.fc1", x)))
         if config.get("mlp_type") == "alt":
-            inner = GATED[activation](linear(f"{name}.fc1", x)) * linear(f"{name}.fc3", x)
+            inner = GATED[activation](project(f"{name}.fc1", x)) * project(f"{name}.fc3", x)
         else:
-            value, gate = np.split(linear(f"{name}.fc1", x), 2, axis=-1)
+            value, gate = np.split(project(f"{name}.fc1", x), 2, axis=-1)
             inner = value * GATED[activation](gate)
-        return linear(f"{name}.fc2", inner)
+        return project(f"{name}.fc2", inner)
 
     word = weights["transformer.embeddings.word_embeddings.weight"]
     h = word[tokens]
     if "project_out.weight" in weights:
-        h = linear("transformer.embeddings.project_in", h)
+        h = project("transformer.embeddings.project_in", h)
     if config.get("max_position_embeddings"):
         h = h + weights["transformer.embeddings.position_embeddings.weight"][: tokens.shape[1]]
     for index in range(config["n_layer"]):
@@ -174,29 +181,29 @@ def logits(config: Config, tensors: Mapping[str, np.ndarray], tokens: np.ndarray
         def mixer(x, layer=layer, index=index):
             name, own = entry(config, index)
             if name == "BaseConv":
-                u, gate = np.split(linear(f"{layer}.mixer.in_proj", x), 2, axis=-1)
+                u, gate = np.split(project(f"{layer}.mixer.in_proj", x), 2, axis=-1)
                 u = convolved(u, weights[f"{layer}.mixer.conv.conv.weight"])
-                return linear(f"{layer}.mixer.out_proj", u * _sigmoid(u) * gate)
+                return project(f"{layer}.mixer.out_proj", u * sigmoid(u) * gate)
             if name == "LinearAttention":
-                q, k, v = (linear(f"{layer}.mixer.proj_{part}", x) for part in "qkv")
-                return linear(f"{layer}.mixer.out_proj", taylor_attention(own, q, k, v))
-            packed = linear(f"{layer}.mixer.Wqkv", x)
-            return linear(f"{layer}.mixer.out_proj", attention(own, packed, index))
+                q, k, v = (project(f"{layer}.mixer.proj_{part}", x) for part in "qkv")
+                return project(f"{layer}.mixer.out_proj", taylor_attention(own, q, k, v))
+            packed = project(f"{layer}.mixer.Wqkv", x)
+            return project(f"{layer}.mixer.out_proj", attention(own, packed, index))
 
         if not config.get("prenorm", True):
-            h = norm(f"{layer}.norm1", mixer(h) + h)
-            h = norm(f"{layer}.norm2", mlp(f"{layer}.mlp", h) + h)
+            h = normed(f"{layer}.norm1", mixer(h) + h)
+            h = normed(f"{layer}.norm2", mlp(f"{layer}.mlp", h) + h)
         elif config.get("parallel_block"):
-            x = norm(f"{layer}.norm1", h)
+            x = normed(f"{layer}.norm1", h)
             tied = config.get("parallel_block_tied_norm")
-            h = h + mixer(x) + mlp(f"{layer}.mlp", x if tied else norm(f"{layer}.norm2", h))
+            h = h + mixer(x) + mlp(f"{layer}.mlp", x if tied else normed(f"{layer}.norm2", h))
         else:
-            h = h + mixer(norm(f"{layer}.norm1", h))
-            h = h + mlp(f"{layer}.mlp", norm(f"{layer}.norm2", h))
+            h = h + mixer(normed(f"{layer}.norm1", h))
+            h = h + mlp(f"{layer}.mlp", normed(f"{layer}.norm2", h))
     if config.get("prenorm", True):
-        h = norm("transformer.ln_f", h)
+        h = normed("transformer.ln_f", h)
     if "project_out.weight" in weights:
-        h = linear("project_out", h)
+        h = project("project_out", h)
     return h @ weights.get("lm_head.weight", word).T
 
 

@@ -1,12 +1,15 @@
 """MLPs, norms and blocks of the authors' code from a meta and tensors, against NumPy in float64."""
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from based_jax import mixers
 from based_jax.convert import from_torch, to_torch
-from tests.arrays import array
-from tests.convert.numpy_gpt import GATED, PLAIN, attention
+from tests.arrays import array, normals
+from tests.convert.numpy_gpt import GATED, PLAIN, attention, linear, norm
 from tests.convert.torch_files import same
 from tests.tolerances import FLOAT32, assert_close
 
@@ -16,16 +19,6 @@ X = np.random.default_rng(2).normal(size=(2, 6, 8)).astype(np.float32)
 def drawn(shapes):
     rng = np.random.default_rng(3)
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def linear(tensors, name, x):
-    return x @ tensors[f"{name}.weight"].T.astype(np.float64) + tensors.get(f"{name}.bias", 0.0)
-
-
-def norm(tensors, name, x, kind, eps):
-    x = x if kind == "rms" else x - x.mean(-1, keepdims=True)
-    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
-    return x * tensors[f"{name}.weight"] + tensors.get(f"{name}.bias", 0.0)
 
 
 MLPS = {
@@ -71,7 +64,8 @@ def test_norms(kind):
     module = {"rms": "based.ops.triton.layer_norm.RMSNorm", "layer": "torch.nn.LayerNorm"}[kind]
     tensors = drawn(shapes)
     ours, params = from_torch({"module": module, "eps": 0.3}, tensors)
-    wanted = norm({f"n.{name}": tensor for name, tensor in tensors.items()}, "n", X, kind, 0.3)
+    named = {f"n.{name}": tensor for name, tensor in tensors.items()}
+    wanted = norm(named, "n", X.astype(np.float64), 0.3, rms=kind == "rms")
     assert_close(ours.apply(params, X), wanted, FLOAT32)
 
 
@@ -116,7 +110,7 @@ def test_blocks(case):
         return linear(tensors, "mlp.fc2", inner)
 
     def normed(name, x):
-        return norm(tensors, name, x, "rms" if meta["norm"] == "rms" else "layer", meta["eps"])
+        return norm(tensors, name, x, meta["eps"], rms=meta["norm"] == "rms")
 
     residual = np.random.default_rng(4).normal(size=X.shape).astype(np.float32)
     if not meta.get("prenorm", True):
@@ -152,3 +146,35 @@ def test_blocks_that_are_not_here():
         shapes = {"mixer.Wqkv.weight": (24, 8), "mlp.fc1.weight": (12, 8), "mlp.fc2.weight": (8, 12)}
         with pytest.raises(ValueError, match=message):
             from_torch(meta, drawn(shapes))
+
+
+CONV = {
+    "module": "based.models.mixers.convolution.BaseConv",
+    "d_model": 4,
+    "kernel_size": 2,
+    "expand_proj": 4,
+}
+
+
+def test_unknown_module():
+    with pytest.raises(ValueError, match=r"module = 'some\.Thing': expected one of .*BaseConv"):
+        from_torch({"module": "some.Thing"}, {})
+
+
+def test_names_match_whole_words():
+    with pytest.raises(ValueError, match="module ="):
+        from_torch({"module": "zoology.mixers.based.BasedBeyond"}, {})
+
+
+def test_tensors_are_checked():
+    with pytest.raises(ValueError, match=r"5 missing: .* 1 unexpected: weight"):
+        from_torch(CONV, {"weight": np.ones(3, np.float32)})
+
+
+def test_inverse():
+    module = mixers.make("gated_conv", d_model=4, kernel_size=2)
+    boxed = normals(module.init, jnp.zeros((1, 1, 4)))
+    tensors = to_torch(CONV, boxed)
+    same, params = from_torch(CONV, tensors)
+    assert same == module
+    assert_close(params, nn.meta.unbox(boxed), 0.0)

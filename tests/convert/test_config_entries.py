@@ -1,6 +1,5 @@
 """Entries of configs, at every level: unknown ones are errors, and the others do what the tables say."""
 
-import ast
 import functools
 import json
 from collections.abc import Iterator
@@ -10,9 +9,9 @@ import pytest
 
 from based_jax.convert import load_pretrained
 from based_jax.convert.configs import model_config
-from based_jax.convert.options import tables
+from based_jax.convert.options import default_of, tables
 from based_jax.convert.references.zoology_models import language_model
-from tests.convert.changes import changed
+from tests.convert.random_models import changed
 from tests.convert.test_both_ways import layers
 from tests.marks import release_but
 
@@ -244,13 +243,6 @@ GIVEN = {"d_model", "embed_dim"}
 """Arguments that the model gives its mixers."""
 
 
-def default_of(text: str) -> Any:
-    try:
-        return ast.literal_eval(text.replace("inf", "1e999"))
-    except (SyntaxError, ValueError):
-        return None
-
-
 def outcomes(name: str) -> Iterator[tuple[str, str, str]]:
     """Every entry of a level: its name, its status, and what another value does."""
     level = LEVELS[name]
@@ -261,7 +253,7 @@ def outcomes(name: str) -> Iterator[tuple[str, str, str]]:
         given: Any = config
         for key in level.keys:
             given = given[key]
-        value = changed(given.get(entry, default_of(option.default)))
+        value = changed(given.get(entry, default_of(option)))
         value = CHANGED.get(f"{name}.{entry}", CHANGED.get(entry, value))
         try:
             is_same = read(with_entry(config, level.keys, **{entry: value})) == read(config)

@@ -9,12 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from based_jax.convert import __main__ as convert
-from based_jax.convert import load_pretrained, save_pretrained
+from based_jax.convert import load_pretrained
 from based_jax.convert.configs import model_config
 from based_jax.convert.state_dict import write_safetensors
 from tests.arrays import array
-from tests.commands import run_here
 from tests.convert import numpy_fla
 from tests.marks import release_but
 from tests.tolerances import FLOAT32, assert_close
@@ -212,35 +210,16 @@ class TestOlderNames:
             self.loaded(directory, config, tensors)
 
 
-class TestOtherForms:
-    @pytest.mark.parametrize("case", ["gla hybrid", "mamba2"])
-    def test_native(self, case, tmp_path, capsys):
-        """What `based-jax convert` writes loads again; fla's form is not written."""
-        config = config_of(case)
-        (tmp_path / "fla").mkdir()
-        write(tmp_path / "fla", config, numpy_fla.drawn(config))
-        ended = run_here(convert.PROG, convert.main, [tmp_path / "fla", tmp_path / "native"], capsys)
-        assert f"kind        {config['model_type']}: " in ended.out, ended
-        (one, one_params), (other, other_params) = map(
-            load_pretrained, (tmp_path / "fla", tmp_path / "native")
-        )
-        assert one == other
-        chex.assert_trees_all_equal(one_params, other_params)
-        with pytest.raises(ValueError, match="as the authors' code builds nothing else"):
-            save_pretrained(tmp_path / "authors", one, one_params, to="authors")
-
-    def test_width_without_weights(self):
-        """Two thirds of four (RetNet: two) times the width, up to a multiple of 256."""
-        for kind, width in {"gla": 768, "retnet": 512, "delta_net": 768}.items():
-            assert (
-                model_config(config_of(kind, hidden_size=256, intermediate_size=None), {}).mlp_hidden == width
-            )
-        assert (
-            model_config(
-                config_of("gla", hidden_size=256, intermediate_size=None, hidden_ratio=2), {}
-            ).mlp_hidden
-            == 512
-        )
+def test_width_without_weights():
+    """Two thirds of four (RetNet: two) times the width, up to a multiple of 256."""
+    for kind, ratio, width in [
+        ("gla", 4, 768),
+        ("gla", 2, 512),
+        ("retnet", None, 512),
+        ("delta_net", 4, 768),
+    ]:
+        config = config_of(kind, hidden_size=256, intermediate_size=None, hidden_ratio=ratio)
+        assert model_config(config, {}).mlp_hidden == width
 
 
 class TestRefusals:

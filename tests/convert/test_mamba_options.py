@@ -1,5 +1,6 @@
 """Mamba's models with attention, an MLP or an untied head: the stream's sums, names and both ways."""
 
+import functools
 import json
 
 import chex
@@ -81,13 +82,7 @@ def test_logits(model, params, tensors):
     """Sums, norms, MLPs and attention in NumPy; Mamba's mixer is compared with theirs in tests/parity."""
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
 
-    def linear(name, x):
-        return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0.0)
-
-    def norm(name, x):
-        x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
-        return x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    linear, norm = (functools.partial(f, weights) for f in (numpy_gpt.linear, numpy_gpt.norm))
 
     def attention(name, x):
         # Heads of 6 channels: those of a GPT of width 12, with its scale.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import based_jax as bj
-from based_jax.convert.model_card import CARD, Measurement, ModelCard, card_text, read_measurements
+from based_jax.convert.model_card import CARD, Measurement, ModelCard, card_text
 from based_jax.convert.pretrained import read_card, read_config, save_pretrained
 from based_jax.models import MixerSpec, ModelConfig
 from tests.convert.random_models import drawn
@@ -45,8 +45,6 @@ def test_any_card_is_yaml_and_one_table_row_per_fact(card, name):
     assert found["tags"] == ["jax", "flax", "rwkv4", "gated_conv"]
     assert found.get("license") == card.license
     assert found.get("base_model") == card.base_model
-    results = found["model-index"][0]["results"] if card.measurements else []
-    assert [result["metrics"][0]["value"] for result in results] == [m.value for m in card.measurements]
     rows = [line for line in text.split("\n") if line.startswith("|")]
     tables = 1 + bool(card.training) + bool(card.measurements)
     assert len(rows) == 2 * tables + 8 + len({**card.training}) + len(card.measurements)
@@ -131,19 +129,3 @@ class TestInADirectory:
         save_pretrained(tmp_path, model, drawn(model), to="authors", card=ModelCard(license="mit"))
         assert front_matter((tmp_path / CARD).read_text())["license"] == "mit"
         assert bj.load_pretrained(tmp_path)[0].config.schedule == "C"
-
-
-class TestMeasurements:
-    def write(self, tmp_path, content):
-        (tmp_path / "x.json").write_text(json.dumps(content))
-        return tmp_path / "x.json"
-
-    def test_perplexity(self, tmp_path):
-        slices = {"all": {"perplexity": 8.5, "tokens": 4000}}
-        path = self.write(tmp_path, {"info": {"data": "/home/me/pile/test.jsonl"}, "slices": slices})
-        assert read_measurements(path) == [Measurement("test.jsonl", "perplexity", 8.5, "4,000 tokens")]
-
-    def test_others(self, tmp_path):
-        for content in [{}, [], 3, {"contains": 3}, {"info": {}}, {"info": [], "slices": {}}]:
-            with pytest.raises(ValueError, match=r"results = '.*x.json': expected what --json"):
-                read_measurements(self.write(tmp_path, content))

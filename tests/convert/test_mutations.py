@@ -178,7 +178,7 @@ WRONG_CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "all": [
         ({"vocab_size": 300}, "wrongly shaped"),
         ({"pad_vocab_size_multiple": 100}, "wrongly shaped"),
-        ({"n_layer": 1}, "n_layer = 1: expected"),
+        ({"n_layer": 1}, ": expected 1, as the config says"),
         ({"n_layer": 10**12}, "n_layer = 1000000000000: expected"),
         ({"n_layer": "2"}, "n_layer = '2': expected an integer"),
         ({"rms_norm": False}, "norm"),

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from based_jax.convert import state_dict
-from based_jax.convert.state_dict import expect_keys, read_state_dict, write_safetensors
+from based_jax.convert.state_dict import read_state_dict, write_safetensors
 from based_jax.convert.torch_file.instructions import CheckpointError
 from tests.convert.torch_files import STORAGES, named, same, storage, tensor
 from tests.convert.torch_files import save as torch_save
@@ -292,13 +292,3 @@ class _FailsToRead:
 
     def __array__(self, dtype=None, copy=None):
         raise OSError("device lost")
-
-
-class TestExpectKeys:
-    def test_all_problems_in_one_message(self):
-        with pytest.raises(CheckpointError) as caught:
-            expect_keys({"a": (1, 2), "b": (3,), "x": ()}, {"a": (2, 1), "b": (3,), "c": (4,)})
-        assert str(caught.value) == (
-            "the state dict does not fit the model; 1 missing: c; 1 unexpected: x; "
-            "1 wrongly shaped: a (1, 2) instead of (2, 1)"
-        )

@@ -1,5 +1,7 @@
 """Zoology's language models with other options than the fixtures': blocks, MLPs, norms, frozen embeddings."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import based_jax as bj
 from based_jax.convert import from_torch, to_torch
 from based_jax.models import MixerSpec
 from tests.arrays import array, normals
+from tests.convert import numpy_gpt
 from tests.convert.numpy_gpt import GATED, PLAIN, attention
 from tests.convert.torch_files import same
 from tests.tolerances import FLOAT32, assert_close
@@ -59,13 +62,7 @@ def numpy_logits(meta, tensors):
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
     inside = "mixer." if "sequence_mixer" in meta else ""
 
-    def linear(name, x):
-        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-
-    def norm(name, x, eps=1e-5):
-        x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
-        return x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    linear, norm = (functools.partial(f, weights) for f in (numpy_gpt.linear, numpy_gpt.norm))
 
     def state_mixer(name, x):
         if kind_of(meta) == "Identity":

@@ -2,7 +2,7 @@
 
 Each has a standard term: after and before (behind, in front of), position (place), visibility (sight, seen),
 chunk or shard (piece), capacity (room), expensive (dear), reports or returns (tells, told), request (Asked),
-benchmark and candidate (contest, contestant), MixerSummary (Card), vmapped runs (lanes), "see" (as of),
+benchmark and candidate (contest, contestant), vmapped runs (lanes), "see" (as of),
 whatever else is in the batch (in any company).
 """
 

@@ -7,11 +7,10 @@ import time
 import pytest
 
 from based_jax.directory_lock import DirectoryInUse, sole_writer
-from based_jax.experiments import slots
+from based_jax.experiments import runner as slots
 from based_jax.experiments.job import Job
 from based_jax.experiments.results import Results, best
-from based_jax.experiments.runner import Runner
-from based_jax.experiments.slots import Slot
+from based_jax.experiments.runner import Runner, Slot
 from tests.patience import PATIENCE
 
 # Takes the trainer's flags; --mixer says how it ends.
@@ -102,19 +101,6 @@ def test_a_stop_reaches_the_trainers_and_the_next_call_continues(runner):
     again = runner()
     assert again.run([WAITS])
     assert [row["accuracy"] for row in again.results.of(WAITS)] == [0.1, 0.3]
-
-
-def test_a_cut_last_line_is_dropped_and_a_broken_one_is_kept_elsewhere(tmp_path, caplog):
-    path = tmp_path / "results.jsonl"
-    results = Results(path)
-    results.add(FINE, [{"status": "finished", "accuracy": 1.0}])
-    whole = path.read_text()
-    path.write_text(whole + '{"job": "x", "sta')
-    assert Results(path).rows == results.rows
-    assert path.read_text() == whole
-    path.write_text('{"job": 3\n' + whole)
-    assert Results(path).rows == results.rows
-    assert "line 1 left out; the file as it was is now" in caplog.text
 
 
 def test_the_best_learning_rate_is_best_over_seeds(tmp_path):

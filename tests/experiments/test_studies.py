@@ -11,7 +11,7 @@ import pytest
 
 from based_jax import experiments, plot
 from based_jax.command import parse
-from based_jax.experiments import based_data, mqar_feature_maps, mqar_tradeoff, study
+from based_jax.experiments import mqar_feature_maps, mqar_tradeoff, study
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Line
 from based_jax.models import LanguageModel
@@ -42,12 +42,6 @@ def rows(jobs, seed=0):
         record |= {"learning_rate": rate, "seed": 0, "epochs": 1.0, "seconds": 60.0}
         record |= {"d_model": job.flags.get("d_model", 128), "state_bytes": 51_234}
         yield {**facts, **record, "state_size": int(random.integers(1000, 9999))}
-
-
-def test_every_study_is_there():
-    recall = {f"mqar_{name}" for name in ("tradeoff", "gates", "feature_maps", "window", "width", "pairs")}
-    assert set(STUDIES) == {*recall, "tasks", "capabilities", "read_twice"}
-    assert all(study_.name == name for name, study_ in STUDIES.items())
 
 
 @pytest.mark.parametrize("scale", study.SCALES)
@@ -130,26 +124,6 @@ def test_figures_and_pages(name, tmp_path):
     paper = [*rows(chosen.jobs["paper"])]
     families = {family for panel in chosen.panels(paper, "paper") for family in families_of(panel)}
     assert {job.family for job in chosen.jobs["paper"]} <= families
-
-
-@pytest.mark.parametrize("scale", study.SCALES)
-def test_forms_of_a_context_read_twice_differ_only_in_the_task(scale):
-    forms: dict[str, set[str]] = {}
-    for job in STUDIES["read_twice"].jobs[scale]:
-        forms.setdefault(job.facts["form"], set()).add(job.flags["task"])
-    assert all(len(tasks) == 1 for tasks in forms.values())
-    (train,), (test,) = config(job).segments
-    assert (train.num_passes, train.num_queries, train.asked_first) == (2, 2, True)
-    assert test.num_pairs == train.num_pairs == job.flags["pairs"]
-    panels = STUDIES["read_twice"].panels([*rows(STUDIES["read_twice"].jobs[scale])], scale)
-    assert [panel.title for panel in panels] == [*forms]
-
-
-@pytest.mark.parametrize("scale", study.SCALES)
-def test_the_hardest_test_is_one_of_the_tests(scale):
-    key, pairs = based_data.SLICE[scale]
-    assert key == "num_pairs"
-    assert pairs == based_data.DATA[scale]["test"].split(":")[-1]
 
 
 def test_a_page_without_matplotlib(tmp_path, monkeypatch):

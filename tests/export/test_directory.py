@@ -99,7 +99,7 @@ def test_edited_manifest(copy):
         (copy / "manifest.json").write_text(original)
         edit(copy, sign=sign, **entries)
         with pytest.raises(ValueError, match=message):
-            Exported.load(copy)
+            Exported.load(copy, trust=True)
 
 
 @pytest.mark.parametrize("part", ["envelope", "operations"])
@@ -124,39 +124,6 @@ def test_kernels_and_another_jax(copy):
         Exported.load(copy, trust=True)
 
 
-REMOVED = object()
-
-
-def test_a_manifest_of_other_entries_is_one_line(copy):
-    """With a right checksum."""
-    path = copy / "manifest.json"
-    original = json.loads(path.read_text())
-    for name, value, message in [
-        ("programs", {}, r"programs = \{\}: expected init, prefill, decode, extend$"),
-        ("programs", REMOVED, "programs = None: expected this entry$"),
-        ("weights", {"file": "weights.safetensors"}, "weights = .*: expected an object with the texts"),
-        ("weights", {"file": "../w", "sha256": ""}, r"weights = '../w': expected a file's name without"),
-        ("vocab_size", 10**30, "vocab_size = 1000+: expected an integer, at least 1$"),
-        ("decode_chunk", 0, "decode_chunk = 0: expected an integer, at least 1$"),
-        ("calling_convention_version", "9", "calling_convention_version = '9': expected an integer"),
-        ("max_length", -1, "max_length = -1: expected null or an integer$"),
-        ("platforms", "cpu", "platforms = 'cpu': expected a list of names$"),
-        ("values", {"params": []}, "values = .*: expected the object params$"),
-        ("tokenizer", {"file": "a", "sha256": "", "eot": 50}, 'tokenizer = .*: expected "eot", a token of'),
-        (
-            "tokenizer",
-            {"file": "a", "sha256": "", "eot": 1, "stop_tokens": 3},
-            'tokenizer = .*: expected "eot", a token of',
-        ),
-    ]:
-        manifest = original | {name: value}
-        if value is REMOVED:
-            del manifest[name]
-        path.write_text(json.dumps(manifest | {"sha256": runner.digest(manifest)}))
-        with pytest.raises(ValueError, match=rf"^{path}: {message}"):
-            Exported.load(copy, trust=True)
-
-
 def test_a_manifest_without_an_end(copy):
     path = copy / "manifest.json"
     path.write_text('{"format":' + "[" * 10**5)
@@ -177,7 +144,7 @@ def test_weights_of_another_model(copy):
 
 
 def test_an_export_from_elsewhere_needs_trust(copy, records, monkeypatch):
-    """Not so one that was made here, or one whose sha256 was given by another way."""
+    """Before its entries are read; not so one made here, or one whose sha256 was given by another way."""
     digest = json.loads((copy / "manifest.json").read_text())["sha256"]
     assert (records / digest).is_file()
     Exported.load(copy)
@@ -203,7 +170,7 @@ def test_nowhere_to_remember_an_export(tmp_path, monkeypatch):
 def test_an_interrupted_export_is_refused(small, tmp_path, monkeypatch):
     """Writing over an old export: no mixture of the two is ever taken for a whole one."""
     directory = shutil.copytree(small.directory, tmp_path / "copy")
-    nothing = Programs({}, {}, {}, {"w": jnp.zeros(1)}, None)
+    nothing = Programs({}, {}, {"w": jnp.zeros(1)}, None)
     monkeypatch.setattr(directory_module, "export_programs", lambda *_: nothing)
     monkeypatch.setattr(directory_module, "RUNNER", "no/such/file")
     with pytest.raises(OSError, match="no/such/file"):

@@ -18,7 +18,7 @@ from based_jax.data.chat.template import Chat, ChatTemplate
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.generate import Engine
 from based_jax.serve.app import NO_CHAT
-from based_jax.serve.limits import Limits
+from based_jax.serve.fields import Limits
 from tests.generate.tiny import make_bytes
 from tests.hostile.attack import REFUSALS, Attack
 from tests.serve.client import Client, serving

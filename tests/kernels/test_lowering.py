@@ -103,13 +103,10 @@ def test_every_row_of_the_tuning_tables_loads_and_is_in_the_catalogue(op):
 
     cases = [*CASES, *at_highest_precision()]
     defaults = [c for c in cases if c.op == op and c.default and isinstance(c.variant, kind)]
-    # The twins in Triton have no cases of their own: those need optional packages to be lowered.
-    backends = {row["when"].get("backend", "pallas") for row in rows}
     used = {
-        tuning.row_number(op, capability=device, shared_memory=shared, **{**case.facts, "backend": backend})
+        tuning.row_number(op, capability=device, shared_memory=shared, **case.facts)
         for case in defaults
         for device in {row["device"] for row in rows}
         for shared in {family.shared for family in devices.FAMILIES}
-        for backend in backends
     }
     assert used == set(range(len(rows))), "a row that no case in the catalogue reaches"

@@ -1,6 +1,5 @@
 """The jax-triton twins: interpreted against float64, compiled for four GPUs, equal to Pallas on a GPU."""
 
-import contextlib
 import functools
 import importlib.util
 import re
@@ -18,13 +17,11 @@ import pytest
 from based_jax import ops
 from benchmarks.gpu.sections import checks
 from benchmarks.gpu.static import topology, triton_report
-from benchmarks.gpu.static.resources import Resources
 from pallas_kernels import Rotary, devices, interpreted, offline, taylor_attention, taylor_step, window_step
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from pallas_kernels.window_step import Variant
 from tests.floors import ROOT
 from tests.kernels import test_window_step as window
-from tests.marks import slow_but
 from tests.subprocesses import run_python
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
@@ -51,20 +48,9 @@ with interpreted_triton():
 """
 
 
-# One block of tokens (128) and two, every key size's tiles, two value tiles, value sizes that fill no tile;
-# packed calls have segments, padding, states and their gradients. Steps: a tail of rows. Rings of one slot,
-# tiles and a rest, a rest alone; shared keys in one and several programs; odd widths.
-EXACT = {"dtype": "float32", "precision": "highest", "heads": 1, "block": 128, "implementation": "triton"}
+# Steps: a tail of rows. Rings of one slot, tiles and a rest, a rest alone; shared keys in one and several
+# programs; odd widths.
 TWINS = {
-    "attention": [
-        checks.Attention(1, 1, batch=1, length=2, **EXACT),
-        checks.Attention(16, 32, batch=1, length=140, **EXACT),
-        checks.Attention(16, 72, length=135, packed=True, **EXACT),
-        checks.Attention(8, 16, batch=1, length=130, packed=True, **EXACT),
-        checks.Attention(24, 16, batch=1, length=40, **EXACT),
-        checks.Attention(32, 8, batch=1, length=33, packed=True, **EXACT),
-        checks.Attention(16, 64, batch=1, length=65, **{**EXACT, "dtype": "float16", "precision": None}),
-    ],
     "step": [
         checks.Step(1, 1, "float32", batch=1, heads=1, implementation="triton"),
         checks.Step(16, 64, "float32", batch=2, implementation="triton"),
@@ -84,20 +70,6 @@ def check_twins(op: str) -> None:
     """Every result against float64, and two runs bit for bit."""
     for check in TWINS[op]:
         assert not (problem := check.run().problem), f"{check.name}: {problem}"
-
-
-def check_transformations() -> None:
-    """Values and gradients under `jit` and `vmap`, as those of the calls one by one."""
-    rng = np.random.default_rng(1)
-    q, k = jnp.asarray(rng.normal(size=(2, 2, 1, 20, 1, 16)), jnp.float32)
-    v = jnp.asarray(rng.normal(size=(2, 1, 20, 1, 16)), jnp.float32)
-
-    def run(q, k, v):
-        y, pull = jax.vjp(functools.partial(taylor_attention, backend="triton"), q, k, v)
-        return y, *pull(v)
-
-    alone = [run(*(x[i] for x in (q, k, v))) for i in range(2)]
-    assert_close(jax.jit(jax.vmap(run))(q, k, v), tuple(map(jnp.stack, zip(*alone, strict=True))), FLOAT32)
 
 
 def check_window_transformations() -> None:
@@ -150,22 +122,12 @@ def check_guide() -> None:
     "call",
     [
         *(f"test_triton.check_twins({op!r})" for op in TWINS),
-        "test_triton.check_transformations()",
         "test_triton.check_window_transformations()",
         "test_triton.check_guide()",
     ],
 )
 def test_interpreted_against_float64(call):
     run_python(INTERPRETED.format(call=call))
-
-
-def _attention_arguments(length: int = 8192) -> list[Any]:
-    return [jax.ShapeDtypeStruct((4, length, 16, size), "bfloat16") for size in (16, 16, 64)]
-
-
-def _packed(q, k, v):
-    starts, counts = jnp.zeros(q.shape[:2], jnp.int32), jnp.full(q.shape[:1], q.shape[1], jnp.int32)
-    return attend(q, k, v, starts=starts, counts=counts, return_state=True)
 
 
 def _step_arguments(key_size=16, value_size=64, dtype="bfloat16", state="float32") -> list[Any]:
@@ -192,7 +154,6 @@ WINDOWS = [
     {"heads": 8, "kv_heads": 8, "size": 256},
 ]
 
-attend = functools.partial(taylor_attention, backend="triton")
 step = functools.partial(taylor_step, backend="triton")
 in_window = functools.partial(window_step, rotary=Rotary(32), backend="triton")
 
@@ -212,52 +173,6 @@ def _shared_limit(device_kind: str) -> int:
 
 DEVICES = ("NVIDIA A100", "NVIDIA L40S", "NVIDIA H200", "NVIDIA B200")
 """One of each compute capability: 8.0, 8.9 (RTX 4090 too), 9.0 (H100 too), 10.0."""
-
-
-def gradients(q, k, v, dy):
-    y, pull_back = jax.vjp(functools.partial(taylor_attention, backend="triton"), q, k, v)
-    return y, pull_back(dy)
-
-
-def attention_resources(key_size: int, value_size: int, dtype: str, device_kind: str) -> list[Resources]:
-    """Each kernel of `taylor_attention`, forward and backward, with several blocks of tokens."""
-    sizes = (key_size, key_size, value_size, value_size)
-    arrays = [jax.ShapeDtypeStruct((4, 8192, 16, size), dtype) for size in sizes]
-    found = triton_report.report(gradients, *arrays, device_kind=device_kind)
-    # The backward pass launches some of the forward pass's again.
-    return list({kernel.kernel: kernel for kernel in found}.values())
-
-
-@needs_compiler
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("device_kind", DEVICES)
-def test_both_passes_fit_every_family_of_gpus(device_kind):
-    found = {kernel.kernel: kernel for kernel in attention_resources(16, 64, "bfloat16", device_kind)}
-    passes = ["key_sums", "outputs", "query_sums", "dq", "dk", "dv"]
-    assert found.keys() == {f"taylor_{name}" for name in (*passes, "scan")}
-    for kernel in found.values():
-        assert kernel.shared <= _shared_limit(device_kind)
-        assert kernel.blocks_per_sm >= 2  # whose waits fill each other
-        assert kernel.spill_stores <= 80  # `dv` on an L40S with triton 3.9; all others, and triton 3.6: 64
-    for name in passes:
-        assert found[f"taylor_{name}"].wgmma + found[f"taylor_{name}"].mma > 0
-
-
-OTHERS = [
-    (8, 64, "bfloat16", "NVIDIA B200"),
-    (24, 64, "bfloat16", "NVIDIA H200"),
-    (32, 64, "bfloat16", "NVIDIA H200"),
-    (16, 112, "bfloat16", "NVIDIA A100"),
-    (16, 64, "float32", "NVIDIA L40S"),
-    (16, 64, "float16", "NVIDIA H200"),
-]
-
-
-@needs_compiler
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("sizes", slow_but(OTHERS[:1], OTHERS), ids=str)
-def test_other_sizes_fit(sizes):
-    assert all(kernel.shared <= _shared_limit(sizes[-1]) for kernel in attention_resources(*sizes))
 
 
 STEPS = [
@@ -309,21 +224,12 @@ def test_a_gpu_of_unknown_capability_is_named():
 
 @needs_compiler
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(
-    ("function", "arguments"),
-    [
-        (gradients, [*_attention_arguments(), _attention_arguments()[-1]]),
-        (_packed, _attention_arguments(length=1000)),
-        (step, _step_arguments()),
-    ],
-    ids=["attention", "packed", "step"],
-)
-def test_whole_calls_pass_the_gpu_compiler(function, arguments):
+def test_a_whole_call_passes_the_gpu_compiler():
     mesh = jax.sharding.Mesh(np.array(topology.topology()), ("device",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    placed = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arguments]
+    placed = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in _step_arguments()]
     with offline.lowering_for():
-        text = topology.compile_program(function, *placed).as_text() or ""
+        text = topology.compile_program(step, *placed).as_text() or ""
     assert "triton_kernel_call" in text
 
 
@@ -332,35 +238,25 @@ def test_a_program_without_twins_has_no_report():
         triton_report.report(lambda x: x + 1, jax.ShapeDtypeStruct((4,), "float32"))
 
 
-CALLS = [(taylor_attention, (1, 4, 1, 8), 3), (taylor_step, (1, 1, 8), 5)]
-
-
-@pytest.mark.parametrize(("function", "shape", "count"), CALLS, ids=["attention", "step"])
 @pytest.mark.parametrize("missing", ["triton", "jax_triton"])
-def test_a_missing_package_is_named(monkeypatch, function, shape, count, missing):
+def test_a_missing_package_is_named(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(
         ImportError, match=rf"backend = 'triton' needs {missing} \(pip install 'based-jax\[triton"
     ):
-        function(*[jnp.ones(shape)] * count, backend="triton")
+        step(*[jnp.ones((1, 1, 8))] * 5)
 
 
-@pytest.mark.parametrize(("function", "shape", "count"), CALLS, ids=["attention", "step"])
-@pytest.mark.parametrize(
-    ("backend", "context", "message"),
-    [
-        ("cuda", contextlib.nullcontext, "backend = 'cuda': expected 'pallas' or 'triton'"),
-        (
-            "triton",
-            interpreted,
-            "backend = 'triton': expected 'pallas', the only one that `interpreted` runs",
-        ),
-    ],
-)
-def test_wrong_backends_are_named(function, shape, count, backend, context, message):
-    with context(), pytest.raises(ValueError, match=message):
-        function(*[jnp.ones(shape)] * count, backend=backend)
+def test_wrong_backends_are_named():
+    q = jnp.ones((1, 4, 1, 8))
+    with pytest.raises(ValueError, match="backend = 'triton': expected 'pallas' or 'mosaic'"):
+        taylor_attention(q, q, q, backend="triton")
+    with pytest.raises(ValueError, match="backend = 'cuda': expected 'pallas' or 'triton'"):
+        taylor_step(*[q[0]] * 5, backend="cuda")
+    only = "backend = 'triton': expected 'pallas', the only one that `interpreted` runs"
+    with interpreted(), pytest.raises(ValueError, match=only):
+        step(*[q[0]] * 5)
 
 
 @pytest.mark.gpu
@@ -368,17 +264,8 @@ def test_wrong_backends_are_named(function, shape, count, backend, context, mess
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", FLOAT32_GRADIENT), ("bfloat16", BFLOAT16)])
 def test_both_backends_compute_the_same(dtype, tolerance):
     rng = np.random.default_rng(0)
-    q, k, v, dy = (jnp.asarray(rng.normal(size=(2, 1000, 4, n)), dtype) for n in (16, 16, 64, 64))
-    options = {"precision": "highest", "starts": jnp.full((2, 1000), -1).at[:, 700:].set(700)}
-
-    def run(backend):
-        function = functools.partial(taylor_attention, backend=backend, **options)
-        y, pull = jax.vjp(function, q, k, v)
-        return y, pull(dy)
-
-    compiled = jax.jit(run, static_argnums=0)
-    assert_close(compiled("triton"), compiled("pallas"), tolerance)
-    token = (q[:, 0], k[:, 0], v[:, 0], jnp.ones((2, 4, 153, 64)), jnp.ones((2, 4, 153)))
+    q, k, v = (jnp.asarray(rng.normal(size=(2, 4, n)), dtype) for n in (16, 16, 64))
+    token = (q, k, v, jnp.ones((2, 4, 153, 64)), jnp.ones((2, 4, 153)))
     assert_close(step(*token), taylor_step(*token), tolerance)
     arrays, length, start = window.one_step()
     given = (*(x.astype(dtype) for x in arrays), length)

@@ -35,15 +35,6 @@ def test_a_segment_per_token_is_attention_with_its_parameters():
     assert np.abs(run(few, variables, x) - expected).max() > 0.1
 
 
-def test_a_window_in_chunks_of_any_size():
-    """Longer than the ring, packed; the starts go on beyond the ring's size."""
-    options = {"num_heads": 2, "num_kv_heads": 1, "starts": (0, 2, 3, 7), "left": 4}
-    mixer = mixers.make("conv_basis", d_model=WIDTH, **options)
-    runner = laws.Runner(mixer)
-    laws.split_law(runner, laws.inputs(2, 13, WIDTH, 1), [1, 6, 6])
-    laws.segment_law(runner, laws.inputs(2, 13, WIDTH, 2), [6, 1, 6])
-
-
 def test_a_window_needs_no_length():
     mixer = mixers.make("conv_basis", d_model=WIDTH, left=5)
     assert mixer.init_state(1).v.shape[1] == 6

@@ -39,29 +39,20 @@ def test_the_fixed_decay_reaches_a_hundredth():
     np.testing.assert_allclose(h[25, 2] / h[0, 2], 0.01, rtol=1e-4)
 
 
-@pytest.mark.parametrize("linear", [False, pytest.param(True, marks=pytest.mark.release)])
-def test_sine_filters_are_the_formula(linear):
-    """With learned decays, a floor and a norm, as Zoology's code has them; in float64."""
-    order = None if linear else 4
-    options = {
-        "decay_floor": 0.1,
-        "normalize_filter": True,
-        "learned_decay": True,
-        "num_inner_mlps": 1,
-        "fast_decay": 0.2,
-    }
-    module = SineFilter(3, l_max=9, emb_dim=5, filter_order=order, **options)
+def test_sine_filters_are_the_formula():
+    """In float64."""
+    module = SineFilter(3, l_max=9, emb_dim=5, filter_order=4, num_inner_mlps=1, fast_decay=0.2)
     params = meta.unbox(normals(functools.partial(module.init, taps=2)))["params"]
     taps = jax.jit(module.apply, static_argnums=1)({"params": params}, 7)
 
     params = jax.tree.map(np.float64, jax.device_get(params))
     hidden = params["embedding"][:7]
-    for name in () if linear else ("in_proj", "inner_0"):
+    for name in ("in_proj", "inner_0"):
         layer = params[name]
         hidden = np.sin(params["frequency"] * (hidden @ layer["kernel"] + layer["bias"]))
-    h = hidden @ params["out"]["kernel"]
-    h *= np.exp(-np.linspace(0, 1, 9)[:7, None] * np.abs(params["decay"])) + 0.1
-    assert_close(taps, h / np.abs(h).sum(-1, keepdims=True), FLOAT32)
+    decays = np.linspace(np.log(0.01) / 1.5, np.log(0.01) / 0.2, 3)
+    h = hidden @ params["out"]["kernel"] * np.exp(np.linspace(0, 1, 9)[:7, None] * decays)
+    assert_close(taps, h, FLOAT32)
 
 
 def test_positions_may_be_frozen():

@@ -9,9 +9,8 @@ from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.convert import from_torch, to_torch
-from based_jax.testing import laws
 from tests.arrays import normals
-from tests.mixers.built import gradients, runner
+from tests.mixers.built import gradients
 
 
 def test_keys_that_sum_to_one_may_be_empty():
@@ -34,8 +33,3 @@ def test_the_unused_parameter():
     )
     with pytest.raises(ValueError, match="D"):
         from_torch(meta, {name: x for name, x in tensors.items() if name != "D"})
-
-
-def test_gla_can_be_cut_without_convolutions():
-    """The contract's case has them."""
-    laws.split_law(runner("gla", d_model=12, num_heads=3), laws.inputs(2, 9, 12, 0), [4, 5])

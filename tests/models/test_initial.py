@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import based_jax as bj
-from based_jax.mixers.draws import draw_together, normal, uniform
+from based_jax.mixers.initializers import draw_together, normal, uniform
 from based_jax.models import MixerSpec
 from based_jax.models.language_model import layer_kinds
 

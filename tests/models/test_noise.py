@@ -9,7 +9,7 @@ import pytest
 
 import based_jax as bj
 from based_jax.models import MixerSpec
-from based_jax.models.noise import Drop
+from based_jax.models.layers import Drop
 from tests.arrays import array, normals
 from tests.tolerances import FLOAT32, assert_close
 

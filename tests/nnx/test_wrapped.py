@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 import pytest
 from flax import linen as nn
 from flax import nnx
@@ -82,16 +81,6 @@ def test_parameters_come_and_go_as_our_dict(wrapped, tmp_path):
     del params["params"]["embedding"]
     with pytest.raises(ValueError, match=r"variables = .*embedding.*expected this module's"):
         other.set_variables(params)
-
-
-@pytest.mark.release
-def test_orbax_saves_and_restores_the_state(wrapped, tmp_path):
-    graph, state = nnx.split(wrapped)
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(tmp_path / "a", nnx.to_pure_dict(state))
-    with ocp.StandardCheckpointer() as checkpointer:
-        nnx.replace_by_pure_dict(state, checkpointer.restore(tmp_path / "a"))
-    np.testing.assert_array_equal(nnx.merge(graph, state)(TOKENS)[0], wrapped(TOKENS)[0])
 
 
 def test_a_mixer_inside_a_module_of_ones_own():

@@ -89,6 +89,7 @@ def test_a_wrong_argument_is_named(unchecked, name):
 
 
 CACHE = functools.partial(blank, ops.init_kv_cache, 2)
+SINKS = functools.partial(blank, ops.init_sink_cache, 2)
 CONV = blank(ops.init_conv_attention_state, 2, 5, 2, 2, 4, 5)
 SUMS = blank(ops.init_linear_attention_state, 2, 2, 16, 5)
 STEP = {"q": Q[:, 0], "k": Q[:, 0], "v": V[:, 0]}
@@ -105,6 +106,7 @@ OTHERS = {
     "advance": {"stream": None, "batch_size": 2, "length": 3},
     "hyper_taylor_map": {},
     "rms_norm": {"x": Q},
+    "sink_attention": QKV | {"left": 2, "sinks": 1},
     "layer_norm": {"x": Q},
     "nystrom_attention": QKV,
     "landmark_attention": QKV,
@@ -228,6 +230,14 @@ SPECIAL = {
     ],
     "landmark_attention": [({"tokens_per_landmark": 0}, "tokens_per_landmark = 0:")],
     "scatterbrain_attention": [({"left": -1}, "left = -1: expected")],
+    "sink_attention": [
+        ({"left": -1}, "left = -1: expected at least 0"),
+        ({"sinks": 0}, "sinks = 0: expected at least 1"),
+        ({"return_state": True}, "return_state = True: expected False without a state"),
+        ({"initial_state": SINKS(5, 1, 2, 4, 5)}, "slots of initial_state = 6"),
+        ({"initial_state": SINKS(2, 3, 2, 4, 5)}, "initial_state.k"),
+        ({"implementation": "pallas"}, "implementation = 'pallas'"),
+    ],
     "rotary": [
         ({"x": X}, "x has shape"),
         ({"x": Q.astype(int)}, "x has dtype"),

@@ -55,22 +55,3 @@ def test_calls_that_continue(cuts):
     # The first keys of the last document of each row, in order.
     assert_close(state.k[0], K[0, :SINKS], 0)
     assert_close(state.k[1], K[1, 9 : 9 + SINKS], 0)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"left": -1}, "left = -1: expected at least 0"),
-        ({"sinks": 0}, "sinks = 0: expected at least 1"),
-        ({"return_state": True}, "return_state = True: expected False without a state"),
-        (
-            {"initial_state": ops.init_sink_cache(BATCH, 5, SINKS, 1, WIDTH, WIDTH)},
-            "slots of initial_state = 6",
-        ),
-        ({"initial_state": ops.init_sink_cache(BATCH, LEFT, 3, 1, WIDTH, WIDTH)}, "initial_state.k"),
-        ({"implementation": "pallas"}, "implementation = 'pallas'"),
-    ],
-)
-def test_bad_input(change, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        ops.sink_attention(Q, K, V, **({"left": LEFT, "sinks": SINKS} | change))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from based_jax.convert import from_torch, load_pretrained
-from based_jax.convert.references.table import module_name
+from based_jax.convert.reference_modules import module_name
 from based_jax.models import LanguageModel
 from tests.parity.cases import WEIGHTS, Fixture, discover
 from tests.parity.language_models import check_checkpoint, check_logits

@@ -8,8 +8,9 @@ import pytest
 from jax import lax
 
 import based_jax as bj
+from based_jax.models import MixerSpec
 from based_jax.profile import __main__ as command
-from based_jax.profile import count_operations, training_flops
+from based_jax.profile import count_operations, model_flops, training_flops, training_operations
 from based_jax.published.flops import printed_tflops
 
 A, B = jax.ShapeDtypeStruct((3, 5), jnp.float32), jax.ShapeDtypeStruct((5, 7), jnp.float32)
@@ -102,3 +103,27 @@ def test_mistakes(argv, message, capsys):
     with pytest.raises((SystemExit, ValueError)) as error:
         command.main(argv)
     assert message in f"{error.value}{capsys.readouterr().err}"
+
+
+CONFIG = bj.ModelConfig(
+    vocab_size=64,
+    d_model=16,
+    schedule="HCH",
+    mixers={
+        "C": MixerSpec("gated_conv"),
+        "H": MixerSpec("base_conv", {"kernel_size": -1, "l_max": 32}),
+    },
+    mlp_hidden=32,
+)
+
+
+def test_layers_of_a_kind_are_traced_once_and_recomputation_is_not_the_models():
+    whole = training_operations(CONFIG, 32)
+    assert whole.transforms > 0
+    counted = model_flops(CONFIG.replace(remat="block"), 32)
+    assert counted == pytest.approx(whole.products + whole.transforms, rel=1e-12)
+
+
+def test_the_papers_formula_is_taken_where_there_is_one():
+    config = bj.presets.get("zoology-attention-73m")
+    assert model_flops(config, 2048) == training_flops(config, 2048) == pytest.approx(1.52e12, rel=5e-3)

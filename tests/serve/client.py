@@ -12,9 +12,8 @@ from typing import Any
 
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.serve.__main__ import bind
-from based_jax.serve.app import NO_CHAT, Service
-from based_jax.serve.limits import Limits
-from based_jax.serve.server import Server
+from based_jax.serve.app import NO_CHAT, Server, Service
+from based_jax.serve.fields import Limits
 from based_jax.serve.worker import Worker
 from tests.patience import PATIENCE
 

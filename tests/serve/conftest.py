@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from based_jax.generate.engine import Engine
-from based_jax.serve.limits import Limits
+from based_jax.serve.fields import Limits
 from tests.generate.tiny import make_bytes
 from tests.serve.client import Client, serving
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from based_jax.data.tokenizers import ByteTokenizer
-from based_jax.serve.body import decode
-from based_jax.serve.completion_request import CompletionRequest
 from based_jax.serve.errors import Refusal
+from based_jax.serve.fields import decode
 from based_jax.serve.hosts import KnownHosts
+from based_jax.serve.requests import CompletionRequest
 from tests.serve.client import post_bytes, serving
 from tests.serve.conftest import LIMITS
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from based_jax import mixers
-from based_jax.testing.layers import FEATURES, LAWS, Layer, check, check_layer, of_mixer
+from based_jax.testing.layers import FEATURES, LAWS, Layer, check_layer, of_mixer
 from based_jax.testing.pytest_laws import load
 from tests.testing import toys
 
-ALL = [law for law in LAWS if law != "drift"]
+ALL = list(LAWS)
 
 
 @pytest.mark.parametrize("make", toys.RIGHT)
@@ -81,21 +81,6 @@ def test_faults_of_long_rows_are_found(chunk):
 
     outcome = check_layer(Layer(forward, 2), ["causality"]).outcomes[0]
     assert sum(outcome.sizes) == chunk + 2
-
-
-def test_drift(monkeypatch):
-    """A state that calls pass on in half precision."""
-    monkeypatch.setattr(check, "DRIFT", (32,) * 4)
-    layer = toys.recurrence()
-
-    def forward(x, *, state=None, **context):
-        y, state = layer.forward(x, state=state, **context)
-        return y, state.astype(np.float16).astype(np.float32)
-
-    report = check_layer(dataclasses.replace(layer, forward=forward, drift_tolerance=1e-5), ["drift"])
-    assert 1e-5 < report.outcomes[0].error < 1e-3
-    assert report.outcomes[0].sizes == (1, 1)
-    assert check_layer(layer, ["drift"]).of("holds") == ["drift"]
 
 
 def test_bad_arguments_are_named():

@@ -1,13 +1,11 @@
 """Runs of ``based-jax train lm`` in processes of their own, and the files that they left."""
 
 import json
-import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,21 +64,6 @@ def until(
     return process.returncode, rest
 
 
-def kill_often(settings: dict[str, Any], workdir: Path, seed: int, times: int, most: int = 5) -> None:
-    """SIGKILL at random moments, each 3 to `most` steps after the last save; the run does not end."""
-    generator, saved = random.Random(seed), 0
-    print("seed", seed)
-    for _ in range(times):
-        process = start(command({**settings, "checkpoint_every": 1}, workdir, "--resume"))
-        step = saved + generator.randint(3, most)
-        until(step, process, lambda process: (time.sleep(generator.uniform(0, 0.1)), process.kill()))
-        assert process.returncode == -signal.SIGKILL
-        # When step n is logged, the save of n - 2 is complete: that of n - 1 waited for it.
-        before, saved = saved, steps_saved(workdir)[-1]
-        assert saved > before
-        print("killed after a save of step", saved)
-
-
 def stop_at(step: int, patch: pytest.MonkeyPatch, number: signal.Signals = signal.SIGTERM) -> None:
     """Have this process send itself a signal when it has logged that step."""
     write = MetricWriter.write
@@ -112,8 +95,3 @@ def copy_run(run: Path, to: Path, **changes: Any) -> Path:
     config["train"].update(changes)
     (to / "config.json").write_text(json.dumps(config))
     return to
-
-
-def sending(number: signal.Signals) -> Callable[[subprocess.Popen[str]], None]:
-    """For `until`: send a signal."""
-    return lambda process: process.send_signal(number)

@@ -156,23 +156,6 @@ def test_fine_tuning_begins_with_the_language_model(settings, preset, dna, tmp_p
     assert 0 < max(jax.tree.leaves(moved)) < 2e-6
 
 
-def test_published_accuracies():
-    found = classify.published_accuracies("human_nontata_promoters")
-    assert found["Based"] == pytest.approx(0.968)
-    assert found["Transformer++"] == pytest.approx(0.944)
-    assert "Mamba" not in classify.published_accuracies("human_ocr_ensembl")
-    assert classify.published_accuracies("mine") == {}
-
-
-@pytest.mark.release
-def test_results_are_printed_beside_the_papers(settings, finished, capsys, monkeypatch):
-    monkeypatch.setattr(classify, "train", lambda config: finished[1])
-    assert classify.main(["--workdir", "x", "--data", settings["data"], "--preset", settings["preset"]]) == 0
-    out = capsys.readouterr().out
-    assert f"test_accuracy {finished[1]['test_accuracy']}" in out
-    assert "Based, Table 5, HyenaDNA: 0.742" in out
-
-
 # --- the files of a classifier
 
 

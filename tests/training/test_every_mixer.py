@@ -8,7 +8,7 @@ from flax import linen as nn
 from jax import lax
 
 from based_jax import mixers
-from based_jax.models import LanguageModel, presets
+from based_jax.models import LanguageModel
 from based_jax.models.sharding import RULES
 from based_jax.testing.laws import QUICKLY
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
@@ -49,22 +49,6 @@ def test_trains_in_place_of_a_layer(tiny_config, name):
     assert abs(losses[0] - np.log(16)) < 0.2
     assert losses[-1] < 0.5 * losses[0]
     assert np.mean(losses[25:]) < np.mean(losses[:25])
-
-
-def test_any_layer_of_a_preset():
-    config = presets.get("based-360m")
-    last = config.num_layers - 1
-    for name in mixers.names():
-        other = config.with_mixer(name, [last])
-        assert other.layer(last).mixer == name
-        assert [other.layer(i) for i in range(last)] == [config.layer(i) for i in range(last)]
-
-
-def test_with_mixer_takes_options_and_names_a_missing_layer(tiny_config):
-    config = tiny_config.with_mixer("mamba", d_state=4)
-    assert {config.layer(i).options["d_state"] for i in range(3)} == {4}
-    with pytest.raises(ValueError, match="layer = 3: expected 0 to 2"):
-        tiny_config.with_mixer("mamba", [0, 3])
 
 
 @pytest.mark.parametrize("name", mixers.names())

@@ -16,7 +16,7 @@ from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
 from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import main as tokenize_main
-from based_jax.training.lm_plan import plan_data
+from based_jax.training.lm_data import plan_data
 from based_jax.training.run.directory import parse_run
 from based_jax.training.run.metrics import read_metrics
 from tests.data.shards.directories import write_shards
@@ -88,13 +88,6 @@ def test_resume_refuses_changed_shards(whole, shards, tmp_path):
         lm.train(config)
 
 
-def test_the_summary_names_the_shards(from_shards, shards, tmp_path):
-    summary = lm.assemble(lm.LMConfig(workdir=tmp_path, **from_shards)).summary
-    assert summary["data"].startswith(f"tokens:{shards}: 18 shards, 36 documents, ")
-    assert summary["data"].endswith(" bytes, tokenizer byte")
-    assert summary["skipped"] == "3 empty"
-
-
 @pytest.mark.release
 def test_a_mixture_trains_and_reports_each_part(from_shards, shards, text, tmp_path):
     data = f"tokens:{shards}=0.75,{text}=0.25"
@@ -119,6 +112,7 @@ def test_a_mixture_trains_and_reports_each_part(from_shards, shards, text, tmp_p
         ({"held_out": 0.3}, r"held_out = 0.3: expected no such flag with --data tokens:"),
         ({"held_out_names": "a"}, "held_out_names = 'a': expected no such flag"),
         ({"include": "*.rst"}, r"include = '\*.rst': expected no such flag"),
+        ({"reading": ReadOptions(encoding="auto")}, "encoding = 'auto': expected no such flag"),
         ({"tokenizer": "dna"}, "tokenizer = 'dna' with 6 tokens: expected that of the shards in"),
         ({"data": "SHARDS"}, r"expected text; these are token shards: --data tokens:"),
         ({"data": "tokens:/no/such"}, r"/no/such: expected token shards with a manifest\.json"),
@@ -200,9 +194,3 @@ def test_a_plan_reads_the_text_and_reports_what_would_stop_the_run(tmp_path):
         assert re.search(message, found.rows["stops it"])
     found = plan_data(dataclasses.replace(config, reading=body), 1000)
     assert "expected at least 1001 tokens" in found.rows["stops it"]
-
-
-def test_flags_of_reading_do_not_apply_to_shards(from_shards, tmp_path):
-    config = lm.LMConfig(workdir=tmp_path, **from_shards, reading=ReadOptions(encoding="auto"))
-    with pytest.raises(ValueError, match="encoding = 'auto': expected no such flag with --data tokens:"):
-        lm.assemble(config)

@@ -27,15 +27,6 @@ def parsed(*flags: str) -> lm.LMConfig:
     return parse(lm.LMConfig, with_recipe(flags, lm.LMConfig), prog=lm.PROG)
 
 
-def test_the_papers_runs_are_all_there():
-    stems = {path.stem for path in RECIPES}
-    for model in ("based", "attn", "mamba"):
-        for run in ("360m-10b", "360m-30b", "1b-10b", "1b-50b"):
-            assert f"{model}-{run}" in stems
-    assert {name for name in bj.presets.names() if name.startswith("zoology-")} <= stems
-    assert {f"{name}-10b" for name in bj.presets.names() if name.startswith("based-360m-")} <= stems
-
-
 @pytest.mark.parametrize(
     "path",
     release_but(["based-360m-10b", "zoology-retnet-152m"], RECIPES, lambda path: path.stem),

@@ -12,8 +12,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from based_jax.models import MixerSpec, ModelConfig
-from based_jax.training.devices.communication import Traffic, traffic
-from based_jax.training.devices.dry_run import shard_bytes
+from based_jax.training.devices.dry_run import Traffic, shard_bytes, traffic
 from based_jax.training.devices.sharding import mesh_sizes, parse_mesh
 from based_jax.training.step import Programs
 from tests.subprocesses import run_module, run_python

@@ -22,7 +22,7 @@ from based_jax.data.tasks import (
     task_settings,
 )
 from based_jax.models import mqar_backbone
-from based_jax.training.commands import mqar, synthetic
+from based_jax.training.commands import synthetic
 from based_jax.training.mqar.data import Batches, load
 from based_jax.training.mqar.grid import Grid, VmappedRuns
 from based_jax.training.recipes import with_recipe
@@ -168,15 +168,6 @@ def test_bad_flags():
     for flags, message in REFUSED.items():
         with pytest.raises(ValueError, match=re.escape(message)):
             synthetic.main(["--mixer", "attention", *flags.split()])
-
-
-@pytest.mark.parametrize("command", [mqar, synthetic])
-def test_help_names_the_tasks(command, capsys):
-    with pytest.raises(SystemExit):
-        command.main(["--help"])
-    text = capsys.readouterr().out
-    assert f"usage: {command.PROG}" in text
-    assert all(name in text for name in TASKS)
 
 
 RECIPES = sorted((Path(bj.__file__).parent / "recipes" / "synthetic").glob("*.toml"))

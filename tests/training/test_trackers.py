@@ -124,13 +124,6 @@ def test_the_error_names_the_package(workdir, monkeypatch):
         MINE.expect_installed()
 
 
-def test_bad_settings():
-    with pytest.raises(ValueError, match="track = 'wand': expected wandb"):
-        TrackConfig("wand")
-    with pytest.raises(ValueError, match="track_project = ' ': expected a name"):
-        TrackConfig(track_project=" ")
-
-
 def test_damaged_ids(wandb, workdir):
     (workdir / FILE).write_text('{"wandb/mine": 3}')
     with pytest.raises(ValueError, match=f"{FILE} = .*: expected the ids that an earlier launch wrote"):

@@ -1,6 +1,6 @@
 """Operations a second, and their share of a device's peak."""
 
-from based_jax.training.devices.utilization import peak_tflops, utilization
+from based_jax.training.lm_metrics import peak_tflops
 
 PEAKS = {
     "NVIDIA H200": 989,
@@ -19,8 +19,3 @@ PEAKS = {
 
 def test_peaks_by_kind_of_device():
     assert {kind: peak_tflops(kind) for kind in PEAKS} == PEAKS
-
-
-def test_a_share_of_the_peak():
-    assert utilization(3.0, 10.0) == {"model_tflops_per_second": 3.0, "mfu": 0.3}
-    assert utilization(3.0, None) == {"model_tflops_per_second": 3.0}

@@ -1,1 +1,1 @@
-"""Match the authors' torch modules to ours: options, layout rules and ops, by family; see `table`."""
+"""Match the authors' torch modules to ours: options, layout rules and ops, by family."""

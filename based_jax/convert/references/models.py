@@ -13,11 +13,10 @@ from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.convert import tables
-from based_jax.convert.authors_config import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
-from based_jax.convert.config_values import size
+from based_jax.convert.authors import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
 from based_jax.convert.configs import kind, model_config
 from based_jax.convert.layouts import Rules, Shapes
-from based_jax.convert.options import expect_known
+from based_jax.convert.options import expect_known, size
 from based_jax.convert.references.based import ATTENTION, BASE_CONV
 from based_jax.convert.references.mixers import MIXERS, Meta
 from based_jax.models import MLP, Block, GatedMLP, LanguageModel, LayerNorm, RMSNorm

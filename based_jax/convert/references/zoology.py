@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from based_jax.convert.config_values import Config as Meta
-from based_jax.convert.config_values import fraction, size
-from based_jax.convert.fla_layers import ACTIVATIONS
-from based_jax.convert.options import expect_known, read
+from based_jax.convert.fla import ACTIVATIONS
+from based_jax.convert.options import Config as Meta
+from based_jax.convert.options import expect_known, fraction, read, size
 from based_jax.validate import expect, expect_choice
 
 Options = dict[str, Any]
@@ -32,20 +31,18 @@ NO_DECAY = 1e12
 def _hyena(meta: Meta, options: Options) -> Options:
     more: Options = {"learned_positions": meta.get("lr_pos_emb", 1e-5) != 0}
     if not meta.get("modulate", True):
-        never = {"fast_decay": NO_DECAY, "slow_decay": NO_DECAY, "decay_floor": 0.0}
-        return more | never | {"learned_decay": False}
+        never = {"fast_decay": NO_DECAY, "slow_decay": NO_DECAY}
+        return more | never
     log_target = math.log(meta.get("target", 0.01))
     share = math.log(0.01) / log_target if log_target else NO_DECAY  # our target is always 0.01
     more |= {"fast_decay": abs(meta.get("fast_decay_pct", 0.3) * share)}
-    more |= {"slow_decay": abs(meta.get("slow_decay_pct", 1.5) * share)}
-    return more | {"learned_decay": bool(meta.get("modulation_lr", 0.0))}
+    return more | {"slow_decay": abs(meta.get("slow_decay_pct", 1.5) * share)}
 
 
 STATE_KERNEL = "zoology.mixers.h3.ss_kernel.SSKernel"
 STATE_KERNELS: dict[str, tuple[str, ...]] = {
     "diag": ("disc", "real_type", "bandlimit", "force_real"),
     "ema": ("dt_tie", "l_max", "efficient_bidirectional"),
-    "shift": (),
 }
 """`mode` -> the `kernel_args` that only its class has."""
 SAMPLED = ("n_ssm", "dt_min", "dt_max")
@@ -68,8 +65,6 @@ def _h3(meta: Meta, options: Options) -> Options:
         fits = not any(other in others for others in STATE_KERNELS.values())
         expect(fits, f"kernel_args[{other!r}]", given[other], f"none with mode {mode!r}: it fails there")
     more = read(STATE_KERNEL, {name: given[name] for name in names if name in given})
-    # dss depends on the input's length
-    expect_choice("kernel_args['disc']", more["discretization"], ("bilinear", "zoh"))
     return more | {"kernel": {"diag": "diagonal"}.get(mode, mode)}
 
 
@@ -132,15 +127,6 @@ def _rwkv7(meta: Meta, options: Options) -> Options:
 LOW_RANKS = {"decay": 64, "gate": 128, "a": 64}
 
 
-def _nystrom(meta: Meta, options: Options) -> Options:
-    if meta.get("conv_kernel_size") is not None:
-        heads = meta.get("num_heads", 16)
-        expect(heads == 1, "num_heads", heads, "1 with conv_kernel_size: others mix the rows of a batch")
-    if not meta.get("use_razavi_pinverse", True):
-        return {"pinverse": "svd"}
-    return {"pinverse": "shared"} if meta.get("pinverse_original_init", False) else {}
-
-
 def _scatterbrain(meta: Meta, options: Options) -> Options:
     window = meta.get("window_size", (-1, -1))
     expect(isinstance(window, int), "window_size", window, "a number of keys: pairs fail there")
@@ -167,7 +153,6 @@ CONVERTED = {
         "hyena.Hyena": _hyena,
         "mamba.Mamba": _mamba,
         "mamba2.Mamba2": _mamba2,
-        "nystromformer.NystromAttention": _nystrom,
         "rwkv.RWKVStateMixer": _depth,
         "rwkv.RWKVTimeMixer": _depth,
         "rwkv5.RWKVTimeMixer": _depth,
@@ -196,13 +181,9 @@ def more_rows(mixer: str, meta: Meta) -> list[list[Any]]:
     if mixer != "hyena":
         return []
     inner = meta.get("num_inner_mlps", 2)
-    skip = [["filter_fn.bias", "skip", "vector"], ["out_proj.bias", "out/bias", "vector"]]
-    unused = [[["out_proj.bias", "filter_fn.bias"], "out/bias", "same"]]
-    rows = skip if meta.get("bias", True) else unused
-    if meta.get("linear_mixer", False):
-        return [*rows, [f"{_FILTER}.0", "filter/out"]]
     return [
-        *rows,
+        ["filter_fn.bias", "skip", "vector"],
+        ["out_proj.bias", "out/bias", "vector"],
         [f"{_FILTER}.1.freq", "filter/frequency", "same", [0]],
         [f"{_FILTER}.0", "filter/in_proj"],
         *([f"{_FILTER}.{2 * layer + 2}", f"filter/inner_{layer}"] for layer in range(inner)),
@@ -218,6 +199,5 @@ def dropped(mixer: str, meta: Meta) -> tuple[str, ...]:
     if mixer != "hyena":
         return ()
     inner = meta.get("num_inner_mlps", 2)
-    is_learned = meta.get("modulate", True) and meta.get("modulation_lr", 0.0)
-    constants = ["filter_fn.pos_emb.t", *([] if is_learned else ["filter_fn.modulation.deltas"])]
+    constants = ("filter_fn.pos_emb.t", "filter_fn.modulation.deltas")
     return (*constants, *(f"{_FILTER}.{2 * layer + 3}.freq" for layer in range(inner)))

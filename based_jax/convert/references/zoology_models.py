@@ -8,12 +8,10 @@ mixer.
 from typing import Any
 
 from based_jax.convert import tables
-from based_jax.convert.config_values import Config, flag, schedule_of, size
 from based_jax.convert.layouts import Rules, Shapes, rekeyed
-from based_jax.convert.options import expect_known, model_fields, read
+from based_jax.convert.options import Config, expect_known, flag, model_fields, read, schedule_of, size
 from based_jax.convert.options import tables as tables_of_options
-from based_jax.convert.references.arguments import is_description
-from based_jax.convert.references.mixers import MIXERS, Meta
+from based_jax.convert.references.mixers import MIXERS, Meta, is_description
 from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
 
@@ -61,11 +59,7 @@ def _hidden(meta: Meta, shapes: Shapes, prefix: str = "") -> int:
 
 
 def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
-    """Build the model that a fixture's meta describes; the weights have what it does not say.
-
-    Raises:
-        ValueError: an unsupported option.
-    """
+    """Build the model that a fixture's meta describes; the weights have what it does not say."""
     entries = {_ENTRIES.get(name, name): meta[name] for name in meta if not is_description(name)}
     expect_known(MODEL, entries, "config")
     names = _names(meta)

@@ -1,9 +1,9 @@
 """Interpret the pickles that `torch.save` writes, without importing or calling anything.
 
-Pickle is a small stack language that can import and call anything. Here names are only names, and "calling"
-one of the three allowed functions builds a checked description of a tensor. Python's own `Unpickler` would
-not be safe even with a strict `find_class`: eight bytes make its memo take gigabytes, and a deeply nested
-tuple as a dictionary key overflows the C stack.
+Pickle is a small stack language that can import and call anything. `pickletools` decodes its instructions;
+here names are only names, and "calling" one of the three allowed functions builds a checked description of a
+tensor. Python's own `Unpickler` would not be safe even with a strict `find_class`: eight bytes make its memo
+take gigabytes, and a deeply nested tuple as a dictionary key overflows the C stack.
 
 The work is bounded, too. At most `MAX_INSTRUCTIONS` run, each creates at most one object, and only text is
 hashed, which Python does with a secret, so that a file cannot choose the hashes. The integers k (2^61 - 1),
@@ -12,9 +12,9 @@ for example, all have the same hash, and a dictionary of n of them takes n^2 ste
 
 import dataclasses
 import enum
+import io
 import math
-import pickle
-import struct
+import pickletools
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -94,19 +94,17 @@ STORAGE_DTYPES = {
 }
 _GLOBALS: Mapping[str, Any] = {**STORAGE_DTYPES, **{function.value: function for function in _Function}}
 
-# Pickle's instructions that push a constant, a number of a given layout, or a tuple of the last values.
-_CONSTANTS = {pickle.NONE: None, pickle.NEWTRUE: True, pickle.NEWFALSE: False, pickle.EMPTY_TUPLE: ()}
-_NUMBERS = {pickle.BININT1: "<B", pickle.BININT2: "<H", pickle.BININT: "<i", pickle.BINFLOAT: ">d"}
-_TUPLES = {pickle.TUPLE1: 1, pickle.TUPLE2: 2, pickle.TUPLE3: 3}
-_MEMO_INDEX = {pickle.BINPUT: "<B", pickle.LONG_BINPUT: "<I", pickle.BINGET: "<B", pickle.LONG_BINGET: "<I"}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_ARGUMENTS = {"BININT1", "BININT2", "BININT", "BINFLOAT", "LONG1"}
+"""Instructions that push their argument."""
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class Interpreter:
     """Runs a pickle with the instructions that `torch.save` writes for a state dict (protocol 2)."""
 
     def __init__(self, code: bytes, storage_sizes: Mapping[str, int]) -> None:
-        self._code = code
-        self._position = 0
+        self._code = io.BytesIO(code)
         self._stack: list[Any] = []
         self._outer: list[list[Any]] = []  # the stacks below each open mark
         self._memo: dict[int, Any] = {}
@@ -115,72 +113,74 @@ class Interpreter:
 
     def run(self) -> Any:
         """Return the object that the pickle describes."""
-        left = MAX_INSTRUCTIONS
-        while (instruction := self._take(1)) != pickle.STOP:
-            self._step(instruction)
-            left -= 1
-            if not left:
-                self._refuse(f"a pickle of more than {MAX_INSTRUCTIONS} instructions")
-        if len(self._stack) != 1 or self._outer or self._position != len(self._code):
+        try:
+            for count, (instruction, argument, _) in enumerate(pickletools.genops(self._code)):
+                if count == MAX_INSTRUCTIONS:
+                    self._refuse(f"a pickle of more than {MAX_INSTRUCTIONS} instructions")
+                if instruction.name != "STOP":
+                    self._step(instruction.name, argument)
+        except UnsafeCheckpointError:
+            raise
+        except (ValueError, Warning) as error:  # of genops: not an instruction, or not its argument
+            self._refuse(f"a pickle that is damaged or ends early ({error!s:.100})")
+        if len(self._stack) != 1 or self._outer or self._code.read(1):
             self._refuse("a pickle that does not end with one object")
         return self._stack[0]
 
-    def _step(self, instruction: bytes) -> None:
+    def _step(self, instruction: str, argument: Any) -> None:
         match instruction:
-            case pickle.PROTO:
-                version = self._take(1)[0]
-                if version != 2:
-                    self._refuse(f"pickle protocol {version}, expected torch.save's default 2")
-            case pickle.MARK:
+            case "PROTO":
+                if argument != 2:
+                    self._refuse(f"pickle protocol {argument}, expected torch.save's default 2")
+            case "MARK":
                 self._outer.append(self._stack)
                 self._stack = []
-            case pickle.BINPUT | pickle.LONG_BINPUT:
-                self._memo[self._number(_MEMO_INDEX[instruction])] = self._top()
-            case pickle.APPEND:
+            case "BINPUT" | "LONG_BINPUT":
+                self._memo[argument] = self._top()
+            case "APPEND":
                 self._append(self._pop(1))
-            case pickle.APPENDS:
+            case "APPENDS":
                 self._append(self._pop_to_mark())
-            case pickle.SETITEM:
+            case "SETITEM":
                 self._set_items(self._pop(2))
-            case pickle.SETITEMS:
+            case "SETITEMS":
                 self._set_items(self._pop_to_mark())
-            case pickle.BUILD:
+            case "BUILD":
                 self._pop(1)  # of a state dict: the version numbers of the modules
                 if not isinstance(self._top(), dict):
                     self._refuse(f"attributes on {show(self._top())}")
             case _:
-                value = self._value(instruction)  # before the append, since it may replace the stack
+                value = self._value(instruction, argument)  # before the append: it may replace the stack
                 self._stack.append(value)
 
-    def _value(self, instruction: bytes) -> Any:
-        if instruction in _CONSTANTS:
-            return _CONSTANTS[instruction]
-        if instruction in _NUMBERS:
-            return self._number(_NUMBERS[instruction])
-        if instruction in _TUPLES:
-            return tuple(self._pop(_TUPLES[instruction]))
+    def _value(self, instruction: str, argument: Any) -> Any:
         match instruction:
-            case pickle.LONG1:
-                return int.from_bytes(self._take(self._number("<B")), "little", signed=True)
-            case pickle.BINUNICODE:
-                return self._text(self._take(self._number("<I")))
-            case pickle.TUPLE:
+            case name if name in _CONSTANTS:
+                return _CONSTANTS[name]
+            case name if name in _ARGUMENTS:
+                return argument
+            case name if name in _TUPLES:
+                return tuple(self._pop(_TUPLES[name]))
+            case "BINUNICODE":
+                argument.encode()  # half a character, which genops lets through, is a ValueError
+                return argument
+            case "TUPLE":
                 return tuple(self._pop_to_mark())
-            case pickle.EMPTY_LIST:
+            case "EMPTY_LIST":
                 return []
-            case pickle.EMPTY_DICT:
+            case "EMPTY_DICT":
                 return {}
-            case pickle.BINGET | pickle.LONG_BINGET:
-                index = self._number(_MEMO_INDEX[instruction])
-                return self._memo[index] if index in self._memo else self._refuse(f"memo index {index}")
-            case pickle.GLOBAL:
-                name = f"{self._line()}.{self._line()}"
+            case "BINGET" | "LONG_BINGET":
+                known = argument in self._memo
+                return self._memo[argument] if known else self._refuse(f"memo index {argument}")
+            case "GLOBAL":
+                name = ".".join(argument.split(" "))  # module, attribute
                 return _GLOBALS[name] if name in _GLOBALS else self._refuse(f"the global {show(name)}")
-            case pickle.BINPERSID:
+            case "BINPERSID":
                 return self._storage(*self._pop(1))
-            case pickle.REDUCE:
+            case "REDUCE":
                 return self._call(*self._pop(2))
-        self._refuse(f"the pickle instruction {instruction!r}")
+        self._refuse(f"the pickle instruction {instruction}")
 
     def _storage(self, identity: Any) -> Storage:
         """Parse a persistent id: ("storage", type, key, location, number of elements)."""
@@ -271,31 +271,9 @@ class Interpreter:
         values, self._stack = self._stack, self._outer.pop()
         return values
 
-    def _take(self, count: int) -> bytes:
-        taken = self._code[self._position : self._position + count]
-        if len(taken) != count:
-            self._refuse("a pickle that ends early")
-        self._position += count
-        return taken
-
-    def _number(self, layout: str) -> Any:
-        return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
-
-    def _line(self) -> str:
-        end = self._code.find(b"\n", self._position)
-        if end < 0:
-            self._refuse("a pickle that ends early")
-        return self._text(self._take(end + 1 - self._position)[:-1])
-
-    def _text(self, encoded: bytes) -> str:
-        try:
-            return encoded.decode("utf-8")
-        except UnicodeDecodeError:
-            self._refuse("text that is not UTF-8")
-
     def _refuse(self, what: str) -> NoReturn:
         raise UnsafeCheckpointError(
-            f"refused {what} (byte {self._position} of data.pkl); nothing was executed; "
+            f"refused {what} (byte {self._code.tell()} of data.pkl); nothing was executed; "
             f"if you trust the file, {ADVICE}"
         )
 

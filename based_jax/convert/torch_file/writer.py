@@ -7,7 +7,6 @@ The archive has the format of `torch.save` since torch 1.6, and names only the s
 import math
 import os
 import pickle
-import struct
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from based_jax.validate import expect
 from based_jax.whole_file import raw_bytes, whole_file
 
 _ROOT = "archive"
+_PROTOCOL = pickle.PROTO + b"\x02"
 _VERSION = b"3\n"
 """Version of torch's archive format, which current torch still writes."""
 _BIG_ENTRY = 1 << 31
@@ -45,9 +45,10 @@ def write_torch_file(path: str | os.PathLike[str], tensors: Mapping[str, np.ndar
         expect(dtype in _STORAGES, f"dtype of {name}", dtype, "one of " + ", ".join(_STORAGES))
     storages = {id(tensor): tensor for tensor in tensors.values()}
     keys = {identity: str(number) for number, identity in enumerate(storages)}
-    entries = {name: _tensor(tensor, keys[id(tensor)]) for name, tensor in tensors.items()}
     with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        _write(archive, "data.pkl", pickle.PROTO + b"\x02" + _program(entries) + pickle.STOP)
+        items = b"".join(_program(name) + _tensor(array, keys[id(array)]) for name, array in tensors.items())
+        program = pickle.EMPTY_DICT + pickle.MARK + items + pickle.SETITEMS
+        _write(archive, "data.pkl", _PROTOCOL + program + pickle.STOP)
         _write(archive, "byteorder", b"little")
         for identity, tensor in storages.items():
             _write(archive, f"data/{keys[identity]}", raw_bytes(tensor))
@@ -78,20 +79,8 @@ def _global(name: str) -> bytes:
 
 def _program(value: Any) -> bytes:
     """Return instructions that push a value; `bytes` are already instructions."""
-    match value:
-        case bytes():
-            return value
-        case bool():
-            return pickle.NEWTRUE if value else pickle.NEWFALSE
-        case int():
-            encoded = pickle.encode_long(value)
-            return pickle.LONG1 + bytes([len(encoded)]) + encoded
-        case str():
-            encoded = value.encode()
-            return pickle.BINUNICODE + struct.pack("<I", len(encoded)) + encoded
-        case tuple():
-            return pickle.MARK + b"".join(map(_program, value)) + pickle.TUPLE
-        case dict():
-            items = b"".join(_program(key) + _program(item) for key, item in value.items())
-            return pickle.EMPTY_DICT + pickle.MARK + items + pickle.SETITEMS
-    raise TypeError(f"no instructions for {value!r}")
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, tuple):
+        return pickle.MARK + b"".join(map(_program, value)) + pickle.TUPLE
+    return pickle.dumps(value, protocol=2)[len(_PROTOCOL) : -len(pickle.STOP)]

@@ -32,7 +32,7 @@ from based_jax.data.shards.manifest import (
     token_dtype,
 )
 from based_jax.data.shards.pool import encode_blocks
-from based_jax.data.shards.sides import COPY, HeldOut, positions
+from based_jax.data.shards.sides import COPY, choose, positions
 from based_jax.data.shards.writer import ShardWriter
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.directory_lock import sole_writer
@@ -43,7 +43,7 @@ from based_jax.whole_file import whole_file, write_json
 JOURNAL = "progress.json"
 SHARD_TOKENS = 64 << 20
 _TOKENIZER = "tokenizer.json"
-_SPOOL = "held_out.spool"  # tokens of the documents that are currently held out
+_SPOOL = "held_out.spool"  # tokens of the documents that may be held out
 _INDEX = "held_out.index"
 _TRAIN = "train.hashes"  # with names: hashes of all training texts, to find copies of held-out ones
 _ENTRY = np.dtype([("digest", "u1", 32), ("length", "<i8"), ("size", "<i8")])
@@ -133,14 +133,6 @@ class _Run:
             file.truncate(state["files"].get(name, 0))
             file.seek(0, os.SEEK_END)
             self._files[name] = file
-        self._held_out = HeldOut(self._rule.max_bytes)
-        self._spooled = list[tuple[int, int]]()  # with a limit: each document's start and bytes
-        begin = 0
-        for entry in np.fromfile(out / _INDEX, _ENTRY):
-            self._held_out.offer(entry["digest"].tobytes(), int(entry["size"]))
-            if self._rule.max_bytes is not None:
-                self._spooled.append((begin, int(entry["size"])))
-                begin += int(entry["length"]) * self._dtype.itemsize
         self.saved = time.monotonic()
 
     def __enter__(self) -> "_Run":
@@ -185,21 +177,10 @@ class _Run:
         first = 0
         for i in np.flatnonzero(held_out):
             digest, length, size = encoded.digests[i], int(encoded.lengths[i]), int(encoded.sizes[i])
-            verdict = self._held_out.offer(digest.tobytes(), size)
-            if verdict.side == "train":
-                continue
             self._train_on(encoded, ends, first, int(i))
             first = int(i) + 1
-            if verdict.side is None:
-                self._skipped[COPY] += 1
-                continue
-            tokens = encoded.tokens[ends[i] - length : ends[i]]
-            if self._rule.max_bytes is not None:
-                self._spooled.append((self._files[_SPOOL].tell(), size))
-            self._files[_SPOOL].write(tokens.tobytes())
+            self._files[_SPOOL].write(encoded.tokens[ends[i] - length : ends[i]].tobytes())
             self._files[_INDEX].write(np.array([(digest, length, size)], _ENTRY).tobytes())
-            for number in verdict.released:
-                self._release(number)
         self._train_on(encoded, ends, first, len(held_out))
 
     def _train_on(self, encoded: Encoded, ends: np.ndarray, first: int, last: int) -> None:
@@ -210,15 +191,6 @@ class _Run:
         self._train.append(stream, encoded.lengths[first:last], encoded.sizes[first:last])
         if self._rule.names:
             self._files[_TRAIN].write(np.ascontiguousarray(encoded.digests[first:last, 8:16]).tobytes())
-
-    def _release(self, number: int) -> None:
-        """Append a formerly held-out document to the training split."""
-        spool, (begin, size) = self._files[_SPOOL], self._spooled[number]
-        end = self._spooled[number + 1][0] if number + 1 < len(self._spooled) else spool.tell()
-        spool.seek(begin)
-        stream = np.frombuffer(spool.read(end - begin), self._dtype)
-        spool.seek(0, os.SEEK_END)
-        self._train.append(stream, np.asarray([stream.size]), np.asarray([size]))
 
     def save(self) -> None:
         """Write the journal, from which `tokenize` resumes."""
@@ -244,19 +216,21 @@ class _Run:
         expected = "names of the data, as they stand between colons there"
         expect(not missing, "held_out_names", missing, expected)
         entries = np.fromfile(self._out / _INDEX, _ENTRY)
-        kept = self._held_out.kept(len(entries))
+        held_out, copies = choose(entries["digest"], entries["size"], self._rule.max_bytes)
+        self._skipped[COPY] += int(copies.sum())
         if names:
             hashes = np.ascontiguousarray(entries["digest"][:, 8:16]).view("<u8")[:, 0]
-            copies = np.isin(hashes, np.fromfile(self._out / _TRAIN, "<u8"))
-            self._skipped["copy of a training document"] += int(copies.sum())
-            kept &= ~copies
-        self._train.close()
+            trained_on = held_out & np.isin(hashes, np.fromfile(self._out / _TRAIN, "<u8"))
+            self._skipped["copy of a training document"] += int(trained_on.sum())
+            held_out, copies = held_out & ~trained_on, copies | trained_on
         writer = self._writer("held_out")
         with (self._out / _SPOOL).open("rb") as spool:
-            for entry, is_kept in zip(entries, kept, strict=True):
+            for entry, is_held_out, is_copy in zip(entries, held_out, copies, strict=True):
                 stream = np.frombuffer(spool.read(int(entry["length"]) * self._dtype.itemsize), self._dtype)
-                if is_kept:
-                    writer.append(stream, np.asarray([entry["length"]]), np.asarray([entry["size"]]))
+                if not is_copy:
+                    split = writer if is_held_out else self._train
+                    split.append(stream, np.asarray([entry["length"]]), np.asarray([entry["size"]]))
+        self._train.close()
         writer.close()
         self._files[report.FILE].writelines(other.line().encode() for other in self._sources.others)
         self._files[report.FILE].flush()

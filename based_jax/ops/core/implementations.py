@@ -4,17 +4,10 @@
 "tiled", which is made for CPUs. "pallas", "mosaic" and "triton" are the fused GPU kernels of
 `pallas_kernels`; "cudnn" is NVIDIA's attention. Other packages `register` theirs, which then run in the op
 and in every mixer and model that uses it (docs/adding_a_kernel.md).
-
-An installed package needs no import for this if it has an entry point OP.NAME in the group "based_jax.ops": a
-function without arguments that registers the implementation. It is called once, when the name is requested,
-or before the first call of the op that names none. A name that the program has registered itself stays.
 """
 
-import functools
 import importlib.util
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from typing import Any, NamedTuple
 
 import pallas_kernels
@@ -23,9 +16,6 @@ from based_jax.validate import expect, expect_choice
 
 KERNELS = ("cudnn", "pallas", "triton", "mosaic")
 """Fused kernels, in the order in which None tries them."""
-
-ENTRY_POINTS = "based_jax.ops"
-"""group of the entry points by which installed packages declare implementations"""
 
 
 class Declaration(NamedTuple):
@@ -50,7 +40,7 @@ class Implementation(NamedTuple):
     """A registered implementation."""
 
     function: Callable[..., Any]
-    supports: Callable[..., str | None]
+    supports: Callable[..., str | None] | None
     priority: int | None
 
 
@@ -86,7 +76,7 @@ def register(
     names = own(op)
     expect(name not in names, "name", name, f"a name other than {op}'s own: {', '.join(names)}")
     expect(callable(function), "function", function, "a function")
-    _REGISTERED.setdefault(op, {})[name] = Implementation(function, supports or _everything, priority)
+    _REGISTERED.setdefault(op, {})[name] = Implementation(function, supports, priority)
 
 
 def implementations(op: str) -> tuple[str, ...]:
@@ -97,7 +87,7 @@ def implementations(op: str) -> tuple[str, ...]:
     Raises:
         ValueError: unknown op.
     """
-    return (*{**_REGISTERED.get(op, {}), **_installed().get(op, {})}, *own(op))
+    return (*_REGISTERED.get(op, {}), *own(op))
 
 
 def own(op: str) -> tuple[str, ...]:
@@ -161,7 +151,7 @@ def _expect_name(op: str, name: str, available: Sequence[str]) -> None:
 
 def registered(op: str, args: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any] | None:
     """Return the function of another package that runs a call, or None for the op's own implementations."""
-    if op not in _REGISTERED and op not in _installed():
+    if op not in _REGISTERED:
         return None
     others = {name: value for name, value in options.items() if name != "implementation"}
     chosen = _registered_for(op, options.get("implementation"), args, others)
@@ -170,20 +160,14 @@ def registered(op: str, args: tuple[Any, ...], options: dict[str, Any]) -> Calla
 
 def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
     """Return the registered implementation that runs a call, or None for the op's own."""
-    others = _installed().get(op, {})
+    known = _REGISTERED.get(op, {})
     if name is not None:
         _expect_name(op, name, implementations(op))
         if name in own(op):
             return None
-        reason = _why_not_loaded(op, name) if name not in _REGISTERED.get(op, {}) else None
-        reason = reason or _refuses(name, _REGISTERED[op][name], args, options)
-        if reason is not None:
+        if (reason := _refuses(name, known[name], args, options)) is not None:
             raise ValueError(f"implementation = {name!r}: {reason}")
         return name
-    for other in others:
-        if other not in _REGISTERED.get(op, {}):
-            _warn_if_not_loaded(op, other)
-    known = _REGISTERED.get(op, {})
     candidates = {name: found.priority for name, found in known.items() if found.priority is not None}
     for name in sorted(candidates, key=lambda name: candidates[name], reverse=True):
         if _refuses(name, known[name], args, options) is None:
@@ -191,46 +175,13 @@ def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: d
     return None
 
 
-@functools.cache
-def _warn_if_not_loaded(op: str, name: str) -> None:
-    if reason := _why_not_loaded(op, name):
-        warnings.warn(f"{op} ignores the implementation {name!r}: {reason}", stacklevel=4)
-
-
 def _refuses(name: str, found: Implementation, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
     if sharding.is_active():
         return "needs whole sequences, and these are sharded over devices"
-    reason: Any = found.supports(*args, **options)
+    reason: Any = found.supports and found.supports(*args, **options)
     is_reason = reason is None or isinstance(reason, str)
     expect(is_reason, f"supports of {name!r} returned", reason, "None, or a phrase with the reason")
     return reason
-
-
-def _everything(*args: Any, **options: Any) -> None:
-    """Support every call."""
-
-
-@functools.cache
-def _installed() -> dict[str, dict[str, metadata.EntryPoint]]:
-    """Return the entry points by op and name, without importing them."""
-    found: dict[str, dict[str, metadata.EntryPoint]] = {}
-    for point in metadata.entry_points(group=ENTRY_POINTS):
-        op, _, name = point.name.partition(".")
-        found.setdefault(op, {})[name] = point
-    return found
-
-
-@functools.cache
-def _why_not_loaded(op: str, name: str) -> str | None:
-    """Let an installed package register an implementation; return the reason of a failure, or None."""
-    point = _installed()[op][name]
-    try:
-        point.load()()
-    except Exception as error:  # errors of a package must not stop calls that do not need it
-        return f"cannot load {point.value}: {error}"
-    if name not in _REGISTERED.get(op, {}):
-        return f"{point.value} has not registered it"
-    return None
 
 
 def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:

@@ -117,10 +117,7 @@ def keys_after(
     """
     if left is None or k.shape[1] == 1:
         return written.k, written.v, slot_index(call.after.length, cache.slots)
-    index = jnp.broadcast_to(call.tokens.index, k.shape[:2])
-    return append(
-        recent(cache, left), (k, v, index if call.mask is None else jnp.where(call.mask, index, -1))
-    )
+    return append(recent(cache, left), (k, v, jnp.broadcast_to(call.key_index, k.shape[:2])))
 
 
 def expect_cache(

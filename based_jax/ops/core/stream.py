@@ -21,6 +21,7 @@ from based_jax.typing import Array, Bool, Int
 from based_jax.validate import expect_array
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 @jax.tree_util.register_dataclass
@@ -155,10 +156,6 @@ def unpadded(mask: Bool[Array, "B N"] | None, arrays: T) -> T:
     return jax.tree.map(real, arrays)
 
 
-T = TypeVar("T")
-S = TypeVar("S")
-
-
 def outputs_and_state(results: Any, return_state: bool) -> tuple[Any, Any]:
     """Split a call's results into its outputs and the state or None."""
     return results if return_state else (results, None)
@@ -182,6 +179,12 @@ class Continuation:
     def mask(self) -> Bool[Array, "B N"] | None:
         """True for real tokens; None if all are."""
         return self.tokens.mask
+
+    @property
+    def key_index(self) -> Int[Array, "rows N"]:
+        """Index of each token; negative for masked ones."""
+        index = self.tokens.index
+        return index if self.mask is None else jnp.where(self.mask, index, -1)
 
     @property
     def stays(self) -> Bool[Array, " B"]:

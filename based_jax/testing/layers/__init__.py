@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from based_jax.first_use import on_first_use
 from based_jax.testing.layers.check import Outcome, Report, check_layer
-from based_jax.testing.layers.laws import LAWS
-from based_jax.testing.layers.layer import FEATURES, Layer
+from based_jax.testing.layers.laws import FEATURES, LAWS, Layer
 
 if TYPE_CHECKING:
     from based_jax.testing.layers.mixers import of_mixer

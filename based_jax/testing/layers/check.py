@@ -6,15 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from based_jax.testing.layers.laws import LAWS, Difference, Law, Sizes
-from based_jax.testing.layers.layer import Layer
+from based_jax.testing.layers.laws import LAWS, Difference, Law, Layer, Sizes
 from based_jax.validate import expect, expect_integer
 
 BORDERS = (7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
 """Sizes around which chunks, tiles and rings end"""
-
-DRIFT = (1024,) * 16
-"""Calls of the law "drift", in tokens"""
 
 MOST_SHRINKS = 200
 """Inputs that are tried for a smaller one"""
@@ -76,7 +72,7 @@ def check_layer(
 
     Args:
         layer: its functions, and what it supports.
-        laws: names from `LAWS`; None for all but "drift", which takes 16,384 tokens.
+        laws: names from `LAWS`; None for all.
         seed: of the inputs, at least 0.
         examples: inputs for each law, at least 1.
 
@@ -87,7 +83,7 @@ def check_layer(
     Raises:
         ValueError: an unknown law.
     """
-    names = [name for name in LAWS if name != "drift"] if laws is None else list(laws)
+    names = list(LAWS if laws is None else laws)
     unknown = [name for name in names if name not in LAWS]
     expect(not unknown, "laws", unknown, f"names from {', '.join(LAWS)}")
     expect_integer("seed", seed, 0)
@@ -96,11 +92,10 @@ def check_layer(
 
 
 def _outcome(layer: Layer, name: str, seed: int, examples: int) -> Outcome:
-    law, is_drift = LAWS[name], name == "drift"
+    law = LAWS[name]
     if missing := law.missing(layer):
         return Outcome(name, "not checked", detail=missing)
-    tolerance = layer.drift_tolerance if is_drift else layer.tolerance
-    inputs, largest = [DRIFT] if is_drift else list(_inputs(layer, law, seed, examples)), 0.0
+    inputs, largest, tolerance = list(_inputs(layer, law, seed, examples)), 0.0, layer.tolerance
     for tried, sizes in enumerate(inputs, start=1):
 
         def measure(sizes: Sizes, seeds: tuple[int, int] = (seed, tried)) -> Difference:

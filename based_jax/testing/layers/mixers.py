@@ -7,7 +7,7 @@ import numpy as np
 
 from based_jax.mixers import Mixer
 from based_jax.testing.laws import QUICKLY, Runner
-from based_jax.testing.layers.layer import FEATURES, Layer
+from based_jax.testing.layers.laws import FEATURES, Layer
 
 
 def of_mixer(mixer: Mixer, longest: int = 16, **facts: Any) -> Layer:

@@ -30,7 +30,6 @@ from based_jax.data.pipeline import shuffled_batches
 from based_jax.mixers.selection_heads import LOSSES
 from based_jax.models import ModelConfig
 from based_jax.models.classifier import POOLINGS, SequenceClassifier
-from based_jax.published import number, table
 from based_jax.training.initial_weights import with_weights
 from based_jax.training.lm_config import find_dtype, find_preset
 from based_jax.training.loop import LoopConfig, Outcome, fit
@@ -46,15 +45,6 @@ from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, 
 PROG = "based-jax train classify"
 
 _MAY_CHANGE = {"workdir", "tracking", "log_every", "checkpoint_every", "keep", "resume"}
-
-# GenomicBenchmarks' directory names -> columns of Based's Table 5.
-TABLE_5 = {
-    "human_enhancers_cohn": "enhancers_cohn",
-    "human_enhancers_ensembl": "enhancers_ensembl",
-    "human_ensembl_regulatory": "regulatory",
-    "human_nontata_promoters": "nontata_promoters",
-    "human_ocr_ensembl": "ocr",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,14 +197,6 @@ def accuracy(predict: Any, params: Params, rows: LabelledRows, batch_size: int) 
     return {"accuracy": right / len(rows), "loss": nats / len(rows)}
 
 
-def published_accuracies(data: str) -> dict[str, float]:
-    """Return top-1 accuracies (0 to 1) by model from Based's Table 5; empty for a data set not in it."""
-    if (column := TABLE_5.get(data)) is None:
-        return {}
-    rows = [row for row in table("based", 5).rows if row[column] is not None]
-    return {str(row["model"]): number(row, column) / 100 for row in rows}
-
-
 def _start(config: ClassifyConfig) -> tuple[ModelConfig, Params | None, Tokenizer]:
     """Return the language model's config, its parameters (None from scratch), and the tokenizer."""
     dtype = find_dtype(config.dtype)
@@ -240,6 +222,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + int(results.stopped_by or 0)
     for name, value in results.items():
         print(name, value)
-    for name, value in published_accuracies(results["data"]).items():
-        print(f"Based, Table 5, {name}: {value:.3f}")
     return 0

@@ -28,18 +28,15 @@ from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.sharding import BATCH_AXES
 from based_jax.phases import phase
 from based_jax.profile import model_flops
-from based_jax.training.banner import describe_end, describe_run, describe_trained, show
+from based_jax.training.banner import describe_end, describe_run, describe_trained, run_card, show
 from based_jax.training.devices import hosts
 from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.devices.sharding import parse_mesh
-from based_jax.training.devices.utilization import peak_tflops, utilization
 from based_jax.training.initial_weights import start_from
-from based_jax.training.lm_card import run_card
 from based_jax.training.lm_config import LMConfig, model_config
-from based_jax.training.lm_data import data_tokenizer, open_data
-from based_jax.training.lm_metrics import held_out_metrics, tokens_per_byte
-from based_jax.training.lm_plan import plan_data, planned_vocab_size
+from based_jax.training.lm_data import data_tokenizer, open_data, plan_data, planned_vocab_size
+from based_jax.training.lm_metrics import held_out_metrics, peak_tflops, tokens_per_byte, utilization
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
 from based_jax.training.low_rank import LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer

@@ -23,7 +23,7 @@ from based_jax import command, mixers
 from based_jax.data.tasks import TASKS, Task, task_settings
 from based_jax.generate.rows import row_bytes
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
-from based_jax.training.mqar.segments import AXES, EXAMPLES, columns, make_segments, parse_segments
+from based_jax.training.mqar.data import AXES, EXAMPLES, columns, make_segments, parse_segments
 from based_jax.training.mqar.sweep import Outcome, SweepConfig, sweep
 from based_jax.training.named_options import parse_mixer, parse_named, split_mixers
 from based_jax.training.recipes import with_recipe

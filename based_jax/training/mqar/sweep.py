@@ -122,22 +122,11 @@ class Scores(NamedTuple):
 
 
 _RECORD = {"learning_rate": float, "seed": int, "status": str, "steps": int, "epochs": float}
-"""Required entries of each line of results.jsonl, and their types."""
+"""Required entries of each line of results.jsonl, an object per ended run, and their types."""
 
 
-class Records(JsonLines):
-    """The file results.jsonl: one object per ended run."""
-
-    def __init__(self, path: Path, facts: Mapping[str, Any]):
-        super().__init__(path, _RECORD)
-        self.facts = facts
-
-    @property
-    def of(self) -> dict[Run, dict[str, Any]]:
-        return {Run(row["learning_rate"], row["seed"]): row for row in self.rows}
-
-    def add(self, run: Run, values: Mapping[str, Any]) -> None:
-        self.append([{**self.facts, **run._asdict(), **values}])
+def _by_run(rows: Sequence[dict[str, Any]]) -> dict[Run, dict[str, Any]]:
+    return {Run(row["learning_rate"], row["seed"]): row for row in rows}
 
 
 def sweep(
@@ -158,15 +147,17 @@ def sweep(
     Raises:
         ValueError: settings that a task rejects, or a workdir whose records and checkpoint do not match.
     """
-    records = Records(workdir / "results.jsonl", facts)
-    pending = [number for number, run in enumerate(config.runs) if run not in records.of]
+    records = JsonLines(workdir / "results.jsonl", _RECORD)
+    ended = _by_run(records.rows)
+    pending = [number for number, run in enumerate(config.runs) if run not in ended]
     stopped_by = None
     if pending:
         with contextlib.closing(Checkpoints(workdir, keep=1)) as checkpoints:
-            loop = _Loop(architecture, train, test, config, records, checkpoints)
+            loop = _Loop(architecture, train, test, config, records, facts, checkpoints)
             loop.start(pending)
             stopped_by = loop.run(workdir, tracking)
-    return Outcome([records.of[run] for run in config.runs if run in records.of], stopped_by)
+    ended = _by_run(records.rows)
+    return Outcome([ended[run] for run in config.runs if run in ended], stopped_by)
 
 
 _Losses = Mapping[int, float]
@@ -182,10 +173,11 @@ class _Loop:
         train: Sequence[Task],
         test: Sequence[Task],
         config: SweepConfig,
-        records: Records,
+        records: JsonLines,
+        facts: Mapping[str, Any],
         checkpoints: Checkpoints,
     ):
-        self.config, self.records, self.checkpoints = config, records, checkpoints
+        self.config, self.records, self.facts, self.checkpoints = config, records, facts, checkpoints
         self.runs = config.runs
         self.seeds = config.rates_and_seeds[1]
         by_seed = [data_seeds(seed, len(train), len(test)) for seed in self.seeds]
@@ -315,7 +307,9 @@ class _Loop:
                 self._export(number, score.accuracy)
             epochs, seconds = self.step / self.epoch_steps, time.perf_counter() - self.began
             ends = {"epochs": epochs, "steps": self.step, "seconds": seconds, "curve": self.curves[number]}
-            self.records.add(self.runs[number], {"status": status, **values, **ends})
+            self.records.append(
+                [{**self.facts, **self.runs[number]._asdict(), "status": status, **values, **ends}]
+            )
             self.live.remove(number)
 
     def _export(self, number: int, accuracy: float) -> None:

@@ -9,14 +9,18 @@ import dataclasses
 import importlib
 import importlib.util
 import math
+import socket
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from tensorboardX import RecordWriter
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+
 from based_jax.files import read_json
-from based_jax.training.run.events import EventFile
 from based_jax.validate import expect
 from based_jax.whole_file import write_json
 
@@ -53,6 +57,37 @@ class TrackConfig:
         """Raise ImportError early if the package of the service is not installed."""
         if self.track is not None and importlib.util.find_spec(self.track) is None:
             raise ImportError(f"track = {self.track!r}: not installed; run pip install 'based-jax[wandb]'")
+
+
+class EventFile:
+    """A new TensorBoard event file in `directory`, which is created if needed, written synchronously.
+
+    The `SummaryWriter` of tensorboardX writes in a thread. A full disk ends that thread, and the run then
+    waits for it forever.
+    TensorBoard discards the step `restart` and later ones from older files; this file has them again.
+    """
+
+    def __init__(self, directory: Path, restart: int | None = None):
+        directory.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+        self._records = RecordWriter(str(directory / name))
+        self._write(file_version="brain.Event:2")
+        if restart is not None:
+            self._write(step=restart, session_log={"status": "START"})
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the scalars of one step, without non-finite values."""
+        for name, value in metrics.items():
+            if math.isfinite(value):
+                self._write(step=step, summary={"value": [{"tag": name, "simple_value": value}]})
+        self._records.flush()
+
+    def close(self) -> None:
+        self._records.flush()
+        self._records.close()
+
+    def _write(self, **fields: Any) -> None:
+        self._records.write(Event(wall_time=time.time(), **fields).SerializeToString())
 
 
 class _WandbRun:

@@ -137,7 +137,7 @@ def case(
     chosen = call.variant(kernel, keys, values)
     given = function, tuple(arrays), variant is None, is_slow(keys, keys, values)
     facts = {"kernel": kernel, "key_size": key_size, "value_size": value_size, "dtype": OPERANDS[dtype]}
-    facts |= {"packed": int(packed), "precision": precision or "default", "backend": "pallas"}
+    facts |= {"packed": int(packed), "precision": precision or "default"}
 
     def others() -> Iterator[Case]:
         for other in _variants(key_size, value_size, chosen):

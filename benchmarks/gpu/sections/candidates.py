@@ -44,7 +44,7 @@ def attention(direction: str, sizes: Sizes, session: Session) -> list[Candidate]
         least = None if cost is None else bound(session, cost)
         return Candidate(name, prepare, {"direction": direction}, least, ours=name in ("pallas", "mosaic"))
 
-    names = ("pallas", "mosaic", "triton", "xla")
+    names = ("pallas", "mosaic", "xla")
     rows = [row(name, _named(name), taylor, ideal) for name in names]
     if direction == FORWARD:
         # XLA holds the products and their sums, and some of them twice.

@@ -374,15 +374,8 @@ def checks() -> list[Check]:
 
 
 def triton_twins() -> list[Check]:
-    """Check the jax-triton twin, forward and backward: states, padding, float32, two value tiles, large K."""
-    shapes: list[dict[str, Any]] = [
-        {},
-        {"packed": True},
-        {"dtype": "float32", "precision": "highest", "packed": True},
-        {"value_size": 112, "packed": True},
-        {"key_size": 32},
-    ]
-    return [Attention(implementation="triton", **shape) for shape in shapes]
+    """Check the jax-triton twins of the decoding steps."""
+    return [Step(implementation="triton"), Window(rotary=Rotary(32), implementation="triton")]
 
 
 def mosaic_twins() -> list[Check]:

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 
 import pallas_kernels
+from benchmarks.gpu.sections.addresses import Addresses
 from benchmarks.gpu.sections.candidates import require
 from benchmarks.gpu.sections.checks import Check, checks, mosaic_twins, triton_twins
-from benchmarks.gpu.sections.large_checks import large_checks
 from benchmarks.gpu.sections.session import Session, Step, UnavailableError
 from benchmarks.gpu.sections.stopwatch import COMPILERS, Candidate, Prepared
 
@@ -22,10 +22,10 @@ HEADLINE = 7
 
 def steps(session: Session) -> list[Step]:
     """List a step per check, the most used first."""
-    every, large = checks(), large_checks()
+    every, large = checks(), Addresses()
     if session.quick:
-        every, large = [every[i].tiny() for i in QUICK], [check.tiny() for check in large]
-    return _steps([*every, *triton_twins(), *large], HEADLINE)
+        every, large = [every[i].tiny() for i in QUICK], large.tiny()
+    return _steps([*every, *triton_twins(), large], HEADLINE)
 
 
 def mosaic_steps(session: Session) -> list[Step]:
@@ -48,9 +48,11 @@ def _rows(check: Check, session: Session) -> list[Candidate]:
     compiled: list[jax.stages.Compiled] = []
 
     def prepare() -> Prepared:
-        for twin in ("mosaic", "triton"):
-            if twin in check.name.split():
-                require("taylor_attention", twin)
+        words = check.name.split()
+        if "mosaic" in words:
+            require("taylor_attention", "mosaic")
+        if "triton" in words:
+            require("window_step" if words[0] == "window" else "taylor_step", "triton")
         program = check.program()
         judges.append(program.judge)
         return Prepared(list, lambda: compiled.append(program.lowered.compile()))

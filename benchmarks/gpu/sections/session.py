@@ -42,8 +42,6 @@ class Session:
     """sizes that take a second on a CPU, and one sample"""
     interpret: bool = False
     """kernels run in the interpreter"""
-    samples: int = 10
-    """least number of samples per median"""
     clock: Callable[[], float] = time.monotonic
     begun: float = field(init=False)
     spent: float = field(init=False)

@@ -16,6 +16,9 @@ from benchmarks.gpu.journal import BROKE
 from benchmarks.gpu.sections.session import Session
 from benchmarks.timing import calls_per_sample, in_turn, seconds_per_call
 
+SAMPLES = 10
+"""Samples of a median, of calls that are not slow."""
+
 LONGEST_SECONDS = 4.0
 """Seconds of all samples of one candidate; a slow one gets fewer than requested, at least 3 (or 2)."""
 
@@ -118,30 +121,19 @@ TOGETHER = "compiling together"
 class Comparison:
     """Candidates of one step, traced and compiling in threads."""
 
-    def __init__(
-        self,
-        session: Session,
-        step: str,
-        candidates: Sequence[Candidate],
-        pool: Executor,
-        alone: bool = False,
-    ):
-        """Trace and submit all; with `alone` each compiles alone, and the report says which."""
+    def __init__(self, session: Session, step: str, candidates: Sequence[Candidate], pool: Executor):
+        """Trace and submit all."""
         self.step, self.candidates = step, candidates
         self.ready: dict[str, Prepared] = {}
         self.errors: dict[str, Future[str | None]] = {}
         for candidate in candidates:
-            name, compiling = candidate.name, f"compiling {candidate.name}"
-            if session.broken(step, name) or (alone and session.broken(step, compiling)):
+            name = candidate.name
+            if session.broken(step, name):
                 session.skip(step, name, BROKE)
                 continue
-            if alone:
-                session.running(step, compiling)
             with session.guarded(step, name, candidate.ours, runs=False):
                 prepared = candidate.prepare()
                 self.ready[name], self.errors[name] = prepared, pool.submit(_error, prepared.compile)
-            if alone and name in self.errors:
-                session.wait([self.errors[name]])
 
     def measure(self, session: Session, **facts: Any) -> dict[str, float]:
         """Time the candidates against each other; add a row for each, with the ratio to the first one's time.
@@ -239,16 +231,15 @@ def begin(
 ) -> dict[str, Comparison]:
     """Compile the candidates of several steps, all of them before the first is timed.
 
-    Only those of the first step, one by one, if compiling them together ended an earlier process.
+    Only those of the first step, which is then to blame, if compiling them together ended an earlier process.
     """
     begun: dict[str, Comparison] = {}
     alone = session.broken(steps[0][0], TOGETHER)
-    if not alone:
-        session.running(steps[0][0], TOGETHER)
+    session.running(steps[0][0], "all" if alone else TOGETHER)
     with ThreadPoolExecutor(COMPILERS) as pool:
         for step, candidates in steps[: 1 if alone else None]:
             with session.guarded(step, "all", runs=False):
-                begun[step] = Comparison(session, step, candidates(), pool, alone)
+                begun[step] = Comparison(session, step, candidates(), pool)
         session.wait([error for each in begun.values() for error in each.errors.values()])
     return begun
 
@@ -273,4 +264,4 @@ def _turns(seconds: float, series: int, session: Session) -> tuple[int, int]:
         return 1, 1
     calls = max(series, calls_per_sample(seconds, most=200))
     fitting = int(LONGEST_SECONDS / max(seconds * calls, 1e-9))
-    return max(2 if seconds > SLOW_SECONDS else 3, min(session.samples, fitting)), calls
+    return max(2 if seconds > SLOW_SECONDS else 3, min(SAMPLES, fitting)), calls

@@ -15,7 +15,7 @@ from flax import linen as nn
 import based_jax as bj
 from based_jax import ops
 from based_jax.data import ByteTokenizer, Document, PackedTokens
-from based_jax.experiments.slots import Slot
+from based_jax.experiments.runner import Slot
 from papers.conv_basis import __main__ as study
 from papers.conv_basis import heads, inputs, recovered, replaced, report, training
 from papers.conv_basis.approximations import UNIFORM, attend

@@ -8,8 +8,7 @@ from typing import Any
 
 from based_jax.experiments.job import Job
 from based_jax.experiments.results import Row
-from based_jax.experiments.runner import Runner
-from based_jax.experiments.slots import Slot
+from based_jax.experiments.runner import Runner, Slot
 
 POINTS = 12
 """Most points of a loss curve, evenly spaced in the logarithm of the step, a factor of sqrt(2) apart."""

@@ -5,10 +5,14 @@ segment. `ConvCase.starts` are the first columns of the segments, counted from 0
 a factor.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
+
+from based_jax import ops
 
 
 @dataclass(frozen=True)
@@ -118,3 +122,23 @@ def degenerate(length: int = 64) -> ConvCase:
         row = np.searchsorted(starts, j, side="right") - 1
         scores[j:, j] = anchors[row, : length - j]
     return ConvCase(scores, np.eye(length), starts, anchors)
+
+
+STATIC = ("num_bases", "starts", "left", "scale", "gradient", "return_state", "implementation")
+_attend = functools.partial(jax.jit, static_argnames=STATIC)(ops.conv_attention)
+
+
+def attend(*arrays, **how):
+    """In NumPy, where a slice compiles nothing."""
+    return jax.tree.map(np.asarray, _attend(*arrays, **how))
+
+
+def softmax(scores, v):
+    """Causal attention with these scores, (N, N) and (N, V)."""
+    weights = np.exp(scores - np.where(np.tri(len(v), dtype=bool), scores, -np.inf).max(1, keepdims=True))
+    weights = np.where(np.tri(len(v), dtype=bool), weights, 0)
+    return weights @ v / weights.sum(1, keepdims=True)
+
+
+def in_one_head(*arrays):
+    return [np.asarray(x)[None, :, None] for x in arrays]

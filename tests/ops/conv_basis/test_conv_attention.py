@@ -15,7 +15,7 @@ from tests.arrays import array, blank
 from tests.marks import release_but
 from tests.ops import draw
 from tests.ops.conv_basis import conv_basis_cases as cases
-from tests.ops.conv_basis.conv_attention_cases import STATIC, attend, in_one_head, softmax
+from tests.ops.conv_basis.conv_basis_cases import STATIC, attend, in_one_head, softmax
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT64, assert_close
 
 conv_attention = sys.modules[

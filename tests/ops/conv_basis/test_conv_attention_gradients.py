@@ -11,7 +11,7 @@ from based_jax import ops
 from based_jax.ops.conv_basis import conv_attention_fft
 from tests.arrays import array
 from tests.ops.conv_basis import conv_basis_cases as cases
-from tests.ops.conv_basis.conv_attention_cases import attend, in_one_head
+from tests.ops.conv_basis.conv_basis_cases import attend, in_one_head
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT32_GRADIENT, FLOAT64, assert_close
 
 

@@ -1,8 +1,6 @@
 """Implementations of other packages: by name, by priority, and what they cannot run."""
 
 import functools
-import importlib
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -117,96 +115,8 @@ def test_a_name_means_that_one_or_an_error(call, message):
         call()
 
 
-MODULE = """
-from based_jax import ops
-
-
-def theirs(q, k, v, beta, log_decay=None, **options):
-    return v + 1
-
-
-def register():
-    ops.register("delta_rule", "theirs", theirs)
-
-
-def register_first():
-    ops.register("delta_rule", "first", theirs, priority=1)
-
-
-def forget():
-    pass
-"""
-
-
-@pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """Install a package by its files, as pip would, with these entry points."""
-    caches = (
-        implementations._installed,
-        implementations._why_not_loaded,
-        implementations._warn_if_not_loaded,
-    )
-
-    def install(points: str) -> None:
-        (tmp_path / "outside_ops.py").write_text(MODULE)
-        notes = tmp_path / "outside_ops-1.0.dist-info"
-        notes.mkdir()
-        (notes / "METADATA").write_text("Metadata-Version: 2.1\nName: outside-ops\nVersion: 1.0\n")
-        (notes / "entry_points.txt").write_text(f"[based_jax.ops]\n{points}\n")
-        monkeypatch.syspath_prepend(tmp_path)
-        importlib.invalidate_caches()
-        for cache in caches:
-            cache.cache_clear()
-
-    yield install
-    sys.modules.pop("outside_ops", None)
-    for cache in caches:
-        cache.cache_clear()
-
-
-def test_an_installed_package_is_imported_when_its_implementation_is_named(installed):
-    installed("delta_rule.theirs = outside_ops:register")
-    assert ops.implementations("delta_rule") == ("theirs", "xla", "reference")
-    ops.delta_rule(*arguments(), implementation="xla")
-    ops.wkv(*(ones((1, 2, 3)),) * 2, *(ones(3),) * 2)
-    assert "outside_ops" not in sys.modules, "nobody needs it yet"
-    y = ops.delta_rule(*arguments(), implementation="theirs")
-    assert_close(y, arguments()[2] + 1, 0)
-    assert ops.implementation_for("delta_rule") == "xla", "it has no priority"
-
-
-def test_an_installed_package_with_a_priority_comes_first(installed):
-    installed("delta_rule.first = outside_ops:register_first")
-    assert_close(ops.delta_rule(*arguments()), arguments()[2] + 1, 0)
-    assert ops.implementation_for("delta_rule") == "first"
-
-
-def test_what_the_program_registered_stays(installed):
-    installed("delta_rule.theirs = outside_ops:register")
-    ops.register("delta_rule", "theirs", lambda q, k, v, beta, **options: v + 2)
-    ops.delta_rule(*arguments())  # without a name: looks for installed implementations
-    assert_close(ops.delta_rule(*arguments(), implementation="theirs"), arguments()[2] + 2, 0)
-
-
 @pytest.mark.parametrize("name", [None, "theirs"])
 def test_supports_returns_a_reason_or_none(name):
     ops.register("delta_rule", "theirs", recurrence, supports=lambda *args, **options: True, priority=1)
     with pytest.raises(ValueError, match="supports of 'theirs' returned = True: expected None, or a phrase"):
         ops.delta_rule(*arguments(), implementation=name)
-
-
-@pytest.mark.parametrize(
-    ("point", "reason"),
-    [
-        ("no_such_module:register", "cannot load no_such_module:register: No module named"),
-        ("outside_ops:missing", "cannot load outside_ops:missing: .*missing"),
-        ("outside_ops:forget", "outside_ops:forget has not registered it"),
-    ],
-)
-def test_an_installed_package_that_fails_is_named(installed, point, reason):
-    installed(f"delta_rule.theirs = {point}")
-    with pytest.raises(ValueError, match=f"implementation = 'theirs': {reason}"):
-        ops.delta_rule(*arguments(), implementation="theirs")
-    with pytest.warns(UserWarning, match=f"delta_rule ignores the implementation 'theirs': {reason}"):
-        y = ops.delta_rule(*arguments())
-    assert_close(y, ops.delta_rule(*arguments(), implementation="xla"), 0)

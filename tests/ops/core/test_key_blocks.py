@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
-from based_jax.ops.core.block_attention import BLOCK
+from based_jax.ops.attention_to_keys import BLOCK
 from tests.tolerances import FLOAT32, assert_close
 
 SLOTS = 2 * BLOCK + 88

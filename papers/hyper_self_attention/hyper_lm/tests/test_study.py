@@ -11,7 +11,7 @@ import pytest
 
 from based_jax.command import parse
 from based_jax.experiments.results import read
-from based_jax.experiments.slots import Slot
+from based_jax.experiments.runner import Slot
 from based_jax.models import ModelConfig, param_count
 from based_jax.training.lm_config import LMConfig, model_config
 from based_jax.training.recipes import read_recipe

@@ -1,13 +1,77 @@
-"""Read a layer's mixer from the config.json of fla's models (flash-linear-attention, fla/layers)."""
+"""Convert the config.json of fla's models to a `ModelConfig` (flash-linear-attention: models, layers).
+
+GLA, RetNet, DeltaNet and Gated DeltaNet have pre-norm blocks of a mixer and a SwiGLU MLP, with RMS norms and
+optionally softmax attention in some layers. Mamba-2's blocks are a norm and a mixer. The meaning of each
+entry is in `options.json` and in docs/options.md.
+"""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-from based_jax.convert.config_values import Config, delta_heads, flag, number, size
-from based_jax.convert.options import expect_known, mixer_spec, read
-from based_jax.models import MixerSpec
+from based_jax.convert.layouts import Shapes
+from based_jax.convert.options import (
+    Config,
+    delta_heads,
+    expect_known,
+    expect_sizes,
+    flag,
+    mixer_spec,
+    model_fields,
+    number,
+    own_entries,
+    read,
+    schedule_of,
+    size,
+    with_defaults,
+)
+from based_jax.models import MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
+
+ALIASES = {
+    "layer_norm_epsilon": "norm_eps",
+    "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_kv_heads",
+    "rms_norm_eps": "norm_eps",
+    "time_step_floor": "dt_init_floor",
+    "time_step_limit": "dt_limit",
+    "time_step_max": "dt_max",
+    "time_step_min": "dt_min",
+}
+"""Entries' names in older versions and in `transformers` -> current names."""
+
+MLP_MULTIPLE = 256
+"""Their MLP rounds its width up to a multiple of this."""
+
+
+def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
+    """Build the `ModelConfig` of a checkpoint; see `configs.model_config`."""
+    kind = config["model_type"]
+    path, mixer, of_mixer = FAMILIES[kind]
+    is_mamba2 = kind == "mamba2"
+    form = mamba2_form(config) if is_mamba2 else {}
+    config = own_entries(path, config, ALIASES)
+    expect_sizes(config, "hidden_size", layers="num_hidden_layers")
+    given = {name: value for name, value in (config | form).items() if value is not None}
+    config = with_defaults(path, given)
+    options = read(path, given)
+    own = mixer_spec(mixer, options, **of_mixer(config))
+    attention = {} if is_mamba2 else attention_layers(config)
+    fields: dict[str, Any] = {
+        **model_fields(options),
+        **schedule_of([attention.get(index, own) for index in range(config["num_hidden_layers"])]),
+        **({"mlp": "none"} if is_mamba2 else {"mlp": "gated", "mlp_hidden": _mlp_hidden(config)}),
+        "norm": "rms",
+        "pad_vocab_multiple": 1,
+    }
+    return ModelConfig(**fields)
+
+
+def _mlp_hidden(config: Config) -> int:
+    """Return the MLP's width as computed by their constructor."""
+    wanted = int(config["hidden_size"] * number(config, "hidden_ratio", 4) * 2 / 3)
+    return size(config, "intermediate_size", math.ceil(wanted / MLP_MULTIPLE) * MLP_MULTIPLE)
+
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -91,9 +155,6 @@ def mamba2_form(config: Config) -> dict[str, Any]:
     fla of today reads `norm_before_gate` and norms the channels of each group. `transformers` and older fla
     gate first, whatever the entry says, and norm all channels together. The names of other entries show
     which code wrote the config.
-
-    Raises:
-        ValueError: the names are of both, or of neither although this matters.
     """
     of_today, of_others = (
         [name for name in names if name in config] for names in (MAMBA2_OF_TODAY, MAMBA2_OF_OTHERS)
@@ -142,22 +203,19 @@ def _limits(config: Config, name: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
-MIXERS: dict[str, tuple[str, Callable[[Config], dict[str, Any]]]] = {
-    "delta_net": ("delta_net", _delta_net),
-    "gated_deltanet": ("gated_delta_net", _gated_delta_net),
-    "gla": ("gla", _gla),
-    "mamba2": ("mamba2", _mamba2),
-    "retnet": ("retnet", _retnet),
+FAMILIES: dict[str, tuple[str, str, Callable[[Config], dict[str, Any]]]] = {
+    "delta_net": ("fla.models.DeltaNetConfig", "delta_net", _delta_net),
+    "gated_deltanet": ("fla.models.GatedDeltaNetConfig", "gated_delta_net", _gated_delta_net),
+    "gla": ("fla.models.GLAConfig", "gla", _gla),
+    "mamba2": ("fla.models.Mamba2Config", "mamba2", _mamba2),
+    "retnet": ("fla.models.RetNetConfig", "retnet", _retnet),
 }
-"""`model_type` -> our mixer, and the function that converts entries that are not one option of ours each."""
+"""`model_type` -> the class whose entries a config has, our mixer, and the function that converts entries
+that are not one option of ours each."""
 
 
 def attention_layers(config: Config) -> dict[int, MixerSpec]:
-    """Return the softmax attention of the layers in `attn`, by layer index.
-
-    Raises:
-        ValueError: an invalid entry, or a layer that does not exist or is listed twice.
-    """
+    """Return the softmax attention of the layers in `attn`, by layer index."""
     entry: Any = config.get("attn") or []
     count, found = config["num_hidden_layers"], dict[int, MixerSpec]()
     entries = entry if isinstance(entry, list) else [entry]
@@ -168,12 +226,12 @@ def attention_layers(config: Config) -> dict[int, MixerSpec]:
         fits = isinstance(layers, list) and all(type(i) is int and 0 <= i < count for i in layers)
         fits = fits and len({*layers, *found}) == len(layers) + len(found)
         expect(fits, "attn.layers", layers, f"a list of layers below {count}, each once")
-        spec = _attention(given)
+        spec = _softmax(given)
         found |= dict.fromkeys(layers, spec)
     return found
 
 
-def _attention(given: Config) -> MixerSpec:
+def _softmax(given: Config) -> MixerSpec:
     heads = size(given, "num_heads", 0)
     expect(heads > 0, "attn.num_heads", given.get("num_heads"), "a positive integer")
     options = {"num_kv_heads": heads, **read(ATTENTION, given)}

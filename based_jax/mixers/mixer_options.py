@@ -1,8 +1,12 @@
-"""Read the options of a mixer, own and inherited, from its docstrings."""
+"""The options of a mixer, own and inherited: their names, their values, and their meaning from docstrings."""
 
+import dataclasses
+import functools
 import inspect
 import re
 from typing import Any, NamedTuple
+
+from based_jax.fields import expect_fields
 
 _OWN, _INHERITED = "Attributes:", "Inherited attributes:"
 
@@ -12,6 +16,26 @@ class Option(NamedTuple):
 
     default: Any
     meaning: str
+
+
+@functools.cache
+def option_names(mixer: type) -> tuple[str, ...]:
+    """Return the names of a mixer's options: its fields, without those of every Flax module."""
+    return tuple(field.name for field in dataclasses.fields(mixer) if field.name not in ("parent", "name"))
+
+
+def expect_valid(mixer: Any) -> None:
+    """Check the values of all options; ValueError names the first that is of another type or out of range."""
+    values = [getattr(mixer, name) for name in option_names(type(mixer))]
+    try:
+        _expect_values(type(mixer), *values)
+    except TypeError:  # lists cannot be looked up
+        _expect_values.__wrapped__(type(mixer), *values)
+
+
+@functools.lru_cache(maxsize=1024, typed=True)  # a mixer is copied for each call
+def _expect_values(mixer: type, *values: Any) -> None:
+    expect_fields(mixer, dict(zip(option_names(mixer), values, strict=True)))
 
 
 def with_inherited(mixer: type) -> str:

@@ -1,0 +1,286 @@
+"""Convert Llama, Mistral, Qwen2, Qwen3 and hybrids of `transformers`: config.json, and weights that differ.
+
+Pre-norm blocks of softmax attention and a SwiGLU MLP, with RMS norms and rotary positions. Llama 2 and 3 are
+`llama`; Qwen2 and Qwen2.5 are `qwen2`; `qwen3` is the dense Qwen3. Hybrids, dense models only, have other
+mixers in the layers without attention: LFM2 gated short convolutions, Granite 4.0-H Mamba-2, Qwen3.5 and
+Qwen3-Next Gated DeltaNets. The meaning of each entry is in `options.json` and in docs/options.md.
+
+Packed matrices of Qwen3.5 and Qwen3-Next are split by their rows, and convolutions by their channels:
+
+    q_proj                 of each head queries, gates
+    in_proj_qkv, conv1d    queries, keys, values
+    in_proj_qkvz           of each key head its query, key, values, gates (Qwen3-Next)
+    in_proj_ba             of each key head betas, steps of its values (Qwen3-Next)
+
+Their norms multiply by 1 + weight, which is computed in float32 as in their code, except those of Gated
+DeltaNets. The vision tower (`visual`) and the layers that draft tokens (`mtp`) are left out.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from based_jax.convert.fla import step_limits
+from based_jax.convert.layouts import Shapes, Tensors
+from based_jax.convert.options import (
+    Config,
+    delta_heads,
+    expect_sizes,
+    flag,
+    layers_of,
+    mixer_spec,
+    model_fields,
+    number,
+    own_entries,
+    read,
+    schedule_of,
+    section,
+    size,
+    tables,
+    with_defaults,
+)
+from based_jax.convert.rotary_scaling import rotary_options
+from based_jax.models import MixerSpec, ModelConfig
+from based_jax.validate import expect, expect_choice
+
+Options = dict[str, Any]
+Layers = tuple[list[MixerSpec], Options]
+"""Each layer's mixer, and further fields of `ModelConfig`."""
+
+_LOG = logging.getLogger(__name__)
+_OTHERS = re.compile(r"^model\.(visual|mtp)\.")
+_ZERO_CENTRED = re.compile(r"(?<!\.o_)norm\.weight$")
+
+
+def transformers_config(config: Config, shapes: Shapes) -> ModelConfig:
+    """Build the `ModelConfig` of a checkpoint; see `configs.model_config`."""
+    config = text_entries(config)
+    family = FAMILIES[config["model_type"]]
+    required = [name for name, option in tables()[family.path].items() if not option.default]
+    expect_sizes(config, *required, layers="num_hidden_layers")
+    options = read(family.path, config)
+    specs, more = family.layers(config, options, _attention(config, options, family))
+    fixed: dict[str, Any] = {"mlp": "gated", "norm": "rms", "pad_vocab_multiple": 1}
+    return ModelConfig(**{**model_fields(options), **schedule_of(specs), **fixed, **more})
+
+
+def text_entries(config: Config) -> dict[str, Any]:
+    """Return the entries of a text model with their defaults; Qwen3.5's are in `text_config`."""
+    kind, family = config["model_type"], FAMILIES[config["model_type"]]
+    given = own_entries(family.path, config, family.aliases)
+    if kind == "qwen3_5":
+        kind, text = "qwen3_5_text", section(given, "text_config")
+        family = FAMILIES[kind]
+        tied = {"tie_word_embeddings": given.get("tie_word_embeddings")}
+        given = own_entries(family.path, {**tied, **text}, {}, "text_config")
+    return with_defaults(family.path, given) | {"model_type": kind}
+
+
+def _attention(config: Config, options: Config, family: "Family") -> dict[str, Any]:
+    """Return the options of softmax attention that are not one entry each; null heads have defaults."""
+    heads = config["num_attention_heads"]
+    head_dim = size(config, "head_dim", config["hidden_size"] // heads)
+    has_bias = flag(config, "attention_bias", False)
+    found: dict[str, Any] = {
+        "num_kv_heads": size(config, "num_key_value_heads", heads),
+        "head_dim": head_dim,
+        "qkv_bias": has_bias,
+        "out_bias": has_bias,
+        **family.attention,
+    }
+    if "qk_norm" in found:
+        found["qk_norm_eps"] = options["norm_eps"]
+    if config.get("position_embedding_type", "rope") != "rope":
+        return found | {"rotary_fraction": 0.0}
+    return found | rotary_options(config, head_dim)
+
+
+def _softmax(config: Config, options: Options, attention: Options) -> Layers:
+    count, window = config["num_hidden_layers"], size(config, "sliding_window", None)
+    full, sliding = "full_attention", "sliding_attention"
+    mixers = {full: mixer_spec("attention", options, **attention)}
+    # Mistral's window is in every layer.
+    if window is not None and flag(config, "use_sliding_window", "use_sliding_window" not in config):
+        left = window - 1  # theirs includes the query
+        mixers[sliding] = mixer_spec("sliding_window", options, left=left, **attention)
+    first = size(config, "max_window_layers", count if "max_window_layers" in config else 0, least=0)
+    usual = [sliding if sliding in mixers and index >= first else full for index in range(count)]
+    return layers_of(config, mixers, usual), {}
+
+
+def _lfm2(config: Config, options: Options, attention: Options) -> Layers:
+    bias, full = flag(config, "conv_bias", False), config["full_attn_idxs"]
+    gates: dict[str, Any] = {"expand": 2, "gate_input": True, "bias": bias, "conv_bias": bias}
+    mixers = {
+        "full_attention": mixer_spec("attention", options, **attention),
+        "conv": mixer_spec("gated_conv", options, **gates),
+    }
+    fits = full is None or isinstance(full, list)
+    expect(fits, "full_attn_idxs", full, "a list of layers, or null for all of them")
+    layers = range(config["num_hidden_layers"])
+    usual = ["full_attention" if full is None or index in full else "conv" for index in layers]
+    return layers_of(config, mixers, usual), {"mlp_hidden": _lfm2_hidden(config)}
+
+
+def _lfm2_hidden(config: Config) -> int:
+    """Return the MLP's width as computed by their constructor."""
+    hidden = config["intermediate_size"]
+    if not flag(config, "block_auto_adjust_ff_dim", True):
+        return hidden
+    hidden = int(2 * hidden / 3)
+    if config["block_ffn_dim_multiplier"] is None:
+        return hidden
+    multiple = size(config, "block_multiple_of", 256)
+    return -(-int(hidden * number(config, "block_ffn_dim_multiplier", 1.0)) // multiple) * multiple
+
+
+def _granite(config: Config, options: Options, attention: Options) -> Layers:
+    experts = config["num_local_experts"]
+    expect(experts == 0, "num_local_experts", experts, "0: experts are not supported")
+    expect_choice("position_embedding_type", config["position_embedding_type"], (None, "nope", "rope"))
+    heads = size(config, "mamba_n_heads", 128)
+    channels = int(number(config, "mamba_expand", 2) * config["hidden_size"])
+    width = channels // heads if config["mamba_d_head"] == "auto" else size(config, "mamba_d_head", 64)
+    expect(heads * width == channels, "mamba_n_heads", heads, f"{channels} / {width} channels of a head")
+    usual = attention["head_dim"] ** -0.5  # `scale` has a factor of their rotary positions beside it
+    attention["scale"] = number(config, "attention_multiplier", 1.0) * attention.get("scale", usual) / usual
+    full = mixer_spec("attention", options, **attention)
+    steps = step_limits(config, "time_step_limit")
+    mamba = mixer_spec("mamba2", options, head_dim=width, norm_groups=1, **steps)
+    mixers = {"mamba": mamba, "attention": full, "linear_attention": mamba, "full_attention": full}
+    return layers_of(config, mixers, ["mamba"] * config["num_hidden_layers"]), {}
+
+
+def _qwen(config: Config, options: Options, attention: Options) -> Layers:
+    count, dense = config["num_hidden_layers"], config.get("mlp_only_layers") or []
+    experts, step = size(config, "num_experts", 0, least=0), size(config, "decoder_sparse_step", 1)
+    expect(isinstance(dense, list), "mlp_only_layers", dense, "a list of layers")
+    sparse = [index for index in range(count) if index not in dense and (index + 1) % step == 0]
+    expected = f"0, or {sparse} in mlp_only_layers: experts are not supported"
+    expect(not (experts and sparse), "num_experts", experts, expected)
+    attention |= {"num_heads": config["num_attention_heads"], "use_gate": True}
+    mixers = {
+        "full_attention": mixer_spec("attention", options, **attention),
+        "linear_attention": mixer_spec(
+            "gated_delta_net", options, **delta_heads(config["hidden_size"], *linear_sizes(config))
+        ),
+    }
+    interval = size(config, "full_attention_interval", 4)
+    usual = ["linear_attention" if index % interval else "full_attention" for index in range(1, count + 1)]
+    return layers_of(config, mixers, usual), {}
+
+
+def linear_sizes(config: Config) -> list[int]:
+    """Return the heads and channels of keys, then of values, in Qwen's layers without attention."""
+    names = ("num_key_heads", "key_head_dim", "num_value_heads", "value_head_dim")
+    return [size(config, f"linear_{name}", 0) for name in names]
+
+
+def with_multipliers(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Multiply weights, under Llama's names, by the multipliers that Granite has for activations.
+
+    The final norm then undoes the multiplier of an embedding that is the head too.
+    """
+    embedding, residual, logits = (
+        number(config, name, 1.0)
+        for name in ("embedding_multiplier", "residual_multiplier", "logits_scaling")
+    )
+    expect(embedding > 0, "embedding_multiplier", embedding, "a positive number")
+    expect(logits > 0, "logits_scaling", logits, "a positive number")
+    of_head = embedding if flag(config, "tie_word_embeddings", False) else 1.0
+    factors = {"model.embed_tokens.": embedding, "lm_head.": of_head, "model.norm.": 1 / (of_head * logits)}
+    factors |= dict.fromkeys((".o_proj.", ".out_proj.", ".down_proj."), residual)
+    found = dict(tensors)
+    for key, tensor in tensors.items():
+        factor = next((factor for part, factor in factors.items() if part in key), 1.0)
+        if factor != 1:
+            found[key] = np.asarray(tensor, np.float32) * factor
+    return found
+
+
+def text_tensors(config: Config, tensors: Tensors) -> dict[str, Any]:
+    """Return the tensors of the text model, given all under Llama's names; log how many others there are."""
+    text = {key: tensor for key, tensor in tensors.items() if not _OTHERS.match(key)}
+    if len(text) < len(tensors):
+        others = "%d tensors of visual and mtp were left out: only the text model is read"
+        _LOG.warning(others, len(tensors) - len(text))
+    parts, found = _parts(text_entries(config)), dict[str, Any]()
+    for key, tensor in text.items():
+        parent, name, kind = ["", "", *key.rsplit(".", 2)][-3:]
+        groups, sizes = parts.get(name, (1, {}))
+        if not sizes or tensor.shape[:1] != (groups * sum(sizes.values()),):  # refused later, by name
+            is_centred = _ZERO_CENTRED.search(key)
+            found[key] = np.asarray(tensor, np.float32) + 1 if is_centred else tensor
+            continue
+        grouped = tensor.reshape(groups, -1, *tensor.shape[1:])
+        split = np.split(grouped, np.cumsum([*sizes.values()])[:-1], axis=1)
+        rows = (part.reshape(-1, *tensor.shape[1:]) for part in split)
+        found |= zip((f"{parent}.{part}.{kind}" for part in sizes), rows, strict=True)
+    return found
+
+
+def _parts(config: Config) -> dict[str, tuple[int, dict[str, int]]]:
+    """Return for each tensor that is split its number of groups of rows, and the rows of each part in one."""
+    heads, width, value_heads, value_width = linear_sizes(config)
+    query_heads, shared = config["num_attention_heads"], value_heads // heads
+    query = size(config, "head_dim", config["hidden_size"] // query_heads)
+    q, k, v = heads * width, heads * width, value_heads * value_width
+    return {
+        "q_proj": (query_heads, {"q_proj": query, "g_proj": query}),
+        "in_proj_qkv": (1, {"q_proj": q, "k_proj": k, "v_proj": v}),
+        "conv1d": (1, {"q_conv1d": q, "k_conv1d": k, "v_conv1d": v}),
+        "in_proj_qkvz": (
+            heads,
+            {"q_proj": width, "k_proj": width, "v_proj": v // heads, "g_proj": v // heads},
+        ),
+        "in_proj_ba": (heads, {"b_proj": shared, "a_proj": shared}),
+    }
+
+
+class Family(NamedTuple):
+    """What is special about a `model_type`; the defaults are Llama's."""
+
+    path: str
+    """class whose entries a config has"""
+    layers: Callable[[Config, Options, Options], Layers] = _softmax
+    """function of a config, our options and those of its softmax attention"""
+    attention: Mapping[str, Any] = {}
+    """options of its softmax attention that no entry has"""
+    aliases: Mapping[str, str] = {}
+    """entries' names in older versions -> current names"""
+    weights: Callable[[Config, Tensors], dict[str, Any]] = lambda config, tensors: dict(tensors)
+    """change of the tensors, under Llama's names"""
+    names: str = ""
+    """the `model_type` in `tables.RENAMED` that has its names"""
+
+
+_QK_NORM = {"qk_norm": True}
+_QWEN = Family("transformers.Qwen3_5Config", _qwen, _QK_NORM, {}, text_tensors, "qwen3_5")
+
+FAMILIES = {
+    "granitemoehybrid": Family(
+        "transformers.GraniteMoeHybridConfig",
+        _granite,
+        aliases={"layers_block_type": "layer_types"},
+        weights=with_multipliers,
+        names="granitemoehybrid",
+    ),
+    "lfm2": Family(
+        "transformers.Lfm2Config",
+        _lfm2,
+        _QK_NORM,
+        {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
+        names="lfm2",
+    ),
+    "llama": Family("transformers.LlamaConfig"),
+    "mistral": Family("transformers.MistralConfig"),
+    "qwen2": Family("transformers.Qwen2Config", attention={"qkv_bias": True}),
+    "qwen3": Family("transformers.Qwen3Config", attention=_QK_NORM),
+    "qwen3_5": _QWEN,
+    "qwen3_5_text": _QWEN._replace(path="transformers.Qwen3_5TextConfig"),
+    "qwen3_next": _QWEN._replace(path="transformers.Qwen3NextConfig"),
+}
+"""By `model_type`."""

@@ -1,0 +1,119 @@
+"""A Transformer++ in torch, with the authors' parameter names, so that `based_jax.convert` transfers weights.
+
+r <- r + attention(norm(r));   r <- r + mlp(norm(r));   logits = norm(r) E^T;   r is (B, N, D)
+"""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from based_jax.convert.layouts import flatten, to_tensors
+from based_jax.convert.tables import mixer_rules, model_rules
+from based_jax.models import ModelConfig
+from based_jax.typing import Params
+
+ROTARY_BASE = 10000.0
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x):
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class GatedMLP(nn.Module):
+    """(a * silu(g)) W2 with a, g = split(x W1)."""
+
+    def __init__(self, width: int, hidden: int):
+        super().__init__()
+        self.fc1 = nn.Linear(width, 2 * hidden, bias=False)
+        self.fc2 = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x):
+        value, gate = self.fc1(x).chunk(2, dim=-1)
+        return self.fc2(value * F.silu(gate))
+
+
+class Attention(nn.Module):
+    """Causal softmax attention with rotary positions, by torch's fused kernel."""
+
+    def __init__(self, width: int, heads: int, rotary_fraction: float):
+        super().__init__()
+        self.heads = heads
+        self.rotary_dim = int(rotary_fraction * width / heads)
+        self.Wqkv = nn.Linear(width, 3 * width, bias=False)
+        self.out_proj = nn.Linear(width, width, bias=False)
+
+    def forward(self, x):
+        parts = self.Wqkv(x).chunk(3, dim=-1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        q, k = rotary(q, self.rotary_dim), rotary(k, self.rotary_dim)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out_proj(y.transpose(1, 2).flatten(2))
+
+
+def rotary(x, dim: int):
+    """Rotate halves of the first `dim` channels by position * base^(-2 i / dim)."""
+    frequencies = ROTARY_BASE ** (-torch.arange(0, dim, 2, device=x.device) / dim)
+    angles = torch.arange(x.shape[-2], device=x.device)[:, None] * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    one, two, rest = x.split((dim // 2, dim // 2, x.shape[-1] - dim), dim=-1)
+    return torch.cat((one * cos - two * sin, one * sin + two * cos, rest), dim=-1)
+
+
+class Block(nn.Module):
+    """One layer."""
+
+    def __init__(self, config: ModelConfig, index: int):
+        super().__init__()
+        options = config.layer(index).options
+        self.norm1 = RMSNorm(config.d_model, config.norm_eps)
+        self.norm2 = RMSNorm(config.d_model, config.norm_eps)
+        self.mixer = Attention(config.d_model, options["num_heads"], options["rotary_fraction"])
+        self.mlp = GatedMLP(config.d_model, config.mlp_hidden)
+
+    def forward(self, x):
+        x = x + self.mixer(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Transformer(nn.Module):
+    """Map tokens to the final norm's output."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.embeddings = nn.ModuleDict(
+            {"word_embeddings": nn.Embedding(config.padded_vocab_size, config.d_model)}
+        )
+        self.layers = nn.ModuleList(Block(config, index) for index in range(config.num_layers))
+        self.ln_f = RMSNorm(config.d_model, config.norm_eps)
+
+    def forward(self, tokens):
+        x = self.embeddings["word_embeddings"](tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.ln_f(x)
+
+
+class LanguageModel(nn.Module):
+    """Compute logits with the tied embedding."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.transformer = Transformer(config)
+        self.rules = model_rules([mixer_rules("attention")] * config.num_layers)
+
+    def forward(self, tokens):
+        return self.transformer(tokens) @ self.transformer.embeddings["word_embeddings"].weight.T
+
+    def start(self, params: Params) -> "LanguageModel":
+        """Copy JAX's parameters."""
+        tensors = to_tensors(self.rules, flatten(params["params"]))
+        self.load_state_dict({key: torch.from_numpy(np.array(x)) for key, x in tensors.items()})
+        return self
