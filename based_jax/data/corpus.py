@@ -108,6 +108,13 @@ def load_documents(
     return corpus
 
 
+def load_file(file: File, options: ReadOptions) -> list[Document]:
+    """Return the documents of one file, with the errors of `load_documents`."""
+    found = list(read_all([file], [file.report()], options, readers.MAX_BYTES))
+    _raise_first([item for item in found if isinstance(item, Skipped)], ())
+    return [item for item in found if isinstance(item, Document)]
+
+
 def _expect_readable(corpus: Corpus) -> None:
     _raise_first(corpus.skipped, corpus.files)
     if not corpus.documents:
