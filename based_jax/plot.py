@@ -9,7 +9,7 @@ import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, pairwise
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +104,6 @@ class Panel:
     x_tick: Tick = count
     y_tick: Tick | None = None  # None leaves the labels to matplotlib
     ticks: Sequence[float] = ()  # x ticks, if powers of two would be too many or too few
-    counts: Sequence[tuple[float, float]] = ()  # number of values at each x: grey bars, axis at the right
-    counts_label: str = ""  # label of that axis
 
 
 @dataclass(frozen=True)
@@ -318,26 +316,6 @@ def _panel(ax: Any, panel: Panel, styles: dict[str, tuple[str, str]]) -> None:
     for axis, tick in ((ax.xaxis, panel.x_tick), (ax.yaxis, panel.y_tick)):
         if tick:
             axis.set_major_formatter(FuncFormatter(lambda value, _, tick=tick: tick(value)))
-    if panel.counts:
-        _counts(ax, panel)
-
-
-def _counts(ax: Any, panel: Panel) -> None:
-    """Draw grey bars below the lines, from each x to near the next, in logarithms from 1 up."""
-    from matplotlib.ticker import FuncFormatter
-
-    right = ax.twinx()
-    edges, values = zip(*panel.counts, strict=True)
-    widths = [0.8 * (high - low) for low, high in pairwise((*edges, 2 * edges[-1]))]
-    right.bar(edges, values, widths, align="edge", color="#E4E4E4")
-    right.set_yscale("log")
-    right.set_ylim(0.5, max(2, *values) * 4)
-    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    right.set_ylabel(panel.counts_label, fontsize=LABEL, color="#777777")
-    right.tick_params(labelsize=SMALL, colors="#777777")
-    right.spines[["top"]].set_visible(False)
-    ax.set_zorder(right.get_zorder() + 1)
-    ax.patch.set_visible(False)
 
 
 def _line(ax: Any, line: Line, color: str, marker: str) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from based_jax.evals.card.store import read_cards
+from based_jax.evals.card.page import read_cards
 from based_jax.experiments.based_data import TEXTS
 from based_jax.experiments.results import Rows, best, read
 from based_jax.files import read_json

@@ -19,8 +19,8 @@ import jax
 import tyro
 
 from based_jax import command
+from based_jax.evals.card.page import write_recall_card
 from based_jax.evals.card.recall_card import recall_card
-from based_jax.evals.card.store import write_recall_card
 from based_jax.experiments import mqar_tradeoff
 from based_jax.experiments.based_data import ABOUT, ONE_RATE
 from based_jax.experiments.job import Job

@@ -1,8 +1,14 @@
-"""The checkpoint of an evaluation: its flags, and how it is opened."""
+"""The checkpoint of an evaluation: its flags, how it is opened, and a digest that names a run."""
 
 import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
 
 from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.convert.tokenizer import find_tokenizer
@@ -42,3 +48,14 @@ class CheckpointOptions:
         model, params = load_pretrained(directory, dtype=self.dtype)
         tokenizer = find_tokenizer(directory, self.tokenizer, model.config.vocab_size)
         return Opened(model, params, tokenizer, directory)
+
+
+_PROBE = 64  # values of each parameter in the digest
+
+
+def digest(settings: Mapping[str, Any], params: Params) -> str:
+    """Return a short name of a run, the same for equal settings and weights on any machine."""
+    parts = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for leaf in jax.tree.leaves(params):
+        parts.update(np.asarray(leaf.reshape(-1)[:_PROBE]).tobytes())
+    return parts.hexdigest()[:16]

@@ -1,6 +1,7 @@
 """Score labelled positions with any causal model: a callable ``(tokens) -> logits``.
 
-    scorer = LabelScorer(lambda tokens: model.apply(params, tokens)[0], length=64, vocab_size=8192)
+    compiled = jax.jit(model.apply)
+    scorer = LabelScorer(lambda tokens: compiled(params, tokens)[0], length=64, vocab_size=8192)
     scores = scorer(segment.inputs, segment.labels)
     scores.loss.mean(), scores.correct.mean()
 
@@ -8,14 +9,12 @@ The callable may come from any library (Flax, NNX, Equinox, Hugging Face): token
 and logits are (batch, length, vocabulary) of a floating dtype.
 """
 
-import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import eval_jaxpr
 from jaxtyping import Bool, Float32, Int32
 
 from based_jax.data.tasks import IGNORE
@@ -28,8 +27,6 @@ LogitsFn = Callable[[Int[Array, "B N"]], Any]
 _VALUES = 1 << 24
 """Logits per call by default: 64 MiB in float32."""
 _MOST_ROWS = 64
-
-_LOG = logging.getLogger(__name__)
 
 
 class LabelScores(NamedTuple):
@@ -46,31 +43,24 @@ class LabelScores(NamedTuple):
 
 
 class LabelScorer:
-    """Score labels with a causal model, always in calls of one shape, so that it is compiled once.
-
-    A model that JAX can trace is compiled, together with the loss. Any other (it reads values on the host, or
-    updates its own variables) is called as it is, which is usually slower; `is_compiled` reports which.
+    """Score labels with a causal model, always in calls of one shape, so that a compiled one compiles once.
 
     Attributes:
         length: tokens per row of a call; shorter examples are padded on the right.
         vocab_size: tokens are below it. The softmax is over all logits, as in training; the most likely token
             is never one of the padding after `vocab_size`.
         batch_size: rows per call.
-        is_compiled: whether the model is compiled.
     """
 
     def __init__(self, apply_fn: LogitsFn, length: int, vocab_size: int, *, batch_size: int | None = None):
-        """Check the callable's output for one shape; if it cannot be traced, the first call does so.
-
-        The weights that `apply_fn` closes over become arguments of the program, unless `apply_fn` is compiled
-        itself, which makes them constants. Prefer a function without `jit` for a large model.
+        """Check the arguments.
 
         Args:
-            apply_fn: see `LogitsFn`.
+            apply_fn: see `LogitsFn`. It is called as it is: compile it, with the weights as an argument.
             batch_size: default: as many rows, at most 64, as have 64 MiB of logits.
 
         Raises:
-            TypeError, ValueError: an argument out of range, or an output that is not (B, N, V) logits.
+            ValueError: an argument out of range.
         """
         expect(callable(apply_fn), "apply_fn", type(apply_fn).__name__, "a function (tokens) -> logits")
         for name, value in (("length", length), ("vocab_size", vocab_size), ("batch_size", batch_size)):
@@ -79,23 +69,6 @@ class LabelScorer:
         rows = max(min(_VALUES // (length * vocab_size), _MOST_ROWS), 1)
         self.length, self.vocab_size, self.batch_size = length, vocab_size, batch_size or rows
         self._apply = apply_fn
-        example = jax.ShapeDtypeStruct((self.batch_size, length), jnp.int32)
-        try:
-            program, output = jax.make_jaxpr(apply_fn, return_shape=True)(example)
-        except Exception as error:  # whatever the library raises; if it is a fault, the call raises it again
-            _LOG.info("the model is called without compilation: %s", str(error).partition("\n")[0])
-            self.is_compiled = False
-        else:
-            self.is_compiled = True
-            self._expect_logits(output)
-            # The weights are arguments: as constants of the program they would be copied and folded.
-            self._weights = program.consts
-
-            def scored(weights: Any, tokens: Array, labels: Array) -> tuple[Array, Array]:
-                (logits,) = eval_jaxpr(program.jaxpr, weights, tokens)
-                return self._reduce(logits, labels)
-
-            self._compiled = jax.jit(scored)
         self._reduced = jax.jit(self._reduce)
 
     def __call__(self, tokens: Int[Any, "examples n"], labels: Int[Any, "examples n"]) -> LabelScores:
@@ -107,7 +80,7 @@ class LabelScorer:
 
         Raises:
             TypeError, ValueError: arrays of another shape or dtype, tokens or labels outside the vocabulary,
-                no label at all, or a loss that is not finite.
+                no label at all, an output that is not (B, N, V) logits, or a loss that is not finite.
         """
         tokens, labels = self._checked(tokens, labels)
         found = labels != IGNORE
@@ -126,12 +99,9 @@ class LabelScorer:
         return LabelScores(row.astype(np.int32), position.astype(np.int32), loss, correct)
 
     def _call(self, tokens: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if self.is_compiled:
-            loss, correct = self._compiled(self._weights, tokens, labels)
-        else:
-            logits = self._apply(jnp.asarray(tokens))
-            self._expect_logits(logits)
-            loss, correct = self._reduced(jnp.asarray(logits), labels)
+        logits = self._apply(jnp.asarray(tokens))
+        self._expect_logits(logits)
+        loss, correct = self._reduced(jnp.asarray(logits), labels)
         return np.asarray(loss), np.asarray(correct)
 
     def _reduce(self, logits: Float[Array, "B N V"], labels: Int[Array, "B N"]) -> tuple[Array, Array]:
@@ -157,7 +127,7 @@ class LabelScorer:
         return tokens, labels
 
     def _expect_logits(self, logits: Any) -> None:
-        """Check the model's output, of which only the shape and dtype are known while it is traced."""
+        """Check the shape and dtype of the model's output."""
         shape = self.batch_size, self.length
         if not hasattr(logits, "shape") or not hasattr(logits, "dtype"):
             wanted = "an array of logits; select it, as in lambda tokens: model(tokens)[0]"

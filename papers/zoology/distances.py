@@ -6,7 +6,7 @@ Reproduces Zoology's Figures 3 (Pile) and 4, 5 (subsets of RedPajama: one call e
 import dataclasses
 import string
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,22 +19,17 @@ from based_jax.data import PackedTokens, Tokenizer
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.options import expect_positive, expect_writable, write_json
 from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit, stream_distances
-from based_jax.evals.perplexity.report_table import distance_lines
-from based_jax.evals.perplexity.slice_figures import (
-    BINS,
-    Result,
-    density,
-    distances_panel,
-    expect_figure,
-    read_results,
-    short_names,
-)
-from based_jax.evals.perplexity.slices import distances
+from based_jax.evals.perplexity.slices import distance_lines, distances
 from based_jax.evals.text import TextOptions, pack_text, text_tokenizer
+from based_jax.files import read_json
 from based_jax.plot import Bars, Line, Panel
 from based_jax.validate import expect
 
 PROG = "python -m papers.zoology.distances"
+_MAX_BYTES = 64 << 20  # size limit of a results file
+_SUFFIXES = (".png", ".pdf", ".svg")
+_BINS = "Bins of doubling width (1, 2-3, 4-7, ...), drawn at their low end."
+Result = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Options:
         expect_positive(self, "length", "max_tokens")
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
         expect_writable(self, "json")
-        expect_figure(self.figure, self.beside, "bins")
+        expect_figure(self.figure, self.beside)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("\n".join(distance_lines(result)))
     write_json(options.json, result)
     if options.figure is not None:
-        draw_distances(options.figure, [result, *read_results(options.beside, "bins")])
+        draw_distances(options.figure, [result, *read_results(options.beside)])
     return 0
 
 
@@ -131,8 +126,56 @@ def draw_distances(path: Path, results: Sequence[Result]) -> None:
             panels.append(Bars(f"{kind} by source", f"{kind} per sequence", values, "source"))
     for kind in kinds:
         panels.append(distances_panel([Line(n, density(r, kind)) for n, r in named.items()], kind))
-    facts = f"Bigrams that occur again in their sequence. {BINS}"
+    facts = f"Bigrams that occur again in their sequence. {_BINS}"
     plot.draw("Repeated bigrams and how far back they reach", facts, panels, path, columns=2)
+
+
+def distances_panel(lines: Sequence[Line], kind: str) -> Panel:
+    labels = ("distance to the last occurrence (tokens)", lines, f"share of {kind} per token of distance")
+    return Panel(f"distances of {kind}", *labels, None, y_log=True)
+
+
+def density(distances: Result, kind: str) -> list[tuple[float, float]]:
+    """Return the share per token of distance, as bins differ in width."""
+    total = sum(bin_[kind] for bin_ in distances["bins"])
+    filled = [(bin_["low"], bin_["high"], bin_[kind]) for bin_ in distances["bins"] if bin_[kind]]
+    return [(low, count / total / (high - low + 1)) for low, high, count in filled]
+
+
+def short_names(results: Sequence[tuple[str, Result]]) -> dict[str, Result]:
+    """Key results by the last two parts of their paths, for the legend; equal names are numbered."""
+    named: dict[str, Result] = {}
+    for source, result in results:
+        name = "/".join(Path(source).parts[-2:])
+        same = sum(other.partition(" (")[0] == name for other in named)
+        named[f"{name} ({same + 1})" if same else name] = result
+    return named
+
+
+def expect_figure(path: Path | None, beside: Sequence[Path]) -> None:
+    """Check early that a figure can be written, and that the results in `beside` can be read."""
+    if path is None:
+        expect(not beside, "beside", beside, "a figure to draw")
+        return
+    good = path.suffix in _SUFFIXES and path.parent.is_dir()
+    expect(good, "figure", str(path), f"a {', '.join(_SUFFIXES)} file in an existing directory")
+    if reason := plot.missing():
+        raise ImportError(reason)
+    read_results(beside)
+
+
+def read_results(paths: Sequence[Path]) -> list[Result]:
+    """Read results that were written with --json."""
+    results = []
+    for path in paths:
+        try:
+            result = read_json(path, max_bytes=_MAX_BYTES)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"beside = {str(path)!r}: expected a file of --json ({error})") from error
+        good = isinstance(result, dict) and isinstance(result.get("bins"), list)
+        expect(good, "beside", str(path), "a file written with --json of the same command")
+        results.append(result)
+    return results
 
 
 def read_words(path: Path) -> frozenset[str]:

@@ -45,7 +45,7 @@ def accuracy_of(workdir, pairs: int = 2, test_examples: int = SETTINGS["test_exa
     model, params = bj.load_pretrained(workdir)
     task = MQAR(16, test_examples, 8, pairs, random_fill=False)
     segment = task.build(data_seeds(0, 1, 1)[1][0])
-    scorer = LabelScorer(lambda tokens: model.apply(params, tokens)[0], 8, 16)
+    scorer = LabelScorer(jax.jit(lambda tokens: model.apply(params, tokens)[0]), 8, 16)
     return scorer(segment.inputs, segment.labels).correct.mean()
 
 

@@ -19,8 +19,7 @@ import tyro
 from based_jax import command
 from based_jax.data import Tokenizer
 from based_jax.evals.bigrams.table import BigramTable, merge_tables, stream_keys
-from based_jax.evals.options import expect_positive
-from based_jax.evals.progress import progress
+from based_jax.evals.options import expect_positive, progress
 from based_jax.evals.text import Stretches, TextOptions, open_text, text_tokenizer
 from based_jax.files import parse_json
 from based_jax.stop_request import StopRequest

@@ -14,9 +14,8 @@ from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.card.page import finding
+from based_jax.evals.card.page import finding, write_recall_card
 from based_jax.evals.card.recall_card import EXAMPLES, PAIRS, SEED, recall_card
-from based_jax.evals.card.store import write_recall_card
 from based_jax.evals.options import expect_positive
 from based_jax.evals.text import TextOptions, pack_text
 from based_jax.validate import expect

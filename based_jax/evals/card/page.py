@@ -1,5 +1,6 @@
 """Write recall cards as one self-contained HTML page, with a comparison if there are several."""
 
+import os
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 from based_jax import html_page, plot
 from based_jax.evals.card.recall_card import RecallCard
-from based_jax.evals.pages import figure
+from based_jax.evals.pages import add_result, figure, results_in
 from based_jax.html_page import number, prose, text
 from based_jax.plot import Line, Panel, byte_size
 
@@ -195,3 +196,25 @@ def _panels(card: RecallCard) -> list[Panel]:
 def _at_longest(card: RecallCard) -> list[tuple[float, float]]:
     cells = card["mqar"] if isinstance(card["mqar"], list) else []
     return [(cell["pairs"], cell["accuracy"]) for cell in cells if cell["length"] == card["length"]]
+
+
+_KEYS = {"name", "mqar", "hits", "probe", "state", "parts"}
+
+
+def write_recall_card(directory: str | os.PathLike[str], card: RecallCard) -> Path:
+    """Write a card as NAME.json, and index.html with all cards in the directory, which is made if needed.
+
+    Returns:
+        The path of the JSON file.
+
+    Raises:
+        ValueError: a name that is no file name, or another JSON file in the directory that is no card.
+    """
+    path, cards = add_result(Path(directory), card, _KEYS)
+    write_card_page(path.with_name("index.html"), cards)
+    return path
+
+
+def read_cards(directory: Path) -> list[RecallCard]:
+    """Read all cards of a directory, in the order of their names."""
+    return results_in(directory, _KEYS)

@@ -2,7 +2,7 @@
 
     name, vocab_size, length, examples, seed
             what was measured; length is the longest
-    model   {"source", "compiled"}; of a checkpoint also "layers" and "parameters"
+    model   {"source"}; of a checkpoint also "layers" and "parameters"
     mqar    list of {"length", "pairs", "accuracy", "stderr", "perplexity"} (Zoology, section 4.1)
     hits    {"source", "all", "hits", "other", "gap"}: AR hits (Zoology, section 3.1) and other tokens, each
             {"tokens", "share", "loss", "perplexity"}; gap is the loss on others minus that on hits, in nats
@@ -65,8 +65,8 @@ def recall_card(
     """Measure the recall of a causal model; return its card, JSON values under the keys of this module.
 
     Args:
-        model: a callable of any library, int32 tokens (B, N) -> logits (B, N, V), preferably without `jit`
-            (see `LabelScorer`); or what `load_pretrained` opens: a checkpoint's directory or a hub id.
+        model: a callable of any library, int32 tokens (B, N) -> logits (B, N, V), preferably compiled;
+            or what `load_pretrained` opens: a checkpoint's directory or a hub id.
         vocab_size: of a callable: tokens are below it.
         name: title of the card; default: the directory's name, or "model".
         lengths: tokens per row, even numbers below `vocab_size`. Default: 64, 128 and 256; of a checkpoint
@@ -108,7 +108,7 @@ def recall_card(
 
     scorer = scorer_of(subject.apply_fn)
     card: RecallCard = {"name": name or subject.name, "vocab_size": subject.vocab_size, "length": longest}
-    card |= {"examples": examples, "seed": seed, "model": {**subject.facts, "compiled": scorer.is_compiled}}
+    card |= {"examples": examples, "seed": seed, "model": subject.facts}
     if not measures.is_causal(scorer):
         return {**card, **dict.fromkeys(_SECTIONS, _not_measured(_NOT_CAUSAL))}
     card["mqar"] = _measured("MQAR", lambda: score_cells(scorer))

@@ -18,12 +18,16 @@ from typing import Any, Literal, cast
 from based_jax import command
 from based_jax.convert.pretrained import find_directory
 from based_jax.data.chat.template import Chat, ChatTemplate
-from based_jax.evals.checkpoint import CheckpointOptions
-from based_jax.evals.digest import digest
-from based_jax.evals.lm_eval.report import suite_rows, suite_table, task_table
-from based_jax.evals.lm_eval.suites import SUITES, read_columns
-from based_jax.evals.options import as_text, expect_positive, print_table, write_json, write_json_lines
-from based_jax.evals.progress import progress
+from based_jax.evals.checkpoint import CheckpointOptions, digest
+from based_jax.evals.lm_eval.report import SUITES, read_columns, suite_rows, suite_table, task_table
+from based_jax.evals.options import (
+    as_text,
+    expect_positive,
+    print_table,
+    progress,
+    write_json,
+    write_json_lines,
+)
 from based_jax.files import parse_json
 from based_jax.validate import expect
 

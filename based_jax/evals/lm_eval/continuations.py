@@ -3,23 +3,81 @@
 A prefix that several requests share is read once: the state after it is copied to all of them, and each
 continues from there. This is exact, by the split law of the mixers' contract:
 mixer(concat(a, b)) == concat(mixer(a, s0), mixer(b, s1)). It takes the memory of one batch of states per
-level of the prefix tree, usually two levels (questions, choices).
+level of the prefix tree, which has a node for each shared run of tokens: usually two levels (questions,
+choices).
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from based_jax.evals.lm_eval.prefix_tree import Node, prefix_tree
 from based_jax.evals.target_scores import expect_left_to_right, expect_positions, target_scores
-from based_jax.generate.prompt import bucket
+from based_jax.generate.prompt import SMALLEST_BUCKET, bucket
 from based_jax.generate.rows import take_rows
 from based_jax.models.language_model import LanguageModel, make_mixer
 from based_jax.typing import Params, State
 from based_jax.validate import expect
+
+SHORTEST = SMALLEST_BUCKET
+"""Minimum tokens of a shared run with its own node: lengths are rounded up to this, so fewer save nothing."""
+
+
+@dataclasses.dataclass
+class Node:
+    """Tokens `start` to `stop` (exclusive) of the sequences in `members`, which agree up to `stop`."""
+
+    start: int
+    stop: int
+    members: list[int]
+    """indices of the sequences; those that are in no child end here"""
+    longest: int
+    """number of tokens of the longest of them"""
+    children: "list[Node]" = dataclasses.field(default_factory=list)
+
+
+def prefix_tree(sequences: Sequence[Sequence[int]], *, share: bool = True) -> list[Node]:
+    """Build the tree and return its roots; each sequence is the path from a root to the node where it ends.
+
+    Args:
+        sequences: nonempty sequences of tokens.
+        share: False makes every distinct sequence a root.
+
+    Examples:
+        >>> long = tuple(range(20))
+        >>> [root] = prefix_tree([(*long, 1), (*long, 2, 3)])
+        >>> (root.start, root.stop), [(node.stop, node.members) for node in root.children]
+        ((0, 20), [(22, [1]), (21, [0])])
+    """
+    ordered = sorted(range(len(sequences)), key=lambda index: tuple(sequences[index]))
+    roots: list[Node] = []
+    pending = [(ordered, 0, roots)] if ordered else []
+    while pending:
+        members, start, siblings = pending.pop()
+        # In a sorted list, the common prefix of the first and the last is that of all.
+        first, last = sequences[members[0]], sequences[members[-1]]
+        pairs = zip(first[start:], last[start:], strict=False)
+        stop = start + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        alike = stop == len(last)
+        made = alike or (share and stop - start >= SHORTEST)
+        if made:
+            node = Node(start, stop, members, max(len(sequences[index]) for index in members))
+            siblings.append(node)
+            start, siblings = stop, node.children
+        if not alike:
+            # Sequences that end here are sorted first: their group has no next token.
+            parts = [
+                list(part) for _, part in groupby(members, lambda i, stop=stop: sequences[i][stop : stop + 1])
+            ]
+            if made and len(first) == stop:
+                parts = parts[1:]
+            pending += [(part, start, siblings) for part in parts]
+    return roots
+
 
 _TARGETS = 256  # targets per call of the output head: 51 MB of logits with GPT-2's vocabulary
 

@@ -15,16 +15,12 @@ from typing import Any, Literal
 import jax
 
 from based_jax import command
-from based_jax.evals.card.parts import layers_of
-from based_jax.evals.card.subject import name_of
-from based_jax.evals.checkpoint import CheckpointOptions
-from based_jax.evals.digest import digest
-from based_jax.evals.long.page import finding, write_pages
+from based_jax.evals.card.subject import layers_of, name_of
+from based_jax.evals.checkpoint import CheckpointOptions, digest
+from based_jax.evals.long.page import finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
 from based_jax.evals.long.run import Item, ask, read_passages, read_sentences
-from based_jax.evals.long.summary import summarize
-from based_jax.evals.options import expect_positive, write_json
-from based_jax.evals.progress import progress
+from based_jax.evals.options import expect_positive, progress, write_json
 from based_jax.generate.rows import row_bytes
 from based_jax.json_lines import JsonLines
 from based_jax.models import param_count

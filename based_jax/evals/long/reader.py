@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.data.tokenizers import Tokenizer, decode_after
-from based_jax.evals.card.parts import switched_off
+from based_jax.evals.card.subject import switched_off
 from based_jax.evals.long.questions import Question
 from based_jax.evals.recall.protocol import contains
 from based_jax.evals.target_scores import target_scores

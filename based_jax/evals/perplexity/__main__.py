@@ -13,15 +13,12 @@ from based_jax import command
 from based_jax.convert.pretrained import load_pretrained
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.checkpoint import CheckpointOptions
-from based_jax.evals.options import expect_positive, expect_writable, write_json
+from based_jax.evals.options import expect_positive, expect_writable, progress, write_json
 from based_jax.evals.perplexity import records as recording
 from based_jax.evals.perplexity.records import Records, make_records, read_records, write_records
 from based_jax.evals.perplexity.repeats import MAX_COUNT
-from based_jax.evals.perplexity.report_table import report_lines
 from based_jax.evals.perplexity.scoring import score_documents, score_windows
-from based_jax.evals.perplexity.slice_figures import draw_perplexity, expect_figure, read_results
-from based_jax.evals.perplexity.slices import report
-from based_jax.evals.progress import progress
+from based_jax.evals.perplexity.slices import report, report_lines
 from based_jax.evals.text import TextOptions, pack_text
 from based_jax.models.language_model import LanguageModel
 from based_jax.stop_request import StopRequest
@@ -56,10 +53,6 @@ class Options(CheckpointOptions):
     gap that the AR hits explain"""
     records: Path | None = None
     """write one record per token to this .parquet file"""
-    figure: Path | None = None
-    """draw loss against the bigrams' counts, by model, into this .png, .pdf or .svg file"""
-    beside: tuple[Path, ...] = ()
-    """files written with --json for other models, to show in the figure as well"""
 
     def __post_init__(self) -> None:
         if _is_records(self.checkpoint):
@@ -72,7 +65,6 @@ class Options(CheckpointOptions):
         expect_positive(self, "length", "batch_size", "max_tokens")
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
         expect_writable(self, "records", "json")
-        expect_figure(self.figure, self.beside, "frequency")
         if self.records is not None:
             expect(_is_records(self.records), "records", str(self.records), "a name that ends in .parquet")
             recording.import_pyarrow()
@@ -91,8 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.records is not None:
         write_records(options.records, records)
     write_json(options.json, result)
-    if options.figure is not None:
-        draw_perplexity(options.figure, [result, *read_results(options.beside, "frequency")])
     if stopped:
         where = f"; their records are in {options.records}" if options.records else ""
         print(f"interrupted: these are the numbers of {len(records):,} tokens{where}", file=sys.stderr)

@@ -11,15 +11,11 @@ from rich.table import Table
 
 from based_jax import command
 from based_jax.data.tokenizers import Tokenizer
-from based_jax.evals.checkpoint import CheckpointOptions
-from based_jax.evals.digest import digest
-from based_jax.evals.options import as_text, expect_positive, print_table, write_json
-from based_jax.evals.progress import progress
+from based_jax.evals.checkpoint import CheckpointOptions, digest
+from based_jax.evals.options import as_text, expect_positive, print_table, progress, write_json
 from based_jax.evals.recall.data import Example, read_examples
-from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, make_prompt
-from based_jax.evals.recall.read_twice import DOCUMENT_TOKENS
-from based_jax.evals.recall.records import RecordFile
-from based_jax.evals.recall.run import answer, greedy, summarize
+from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, DOCUMENT_TOKENS, make_prompt
+from based_jax.evals.recall.run import RecordFile, answer, greedy, summarize
 from based_jax.evals.target_scores import expect_positions
 from based_jax.models import LanguageModel
 from based_jax.published.tables import table as published_table

@@ -12,7 +12,7 @@ import based_jax as bj
 from based_jax import plot
 from based_jax.evals.card import __main__ as command
 from based_jax.evals.card.page import finding
-from based_jax.evals.card.parts import without
+from based_jax.evals.card.subject import without
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
 
@@ -82,7 +82,7 @@ def test_a_model_of_another_library(make, tmp_path):
     """An induction head: it recalls everything, and nothing once it is switched off."""
     known = {"parts": {"head": make(0.0)}, "state_bytes": lambda length: 4 * length}
     card = bj.evals.recall_card(make(20.0), vocab_size=VOCAB, name="head", **known, **SMALL)
-    assert card["model"] == {"source": "callable", "compiled": True}
+    assert card["model"] == {"source": "callable"}
     for section in ("mqar", "probe"):
         cells = {(cell["length"], cell["pairs"]): cell["accuracy"] for cell in card[section]}
         longest = {key for key in CELLS if key[0] == LENGTH}

@@ -9,7 +9,7 @@ import pytest
 
 import based_jax as bj
 from based_jax.data.tokenizers import load_tokenizer
-from based_jax.evals.card.parts import without
+from based_jax.evals.card.subject import without
 from based_jax.evals.long import __main__ as command
 from based_jax.evals.long.questions import make_question
 from based_jax.evals.long.reader import Reader

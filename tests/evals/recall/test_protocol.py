@@ -9,8 +9,7 @@ from pyarrow import parquet
 
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.recall.data import TASKS, Example, read_examples
-from based_jax.evals.recall.protocol import contains, make_prompt, read_answer
-from based_jax.evals.recall.read_twice import cut_around
+from based_jax.evals.recall.protocol import contains, cut_around, make_prompt, read_answer
 from tests.data.libraries import llama
 
 BYTES = ByteTokenizer()

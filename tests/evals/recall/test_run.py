@@ -8,12 +8,11 @@ import pytest
 
 from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer
-from based_jax.evals.digest import digest
+from based_jax.evals.checkpoint import digest
 from based_jax.evals.recall import __main__ as recall
 from based_jax.evals.recall.data import Example
 from based_jax.evals.recall.protocol import make_prompt
-from based_jax.evals.recall.records import RecordFile
-from based_jax.evals.recall.run import answer, greedy, make_batches, summarize
+from based_jax.evals.recall.run import RecordFile, answer, greedy, make_batches, summarize
 from tests.commands import refused
 from tests.generate.tiny import make_bytes
 
