@@ -6,7 +6,7 @@ from based_jax.experiments.based_data import ONE_RATE, SLICE, TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study
+from based_jax.experiments.study import Rows, make_study, run
 from based_jax.published import number, table
 
 TAYLOR = "Taylor"
@@ -68,3 +68,6 @@ STUDY = make_study(
     },
     _panels,
 )
+
+if __name__ == "__main__":
+    run(STUDY)

@@ -11,7 +11,7 @@ from operator import itemgetter
 from based_jax.experiments.based_data import DATA, TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines
-from based_jax.experiments.study import Rows, make_study
+from based_jax.experiments.study import Rows, make_study, run
 
 _TEXTS = TEXTS["mqar_gates"]
 _RATE = "0.01"
@@ -65,3 +65,6 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
 
 
 STUDY = make_study("mqar_gates", {scale: _jobs(scale) for scale in ("smoke", "cpu", "paper")}, _panels)
+
+if __name__ == "__main__":
+    run(STUDY)

@@ -8,7 +8,7 @@ from based_jax.experiments.based_data import zoology_data
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study
+from based_jax.experiments.study import Rows, make_study, run
 
 _SHORT = "base_conv:kernel_size=3"
 HEADS = (1, 2, 4, 8)
@@ -70,3 +70,6 @@ STUDY = make_study(
     },
     _panels,
 )
+
+if __name__ == "__main__":
+    run(STUDY)

@@ -8,7 +8,7 @@ from based_jax.experiments.based_data import CPU_RATE, DATA, TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published, state_bytes
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study
+from based_jax.experiments.study import Rows, make_study, run
 from based_jax.published import number, table
 
 FIGURE_8 = ("ScatterBrain", "BigBird", "Nystromformer")
@@ -71,3 +71,6 @@ STUDY = make_study(
     },
     _panels,
 )
+
+if __name__ == "__main__":
+    run(STUDY)

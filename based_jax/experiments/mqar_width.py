@@ -7,7 +7,7 @@ from based_jax.experiments.based_data import TEXTS, zoology_data
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines, published
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study
+from based_jax.experiments.study import Rows, make_study, run
 from based_jax.published import number, table
 
 _TEXTS = TEXTS["mqar_width"]
@@ -79,3 +79,6 @@ STUDY = make_study(
     },
     _panels,
 )
+
+if __name__ == "__main__":
+    run(STUDY)

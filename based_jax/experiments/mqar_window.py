@@ -6,7 +6,7 @@ from based_jax.experiments.based_data import ONE_RATE, TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Line, Panel
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Rows, make_study
+from based_jax.experiments.study import Rows, make_study, run
 
 LINEAR, SLIDING, BOTH = "linear attention alone", "sliding window alone", "both"
 NO_WINDOW = "both, without the window"
@@ -51,3 +51,6 @@ STUDY = make_study(
     },
     _panels,
 )
+
+if __name__ == "__main__":
+    run(STUDY)

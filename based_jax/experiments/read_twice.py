@@ -13,7 +13,7 @@ from itertools import product
 from based_jax.experiments.based_data import TEXTS, zoology_data
 from based_jax.experiments.panels import bars
 from based_jax.experiments.results import best
-from based_jax.experiments.study import make_study
+from based_jax.experiments.study import make_study, run
 from based_jax.experiments.tasks import TaskJob
 
 _TEXTS = TEXTS["read_twice"]
@@ -44,3 +44,6 @@ STUDY = make_study(
     },
     lambda rows, scale: bars(best(rows), "form", MODELS),
 )
+
+if __name__ == "__main__":
+    run(STUDY)

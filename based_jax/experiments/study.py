@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from rich.console import Console
 from rich.markup import escape as plain
@@ -88,6 +88,11 @@ def main(study: Study, argv: Sequence[str] | None = None) -> int:
     return run_command(
         _typed(study), argv, lambda flags: study.jobs[flags.scale], partial(train_study, study), Flags
     )
+
+
+def run(study: Study) -> NoReturn:
+    """Run a study's command in this process, which then ends: ``python -m`` of its module."""
+    command.run(_typed(study), partial(main, study))
 
 
 def run_command(

@@ -9,7 +9,7 @@ from based_jax.experiments.based_data import TEXTS
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import bars
 from based_jax.experiments.results import best
-from based_jax.experiments.study import Study, make_study
+from based_jax.experiments.study import Study, make_study, run
 
 
 @dataclass(frozen=True)
@@ -67,3 +67,6 @@ def study_of_tasks(name: str) -> Study:
 
 
 STUDY = study_of_tasks("tasks")
+
+if __name__ == "__main__":
+    run(STUDY)

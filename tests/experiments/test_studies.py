@@ -5,6 +5,7 @@ import importlib
 import json
 import pkgutil
 import re
+import runpy
 
 import numpy as np
 import pytest
@@ -24,6 +25,15 @@ NAMES = [
     if module.name.startswith("mqar") or module.name in ("tasks", "capabilities", "read_twice")
 ]
 STUDIES = {name: importlib.import_module(f"based_jax.experiments.{name}").STUDY for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_study_is_a_program(name, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["study", "--dry-run"])
+    with pytest.raises(SystemExit) as ended, pytest.warns(RuntimeWarning, match="found in sys.modules"):
+        runpy.run_module(f"based_jax.experiments.{name}", run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.count("based-jax train") == len(STUDIES[name].jobs["smoke"])
 
 
 def config(job: Job) -> SyntheticConfig:
