@@ -200,10 +200,7 @@ def test_where_templates_are_found(tmp_path):
         ({"chat_template": [{"name": "a", "template": "b"}]}, 'expected one template called "default"'),
         ({"chat_template": [{"name": [], "template": "a"}]}, 'expected one template called "default"'),
         ({"chat_template": ["a"]}, 'expected one template called "default"'),
-        (
-            {"chat_template": "a" * (MAX_CHARACTERS + 1)},
-            "chat_template = '131073 characters': expected at most",
-        ),
+        ({"chat_template": "a" * (MAX_CHARACTERS + 1)}, "'131073 characters': expected at most"),
     ],
 )
 def test_wrong_files(tmp_path, config, message):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from based_jax.data import Document, Skipped, load_documents, load_tokenizer
-from based_jax.data.hub import HubSpec, parse_hub, read_texts
+from based_jax.data.hub import read_texts
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule
 from based_jax.data.shards.tokenize import Progress, tokenize
@@ -43,12 +43,6 @@ def hub(library, tmp_path, monkeypatch) -> Path:
     _write(tmp_path / "long", "train", [{"text": text, "n": 1} for text in TEXTS])
     _write(tmp_path / "lost", "train", [{"text": "a"}, "broken"])
     return tmp_path
-
-
-def test_a_spec_names_a_split_and_a_configuration():
-    assert parse_hub("hf:a/b") == HubSpec("a/b", None, "train")
-    assert parse_hub("hf:a/b:test") == HubSpec("a/b", None, "test")
-    assert parse_hub("hf:a/b:small:test") == HubSpec("a/b", "small", "test")
 
 
 @pytest.mark.usefixtures("hub")

@@ -117,17 +117,14 @@ def test_a_random_share_is_held_out():
     ("parts", "message"),
     [
         ({"train": TRAIN[:2], "test": TEST}, "at least two classes; the training part has"),
-        (
-            {"train": TRAIN, "test": [("A", "other")]},
-            r"other\S*: label = 'other': expected one of the training",
-        ),
+        ({"train": TRAIN, "test": [("A", "other")]}, "0.txt: label = 'other': expected one of the training"),
         ({"train": [*TRAIN, ("AXA", "negative")], "test": TEST}, "character 1 of a sequence = 'X'"),
         ({"train": [*TRAIN, ("", "negative")], "test": TEST}, "3.txt: sequence = '': expected at least one"),
     ],
 )
 def test_bad_examples_are_named(tmp_path, parts, message):
     write_folders(tmp_path, parts)
-    with pytest.raises(ValueError, match=message.replace("other\\S*:", "0.txt:")):
+    with pytest.raises(ValueError, match=message):
         load_labelled(tmp_path, DNA)
 
 

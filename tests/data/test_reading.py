@@ -64,15 +64,6 @@ def test_a_file_in_an_encoding_that_is_named(tmp_path, encoding, ending, monkeyp
     assert not corpus.skipped
 
 
-def test_a_file_in_another_encoding_is_skipped_with_advice(tmp_path):
-    (tmp_path / "a.txt").write_text("plain")
-    (tmp_path / "b.txt").write_bytes(FRENCH.encode("latin-1"))
-    summary = load_documents(str(tmp_path)).summary()
-    assert "skipped 1 (1 not UTF-8: b.txt); --encoding auto detects other encodings" in summary
-    (skipped,) = load_documents(str(tmp_path), options=ReadOptions(encoding="ascii")).skipped
-    assert (skipped.name, skipped.reason) == ("b.txt", "not ascii")
-
-
 def test_encodings_are_detected_file_by_file(tmp_path):
     pytest.importorskip("charset_normalizer")
     cyrillic = "Это обычный русский текст, в котором достаточно слов для проверки.\n" * 3
@@ -145,25 +136,11 @@ def test_tokenize_reports_every_file(mixed, tmp_path, capsys):
     assert files["b.txt"].message == "--encoding auto detects other encodings"
     assert "its string fields are other" in files["a.jsonl"].message
     assert files["d.png"].message == "--include '*.png' reads it"
-    table = ended.out[ended.out.index("          files") : ended.out.index("next: ")].splitlines()
-    assert len(table) <= 10
-    assert [line.split(":")[0].split("   ")[0] for line in table[1:]] == [
-        *("kept", "partly kept", "skipped", "not read"),
-        *("c.txt", "b.txt", "f.jsonl", "every file"),
-    ]
     out = tmp_path / "latin"
     ended = run_here(tokenize.PROG, tokenize.main, [*argv, "--encoding", "latin-1", "--out", out], capsys)
     assert Manifest.read(out).splits["train"].documents == 5
     changed = run_here(tokenize.PROG, tokenize.main, [*argv, "--out", out], capsys)
     assert "encoding = 'utf-8': expected 'iso8859-1', as" in changed.err
-
-
-def test_without_the_field_in_any_record_the_error_lists_the_fields(mixed, tmp_path, capsys):
-    argv = ["--data", mixed / "a.jsonl", "--tokenizer", "byte", "--out", tmp_path / "out"]
-    ended = run_here(tokenize.PROG, tokenize.main, argv, capsys)
-    assert ended.status == 2
-    assert "0 documents, skipped 4 no string field 'text'" in ended.err
-    assert "its string fields are id, body.content, body.lang, a.b (--text-field chooses one)" in ended.err
 
 
 def test_a_trained_tokenizer_is_accepted(mixed, tmp_path, capsys):

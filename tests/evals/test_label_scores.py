@@ -51,10 +51,7 @@ def test_losses_and_correctness_are_those_of_the_logits(apply_fn):
     [
         (lambda tokens: (traced(tokens), None), r"apply_fn returned tuple: expected an array of logits"),
         (lambda tokens: traced(tokens)[:, -1], r"logits has shape \(2, 8\): expected \(2, 6, vocabulary\)"),
-        (
-            lambda tokens: traced(tokens).astype(jnp.int32),
-            "logits has dtype int32: expected a floating dtype",
-        ),
+        (lambda tokens: traced(tokens).astype(jnp.int32), "logits has dtype int32: expected a floating"),
         (lambda tokens: traced(tokens)[..., :5], "vocab_size = 7: expected at most 5, the model's logits"),
         (lambda tokens: traced(tokens) * jnp.nan, "logits = .*row 0, position 1.*: expected finite losses"),
         (3, "apply_fn = 'int': expected a function"),

@@ -11,7 +11,6 @@ from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.generate import __main__ as cli
 from based_jax.generate import generate
-from based_jax.models.language_model import LanguageModel
 from tests.commands import Ended, refused, run_here
 from tests.generate.tiny import make_bytes
 
@@ -67,15 +66,6 @@ def test_penalties_and_min_p_are_heard(run, directory, expected):
     assert len(set(out[3:-1])) > len(set(expected))
     hot = ("--checkpoint", directory, "--prompt", "def", "--max-new-tokens", 20, "--temperature", 9)
     assert run(*hot, "--min-p", 1)[1] == f"def{expected}\n"  # the most likely token alone
-
-
-@pytest.mark.release
-def test_weights_of_another_dtype(run, directory, model):
-    status, out, _ = run("--checkpoint", directory, *GREEDY, "--dtype", "bfloat16")
-    half = LanguageModel(model[0].config.replace(dtype="bfloat16"))
-    tokens = np.asarray(generate(half, model[1], [[256, *b"def"]], 20, stop_tokens=[256]))[0]
-    tokens = tokens[: tokens.tolist().index(256)] if 256 in tokens else tokens
-    assert (status, out) == (0, f"def{ByteTokenizer().decode(tokens)}\n")
 
 
 def test_stop_texts_are_not_printed(run, directory, expected):

@@ -15,11 +15,8 @@ PREFIX = Snapshot(np.array([1]), (jnp.zeros((2, 3)),), jnp.zeros((2, 16)))
 CASES = {
     "flat": ([1, 2, 3], {}, "prompt = 1: expected rows of tokens"),
     "rank": (GOOD[0], {}, r"prompt has shape \(3,\)"),
-    "rank 3": (GOOD[None], {}, r"prompt has shape \(1, 2, 3\)"),
     "float": (GOOD * 1.0, {}, "prompt has dtype float64"),
-    "float rows": ([[1.5, 2.0]], {}, r"prompt\[0\] = \[1.5, 2.0\]: expected a row of integers"),
     "text": ("abc", {}, "prompt = 'abc'"),
-    "number": (3, {}, "prompt = 3"),
     "no rows": ([], {}, r"prompt = \[\]: expected at least one row"),
     "empty": (np.zeros((2, 0), int), {}, r"prompt has shape \(2, 0\)"),
     "empty row": ([[1], []], {}, "prompt = 'row 1': expected at least one token"),

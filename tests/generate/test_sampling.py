@@ -9,15 +9,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from based_jax.generate import Sampler
-from based_jax.generate.sampling import (
-    Counts,
-    adjusted,
-    candidates,
-    choose,
-    row_keys,
-    row_samplers,
-    row_settings,
-)
+from based_jax.generate.sampling import Counts, adjusted, candidates, choose, row_keys, row_settings
 
 ROWS, VOCAB = 3, 13
 
@@ -88,11 +80,8 @@ def test_candidates_are_the_definition(seed, samplers):
 def test_penalties_are_the_definition(seed, penalties):
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(ROWS, VOCAB + 3)).astype(np.float32) * 2
-    lengths, prompt, made = (
-        np.array([0, 2, 6]),
-        rng.integers(VOCAB, size=(ROWS, 6)),
-        rng.integers(VOCAB, size=9),
-    )
+    prompt, made = rng.integers(VOCAB, size=(ROWS, 6)), rng.integers(VOCAB, size=9)
+    lengths = np.array([0, 2, 6])
     counts = Counts.of_prompt(jnp.asarray(prompt), jnp.arange(6) < lengths[:, None], VOCAB)
     active = np.array([True, False, True])
     for token in made:
@@ -179,29 +168,6 @@ def test_padded_vocabulary_is_never_sampled(temperature):
     np.testing.assert_allclose(chosen.logprob, -np.log(10), rtol=1e-6)
 
 
-def test_a_row_does_not_depend_on_the_others():
-    samplers = [
-        Sampler(2.0),  # neither cut: its mates' cuts must not touch it
-        Sampler(),
-        Sampler(2.0, top_p=0.9),
-        Sampler(1.0, top_k=3),
-        Sampler(3.0, min_p=0.1),
-        Sampler(0.5, top_p=1.0, min_p=1e-9),
-    ]
-    logits = np.random.default_rng(0).normal(size=(6, VOCAB)).astype(np.float32)
-    steps = np.array([0, 1, 7, 3, 3, 2])
-
-    def chosen(rows):
-        own = row_settings([samplers[row] for row in rows], jax.random.wrap_key_data(keys[rows]))
-        return compiled(logits[rows], own, steps[rows], vocab_size=VOCAB).token.tolist()
-
-    for seed in range(5):
-        keys = np.asarray(jax.random.key_data(row_keys(jax.random.key(seed), 6)))
-        together = chosen([0, 1, 2, 3, 4, 5])
-        for rows in ([0] * 6, [4, 4, 4, 4, 0, 0], [3, 2, 5, 3, 2, 5], [1, 0, 1, 1, 5, 5], [0]):
-            assert chosen(rows) == [together[row] for row in rows]
-
-
 def test_the_most_likely_tokens_come_with_their_log_probabilities():
     logits = jax.random.normal(jax.random.key(0), (ROWS, VOCAB + 3)) * 3
     chosen = compiled(
@@ -239,42 +205,16 @@ def test_keys_differ_between_rows_and_steps():
 
 
 def test_sampler_names_the_wrong_setting():
-    for options in [
-        {"temperature": -0.1},
-        {"temperature": float("nan")},
-        {"temperature": float("inf")},
-        {"temperature": "hot"},
-        {"temperature": None},
-        {"top_k": 0},
-        {"top_k": 2.5},
-        {"top_k": True},
-        {"top_p": 0.0},
-        {"top_p": 1.1},
-        {"top_p": float("nan")},
-        {"min_p": 0.0},
-        {"min_p": 1.5},
-        {"repetition_penalty": 0.0},
-        {"repetition_penalty": float("inf")},
-        {"repetition_penalty": True},
-        {"presence_penalty": float("nan")},
-        {"frequency_penalty": "much"},
-        {"temperature": 10**400},
-        {"repetition_penalty": 1e-308},
-        {"repetition_penalty": 10**400},
-        {"frequency_penalty": -(10**400)},
-    ]:
-        (name, value), *_ = options.items()
-        with pytest.raises(ValueError, match=f"^{name} = {value!r}: expected "):
-            Sampler(**options)
-
-
-def test_settings_per_row():
-    rows = row_samplers(2, temperature=np.array([0, 0.5]), top_k=[None, 3], top_p=0.9)
-    assert rows == [Sampler(0.0, None, 0.9), Sampler(0.5, 3, 0.9)]
-    assert row_samplers(1, temperature=jnp.float32(0.5)) == [Sampler(0.5)]
-    with pytest.raises(ValueError, match=r"^top_k = \[1, 2, 3\]: expected one value, or one for each of 2"):
-        row_samplers(2, top_k=[1, 2, 3])
-    with pytest.raises(ValueError, match=r"^keys = None: expected one per row when temperature > 0"):
-        row_settings(rows, None)
-    with pytest.raises(ValueError, match=r"^keys has shape \(3,\): expected \(2,\)"):
-        row_settings(rows, row_keys(jax.random.key(0), 3))
+    nan, infinity, huge = float("nan"), float("inf"), 10**400
+    for name, values in {
+        "temperature": (-0.1, nan, infinity, "hot", None, huge),
+        "top_k": (0, 2.5, True),
+        "top_p": (0.0, 1.1, nan),
+        "min_p": (0.0, 1.5),
+        "repetition_penalty": (0.0, infinity, True, 1e-308, huge),
+        "presence_penalty": (nan,),
+        "frequency_penalty": ("much", -huge),
+    }.items():
+        for value in values:
+            with pytest.raises(ValueError, match=f"^{name} = {value!r}: expected "):
+                Sampler(**{name: value})

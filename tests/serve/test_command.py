@@ -110,6 +110,7 @@ def fails(capsys):
     ("flags", "message"),
     [
         (("--wrong",), "--wrong"),
+        (("--checkpoint", "nowhere/at/all"), "nowhere/at/all"),
         (("--port", "70000"), "port = 70000: expected an integer in [0, 65536)"),
         (("--slots", "0"), "slots = 0: expected an integer, at least 1"),
         (("--max-waiting", "0"), "max_waiting = 0: expected"),
@@ -130,10 +131,6 @@ def fails(capsys):
 )
 def test_errors_are_one_line(fails, directory, flags, message):
     assert message in fails("--checkpoint", directory, *flags)
-
-
-def test_a_checkpoint_that_is_not_there(fails):
-    assert "nowhere/at/all" in fails("--checkpoint", "nowhere/at/all")
 
 
 def test_a_port_that_is_taken(fails, directory):

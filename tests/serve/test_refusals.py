@@ -23,10 +23,7 @@ HUGE = 10**400
         ({"best_of": 2}, "best_of", "best_of is not supported: take the best of n answers"),
         ({"suffix": "a"}, "suffix", "suffix is not supported: the model has not learned to fill in"),
         ({"prompt": 3}, "prompt", "prompt = 3: expected `str | array`"),
-        ({"prompt": []}, "prompt", "prompt = []: expected `array` of length >= 1"),
-        ({"prompt": ["a", 1]}, "prompt", "prompt: expected a text"),
         ({"prompt": [[1], []]}, "prompt", "of length >= 1 - at `$.prompt[1]`"),
-        ({"prompt": [True]}, "prompt", "got `bool`"),
         ({"prompt": [257]}, "prompt", "prompt = 257: expected tokens in [0, 257)"),
         ({"prompt": [[HUGE]]}, "prompt", "000...: expected tokens in [0, 257)"),
         ({"prompt": [3, -1, 4]}, "prompt", "prompt = [3, -1, 4]: expected `int` >= 0"),
@@ -34,26 +31,20 @@ HUGE = 10**400
         ({"prompt": [1] * 21}, "prompt", "a prompt of 21 tokens: expected at most 20"),
         ({"prompt": "abcd"}, "prompt", "5 tokens and max_tokens = 16: expected at most 20 together"),
         ({"max_tokens": -1}, "max_tokens", "max_tokens = -1: expected `int` >= 0"),
-        ({"max_tokens": 1.5}, "max_tokens", "max_tokens = 1.5: expected `int`, got `float`"),
-        ({"max_tokens": True}, "max_tokens", "max_tokens = true: expected `int`"),
         ({"max_tokens": HUGE}, "max_tokens", "000...: expected at most 18"),
         ({"max_tokens": [[[[1]]]]}, "max_tokens", "max_tokens = [[[[1]]]]: expected `int`"),
         ({"n": 0}, "n", "n = 0: expected `int` >= 1"),
-        ({"n": 5}, "n", "1 prompts times n = 5: at most 4 answers"),
         ({"prompt": ["a"] * 2, "n": 3}, "n", "2 prompts times n = 3: at most 4 answers"),
         ({"temperature": -1}, "temperature", "temperature = -1.0: expected a finite number"),
         ({"temperature": "warm"}, "temperature", 'temperature = "warm": expected `float`, got `str`'),
         ({"temperature": HUGE}, "temperature", f"temperature = 1{'0' * 59}...: number out of range"),
         ({"repetition_penalty": 1e-308}, "repetition_penalty", "= 1e-308: expected a number from 1e-20"),
         ({"top_p": 0}, "top_p", "top_p = 0.0: expected"),
-        ({"top_k": 0.5}, "top_k", "top_k = 0.5: expected `int"),
         ({"top_k": HUGE}, "top_k", "000...: expected `int` <= 2147483647"),
         ({"seed": 2**63}, "seed", "seed = 9223372036854775808: expected `int` <= 9223372036854775807"),
         ({"logprobs": 6}, "logprobs", "logprobs = 6: expected `int` <= 5"),
         ({"stop": ""}, "stop", 'stop = "": expected `str` of length >= 1'),
-        ({"stop": ["a"] * 17}, "stop", "expected `array` of length <= 16"),
         ({"stop": [1]}, "stop", "stop = [1]: expected `str`, got `int` - at `$.stop[0]`"),
-        ({"stream": "yes"}, "stream", 'stream = "yes": expected `bool`'),
         ({"stream_options": {"include_usage": True}}, "stream_options", "expected only with stream"),
         ({"stream": True, "stream_options": {"a\n" * 999: 1}}, "stream_options", "unknown field `a\\na"),
         ({"model": ["é" * 100]}, "model", 'model = ["\\u00e9\\u00e9'),
@@ -117,13 +108,6 @@ def test_paths_and_types(client, method, path, headers, status, message):
     assert message in error["message"]
     assert len(error["message"]) < 300
     assert error["message"].isprintable()
-
-
-def test_other_models(client):
-    error = client.error({"model": "a" * 100}, 404)
-    assert error["code"] == "model_not_found"
-    assert error["type"] == "invalid_request_error"
-    assert len(error["message"]) < 100
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Any mesh gives the losses and gradients of one device, packed documents and padding included."""
 
+import itertools
 from collections.abc import Iterator
 
 import jax
@@ -22,21 +23,11 @@ MODELS = {
     "Mamba": {"M": MixerSpec("mamba", {"d_state": 4})},
     "GLA": {"G": MixerSpec("gla", {"num_heads": 2})},
 }
+AXES = ("data", "fsdp", "tensor", "context")
 MESHES_OF_8 = [
-    "data=8",
-    "fsdp=8",
-    "tensor=8",
-    "context=8",
-    "data=2,fsdp=4",
-    "data=2,tensor=4",
-    "data=2,context=4",
-    "fsdp=2,tensor=4",
-    "fsdp=2,context=4",
-    "tensor=2,context=4",
-    "data=2,fsdp=2,tensor=2",
-    "data=2,fsdp=2,context=2",
-    "data=2,tensor=2,context=2",
-    "fsdp=2,tensor=2,context=2",
+    *(f"{axis}=8" for axis in AXES),
+    *(f"{first}=2,{second}=4" for first, second in itertools.combinations(AXES, 2)),
+    *(",".join(f"{axis}=2" for axis in axes) for axes in itertools.combinations(AXES, 3)),
 ]
 
 

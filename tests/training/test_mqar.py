@@ -1,7 +1,6 @@
 """The MQAR sweep: learning, equality with runs alone, resume, failed runs, labels, bad input."""
 
 import dataclasses
-import functools
 import json
 import signal
 
@@ -13,7 +12,6 @@ import optax
 import pytest
 
 import based_jax as bj
-from based_jax import command
 from based_jax.data.tasks import IGNORE, MQAR, Segment
 from based_jax.evals.label_scores import LabelScorer
 from based_jax.json_lines import read_lines
@@ -24,6 +22,7 @@ from based_jax.training.mqar import grid as mqar_grid
 from based_jax.training.mqar import sweep as mqar_sweep
 from based_jax.training.mqar.data import data_seeds, load
 from based_jax.training.run.metrics import MetricWriter, read_metrics
+from tests.commands import run_here
 from tests.training.runs import losses, stop_at
 
 SETTINGS = {"layers": "short_conv,attention", "d_model": 16, "vocab_size": 16, "length": 8, "pairs": 2}
@@ -271,7 +270,6 @@ def test_flags_to_segments_and_layers():
 REFUSED = {
     "": "mixer = None: expected a mixer's name, unless layers are given",
     "--mixer lstm": "mixer = 'lstm': expected package.module:Class, or one of based, attention",
-    "--mixer based:feature_dim": "mixer = 'based:feature_dim': expected NAME or NAME:option=value",
     "--mixer based:depth=3": "option of linear_attention = 'depth'",
     "--mixer based --pairs 40": "length = 64: expected",
     "--mixer based --vocab-size 16": "vocab_size = 16: expected",
@@ -280,9 +278,7 @@ REFUSED = {
     "--mixer based --learning-rates fast": "learning_rates = 'fast': expected numbers",
     "--mixer based --learning-rates 1,1": "one or more different values",
     "--mixer based --seeds=-1": "seeds = (-1,): expected integers in [0, 2^32)",
-    f"--mixer based --seeds {2**64}": "expected integers in [0, 2^32)",
     f"--mixer based --epochs {2**64}": f"epochs = {2**64}: expected at most 2147483647",
-    f"--mixer based --train 64:4:{2**64}": f"train = {2**64}: expected at most 2147483647",
     "--mixer based --epochs 0": "epochs = 0: expected at least 1",
     "--mixer based --dropout 1": "embed_dropout = 1.0: expected from 0 to below 1",
     "--no-such-flag": "--no-such-flag",
@@ -291,10 +287,9 @@ REFUSED = {
 
 def test_bad_input_is_one_line_and_status_2(tmp_path, capsys):
     for flags, message in REFUSED.items():
-        with pytest.raises(SystemExit) as exit_:
-            command.run(mqar.PROG, functools.partial(mqar.main, [*flags.split(), "--workdir", str(tmp_path)]))
-        assert exit_.value.code == 2
-        last = capsys.readouterr().err.strip().splitlines()[-1]
+        ended = run_here(mqar.PROG, mqar.main, [*flags.split(), "--workdir", tmp_path], capsys)
+        assert ended.status == 2
+        last = ended.err.strip().splitlines()[-1]
         assert last.startswith("based-jax train mqar: ")
         assert message in last
     assert not list(tmp_path.iterdir())

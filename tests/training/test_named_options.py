@@ -31,7 +31,6 @@ def test_a_run_has_them(tmp_path):
 
 def test_colons_separate_the_options_of_a_name():
     wanted = "based", {"feature_dim": 8, "num_heads": 2}
-    assert parse_named("mixer", "based:feature_dim=8:num_heads=2") == wanted
     assert parse_mixer("mixer", "based:feature_dim=8:num_heads=2") == wanted
     assert parse_mixer("mixer", "gla:lags=[1,2]:num_heads=2") == ("gla", {"lags": [1, 2], "num_heads": 2})
     assert parse_mixer("mixer", "mamba") == ("mamba", {})

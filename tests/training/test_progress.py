@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from based_jax.training.run.progress import RunProgress, clock, short
+from based_jax.training.run.progress import RunProgress
 
 METRICS = {
     "loss": 2.25,
@@ -60,15 +60,4 @@ def test_a_log_has_all_metrics_in_plain_lines():
         "step 1/9  loss 2.25  bits_per_byte 3.246  perplexity 9.5  grad_norm 0.5  tokens_per_second 12.3k",
         "step 1  checkpoint a/[1]",
         "",
-    ]
-
-
-def test_times_and_numbers_are_short():
-    assert [clock(seconds) for seconds in (4.6, 754, 3723)] == ["0:05", "12:34", "1:02:03"]
-    assert [short(value) for value in (3.14159, 0.0008, 12_345, 4.56e6, float("nan"))] == [
-        "3.142",
-        "0.0008",
-        "12.3k",
-        "4.56M",
-        "nan",
     ]

@@ -1,18 +1,58 @@
 """Training on several shards and sources: each window once an epoch, each source with its share."""
 
+import functools
+import itertools
 import json
+import zlib
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from based_jax.data import train_iterator
-from based_jax.data.packed import Mixture, parse_mixture
-from tests.data.shards.streams import rows_of, several, stream_of
+from based_jax.data import PackedTokens, train_iterator
+from based_jax.data.packed import Mixture, TokenStream, parse_mixture
 
 LENGTH = 7
 SIZES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=8), min_size=1, max_size=40)
+
+
+@dataclass(frozen=True, eq=False)
+class Several(TokenStream):
+    """Shards in memory."""
+
+    shards: tuple[PackedTokens, ...]
+
+    @functools.cached_property
+    def sizes(self) -> np.ndarray:
+        return np.array([len(shard) for shard in self.shards])
+
+    @functools.cached_property
+    def checksum(self) -> int:
+        return zlib.crc32(repr([shard.checksum for shard in self.shards]).encode())
+
+    num_bytes = 1
+
+    def shard(self, number: int) -> PackedTokens:
+        return self.shards[number]
+
+
+def stream_of(sizes: list[int], first: int = 1) -> PackedTokens:
+    """Documents of these sizes whose tokens are all different; EOT is 0."""
+    documents = np.split(np.arange(first, first + sum(sizes)), np.cumsum(sizes)[:-1])
+    tokens = np.concatenate([part for document in documents for part in ([0], document)] + [[0]])
+    return PackedTokens(tokens.astype(np.uint32), np.cumsum([0, *(size + 1 for size in sizes[:-1])]), 1)
+
+
+def several(sizes: list[list[int]]) -> Several:
+    firsts = itertools.accumulate((sum(own) for own in sizes), initial=1)
+    return Several(tuple(stream_of(own, first) for own, first in zip(sizes, firsts, strict=False)))
+
+
+def rows_of(batches, count: int) -> dict[str, np.ndarray]:
+    drawn = [next(batches) for _ in range(count)]
+    return {name: np.concatenate([batch[name] for batch in drawn]) for name in drawn[0]}
 
 
 @given(sizes=SIZES)

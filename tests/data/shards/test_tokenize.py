@@ -125,19 +125,6 @@ def test_finished_and_other_settings(tmp_path, capsys):
     assert "an empty or new directory" in ended.err
 
 
-def test_files_that_are_not_read_are_reported_and_include_may_not_change(tmp_path, capsys):
-    folder, out = _write(tmp_path / "in", "jsonl").parent, tmp_path / "out"
-    (folder / "b.rst").write_text("more text")
-    argv = ["--data", folder, "--tokenizer", "byte", "--workers", 1, "--out"]
-    ended = run_here(PROG, main, [*argv, tmp_path / "a"], capsys)
-    not_read = "not read: 1 file by suffix (1 .rst); --include '*.rst' reads them too"
-    assert f"skipped: nothing\n{not_read}\n" in ended.out
-    assert "not read" not in run_here(PROG, main, [*argv, out, "--include", "*.rst"], capsys).out
-    ended = run_here(PROG, main, [*argv, out], capsys)
-    assert ended.status == 2
-    assert f"include = None: expected '*.rst', as {out} was begun with" in ended.err
-
-
 @pytest.mark.usefixtures("small_blocks")
 def test_what_was_written_after_the_last_save_is_cut_back(tmp_path):
     spec, rule = _write(tmp_path / "in", "jsonl"), HeldOutRule(0.3, None, 300)

@@ -48,13 +48,6 @@ def test_wrong_settings_are_named(options, message):
         Settings.read(options)
 
 
-def test_texts_end_before_the_first_stop():
-    settings = Settings.read({"until": ["END", "\n"]})
-    assert settings.cut("one\ntwo END") == "one"
-    assert settings.cut("one END\n") == "one "
-    assert settings.cut("one") == "one"
-
-
 def test_looking_for_stops_while_tokens_come(monkeypatch):
     """Nothing is made once every row has stopped; a row that ended is padded, and its padding is no text."""
     chunks = [[b"one. ", b"two E"], [b"more\n", b"ND..."], [b"never", b"seen "]]

@@ -9,6 +9,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
+import scipy.special
 
 from based_jax import command
 from based_jax.convert import load_pretrained, save_pretrained
@@ -119,9 +120,7 @@ def log_p(model):
         tokens = [*context, *continuation][-CONTEXT - 1 :]
         inputs = np.array([tokens[:-1] + [0] * (CONTEXT + 1 - len(tokens))])
         found = np.asarray(forward(model[1], inputs))[0].astype(np.float64)
-        found -= np.log(np.exp(found - found.max(-1, keepdims=True)).sum(-1, keepdims=True)) + found.max(
-            -1, keepdims=True
-        )
+        found = scipy.special.log_softmax(found, axis=-1)
         positions = range(len(tokens) - 1 - len(continuation), len(tokens) - 1)
         likeliest = [int(found[position, :257].argmax()) for position in positions]
         return sum(found[position, tokens[position + 1]] for position in positions), likeliest == list(
@@ -184,15 +183,10 @@ def test_every_kind_of_task_by_hand(model, folder, log_p, only_ours):
 
     every = [scores(row) for row in ROWS]
     labels = [row["label"] for row in ROWS]
-    best = [int(np.argmax([value for value, _ in choices])) for choices in every]
-    per_byte = [
-        int(
-            np.argmax(
-                [value / len(choice) for (value, _), choice in zip(choices, row["choices"], strict=True)]
-            )
-        )
-        for row, choices in zip(ROWS, every, strict=True)
-    ]
+    values = [np.array([value for value, _ in choices]) for choices in every]
+    sizes = [np.array([*map(len, row["choices"])]) for row in ROWS]
+    best = [value.argmax() for value in values]
+    per_byte = [(value / size).argmax() for value, size in zip(values, sizes, strict=True)]
     assert found["facts"]["acc,none"] == np.mean(np.equal(best, labels))
     assert found["facts"]["acc_norm,none"] == np.mean(np.equal(per_byte, labels))
     right = [choices[label] for choices, label in zip(every, labels, strict=True)]
@@ -237,14 +231,6 @@ def test_the_command(folder, only_ours, tmp_path, capsys):
     assert f"{content['results']['last']['perplexity,none']:.6g}"[:4] in out
     assert own_lines(err) == []
 
-    again = tmp_path / "again.json"
-    call(folder, "--tasks", "facts,last", "--limit", "3", "--json", str(again), "--no-reuse")
-    for task, metrics in json.loads(again.read_text())["results"].items():
-        for name, value in metrics.items():
-            expected = content["results"][task][name]
-            close = isinstance(value, float)
-            assert value == (pytest.approx(expected, rel=TOLERANCE) if close else expected)
-
 
 def test_conversations_and_made_data(folder, only_ours, tmp_path):
     """A chat template, a system message, other settings of generation, and metadata for a task's own data."""
@@ -280,19 +266,15 @@ def test_conversations_and_made_data(folder, only_ours, tmp_path):
         metadata = ("--metadata", '{"max_seq_lengths": [64, 128]}', "--samples", str(samples))
         lm_eval_command.main([*common, *metadata, *flags])
         rows = [json.loads(line) for line in samples.read_text().splitlines()]
-        return [row["arguments"][0] for row in rows], [row["resps"][0][0] for row in rows]
+        return [row["arguments"][0] for row in rows]
 
-    plain, made = ask_made()
+    plain = ask_made()
     assert [row[0] for row in plain] == [f"{model} 64", f"{model} 128"]
-    chat, _ = ask_made(
+    chat = ask_made(
         "--apply-chat-template", "--system-instruction", "Be brief.", "--gen-kwargs", "max_gen_toks=3"
     )
     assert [row[0] for row in chat] == [f"<system>Be brief.<user>{model} {n}<a>" for n in (64, 128)]
     assert chat[0][1] == {**settings, "max_gen_toks": 3}
-    shorter, less = ask_made("--gen-kwargs", "max_gen_toks=3")
-    assert shorter[0][0] == plain[0][0]
-    for text, start in zip(made, less, strict=True):  # whose last bytes may be half a character
-        assert text.startswith(start.rstrip("\ufffd"))
     (model / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match="apply_chat_template = True: expected a chat template in"):
         ask_made("--apply-chat-template")
@@ -329,9 +311,7 @@ def test_a_suite(folder, only_ours, tmp_path, monkeypatch, capsys):
     assert content["n-shot"]["boolq"] == 1
     assert content["columns"]["boolq"] == pytest.approx(100 * content["results"]["boolq"]["acc,none"])
     assert [row["shots"] for row in content["published"]] == [1, 1, 1]
-    out = capsys.readouterr().out
-    assert f"{content['columns']['average']:.2f}" in out
-    assert "47.20" in out  # Based's average with one example
+    assert "47.20" in capsys.readouterr().out  # Based's average with one example
 
 
 def test_an_interrupted_command_continues(folder, only_ours, tmp_path, monkeypatch, capsys):

@@ -78,15 +78,8 @@ def assert_same(scores: Scores, expected: Scores) -> None:
 
 @pytest.mark.parametrize(("batch_size", "cross_documents"), [(2, False), (2, True), (3, False)])
 def test_windows_have_the_losses_of_each_window_alone(model, packed, forward, batch_size, cross_documents):
-    done = []
-    scores = score_windows(
-        *model,
-        packed,
-        length=LENGTH,
-        batch_size=batch_size,
-        cross_documents=cross_documents,
-        advance=done.append,
-    )
+    done, options = [], {"batch_size": batch_size, "cross_documents": cross_documents}
+    scores = score_windows(*model, packed, length=LENGTH, advance=done.append, **options)
     assert sum(done) == len(packed) - 1
     assert_same(scores, by_definition(packed, forward, windows(packed, cross_documents)))
 
@@ -118,13 +111,8 @@ def test_models_that_have_no_perplexity_are_refused(packed):
 
 @pytest.fixture(scope="module")
 def records(model, packed):
-    made = make_records(
-        packed,
-        score_windows(*model, packed, length=LENGTH, batch_size=2),
-        LENGTH,
-        False,
-        {"tokenizer": "byte"},
-    )
+    scores = score_windows(*model, packed, length=LENGTH, batch_size=2)
+    made = make_records(packed, scores, LENGTH, False, {"tokenizer": "byte"})
     return made.with_counts(BigramTable.of_stream(packed.tokens, 257, "itself"))
 
 
@@ -164,15 +152,7 @@ def files(model, packed, tmp_path_factory):
 def test_the_command_and_its_recomputation_agree(files, records, capsys):
     made, again = files / "a.parquet", files / "b.parquet"
     options = ("--batch-size", 2, "--counts", files / "counts", "--max-count", 8)
-    first = (
-        "--checkpoint",
-        files / "model",
-        "--data",
-        files / "text.jsonl",
-        *options,
-        "--reference",
-        files / "model",
-    )
+    first = ("--checkpoint", files / "model", "--reference", files / "model", "--data", files / "text.jsonl")
     outputs = ("--records", made, "--json", files / "a.json")
 
     def printed_by(*argv):
@@ -180,7 +160,7 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
         assert ended.status == 0, ended.err
         return ended.out
 
-    printed = printed_by(*first, *outputs)
+    printed = printed_by(*first, *options, *outputs)
     np.testing.assert_array_equal(read_records(made).loss, records.loss)
     result = json.loads((files / "a.json").read_text())
     hits = (records.distance > 0) & (records.count <= 8)

@@ -44,15 +44,9 @@ def test_squads_key_is_its_question(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            '{"text": "a", "key": "b"}',
-            r"rows.jsonl, row 0 = .*: expected columns text, key, value; no value here",
-        ),
+        ('{"text": "a", "key": "b"}', "row 0 = .*: expected columns text, key, value; no value here"),
         ('{"text": "a", "key": "b", "value": 3}', r"rows.jsonl, row 0, value = 3: expected a text"),
-        (
-            '{"text": "", "key": "b", "value": "c"}',
-            r"rows.jsonl, row 0 = '': expected a text that is not empty",
-        ),
+        ('{"text": "", "key": "b", "value": "c"}', "row 0 = '': expected a text that is not empty"),
         ("{", r"rows.jsonl, line 1: expected (a )?JSON"),
         ("[]", r"rows.jsonl, row 0 = .*expected a JSON object"),
         ("", r"data = .*: expected at least one row"),
@@ -163,17 +157,14 @@ def test_an_answer_begins_after_its_prompt():
 
 @pytest.mark.parametrize(
     ("tokens", "text"),
-    [(b" one\ntwo", " one"), (b"\n", ""), (b"", ""), (b" one", " one"), (b" one\r more", " one\r more")],
+    [
+        *((b" one\ntwo", " one"), (b"\n", ""), (b"", ""), (b" one", " one"), (b" one\r more", " one\r more")),
+        ([*b"one", 256, 256, *b"two\nthree", 256], "one<|endoftext|><|endoftext|>two"),
+    ],
 )
 def test_answers_end_at_the_newline(tokens, text):
     padded = np.array([*tokens, -1, -1])
     assert read_answer(padded, BYTES) == text
-
-
-def test_a_document_may_end_within_an_answer():
-    assert read_answer(np.array([*b"one", 256, 256, *b"two\nthree", 256]), BYTES) == (
-        "one<|endoftext|><|endoftext|>two"
-    )
 
 
 @pytest.mark.parametrize(

@@ -172,11 +172,7 @@ def test_the_command(directory, model, tmp_path, capsys):
     assert content["contains"] == pytest.approx(100 * np.mean([row["score"] for row in found.values()]))
     assert content["options"]["padding"] == "correct"
     assert {"model": "attn-1b", "contains": 68.87}.items() <= content["published"][5].items()
-    out, err = capsys.readouterr()
-    assert "fda: answers that contain the value, percent" in out
-    assert "5 examples, 1 truncated, correct padding" in out
-    assert "57.89" in out
-    assert f"{records} has 3 of 5 examples" in err
+    assert f"{records} has 3 of 5 examples" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -156,13 +156,10 @@ def test_wrong_requests():
     for changes, error, message in [
         ({"prompt": []}, ValueError, r"^prompt = \(\): expected at least one token"),
         ({"prompt": 3}, TypeError, "^prompt = 3: expected a row of integers"),
-        ({"prompt": "text"}, TypeError, "^prompt = 'text': expected a row of integers"),
         ({"prompt": [1.5]}, TypeError, r"^prompt = \[1.5\]: expected a row of integers"),
-        ({"prompt": [[1]]}, TypeError, r"^prompt = \[\[1\]\]: expected a row of integers"),
         ({"stop_tokens": ["a"]}, TypeError, "^stop_tokens = "),
         ({"max_new_tokens": -1}, ValueError, "^max_new_tokens = -1: expected an integer, at least 0"),
         ({"prompt_logprobs": True}, ValueError, "^prompt_logprobs = True: expected False, or logprobs"),
-        ({"max_new_tokens": True}, ValueError, "^max_new_tokens = True: expected an integer"),
         ({"sampler": 0.7}, TypeError, "^sampler = 0.7: expected a Sampler"),
         ({"seed": 2**32}, ValueError, "^seed = 4294967296: expected an integer, from 0 to 4294967295"),
         ({"logprobs": -1}, ValueError, "^logprobs = -1: expected an integer, at least 0"),
@@ -178,17 +175,10 @@ def test_a_request_is_a_value():
 
 
 def test_wrong_options(simple):
-    for options in [
-        {"slots": 0},
-        {"max_length": 0},
-        {"prefill_chunk": 0},
-        {"decode_chunk": 1.5},
-        {"max_waiting": 0},
-        {"top_logprobs": 51},
-    ]:
-        (name,) = options
-        with pytest.raises(ValueError, match=f"^{name} = {options[name]}: expected an integer"):
-            Engine(simple.model, simple.params, **options)
+    zeros = dict.fromkeys(("slots", "max_length", "prefill_chunk", "max_waiting"), 0)
+    for name, value in (zeros | {"decode_chunk": 1.5, "top_logprobs": 51}).items():
+        with pytest.raises(ValueError, match=f"^{name} = {value}: expected an integer"):
+            Engine(simple.model, simple.params, **{name: value})
 
 
 def test_how_long_a_text_can_be():

@@ -64,18 +64,6 @@ def test_it_is_the_naive_cache(max_bytes, calls):
         assert len(cache) == len(naive.kept)
 
 
-def test_what_was_used_last_stays():
-    cache = PrefixCache(20, every=EVERY)
-    for first in range(2):
-        cache.put([first, 0], state(10, first), HIDDEN)
-    assert cache.find([0, 0, 5]).count == 2
-    cache.put([2, 0], state(10, 2), HIDDEN)
-    assert cache.find([1, 0]) is None
-    assert cache.find([0, 0]) is not None
-    assert not cache.put([3, 0], state(21), HIDDEN), "larger than the whole cache"
-    assert len(cache) == 2
-
-
 def test_errors():
     for name, arguments in {"max_bytes": (0, 1), "every": (1, 0)}.items():
         with pytest.raises(ValueError, match=rf"^{name} = 0: expected an integer, at least 1"):
