@@ -45,8 +45,7 @@ def lowering_for(device_kind: str = H200) -> Iterator[None]:
 
 def _abstract_gpu(device_kind: str) -> contextlib.AbstractContextManager[Any]:
     """Set the GPU that jax >= 0.11 lowers kernels for; older releases assume Hopper."""
-    version = tuple(int(part) for part in jax.__version__.split(".")[:2])
-    if version < (0, 11):
+    if jax.__version_info__ < (0, 11):
         return contextlib.nullcontext()
     from jax.sharding import AbstractDevice
 

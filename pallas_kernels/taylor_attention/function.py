@@ -21,8 +21,7 @@ from pallas_kernels.taylor_attention.blocks import Plan, Variant
 from pallas_kernels.taylor_attention.gradients import key_or_value_gradient, query_gradients
 from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, Layout, symmetric_size
 from pallas_kernels.taylor_attention.outputs import outputs
-from pallas_kernels.taylor_attention.scan import kept_after, kept_before, scan_states
-from pallas_kernels.taylor_attention.sums import key_sums, query_sums
+from pallas_kernels.taylor_attention.sums import kept_after, kept_before, key_sums, query_sums, scan_states
 from pallas_kernels.triton_launch import expect_backend
 
 MAX_VALUE_SIZE = 256

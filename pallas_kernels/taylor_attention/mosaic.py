@@ -24,7 +24,7 @@ from pallas_kernels.taylor_attention.mosaic_kernel import (
     query_sums,
 )
 from pallas_kernels.taylor_attention.mosaic_plan import CHUNK, PART, Plan
-from pallas_kernels.taylor_attention.scan import kept_after, kept_before
+from pallas_kernels.taylor_attention.sums import kept_after, kept_before
 
 SLOTS = 132
 """Programs that an H100 or H200 runs at once: one per multiprocessor, whose shared memory it fills."""

@@ -20,10 +20,9 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention import mosaic_launch as gpu
-from pallas_kernels.taylor_attention.mosaic_chunk import Chunk
+from pallas_kernels.taylor_attention.mosaic_chunk import Chunk, keys_of, squares_product, visible, with_sums
 from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE, Weights
 from pallas_kernels.taylor_attention.mosaic_launch import plgpu
-from pallas_kernels.taylor_attention.mosaic_outputs import keys_of, squares_product, visible, with_sums
 from pallas_kernels.taylor_attention.mosaic_plan import PART, State, bf16, f32
 
 STRIP = 32

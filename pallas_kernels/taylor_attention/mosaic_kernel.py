@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from pallas_kernels.taylor_attention import mosaic_chunk, mosaic_gradients, mosaic_launch
 from pallas_kernels.taylor_attention import mosaic_features as features
-from pallas_kernels.taylor_attention import mosaic_gradients, mosaic_launch, mosaic_outputs
 from pallas_kernels.taylor_attention.mosaic_plan import (
     KEYS,
     QUERIES,
@@ -77,7 +77,7 @@ def outputs(
     """
 
     def body(program: Program, prefix: Sequence[Any], results: Sequence[Any]) -> None:
-        state = program.walk(prefix, lambda chunk, state: mosaic_outputs.read(chunk, state, *results[:2]))
+        state = program.walk(prefix, lambda chunk, state: mosaic_chunk.read(chunk, state, *results[:2]))
         if return_state:
             last = program.block == plan.blocks - 1
             pl.when(last)(lambda: program.store(state, *results[2:], block=0))

@@ -14,7 +14,6 @@ from based_jax.models.language_model import param_shapes
 from benchmarks.__main__ import main
 from benchmarks.decode import command as decode
 from benchmarks.decode import models as decode_models
-from benchmarks.decode import parts as decode_parts
 from benchmarks.decode import tables as decode_tables
 from benchmarks.decode.command import summary
 from benchmarks.decode.models import ATTENTION, BASED, MAMBA, MODELS
@@ -109,15 +108,6 @@ def test_a_call_decodes_the_same_positions_however_often_it_is_timed():
         tokens, state = program.call()
         assert tokens.shape == (4, 1)
         assert int(state[0].stream.length[0]) == 8
-
-
-def test_work_of_the_parts():
-    contexts = decode_parts.contexts([64], [1, 8], 16)
-    assert contexts.work(64, "batch 8") == Work(8, start=48, tokens=16, capacity=64)
-    assert decode_parts.prefill([64], 2).work(64, "prefill") == Work(2, start=0, tokens=64, capacity=64)
-    batches = decode_parts.batches([4], 10, 20)
-    assert batches.work(4, "first_token") == Work(4, start=0, tokens=10, capacity=30)
-    assert batches.work(4, "generate") == Work(4, start=10, tokens=20, capacity=30)
 
 
 def test_weights_are_stored_as_for_decoding():

@@ -32,22 +32,10 @@ def check(figure):
         assert max(map(len, ticks)) <= len("128 KB")
 
 
-COUNTS = {
-    0: "0",
-    0.25: "0.25",
-    512: "512",
-    1024: "1k",
-    1536: "1.5k",
-    16384: "16k",
-    3000: "3,000",
-    2**20: "1M",
-}
-
-
 @pytest.mark.parametrize(
     ("tick", "labels"),
     [
-        (plot.count, COUNTS),
+        (plot.count, {0: "0", 0.25: "0.25", 512: "512", 1536: "1.5k", 3000: "3,000", 2**20: "1M"}),
         (plot.byte_size, {1: "1 B", 16384: "16 KB", 2**21: "2 MB"}),
         (plot.duration, {1e-7: "100 ns", 1e-5: "10 µs", 0.1: "100 ms", 10.0: "10 s"}),
     ],

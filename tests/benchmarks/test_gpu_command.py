@@ -66,13 +66,10 @@ def test_it_starts_with_few_packages(tmp_path):
     assert {row["status"] for row in result["rows"]} == {"measured"}
 
 
-@pytest.fixture(scope="module")
-def result(tmp_path_factory):
-    return bare_run(tmp_path_factory.mktemp("gpu"))
-
-
 @pytest.mark.slow
-def test_every_section_runs_to_its_end(result):
+def test_every_section_runs_to_its_end(tmp_path):
+    """Rows hold times, ratios and shares of the bound."""
+    result = bare_run(tmp_path)
     assert result["complete"]
     assert set(result["summary"]["rows"]) == set(DEFAULT)
     for section in result["summary"]["rows"]:
@@ -82,10 +79,6 @@ def test_every_section_runs_to_its_end(result):
         assert all(any(word in reason for word in ABSENT) for reason in reasons), reasons
     assert result["broken"] == []
     assert result["running"] is None
-
-
-@pytest.mark.slow
-def test_rows_hold_times_ratios_and_shares_of_the_bound(result):
     measured = [row for row in result["rows"] if row["status"] == "measured"]
     assert all(row["seconds"] > 0 and row["samples"] == 1 for row in measured)
     first = [row for row in measured if row["what"] == "pallas"]

@@ -11,7 +11,6 @@ from benchmarks.__main__ import main
 from benchmarks.models import training, training_tables
 from benchmarks.models.mqar import Recipe, Workload
 from benchmarks.models.training import AGREEMENT
-from benchmarks.study import Study
 
 RECIPE = {"d_model": 8, "vocab_size": 32, "length": 16, "pairs": 2, "batch_size": 4, "steps": 2}
 SIZES = [f"--{name.replace('_', '-')}={value}" for name, value in RECIPE.items()]
@@ -73,17 +72,6 @@ def test_a_difference_is_noticed(monkeypatch, capsys):
     monkeypatch.setattr(training, "measure", measure)
     assert main(["train"]) == 1
     assert "transformer: torch DISAGREES with jax:" in " ".join(capsys.readouterr().out.split())
-
-
-def test_an_interrupted_run_keeps_what_it_has(tmp_path, capsys, monkeypatch):
-    def interrupted(self, length):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Study, "measure_length", interrupted)
-    path = tmp_path / "mqar.json"
-    assert main(["mqar", *SIZES, "--json", str(path)]) == 130
-    assert not json.loads(path.read_text())["complete"]
-    assert "Interrupted" in capsys.readouterr().out
 
 
 def test_one_cpu_is_asked_for(monkeypatch):

@@ -35,25 +35,21 @@ def timed(clock, seconds, budget, repeats=5):
     return timing
 
 
-def test_all_samples_within_the_budget():
-    timing = timed(Clock(), seconds=1.0, budget=100.0)
-    assert timing.samples == [1.0] * 5
-    assert timing.statistics()["spread"] == 0.0
-
-
-def test_fewer_samples_where_the_budget_ends():
-    timing = timed(Clock(), seconds=1.0, budget=4.0)
-    assert len(timing.samples) == 3
-    assert timing.spent == 4.0
-    assert not timing.cold
-
-
-def test_the_first_call_counts_where_there_is_no_time_for_another():
+@pytest.mark.parametrize(
+    ("seconds", "budget", "samples", "cold"),
+    [
+        (1.0, 100.0, 5, False),
+        (1.0, 4.0, 3, False),  # fewer where the budget ends
+        (3.0, 4.0, 1, True),  # the first call counts where there is no time for another
+    ],
+)
+def test_samples_within_the_budget(seconds, budget, samples, cold):
     clock = Clock()
-    timing = timed(clock, seconds=3.0, budget=4.0)
-    assert timing.samples == [3.0]
-    assert timing.cold
-    assert clock.now == 3.0
+    timing = timed(clock, seconds, budget)
+    assert timing.samples == [seconds] * samples
+    assert timing.cold == cold
+    assert clock.now <= budget
+    assert timing.statistics()["spread"] == 0.0
 
 
 def test_quick_programs_are_called_often_per_sample():

@@ -62,14 +62,3 @@ def test_every_registered_mixer_has_rules():
         assert sum(np.prod(shape) for shape in keys.values()) == sum(
             np.prod(shape) for shape in shapes.values()
         )
-
-
-def test_optional_parts_of_mixers_have_rules():
-    for name, options in [
-        ("gated_conv", {"conv_bias": True}),
-        ("linear_attention", {"num_heads": 2, "feature_dim": 4, "decay": "gated"}),
-        ("attention", {"num_heads": 4, "num_kv_heads": 2, "qkv_bias": True, "out_bias": True}),
-        ("short_conv", {"bias": True}),
-    ]:
-        shapes = shapes_of(mixers.make(name, d_model=16, **options), jnp.zeros((1, 4, 16)))
-        assert len(torch_shapes(mixer_rules(name), shapes)) >= 2

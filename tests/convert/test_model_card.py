@@ -56,27 +56,6 @@ def test_config_json_keeps_a_card(card):
     assert ModelCard.from_dict(json.loads(json.dumps(card.to_dict()))) == card
 
 
-def test_what_it_says():
-    card = ModelCard(training={"recipe": "recipes/a.toml", "seed": 7, "learning rate": 8e-4}, license="mit")
-    text = card_text(card, MODEL.config, 1234, "owner/name")
-    assert "# owner/name\n" in text
-    for row in (
-        "| layers | 2: `MC` |",
-        "| mixer M | `rwkv4` |",
-        "| seed | 7 |",
-        "| learning rate | 0.0008 |",
-    ):
-        assert row in text
-    assert 'bj.load_pretrained("owner/name")' in text
-    assert "pip install 'based-jax[hub]'" in text
-    assert front_matter(text) == {
-        "library_name": "based_jax",
-        "pipeline_tag": "text-generation",
-        "tags": ["jax", "flax", "rwkv4", "gated_conv"],
-        "license": "mit",
-    }
-
-
 def test_bad_cards():
     for fields, message in [
         ({"license": "MIT License"}, "license = 'MIT License': expected the hub's name"),

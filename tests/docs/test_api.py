@@ -87,27 +87,6 @@ def has_bare_array(annotation: ast.AST | None) -> bool:
     return any(map(has_bare_array, ast.iter_child_nodes(annotation)))
 
 
-@pytest.mark.parametrize(
-    ("definition", "expected"),
-    [
-        ('def f(x: Float[Array, "B N"]) -> Int32[np.ndarray, " N"]: ...', []),
-        ("def f(x: Array, key: Array, n: int) -> tuple[jax.Array, int]: ...", ["x", "result"]),
-        ("def f(*parts: tuple[Array, Array], x: Array | None): ...", ["x", "parts"]),
-        ("x: dict[str, np.ndarray]", ["field"]),
-        ('x: Literal["a b"] = "a b"', []),
-        ("class Some: ...", []),
-    ],
-)
-def test_arrays_without_a_shape_are_noticed(definition, expected):
-    assert list(without_shape(ast.parse(definition).body[0])) == expected
-
-
-@pytest.mark.parametrize("text", ["y, (B, N, H, V)", "q: (K,)", "(..., T - 1)", "a scalar"])
-def test_shapes_in_docstrings_are_read(text):
-    assert SHAPE.search(text)
-    assert not SHAPE.search("Return y (bfloat16, one `precision`); called with f(x).")
-
-
 OVERRIDES = '''
 class A:
     def f(self):

@@ -65,19 +65,3 @@ def test_each_allowed_pattern_still_allows_a_word() -> None:
     hits = [(line, word) for line in lines for word in WORDS.finditer(line)]
     unused = [p for p in ALLOWED if not any(allows(re.compile(p), line, word) for line, word in hits)]
     assert not unused, f"{unused} match no word any more: remove them from ALLOWED"
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("one chunk behind the sum", 1),
-        ("a state with room for N tokens", 1),
-        ("the place of a token, told by the mask", 2),
-        ("the state is updated in place", 0),
-        ("decay in place of left; rounded to two decimal places", 0),
-        ("placeholder, replaced, mushroom, laneside", 0),
-        ("in place\nbehind", 1),
-    ],
-)
-def test_finds_words_in_their_stilted_sense(text: str, count: int) -> None:
-    assert len(list(found(text))) == count

@@ -1,6 +1,5 @@
 """What `implementation=None` picks on GPUs: the measured winners of their family, elsewhere the kernels."""
 
-import json
 import re
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from based_jax import ops
 from based_jax.ops.core.products import in_loop_over_tokens, row_products
 from based_jax.ops.norm import add_rms_norm
-from benchmarks.gpu import adopt, choices
 from pallas_kernels import lowering_for
 from pallas_kernels.taylor_attention import mosaic_support
 
@@ -77,15 +75,6 @@ def test_hopper_gets_what_won_on_it(kind, monkeypatch):
         assert attention(4, 8192) == "pallas"
 
 
-def test_gradients_decide_where_both_directions_were_measured():
-    path = adopt.CHECKOUT / "benchmarks/results/h100/mosaic_gradients.json"
-    found = choices.compared(json.loads(path.read_text()))
-    rows = choices.backend_rows(found, "9.0")["taylor_attention"]
-    assert {row["backend"] for row in rows} == {"mosaic"}
-    assert [row["when"]["rows_and_heads"][0] for row in rows] == [64, 256]
-    assert min(x.gain for x in found[-2:]) > 1.2
-
-
 ROW, NORM = "row_products", "rms_norm_outputs"
 
 
@@ -93,17 +82,6 @@ ROW, NORM = "row_products", "rms_norm_outputs"
 def test_single_tokens_take_the_kernels_where_these_won(kind):
     assert kernels_of(kind, 1) == ({ROW, NORM} if kind in HOPPER else set())
     assert kernels_of(kind, 2) == ({ROW, NORM} if kind in HOPPER else {NORM})
-
-
-def test_the_kernels_of_single_tokens_won():
-    path = adopt.CHECKOUT / "benchmarks/results/h100/decode_layers.json"
-    rows = json.loads(path.read_text())["rows"]
-    times = {(row["what"], row["batch"]): row["seconds"] for row in rows if "nine layers" in row["step"]}
-    gains = {key: time / times["kernels", key[1]] for key, time in times.items() if key[0] != "kernels"}
-    assert set(gains) == {(f"{what} by XLA", 1) for what in ("norms", "two rows", "norms and two rows")} | {
-        ("norms by XLA", batch) for batch in (8, 128)
-    }
-    assert min(gains.values()) >= choices.BACKEND_GAIN
 
 
 def test_what_was_not_measured_stays_with_the_kernels():

@@ -44,26 +44,6 @@ def params(tokens):
     return normals(bj.LanguageModel(config("xla")).init, tokens, scale=0.05)
 
 
-@pytest.mark.release
-def test_gradients_on_packed_text(tokens, params):
-    segments = jnp.asarray(np.arange(70) // 31, jnp.int32)[None].repeat(2, axis=0)
-
-    def gradients(implementation):
-        model = bj.LanguageModel(config(implementation))
-
-        def loss(params):
-            logits, _ = model.apply(params, tokens[:, :-1], segment_ids=segments[:, :-1])
-            return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
-
-        return jax.jit(jax.value_and_grad(loss))(params)
-
-    with interpreted():
-        kernels = gradients("pallas")
-    plain = gradients("xla")
-    assert_close(kernels[0], plain[0], FLOAT32, "loss")
-    assert_close(kernels[1], plain[1], FLOAT32_GRADIENT, "gradients", magnitude=1e-3)
-
-
 @pytest.mark.parametrize("packed", release_but([True], [False, True]))
 def test_whole_rows_train_with_the_plain_kernels(packed):
     """Packed kernels read where each token's segment begins and how many tokens are real: two arrays of

@@ -15,8 +15,7 @@ from pallas_kernels.taylor_attention.function import OPERANDS, Call, Variant, is
 from pallas_kernels.taylor_attention.gradients import key_or_value_gradient, query_gradients
 from pallas_kernels.taylor_attention.layout import ROWS
 from pallas_kernels.taylor_attention.outputs import outputs
-from pallas_kernels.taylor_attention.scan import ELEMENTS, WARPS, scan_states
-from pallas_kernels.taylor_attention.sums import key_sums, query_sums
+from pallas_kernels.taylor_attention.sums import ELEMENTS, WARPS, key_sums, query_sums, scan_states
 
 KERNELS = ("key_sums", "query_sums", "outputs", "dq", "dk", "dv")
 
