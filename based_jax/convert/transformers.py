@@ -2,8 +2,9 @@
 
 Pre-norm blocks of softmax attention and a SwiGLU MLP, with RMS norms and rotary positions. Llama 2 and 3 are
 `llama`; Qwen2 and Qwen2.5 are `qwen2`; `qwen3` is the dense Qwen3. Hybrids, dense models only, have other
-mixers in the layers without attention: LFM2 gated short convolutions, Granite 4.0-H Mamba-2, Qwen3.5 and
-Qwen3-Next Gated DeltaNets. The meaning of each entry is in `options.json` and in docs/options.md.
+mixers in the layers without attention: LFM2 gated short convolutions, Granite 4.0-H Mamba-2, Qwen3.5,
+Qwen3-Next and OLMo-Hybrid Gated DeltaNets. The meaning of each entry is in `options.json` and in
+docs/options.md.
 
 Packed matrices of Qwen3.5 and Qwen3-Next are split by their rows, and convolutions by their channels:
 
@@ -52,6 +53,10 @@ Layers = tuple[list[MixerSpec], Options]
 
 _LOG = logging.getLogger(__name__)
 _OTHERS = re.compile(r"^model\.(visual|mtp)\.")
+_OUTPUT_NORMS = {
+    "attention_layernorm.weight": "input_layernorm.weight",
+    "feedforward_layernorm.weight": "post_attention_layernorm.weight",
+}
 _ZERO_CENTRED = re.compile(r"(?<!\.o_)norm\.weight$")
 
 
@@ -152,6 +157,50 @@ def _granite(config: Config, options: Options, attention: Options) -> Layers:
     mamba = mixer_spec("mamba2", options, head_dim=width, norm_groups=1, **steps)
     mixers = {"mamba": mamba, "attention": full, "linear_attention": mamba, "full_attention": full}
     return layers_of(config, mixers, ["mamba"] * config["num_hidden_layers"]), {}
+
+
+def _olmo(config: Config, options: Options, attention: Options) -> Layers:
+    attention |= {"num_heads": config["num_attention_heads"]}
+    if section(config, "rope_parameters").get("rope_theta", config["rope_theta"]) is None:
+        attention |= {"rotary_fraction": 0.0}
+    full = mixer_spec("attention", options, **attention)
+    shapes = delta_heads(config["hidden_size"], *_olmo_sizes(config))
+    linear = mixer_spec("gated_delta_net", options, **shapes, norm_eps=1e-5)
+    mixers = {"full_attention": full, "linear_attention": linear}
+    count = config["num_hidden_layers"]
+    every = range(min(count, 4), count + 1, 4)
+    usual = ["full_attention" if index in every else "linear_attention" for index in range(1, count + 1)]
+    specs = layers_of(config, mixers, usual)
+    letters = schedule_of(specs)["mixers"].items()
+    return specs, {"output_norms": "".join(letter for letter, spec in letters if spec == full)}
+
+
+def _olmo_sizes(config: Config) -> list[int]:
+    """Return the heads and channels of keys, then of values, in OLMo-Hybrid's layers without attention."""
+    heads = size(config, "linear_num_key_heads", config["num_attention_heads"])
+    width = size(config, "linear_key_head_dim", int(0.75 * config["hidden_size"] / heads))
+    value_heads = size(config, "linear_num_value_heads", config["num_attention_heads"])
+    return [heads, width, value_heads, size(config, "linear_value_head_dim", 2 * width)]
+
+
+def olmo_tensors(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename the norms of outputs, given all names of their modules, and split convolutions as projections.
+
+    `transformers` 5.18 writes the convolutions' channels of queries, keys and values in three equal parts.
+    """
+    found: dict[str, Any] = {}
+    for key, tensor in tensors.items():
+        layer, _, name = key.rpartition(".post_")
+        norms_outputs = f"{layer}.post_feedforward_layernorm.weight" in tensors
+        found[f"{layer}.{_OUTPUT_NORMS.get(name, name)}" if norms_outputs else key] = tensor
+    heads, width, _, _ = _olmo_sizes(config)
+    taps = (1, size(config, "linear_conv_kernel_dim", 4))
+    for key in [key for key in found if key.endswith(".q_conv1d.weight")]:
+        names = [key.replace(".q_conv1d.", f".{part}_conv1d.") for part in "qkv"]
+        if all(name in found and found[name].shape[1:] == taps for name in names):
+            channels = np.concatenate([found[name] for name in names])
+            found |= zip(names, np.split(channels, [heads * width, 2 * heads * width]), strict=True)
+    return found
 
 
 def _qwen(config: Config, options: Options, attention: Options) -> Layers:
@@ -277,6 +326,9 @@ FAMILIES = {
     ),
     "llama": Family("transformers.LlamaConfig"),
     "mistral": Family("transformers.MistralConfig"),
+    "olmo_hybrid": Family(
+        "transformers.OlmoHybridConfig", _olmo, {"qk_norm": "all"}, {}, olmo_tensors, "olmo_hybrid"
+    ),
     "qwen2": Family("transformers.Qwen2Config", attention={"qkv_bias": True}),
     "qwen3": Family("transformers.Qwen3Config", attention=_QK_NORM),
     "qwen3_5": _QWEN,

@@ -16,7 +16,7 @@ from based_jax.ops.attention_to_keys import visible_keys
 from based_jax.ops.core.arrays import accumulation_dtype, finfo
 from based_jax.ops.cudnn_attention import padded_width
 from based_jax.typing import Array, Float, State
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_choice
 
 
 class SoftmaxHeads(Mixer):
@@ -165,7 +165,8 @@ class SoftmaxAttention(SoftmaxHeads):
         scale: factor of the scores; default 1 / sqrt(channels per head).
         rotary_frequencies: of each pair of rotated channels, in radians per position; default: from
             rotary_base.
-        qk_norm: RMS norms with learned scales over the channels of each query and key, before the rotation.
+        qk_norm: RMS norms with learned scales before the rotation: True over the channels of each query and
+            key, "all" over those of all heads together (as in OLMo 2).
         qk_norm_eps: epsilon of these norms.
         use_gate: multiply the heads by sigmoid(x W_g) before the output projection (Qiu et al. 2025,
             "Gated Attention for Large Language Models", section 2.2).
@@ -175,7 +176,7 @@ class SoftmaxAttention(SoftmaxHeads):
     head_dim: Size | None = None
     scale: Positive | None = None
     rotary_frequencies: tuple[Positive, ...] | None = None
-    qk_norm: bool = False
+    qk_norm: bool | str = False
     qk_norm_eps: Epsilon = 1e-6
     use_gate: bool = False
     dropout: Share = 0.0
@@ -184,10 +185,15 @@ class SoftmaxAttention(SoftmaxHeads):
 
     def setup(self) -> None:
         super().setup()
-        heads, _, width = self.layout
+        heads, kv_heads, width = self.layout
         if self.use_gate:
             self.gate = self.to_heads(heads, width, bias=self.qkv_bias)
-        if self.qk_norm:
+        expect_choice("qk_norm", self.qk_norm, (False, True, "all"))
+        if self.qk_norm == "all":
+            scale = ones("heads", "head_dim")
+            self.q_norm = self.param("q_norm", scale, (heads, width))
+            self.k_norm = self.param("k_norm", scale, (kv_heads, width))
+        elif self.qk_norm:
             self.q_norm, self.k_norm = (self.param(f"{x}_norm", ones("head_dim"), (width,)) for x in "qk")
 
     @property
@@ -212,8 +218,8 @@ class SoftmaxAttention(SoftmaxHeads):
 
     def rotated(self, q: Array, k: Array, context: Context) -> tuple[Array, Array]:
         if self.qk_norm:
-            q = ops.rms_norm(q, self.q_norm, self.qk_norm_eps)
-            k = ops.rms_norm(k, self.k_norm, self.qk_norm_eps)
+            q = _head_norm(q, self.q_norm, self.qk_norm_eps)
+            k = _head_norm(k, self.k_norm, self.qk_norm_eps)
         return super().rotated(q, k, context)
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
@@ -226,6 +232,13 @@ class SoftmaxAttention(SoftmaxHeads):
 
     def read_out(self, y: Float[Array, "B N H V"], x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         return self.out(y * jax.nn.sigmoid(self.gate(x)) if self.use_gate else y)
+
+
+def _head_norm(x: Float[Array, "B N H K"], scale: Array, eps: float) -> Float[Array, "B N H K"]:
+    """Return the RMS norm over each head, or over all heads if the scale has an axis of them."""
+    if scale.ndim == 1:
+        return ops.rms_norm(x, scale, eps)
+    return ops.rms_norm(x.reshape(*x.shape[:2], -1), scale.reshape(-1), eps).reshape(x.shape)
 
 
 def dropped_attention(

@@ -5,6 +5,10 @@
     parallel        r = r + h;  h = drop(mixer(norm1(r))) + drop(mlp(norm2(r)))
     parallel_tied   the same with one norm, norm2 = norm1
 
+A prenorm block may norm the outputs of its branches instead of their inputs (OLMo 2, equations 1 and 2):
+
+    r = r + drop(h);  r = r + drop(norm1(mixer(r)));  h = norm2(mlp(r))
+
 or, without an MLP (Mamba, RWKV), r = r + h;  h = mixer(norm1(r)), and h = norm1(mixer(h) + h). All but the
 second carry the residual stream r in addition to the branch's output h. It stays in float32: in a bfloat16
 model the sum over dozens of layers would otherwise lose small contributions.
@@ -41,6 +45,7 @@ class Block(nn.Module):
         dropout2: dropout rate of the branch added second.
         drop_path: probability that a row skips a whole branch; not in parallel blocks.
         residual_in_fp32: keep the stream in float32 even if `dtype` is narrower.
+        norms_outputs: norm the outputs of mixer and MLP, not their inputs; prenorm blocks only.
     """
 
     mixer: Mixer
@@ -53,11 +58,14 @@ class Block(nn.Module):
     dropout2: float = 0.0
     drop_path: float = 0.0
     residual_in_fp32: bool = True
+    norms_outputs: bool = False
 
     def setup(self) -> None:
         expect_choice("kind", self.kind, BLOCKS)
         expect(self.mlp is not None or not self.is_parallel, "mlp", None, f"an MLP in a {self.kind} block")
         expect(not (self.drop_path and self.is_parallel), "drop_path", self.drop_path, f"0 if {self.kind}")
+        can_norm = self.kind == "prenorm" or not self.norms_outputs
+        expect(can_norm, "norms_outputs", True, f"False in a {self.kind} block")
         self.norm1 = make_norm(self.norm, self.norm_eps, self.dtype)
         if self.mlp is not None and self.kind != "parallel_tied":
             self.norm2 = make_norm(self.norm, self.norm_eps, self.dtype)
@@ -91,6 +99,8 @@ class Block(nn.Module):
             return self._postnorm(h, state, context)
         wide = accumulation_dtype(h) if self.residual_in_fp32 else jnp.dtype(self.dtype)
         h = h if self.is_parallel else self.drop1(h)
+        if self.norms_outputs:
+            return self._norming_outputs(h.astype(wide), residual, state, context)
         stream: Any
         if residual is None:
             stream = keep_tokens(h.astype(wide))
@@ -119,6 +129,21 @@ class Block(nn.Module):
         stream, x, _ = _add(self.norm2, self.mlp.projects_input, stream, self.drop2(mixed), *rest)
         h = self.mlp(x)
         return h, _summed(x, stream), state
+
+    def _norming_outputs(
+        self,
+        h: Float[Array, "B N D"],
+        residual: Float[Array, "B N D"] | None,
+        state: State | None,
+        context: dict[str, Any],
+    ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"], State | None]:
+        stream = keep_tokens(h if residual is None else residual + h)
+        mixed, state = self.mixer(stream.astype(self.dtype), state, **context)
+        h = self.norm1(mixed)
+        if self.mlp is None:
+            return h, stream, state
+        stream = keep_tokens(stream + self.drop2(h).astype(stream.dtype))
+        return self.norm2(self.mlp(stream.astype(self.dtype))), stream, state
 
     def _postnorm(
         self, h: Float[Array, "B N D"], state: State | None, context: dict[str, Any]

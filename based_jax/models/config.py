@@ -97,6 +97,8 @@ class ModelConfig:
         scan_layers: run repeated layers as one loop in stateless calls: a smaller program, and on a CPU the
             only way that `remat` saves much memory. Not for blocks or mixers with noise, or mixers with
             auxiliary losses.
+        output_norms: letters of the schedule whose pre-norm blocks norm the outputs of mixer and MLP, not
+            their inputs (OLMo 2, equations 1 and 2).
 
     Raises:
         ValueError: a value of another type or outside the range of its annotation (`based_jax.fields`), more
@@ -134,6 +136,7 @@ class ModelConfig:
     dtype: str = "float32"
     remat: str = "none"
     scan_layers: bool = False
+    output_norms: str = ""
 
     def __post_init__(self) -> None:
         expect_fields(type(self), vars(self))
@@ -151,6 +154,10 @@ class ModelConfig:
         expect_choice("mlp_activation", self.mlp_activation, tuple(ACTIVATIONS))
         expect_choice("norm", self.norm, NORMS)
         expect_choice("block", self.block, BLOCKS)
+        is_known = set(self.output_norms) <= set(self.mixers)
+        expect(is_known, "output_norms", self.output_norms, f"letters among {sorted(self.mixers)}")
+        can_norm = self.block == "prenorm" or not self.output_norms
+        expect(can_norm, "output_norms", self.output_norms, f"'' with block = {self.block!r}")
         choices = (None,) if self.block == "postnorm" else (None, *NORMS)
         expect_choice("final_norm", self.final_norm, choices)
         expect_choice("positions", self.positions, POSITIONS)
@@ -235,10 +242,17 @@ class ModelConfig:
         chosen = set(range(self.num_layers) if layers is None else layers)
         for layer in chosen:
             expect(0 <= layer < self.num_layers, "layer", layer, f"0 to {self.num_layers - 1}")
-        letter = next(chr(code) for code in range(ord("A"), 0x250) if chr(code) not in self.mixers)
-        schedule = "".join(letter if i in chosen else old for i, old in enumerate(self.schedule))
+        free = [chr(code) for code in range(ord("A"), 0x250) if chr(code) not in self.mixers]
+        # A letter for each arrangement of the blocks, which stays.
+        kinds = sorted({self.schedule[layer] in self.output_norms for layer in chosen})
+        letters = dict(zip(kinds, free, strict=False))
+        schedule = "".join(
+            letters[old in self.output_norms] if i in chosen else old for i, old in enumerate(self.schedule)
+        )
         mixers = {key: spec for key, spec in self.mixers.items() if key in schedule}
-        return self.replace(schedule=schedule, mixers={**mixers, letter: MixerSpec(mixer, options)})
+        mixers |= dict.fromkeys(letters.values(), MixerSpec(mixer, options))
+        norms = "".join(letter for letter in self.output_norms + letters.get(True, "") if letter in mixers)
+        return self.replace(schedule=schedule, mixers=mixers, output_norms=norms)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the config as plain data for JSON."""

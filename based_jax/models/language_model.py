@@ -268,6 +268,7 @@ def make_block(config: ModelConfig, index: int) -> Block:
         dropout2=config.residual_dropout,
         drop_path=config.drop_path,
         residual_in_fp32=config.residual_in_fp32,
+        norms_outputs=config.schedule[index] in config.output_norms,
     )
 
 

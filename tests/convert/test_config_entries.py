@@ -61,6 +61,11 @@ GRANITE = LLAMA | {
     **{"layer_types": ["mamba", "attention"], "position_embedding_type": "rope"},
 }
 LFM2 = LLAMA | {"model_type": "lfm2", "full_attn_idxs": [1], "block_multiple_of": 2}
+OLMO = {
+    **{name: value for name, value in LLAMA.items() if name not in ("head_dim", "mlp_bias")},
+    **{"model_type": "olmo_hybrid", "linear_num_key_heads": 2, "linear_num_value_heads": 2},
+    "layer_types": ["full_attention", "linear_attention"],
+}
 ZOOLOGY = {
     **{"d_model": 8, "n_layers": 2, "vocab_size": 11, "max_position_embeddings": 0},
     "sequence_mixer": {"name": "zoology.mixers.h3.h3.H3", "kwargs": {"l_max": 16, "kernel_args": {}}},
@@ -100,6 +105,7 @@ LEVELS = {
     "llama": Level(LLAMA, (), "transformers.LlamaConfig"),
     "granite": Level(GRANITE, (), "transformers.GraniteMoeHybridConfig"),
     "lfm2": Level(LFM2, (), "transformers.Lfm2Config"),
+    "olmo_hybrid": Level(OLMO, (), "transformers.OlmoHybridConfig"),
     "mistral": Level(LLAMA | {"model_type": "mistral"}, (), "transformers.MistralConfig"),
     "qwen2": Level(QWEN | {"model_type": "qwen2"}, (), "transformers.Qwen2Config"),
     "qwen3": Level(QWEN | {"model_type": "qwen3"}, (), "transformers.Qwen3Config"),

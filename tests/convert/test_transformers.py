@@ -35,7 +35,10 @@ def assert_equals_theirs(directory):
 
 
 @pytest.mark.parametrize(
-    "case", release_but(["granitemoehybrid", "lfm2", "mistral", "qwen3", "qwen3_5", "qwen3_next"], FIXTURES)
+    "case",
+    release_but(
+        ["granitemoehybrid", "lfm2", "mistral", "olmo_hybrid", "qwen3", "qwen3_5", "qwen3_next"], FIXTURES
+    ),
 )
 def test_models_of_transformers(case):
     assert_equals_theirs(HERE / case)

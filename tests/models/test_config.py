@@ -25,6 +25,16 @@ def test_options_that_are_sequences_survive_json():
     assert hash(again) == hash(config)
 
 
+def test_another_mixer_keeps_the_norms_of_its_blocks():
+    """In layers of both arrangements it has two letters."""
+    spec = MixerSpec("short_conv")
+    config = bj.ModelConfig(9, 8, "XYYX", {"X": spec, "Y": spec}, mlp="none", output_norms="Y")
+    for layers, schedule, norms in [(None, "ABBA", "B"), ([1], "XAYX", "YA"), ([0, 3], "AYYA", "Y")]:
+        changed = config.with_mixer("retnet", layers)
+        assert (changed.schedule, changed.output_norms) == (schedule, norms)
+        assert {name for name, spec in changed.mixers.items() if spec.mixer == "retnet"} <= {"A", "B"}
+
+
 def test_help_explains_every_field():
     for cls in [bj.ModelConfig, MixerSpec]:
         assert list(attribute_docs(cls.__doc__)) == [field.name for field in dataclasses.fields(cls)]
@@ -72,6 +82,11 @@ def test_bad_descriptions_are_named():
         (change(mlp="none", block="parallel"), "mlp = 'none': expected gated or plain"),
         (change(final_norm="rms", block="postnorm"), "final_norm = 'rms': expected one of None"),
         (change(freeze_embedding=True), "freeze_embedding = True: expected False with a tied head"),
+        (change(output_norms="X"), "output_norms = 'X': expected letters among"),
+        (
+            change(output_norms="L", block="parallel"),
+            "output_norms = 'L': expected '' with block = 'parallel'",
+        ),
         (change(positions="rotary"), "positions = 'rotary': expected one of 'learned', 'sinusoidal'"),
     ]:
         with pytest.raises(ValueError, match=message):

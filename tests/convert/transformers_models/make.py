@@ -47,6 +47,10 @@ VISION = {
     **{"patch_size": 2, "temporal_patch_size": 1, "spatial_merge_size": 1, "num_position_embeddings": 4},
 }
 WINDOWS = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+OLMO = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 4},
+    **{"linear_value_head_dim": 6, "linear_conv_kernel_dim": 3, "rms_norm_eps": 1e-3},
+}
 GRANITE = {
     **{"num_local_experts": 0, "shared_intermediate_size": 24, "attention_multiplier": 0.3},
     **{"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.6, "mamba_n_heads": 8},
@@ -64,6 +68,10 @@ CASES: dict[str, dict[str, Any]] = {
         **{"full_attn_idxs": [1], "conv_L_cache": 4, "norm_eps": 1e-3, "block_multiple_of": 8},
         "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
     },
+    "olmo_hybrid": {
+        **{**OLMO, "layer_types": ["full_attention", "linear_attention"]},
+        "rope_parameters": {"rope_type": "default", "rope_theta": None},
+    },
     "granitemoehybrid biases": {
         **{**GRANITE, "num_hidden_layers": 3, "layer_types": ["attention", "mamba", "mamba"]},
         **{"attention_bias": True, "mamba_proj_bias": True, "mamba_n_groups": 2, "rope_parameters": YARN},
@@ -76,6 +84,10 @@ CASES: dict[str, dict[str, Any]] = {
         **{"block_auto_adjust_ff_dim": False, "rope_parameters": YARN, "tie_word_embeddings": False},
     },
     "mistral full": {"sliding_window": None, "head_dim": 6, "num_key_value_heads": 1},
+    "olmo_hybrid rotary": {
+        **{**OLMO, "linear_num_value_heads": 4, "linear_allow_neg_eigval": False},
+        **{"attention_bias": True, "tie_word_embeddings": True, "rope_parameters": YARN},
+    },
     "qwen2 full": {"num_key_value_heads": 4},
     "qwen3 windows": {**WINDOWS, "attention_bias": True, "tie_word_embeddings": True, "head_dim": 6},
     "qwen3_5_text biases": {**GATED_DELTA_NET, "attention_bias": True, "tie_word_embeddings": True},
