@@ -5,7 +5,7 @@
     parallel        r = r + h;  h = drop(mixer(norm1(r))) + drop(mlp(norm2(r)))
     parallel_tied   the same with one norm, norm2 = norm1
 
-A prenorm block may norm the outputs of its branches instead of their inputs (OLMo 2, equations 1 and 2):
+A prenorm block may norm the outputs of its branches instead of their inputs (OLMo 2's reordered norms):
 
     r = r + drop(h);  r = r + drop(norm1(mixer(r)));  h = norm2(mlp(r))
 

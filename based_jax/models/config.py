@@ -98,7 +98,7 @@ class ModelConfig:
             only way that `remat` saves much memory. Not for blocks or mixers with noise, or mixers with
             auxiliary losses.
         output_norms: letters of the schedule whose pre-norm blocks norm the outputs of mixer and MLP, not
-            their inputs (OLMo 2, equations 1 and 2).
+            their inputs (OLMo 2's reordered norms).
 
     Raises:
         ValueError: a value of another type or outside the range of its annotation (`based_jax.fields`), more
