@@ -100,7 +100,7 @@ def test_a_recipe_is_the_studys_run(job, monkeypatch):
     assert f"{recipe.tokens / 1e9:.1f} billion tokens" in recipe.title
     assert contender(job.model)[0].source in recipe.source
     expected = models(SCALES["paper"])[job.model]
-    assert json.loads((ROOT / "based_jax" / file).read_text()) == json.loads(expected.to_json())
+    assert ModelConfig.from_dict(json.loads((ROOT / "based_jax" / file).read_text())) == expected
     assert (
         model_config(LMConfig(workdir=ROOT, preset=file), expected.vocab_size).max_length
         == job.flags["length"]
