@@ -86,7 +86,9 @@ def test_on_a_gpu_the_twins_take_the_place_of_the_kernels(op, packages, monkeypa
             assert ops.implementation_for(op, *arrays(op)) == without
         monkeypatch.setattr(triton_launch, "require", lambda: None)
         twin = without if op == "taylor_attention" else "triton"
-        assert ops.implementation_for(op) == ops.implementation_for(op, *arrays(op)) == twin
+        assert ops.implementation_for(op, *arrays(op)) == twin
+        if op != "taylor_attention":  # without arrays, Mosaic's jax is not asked for
+            assert ops.implementation_for(op) == twin
         assert ops.implementation_for(op, *arrays(op), unsupported="no such option") == "xla"
         with pytest.raises(ValueError, match=f"^implementation = 'pallas': {REASON}"):
             ops.implementation_for(op, *arrays(op), implementation="pallas")
