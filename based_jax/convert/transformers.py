@@ -3,8 +3,8 @@
 Pre-norm blocks of softmax attention and a SwiGLU MLP, with RMS norms and rotary positions. Llama 2 and 3 are
 `llama`; Qwen2 and Qwen2.5 are `qwen2`; `qwen3` is the dense Qwen3. Hybrids, dense models only, have other
 mixers in the layers without attention: LFM2 gated short convolutions, Granite 4.0-H Mamba-2, Qwen3.5,
-Qwen3-Next and OLMo-Hybrid Gated DeltaNets. The meaning of each entry is in `options.json` and in
-docs/options.md.
+Qwen3-Next and OLMo-Hybrid Gated DeltaNets; `transformers_mamba` has Falcon-Mamba, Jamba and Nemotron-H. The
+meaning of each entry is in `options.json` and in docs/options.md.
 
 Packed matrices of Qwen3.5 and Qwen3-Next are split by their rows, and convolutions by their channels:
 
@@ -28,6 +28,8 @@ from based_jax.convert.fla import step_limits
 from based_jax.convert.layouts import Shapes, Tensors
 from based_jax.convert.options import (
     Config,
+    Layers,
+    Options,
     delta_heads,
     expect_sizes,
     flag,
@@ -44,12 +46,9 @@ from based_jax.convert.options import (
     with_defaults,
 )
 from based_jax.convert.rotary_scaling import rotary_options
-from based_jax.models import MixerSpec, ModelConfig
+from based_jax.convert.transformers_mamba import falcon_mamba, jamba, nemotron_h, nemotron_h_entries
+from based_jax.models import ModelConfig
 from based_jax.validate import expect, expect_choice
-
-Options = dict[str, Any]
-Layers = tuple[list[MixerSpec], Options]
-"""Each layer's mixer, and further fields of `ModelConfig`."""
 
 _LOG = logging.getLogger(__name__)
 _OTHERS = re.compile(r"^model\.(visual|mtp)\.")
@@ -75,7 +74,7 @@ def transformers_config(config: Config, shapes: Shapes) -> ModelConfig:
 def text_entries(config: Config) -> dict[str, Any]:
     """Return the entries of a text model with their defaults; Qwen3.5's are in `text_config`."""
     kind, family = config["model_type"], FAMILIES[config["model_type"]]
-    given = own_entries(family.path, config, family.aliases)
+    given = family.entries(own_entries(family.path, config, family.aliases))
     if kind == "qwen3_5":
         kind, text = "qwen3_5_text", section(given, "text_config")
         family = FAMILIES[kind]
@@ -86,6 +85,8 @@ def text_entries(config: Config) -> dict[str, Any]:
 
 def _attention(config: Config, options: Config, family: "Family") -> dict[str, Any]:
     """Return the options of softmax attention that are not one entry each; null heads have defaults."""
+    if "num_attention_heads" not in config:
+        return {}
     heads = config["num_attention_heads"]
     head_dim = size(config, "head_dim", config["hidden_size"] // heads)
     has_bias = flag(config, "attention_bias", False)
@@ -98,8 +99,8 @@ def _attention(config: Config, options: Config, family: "Family") -> dict[str, A
     }
     if "qk_norm" in found:
         found["qk_norm_eps"] = options["norm_eps"]
-    if config.get("position_embedding_type", "rope") != "rope":
-        return found | {"rotary_fraction": 0.0}
+    if config.get("position_embedding_type", "rope") != "rope" or "rotary_fraction" in found:
+        return {"rotary_fraction": 0.0, **found}
     return found | rotary_options(config, head_dim)
 
 
@@ -304,18 +305,29 @@ class Family(NamedTuple):
     """change of the tensors, under Llama's names"""
     names: str = ""
     """the `model_type` in `tables.RENAMED` that has its names"""
+    entries: Callable[[dict[str, Any]], dict[str, Any]] = lambda given: given
+    """change of the entries, under their current names"""
 
 
 _QK_NORM = {"qk_norm": True}
+_NO_POSITIONS = {"rotary_fraction": 0.0}
 _QWEN = Family("transformers.Qwen3_5Config", _qwen, _QK_NORM, {}, text_tensors, "qwen3_5")
 
 FAMILIES = {
+    "falcon_mamba": Family("transformers.FalconMambaConfig", falcon_mamba, names="nemotron_h"),
     "granitemoehybrid": Family(
         "transformers.GraniteMoeHybridConfig",
         _granite,
         aliases={"layers_block_type": "layer_types"},
         weights=with_multipliers,
         names="granitemoehybrid",
+    ),
+    "jamba": Family(
+        "transformers.JambaConfig",
+        jamba,
+        _NO_POSITIONS,
+        {"num_local_experts": "num_experts"},
+        names="jamba",
     ),
     "lfm2": Family(
         "transformers.Lfm2Config",
@@ -326,6 +338,14 @@ FAMILIES = {
     ),
     "llama": Family("transformers.LlamaConfig"),
     "mistral": Family("transformers.MistralConfig"),
+    "nemotron_h": Family(
+        "transformers.NemotronHConfig",
+        nemotron_h,
+        _NO_POSITIONS,
+        {"attention_head_dim": "head_dim", "layers_block_type": "layer_types"},
+        names="nemotron_h",
+        entries=nemotron_h_entries,
+    ),
     "olmo_hybrid": Family(
         "transformers.OlmoHybridConfig", _olmo, {"qk_norm": "all"}, {}, olmo_tensors, "olmo_hybrid"
     ),
