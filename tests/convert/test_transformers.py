@@ -157,9 +157,8 @@ def test_names_of_nemotron_h_in_older_versions():
     old = {"hybrid_override_pattern": "M*-", "num_hidden_layers": 3, "attention_head_dim": 8}
     new = {"layers_block_type": ["linear_attention", "full_attention", "mlp"], "head_dim": 8}
     kinds = {"layer_types": ["mamba", "attention", "mlp"], "head_dim": 8}
-    found = [
-        model_config({**BASE, "model_type": "nemotron_h", **entries}, {}) for entries in (old, new, kinds)
-    ]
+    base = {**BASE, "model_type": "nemotron_h", "mamba_num_heads": 2}
+    found = [model_config(base | entries, {}) for entries in (old, new, kinds)]
     assert found[0] == found[1] == found[2]
     assert found[0].schedule == "MAF"
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.testing.arrays import normals
@@ -149,6 +150,7 @@ def test_an_mlp_alone_is_that_of_the_equation():
     variables = normals(mixer.init, X, dtype=jnp.float32)
     x = np.random.default_rng(0).normal(size=X.shape).astype(np.float32)
     y, _ = mixer.apply(variables, x)
-    into, out = (jax.tree.map(np.float64, variables["params"][name]) for name in ("in_proj", "out"))
+    params = jax.tree.map(np.float64, nn.meta.unbox(variables["params"]))
+    into, out = params["in_proj"], params["out"]
     inner = np.maximum(x @ into["kernel"] + into["bias"], 0) ** 2
     assert_close(y, inner @ out["kernel"] + out["bias"], FLOAT32)
