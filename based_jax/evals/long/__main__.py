@@ -52,7 +52,7 @@ class Options(CheckpointOptions):
     """text around needles: noise (six sentences; for dna random bases), needles (with other keys), a text
     file, or for dna a FASTA file"""
     needles: int = 4
-    """number of needles of multi_key, multi_value and multi_query"""
+    """number of needles of multi_key, multi_value, multi_query and dna"""
     questions: Path | None = None
     """.jsonl file for qa, with text, question, and answer, one or a list of which any is right"""
     parts: bool = True
@@ -73,10 +73,10 @@ class Options(CheckpointOptions):
             expect_choice("families", family, tuple(FAMILIES))
         for depth in self.depths:
             expect(0 <= depth <= 1, "depths", depth, "from 0 to 1")
-        is_asked = "qa" in self.families.split(",")
         has_dna = "dna" in self.families.split(",")
         good = self.families == "dna" if is_fasta(self.haystack) else self.haystack == "noise" or not has_dna
         expect(good, "haystack", self.haystack, "noise, a FASTA file for dna alone, or a text without dna")
+        is_asked = "qa" in self.families.split(",")
         wanted = "a file if families has qa, and none otherwise"
         expect(is_asked == (self.questions is not None), "questions", self.questions, wanted)
         self.tokens()

@@ -276,7 +276,7 @@ def _dna(rng: random.Random, size: int, depth: float, material: Material) -> Que
     keys = _words(rng, count, _MOTIF, "ACGT")
     values = _words(rng, count + WRONG, _MOTIF, "ACGT")
     is_random = material.sentences in ((), _NOISE)
-    bases = "".join(rng.choices("ACGT", k=size) if is_random else material.sentences)
+    bases = "".join(rng.choices("ACGT", k=size) if is_random else material.sentences).upper()
     positions = [round(depth * size), *_anywhere(rng, size, count - 1)]
     hidden = [key + value for key, value in zip(keys, values, strict=False)]
     text = _surrounded(rng, size, bases, hidden, positions, "")

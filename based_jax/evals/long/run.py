@@ -93,7 +93,7 @@ def _batches(items: list[Item], size: int) -> Iterator[list[Item]]:
 
 
 def is_fasta(path: str) -> bool:
-    """Return whether a file's name is that of DNA."""
+    """Return whether a file's extension is one of FASTA."""
     return kind_of(Path(path))[0] in FASTA_EXTENSIONS
 
 

@@ -70,11 +70,11 @@ class Records:
         return dataclasses.replace(self, count=counts, info=info)
 
     def sequence_positions(self) -> np.ndarray:
-        """Return the position of each target in its window or document, from 1, int64."""
+        """Return the position of each target in its window or document, from 0, int64."""
         first = np.searchsorted(self.sequence, self.sequence)  # the first target that it scored
         stride = self.info.get("stride")
         unscored = np.where(self.sequence > 0, self.info["length"] - stride, 0) if stride else 0
-        return self.position - self.position[first] + 1 + unscored
+        return self.position - self.position[first] + unscored
 
     def reached(self) -> "Records":
         """Return the records without the tokens that an interrupted scoring did not reach."""

@@ -30,9 +30,9 @@ def report(records: Records, max_count: int = MAX_COUNT, reference: Records | No
         reference: records of another model on the same tokens.
 
     Returns:
-        info; max_count; slices (all, hits and other); frequency, positions and distances, in bins 1, 2-3, ...
-        with `low` and `high` (inclusive); and with a reference gap_explained and reference, its info, slices,
-        frequency and positions. See the functions of these names.
+        info; max_count; slices (all, hits and other); frequency, positions and distances in bins 0, 1, 2-3,
+        4-7 and so on, with `low` and `high` (inclusive); and with a reference gap_explained and reference,
+        its info, slices, frequency and positions. See the functions of these names.
 
     Raises:
         ValueError: a reference on other tokens.
@@ -80,7 +80,7 @@ def gap_explained(loss: np.ndarray, reference: np.ndarray, hits: np.ndarray) -> 
 def frequency(records: Records) -> list[dict[str, Any]]:
     """Return the loss by the bigram's training count (Zoology, Figure 1), of all tokens and of the repeats.
 
-    The first bin is 0. Empty without counts.
+    Empty without counts.
     """
     if records.count is None:
         return []
@@ -88,8 +88,8 @@ def frequency(records: Records) -> list[dict[str, Any]]:
 
 
 def positions(records: Records, hits: np.ndarray) -> list[dict[str, Any]]:
-    """Return the loss by the target's position in its window or document, from 1, of all and of the hits."""
-    return _by(records.sequence_positions(), records.loss, "hits", hits)[1:]
+    """Return the loss by the target's position in its window or document, from 0, of all and of the hits."""
+    return _by(records.sequence_positions(), records.loss, "hits", hits)
 
 
 def _by(values: np.ndarray, loss: np.ndarray, name: str, mask: np.ndarray) -> list[dict[str, Any]]:

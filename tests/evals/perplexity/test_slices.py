@@ -104,7 +104,7 @@ def test_the_report_is_that_of_the_definition(seed, size, window, cross, counted
         assert records.sequence[index] == sequence
         row = (values[begin:] for values in (records.input, records.target, segments))
         expected.append(distance_by_definition(*row, index - begin))
-        places.append(index - begin + 1)
+        places.append(index - begin)
     assert records.distance.tolist() == expected
     assert records.sequence_positions().tolist() == places
     counts = records.count
