@@ -2,9 +2,9 @@
 
 Pre-norm blocks of softmax attention and a SwiGLU MLP, with RMS norms and rotary positions. Llama 2 and 3 are
 `llama`; Qwen2 and Qwen2.5 are `qwen2`; `qwen3` is the dense Qwen3. Hybrids, dense models only, have other
-mixers in the layers without attention: LFM2 gated short convolutions, Granite 4.0-H Mamba-2, Qwen3.5,
-Qwen3-Next and OLMo-Hybrid Gated DeltaNets; `transformers_mamba` has Falcon-Mamba, Jamba and Nemotron-H. The
-meaning of each entry is in `options.json` and in docs/options.md.
+mixers in the layers without attention: LFM2 gated short convolutions, Qwen3.5, Qwen3-Next and OLMo-Hybrid
+Gated DeltaNets; those with Mamba are in `transformers_mamba`. The meaning of each entry is in `options.json`
+and in docs/options.md.
 
 Packed matrices of Qwen3.5 and Qwen3-Next are split by their rows, and convolutions by their channels:
 
@@ -19,12 +19,12 @@ DeltaNets. The vision tower (`visual`) and the layers that draft tokens (`mtp`) 
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from based_jax.convert.fla import step_limits
+from based_jax.convert import transformers_mamba as mamba
 from based_jax.convert.layouts import Shapes, Tensors
 from based_jax.convert.options import (
     Config,
@@ -46,12 +46,11 @@ from based_jax.convert.options import (
     with_defaults,
 )
 from based_jax.convert.rotary_scaling import rotary_options
-from based_jax.convert.transformers_mamba import falcon_mamba, jamba, nemotron_h, nemotron_h_entries
 from based_jax.models import ModelConfig
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect
 
 _LOG = logging.getLogger(__name__)
-_OTHERS = re.compile(r"^model\.(visual|mtp)\.")
+_OTHERS = re.compile(r"^(model\.)?(visual|mtp)\.")
 _OUTPUT_NORMS = {
     "attention_layernorm.weight": "input_layernorm.weight",
     "feedforward_layernorm.weight": "post_attention_layernorm.weight",
@@ -81,6 +80,11 @@ def text_entries(config: Config) -> dict[str, Any]:
         tied = {"tie_word_embeddings": given.get("tie_word_embeddings")}
         given = own_entries(family.path, {**tied, **text}, {}, "text_config")
     return with_defaults(family.path, given) | {"model_type": kind}
+
+
+def is_text(name: str) -> bool:
+    """Return whether a tensor is of the text model, not of the vision tower or of layers that draft."""
+    return _OTHERS.match(name) is None
 
 
 def _attention(config: Config, options: Config, family: "Family") -> dict[str, Any]:
@@ -143,23 +147,6 @@ def _lfm2_hidden(config: Config) -> int:
     return -(-int(hidden * number(config, "block_ffn_dim_multiplier", 1.0)) // multiple) * multiple
 
 
-def _granite(config: Config, options: Options, attention: Options) -> Layers:
-    experts = config["num_local_experts"]
-    expect(experts == 0, "num_local_experts", experts, "0: experts are not supported")
-    expect_choice("position_embedding_type", config["position_embedding_type"], (None, "nope", "rope"))
-    heads = size(config, "mamba_n_heads", 128)
-    channels = int(number(config, "mamba_expand", 2) * config["hidden_size"])
-    width = channels // heads if config["mamba_d_head"] == "auto" else size(config, "mamba_d_head", 64)
-    expect(heads * width == channels, "mamba_n_heads", heads, f"{channels} / {width} channels of a head")
-    usual = attention["head_dim"] ** -0.5  # `scale` has a factor of their rotary positions beside it
-    attention["scale"] = number(config, "attention_multiplier", 1.0) * attention.get("scale", usual) / usual
-    full = mixer_spec("attention", options, **attention)
-    steps = step_limits(config, "time_step_limit")
-    mamba = mixer_spec("mamba2", options, head_dim=width, norm_groups=1, **steps)
-    mixers = {"mamba": mamba, "attention": full, "linear_attention": mamba, "full_attention": full}
-    return layers_of(config, mixers, ["mamba"] * config["num_hidden_layers"]), {}
-
-
 def _olmo(config: Config, options: Options, attention: Options) -> Layers:
     attention |= {"num_heads": config["num_attention_heads"]}
     if section(config, "rope_parameters").get("rope_theta", config["rope_theta"]) is None:
@@ -189,19 +176,44 @@ def olmo_tensors(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
     `transformers` 5.18 writes the convolutions' channels of queries, keys and values in three equal parts.
     """
-    found: dict[str, Any] = {}
-    for key, tensor in tensors.items():
-        layer, _, name = key.rpartition(".post_")
-        norms_outputs = f"{layer}.post_feedforward_layernorm.weight" in tensors
-        found[f"{layer}.{_OUTPUT_NORMS.get(name, name)}" if norms_outputs else key] = tensor
+    found = {name: tensors[key] for key, name in _olmo_names(tensors).items()}
     heads, width, _, _ = _olmo_sizes(config)
     taps = (1, size(config, "linear_conv_kernel_dim", 4))
-    for key in [key for key in found if key.endswith(".q_conv1d.weight")]:
-        names = [key.replace(".q_conv1d.", f".{part}_conv1d.") for part in "qkv"]
+    for names in _olmo_convolutions(found):
         if all(name in found and found[name].shape[1:] == taps for name in names):
-            channels = np.concatenate([found[name] for name in names])
-            found |= zip(names, np.split(channels, [heads * width, 2 * heads * width]), strict=True)
+            found |= _split_anew([found[name] for name in names], names, [heads * width] * 2)
     return found
+
+
+def olmo_stored(config: Config, tensors: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
+    """Invert `olmo_tensors` for a checkpoint of these shapes."""
+    found = dict(tensors)
+    for names in _olmo_convolutions(tensors):
+        sizes = [shapes[name][0] for name in names if name in shapes]
+        found |= _split_anew([tensors[name] for name in names], names, sizes[:-1])
+    original = {name: key for key, name in _olmo_names(shapes).items()}
+    return {original.get(name, name): tensor for name, tensor in found.items()}
+
+
+def _olmo_names(keys: Collection[str]) -> dict[str, str]:
+    """Return the names under which norms of outputs are read; of other tensors their own."""
+    found: dict[str, str] = {}
+    for key in keys:
+        layer, _, name = key.rpartition(".post_")
+        norms_outputs = f"{layer}.post_feedforward_layernorm.weight" in keys
+        found[key] = f"{layer}.{_OUTPUT_NORMS.get(name, name)}" if norms_outputs else key
+    return found
+
+
+def _olmo_convolutions(names: Iterable[str]) -> list[list[str]]:
+    """Return the names of each layer's convolutions of queries, keys and values."""
+    first = [name for name in names if name.endswith(".q_conv1d.weight")]
+    return [[name.replace(".q_conv1d.", f".{part}_conv1d.") for part in "qkv"] for name in first]
+
+
+def _split_anew(arrays: Sequence[Any], names: Sequence[str], sizes: Sequence[int]) -> dict[str, Any]:
+    """Split the rows of all arrays into parts of these sizes; the last has the rest."""
+    return dict(zip(names, np.split(np.concatenate(arrays), np.cumsum(sizes)), strict=True))
 
 
 def _qwen(config: Config, options: Options, attention: Options) -> Layers:
@@ -229,47 +241,46 @@ def linear_sizes(config: Config) -> list[int]:
     return [size(config, f"linear_{name}", 0) for name in names]
 
 
-def with_multipliers(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Multiply weights, under Llama's names, by the multipliers that Granite has for activations.
-
-    The final norm then undoes the multiplier of an embedding that is the head too.
-    """
-    embedding, residual, logits = (
-        number(config, name, 1.0)
-        for name in ("embedding_multiplier", "residual_multiplier", "logits_scaling")
-    )
-    expect(embedding > 0, "embedding_multiplier", embedding, "a positive number")
-    expect(logits > 0, "logits_scaling", logits, "a positive number")
-    of_head = embedding if flag(config, "tie_word_embeddings", False) else 1.0
-    factors = {"model.embed_tokens.": embedding, "lm_head.": of_head, "model.norm.": 1 / (of_head * logits)}
-    factors |= dict.fromkeys((".o_proj.", ".out_proj.", ".down_proj."), residual)
-    found = dict(tensors)
-    for key, tensor in tensors.items():
-        factor = next((factor for part, factor in factors.items() if part in key), 1.0)
-        if factor != 1:
-            found[key] = np.asarray(tensor, np.float32) * factor
-    return found
-
-
 def text_tensors(config: Config, tensors: Tensors) -> dict[str, Any]:
     """Return the tensors of the text model, given all under Llama's names; log how many others there are."""
-    text = {key: tensor for key, tensor in tensors.items() if not _OTHERS.match(key)}
+    text = {key: tensor for key, tensor in tensors.items() if is_text(key)}
     if len(text) < len(tensors):
         others = "%d tensors of visual and mtp were left out: only the text model is read"
         _LOG.warning(others, len(tensors) - len(text))
     parts, found = _parts(text_entries(config)), dict[str, Any]()
     for key, tensor in text.items():
-        parent, name, kind = ["", "", *key.rsplit(".", 2)][-3:]
-        groups, sizes = parts.get(name, (1, {}))
-        if not sizes or tensor.shape[:1] != (groups * sum(sizes.values()),):  # refused later, by name
-            is_centred = _ZERO_CENTRED.search(key)
-            found[key] = np.asarray(tensor, np.float32) + 1 if is_centred else tensor
+        groups, sizes = _part(key, parts, tensor.shape)
+        if not sizes:
+            found[key] = np.asarray(tensor, np.float32) + 1 if _ZERO_CENTRED.search(key) else tensor
             continue
         grouped = tensor.reshape(groups, -1, *tensor.shape[1:])
         split = np.split(grouped, np.cumsum([*sizes.values()])[:-1], axis=1)
-        rows = (part.reshape(-1, *tensor.shape[1:]) for part in split)
-        found |= zip((f"{parent}.{part}.{kind}" for part in sizes), rows, strict=True)
+        found |= zip(sizes, (part.reshape(-1, *tensor.shape[1:]) for part in split), strict=True)
     return found
+
+
+def text_stored(config: Config, tensors: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
+    """Invert `text_tensors` for a checkpoint of these shapes."""
+    parts, found = _parts(text_entries(config)), dict(tensors)
+    for key, shape in shapes.items():
+        groups, sizes = _part(key, parts, shape)
+        if sizes and all(part in found for part in sizes):
+            split = [found.pop(part).reshape(groups, -1, *shape[1:]) for part in sizes]
+            found[key] = np.concatenate(split, axis=1).reshape(-1, *shape[1:])
+        elif _ZERO_CENTRED.search(key) and key in found:
+            found[key] = np.asarray(found[key], np.float32) - 1
+    return found
+
+
+def _part(
+    key: str, parts: Mapping[str, tuple[int, dict[str, int]]], shape: Sequence[int]
+) -> tuple[int, dict[str, int]]:
+    """Return a tensor's groups of rows, and the rows of each part by its name; none if it is not split."""
+    parent, name, kind = ["", "", *key.rsplit(".", 2)][-3:]
+    groups, sizes = parts.get(name, (1, {}))
+    if (*shape[:1],) != (groups * sum(sizes.values()),):  # another shape is refused later, by name
+        return 1, {}
+    return groups, {f"{parent}.{part}.{kind}": rows for part, rows in sizes.items()}
 
 
 def _parts(config: Config) -> dict[str, tuple[int, dict[str, int]]]:
@@ -303,6 +314,10 @@ class Family(NamedTuple):
     """entries' names in older versions -> current names"""
     weights: Callable[[Config, Tensors], dict[str, Any]] = lambda config, tensors: dict(tensors)
     """change of the tensors, under Llama's names"""
+    stored: Callable[[Config, Tensors, Shapes], dict[str, Any]] = lambda config, tensors, shapes: dict(
+        tensors
+    )
+    """its inverse, for a checkpoint of these shapes"""
     names: str = ""
     """the `model_type` in `tables.RENAMED` that has its names"""
     entries: Callable[[dict[str, Any]], dict[str, Any]] = lambda given: given
@@ -311,20 +326,21 @@ class Family(NamedTuple):
 
 _QK_NORM = {"qk_norm": True}
 _NO_POSITIONS = {"rotary_fraction": 0.0}
-_QWEN = Family("transformers.Qwen3_5Config", _qwen, _QK_NORM, {}, text_tensors, "qwen3_5")
+_QWEN = Family("transformers.Qwen3_5Config", _qwen, _QK_NORM, {}, text_tensors, text_stored, "qwen3_5")
 
 FAMILIES = {
-    "falcon_mamba": Family("transformers.FalconMambaConfig", falcon_mamba, names="nemotron_h"),
+    "falcon_mamba": Family("transformers.FalconMambaConfig", mamba.falcon_mamba, names="nemotron_h"),
     "granitemoehybrid": Family(
         "transformers.GraniteMoeHybridConfig",
-        _granite,
+        mamba.granite,
         aliases={"layers_block_type": "layer_types"},
-        weights=with_multipliers,
+        weights=mamba.with_multipliers,
+        stored=mamba.without_multipliers,
         names="granitemoehybrid",
     ),
     "jamba": Family(
         "transformers.JambaConfig",
-        jamba,
+        mamba.jamba,
         _NO_POSITIONS,
         {"num_local_experts": "num_experts"},
         names="jamba",
@@ -340,14 +356,20 @@ FAMILIES = {
     "mistral": Family("transformers.MistralConfig"),
     "nemotron_h": Family(
         "transformers.NemotronHConfig",
-        nemotron_h,
+        mamba.nemotron_h,
         _NO_POSITIONS,
         {"attention_head_dim": "head_dim", "layers_block_type": "layer_types"},
         names="nemotron_h",
-        entries=nemotron_h_entries,
+        entries=mamba.nemotron_h_entries,
     ),
     "olmo_hybrid": Family(
-        "transformers.OlmoHybridConfig", _olmo, {"qk_norm": "all"}, {}, olmo_tensors, "olmo_hybrid"
+        "transformers.OlmoHybridConfig",
+        _olmo,
+        {"qk_norm": "all"},
+        {},
+        olmo_tensors,
+        olmo_stored,
+        "olmo_hybrid",
     ),
     "qwen2": Family("transformers.Qwen2Config", attention={"qkv_bias": True}),
     "qwen3": Family("transformers.Qwen3Config", attention=_QK_NORM),
