@@ -7,7 +7,6 @@ model in the directory, so that several models are compared by one command each.
 import dataclasses
 import itertools
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,9 +19,9 @@ from based_jax.evals.checkpoint import CheckpointOptions, digest
 from based_jax.evals.long.page import finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
 from based_jax.evals.long.run import Item, ask, read_passages, read_sentences
-from based_jax.evals.options import expect_positive, progress, write_json
+from based_jax.evals.options import expect_positive, write_json
+from based_jax.evals.records import Records
 from based_jax.generate.rows import row_bytes
-from based_jax.json_lines import JsonLines
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice
 
@@ -111,41 +110,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     items = [Item(*point) for point in grid]
 
     name = options.name or name_of(directory)
-    options.out.mkdir(parents=True, exist_ok=True)
     settings: dict[str, Any] = {"model": model.config.to_dict(), "material": repr(material)}
-    settings["tokenizer"] = [
-        tokenizer.vocab_size,
-        tokenizer.eot,
-        tokenizer.encode("The code is 12.").tolist(),
-    ]
-    records, run = JsonLines(options.out / f"{name}.jsonl", {"id": str, "run": str}), digest(settings, params)
-    is_same = all(record["run"] == run for record in records.rows)
-    wanted = "records of this model, tokenizer, dtype, haystack, values and questions: choose another --name"
-    expect(is_same, "out", str(records.path), wanted)
-    known = {record["id"] for record in records.rows}
-    done = sum(item.id in known for item in items)
-    if done:
-        print(f"{records.path} has {done:,} of {len(items):,} questions", file=sys.stderr)
-    how = {"run": run, "batch_size": options.batch_size, "chunk": options.chunk}
-    try:
-        with progress(name, len(items) - done, "questions") as advance:
-            for count in ask(items, model, params, tokenizer, material, records, **how):
-                done += count
-                advance(count)
-    except KeyboardInterrupt:
-        kept = f"{records.path} has them; run the same command to resume"
-        command.fail(PROG, f"interrupted after {done} of {len(items)} questions; {kept}", status=130)
+    spelled = tokenizer.encode("The code is 12.").tolist()
+    settings["tokenizer"] = [tokenizer.vocab_size, tokenizer.eot, spelled]
+    depends = "model, tokenizer, dtype, haystack, values and questions; choose another --name"
+    records = Records(options.out / f"{name}.jsonl", digest(settings, params), str, depends)
+    how = {"batch_size": options.batch_size, "chunk": options.chunk}
+    batches = ask(items, model, params, tokenizer, material, records, **how)
+    found = records.collect(PROG, name, "questions", [item.id for item in items], batches)
     layers = [model.config.layer(index).mixer for index in range(model.config.num_layers)]
     state = [
         {"length": length, "bytes": row_bytes(jax.eval_shape(lambda size=length: model.init_state(1, size)))}
         for length in lengths
     ]
     card = {"name": name, "layers": layers, "parameters": param_count(model.config), "state": state}
-    by_id = {record["id"]: record for record in records.rows}
-    card |= summarize(by_id[item.id] for item in items)
-    page = write_pages(options.out, card)
+    card |= summarize(found)
+    path = write_pages(options.out, card)
     write_json(options.json, card)
-    print(f"{finding(card)}\n{page.parent / name}.json and {page}")
+    print(f"{finding(card)}\n{path} and {options.out / 'index.html'}")
     return 0
 
 

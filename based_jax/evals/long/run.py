@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.long.questions import Material, Passage, make_question
 from based_jax.evals.long.reader import Reader
+from based_jax.evals.records import Records
 from based_jax.files import read_json_lines, read_text
-from based_jax.json_lines import JsonLines
 from based_jax.models import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -41,19 +41,17 @@ def ask(
     params: Params,
     tokenizer: Tokenizer,
     material: Material,
-    records: JsonLines,
+    records: Records,
     *,
-    run: str,
     batch_size: int,
     chunk: int,
 ) -> Iterator[int]:
-    """Answer every item without a record, in the order of `items`; new records name the `run`.
+    """Answer every item without a record, in the order of `items`.
 
     Yields:
         After each batch, its number of new records.
     """
-    done = {record["id"] for record in records.rows}
-    missing = [item for item in items if item.id not in done]
+    missing = [item for item in items if item.id not in records.by_id]
     for off, alike in itertools.groupby(missing, lambda item: item.off):
         reader = Reader(model, params, off=off, chunk=chunk)
         for _, group in itertools.groupby(alike, lambda item: (item.family, item.length)):
@@ -69,8 +67,7 @@ def ask(
                     "read_ms": seconds and 1e3 * seconds.read,
                     "decode_ms": seconds and 1e3 * seconds.decode,
                 }
-                asked = zip(batch, questions, answers, strict=False)
-                new: list[Any] = [
+                yield records.add(
                     {
                         "id": item.id,
                         **item._asdict(),
@@ -78,12 +75,9 @@ def ask(
                         **answer._asdict(),
                         "chance": 1 / (1 + len(question.wrong)),
                         **costs,
-                        "run": run,
                     }
-                    for item, question, answer in asked
-                ]
-                records.append(new)
-                yield len(new)
+                    for item, question, answer in zip(batch, questions, answers, strict=False)
+                )
 
 
 def _batches(items: list[Item], size: int) -> Iterator[list[Item]]:

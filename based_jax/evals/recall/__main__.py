@@ -1,7 +1,6 @@
 """Measure recall: ``based-jax eval recall --checkpoint DIR --task swde --data hub``."""
 
 import dataclasses
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,10 +11,11 @@ from rich.table import Table
 from based_jax import command
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.checkpoint import CheckpointOptions, digest
-from based_jax.evals.options import as_text, expect_positive, print_table, progress, write_json
+from based_jax.evals.options import as_text, expect_positive, print_table, write_json
 from based_jax.evals.recall.data import Example, read_examples
-from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, DOCUMENT_TOKENS, make_prompt
-from based_jax.evals.recall.run import RecordFile, answer, greedy, summarize
+from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, make_prompt
+from based_jax.evals.recall.run import answer, greedy, summarize
+from based_jax.evals.records import Records
 from based_jax.evals.target_scores import expect_positions
 from based_jax.models import LanguageModel
 from based_jax.published.tables import table as published_table
@@ -39,17 +39,13 @@ class Options(CheckpointOptions):
     """answer only this many rows, from the first"""
     padding: Literal["correct", "authors"] = "correct"
     """correct: no row sees padding; authors: visible separators before shorter rows, as in their code"""
-    repeat_context: int | None = None
-    """show the document this many times ("Just read twice": 2; 1 for comparison), not the stored text"""
-    document_tokens: int = DOCUMENT_TOKENS
-    """tokens of each copy of a document with --repeat-context; longer ones are cut around the answer"""
     context: int = CONTEXT
     """tokens of prompt and answer together; longer prompts are truncated on the left"""
     records: Path | None = None
     """.jsonl file with one line per answered example; the same command resumes from it"""
 
     def __post_init__(self) -> None:
-        expect_positive(self, "batch_size", "limit", "repeat_context", "document_tokens")
+        expect_positive(self, "batch_size", "limit")
         wanted = f"more than an answer's {ANSWER_TOKENS} tokens"
         expect(self.context > ANSWER_TOKENS, "context", self.context, wanted)
 
@@ -57,8 +53,7 @@ class Options(CheckpointOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
-    passages = options.repeat_context is not None
-    examples = read_examples(options.task, options.data, passages=passages)
+    examples = read_examples(options.task, options.data)
     model, params, tokenizer, _ = options.open()
     expect_positions(model, "context", options.context)
     settings = run_settings(options, examples, model, tokenizer)
@@ -80,8 +75,6 @@ def run_settings(
         "padding": options.padding,
         "context": options.context,
     }
-    if options.repeat_context is not None:
-        settings |= {"repeat_context": options.repeat_context, "document_tokens": options.document_tokens}
     if options.padding == "authors":  # answers depend on the other rows of the batch
         settings |= {"batch_size": options.batch_size, "limit": options.limit}
     return settings
@@ -95,25 +88,14 @@ def evaluate(
     tokenizer: Tokenizer,
     run: str,
 ) -> dict[str, Any]:
-    """Answer the examples; an interrupt ends the process and reports what was saved."""
-    records = RecordFile(options.records, run)
-    form: dict[str, Any] = {"copies": options.repeat_context, "document_tokens": options.document_tokens}
-    form["context"] = options.context
-    prompts = [make_prompt(example, tokenizer, **form) for example in examples]
+    """Answer the examples; see `Records.collect` for interrupts."""
+    settings = "model, tokenizer, data, context, dtype and padding (authors: batch size and limit, too)"
+    records = Records(options.records, run, int, settings)
+    prompts = [make_prompt(example, tokenizer, context=options.context) for example in examples]
     batching = {"batch_size": options.batch_size, "padding": options.padding}
     batches = answer(prompts, tokenizer, greedy(model, params, tokenizer), records, **batching)
-    done = sum(example.id in records.records for example in examples)
-    if done:
-        print(f"{options.records} has {done:,} of {len(examples):,} examples", file=sys.stderr)
-    try:
-        with progress(options.task, len(examples) - done, "examples") as advance:
-            for count in batches:
-                done += count
-                advance(count)
-    except KeyboardInterrupt:
-        kept = f"; {options.records} has them; run the same command to resume" if options.records else ""
-        command.fail(PROG, f"interrupted after {done} of {len(examples)} examples{kept}", status=130)
-    return summarize(records.records[example.id] for example in examples)
+    ids = [example.id for example in examples]
+    return summarize(records.collect(PROG, options.task, "examples", ids, batches))
 
 
 def show(options: Options, result: Mapping[str, Any]) -> None:
@@ -122,8 +104,6 @@ def show(options: Options, result: Mapping[str, Any]) -> None:
     table = Table("model", "parameters/tokens", "source", title=title, title_justify="left")
     table.add_column("contains", justify="right")
     here = f"{result['examples']:,} examples, {result['truncated']:,} truncated, {options.padding} padding"
-    if options.repeat_context is not None:
-        here += f", document shown {options.repeat_context} times"
     ours = f"{result['contains']:.2f} ± {result['standard_error']:.2f}"
     table.add_row(options.checkpoint, "", here, ours, end_section=True)
     for row in _published(options.task):

@@ -8,7 +8,7 @@ fda                hazyresearch/based-fda      text, key, value
 squad_completion   hazyresearch/based-squad    text, question, value
 =================  ==========================  =====================
 
-All rows are in the split "validation". Prompts that repeat the passage of SQuAD also need its column context.
+All rows are in the split "validation".
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,15 +50,12 @@ class Example(NamedTuple):
     """the attribute, or SQuAD's question"""
     value: str
     """the answer"""
-    passage: str | None = None
-    """SQuAD's passage, if it was read"""
 
 
-def read_examples(task: str, data: str, *, passages: bool = False) -> list[Example]:
+def read_examples(task: str, data: str) -> list[Example]:
     """Read all rows of a task.
 
     Args:
-        passages: also read SQuAD's column context.
         data: a .jsonl or .parquet file, "hub" (the published data set) or "hf:NAME" (another one there).
 
     Raises:
@@ -68,8 +65,6 @@ def read_examples(task: str, data: str, *, passages: bool = False) -> list[Examp
     """
     expect_choice("task", task, tuple(TASKS))
     columns = ("text", TASKS[task].key, "value")
-    if passages and task == "squad_completion":
-        columns += ("context",)
     if data == "hub" or data.startswith(HUB):
         name = TASKS[task].hub if data == "hub" else data.removeprefix(HUB)
         rows = _checked(data, load_rows(f"{HUB}{name}:{SPLIT}"), columns)

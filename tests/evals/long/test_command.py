@@ -119,4 +119,4 @@ def test_records_of_another_run_are_refused(saved, tmp_path, capsys):
     argv = ["--checkpoint", saved[0], "--out", tmp_path, *flags]
     ended = run_here(command.PROG, command.main, argv, capsys)
     assert ended.status == 2
-    assert "tiny.jsonl': expected records of this model" in ended.err
+    assert "tiny.jsonl': expected a new file or one of this run: of the same model" in ended.err

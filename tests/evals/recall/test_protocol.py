@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.recall.data import TASKS, Example, read_examples
-from based_jax.evals.recall.protocol import contains, cut_around, make_prompt, read_answer
+from based_jax.evals.recall.protocol import contains, make_prompt, read_answer
 from tests.data.libraries import llama
 
 BYTES = ByteTokenizer()
@@ -35,10 +35,6 @@ def test_squads_key_is_its_question(tmp_path):
     row = {"text": "It is", "question": "What?", "value": "this"}
     found = read_examples("squad_completion", write(tmp_path / "rows.jsonl", [row]))
     assert found == [Example(0, "It is", "What?", "this")]
-    path = write(tmp_path / "more.jsonl", [{**row, "context": "It is."}])
-    assert read_examples("squad_completion", path, passages=True)[0].passage == "It is."
-    with pytest.raises(ValueError, match=r"rows.jsonl, row 0 = .*; no context here$"):
-        read_examples("squad_completion", str(tmp_path / "rows.jsonl"), passages=True)
 
 
 @pytest.mark.parametrize(
@@ -96,56 +92,6 @@ def test_a_long_prompt_loses_its_beginning():
     assert not whole.truncated
     with pytest.raises(ValueError, match="context = 48: expected more than the 48 tokens"):
         make_prompt(prompt.example, BYTES, context=48)
-
-
-FACTS = "Name: Ada. Born in 1815 in London, and buried in Hucknall."
-
-
-@pytest.mark.parametrize(
-    ("copies", "prompt"),
-    [
-        (1, f"{FACTS} Born:"),
-        (2, f"Information about Born. {FACTS}\n{FACTS} Born:"),
-        (3, f"Information about Born. {FACTS}\n{FACTS}\n{FACTS} Born:"),
-    ],
-)
-def test_the_document_is_shown_several_times_and_the_question_once(copies, prompt):
-    # The stored questions go, whatever their case, and SWDE's summary with its keys.
-    for end in ("\nBorn:born:", " \n born:", "\nSummary of information above...\nName: Ada\nborn:"):
-        example = Example(0, FACTS.rstrip(".") + end, "born", "1815")
-        assert make_prompt(example, BYTES, copies=copies).text == prompt
-
-
-@pytest.mark.parametrize(
-    ("copies", "prompt"),
-    [(1, "It is by Ada"), (2, "Whose? It is.\nIt is by Ada"), (3, "Whose? It is.\nIt is.\nIt is by Ada")],
-)
-def test_squads_passage_is_shown_before_its_stored_text(copies, prompt):
-    example = Example(0, " It is by Ada ", "Whose?", "me", "It is. Question: Whose?")
-    assert make_prompt(example, BYTES, copies=copies).text == prompt
-
-
-def test_every_copy_of_a_long_document_keeps_the_answer():
-    example = Example(0, "a" * 300 + " Born in 1815 " + "z" * 300 + "\nborn:", "born", "1815")
-    prompt = make_prompt(example, BYTES, copies=2, document_tokens=40, context=48 + 200)
-    shown = "a" * 19 + " Born in 1815 " + "z" * 7 + "."  # half before the key's first mention
-    assert prompt.text == f"Information about Born. {shown}\n{shown} Born:"
-    assert not prompt.truncated
-    nothing = cut_around("0123456789", ("x", "y"), BYTES, 6)
-    assert nothing == "789"  # the end, if there is nothing to find
-    for wrong in ({"copies": 0}, {"copies": 2, "document_tokens": 0}):
-        with pytest.raises(ValueError, match=r"(repeat_context|document_tokens) = 0: expected at least 1"):
-            make_prompt(example, BYTES, **wrong)
-
-
-def test_cuts_keep_characters_and_spaces():
-    words = FileTokenizer(llama().to_str())
-    document = "hello é☃😀 hello hello"
-    for tokenizer in (BYTES, words):
-        for size in range(1, 9):
-            assert cut_around(document, ("😀",), tokenizer, 2 * size) in document
-    assert cut_around(document, ("hello",), words, 6) == "hello"
-    assert cut_around(document, ("nothing",), words, 12) == " hello"
 
 
 def test_an_answer_begins_after_its_prompt():
