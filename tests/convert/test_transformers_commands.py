@@ -58,7 +58,7 @@ def test_a_downloaded_model(folder, capsys):
     data = ["--data", str(folder / "text.txt")]
     assert train(["--init-from", str(folder), "--lora", "2", *data, *steps]) == 0
 
-    cells = ["--lengths", "32", "--pairs", "4", "--examples", "4", "--max-tokens", "256"]
+    cells = ["--lengths", "32", "--pairs", "4", "--examples", "4"]
     assert card(["--checkpoint", run, "--out", str(folder / "cards"), *cells]) == 0
     measured = json.loads((folder / "cards" / "run.json").read_text())
     assert measured["mqar"][0]["pairs"] == 4

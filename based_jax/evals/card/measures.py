@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from based_jax.data.tasks import IGNORE, MQAR, RecallProbe, Segment
-from based_jax.evals.bigrams.table import BigramTable
+from based_jax.data.tasks import IGNORE, MQAR, RecallProbe
 from based_jax.evals.label_scores import LabelScorer
-from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit, repeat_distances
+from based_jax.evals.perplexity.repeats import is_hit, repeat_distances
 from based_jax.evals.perplexity.slices import slices
 from based_jax.validate import expect
 
@@ -96,48 +95,28 @@ def probe(scorer: LabelScorer, task: RecallProbe, seed: int) -> Cell:
     return {"accuracy": accuracy, "perplexity": perplexity, "filler_perplexity": filler_perplexity}
 
 
-def hits_in_text(
-    scorer: LabelScorer, tokens: Int[np.ndarray, " T"], counts: BigramTable | None, max_count: int = MAX_COUNT
-) -> dict[str, Any]:
-    """Compare AR hits with the other tokens of a text, in windows of the scorer's length.
+def text_rows(tokens: Int[np.ndarray, " T"], length: int) -> Int[np.ndarray, "n N"]:
+    """Cut a text into windows of `length` inputs and their targets, without the tokens after the last one.
 
-    Documents in a window see each other, as in the authors' evaluation. The tokens after the last whole
-    window do not count.
+    Documents in a window see each other, as in the authors' evaluation.
     """
-    rows = (len(tokens) - 1) // scorer.length
-    expect(rows > 0, "text", f"{len(tokens)} tokens", f"more than length = {scorer.length}")
-    used = np.asarray(tokens[: rows * scorer.length + 1], np.int32)
-    inputs, targets = (part.reshape(rows, scorer.length) for part in (used[:-1], used[1:]))
-    return _hits(scorer, inputs, targets, counts, max_count)
+    expect(len(tokens) > length, "text", f"{len(tokens)} tokens", f"more than length = {length}")
+    return np.lib.stride_tricks.sliding_window_view(np.asarray(tokens, np.int32), length + 1)[::length]
 
 
-def hits_in_stream(scorer: LabelScorer, length: int, pairs: int, examples: int, seed: int) -> dict[str, Any]:
-    """Compare AR hits with the other tokens of a synthetic stream: MQAR with each answer after its query."""
-    segment = MQAR(scorer.vocab_size, examples, length, pairs).build(seed)
-    rows = answered(segment)
-    return _hits(scorer, rows[:, :-1], rows[:, 1:], None, MAX_COUNT)
-
-
-def answered(segment: Segment) -> Int[np.ndarray, "n N"]:
-    """Return the inputs with each label written at the position after its query, which a slot reserves."""
-    inputs, labels = np.array(segment.inputs), np.asarray(segment.labels)
+def stream_rows(vocab_size: int, length: int, pairs: int, examples: int, seed: int) -> Int[np.ndarray, "n N"]:
+    """Draw rows of MQAR with each answer at the position after its query, which a slot reserves."""
+    segment = MQAR(vocab_size, examples, length, pairs).build(seed)
+    rows, labels = np.array(segment.inputs), np.asarray(segment.labels)
     row, position = np.nonzero(labels != IGNORE)
-    inputs[row, position + 1] = labels[row, position]
-    return inputs
+    rows[row, position + 1] = labels[row, position]
+    return rows
 
 
-def _hits(
-    scorer: LabelScorer,
-    inputs: Int[np.ndarray, "n N"],
-    targets: Int[np.ndarray, "n N"],
-    counts: BigramTable | None,
-    max_count: int,
-) -> dict[str, Any]:
-    distances = repeat_distances(inputs, targets)
-    in_training = None if counts is None else counts.lookup(inputs.ravel(), targets.ravel())
-    hits = is_hit(distances.ravel(), in_training, max_count)
-    loss = scorer(inputs, targets).loss
-    found = slices(loss, hits)
+def hits(scorer: LabelScorer, rows: Int[np.ndarray, "n N"]) -> dict[str, Any]:
+    """Compare AR hits, all repeated bigrams of a row, with the other tokens of the rows."""
+    inputs, targets = rows[:, :-1], rows[:, 1:]
+    is_repeat = is_hit(repeat_distances(inputs, targets).ravel(), None)
+    found = slices(scorer(inputs, targets).loss, is_repeat)
     recalled, other = found["hits"]["loss"], found["other"]["loss"]
-    gap = None if recalled is None or other is None else other - recalled
-    return {**found, "gap": gap}
+    return {**found, "gap": None if recalled is None or other is None else other - recalled}

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.card import measures
 from based_jax.evals.card.measures import Cell
 from based_jax.evals.card.subject import StateBytes, Subject, of_callable, of_checkpoint
@@ -56,7 +55,6 @@ def recall_card(
     examples: int = EXAMPLES,
     filler: int = 0,
     text: Int[np.ndarray, " T"] | None = None,
-    counts: BigramTable | None = None,
     state_bytes: StateBytes | None = None,
     parts: Mapping[str, LogitsFn] | None = None,
     batch_size: int | None = None,
@@ -74,9 +72,8 @@ def recall_card(
         pairs: key-value pairs per row; only those with 4 * pairs <= length are measured.
         examples: rows of each cell.
         filler: the probe's token between queries, for instance that of a newline.
-        text: tokens (T,) in which AR hits are compared with other tokens; without it, a synthetic stream.
-        counts: bigrams of the training data, which restrict AR hits to rare ones; without them every repeat
-            is a hit.
+        text: tokens (T,) in which AR hits, all repeats, are compared with other tokens; without it, a
+            synthetic stream.
         state_bytes: of a callable: length -> bytes of the state of one sequence.
         parts: of a callable: part -> the same model with this part switched off.
         batch_size: rows per call.
@@ -114,14 +111,13 @@ def recall_card(
     card["mqar"] = _measured("MQAR", lambda: score_cells(scorer))
     cells = card["mqar"] if isinstance(card["mqar"], list) else []
     largest = max((cell["pairs"] for cell in cells if cell["length"] == longest), default=min(pairs))
-    if text is None:
-        source = f"synthetic stream of {largest} pairs"
-        stream = longest, largest, examples, seed
-        found = _measured(source, lambda: measures.hits_in_stream(scorer, *stream))
-    else:
-        source = "text"
-        found = _measured(source, lambda: measures.hits_in_text(scorer, text, counts))
-    card["hits"] = {"source": source, **found}
+    source = "text" if text is not None else f"synthetic stream of {largest} pairs"
+    stream = subject.vocab_size, longest, largest, examples, seed
+
+    def rows() -> np.ndarray:
+        return measures.stream_rows(*stream) if text is None else measures.text_rows(text, longest)
+
+    card["hits"] = {"source": source, **_measured(source, lambda: measures.hits(scorer, rows()))}
     probed = longest, pairs, examples, seed, filler
     card["probe"] = _measured("recall probe", lambda: measures.recall_probe(scorer, *probed))
     card["state"] = _states(subject, cells)
