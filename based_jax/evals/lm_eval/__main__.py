@@ -19,7 +19,7 @@ from based_jax import command
 from based_jax.convert.pretrained import find_directory
 from based_jax.data.chat.template import Chat, ChatTemplate
 from based_jax.evals.checkpoint import CheckpointOptions, digest
-from based_jax.evals.lm_eval.report import SUITES, read_columns, suite_rows, suite_table, task_table
+from based_jax.evals.lm_eval.report import SUITES, read_columns, suite_rows, suite_table
 from based_jax.evals.options import (
     as_text,
     expect_positive,
@@ -71,8 +71,6 @@ class Options(CheckpointOptions):
     """use only this many examples of each task, for a quick look"""
     context: int | None = None
     """maximum tokens to read; longer texts are truncated on the left; default: the training context"""
-    reuse: bool = True
-    """read prefixes that prompts share only once, with the model's state; affects only the speed"""
     cache: Path | None = None
     """directory in which answers are saved, so that the same command resumes after an interruption"""
     samples: Path | None = None
@@ -140,7 +138,7 @@ def evaluate(options: Options) -> Mapping[str, Any]:
         expect(template is not None, "apply_chat_template", True, f"a chat template in {directory}")
         sizes["chat"] = Chat(cast(ChatTemplate, template), tokenizer)
     show_progress = functools.partial(progress, unit="requests")
-    adapter = LMEvalModel(model, params, tokenizer, reuse=options.reuse, progress=show_progress, **sizes)
+    adapter = LMEvalModel(model, params, tokenizer, progress=show_progress, **sizes)
     cache = None
     if options.cache is not None:
         probe = tokenizer.encode("What decides the answers, beside the weights.").tolist()
@@ -191,14 +189,16 @@ def quiet() -> Iterator[None]:
 
 
 def show(options: Options, results: Mapping[str, Any]) -> None:
-    """Print the table."""
+    """Print lm-eval's table, or the suite's."""
     if options.suite is None:
-        table = task_table(results)
+        from lm_eval.utils import make_table
+
+        print(make_table(results))
     else:
-        table = suite_table(SUITES[options.suite], results, options.checkpoint, options.asked_shots or 0)
+        suite = SUITES[options.suite]
+        print_table(suite_table(suite, results, options.checkpoint, options.asked_shots or 0))
     if options.limit is not None:
-        table.caption = f"the first {options.limit:,} examples of each task only"
-    print_table(table)
+        print(f"the first {options.limit:,} examples of each task only")
 
 
 def summarize(options: Options, results: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Format results of lm-eval as tables: all metrics of any tasks, or a suite's row above the paper's."""
+"""The papers' groups of tasks: their columns, and a table of our row above the paper's."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -57,25 +57,6 @@ def average(suite: Suite, row: Mapping[str, float]) -> float:
     return mean(mean(row[column.name] for column in columns) for _, columns in tasks)
 
 
-def task_table(results: Mapping[str, Any]) -> Table:
-    """Tabulate one row per task (or group of tasks) and metric; a filter is part of the metric's name."""
-    table = Table("task", "metric")
-    for column in ("value", "standard error", "shots", "examples"):
-        table.add_column(column, justify="right")
-    for task, result in results["results"].items():
-        shots = results["n-shot"].get(task, "")
-        count = results["n-samples"].get(task, {}).get("effective", "")
-        for key, value in result.items():
-            name, _, chosen = key.partition(",")
-            if not chosen or name.endswith("_stderr") or not isinstance(value, int | float):
-                continue
-            error = result.get(f"{name}_stderr,{chosen}")
-            shown = name if chosen == "none" else f"{name} ({chosen})"
-            numbers = (_show(number) if isinstance(number, int | float) else "" for number in (value, error))
-            table.add_row(task, shown, *numbers, str(shots), str(count))
-    return table
-
-
 def suite_rows(suite: Suite, shots: int) -> list[dict[str, Any]]:
     """Return the paper's rows; for SuperGLUE those with the same number of examples in the prompt."""
     rows = published_table("based", suite.table).rows
@@ -105,8 +86,3 @@ def suite_table(suite: Suite, results: Mapping[str, Any], name: str, shots: int)
         numbers = [f"{row[column]:.2f}" for column in (*names, "average")]
         table.add_row(*(str(row[column]) for column in leading), *numbers)
     return table
-
-
-def _show(value: float) -> str:
-    """Format with four decimals, or six digits for a large perplexity."""
-    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.6g}"
