@@ -11,8 +11,7 @@ import based_jax as bj
 from based_jax.convert import from_torch, load_pretrained, to_torch
 from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.configs import model_config
-from based_jax.convert.older_names import with_norms_before
-from based_jax.convert.state_dict import write_safetensors
+from based_jax.convert.state_dict import with_norms_before, write_safetensors
 from tests.arrays import array
 from tests.convert import numpy_gpt
 from tests.convert.test_both_ways import assert_same_model

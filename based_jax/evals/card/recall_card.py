@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Int
 
 from based_jax.data.tasks import IGNORE, MQAR, RecallProbe
-from based_jax.evals.card.subject import StateBytes, Subject, of_callable, of_checkpoint
+from based_jax.evals.card.subject import LENGTHS, StateBytes, Subject, of_checkpoint
 from based_jax.evals.label_scores import LabelScorer, LogitsFn
 from based_jax.evals.perplexity.repeats import is_hit, repeat_distances
 from based_jax.evals.perplexity.slices import slices
@@ -97,7 +97,9 @@ def recall_card(
         subject = of_checkpoint(model)
     else:
         expect_integer("vocab_size", vocab_size, 4)
-        subject = of_callable(model, vocab_size or 0, state_bytes, parts)
+        state = state_bytes or "a callable does not report its state; pass state_bytes="
+        off = {part: (function, None) for part, function in (parts or {}).items()}
+        subject = Subject(model, vocab_size or 0, "model", LENGTHS, {"source": "callable"}, state, off)
     lengths = subject.lengths if lengths is None else lengths
     _expect_cells(lengths, pairs)
     expect_integer("examples", examples, 2)

@@ -8,7 +8,6 @@ import io
 import json
 import logging
 import os
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -106,15 +105,13 @@ class Options(CheckpointOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
-    begin = time.perf_counter()
     with quiet():
         results = evaluate(options)
     show(options, results)
     if options.samples is not None:
         samples = ({"task": task, **row} for task, rows in results["samples"].items() for row in rows)
         write_json_lines(options.samples, samples, default=str)
-    seconds = round(time.perf_counter() - begin, 3)
-    write_json(options.json, summarize(options, results) | {"seconds": seconds})
+    write_json(options.json, summarize(options, results))
 
 
 def evaluate(options: Options) -> Mapping[str, Any]:
@@ -131,7 +128,7 @@ def evaluate(options: Options) -> Mapping[str, Any]:
     for name in options.names:
         close = difflib.get_close_matches(name, manager.all_tasks) or ["one that lm-eval or --include has"]
         expect(name in manager.all_tasks, "tasks", name, ", ".join(close))
-    model, params, tokenizer, directory = options.open()
+    model, params, tokenizer, directory = opened = options.open()
     sizes: dict[str, Any] = {"max_length": options.context, "batch_size": options.batch_size}
     if options.apply_chat_template:
         template = ChatTemplate.read(directory)
@@ -141,9 +138,7 @@ def evaluate(options: Options) -> Mapping[str, Any]:
     adapter = LMEvalModel(model, params, tokenizer, progress=show_progress, **sizes)
     cache = None
     if options.cache is not None:
-        probe = tokenizer.encode("What decides the answers, beside the weights.").tolist()
-        settings = {"model": model.config.to_dict(), "tokenizer": probe, "context": adapter.max_length}
-        cache = options.cache / digest(settings, params)  # each model has its own file
+        cache = options.cache / digest(opened, context=adapter.max_length)  # each model has its own file
     try:
         return evaluator.simple_evaluate(
             adapter,

@@ -9,19 +9,16 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-import jax
+from typing import Literal
 
 from based_jax import command
-from based_jax.evals.card.subject import layers_of, name_of
+from based_jax.evals.card.subject import layers_of, name_of, state_bytes
 from based_jax.evals.checkpoint import CheckpointOptions, digest
 from based_jax.evals.long.page import finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
 from based_jax.evals.long.run import Item, ask, read_passages, read_sentences
 from based_jax.evals.options import expect_positive, write_json
 from based_jax.evals.records import Records
-from based_jax.generate.rows import row_bytes
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice
 
@@ -57,8 +54,6 @@ class Options(CheckpointOptions):
     """also ask with each kind of mixer switched off"""
     batch_size: int = 4
     """questions per batch; affects only speed and memory"""
-    json: Path | None = None
-    """write the summary to this file, too"""
     chunk: int = 512
     """prompt tokens of a question that are read at a time; affects only speed and memory"""
     seed: int = 0
@@ -100,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
     material = options.material()
-    model, params, tokenizer, directory = options.open()
+    model, params, tokenizer, directory = opened = options.open()
     families, lengths = dict.fromkeys(options.families.split(",")), options.tokens()
     for family in families:  # a text that is too short or without passages is an error before the work
         make_question(family, lengths[0], 0.5, "0", tokenizer, material)
@@ -110,19 +105,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     items = [Item(*point) for point in grid]
 
     name = options.name or name_of(directory)
-    settings: dict[str, Any] = {"model": model.config.to_dict(), "material": repr(material)}
-    spelled = tokenizer.encode("The code is 12.").tolist()
-    settings["tokenizer"] = [tokenizer.vocab_size, tokenizer.eot, spelled]
     depends = "model, tokenizer, dtype, haystack, values and questions; choose another --name"
-    records = Records(options.out / f"{name}.jsonl", digest(settings, params), str, depends)
+    records = Records(options.out / f"{name}.jsonl", digest(opened, material=repr(material)), str, depends)
     how = {"batch_size": options.batch_size, "chunk": options.chunk}
     batches = ask(items, model, params, tokenizer, material, records, **how)
     found = records.collect(PROG, name, "questions", [item.id for item in items], batches)
     layers = [model.config.layer(index).mixer for index in range(model.config.num_layers)]
-    state = [
-        {"length": length, "bytes": row_bytes(jax.eval_shape(lambda size=length: model.init_state(1, size)))}
-        for length in lengths
-    ]
+    state = [{"length": length, "bytes": state_bytes(model, length)} for length in lengths]
     card = {"name": name, "layers": layers, "parameters": param_count(model.config), "state": state}
     card |= summarize(found)
     path = write_pages(options.out, card)

@@ -1,7 +1,6 @@
 """Measure recall: ``based-jax eval recall --checkpoint DIR --task swde --data hub``."""
 
 import dataclasses
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,17 +8,14 @@ from typing import Any, Literal
 from rich.table import Table
 
 from based_jax import command
-from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.checkpoint import CheckpointOptions, digest
 from based_jax.evals.options import as_text, expect_positive, print_table, write_json
-from based_jax.evals.recall.data import Example, read_examples
+from based_jax.evals.recall.data import read_examples
 from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, make_prompt
 from based_jax.evals.recall.run import answer, greedy, summarize
 from based_jax.evals.records import Records
 from based_jax.evals.target_scores import expect_positions
-from based_jax.models import LanguageModel
 from based_jax.published.tables import table as published_table
-from based_jax.typing import Params
 from based_jax.validate import expect
 
 PROG = "based-jax eval recall"
@@ -54,48 +50,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
     examples = read_examples(options.task, options.data)
-    model, params, tokenizer, _ = options.open()
-    expect_positions(model, "context", options.context)
-    settings = run_settings(options, examples, model, tokenizer)
-    begin = time.perf_counter()
-    result = evaluate(options, examples[: options.limit], model, params, tokenizer, digest(settings, params))
-    result["seconds"] = round(time.perf_counter() - begin, 3)
-    show(options, result)
-    write_json(options.json, {"options": as_text(options), **result, "published": _published(options.task)})
-
-
-def run_settings(
-    options: Options, examples: Sequence[Example], model: LanguageModel, tokenizer: Tokenizer
-) -> dict[str, Any]:
-    """Return all settings that affect the answers, except the weights."""
-    settings: dict[str, Any] = {
-        "examples": [list(example) for example in examples],
-        "model": model.config.to_dict(),
-        "tokenizer": [tokenizer.vocab_size, tokenizer.eot, tokenizer.encode(examples[0].text).tolist()],
-        "padding": options.padding,
-        "context": options.context,
-    }
+    opened = options.open()
+    expect_positions(opened.model, "context", options.context)
+    settings: dict[str, Any] = {"examples": examples, "padding": options.padding, "context": options.context}
     if options.padding == "authors":  # answers depend on the other rows of the batch
         settings |= {"batch_size": options.batch_size, "limit": options.limit}
-    return settings
-
-
-def evaluate(
-    options: Options,
-    examples: Sequence[Example],
-    model: LanguageModel,
-    params: Params,
-    tokenizer: Tokenizer,
-    run: str,
-) -> dict[str, Any]:
-    """Answer the examples; see `Records.collect` for interrupts."""
-    settings = "model, tokenizer, data, context, dtype and padding (authors: batch size and limit, too)"
-    records = Records(options.records, run, int, settings)
-    prompts = [make_prompt(example, tokenizer, context=options.context) for example in examples]
+    depends = "model, tokenizer, data, context, dtype and padding (authors: batch size and limit, too)"
+    records = Records(options.records, digest(opened, **settings), int, depends)
+    tokenizer, asked = opened.tokenizer, examples[: options.limit]
+    prompts = [make_prompt(example, tokenizer, context=options.context) for example in asked]
+    generator = greedy(opened.model, opened.params, tokenizer)
     batching = {"batch_size": options.batch_size, "padding": options.padding}
-    batches = answer(prompts, tokenizer, greedy(model, params, tokenizer), records, **batching)
-    ids = [example.id for example in examples]
-    return summarize(records.collect(PROG, options.task, "examples", ids, batches))
+    batches = answer(prompts, tokenizer, generator, records, **batching)
+    ids = [example.id for example in asked]
+    result = summarize(records.collect(PROG, options.task, "examples", ids, batches))
+    show(options, result)
+    write_json(options.json, {"options": as_text(options), **result, "published": _published(options.task)})
 
 
 def show(options: Options, result: Mapping[str, Any]) -> None:

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from based_jax.convert import save_pretrained
-from based_jax.data.tokenizers import ByteTokenizer
-from based_jax.evals.checkpoint import digest
+from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
+from based_jax.evals.checkpoint import Opened, digest
 from based_jax.evals.recall import __main__ as recall
 from based_jax.evals.recall.data import Example
 from based_jax.evals.recall.protocol import make_prompt
 from based_jax.evals.recall.run import answer, greedy, make_batches, summarize
 from based_jax.evals.records import Records
 from tests.commands import refused
+from tests.data.libraries import llama
 from tests.generate.tiny import make_bytes
 
 BYTES = ByteTokenizer()
@@ -144,11 +145,12 @@ def test_records_of_another_run_are_refused(tmp_path, model):
     run(path=path)
     with pytest.raises(ValueError, match=r"records = .*: expected a new file or one of this run"):
         Records(path, "another", int, "model")
-    params = model[1]
-    assert digest({"a": 1, "b": 2}, params) == digest({"b": 2, "a": 1}, params)
-    assert digest({"a": 1}, params) != digest({"a": 2}, params)
-    changed = jax.tree.map(lambda leaf: leaf + 1, params)
-    assert digest({"a": 1}, params) != digest({"a": 1}, changed)
+    opened = Opened(*model, BYTES, tmp_path)
+    assert digest(opened, a=1, b=2) == digest(opened, b=2, a=1)
+    assert digest(opened, a=1) != digest(opened, a=2)
+    changed = jax.tree.map(lambda leaf: leaf + 1, opened.params)
+    assert digest(opened, a=1) != digest(opened._replace(params=changed), a=1)
+    assert digest(opened, a=1) != digest(opened._replace(tokenizer=FileTokenizer(llama().to_str())), a=1)
 
 
 def call_of(directory, *flags):
