@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax.convert.options import Config as Meta
-from based_jax.convert.options import expect_known, flag, fraction, number, size, tables
+from based_jax.convert.options import expect_known, flag, fraction, heads_of, number, size, tables
 from based_jax.files import read_json
 from based_jax.ops import left_from_torch_window
 from based_jax.validate import expect, expect_choice
@@ -57,9 +57,7 @@ def _mha(meta: Meta, options: dict[str, Any]) -> dict[str, Any]:
 
 def _heads(meta: Meta) -> dict[str, Any]:
     """Return options of packed attention that depend on its width, or that fixtures spell otherwise."""
-    heads = size(meta, "num_heads", 0)
-    expect(heads > 0, "num_heads", meta.get("num_heads"), "a positive integer")
-    width = max(meta["d_model"] // heads, 1)
+    width = max(meta["d_model"] // heads_of(meta), 1)
     usual = width**-0.5
     is_described = meta.get("softmax_scale") == "head_dim**-0.5"
     scale = usual if is_described else number(meta, "softmax_scale", usual)

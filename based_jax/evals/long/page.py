@@ -1,18 +1,16 @@
 """Summarize records of long-text questions as JSON, and write one page of all models in a directory.
 
     cells   list of {"off", "family", "length", "questions", "match", "first", "first_stderr", "chance",
-            "rank", "read_ms", "decode_ms"}; off is the mixer that is switched off, or null
-    depths  list of {"off", "family", "length", "depth", "first", "match"}
+            "rank"}; off is the mixer that is switched off, or null
+    depths  list of {"off", "family", "length", "depth", "questions", "first", "match"}
 
 match   share of the right answers in the generated text
 first   share of the right answers that are more likely than all wrong ones; chance is what a guess gives
 rank    mean rank of a right answer among the wrong ones
-read_ms, decode_ms   milliseconds for a token of a prompt and for a generated one; null if only calls that
-            compiled were timed
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,38 +20,30 @@ import numpy as np
 from based_jax.evals.pages import Columns, figure, line, table, write_result
 from based_jax.plot import Line, Panel, byte_size
 
-Record = Mapping[str, Any]
-
 _CELL = ("off", "family", "length")
 
 
-def summarize(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
+def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the cells and the depths of this module, in the order of the records."""
-    groups: dict[tuple[Any, ...], list[Record]] = {}
+    cells = _means(records, _CELL, ("match", "first", "chance", "rank"))
+    for cell in cells:
+        cell["first_stderr"] = math.sqrt(cell["first"] * (1 - cell["first"]) / cell["questions"])
+    return {"cells": cells, "depths": _means(records, (*_CELL, "depth"), ("first", "match"))}
+
+
+def _means(
+    records: Sequence[Mapping[str, Any]], keys: Sequence[str], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Group records by keys; return the number of questions and the means of each group."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records:
-        groups.setdefault(tuple(record[name] for name in _CELL), []).append(record)
-    cells, depths = [], []
-    for key, group in groups.items():
-        cell = dict(zip(_CELL, key, strict=True))
-        first = _mean(group, "first")
-        found = {name: _mean(group, name) for name in ("match", "first", "chance", "rank")}
-        found["first_stderr"] = math.sqrt(first * (1 - first) / len(group))
-        times = {name: _median(group, name) for name in ("read_ms", "decode_ms")}
-        cells.append({**cell, "questions": len(group), **found, **times})
-        for depth in sorted({record["depth"] for record in group}):
-            at_depth = [record for record in group if record["depth"] == depth]
-            shares = {name: _mean(at_depth, name) for name in ("first", "match")}
-            depths.append({**cell, "depth": depth, **shares})
-    return {"cells": cells, "depths": depths}
-
-
-def _mean(records: Sequence[Record], name: str) -> float:
-    return float(np.mean([record[name] for record in records]))
-
-
-def _median(records: Sequence[Record], name: str) -> float | None:
-    known = [record[name] for record in records if record[name] is not None]
-    return float(np.median(known)) if known else None
+        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
+    return [
+        dict(zip(keys, key, strict=True))
+        | {"questions": len(group)}
+        | {name: float(np.mean([record[name] for record in group])) for name in names}
+        for key, group in groups.items()
+    ]
 
 
 Summary = dict[str, Any]
@@ -76,8 +66,6 @@ _COLUMNS: Columns = {
     "rank": ("mean rank", ".1f"),
     "match": ("in the text", ".3f"),
     "bytes": ("state, bytes", ",d"),
-    "read_ms": ("ms per token read", ".3g"),
-    "decode_ms": ("ms per token generated", ".3g"),
 }
 
 
@@ -114,14 +102,10 @@ def _page(cards: Sequence[Summary]) -> list[str]:
     families = dict.fromkeys(cell["family"] for card in cards for cell in card["cells"])
     panels = [Panel(family, "tokens", _lines(cards, family), "right first") for family in families]
     first = next(iter(families))
-    by_state, costs = (
-        [line(card["name"], _cells(card, first), x, y) for card in cards]
-        for x, y in (("bytes", "first"), ("length", "decode_ms"))
-    )
+    by_state = [line(card["name"], _cells(card, first), "bytes", "first") for card in cards]
     states = "state of a text (bytes)"
     panels.append(Panel(f"{first}, by state", states, by_state, "right first", x_tick=byte_size))
-    panels.append(Panel("cost", "tokens", costs, "ms per generated token", None, y_log=True))
-    title = "Recall in long texts, by length, by state, and its cost"
+    title = "Recall in long texts, by length and by state"
     parts = [f"<p>{_HOW}</p>", *figure(title, panels, columns=3)]
     for card in cards:
         parts += _section(card)

@@ -5,7 +5,6 @@ caches needs them twice.
 """
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -40,15 +39,6 @@ class Answer(NamedTuple):
     """mean rank of a right answer among the wrong ones, from 1"""
 
 
-class Seconds(NamedTuple):
-    """What a batch costs, if its programs were compiled before."""
-
-    read: float
-    """per token of a prompt"""
-    decode: float
-    """per token that is generated, of all rows at once"""
-
-
 class Reader:
     """A model with compiled programs for batches of questions.
 
@@ -60,7 +50,6 @@ class Reader:
     def __init__(self, model: LanguageModel, params: Params, *, off: str | None = None, chunk: int = 512):
         self.model, silenced = switched_off(model, off)
         self.params, self.chunk = params, chunk
-        self.compiled: set[Any] = set()
 
         def within(function: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any) -> Any:
@@ -76,11 +65,8 @@ class Reader:
         self._score = jax.jit(within(_score))
         self._decode = jax.jit(within(decode), static_argnums=0, donate_argnums=2)
 
-    def ask(self, questions: Sequence[Question], tokenizer: Tokenizer) -> tuple[list[Answer], Seconds | None]:
+    def ask(self, questions: Sequence[Question], tokenizer: Tokenizer) -> list[Answer]:
         """Read the prompts as one batch and answer them.
-
-        Returns:
-            The answers, and their costs unless a program was compiled for this batch.
 
         Raises:
             ValueError: a prompt beyond the model's positions, tokens outside of its vocabulary, or
@@ -88,14 +74,9 @@ class Reader:
         """
         prompts = [question.tokens(tokenizer) for question in questions]
         budget = max(question.budget(tokenizer) for question in questions)
-        progress, read = self._state_after(prompts, budget)
+        progress = self._state_after(prompts, budget)
         ranks = self._ranks(progress, questions, tokenizer)
-        shapes = [leaf.shape for leaf in jax.tree.leaves(progress)]
-        tokens, decode = self._greedy(progress, budget)
-        sizes = set(chunk_sizes(max(map(len, prompts)), self.chunk))
-        key = str((shapes, sorted(sizes), bucket(budget)))
-        seconds = Seconds(read / sum(map(len, prompts)), decode / budget) if key in self.compiled else None
-        self.compiled.add(key)
+        tokens = self._greedy(progress, budget)
         answers = []
         for question, prompt, row, found in zip(questions, prompts, tokens, ranks, strict=True):
             made = decode_after(tokenizer, prompt, row[: question.budget(tokenizer)])
@@ -104,21 +85,19 @@ class Reader:
             match = float(any(matches)) if question.is_any_enough else float(np.mean(matches))
             found = found.min(keepdims=True) if question.is_any_enough else found
             answers.append(Answer(text, match, float((found == 1).mean()), float(found.mean())))
-        return answers, seconds
+        return answers
 
-    def _state_after(self, rows: Sequence[np.ndarray], budget: int) -> tuple[Progress, float]:
+    def _state_after(self, rows: Sequence[np.ndarray], budget: int) -> Progress:
         prompt, most = read_prompt(rows, None, self.model.config.vocab_size), self.model.config.max_positions
         length = prompt.tokens.shape[1]
         expect(not most or length + budget <= most, "length", length + budget, f"at most the model's {most}")
         chunks = chunk_sizes(length, self.chunk)
         prompt = pad_to(prompt, sum(chunks))
         progress = begin(self.model, len(rows), capacity_for(self.model, length + budget))
-        start = time.perf_counter()
         for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
             chunk = prompt.tokens[:, offset:end]
             progress = self._read(self.params, progress, chunk, prompt.lengths, offset)
-        jax.block_until_ready(progress.hidden)
-        return progress, time.perf_counter() - start
+        return progress
 
     def _ranks(
         self, progress: Progress, questions: Sequence[Question], tokenizer: Tokenizer
@@ -144,12 +123,11 @@ class Reader:
             ranks.append(1 + (row[right:end][None] >= row[:right, None]).sum(axis=1))
         return ranks
 
-    def _greedy(self, progress: Progress, budget: int) -> tuple[np.ndarray, float]:
+    def _greedy(self, progress: Progress, budget: int) -> np.ndarray:
         settings = row_settings([Sampler()] * len(progress.hidden), None)
         rules = Rules(settings, np.zeros(0, np.int32), 0)
-        start = time.perf_counter()
         (tokens, _), _, _ = self._decode(bucket(budget), self.params, progress, budget, rules)
-        return np.asarray(tokens)[:, :budget], time.perf_counter() - start
+        return np.asarray(tokens)[:, :budget]
 
 
 def _score(model, params, progress, tokens, mask):

@@ -62,11 +62,7 @@ def ask(
                     make_question(item.family, item.length, item.depth, item.sample, tokenizer, material)
                     for item in filled
                 ]
-                answers, seconds = reader.ask(questions, tokenizer)
-                costs = {
-                    "read_ms": seconds and 1e3 * seconds.read,
-                    "decode_ms": seconds and 1e3 * seconds.decode,
-                }
+                answers = reader.ask(questions, tokenizer)
                 yield records.add(
                     {
                         "id": item.id,
@@ -74,7 +70,6 @@ def ask(
                         "answers": question.answers,
                         **answer._asdict(),
                         "chance": 1 / (1 + len(question.wrong)),
-                        **costs,
                     }
                     for item, question, answer in zip(batch, questions, answers, strict=False)
                 )

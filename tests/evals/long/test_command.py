@@ -42,7 +42,7 @@ def saved(tmp_path_factory):
 def test_answers_are_those_of_whole_forward_passes(saved, off):
     _, params = saved
     questions = [make_question("multi_value", length, 0.5, "seed", BYTES) for length in (500, 540)]
-    answers, seconds = Reader(MODEL, params, off=off, chunk=200).ask(questions, BYTES)
+    answers = Reader(MODEL, params, off=off, chunk=200).ask(questions, BYTES)
     logits = jax.jit(without(MODEL, params, off))
     for question, answer in zip(questions, answers, strict=True):
         prompt = question.tokens(BYTES)
@@ -58,7 +58,6 @@ def test_answers_are_those_of_whole_forward_passes(saved, off):
         assert answer.first == (ranks == 1).mean()
         made = bj.generate(MODEL, params, prompt[None], question.budget(BYTES)) if off is None else None
         assert made is None or BYTES.decode(made[0]).partition("\n")[0] == answer.generated
-    assert seconds is None  # the call compiled
 
 
 def run(directory, out, *flags: str) -> str:
