@@ -28,7 +28,7 @@ class Options(CheckpointOptions):
     task: Literal["swde", "fda", "squad_completion"]
     """the recall task, which determines the data set and its columns"""
     data: str = "hub"
-    """.jsonl or .parquet file with the published columns, hub (the published data) or hf:NAME (other data)"""
+    """.jsonl file with the published columns, hub (the published data) or hf:NAME (other data)"""
     batch_size: int = 8
     """prompts per batch; with the authors' padding it changes the answers"""
     limit: int | None = None

@@ -12,7 +12,7 @@ from based_jax.data.tokenizers import load_tokenizer
 from based_jax.evals.card.subject import without
 from based_jax.evals.long import __main__ as command
 from based_jax.evals.long.questions import make_question
-from based_jax.evals.long.reader import Reader
+from based_jax.evals.long.run import Reader
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
 from tests.commands import run_here

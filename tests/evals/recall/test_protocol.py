@@ -3,9 +3,7 @@
 import json
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.recall.data import TASKS, Example, read_examples
@@ -21,14 +19,12 @@ def write(path, rows):
     return str(path)
 
 
-def test_rows_are_read_from_json_lines_and_parquet(tmp_path):
+def test_rows_are_read_from_json_lines(tmp_path):
     rows = [ROWS[0], {**ROWS[0], "text": "\u2028Ort:", "key": "Ort", "value": "Köln"}]
     expected = [Example(0, "The year: 1999\nyear:", "year", "1999"), Example(1, "\u2028Ort:", "Ort", "Köln")]
     assert read_examples("swde", write(tmp_path / "rows.jsonl", rows)) == expected
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    assert read_examples("fda", str(tmp_path / "rows.parquet")) == expected
-    with pytest.raises(ValueError, match=r"rows.parquet, row 0 = .*expected columns .*; no question here$"):
-        read_examples("squad_completion", str(tmp_path / "rows.parquet"))
+    with pytest.raises(ValueError, match=r"rows.jsonl, row 0 = .*expected columns .*; no question here$"):
+        read_examples("squad_completion", str(tmp_path / "rows.jsonl"))
 
 
 def test_squads_key_is_its_question(tmp_path):
@@ -57,7 +53,7 @@ def test_wrong_rows_are_named(tmp_path, content, message):
 def test_wrong_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"data = .*none.jsonl': expected a file"):
         read_examples("swde", str(tmp_path / "none.jsonl"))
-    with pytest.raises(ValueError, match=r"data = 'rows.csv': expected a .jsonl or .parquet file"):
+    with pytest.raises(ValueError, match=r"data = 'rows.csv': expected hub, hf:NAME or a .jsonl file"):
         read_examples("swde", "rows.csv")
     with pytest.raises(ValueError, match="task = 'other': expected one of 'swde', 'fda', 'squad_completion'"):
         read_examples("other", "rows.jsonl")
@@ -74,10 +70,10 @@ def test_the_hub_gives_the_validation_rows(monkeypatch):
 
     asked = []
     monkeypatch.setattr("based_jax.data.hub.import_optional", lambda *_: Hub)
-    for task, source in TASKS.items():
+    for task, (hub, _) in TASKS.items():
         if task != "squad_completion":
             assert read_examples(task, "hub")[0].value == "1999"
-            assert asked[-1] == (source.hub, "validation")
+            assert asked[-1] == (hub, "validation")
     assert read_examples("swde", "hf:mine")[0].value == "1999"
     with pytest.raises(ValueError, match=r"data = 'hf:none:validation': .*; RuntimeError: no such thing$"):
         read_examples("swde", "hf:none")
