@@ -29,8 +29,7 @@ from based_jax.convert.options import (
     size,
     with_current_names,
 )
-from based_jax.convert.references.based import ATTENTION, BASE_CONV
-from based_jax.convert.references.mixers import MIXERS
+from based_jax.convert.references.mixers import ATTENTION, BASE_CONV, MIXERS
 from based_jax.convert.tables import AUTHORS
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.models.config import MAX_LAYERS

@@ -16,13 +16,6 @@ from rich.table import Table
 from based_jax.validate import expect
 
 
-def expect_positive(options: Any, *names: str) -> None:
-    """Check that these fields are None or at least 1."""
-    for name in names:
-        value = getattr(options, name)
-        expect(value is None or value >= 1, name, value, "at least 1")
-
-
 def expect_writable(options: Any, *names: str) -> None:
     """Check that files in these fields are None or in an existing directory."""
     for name in names:

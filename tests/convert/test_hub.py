@@ -17,12 +17,11 @@ import based_jax as bj
 from based_jax.convert import __main__ as convert
 from based_jax.convert import hub
 from based_jax.convert.pretrained import load_pretrained, save_pretrained
-from based_jax.models import MixerSpec, ModelConfig
 from tests.commands import run_here
 from tests.convert.hub_server import Hub, Refused, serving
-from tests.convert.random_models import drawn
+from tests.convert.random_models import drawn, small
+from tests.convert.torch_files import CHECKPOINTS
 
-CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 NAME = "owner/small"
 
 
@@ -50,7 +49,7 @@ def remote(server, tmp_path, monkeypatch) -> Hub:
     return stored
 
 
-MODEL = bj.LanguageModel(ModelConfig(11, 16, "MM", {"M": MixerSpec("gated_conv")}, 8))
+MODEL = bj.LanguageModel(small(schedule="MM"))
 PARAMS = drawn(MODEL)
 WEIGHTS = "model.safetensors"
 SHARDED = {"max_shard_bytes": 2000}

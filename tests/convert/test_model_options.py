@@ -11,9 +11,10 @@ import based_jax as bj
 from based_jax.convert import from_torch, load_pretrained, to_torch
 from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.configs import model_config
-from based_jax.convert.state_dict import with_norms_before, write_safetensors
+from based_jax.convert.state_dict import with_norms_before
 from tests.arrays import array
 from tests.convert import numpy_gpt
+from tests.convert.random_models import write
 from tests.convert.test_both_ways import assert_same_model
 from tests.convert.torch_files import CHECKPOINTS, same
 from tests.marks import release_but
@@ -101,9 +102,7 @@ def test_logits(case, tmp_path):
     assert_close(logits, numpy_gpt.logits(config, tensors, TOKENS), FLOAT32)
 
     same(to_torch(meta, jax.device_get(params)), tensors)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    write_safetensors(tmp_path / "model.safetensors", tensors)
-    loaded, again = load_pretrained(tmp_path)
+    loaded, again = load_pretrained(write(tmp_path, config, tensors))
     assert loaded == model
     chex.assert_trees_all_equal(again, params)
 
@@ -135,9 +134,7 @@ def test_norms_of_older_checkpoints(rms_norm, tmp_path):
     assert tensors.keys() != today.keys()
     same(with_norms_before(tensors), today)
     assert with_norms_before(today) == today
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    write_safetensors(tmp_path / "model.safetensors", {f"model.{n}": t for n, t in tensors.items()})
-    _, params = load_pretrained(tmp_path)
+    _, params = load_pretrained(write(tmp_path, config, {f"model.{n}": t for n, t in tensors.items()}))
     _, wanted = from_torch({"config": config}, today)
     chex.assert_trees_all_equal(params, wanted)
 

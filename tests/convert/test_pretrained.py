@@ -14,17 +14,14 @@ from safetensors.numpy import load_file
 import based_jax as bj
 from based_jax import mixers
 from based_jax.convert import __main__ as convert
-from based_jax.convert.pretrained import (
-    load_pretrained,
-    save_pretrained,
-)
+from based_jax.convert.pretrained import load_pretrained, save_pretrained
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
 from tests.commands import run_here
-from tests.convert.random_models import drawn
+from tests.convert.random_models import drawn, small
+from tests.convert.torch_files import CHECKPOINTS
 from tests.marks import release_but
 
-CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 TOKENS = jnp.zeros((1, 1), jnp.int32)
 EMBEDDING = "transformer.embeddings.word_embeddings.weight"
 
@@ -42,24 +39,6 @@ def copy(tmp_path) -> Path:
     for name in ("config.json", "model.safetensors"):
         shutil.copy(CHECKPOINTS / "based-tiny" / name, directory)
     return directory
-
-
-def expect_same_as(source: Path, *, loaded: Path) -> None:
-    """Both directories hold the same model."""
-    (one, one_params), (other, other_params) = load_pretrained(source), load_pretrained(loaded)
-    assert one == other
-    chex.assert_trees_all_equal(one_params, other_params, strict=True)
-
-
-def small(**changes) -> ModelConfig:
-    fields = {
-        "vocab_size": 11,
-        "d_model": 16,
-        "schedule": "M",
-        "mixers": {"M": MixerSpec("gated_conv")},
-        "mlp_hidden": 8,
-    }
-    return ModelConfig(**(fields | changes))
 
 
 class TestTheAuthorsDirectories:
@@ -159,7 +138,7 @@ class TestCommand:
 
 def test_a_training_run_is_its_model(tmp_path):
     """A run directory has a config.json of its own; what is loaded is the model that the run wrote."""
-    model = bj.LanguageModel(ModelConfig(5, 4, "C", {"C": MixerSpec("gated_conv")}, 4))
+    model = bj.LanguageModel(small())
     params = drawn(model)
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)

@@ -17,8 +17,7 @@ from based_jax.convert.authors import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
 from based_jax.convert.configs import kind, model_config
 from based_jax.convert.layouts import Rules, Shapes
 from based_jax.convert.options import expect_known, size
-from based_jax.convert.references.based import ATTENTION, BASE_CONV
-from based_jax.convert.references.mixers import MIXERS, Meta
+from based_jax.convert.references.mixers import ATTENTION, BASE_CONV, MIXERS, Meta
 from based_jax.models import MLP, Block, GatedMLP, LanguageModel, LayerNorm, RMSNorm
 from based_jax.validate import expect, expect_choice
 

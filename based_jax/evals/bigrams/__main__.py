@@ -19,11 +19,11 @@ import tyro
 from based_jax import command
 from based_jax.data import Tokenizer
 from based_jax.evals.bigrams.table import BigramTable, merge_tables, stream_keys
-from based_jax.evals.options import expect_positive, progress
+from based_jax.evals.options import progress
 from based_jax.evals.text import TextOptions, open_text, text_tokenizer
 from based_jax.files import parse_json
 from based_jax.stop_request import StopRequest
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax eval bigrams"
 _BUFFER = 1 << 23
@@ -53,7 +53,7 @@ class Options:
         expect(one, "data", self.text.data, "either --data, or --merge with count files")
         expect(not self.out.exists(), "out", str(self.out), "a file that does not exist yet")
         expect(self.out.parent.is_dir(), "out", str(self.out), "a file in an existing directory")
-        expect_positive(self, "save_every")
+        expect_ranges(self, 1, "save_every")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

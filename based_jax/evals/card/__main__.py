@@ -15,9 +15,8 @@ from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.evals.card.page import finding, write_recall_card
 from based_jax.evals.card.recall_card import EXAMPLES, PAIRS, SEED, recall_card
-from based_jax.evals.options import expect_positive
 from based_jax.evals.text import TextOptions, pack_text
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax eval card"
 _TEXT_TOKENS = 100_000
@@ -53,7 +52,7 @@ class Options:
     """seed of the data"""
 
     def __post_init__(self) -> None:
-        expect_positive(self, "examples", "batch_size")
+        expect_ranges(self, 1, "examples", "batch_size")
         expect(self.tokenizer is None or self.text is not None, "tokenizer", self.tokenizer, "a text as well")
 
 

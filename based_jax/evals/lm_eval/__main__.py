@@ -21,14 +21,13 @@ from based_jax.evals.checkpoint import CheckpointOptions, digest
 from based_jax.evals.lm_eval.report import SUITES, read_columns, suite_rows, suite_table
 from based_jax.evals.options import (
     as_text,
-    expect_positive,
     print_table,
     progress,
     write_json,
     write_json_lines,
 )
 from based_jax.files import parse_json
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax eval lm-eval"
 
@@ -87,7 +86,7 @@ class Options(CheckpointOptions):
         expect(isinstance(given, dict), "metadata", self.metadata, "a JSON object")
         folder = self.include is None or self.include.is_dir()
         expect(folder, "include", str(self.include), "a folder with YAML files")
-        expect_positive(self, "limit", "batch_size", "context")
+        expect_ranges(self, 1, "limit", "batch_size", "context")
 
     @property
     def names(self) -> tuple[str, ...]:

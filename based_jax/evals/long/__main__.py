@@ -17,10 +17,10 @@ from based_jax.evals.checkpoint import CheckpointOptions, digest
 from based_jax.evals.long.page import finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
 from based_jax.evals.long.run import Item, ask, read_passages, read_sentences
-from based_jax.evals.options import expect_positive, write_json
+from based_jax.evals.options import write_json
 from based_jax.evals.records import Records
 from based_jax.models import param_count
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, expect_ranges
 
 PROG = "based-jax eval long"
 
@@ -60,7 +60,7 @@ class Options(CheckpointOptions):
     """seed of the questions"""
 
     def __post_init__(self) -> None:
-        expect_positive(self, "samples", "batch_size", "chunk")
+        expect_ranges(self, 1, "samples", "batch_size", "chunk")
         expect(len(self.depths) > 0, "depths", self.depths, "at least one")
         for family in self.families.split(","):
             expect_choice("families", family, tuple(FAMILIES))

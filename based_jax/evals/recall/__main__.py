@@ -9,14 +9,14 @@ from rich.table import Table
 
 from based_jax import command
 from based_jax.evals.checkpoint import CheckpointOptions, digest
-from based_jax.evals.options import as_text, expect_positive, print_table, write_json
+from based_jax.evals.options import as_text, print_table, write_json
 from based_jax.evals.recall.data import read_examples
-from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, make_prompt
+from based_jax.evals.recall.protocol import CONTEXT, make_prompt
 from based_jax.evals.recall.run import answer, greedy, summarize
 from based_jax.evals.records import Records
 from based_jax.evals.target_scores import expect_positions
 from based_jax.published.tables import table as published_table
-from based_jax.validate import expect
+from based_jax.validate import expect_ranges
 
 PROG = "based-jax eval recall"
 
@@ -41,9 +41,7 @@ class Options(CheckpointOptions):
     """.jsonl file with one line per answered example; the same command resumes from it"""
 
     def __post_init__(self) -> None:
-        expect_positive(self, "batch_size", "limit")
-        wanted = f"more than an answer's {ANSWER_TOKENS} tokens"
-        expect(self.context > ANSWER_TOKENS, "context", self.context, wanted)
+        expect_ranges(self, 1, "batch_size", "limit")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
