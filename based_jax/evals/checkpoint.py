@@ -57,7 +57,8 @@ def digest(opened: Opened, **settings: Any) -> str:
     """Return a short name of a run, the same on any machine for equal settings, tokenizers and weights."""
     tokenizer = opened.tokenizer
     settings["model"] = opened.model.config.to_dict()
-    settings["tokenizer"] = [tokenizer.vocab_size, tokenizer.eot, tokenizer.encode(_SPELLED).tolist()]
+    spelled = tokenizer.encode("ACGT" if tokenizer.name == "dna" else _SPELLED).tolist()
+    settings["tokenizer"] = [tokenizer.vocab_size, tokenizer.eot, spelled]
     parts = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for leaf in jax.tree.leaves(opened.params):
         parts.update(np.asarray(leaf.reshape(-1)[:_VALUES]).tobytes())

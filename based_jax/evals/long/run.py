@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from based_jax.data import load_documents
+from based_jax.data.readers import FASTA_EXTENSIONS, kind_of
 from based_jax.data.tokenizers import Tokenizer, decode_after
 from based_jax.evals.card.subject import switched_off
 from based_jax.evals.long.questions import Material, Passage, Question, make_question
@@ -171,7 +173,7 @@ class Reader:
     ) -> list[np.ndarray]:
         """Return the rank of each right answer of each question among the wrong ones."""
         rows = [
-            [tokenizer.encode(f" {text}") for text in (*question.answers, *question.wrong)]
+            [tokenizer.encode(question.space + text) for text in (*question.answers, *question.wrong)]
             for question in questions
         ]
         width = bucket(max(len(tokens) for row in rows for tokens in row))
@@ -205,12 +207,19 @@ def _score(model, params, progress, tokens, mask):
     return -jnp.where(mask, loss.reshape(mask.shape), 0).sum(axis=1)
 
 
+def is_fasta(path: str) -> bool:
+    """Return whether a file's extension is one of FASTA."""
+    return kind_of(Path(path))[0] in FASTA_EXTENSIONS
+
+
 def read_sentences(path: str) -> list[str]:
-    """Split a text file into lines and sentences.
+    """Split a text file into lines and sentences, or a FASTA file into sequences.
 
     Raises:
-        OSError, ValueError: no such file, more than 64 MiB, not UTF-8, or without text.
+        OSError, ValueError: no such file, more than 64 MiB of text, not UTF-8, or without text.
     """
+    if is_fasta(path):
+        return [document.text for document in load_documents(path, max_bytes=_MOST_BYTES).documents]
     text = read_text(path, max_bytes=_MOST_BYTES)
     lines = [line.strip() for line in text.replace(". ", ".\n").splitlines()]
     sentences = [line for line in lines if line]
