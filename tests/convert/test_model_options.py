@@ -205,40 +205,9 @@ def test_widths_that_the_weights_do_not_have():
         from_torch({"config": config | {"mlp_type": "alt"}}, tensors)
 
 
-BASED_360M = {
-    **json.loads((CHECKPOINTS / "based-tiny" / "config.json").read_text()),
-    "n_embd": 1024,
-    "n_head": 16,
-    "n_layer": 27,
-    "n_inner": 2048,
-    "alt_mixer_layers": [1, 6, 11, 16, 21],
-    "alt_mixer_2_layers": [2, 7, 12, 17, 22],
-    "alt_mixer": {
-        "_target_": f"{MIXERS}.linear_attention.LinearAttention",
-        "feature_dim": 16,
-        "num_heads": 16,
-    },
-    "alt_mixer_2": {
-        "_target_": f"{MIXERS}.slide_attention.SlidingAttention",
-        "window_size": 128,
-        "num_heads": 16,
-    },
-}
-
-
-def test_based_360m():
-    config = {key: value for key, value in BASED_360M.items() if key != "vocab_size"}
-    ours = model_config(config, {})
-    preset = bj.presets.get("based-360m")
-    assert ours.schedule == preset.schedule
-    assert ours.padded_vocab_size == 50264
-    assert bj.param_count(ours) == bj.param_count(preset) == 362_620_928
-
-
 def test_a_config_that_transformers_wrote():
     """Its n_positions is another name of max_position_embeddings, 0 for no position embeddings."""
-    config = BASED_360M | {"n_positions": 0, "max_position_embeddings": 0}
-    ours = model_config(config, {})
+    ours = model_config(BASE | {"n_positions": 0, "max_position_embeddings": 0}, {})
     assert (ours.max_positions, ours.max_length) == (0, 1024)
 
 

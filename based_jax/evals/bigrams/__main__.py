@@ -18,9 +18,10 @@ import tyro
 
 from based_jax import command
 from based_jax.data import Tokenizer
+from based_jax.data.shards.reader import load_data_tokenizer
 from based_jax.evals.bigrams.table import BigramTable, merge_tables, stream_keys
 from based_jax.evals.options import progress
-from based_jax.evals.text import TextOptions, open_text, text_tokenizer
+from based_jax.evals.text import TextOptions, open_text
 from based_jax.files import parse_json
 from based_jax.stop_request import StopRequest
 from based_jax.validate import expect, expect_ranges
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         table = merge_tables(list(map(BigramTable.load, options.merge)))
         table.save(options.out)
     else:
-        tokenizer = text_tokenizer(options.text, options.tokenizer)
+        tokenizer = load_data_tokenizer([options.text.data or ""], options.tokenizer)
         with StopRequest("this document", "run the same command to resume from the last save") as request:
             table = count(
                 options.text,

@@ -11,22 +11,20 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, cast
+from statistics import mean
+from typing import Any, Literal, NamedTuple, cast
+
+from rich.table import Table
 
 from based_jax import command
 from based_jax.convert.pretrained import find_directory
 from based_jax.data.chat.template import Chat, ChatTemplate
 from based_jax.evals.checkpoint import CheckpointOptions, digest
-from based_jax.evals.lm_eval.report import SUITES, read_columns, suite_rows, suite_table
-from based_jax.evals.options import (
-    as_text,
-    print_table,
-    progress,
-    write_json,
-    write_json_lines,
-)
-from based_jax.files import parse_json
+from based_jax.evals.options import as_text, print_table, progress, write_json
+from based_jax.files import parse_json, read_json
+from based_jax.published import table as published_table
 from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax eval lm-eval"
@@ -42,6 +40,34 @@ _QUIET = (
     "TRANSFORMERS_NO_ADVISORY_WARNINGS",
     "DISABLE_MULTIPROC",  # lm-eval's bootstrap would fork a process that has JAX's threads
 )
+
+
+class Column(NamedTuple):
+    """A metric of lm-eval and its column in the paper's table."""
+
+    name: str
+    task: str
+    metric: str
+    title: str
+
+
+class Suite(NamedTuple):
+    """A group of tasks that are averaged."""
+
+    table: int
+    """number of the table in the Based paper"""
+    columns: tuple[Column, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return lm-eval's names of the tasks."""
+        return tuple(dict.fromkeys(column.task for column in self.columns))
+
+
+SUITES = {
+    name: Suite(suite["table"], tuple(Column(**column) for column in suite["columns"]))
+    for name, suite in read_json(Path(__file__).with_name("suites.json")).items()
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,7 +135,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     show(options, results)
     if options.samples is not None:
         samples = ({"task": task, **row} for task, rows in results["samples"].items() for row in rows)
-        write_json_lines(options.samples, samples, default=str)
+        options.samples.parent.mkdir(parents=True, exist_ok=True)
+        with options.samples.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in samples)
     write_json(options.json, summarize(options, results))
 
 
@@ -205,6 +233,49 @@ def summarize(options: Options, results: Mapping[str, Any]) -> dict[str, Any]:
         content["columns"] = read_columns(suite, results["results"])
         content["published"] = suite_rows(suite, options.asked_shots or 0)
     return content
+
+
+def read_columns(suite: Suite, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Compute a row of the paper's table from lm-eval's results by task: percent, except perplexities."""
+    row = {}
+    for column in suite.columns:
+        value = float(results[column.task][f"{column.metric},none"])
+        row[column.name] = value if column.metric == "perplexity" else 100 * value
+    return {**row, "average": average(suite, row)}
+
+
+def average(suite: Suite, row: Mapping[str, float]) -> float:
+    """Return the mean over tasks of each task's mean percentage."""
+    percentages = (column for column in suite.columns if column.metric != "perplexity")
+    tasks = groupby(percentages, lambda column: column.task)  # a task's columns are adjacent
+    return mean(mean(row[column.name] for column in columns) for _, columns in tasks)
+
+
+def suite_rows(suite: Suite, shots: int) -> list[dict[str, Any]]:
+    """Return the paper's rows; for SuperGLUE those with the same number of examples in the prompt."""
+    rows = published_table("based", suite.table).rows
+    return [dict(row) for row in rows if row.get("shots", shots) == shots]
+
+
+def suite_table(suite: Suite, results: Mapping[str, Any], name: str, shots: int) -> Table:
+    """Tabulate our row, with standard errors, then the paper's."""
+    paper = published_table("based", suite.table)
+    names = [*(column.name for column in suite.columns), "average"]
+    leading = [column for column in paper.columns if column not in names]
+    table = Table(*leading, title=f"{paper.title}; percent, ours above {paper.source}", title_justify="left")
+    for title in (*(column.title for column in suite.columns), "average"):
+        table.add_column(title, justify="right")
+    errors = {}
+    for column in suite.columns:
+        error = results["results"][column.task].get(f"{column.metric}_stderr,none")
+        if isinstance(error, float):
+            errors[column.name] = f" ± {error if column.metric == 'perplexity' else 100 * error:.2f}"
+    ours = {"model": name, "shots": shots, **read_columns(suite, results["results"])}
+    for row, suffixes in ((ours, errors), *((row, {}) for row in suite_rows(suite, shots))):
+        numbers = [f"{row[column]:.2f}{suffixes.get(column, '')}" for column in names]
+        cells = [str(row.get(column, "")) for column in leading]
+        table.add_row(*cells, *numbers, end_section=row is ours)
+    return table
 
 
 if __name__ == "__main__":

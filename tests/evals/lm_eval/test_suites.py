@@ -2,7 +2,7 @@
 
 import pytest
 
-from based_jax.evals.lm_eval.report import SUITES, average, read_columns
+from based_jax.evals.lm_eval.__main__ import SUITES, average, read_columns
 from based_jax.published import table
 
 RESULTS = {
