@@ -68,17 +68,7 @@ def test_bad_cards():
     ]:
         with pytest.raises(ValueError, match=message):
             ModelCard(**fields)
-
-
-def test_bad_entries_of_config_json():
-    for entries in [
-        3,
-        [],
-        {"licence": "mit"},
-        {"measurements": 3},
-        {"measurements": [{"data": "a"}]},
-        {"measurements": ["a"]},
-    ]:
+    for entries in (3, [], {"licence": "mit"}, *({"measurements": m} for m in (3, [{"data": "a"}], ["a"]))):
         with pytest.raises(ValueError, match="card"):
             ModelCard.from_dict(entries)
 
