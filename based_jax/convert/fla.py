@@ -112,7 +112,8 @@ def _gated_heads(config: Config, activations: dict[str, str]) -> dict[str, Any]:
     return options | {"gate_activation": "silu" if flag(config, "use_output_gate", True) else None}
 
 
-def _gla(config: Config) -> dict[str, Any]:
+def gla_options(config: Config) -> dict[str, Any]:
+    """Return our options of GLA."""
     taps = size(config, "conv_size", 4) if flag(config, "use_short_conv", False) else None
     return {**_gated_heads(config, ACTIVATIONS), "kernel_size": taps}
 
@@ -208,7 +209,7 @@ def _limits(config: Config, name: str) -> tuple[float, float]:
 FAMILIES: dict[str, tuple[str, str, Callable[[Config], dict[str, Any]]]] = {
     "delta_net": ("fla.models.DeltaNetConfig", "delta_net", _delta_net),
     "gated_deltanet": ("fla.models.GatedDeltaNetConfig", "gated_delta_net", _gated_delta_net),
-    "gla": ("fla.models.GLAConfig", "gla", _gla),
+    "gla": ("fla.models.GLAConfig", "gla", gla_options),
     "mamba2": ("fla.models.Mamba2Config", "mamba2", _mamba2),
     "retnet": ("fla.models.RetNetConfig", "retnet", _retnet),
 }

@@ -71,6 +71,10 @@ def gets(remote: Hub, name: str) -> list[str]:
     return [line for line in remote.requests if line.startswith("GET") and name in line]
 
 
+def throw(error: Exception) -> None:
+    raise error
+
+
 class TestThereAndBack:
     def test_the_same_bits(self, remote):
         commit(remote)
@@ -171,13 +175,14 @@ class TestRefusals:
             with pytest.raises(FileNotFoundError, match=message):
                 load_pretrained(name, revision=revision)
 
-    def test_a_gated_repository(self, remote):
-        def fail(handler):
-            raise Refused(403, "GatedRepo")
-
-        remote.fault = fail
-        with pytest.raises(FileNotFoundError, match="gated: accept its terms"):
-            load_pretrained(NAME)
+    def test_access_that_is_refused(self, remote):
+        for code, kind, message in [
+            ("GatedRepo", FileNotFoundError, "gated: accept its terms"),
+            ("", PermissionError, r"refuses access .*hf auth login"),
+        ]:
+            remote.fault = lambda handler, code=code: throw(Refused(403, code))
+            with pytest.raises(kind, match=message):
+                load_pretrained(NAME)
 
     @pytest.mark.parametrize(
         ("files", "message"),
@@ -241,14 +246,6 @@ class TestRefusals:
         huggingface_hub.hf_hub_download(NAME, "config.json")
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         with pytest.raises(FileNotFoundError, match="the cache has not all weights of 'owner/small' at main"):
-            load_pretrained(NAME)
-
-    def test_a_token_that_may_not_read(self, remote):
-        def fail(handler):
-            raise Refused(403)
-
-        remote.fault = fail
-        with pytest.raises(PermissionError, match=r"refuses access .*hf auth login"):
             load_pretrained(NAME)
 
     def test_without_the_package(self, monkeypatch):

@@ -53,20 +53,18 @@ class TestTheAuthorsDirectories:
 
 
 class TestRefusals:
-    def test_no_config(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match=r"found no config\.json"):
-            load_pretrained(tmp_path)
-
     @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"format": "based_jax", "version": 1, "model": {}}'])
     def test_broken_config(self, copy, text):
         (copy / "config.json").write_text(text)
         with pytest.raises(ValueError, match=r"config\.json"):
             load_pretrained(copy)
 
-    @pytest.mark.parametrize("source", ["no/such/directory", "./missing", "/dev/null", Path("missing")])
-    def test_no_directory(self, source):
-        with pytest.raises(FileNotFoundError, match="expected a directory"):
-            load_pretrained(source)
+    def test_no_directory_or_config(self, tmp_path):
+        for source in ("no/such/directory", "./missing", "/dev/null", Path("missing")):
+            with pytest.raises(FileNotFoundError, match="expected a directory"):
+                load_pretrained(source)
+        with pytest.raises(FileNotFoundError, match=r"found no config\.json"):
+            load_pretrained(tmp_path)
 
     def test_parameters_of_another_model(self, tmp_path):
         model, params = load_pretrained(CHECKPOINTS / "based-tiny")

@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from flax import linen as nn
-
 from based_jax import mixers
 from based_jax.convert import tables
 from based_jax.convert.authors import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
@@ -174,7 +172,7 @@ _BLOCK_MIXERS: dict[str, tuple[str, Callable[[Meta, Shapes], dict[str, Any]]]] =
 """Class of a block's mixer -> its path, and what the weights say of its arguments."""
 
 
-def authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
+def authors_model(meta: Meta, shapes: Shapes) -> LanguageModel:
     """Build the model of a checkpoint's config."""
     return LanguageModel(model_config(meta["config"], shapes))
 

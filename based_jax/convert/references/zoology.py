@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from based_jax.convert.fla import ACTIVATIONS, expanded, mamba2_ranges
+from based_jax.convert.fla import ACTIVATIONS, expanded, gla_options, mamba2_ranges
 from based_jax.convert.options import Config as Meta
 from based_jax.convert.options import expect_known, fraction, read, size
 from based_jax.validate import expect, expect_choice
@@ -82,12 +82,7 @@ def _mamba2(meta: Meta, options: Options) -> Options:
 
 
 def _gla(meta: Meta, options: Options) -> Options:
-    more = expanded(meta["d_model"], options)
-    if meta.get("use_short_conv", False):
-        more["kernel_size"] = meta.get("conv_size", 4)
-    if (feature_map := meta.get("feature_map")) is not None:
-        expect_choice("feature_map", feature_map, tuple(ACTIVATIONS))
-        more["qk_activation"] = ACTIVATIONS[feature_map]
+    more = gla_options({"feature_map": None, **meta, **options, "hidden_size": meta["d_model"]})
     gate = meta.get("gate_fn", "swish")
     expect_choice("gate_fn", gate, tuple(ACTIVATIONS))
     return more | {"gate_activation": ACTIVATIONS[gate] if meta.get("use_output_gate", True) else None}

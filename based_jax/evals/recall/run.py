@@ -82,10 +82,8 @@ def make_batches(prompts: Iterable[Prompt], batch_size: int, padding: str) -> It
     shape whatever else is in the batch; the authors cut the sorted list into batches.
     """
     ordered = sorted(prompts, key=lambda prompt: (-prompt.length, prompt.example.text))
-    groups = [ordered]
-    if padding == "correct":
-        groups = [list(group) for _, group in groupby(ordered, lambda prompt: bucket(len(prompt.tokens)))]
-    for group in groups:
+    for _, alike in groupby(ordered, lambda prompt: padding == "correct" and bucket(len(prompt.tokens))):
+        group = list(alike)
         for start in range(0, len(group), batch_size):
             yield group[start : start + batch_size]
 
