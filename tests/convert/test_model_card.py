@@ -63,8 +63,9 @@ def test_bad_cards():
         ({"training": {"a": [1]}}, "training = .*: expected a mapping"),
         ({"training": 3}, "training = 3"),
         ({"training": {"a": float("nan")}}, "training = "),
-        ({"measurements": (Measurement("a", "b", float("inf")),)}, "measurements = "),
-        ({"name": "x" * 2000}, "name = "),
+        ({"measurements": (Measurement("a", "b", float("inf")),)}, "value = inf: expected a finite number"),
+        ({"measurements": ("a",)}, "measurements = "),
+        ({"name": 3}, "name = 3"),
     ]:
         with pytest.raises(ValueError, match=message):
             ModelCard(**fields)
