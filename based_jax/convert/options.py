@@ -149,6 +149,13 @@ def size(entries: Config, name: str, default: D, least: int = 1, most: int = MAX
     return value
 
 
+def heads_of(entries: Config, prefix: str = "") -> int:
+    """Return `num_heads`, which is required; errors name it after `prefix`."""
+    heads = size(entries, "num_heads", 0)
+    expect(heads > 0, f"{prefix}num_heads", entries.get("num_heads"), "a positive integer")
+    return heads
+
+
 def number(entries: Config, name: str, default: float) -> float:
     """Return a finite number that is not negative; the default if the entry is missing or null."""
     value = entries.get(name)
