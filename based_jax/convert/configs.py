@@ -14,7 +14,7 @@ from based_jax.convert.fla import FAMILIES as FLA
 from based_jax.convert.fla import fla_config
 from based_jax.convert.layouts import Shapes, Tensors
 from based_jax.convert.options import Config
-from based_jax.convert.state_dict import renamed
+from based_jax.convert.state_dict import current_name, renamed
 from based_jax.convert.tables import NAMES
 from based_jax.convert.transformers import FAMILIES, transformers_config
 from based_jax.models import ModelConfig
@@ -81,3 +81,10 @@ def current_names(config: Config, tensors: Tensors) -> dict[str, Any]:
         return dict(tensors)
     known = FAMILIES[family]
     return known.weights(config, renamed(tensors, known.names, NAMES["transformers"]))
+
+
+def current_key(family: str, key: str) -> str:
+    """Return a tensor's name in `tables`, before weights are split or changed."""
+    if family in FLA:
+        return current_name(key, "fla")
+    return current_name(key, FAMILIES[family].names) if family in FAMILIES else key

@@ -96,12 +96,6 @@ def read(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {ours: value for ours, value in found.items() if value is not None}
 
 
-def write(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries for our options, the inverse of `read`; None has no entry."""
-    found = {option.name: options.get(option.ours) for option in _single(path)}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 @functools.cache
 def _single(path: str) -> Sequence[Option]:
     """Return the entries that are one option of ours, and the only one or of the same name."""

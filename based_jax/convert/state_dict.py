@@ -71,7 +71,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             boolean or complex, or with NaN, infinity or values beyond float32's range.
         UnsafeCheckpointError: a torch file with more than plain tensors (see `load_torch_file`).
     """
-    file = _weight_file(Path(path))
+    file = weight_file(Path(path))
     stored = _read_shards(file) if file.name.endswith(".index.json") else _read_file(file)
     weights: dict[str, np.ndarray] = {}
     for stored_name, array in stored.items():
@@ -149,7 +149,7 @@ def expect_keys(found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequenc
         raise CheckpointError("the state dict does not fit the model; " + "; ".join(problems))
 
 
-def _weight_file(path: Path) -> Path:
+def weight_file(path: Path) -> Path:
     """Return the file that holds or indexes the weights at `path`."""
     if path.is_file():
         return path

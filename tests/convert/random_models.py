@@ -45,3 +45,9 @@ def changed(value: Any) -> Any:
         case None:
             return 8
     return "other" if isinstance(value, str) else [2, 3]
+
+
+def layers(config: bj.ModelConfig) -> list[Any]:
+    """Return every layer's mixer with its defaults filled in."""
+    specs = map(config.layer, range(config.num_layers))
+    return [bj.mixers.make(spec.mixer, d_model=config.d_model, **spec.options) for spec in specs]

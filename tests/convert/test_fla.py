@@ -7,12 +7,14 @@ import chex
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from based_jax.convert import load_pretrained
+from based_jax.convert import load_pretrained, save_pretrained
 from based_jax.convert.configs import model_config
 from tests.arrays import array
 from tests.convert import numpy_fla
 from tests.convert.random_models import write
+from tests.convert.torch_files import same
 from tests.marks import release_but
 from tests.tolerances import FLOAT32, assert_close
 
@@ -119,6 +121,8 @@ def test_logits(case, tmp_path):
     logits, _ = jax.jit(model.apply)(params, array(TOKENS, np.int32))
     assert_close(logits, numpy_fla.logits(config, tensors, TOKENS), FLOAT32)
     assert model.config == model_config(config, {})
+    save_pretrained(tmp_path / "back", model, params, like=tmp_path)
+    same(load_file(tmp_path / "back" / "model.safetensors"), load_file(tmp_path / "model.safetensors"))
 
 
 def test_a_mamba2_that_nobody_is_known_to_have_written():
@@ -144,7 +148,10 @@ class TestOlderNames:
         for layer in (f"model.layers.{index}.mlp" for index in range(2)):
             rows = [older.pop(f"{layer}.{name}_proj.weight") for name in ("gate", "up")]
             older[f"{layer}.gate_proj.weight"] = np.concatenate(rows)
-        chex.assert_trees_all_equal(self.loaded(directory, config, older)[1], wanted)
+        model, params = self.loaded(directory, config, older)
+        chex.assert_trees_all_equal(params, wanted)
+        save_pretrained(directory / "back", model, params, like=directory)
+        same(load_file(directory / "back" / "model.safetensors"), older)
 
     @pytest.mark.parametrize(
         ("case", "renamed"),

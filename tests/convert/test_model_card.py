@@ -91,9 +91,3 @@ class TestInADirectory:
         (tmp_path / CARD).write_text("# mine\n")
         save_pretrained(tmp_path, MODEL, drawn(MODEL))
         assert (tmp_path / CARD).read_text() == "# mine\n"
-
-    def test_the_authors_form_has_one_too(self, tmp_path):
-        model = bj.LanguageModel(small(mlp_hidden=256))
-        save_pretrained(tmp_path, model, drawn(model), to="authors", card=ModelCard(license="mit"))
-        assert front_matter((tmp_path / CARD).read_text())["license"] == "mit"
-        assert bj.load_pretrained(tmp_path)[0].config.layer(0).mixer == "gated_conv"

@@ -9,13 +9,11 @@ import pytest
 
 import based_jax as bj
 from based_jax.convert import from_torch, load_pretrained, to_torch
-from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.configs import model_config
 from based_jax.convert.state_dict import with_norms_before
 from tests.arrays import array
 from tests.convert import numpy_gpt
 from tests.convert.random_models import write
-from tests.convert.test_both_ways import assert_same_model
 from tests.convert.torch_files import CHECKPOINTS, same
 from tests.marks import release_but
 from tests.tolerances import FLOAT32, assert_close
@@ -107,16 +105,6 @@ def test_logits(case, tmp_path):
     chex.assert_trees_all_equal(again, params)
 
 
-def test_both_ways():
-    for case in CASES | ENTRIES:
-        config = model_config(BASE | (CASES | ENTRIES)[case], {})
-        if case in ("nominal head width", "attention"):
-            with pytest.raises(ValueError, match="scale"):
-                config_for_authors(config)
-            continue
-        assert_same_model(model_config(json.loads(json.dumps(config_for_authors(config))), {}), config)
-
-
 @pytest.mark.parametrize("rms_norm", [True, False])
 def test_norms_of_older_checkpoints(rms_norm, tmp_path):
     config = BASE | {"rms_norm": rms_norm, "n_layer": 3}
@@ -170,7 +158,6 @@ def test_second_names_of_entries():
 def test_a_scale_for_each_of_many_layers():
     config = model_config(BASE | {"n_layer": 40, "scale_attn_by_inverse_layer_idx": True}, {})
     assert [config.layer(i).options.get("scale") for i in (1, 39)] == [0.25, 0.0125]
-    assert_same_model(model_config(config_for_authors(config), {}), config)
 
 
 def test_entries_that_are_refused():
