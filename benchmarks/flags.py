@@ -5,15 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from based_jax.plain_flags import Words
+from tyro.constructors import PrimitiveConstructorSpec
+
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.ops.shapes import LENGTHS
 from pallas_kernels.checks import expect
-
-try:
-    from tyro.constructors import PrimitiveConstructorSpec
-except ImportError:  # then `plain_flags` reads the flags
-    PrimitiveConstructorSpec: Any = Words
 
 
 def comma_list(item: type, metavar: str) -> Any:
