@@ -13,7 +13,7 @@ from benchmarks.gpu.static import inspect, topology, xla_report
 from benchmarks.gpu.static import resources as compile_offline
 from benchmarks.gpu.static.resources import Resources, blocks_per_sm
 from pallas_kernels import offline
-from tests.kernels import toy
+from tests.kernels import sharded, toy
 
 needs_compiler = pytest.mark.skipif(
     not any(map(importlib.util.find_spec, topology.PLUGINS)) or jax.__version_info__ < (0, 11),
@@ -148,8 +148,6 @@ def test_kernels_whose_numbers_are_known(toys, monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("steps", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_sharded_calls_need_no_collective_on_8_gpus(steps):
-    from benchmarks.gpu.cases import sharded
-
     topology.use_cpu()
     mesh = sharded.mesh(topology.topology(8))
     for call in sharded.calls(batch=8, heads=4, length=64):

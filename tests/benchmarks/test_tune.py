@@ -1,7 +1,7 @@
 """The section `tune` and the choice of block sizes, without a GPU: toy functions."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.gpu import choices
 from benchmarks.gpu.cases import catalog
-from benchmarks.gpu.cases.case import Case, tunable
+from benchmarks.gpu.cases.case import Case
 from benchmarks.gpu.sections import running, stopwatch, tune
 from benchmarks.gpu.sections.session import Step
 from pallas_kernels import tuning
@@ -37,7 +37,7 @@ def make(shape: str, variant: Variant = DEFAULT) -> Case:
 
 
 def test_candidates_take_turns_with_the_current_choice_and_wrong_ones_are_refused():
-    case = tunable(make, "N4", variants=FUNCTIONS)
+    case = replace(make("N4"), others=lambda: (make("N4", variant) for variant in FUNCTIONS))
     s = session()
     steps = [
         Step(name, candidates=lambda s, c=cases: tune._rows(c, s))

@@ -14,11 +14,12 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from based_jax import ops
-from benchmarks.gpu.cases import catalog, sharded
+from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.sections import checks
 from benchmarks.gpu.static import mosaic_report, topology
 from pallas_kernels import interpreted, lowering_for, offline, taylor_attention, tuning
 from pallas_kernels.taylor_attention import mosaic_support
+from tests.kernels import sharded
 from tests.kernels.toy import Device
 from tests.subprocesses import run_python
 from tests.tolerances import BFLOAT16, assert_close
@@ -132,7 +133,7 @@ def test_sharded_over_eight_gpus_nothing_moves(call):
 
 def _mapped(call, mesh):
     """The call under `shard_map`."""
-    rows = [sharding.spec for sharding in call.shardings(mesh)]
+    rows = [x.sharding.spec for x in call.sharded(mesh)]
     state = PartitionSpec("data", "tensor")
     results = tuple(rows[:3]) if "backward" in call.name else (rows[2], (state, state))
     return jax.shard_map(call.function, mesh=mesh, in_specs=tuple(rows), out_specs=results, check_vma=False)
