@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 from based_jax import ops
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.sections import checks
-from benchmarks.gpu.static import mosaic_report, topology
+from benchmarks.gpu.static import resources, topology
 from pallas_kernels import interpreted, lowering_for, offline, taylor_attention, tuning
 from pallas_kernels.taylor_attention import mosaic_support
 from tests.kernels import sharded
@@ -99,7 +99,7 @@ def test_lowered_for_an_h200(batch, heads, length, value_size, packed):
 @needs_compiler
 @pytest.mark.parametrize("case", catalog.on_hopper(), ids=lambda case: case.name)
 def test_compiled_with_next_to_no_spilled_registers(case):
-    (found,) = mosaic_report.report(case.function, *case.arguments)
+    (found,) = resources.of_mosaic(case.function, *case.arguments)
     assert found.kernel == f"taylor_{case.kernel}"
     # Packed kernels reload addresses and indices in the loop, and dkv with two parts; no other one may, since
     # its shared memory leaves little of the L1 cache (the folder's README).
@@ -116,7 +116,7 @@ def test_compiled_with_next_to_no_spilled_registers(case):
 @needs_compiler
 def test_a_program_without_it_has_no_report():
     with pytest.raises(LookupError, match="no PTX"):
-        mosaic_report.report(lambda x: x + 1, jax.ShapeDtypeStruct((4,), "float32"))
+        resources.of_mosaic(lambda x: x + 1, jax.ShapeDtypeStruct((4,), "float32"))
 
 
 @needs_compiler

@@ -16,8 +16,8 @@ import pytest
 
 from based_jax import ops
 from benchmarks.gpu.sections import checks
-from benchmarks.gpu.static import topology, triton_report
-from pallas_kernels import Rotary, devices, interpreted, offline, taylor_attention, taylor_step, window_step
+from benchmarks.gpu.static import topology
+from pallas_kernels import Rotary, interpreted, offline, taylor_attention, taylor_step, window_step
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from tests.floors import ROOT
 from tests.kernels import test_window_step as window
@@ -163,13 +163,6 @@ def compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-def _shared_limit(device_kind: str) -> int:
-    """Bytes of shared memory that a program may have."""
-    family = devices.family(device_kind)
-    assert family is not None
-    return family.shared
-
-
 DEVICES = ("NVIDIA A100", "NVIDIA L40S", "NVIDIA H200", "NVIDIA B200")
 """One of each compute capability: 8.0, 8.9 (RTX 4090 too), 9.0 (H100 too), 10.0."""
 
@@ -186,13 +179,11 @@ STEPS = [
 @needs_compiler
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(("function", "arguments", "device_kind"), STEPS)
-def test_a_step_is_compiled_without_spills_and_in_place(function, arguments, device_kind):
-    (kernel,) = triton_report.report(function, *arguments, device_kind=device_kind)
-    assert (kernel.spill_stores, kernel.shared <= _shared_limit(device_kind)) == (0, True)
-    lowered = offline.lower(function, *arguments, device_kind=device_kind)
-    assert lowered.as_text().count("output_operand_alias<") == 2
-    (compiled,) = triton_report.kernels(lowered)
-    assert "cos.approx" not in compiled.ptx  # which is wrong for the angles of late positions
+def test_a_step_is_compiled_in_place(function, arguments, device_kind):
+    """jax-triton compiles a kernel when it is lowered."""
+    text = offline.lower(function, *arguments, device_kind=device_kind).as_text()
+    assert "triton_kernel_call" in text
+    assert text.count("output_operand_alias<") == 2
 
 
 @needs_compiler
@@ -230,11 +221,6 @@ def test_a_whole_call_passes_the_gpu_compiler():
     with offline.lowering_for():
         text = topology.compile_program(step, *placed).as_text() or ""
     assert "triton_kernel_call" in text
-
-
-def test_a_program_without_twins_has_no_report():
-    with pytest.raises(LookupError, match="no triton_kernel_call"):
-        triton_report.report(lambda x: x + 1, jax.ShapeDtypeStruct((4,), "float32"))
 
 
 @pytest.mark.parametrize("missing", ["triton", "jax_triton"])

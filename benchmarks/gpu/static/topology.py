@@ -34,13 +34,12 @@ def use_cpu() -> None:
 
 
 @functools.cache
-def topology(devices: int = 1, kind: str = H200, shared: int | None = None) -> tuple[Any, ...]:
+def topology(devices: int = 1, kind: str = H200) -> tuple[Any, ...]:
     """Return GPUs that exist for the compiler only; programs with arguments sharded over them compile.
 
     Args:
         devices: number of GPUs.
         kind: name of a GPU in `devices.FAMILIES`.
-        shared: bytes of shared memory that a program may have, instead of the GPU's own.
 
     Raises:
         ImportError: jax's CUDA plugin is missing.
@@ -50,14 +49,14 @@ def topology(devices: int = 1, kind: str = H200, shared: int | None = None) -> t
 
     if not any(map(importlib.util.find_spec, PLUGINS)):
         raise ImportError(f"compiling for {devices} GPU(s) needs jax's CUDA plugin ({INSTALL})")
-    config = target_config(kind, shared)
+    config = target_config(kind)
     options = {"topology_name": "gpu", "topology": f"1x1x{devices}", "target_config": config}
     with _muted():
         jax.devices("cpu")  # loads the plugin, which reports at length that there is no GPU
         return tuple(topologies.get_topology_desc(platform="cuda", **options).devices)
 
 
-def target_config(kind: str, shared: int | None = None) -> str:
+def target_config(kind: str) -> str:
     """Return XLA's description of a GPU: its own values for compiling kernels, otherwise an H200's."""
     family = gpus.family(kind)
     if family is None:
@@ -69,14 +68,14 @@ def target_config(kind: str, shared: int | None = None) -> str:
         major=major,
         minor=minor,
         features="feature_extension: ACCELERATED_FEATURES" if int(major) >= 9 else "",
-        shared=family.shared if shared is None else shared,
+        shared=family.shared,
         per_core=family.shared + 1024,
     )
 
 
-def placed(arguments: Any, kind: str = H200, shared: int | None = None) -> list[Any]:
+def placed(arguments: Any, kind: str = H200) -> list[Any]:
     """Put the arguments, trees of arrays or shapes, whole on one virtual GPU, see `topology`."""
-    mesh = Mesh(np.array(topology(1, kind, shared)), ("device",))
+    mesh = Mesh(np.array(topology(1, kind)), ("device",))
     whole = NamedSharding(mesh, PartitionSpec())
     shape = functools.partial(jax.ShapeDtypeStruct, sharding=whole)
     return jax.tree.map(lambda x: shape(x.shape, x.dtype), list(arguments))
