@@ -52,11 +52,8 @@ def _steps(session: Session, direction: str) -> list[Step]:
 def _step(session: Session, size: Sequence[int], rows: Callable[..., list[Candidate]], **facts: int) -> Step:
     sizes = Sizes(size[0], size[1], 1 if session.quick else HEADS, **facts)
     name = " ".join([f"B{sizes.batch} N{sizes.length}", *(f"V{width}" for width in size[2:])])
-    facts, urgent = (
-        {"batch": sizes.batch, "length": sizes.length, "heads": sizes.heads} | facts,
-        size in TARGETS,
-    )
-    return Step(name, candidates=partial(rows, sizes), facts=facts, urgent=urgent)
+    facts = {"batch": sizes.batch, "length": sizes.length, "heads": sizes.heads} | facts
+    return Step(name, candidates=partial(rows, sizes), facts=facts)
 
 
 def _portable_and_hopper(sizes: Sizes, session: Session) -> list[Candidate]:

@@ -93,6 +93,8 @@ def _step(
             return one_of_each(model_config(name, "tiny", "bfloat16"))
         return model_config(name, size, "bfloat16")
 
+    amounts = {"tokens_per_second": tokens}
+
     def candidates(_: Session) -> list[Candidate]:
         weights = cache(random_weights)
 
@@ -102,7 +104,9 @@ def _step(
             own = config(with_weights_of(name))
             return prepare(config(name), abstract_weights(own), partial(weights, own))
 
-        return [Candidate(name, partial(prepared, name), ours=name == BASED, tokens=tokens) for name in names]
+        return [
+            Candidate(name, partial(prepared, name), ours=name == BASED, amounts=amounts) for name in names
+        ]
 
     return Step(f"{size} {what}", candidates=candidates, facts={"size": size})
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.command import one_line
-from benchmarks.gpu.journal import BROKE
 from benchmarks.gpu.sections.session import Session
 from benchmarks.timing import calls_per_sample, in_turn, seconds_per_call
 
@@ -28,6 +27,9 @@ SLOW_SECONDS = 1.0
 SHORT_SECONDS, WARM_CALLS = 0.01, 10
 """Of a call that is shorter, this many are timed to choose the calls of a sample: the first may be several
 times as slow, and candidates with fewer calls a sample then seem slower, by the host's part of a call."""
+
+COMPILE_SECONDS = 300.0
+"""Seconds of all compilations at a time; longer ones count as hanging."""
 
 COMPILERS = 12
 """Programs that compile at a time."""
@@ -46,8 +48,8 @@ class Candidate:
     """least seconds by the device's bandwidth and arithmetic"""
     ours: bool = False
     """whether it must work"""
-    tokens: int = 0
-    """tokens of a call, for tokens per second"""
+    amounts: Mapping[str, float] = field(default_factory=dict)
+    """column -> what a call does; its rate per second"""
     judge: Callable[[], Mapping[str, Any]] | None = None
     """runs it and returns the columns of its row, instead of a measurement"""
     agreement: float | None = None
@@ -128,8 +130,7 @@ class Comparison:
         self.errors: dict[str, Future[str | None]] = {}
         for candidate in candidates:
             name = candidate.name
-            if session.broken(step, name):
-                session.skip(step, name, BROKE)
+            if session.broken(name, step):
                 continue
             with session.guarded(step, name, candidate.ours, runs=False):
                 prepared = candidate.prepare()
@@ -147,7 +148,7 @@ class Comparison:
                 ready.pop(candidate.name).free()
                 session.fail(step, candidate.name, reason, candidate.ours)
         turns = self._warm_up(session)
-        session.running(step, "all")
+        session.begin(step)
         samples: dict[str, list[float]] = {name: [] for name in turns}
         for turn in range(max((taken for taken, _ in turns.values()), default=0)):
             for name in in_turn(list(ready), turn):
@@ -158,7 +159,8 @@ class Comparison:
         first = medians.get(self.candidates[0].name)
         for candidate in self.candidates:
             if (name := candidate.name) in medians:
-                median, taken, tokens = medians[name], samples[name], candidate.tokens
+                median, taken = medians[name], samples[name]
+                rates = {column: amount / median for column, amount in candidate.amounts.items()}
                 session.add(
                     step=step,
                     what=name,
@@ -170,7 +172,7 @@ class Comparison:
                     calls_per_sample=turns[name][1],
                     ratio_to_first=None if first is None else median / first,
                     bound_fraction=None if candidate.bound is None else candidate.bound / median,
-                    **({"tokens_per_second": tokens / median} if tokens else {}),
+                    **rates,
                     **facts,
                     **candidate.facts,
                 )
@@ -231,16 +233,16 @@ def begin(
 ) -> dict[str, Comparison]:
     """Compile the candidates of several steps, all of them before the first is timed.
 
-    Only those of the first step, which is then to blame, if compiling them together ended an earlier process.
+    Only those of the first step, which is then to blame, if compiling several ended an earlier process.
     """
     begun: dict[str, Comparison] = {}
-    alone = session.broken(steps[0][0], TOGETHER)
-    session.running(steps[0][0], "all" if alone else TOGETHER)
+    alone = session.broken(TOGETHER)
+    session.begin(steps[0][0], "all" if alone else TOGETHER, ours=alone)
     with ThreadPoolExecutor(COMPILERS) as pool:
         for step, candidates in steps[: 1 if alone else None]:
             with session.guarded(step, "all", runs=False):
                 begun[step] = Comparison(session, step, candidates(), pool)
-        session.wait([error for each in begun.values() for error in each.errors.values()])
+        session.alive(COMPILE_SECONDS)
     return begun
 
 
