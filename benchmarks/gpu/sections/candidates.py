@@ -1,6 +1,5 @@
 """Implementations of causal attention in JAX: our kernels, plain JAX, cuDNN."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -18,9 +17,6 @@ from benchmarks.gpu.sections.session import Session, UnavailableError
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
 from pallas_kernels.taylor_attention.function import block_length
 
-MEMORY_FRACTION = 0.75
-"""Share of the device's memory for the scratch of one candidate."""
-
 FORWARD = "forward"
 FORWARD_BACKWARD = "forward_backward"
 
@@ -30,12 +26,12 @@ def attention(direction: str, sizes: Sizes, session: Session) -> list[Candidate]
     count = 3 if direction == FORWARD else 4
     taylor, softmax = (partial(_arrays, sizes, n, count) for n in (sizes.key_size, sizes.value_size))
     shared = cache(lambda make: make())  # on the device at the first use, once for all candidates
-    limit, ideal = memory_limit(), ours_cost(sizes, direction)
+    ideal = ours_cost(sizes, direction)
 
     def row(name: str, function: Callable[..., Any], make: Any, cost: io_model.Cost | None) -> Candidate:
         def prepare() -> Prepared:
             run = function if direction == FORWARD else with_gradients(function)
-            return jitted(run, jax.eval_shape(make), memory_limit=limit, make=partial(shared, make))
+            return jitted(run, jax.eval_shape(make), make=partial(shared, make))
 
         least = None if cost is None else bound(session, cost)
         return Candidate(name, prepare, {"direction": direction}, least, ours=name in ("pallas", "mosaic"))
@@ -71,16 +67,10 @@ def ours_cost(sizes: Sizes, direction: str) -> io_model.Cost:
     return cost if direction == FORWARD else cost + io_model.backward(blocks)
 
 
-def memory_limit() -> float:
-    """Return the bytes of scratch memory that a candidate may need."""
-    stats = jax.devices()[0].memory_stats() or {}
-    return MEMORY_FRACTION * stats.get("bytes_limit", math.inf)
-
-
-def softmax_for(session: Session, is_causal: bool = True) -> Callable[..., Any]:
+def softmax_for(session: Session) -> Callable[..., Any]:
     """Return cuDNN's attention; JAX's own without a GPU."""
     implementation: Any = "xla" if session.interpret else "cudnn"
-    return partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation=implementation)
+    return partial(jax.nn.dot_product_attention, is_causal=True, implementation=implementation)
 
 
 def _named(implementation: str) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from jax import lax
 
 from based_jax import ops
 from benchmarks.gpu import io_model
-from benchmarks.gpu.sections.candidates import require, softmax_for
+from benchmarks.gpu.sections.candidates import require
 from benchmarks.gpu.sections.device import bound
 from benchmarks.gpu.sections.session import Session, Step, UnavailableError
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
@@ -69,8 +69,7 @@ def _decode(batch: int, heads: int, dtype: str, session: Session) -> list[Candid
             raise UnavailableError("keeps its state in float32")
         return partial(ops.taylor_step, implementation=name)
 
-    names = ("pallas", "triton", "xla")
-    return _rows(session, names, one, (KEY_SIZE, KEY_SIZE, SIZE), state, (batch, heads), bound(session, cost))
+    return _rows(session, one, (KEY_SIZE, KEY_SIZE, SIZE), state, (batch, heads), bound(session, cost))
 
 
 def _window(batch: int, heads: int, _: str, session: Session) -> list[Candidate]:
@@ -80,34 +79,21 @@ def _window(batch: int, heads: int, _: str, session: Session) -> list[Candidate]
     cache = dataclasses.replace(cache, stream=stream)
 
     def one(name: str) -> One:
-        if name == "softmax_cudnn":
-            return partial(_dot_product_step, softmax_for(session, is_causal=False))
         require("window_step", name)
         return partial(ops.window_step, implementation=name)
 
-    names = ("pallas", "triton", "xla", "softmax_cudnn")
-    return _rows(session, names, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound(session, cost))
-
-
-def _dot_product_step(attend: Any, q: Any, k: Any, v: Any, cache: Any) -> tuple[jax.Array, Any]:
-    """Write into the ring, then attend to all of it: correct once the window is full."""
-    rows, slot = jnp.arange(len(q)), cache.stream.length % cache.slots
-    keys, values = cache.k.at[rows, slot].set(k), cache.v.at[rows, slot].set(v)
-    y = attend(q[:, None], keys, values)[:, 0]
-    stream = dataclasses.replace(cache.stream, length=cache.stream.length + 1)
-    return y, dataclasses.replace(cache, k=keys, v=values, stream=stream)
+    return _rows(session, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound(session, cost))
 
 
 def _rows(
     session: Session,
-    names: tuple[str, ...],
     one: Callable[[str], One],
     widths: tuple[int, ...],
     state: Any,
     lead: tuple[int, int],
     least: float,
 ) -> list[Candidate]:
-    """Time every implementation in a loop."""
+    """Time both implementations in a loop."""
     steps = 2 if session.quick else LOOP_STEPS
     keys = jax.random.split(jax.random.key(0), len(widths))
     tokens = [
@@ -130,5 +116,5 @@ def _rows(
 
     return [
         Candidate(f"{name} loop", partial(prepare, name), bound=least, ours=name == "pallas")
-        for name in names
+        for name in ("pallas", "xla")
     ]

@@ -75,7 +75,6 @@ def jitted(
     function: Callable[..., Any],
     arguments: Sequence[Any],
     carried: Mapping[int, int] | None = None,
-    memory_limit: float = math.inf,
     per_call: int = 1,
     make: Callable[[], Sequence[Any]] | None = None,
 ) -> Prepared:
@@ -83,21 +82,11 @@ def jitted(
 
     Traced here, in the caller's context; compiled later. With `make`, which makes the arrays before the first
     call, the arguments are only shapes.
-
-    Raises:
-        MemoryError: on `compile`, if it would need more than `memory_limit` bytes.
     """
     carried = dict(carried or {})
     lowered = jax.jit(function, donate_argnums=tuple(carried)).lower(*arguments)
     current: list[Any] = []
     compiled: list[Any] = []
-
-    def compile_it() -> None:
-        compiled.append(lowered.compile())
-        if (memory := compiled[0].memory_analysis()) is not None:
-            needed = memory.temp_size_in_bytes + memory.output_size_in_bytes
-            if needed > memory_limit:
-                raise MemoryError(f"would need {needed / 2**30:.0f} GiB of scratch memory and results")
 
     def call() -> Any:
         if not current:
@@ -113,7 +102,7 @@ def jitted(
         current.clear()
         compiled.clear()
 
-    return Prepared(call, compile_it, per_call, free=free)
+    return Prepared(call, lambda: compiled.append(lowered.compile()), per_call, free=free)
 
 
 TOGETHER = "compiling together"
@@ -136,12 +125,8 @@ class Comparison:
                 prepared = candidate.prepare()
                 self.ready[name], self.errors[name] = prepared, pool.submit(_error, prepared.compile)
 
-    def measure(self, session: Session, **facts: Any) -> dict[str, float]:
-        """Time the candidates against each other; add a row for each, with the ratio to the first one's time.
-
-        Returns:
-            Median seconds of those that ran.
-        """
+    def measure(self, session: Session, **facts: Any) -> None:
+        """Time the candidates against each other; add a row for each, with the ratio to the first one's time."""
         step, ready = self.step, self.ready
         for candidate in self.candidates:
             if candidate.name in self.errors and (reason := self.errors[candidate.name].result()) is not None:
@@ -180,7 +165,6 @@ class Comparison:
         if medians:
             shown = ", ".join(f"{n} {1e3 * s:.4g}" for n, s in sorted(medians.items(), key=lambda x: x[1]))
             session.say(f"{step}: ms: {shown}")
-        return medians
 
     def _warm_up(self, session: Session) -> dict[str, tuple[int, int]]:
         """Call each twice; return the samples of those that run, and the calls of a sample."""
@@ -221,11 +205,6 @@ def disagreement(expected: Sequence[np.ndarray], results: Sequence[np.ndarray]) 
     pairs = zip(expected, results, strict=True)
     found = [float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)) for a, b in pairs]
     return max(x if math.isfinite(x) else math.inf for x in found)
-
-
-def compare(session: Session, step: str, candidates: Sequence[Candidate], **facts: Any) -> dict[str, float]:
-    """Compile the candidates of one step and measure them; see `Comparison.measure`."""
-    return begin(session, [(step, lambda: candidates)])[step].measure(session, **facts)
 
 
 def begin(
