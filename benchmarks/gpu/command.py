@@ -14,16 +14,19 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
+
 from benchmarks import report
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.gpu import journal, supervisor
-from benchmarks.gpu.launching import backend, launching
 from benchmarks.gpu.sections.targets import summary
+from pallas_kernels import launch
 from pallas_kernels.checks import expect
 
 SECTIONS: dict[str, tuple[str, str]] = {
@@ -149,8 +152,6 @@ class Gpu:
         """Measure a section."""
         if self.interpret:
             import based_jax  # noqa: F401  (sets XLA_FLAGS for CPUs, before JAX reads them)
-        import jax
-
         from benchmarks.gpu.sections import running
         from benchmarks.gpu.sections.session import DeviceLostError, Session
 
@@ -205,6 +206,25 @@ def say_result(found: report.Report) -> int:
         )
     ours = [row for row in bad if row.get("ours", True)]
     return int(bool(ours) or not any(row["status"] in ("measured", "passed") for row in rows))
+
+
+@contextlib.contextmanager
+def launching(interpret: bool) -> Iterator[None]:
+    """Launch kernels inside, in the interpreter if `interpret`, without jax's warning at every lowering.
+
+    jax 0.11 warns that the Triton backend of Pallas will be removed; see docs/kernels.md.
+    """
+    with warnings.catch_warnings(), launch.interpreted() if interpret else contextlib.nullcontext():
+        warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+        yield
+
+
+def backend() -> str:
+    """Return the platform of the first device, such as "gpu", or why there is none."""
+    try:
+        return jax.default_backend()
+    except (RuntimeError, AssertionError) as error:  # jax 0.10 asserts that JAX_PLATFORMS has one
+        return str(error) or "none"
 
 
 def environment() -> dict[str, str]:

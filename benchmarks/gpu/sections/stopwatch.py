@@ -126,7 +126,7 @@ class Comparison:
                 self.ready[name], self.errors[name] = prepared, pool.submit(_error, prepared.compile)
 
     def measure(self, session: Session, **facts: Any) -> None:
-        """Time the candidates against each other; add a row for each, with the ratio to the first one's time."""
+        """Time the candidates in turns; add a row for each, with the ratio to the first one's time."""
         step, ready = self.step, self.ready
         for candidate in self.candidates:
             if candidate.name in self.errors and (reason := self.errors[candidate.name].result()) is not None:
