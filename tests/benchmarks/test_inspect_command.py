@@ -47,8 +47,8 @@ def test_blocks_per_multiprocessor(registers, warps, shared, blocks):
 
 def test_collectives_in_compiled_text():
     text = "%a = f32[8] all-gather-start(%x), b\n%b = f32[8] all-gather-done(%a)\n%c = f32[] all-reduce(%d)"
-    assert topology.collectives(text) == ["all-gather", "all-reduce"]
-    assert topology.collectives('custom-call(%x), metadata={op_name="all-reduce"}') == []
+    assert sharded.collectives(text) == ["all-gather", "all-reduce"]
+    assert sharded.collectives('custom-call(%x), metadata={op_name="all-reduce"}') == []
 
 
 @pytest.fixture
@@ -152,4 +152,4 @@ def test_sharded_calls_need_no_collective_on_8_gpus(steps):
     for call in sharded.calls(batch=8, heads=4, length=64):
         if ("step" in call.name) == steps:
             compiled = topology.compile_program(call.function, *call.sharded(mesh))
-            assert topology.collectives(compiled.as_text() or "") == [], call.name
+            assert sharded.collectives(compiled.as_text() or "") == [], call.name

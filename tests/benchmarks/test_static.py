@@ -10,13 +10,11 @@ from jax import lax
 
 import based_jax as bj
 from benchmarks.__main__ import main
-from benchmarks.gpu.io_model import Cost, Sizes, WindowSizes, kernel, window
-from benchmarks.gpu.rates import GPUS
+from benchmarks.gpu.io_model import GPUS, Cost, Sizes, WindowSizes, kernel, window
 from benchmarks.gpu.static import cost, formulas, hlo
-from benchmarks.gpu.static.command import by_part, with_cudnn
+from benchmarks.gpu.static.command import by_part, part_of, with_cudnn
 from benchmarks.gpu.static.cost import Work
 from benchmarks.gpu.static.hlo import Shape
-from benchmarks.gpu.static.parts import part_of
 from benchmarks.gpu.static.resources import toolchain
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
 from tests.floors import ROOT

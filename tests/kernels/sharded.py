@@ -1,6 +1,7 @@
 """The public calls with rows sharded over "data", heads or channels over "tensor", without communication."""
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,3 +110,9 @@ def mesh(devices: Sequence[Any]) -> Mesh:
     """Two devices over heads, if there are two, and the others over rows."""
     tensor = 2 if len(devices) % 2 == 0 else 1
     return Mesh(np.array(devices).reshape(-1, tensor), tuple(MESH_AXES.values()))
+
+
+def collectives(program: str) -> list[str]:
+    """Names of the operations in compiled text that move data between devices, with repetitions."""
+    names = "all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute|reduce-scatter"
+    return re.findall(rf"\b({names})(?:-start)?\(", program)

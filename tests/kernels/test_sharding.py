@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from benchmarks.gpu.static.topology import collectives
 from pallas_kernels import interpreted
 from tests.kernels import sharded
+from tests.kernels.sharded import collectives
 from tests.subprocesses import run_python
 from tests.tolerances import FLOAT32_GRADIENT, assert_close
 

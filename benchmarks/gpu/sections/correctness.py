@@ -7,10 +7,9 @@ from typing import Any
 import jax
 
 import pallas_kernels
-from benchmarks.gpu.sections.candidates import require
 from benchmarks.gpu.sections.check_list import Addresses, checks, mosaic_twins, triton_twins
 from benchmarks.gpu.sections.checks import Check
-from benchmarks.gpu.sections.session import Session, Step, UnavailableError
+from benchmarks.gpu.sections.session import Session, Step, UnavailableError, require
 from benchmarks.gpu.sections.stopwatch import COMPILERS, Candidate, Prepared
 
 QUICK = (2, 3, 4)

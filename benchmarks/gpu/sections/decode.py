@@ -15,9 +15,8 @@ from jax import lax
 
 from based_jax import ops
 from benchmarks.gpu import io_model
-from benchmarks.gpu.sections.candidates import require
 from benchmarks.gpu.sections.device import bound
-from benchmarks.gpu.sections.session import Session, Step, UnavailableError
+from benchmarks.gpu.sections.session import Session, Step, UnavailableError, require
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
 
 KEY_SIZE, SIZE, HEADS, WINDOW = 16, 64, 16, 64

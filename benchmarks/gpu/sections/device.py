@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.gpu import journal
-from benchmarks.gpu.io_model import Cost
-from benchmarks.gpu.rates import GPUS
+from benchmarks.gpu.io_model import GPUS, Cost
 from benchmarks.gpu.sections.session import Session, Step
 from benchmarks.gpu.sections.stopwatch import Candidate, jitted
 from benchmarks.machine import versions

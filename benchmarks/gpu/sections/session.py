@@ -124,6 +124,20 @@ class Session:
             journal.append(row, self.path)
 
 
+def require(op: str, implementation: str, *arrays: Any) -> None:
+    """Check that an implementation of an op can run here, on these arrays if given.
+
+    Raises:
+        UnavailableError: it cannot; the message has the reason.
+    """
+    from based_jax import ops
+
+    try:
+        ops.implementation_for(op, *arrays, implementation=implementation)
+    except ValueError as error:
+        raise UnavailableError(str(error)) from None
+
+
 def check_device(error: BaseException) -> None:
     """Check the device by a simple sum.
 

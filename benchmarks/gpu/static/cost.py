@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks.gpu.io_model import Cost
-from benchmarks.gpu.rates import Rates
+from benchmarks.gpu.io_model import Cost, Rates
 from benchmarks.gpu.static.hlo import Computation, Instruction, Program, Shape
 
 FREE = frozenset(

@@ -22,15 +22,7 @@ from unittest import mock
 
 import jax
 
-from benchmarks.gpu.static.topology import (
-    INSTALL,
-    PLUGINS,
-    compile_lowered,
-    compile_program,
-    lower_program,
-    placed,
-    uncached,
-)
+from benchmarks.gpu.static.topology import INSTALL, PLUGINS, compile_program, lower_program, placed, uncached
 from pallas_kernels import devices
 
 ARCHITECTURE = "sm_90a"
@@ -77,15 +69,15 @@ def of_portable(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) 
     Raises:
         LookupError: `function` launches no such kernel, or the compiler's files are not as expected.
     """
-    lowered = lower_program(function, *placed(arguments))
+    on_gpu = placed(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_assembler(folder, assembler())
         with uncached():
-            compile_lowered(lowered, xla_gpu_cuda_data_dir=name, xla_dump_to=f"{name}/dump")
+            compile_program(function, *on_gpu, xla_gpu_cuda_data_dir=name, xla_dump_to=f"{name}/dump")
         sources, shared = _sources(folder), _shared(folder / "dump")
     # The program may also hold kernels that XLA made itself.
-    found = kernels(lowered)
+    found = kernels(lower_program(function, *on_gpu))
     if missing := found.keys() - (sources.keys() & shared.keys()):
         raise LookupError(f"jax {jax.__version__}: no {', '.join(missing)} among what XLA assembled")
     return [assemble(name, sources[name], warps, shared[name]) for name, warps in found.items()]

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import importlib.util
 import os
-import re
 import string
 import sys
 from collections.abc import Callable, Iterator
@@ -94,32 +93,27 @@ def lower_program(
         return program.trace(*arguments).lower(lowering_platforms=("cuda",))
 
 
-def compile_lowered(lowered: jax.stages.Lowered, **options: Any) -> jax.stages.Compiled:
-    """Compile the result of `lower_program` as on a GPU: the compiler knows the limits and partitions."""
-    with _muted():
-        return lowered.compile(compiler_options=options)
+def compile_program(
+    function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = (), **options: Any
+) -> jax.stages.Compiled:
+    """Compile `function` as on a GPU: the compiler knows the limits and partitions; see `lower_program`.
 
-
-def compile_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Compiled:
-    """Call `lower_program` and `compile_lowered`."""
+    Args:
+        options: the compiler's.
+    """
     with _on_mesh_of(arguments):  # the partitioner lowers kernels again
-        return compile_lowered(lower_program(function, *arguments))
+        lowered = lower_program(function, *arguments, donate=donate)
+        with _muted():
+            return lowered.compile(compiler_options=options)
 
 
 def compile_for(
-    kind: str,
-    function: Callable[..., Any],
-    *arguments: Any,
-    donate: tuple[int, ...] = (),
+    kind: str, function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = ()
 ) -> jax.stages.Compiled:
-    """Compile what a GPU of this kind would run, with the ops' choice of kernels for it.
-
-    Args:
-        donate: see `lower_program`.
-    """
+    """Compile what a GPU of this kind would run, with the ops' choice of kernels for it."""
     on_gpu = placed(arguments, kind)
-    with lowering_for(kind), _on_mesh_of(on_gpu):
-        return compile_lowered(lower_program(function, *on_gpu, donate=donate))
+    with lowering_for(kind):
+        return compile_program(function, *on_gpu, donate=donate)
 
 
 def _on_mesh_of(arguments: Any) -> contextlib.AbstractContextManager[Any]:
@@ -138,12 +132,6 @@ def uncached() -> Iterator[None]:
         yield
     finally:
         config.update("jax_enable_compilation_cache", before)
-
-
-def collectives(program: str) -> list[str]:
-    """Return names of the operations in compiled text that move data between devices, with repetitions."""
-    names = "all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute|reduce-scatter"
-    return re.findall(rf"\b({names})(?:-start)?\(", program)
 
 
 @contextlib.contextmanager
