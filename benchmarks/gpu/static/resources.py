@@ -96,7 +96,7 @@ def of_mosaic(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) ->
         found = sorted(Path(folder).glob("*.ptx"))
         if not found:
             raise LookupError("no PTX of Mosaic GPU was written while the program was compiled")
-        return [_assembled_mosaic(path) for path in found]
+        return list(dict.fromkeys(map(_assembled_mosaic, found)))  # a pass may launch one kernel twice
 
 
 def _assembled_mosaic(path: Path) -> Resources:
