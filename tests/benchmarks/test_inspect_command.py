@@ -104,20 +104,13 @@ def test_the_assembler_that_keeps_its_input(tmp_path):
     assert resources._sources(tmp_path) == {"gram": ".visible .entry gram(\n)"}
 
 
-def test_an_old_assembler_is_passed_over(monkeypatch, tmp_path):
-    tools = []
-    for name, text, status in [
-        ("old", "Unsupported .version 8.8; current version is '8.0'", 1),
-        ("new", "", 0),
-    ]:
-        tools.append(tmp_path / name)
-        tools[-1].write_text(f'#!/bin/sh\necho "{text}" >&2\necho used {name} >&2\nexit {status}\n')
-        tools[-1].chmod(0o755)
-    monkeypatch.setattr(resources, "_assemblers", lambda: map(str, tools))
-    assert resources._assemble(tmp_path / "a", tmp_path / "b").strip() == "used new"
-    monkeypatch.setattr(resources, "_assemblers", lambda: map(str, tools[:1]))
-    with pytest.raises(ImportError, match=r"no ptxas that is new enough .*Unsupported .version 8.8"):
-        resources._assemble(tmp_path / "a", tmp_path / "b")
+def test_a_kernel_that_the_assembler_refuses(monkeypatch, tmp_path):
+    tool = tmp_path / "ptxas"
+    tool.write_text("#!/bin/sh\necho fatal: no such instruction >&2\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(resources, "assembler", lambda: str(tool))
+    with pytest.raises(RuntimeError, match="ptxas: fatal: no such instruction"):
+        resources.assemble("gram", "", 4, 0)
 
 
 def test_a_missing_wheel_is_named_with_the_command_that_installs_it(monkeypatch):

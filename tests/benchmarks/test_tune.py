@@ -86,9 +86,7 @@ def test_kernels_are_measured_on_full_windows_and_whole_rows():
 
 def test_the_headline_comes_first_and_what_runs_on_request_last():
     cases = sorted(filter(tune._is_tunable, catalog.cases()), key=tune.rank)
-    names = [f"{case.kernel} {case.shape}" for case in cases]
-    assert names[:6] == [f"{kernel} K16 V64 bfloat16" for kernel in tune.KERNELS]
-    assert all(name.endswith("K16 V64 bfloat16 packed") for name in names[6:12])
+    assert {case.shape for case in cases[:12]} == {"K16 V64 bfloat16", "K16 V64 bfloat16 packed"}
     others = {case.op for case in cases[12:62]}
     assert others == {"taylor_step", "window_attention", "window_step", "conv_step", "row_products"}
     on_request = [case.on_request for case in cases]

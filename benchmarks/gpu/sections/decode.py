@@ -5,7 +5,6 @@ its launch. The state is donated and updated in place.
 """
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -33,79 +32,51 @@ BATCHES = (128, 1, 32, 512, 8, 64, 2, 4, 16, 256)
 NARROW = (32, 128, 512)
 """Batches that are also measured with a bfloat16 state."""
 
-One = Callable[..., tuple[jax.Array, Any]]
-
 
 def decode_steps(session: Session) -> list[Step]:
     """List a step per batch."""
     if session.quick:
-        return [_step("B2", _decode, 2, 1)]
-    steps = [_step(f"B{batch}", _decode, batch) for batch in BATCHES]
-    narrow = [_step(f"B{batch} bfloat16 state", _decode, batch, state="bfloat16") for batch in NARROW]
+        return [_step("taylor_step", 2, 1)]
+    steps = [_step("taylor_step", batch) for batch in BATCHES]
+    narrow = [_step("taylor_step", batch, state="bfloat16") for batch in NARROW]
     return [*steps[:4], *narrow, *steps[4:]]
 
 
 def window_steps(session: Session) -> list[Step]:
     """List a step per batch."""
     if session.quick:
-        return [_step("B2", _window, 2, 1)]
-    return [_step(f"B{batch}", _window, batch, window=WINDOW) for batch in BATCHES]
+        return [_step("window_step", 2, 1)]
+    return [_step("window_step", batch, window=WINDOW) for batch in BATCHES]
 
 
-def _step(name: str, rows: Callable[..., Any], batch: int, heads: int = HEADS, **facts: Any) -> Step:
-    facts = {"batch": batch, "heads": heads} | facts
+def _step(op: str, batch: int, heads: int = HEADS, **facts: Any) -> Step:
     dtype = facts.get("state", "float32")
-    return Step(name, candidates=partial(rows, batch, heads, dtype), facts=facts)
+    name = f"B{batch}" + " bfloat16 state" * (dtype == "bfloat16")
+    rows = partial(_candidates, op, batch, heads, dtype)
+    return Step(name, candidates=rows, facts={"batch": batch, "heads": heads} | facts)
 
 
-def _decode(batch: int, heads: int, dtype: str, session: Session) -> list[Candidate]:
-    cost = io_model.taylor_step(batch, heads, KEY_SIZE, SIZE, state_itemsize=jnp.dtype(dtype).itemsize)
-    state = ops.init_taylor_state(batch, heads, KEY_SIZE, SIZE, jnp.dtype(dtype))
-
-    def one(name: str) -> One:
-        require("taylor_step", name)
-        if name == "xla" and dtype != "float32":
-            raise UnavailableError("keeps its state in float32")
-        return partial(ops.taylor_step, implementation=name)
-
-    return _rows(session, one, (KEY_SIZE, KEY_SIZE, SIZE), state, (batch, heads), bound(session, cost))
-
-
-def _window(batch: int, heads: int, _: str, session: Session) -> list[Candidate]:
-    cost = io_model.window_step(batch, heads, WINDOW, SIZE)
-    cache = ops.init_kv_cache(batch, WINDOW, heads, SIZE, SIZE, jnp.bfloat16)
-    stream = dataclasses.replace(cache.stream, length=jnp.full((batch,), POSITION, jnp.int32))
-    cache = dataclasses.replace(cache, stream=stream)
-
-    def one(name: str) -> One:
-        require("window_step", name)
-        return partial(ops.window_step, implementation=name)
-
-    return _rows(session, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound(session, cost))
-
-
-def _rows(
-    session: Session,
-    one: Callable[[str], One],
-    widths: tuple[int, ...],
-    state: Any,
-    lead: tuple[int, int],
-    least: float,
-) -> list[Candidate]:
-    """Time both implementations in a loop."""
+def _candidates(op: str, batch: int, heads: int, dtype: str, session: Session) -> list[Candidate]:
+    """Time our kernel and XLA in a loop."""
+    if op == "taylor_step":
+        widths, state = (KEY_SIZE, KEY_SIZE, SIZE), ops.init_taylor_state(batch, heads, KEY_SIZE, SIZE, dtype)
+        cost = io_model.taylor_step(batch, heads, KEY_SIZE, SIZE, state_itemsize=jnp.dtype(dtype).itemsize)
+    else:
+        widths, state = (SIZE, SIZE, SIZE), _full_window(batch, heads)
+        cost = io_model.window_step(batch, heads, WINDOW, SIZE)
     steps = 2 if session.quick else LOOP_STEPS
-    keys = jax.random.split(jax.random.key(0), len(widths))
-    tokens = [
-        jax.random.normal(key, (steps, *lead, width), jnp.bfloat16)
-        for key, width in zip(keys, widths, strict=True)
-    ]
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = [(steps, batch, heads, width) for width in widths]
+    tokens = [jax.random.normal(key, shape, jnp.bfloat16) for key, shape in zip(keys, shapes, strict=True)]
 
     def prepare(name: str) -> Prepared:
-        function = one(name)
+        require(op, name)
+        if name == "xla" and dtype != "float32":
+            raise UnavailableError("keeps its state in float32")
 
         def run(tokens: Any, state: Any) -> Any:
             def body(state: Any, token: Any) -> Any:
-                y, state = function(*token, state)
+                y, state = getattr(ops, op)(*token, state, implementation=name)
                 return state, y
 
             state, y = lax.scan(body, state, tokens)
@@ -113,7 +84,14 @@ def _rows(
 
         return jitted(run, [tokens, state], {1: 1}, per_call=steps)
 
+    least = bound(session, cost)
     return [
         Candidate(f"{name} loop", partial(prepare, name), bound=least, ours=name == "pallas")
         for name in ("pallas", "xla")
     ]
+
+
+def _full_window(batch: int, heads: int) -> Any:
+    cache = ops.init_kv_cache(batch, WINDOW, heads, SIZE, SIZE, jnp.bfloat16)
+    stream = dataclasses.replace(cache.stream, length=jnp.full((batch,), POSITION, jnp.int32))
+    return dataclasses.replace(cache, stream=stream)

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,6 @@ exec {ptxas} "$@"
 """XLA passes the source first, and queries the version before."""
 
 _LAUNCH = re.compile(r" (\S+) grid: .* shared_memory: (\d+) bytes")
-
-_ASSEMBLERS = ("nvidia/*/bin", "nvidia/*/*/bin", "triton/backends/nvidia/bin")
-"""Folders of installed packages with a `ptxas`: XLA's own first."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +174,11 @@ def assemble(name: str, ptx: str, warps: int, shared: int) -> Resources:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
-        report = _assemble(source, Path(folder, "kernel.cubin"))
+        words = [assembler(), "-v", f"-arch={ARCHITECTURE}", source, "-o", Path(folder, "kernel.cubin")]
+        done = subprocess.run(words, capture_output=True, text=True)
+    report = done.stdout + done.stderr
+    if done.returncode != 0:
+        raise RuntimeError(f"{words[0]}: {report.strip().splitlines()[0]}")
     registers = _number(r"Used (\d+) registers", report)
     if not registers:
         raise RuntimeError(f"ptxas did not report how many registers {name} uses")
@@ -203,38 +204,15 @@ def blocks_per_sm(registers: int, warps: int, shared: int) -> int:
     return min(by_registers, by_shared, have.warps // warps, have.programs)
 
 
-def _assemble(source: Path, binary: Path) -> str:
-    """Return the output of `ptxas -v`, by the first assembler that supports the PTX version."""
-    refusals = []
-    for tool in _assemblers():
-        words = [tool, "-v", f"-arch={ARCHITECTURE}", source, "-o", binary]
-        done = subprocess.run(words, capture_output=True, text=True)
-        if done.returncode == 0:
-            return done.stdout + done.stderr
-        refusals.append(f"{tool}: {(done.stderr or done.stdout).strip().splitlines()[0]}")
-        if "Unsupported .version" not in done.stderr:
-            raise RuntimeError(refusals[-1])
-    raise ImportError(f"no ptxas that is new enough ({INSTALL}); {'; '.join(refusals) or 'none found'}")
-
-
 def assembler() -> str:
-    """Return the path of the `ptxas` that XLA uses."""
-    if tool := next(_assemblers(), None):
-        return tool
-    raise ImportError(f"no ptxas ({INSTALL})")
-
-
-def _assemblers() -> Iterator[str]:
-    """Yield paths of `ptxas`: those of `_ASSEMBLERS`, last the one on PATH."""
-    for pattern in _ASSEMBLERS:
-        package, below = pattern.split("/", 1)
-        spec = importlib.util.find_spec(package)
-        for folder in (spec.submodule_search_locations or []) if spec else []:
-            # The triton wheel has a second assembler, ptxas-blackwell, which also supports Hopper.
-            found = Path(folder).glob(f"{below}/ptxas*")
-            yield from sorted(str(tool) for tool in found if os.access(tool, os.X_OK))
+    """Return the path of `ptxas`: that of NVIDIA's packages, which XLA uses, or the one on PATH."""
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if found := sorted([*Path(folder).glob("*/bin/ptxas"), *Path(folder).glob("*/*/bin/ptxas")]):
+            return str(found[0])
     if on_path := shutil.which("ptxas"):
-        yield on_path
+        return on_path
+    raise ImportError(f"no ptxas ({INSTALL})")
 
 
 def _number(pattern: str, text: str) -> int:
