@@ -43,11 +43,6 @@ class Report:
         return str(self.content["machine"].get("device", ""))
 
     @property
-    def platform(self) -> str:
-        """JAX's name of its platform."""
-        return str(self.content["machine"].get("platform", ""))
-
-    @property
     def capability(self) -> str:
         """Compute capability of the GPU.
 
@@ -76,9 +71,10 @@ class Report:
             return f"the run had --{' --'.join(tried)}, so it measured nothing"
         if not self.device:
             return "names no device: the run ended before it measured anything"
-        if self.platform.lower() in GPUS:
+        platform = str(self.content["machine"].get("platform", ""))
+        if platform.lower() in GPUS:
             return None
-        return f"measured on {self.device!r} ({self.platform}), which is no GPU"
+        return f"measured on {self.device!r} ({platform}), which is no GPU"
 
 
 class Device(NamedTuple):

@@ -1,13 +1,11 @@
 """The section `tune` and the choice of block sizes, without a GPU: toy functions."""
 
-import json
 from dataclasses import asdict, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from benchmarks.gpu import choices
 from benchmarks.gpu.cases import catalog
@@ -52,13 +50,6 @@ def test_candidates_take_turns_with_the_current_choice_and_wrong_ones_are_refuse
     assert (rows[str(WIDE)]["op"], rows[str(WIDE)]["when"]) == ("toy", {"size": 4})
     assert rows[str(WIDE)]["variant"] == asdict(WIDE)
     assert rows[str(DEFAULT)]["ratio_to_first"] == 1
-
-
-def test_disagreement():
-    one = [np.array([1.0, 2.0])]
-    for results, expected in (([1.0, 2.0], 0.0), ([1.0, 2.5], 0.25), ([1.0, np.nan], np.inf)):
-        assert stopwatch.disagreement(one, [np.array(results)]) == expected
-    assert stopwatch.disagreement([np.zeros(2)], [np.zeros(2)]) == 0
 
 
 def test_arguments_that_the_call_overwrites_are_carried_on():
@@ -168,9 +159,3 @@ def test_a_row_goes_before_those_that_might_hold_instead():
     assert choices.with_row([AMPERE, broad, ANY], new) == [AMPERE, new, broad, ANY]
     assert choices.with_row([broad, older, ANY], new) == [broad, new, ANY]
     assert choices.with_row([], new) == [new]
-
-
-@pytest.mark.parametrize("op", catalog.OPS)
-def test_tables_are_found_and_their_format_is_ours(op):
-    text = tuning.path(op).read_text()
-    assert tuning.as_json(json.loads(text)) == text
