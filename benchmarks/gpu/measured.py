@@ -10,8 +10,8 @@ from benchmarks.gpu import journal
 from pallas_kernels import devices as gpus
 from pallas_kernels.checks import expect
 
-READ = ("gpu", "tune", "timings")
-"""Commands whose reports are adopted, the earlier `tune` among them, and what was timed beside them."""
+READ = ("gpu", "timings")
+"""Kinds of reports that are adopted: of the command, and of what was timed beside it."""
 
 RESULTS = "benchmarks/results"
 """Folder of a checkout with a folder of reports per device."""
@@ -53,11 +53,6 @@ class Report:
         if family is None:
             raise ValueError(f"{self.path}: device = {self.device!r}: expected a GPU of devices.FAMILIES")
         return family.capability
-
-    @property
-    def tuned(self) -> list[dict[str, Any]]:
-        """Rows of block sizes: those of the section `tune`, or of a report of the earlier command."""
-        return [row for row in self.content["rows"] if self.kind == "tune" or row.get("section") == "tune"]
 
     @property
     def date(self) -> str:

@@ -133,9 +133,6 @@ def test_the_fastest_variant_becomes_a_row(monkeypatch):
     monkeypatch.setattr(tuning, "table", lambda op: choices.with_row([AMPERE, ANY], found))
     assert tuning.choose("toy", Variant, capability="9.0", size=4) == NARROW
     assert tuning.choose("toy", Variant, capability="9.0", size=5) == DEFAULT
-    earlier = {"case": "toy/gram N4", "seconds": 1.0, "reference_seconds": 2.0}  # of the command `tune`
-    old = {key: value for key, value in first[2].items() if key not in ("step", "ratio_to_first")} | earlier
-    assert chosen({**old, "variant": asdict(DEFAULT), "seconds": 2.0}, old) == [found]
 
 
 def test_a_row_is_best_over_all_shapes_that_share_its_conditions():
