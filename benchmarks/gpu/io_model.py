@@ -204,12 +204,6 @@ def row_products(length: int, columns: int, results: int, itemsize: int = 2) -> 
     return Cost(itemsize * (length * columns + length + results), 2 * length * columns)
 
 
-def conv_step(batch: int, channels: int, taps: int, halves: int = 1, itemsize: int = 2) -> Cost:
-    """One token of a short convolution: T - 1 inputs in and out, 1 or 2 `halves` in, y out; the taps."""
-    numbers = 2 * (taps - 1) + halves + 1
-    return Cost(itemsize * channels * (batch * numbers + taps), 0)
-
-
 @dataclass(frozen=True)
 class WindowSizes:
     """One call of window attention."""

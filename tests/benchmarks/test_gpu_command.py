@@ -65,7 +65,7 @@ def test_it_starts_with_few_packages(tmp_path):
 @pytest.mark.slow
 def test_every_section_runs_to_its_end(tmp_path):
     """Rows hold times, ratios and shares of the bound."""
-    result = bare_run(tmp_path)
+    result = bare_run(tmp_path, "--minutes", "60")
     assert result["complete"]
     assert set(result["summary"]["rows"]) == set(DEFAULT)
     for section in result["summary"]["rows"]:

@@ -91,19 +91,16 @@ def calls(batch: int, heads: int, length: int, dtype: Any = jnp.bfloat16) -> lis
     ]
 
 
-def hopper_calls(batch: int = 128, heads: int = 16, length: int = 2048) -> list[Call]:
+def hopper_calls(heads: int = 16, length: int = 2048) -> list[Call]:
     """The Mosaic kernels, with one block per row and head, and with several; none if jax is too old."""
     if (mosaic_support.cannot_run() or "").startswith("needs jax"):
         return []
-    attend = functools.partial(taylor_attention, backend="mosaic")
+    backward = _gradients(functools.partial(taylor_attention, backend="mosaic"))
     described = [(axes, jnp.bfloat16) for axes in ("b n h k", "b n h k", "b n h v", "b n h v")]
-    found = []
-    for words, rows in (("", batch), (", blocks", batch // 16)):
-        call = functools.partial(_call, b=rows, n=length, h=heads)
-        with_state = functools.partial(attend, return_state=True)
-        found.append(call(f"taylor_attention mosaic{words}", with_state, *described[:3]))
-        found.append(call(f"taylor_attention mosaic backward{words}", _gradients(attend), *described))
-    return found
+    return [
+        _call(f"taylor_attention mosaic{words}", backward, *described, b=rows, n=length, h=heads)
+        for words, rows in (("", 128), (", blocks", 8))
+    ]
 
 
 def mesh(devices: Sequence[Any]) -> Mesh:
