@@ -30,9 +30,6 @@ COMMANDS = {
     "decode": Command(
         "decode.command", "Decode", "time and memory per generated token, of Based and its baselines"
     ),
-    "fit": Command(
-        "gpu.static.fit", "Fit", "shared memory of the kernels on each family of GPUs, without a GPU"
-    ),
     "gpu": Command("gpu.command", "Gpu", "correctness and speed of the fused kernels on this GPU"),
     "inspect": Command("gpu.static.inspect", "Inspect", "what the kernels need on an H200, without one"),
     "mixers": Command("ops.mixers", "Mixers", "time and memory of every sequence mixer, by length"),

@@ -125,7 +125,8 @@ def tables(reports: Sequence[Report], kept: Sequence[Report], tree: Path) -> dic
     backends: dict[str, list[choices.Compared]] = {}
     for report in reports:
         with _complete(report):
-            chosen = choices.tuning_rows(report.tuned, report.capability)
+            tuned = [row for row in report.content["rows"] if row["section"] == "tune"]
+            chosen = choices.tuning_rows(tuned, report.capability)
         for op, rows in chosen.items():
             expect(op in catalog.OPS, f"op in {report.path}", op, f"one of {', '.join(catalog.OPS)}")
             path = tree / "pallas_kernels" / op / "tuning.json"
