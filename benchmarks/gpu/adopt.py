@@ -16,7 +16,7 @@ from typing import Any
 from based_jax import markdown, plot
 from benchmarks import figures
 from benchmarks import report as reporting
-from benchmarks.gpu import choices, measured_models, measured_ops, overview
+from benchmarks.gpu import choices, measured_models, measured_ops
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.measured import RESULTS, Device, Report, devices, folder, kept, read
 from pallas_kernels import tuning
@@ -76,7 +76,7 @@ class Adopt:
             return 0
         for name, path in FIGURES.items():
             figures.draw(json.loads((CHECKOUT / RESULTS / f"{name}.json").read_text()), CHECKOUT / path)
-        overview.draw(CHECKOUT, CHECKOUT / "docs/figures/overview.png")
+        figures.draw_overview(CHECKOUT, CHECKOUT / "docs/figures/overview.png")
         return 0
 
 

@@ -1,15 +1,17 @@
 """The tables of `train` and `mqar`."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks import tables
-from benchmarks.memory import MIB
+from benchmarks.machine import MIB
+from benchmarks.report import Report
 from benchmarks.tables import MISSING, milliseconds, significant
 
-Report = dict[str, Any]
 Row = dict[str, Any]
+Columns = Mapping[str, Callable[[Row], str]]
+"""Heading -> the cell of a row."""
 
 
 class Kind(NamedTuple):
@@ -23,11 +25,48 @@ class Kind(NamedTuple):
     """key of a row's speed, of which the ratios are made"""
     bases: dict[str, str]
     """baselines for the other candidates, and their headings; the first has the losses of JAX"""
+    facts: Callable[[dict[str, Any]], str]
+    """returns what the settings say of the models"""
+    columns: Columns
+    """before the ratios"""
+    memory: Columns
+    """after them"""
+    explained: str = ""
 
     @property
     def first(self) -> str:
         """The first baseline."""
         return next(iter(self.bases))
+
+
+def _seconds(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1f}"
+
+
+def _mebibytes(key: str) -> Callable[[Row], str]:
+    return lambda row: MISSING if row[key] is None else significant(row[key] / MIB)
+
+
+def _whole(key: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[key]:,.0f}"
+
+
+def _of_train(settings: dict[str, Any]) -> str:
+    models = ", ".join(
+        f"{name} {facts['schedule']} of {facts['parameters'] / 1e6:.2f} M parameters"
+        for name, facts in settings["models"].items()
+    )
+    return (
+        f"{models}; width {settings['d_model']}, vocabulary {settings['vocab_size']:,}, "
+        f"batch {settings['batch_size']} x {settings['length']} tokens"
+    )
+
+
+def _of_mqar(settings: dict[str, Any]) -> str:
+    return (
+        f"d_model {settings['d_model']}, vocabulary {settings['vocab_size']:,}, {settings['length']} "
+        f"tokens with {settings['pairs']} pairs, batch {settings['batch_size']}"
+    )
 
 
 TRAIN = Kind(
@@ -42,6 +81,17 @@ TRAIN = Kind(
         "torch_chunks": "torch, chunks",
         "torch_compile_chunks": "torch.compile, chunks",
     },
+    _of_train,
+    {
+        "compile, s": lambda row: _seconds(row["compile_seconds"]),
+        "step, ms": lambda row: milliseconds(row["step_seconds"]),
+        "±": lambda row: f"{100 * row['spread']:.0f}%",
+        "tokens/s": _whole("tokens_per_second"),
+    },
+    {"scratch, MiB": _mebibytes("temp_bytes"), "peak, MiB": _mebibytes("peak_rss_bytes")},
+    "±: quartile range over median. x: tokens per second over those of that row, with the quartile ranges of "
+    "both put together. scratch: temporary memory that XLA planned. peak: rise of the process's resident "
+    "memory at the first call, parameters not counted.",
 )
 MQAR = Kind(
     "mqar",
@@ -49,12 +99,15 @@ MQAR = Kind(
     "mixer",
     "examples_per_second",
     {"jax_1": "one by one", "torch_labels": "torch, labels", "torch_all": "torch, all"},
-)
-
-EXPLAINED = (
-    "±: quartile range over median. x: tokens per second over those of that row, with the quartile ranges of "
-    "both put together. scratch: temporary memory that XLA planned. peak: rise of the process's resident "
-    "memory at the first call, parameters not counted."
+    _of_mqar,
+    {
+        "compile, s": lambda row: _seconds(row["compile_seconds"]),
+        "per model": lambda row: _seconds(row["compile_seconds"] and row["compile_seconds"] / row["models"]),
+        "step, ms": lambda row: milliseconds(row["step_seconds"]),
+        "examples/s per model": _whole("examples_per_second_per_model"),
+        "examples/s": _whole("examples_per_second"),
+    },
+    {},
 )
 
 
@@ -80,72 +133,43 @@ def text(report: Report) -> str:
     kind = TRAIN if report["benchmark"] == "train" else MQAR
     labels = {candidate["name"]: candidate["label"] for candidate in report["candidates"]}
     bases = [name for name in kind.bases if name in labels]
-    own, cells = (_train, _train_cells) if kind is TRAIN else (_mqar, _mqar_cells)
-    first, last = own
-    columns = [kind.subject, "candidate", *first, *(f"x {kind.bases[name]}" for name in bases), *last]
-    body = []
-    for row in report["rows"]:
-        found = [MISSING] * (len(columns) - 2)
-        if row["seconds"] is not None:
-            before, after = cells(row)
-            found = [*before, *_ratios(kind, row, report, bases), *after]
-        body.append([row[kind.subject], labels[row["candidate"]], *found])
+    columns = {
+        kind.subject: lambda row: row[kind.subject],
+        "candidate": lambda row: labels[row["candidate"]],
+        **kind.columns,
+        **{f"x {kind.bases[base]}": _ratio(kind, report, base) for base in bases},
+        **kind.memory,
+    }
+    body = [
+        [
+            write(row) if row["seconds"] is not None or at < 2 else MISSING
+            for at, write in enumerate(columns.values())
+        ]
+        for row in report["rows"]
+    ]
     return tables.blocks(
-        f"float32: {_facts(report)}; {tables.ran_on(report, 'jax', 'torch')}.",
-        tables.table(columns, body, left=2),
-        EXPLAINED if kind is TRAIN else "",
+        f"float32: {kind.facts(report['settings'])}; {tables.ran_on(report, 'jax', 'torch')}.",
+        tables.table(list(columns), body, left=2),
+        kind.explained,
         tables.not_measured(report["rows"], lambda row: f"{row[kind.subject]} {row['candidate']}"),
         tables.sentence(list(_agreement(kind, report))),
     )
 
 
-def _facts(report: Report) -> str:
-    settings = report["settings"]
-    if report["benchmark"] == "mqar":
-        return (
-            f"d_model {settings['d_model']}, vocabulary {settings['vocab_size']:,}, {settings['length']} "
-            f"tokens with {settings['pairs']} pairs, batch {settings['batch_size']}"
-        )
-    models = ", ".join(
-        f"{name} {facts['schedule']} of {facts['parameters'] / 1e6:.2f} M parameters"
-        for name, facts in settings["models"].items()
-    )
-    return (
-        f"{models}; width {settings['d_model']}, vocabulary {settings['vocab_size']:,}, "
-        f"batch {settings['batch_size']} x {settings['length']} tokens"
-    )
-
-
-_train = ("compile, s", "step, ms", "±", "tokens/s"), ("scratch, MiB", "peak, MiB")
-_mqar = ("compile, s", "per model", "step, ms", "examples/s per model", "examples/s"), ()
-
-
-def _train_cells(row: Row) -> tuple[Iterable[str], Iterable[str]]:
-    times = _seconds(row["compile_seconds"]), milliseconds(row["step_seconds"]), f"{100 * row['spread']:.0f}%"
-    sizes = row["temp_bytes"], row["peak_rss_bytes"]
-    memory = [MISSING if size is None else significant(size / MIB) for size in sizes]
-    return (*times, f"{row['tokens_per_second']:,.0f}"), memory
-
-
-def _mqar_cells(row: Row) -> tuple[Iterable[str], Iterable[str]]:
-    compiling = row["compile_seconds"]
-    compiled = _seconds(compiling), _seconds(compiling and compiling / row["models"])
-    speeds = (f"{row[key]:,.0f}" for key in ("examples_per_second_per_model", "examples_per_second"))
-    return (*compiled, milliseconds(row["step_seconds"]), *speeds), ()
-
-
-def _seconds(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.1f}"
-
-
-def _ratios(kind: Kind, row: Row, report: Report, bases: Sequence[str]) -> Iterator[str]:
+def _ratio(kind: Kind, report: Report, base: str) -> Callable[[Row], str]:
+    """Return the column of ratios to a baseline."""
     found = {
-        entry["other"]: f"{entry['ratio']:.2f}"
+        (entry[kind.subject], entry["candidate"]): f"{entry['ratio']:.2f}"
         + (f" ± {entry['ratio'] * entry['spread']:.2f}" if kind is TRAIN else "")
         for entry in report["summary"]["ratios"]
-        if (entry[kind.subject], entry["candidate"]) == (row[kind.subject], row["candidate"])
+        if entry["other"] == base
     }
-    return (found.get(base, "1" if base == row["candidate"] else MISSING) for base in bases)
+
+    def write(row: Row) -> str:
+        name = row["candidate"]
+        return found.get((row[kind.subject], name), "1" if name == base else MISSING)
+
+    return write
 
 
 def _agreement(kind: Kind, report: Report) -> Iterator[str]:

@@ -12,7 +12,7 @@ from based_jax import mixers
 from based_jax.mixers.contract import Mixer
 from based_jax.ops.core.stream import Stream
 from based_jax.typing import Array, Params, State
-from benchmarks.ops.candidates import FORWARD, FORWARD_BACKWARD, Candidate, Program, compile_jitted
+from benchmarks.programs import FORWARD, FORWARD_BACKWARD, Candidate, Program, compile_jitted
 
 DECODE = "decode"
 PASSES = (FORWARD, FORWARD_BACKWARD, DECODE)
@@ -26,41 +26,30 @@ LIMIT = "l_max"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One mixer of the report."""
+class Measured:
+    """A mixer of the report."""
 
     name: str
     options: dict[str, Any]
     mixer: Mixer
 
+    @functools.cached_property
+    def info(self) -> mixers.MixerInfo:
+        """Return what the registry has about it."""
+        return mixers.info(self.name)
+
     def candidate(self) -> Candidate:
         """Return the candidate of the study, batch 1."""
-        programs = Programs(self.mixer)
-        stateful = mixers.info(self.name).stateful
-        lacks = {} if stateful else {DECODE: "keeps no state"}
-        return Candidate(self.name, mixers.info(self.name).summary, "jax", None, programs.prepare, lacks)
+        lacks = {} if self.info.stateful else {DECODE: "keeps no state"}
+        return Candidate(self.name, self.info.summary, "jax", self.prepare, lacks=lacks)
 
-    def state(self, length: int) -> dict[str, int | None]:
+    def state_size(self, length: int) -> dict[str, int | None]:
         """Return columns of a row: bytes of the state for `length` tokens and the papers' floats, or None."""
-        if not mixers.info(self.name).stateful:
+        if not self.info.stateful:
             return {"state_bytes": None, "state_floats": None}
         shapes = jax.eval_shape(lambda: self.mixer.init_state(1, length))
         allocated = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
         return {"state_bytes": allocated, "state_floats": self.mixer.state_size(length)}
-
-
-def entry(name: str, d_model: int, longest: int) -> Entry:
-    """Return the mixer as measured, for texts of up to `longest` tokens."""
-    limit = {LIMIT: longest} if LIMIT in mixers.info(name).options else {}
-    options = OPTIONS.get(name, {}) | limit
-    return Entry(name, options, mixers.make(name, d_model=d_model, **options))
-
-
-@dataclass(frozen=True)
-class Programs:
-    """Compile the programs of one mixer."""
-
-    mixer: Mixer
 
     @functools.cached_property
     def params(self) -> Params:
@@ -74,11 +63,12 @@ class Programs:
 
         def step(params: Params, x: Array, state: State) -> tuple[Array, State]:
             y, after = self.mixer.apply(params, x, state, **self.ids(x))
-            return y, _with_streams_of(after, state)
+            # With the streams before the step, so that each call decodes the same position.
+            return y, jax.tree.map(lambda a, b: b if _is_stream(b) else a, after, state, is_leaf=_is_stream)
 
         return jax.jit(step, donate_argnums=2)
 
-    def prepare(self, x: Array, direction: str) -> Program:
+    def prepare(self, length: int, direction: str) -> Program:
         """Compile a pass for inputs (1, N, D); decoding is of token N after N - 1 others."""
 
         def forward(params: Params, x: Array) -> Array:
@@ -87,8 +77,12 @@ class Programs:
         def loss(params: Params, x: Array) -> Array:
             return jnp.sum(forward(params, x) ** 2)
 
+        x = jax.random.normal(jax.random.key(1), (1, length, self.mixer.d_model))
         if direction == DECODE:
-            return compile_jitted(self.step, [self.params, x[:, -1:], self.state(x.shape[1])], carried=2)
+            # An empty state: the time of a step does not depend on its contents.
+            state = jax.tree.map(jnp.copy, self.mixer.init_state(1, length))
+            state = map_streams(state, lambda s: replace(s, length=jnp.full_like(s.length, length - 1)))
+            return compile_jitted(self.step, [self.params, x[:, -1:], state], carried=2)
         function = forward if direction == FORWARD else jax.grad(loss, argnums=(0, 1))
         return compile_jitted(jax.jit(function), [self.params, x])
 
@@ -97,13 +91,12 @@ class Programs:
         ids = jnp.broadcast_to(jnp.arange(x.shape[1]) % 64, x.shape[:2])
         return {"tokens": ids} if self.mixer.wants_tokens else {}
 
-    def state(self, length: int) -> State:
-        """Return a state with capacity for `length` tokens, positioned before the last one.
 
-        Its contents are an empty state's: the time of a step does not depend on them.
-        """
-        state = jax.tree.map(jnp.copy, self.mixer.init_state(1, length))
-        return map_streams(state, lambda s: replace(s, length=jnp.full_like(s.length, length - 1)))
+def measured(name: str, d_model: int, longest: int) -> Measured:
+    """Return the mixer as measured, for texts of up to `longest` tokens."""
+    limit = {LIMIT: longest} if LIMIT in mixers.info(name).options else {}
+    options = OPTIONS.get(name, {}) | limit
+    return Measured(name, options, mixers.make(name, d_model=d_model, **options))
 
 
 def _is_stream(node: Any) -> bool:
@@ -113,8 +106,3 @@ def _is_stream(node: Any) -> bool:
 def map_streams(state: State, function: Any) -> State:
     """Apply `function` to every stream in a state."""
     return jax.tree.map(lambda n: function(n) if _is_stream(n) else n, state, is_leaf=_is_stream)
-
-
-def _with_streams_of(after: State, before: State) -> State:
-    """Return the state after a step with the streams before it: each call decodes the same position."""
-    return jax.tree.map(lambda a, b: b if _is_stream(b) else a, after, before, is_leaf=_is_stream)

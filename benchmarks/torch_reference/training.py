@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from based_jax.training.optimizer import OptimizerConfig
 from benchmarks.machine import cores
-from benchmarks.torch_reference.transformer import Block
 
 
 def make_step(
@@ -21,8 +20,7 @@ def make_step(
         model: tokens (B, N) to logits (B, N, vocabulary).
         config: optimizer settings; no warm-up and no decay of the rate.
         batches: inputs and targets (batches, B, N).
-        compiled: whether the model goes through `torch.compile`; on a GPU block by block, since compiling
-            a large one whole takes minutes.
+        compiled: whether the model goes through `torch.compile`.
 
     On a GPU products are in bfloat16 (autocast).
     """
@@ -41,28 +39,17 @@ def make_step(
         eps=config.eps,
         fused=True,
     )
-    forward, loss_of = model, _cross_entropy
-    if compiled and device == "cpu":
-        forward = torch.compile(model)
-    elif compiled:
-        torch._dynamo.config.recompile_limit = 64  # pyright: ignore[reportPrivateImportUsage]
-        for module in model.modules():
-            if isinstance(module, Block):
-                module.compile()
-        loss_of = torch.compile(_cross_entropy)
+    forward = torch.compile(model) if compiled else model
     inputs, targets = (torch.tensor(batches[name].astype(np.int64)) for name in ("inputs", "targets"))
 
     def step(index: int) -> float:
         optimizer.zero_grad()
         with torch.autocast(device, torch.bfloat16, enabled=device != "cpu"):
-            loss = loss_of(forward(inputs[index]), targets[index])
+            logits = forward(inputs[index]).flatten(0, 1)
+            loss = F.cross_entropy(logits.float(), targets[index].flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
         optimizer.step()
         return loss.item()
 
     return step
-
-
-def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

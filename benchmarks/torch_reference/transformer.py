@@ -1,4 +1,4 @@
-"""A Transformer++ in torch, with the authors' parameter names, so that `based_jax.convert` transfers weights.
+"""A Transformer++ in torch, with the authors' names of layers, so that `based_jax.convert` transfers weights.
 
 r <- r + attention(norm(r));   r <- r + mlp(norm(r));   logits = norm(r) E^T;   r is (B, N, D)
 """
@@ -14,17 +14,6 @@ from based_jax.models import ModelConfig
 from based_jax.typing import Params
 
 ROTARY_BASE = 10000.0
-
-
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight."""
-
-    def __init__(self, width: int, eps: float):
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
-
-    def forward(self, x):
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class GatedMLP(nn.Module):
@@ -73,8 +62,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, index: int):
         super().__init__()
         options = config.layer(index).options
-        self.norm1 = RMSNorm(config.d_model, config.norm_eps)
-        self.norm2 = RMSNorm(config.d_model, config.norm_eps)
+        self.norm1, self.norm2 = (nn.RMSNorm(config.d_model, config.norm_eps) for _ in range(2))
         self.mixer = Attention(config.d_model, options["num_heads"], options["rotary_fraction"])
         self.mlp = GatedMLP(config.d_model, config.mlp_hidden)
 
@@ -83,37 +71,26 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-class Transformer(nn.Module):
-    """Map tokens to the final norm's output."""
-
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.embeddings = nn.ModuleDict(
-            {"word_embeddings": nn.Embedding(config.padded_vocab_size, config.d_model)}
-        )
-        self.layers = nn.ModuleList(Block(config, index) for index in range(config.num_layers))
-        self.ln_f = RMSNorm(config.d_model, config.norm_eps)
-
-    def forward(self, tokens):
-        x = self.embeddings["word_embeddings"](tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.ln_f(x)
-
-
 class LanguageModel(nn.Module):
     """Compute logits with the tied embedding."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.transformer = Transformer(config)
+        self.embedding = nn.Embedding(config.padded_vocab_size, config.d_model)
+        self.layers = nn.ModuleList(Block(config, index) for index in range(config.num_layers))
+        self.ln_f = nn.RMSNorm(config.d_model, config.norm_eps)
         self.rules = model_rules([mixer_rules("attention")] * config.num_layers)
 
     def forward(self, tokens):
-        return self.transformer(tokens) @ self.transformer.embeddings["word_embeddings"].weight.T
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.ln_f(x) @ self.embedding.weight.T
 
     def start(self, params: Params) -> "LanguageModel":
         """Copy JAX's parameters."""
         tensors = to_tensors(self.rules, flatten(params["params"]))
-        self.load_state_dict({key: torch.from_numpy(np.array(x)) for key, x in tensors.items()})
+        names = {key: key.removeprefix("transformer.") for key in tensors}
+        names["transformer.embeddings.word_embeddings.weight"] = "embedding.weight"
+        self.load_state_dict({names[key]: torch.from_numpy(np.array(x)) for key, x in tensors.items()})
         return self

@@ -52,9 +52,7 @@ def test_series_is_sorted_and_leaves_out_what_was_not_measured():
 
 def test_summary():
     rows = [row("ours", n, n / 1e6) for n in LENGTHS] + [row("theirs", n, n * n / 1e9) for n in LENGTHS]
-    summary = summarize(rows, ["ours", "theirs"], ["forward"], "ours", start=1024)
+    summary = summarize(rows, 1024, "ours", part="x")
     assert [entry["time_exponent"] for entry in summary["growth"]] == pytest.approx([1.0, 2.0])
-    (against,) = summary["against"]
-    assert (against["other"], against["crossover_length"]) == ("theirs", 1024)
-    assert [point["length"] for point in against["ratios"]] == list(LENGTHS)
-    assert against["ratios"][-1]["ratio"] == pytest.approx(4.096)
+    (found,) = summary["crossover"]
+    assert found == {"part": "x", "pass": "forward", "candidate": "ours", "other": "theirs", "length": 1024}

@@ -10,7 +10,7 @@ from based_jax import mixers
 from based_jax.ops.core.stream import Stream
 from benchmarks.__main__ import main
 from benchmarks.ops import mixers as command
-from benchmarks.ops.mixer_candidates import DECODE, PASSES, Programs, entry
+from benchmarks.ops.mixer_candidates import DECODE, PASSES, measured
 
 NAMES = ["short_conv", "long_conv"]
 LENGTHS = [8, 16, 32]
@@ -31,7 +31,7 @@ def test_every_case_has_its_row(tmp_path):
         assert (row["status"], row["samples"]) == ("measured", 2)
         tokens = 1 if row["pass"] == DECODE else row["length"]
         assert row["tokens_per_second"] == pytest.approx(tokens / row["seconds"])
-        mixer = entry(row["candidate"], 8, 32).mixer
+        mixer = measured(row["candidate"], 8, 32).mixer
         leaves = jax.tree.leaves(mixer.init_state(1, row["length"]))
         assert row["state_bytes"] == sum(leaf.nbytes for leaf in leaves)
         assert row["state_floats"] == mixer.state_size(row["length"])
@@ -62,17 +62,15 @@ def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys, monkeypatch
 @pytest.mark.parametrize("name", mixers.names())
 def test_every_mixer_can_be_traced(name):
     """Also those that read token ids."""
-    measured = entry(name, 16, 8)
-    programs, x = Programs(measured.mixer), jax.ShapeDtypeStruct((1, 8, 16), np.float32)
-    params = jax.eval_shape(measured.mixer.init, jax.random.key(0), x)
-    y, _ = jax.eval_shape(lambda params, x: measured.mixer.apply(params, x, **programs.ids(x)), params, x)
+    case, x = measured(name, 16, 8), jax.ShapeDtypeStruct((1, 8, 16), np.float32)
+    params = jax.eval_shape(case.mixer.init, jax.random.key(0), x)
+    y, _ = jax.eval_shape(lambda params, x: case.mixer.apply(params, x, **case.ids(x)), params, x)
     assert y.shape == x.shape
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_is_that_of_the_last_position_however_often_it_is_timed(name):
-    x = jax.random.normal(jax.random.key(0), (1, 4, 8))
-    program = Programs(entry(name, 8, 4).mixer).prepare(x, DECODE)
+    program = measured(name, 8, 4).prepare(4, DECODE)
     (first, _), (second, state) = program.call(), program.call()
     assert np.isfinite(first).all()
     streams = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Stream))

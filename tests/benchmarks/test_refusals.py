@@ -14,7 +14,7 @@ REFUSED = {
     "decode": {
         "--presets 7b": "--presets = '7b': expected one of 'tiny', '360m', '1b'",
         "--parts speed": "--parts = 'speed': expected one of 'contexts'",
-        "--contexts=": "--contexts = '': expected at least one number",
+        "--contexts=": "--contexts = '': expected one or more",
         "--contexts 64": "--contexts = 64: expected more than --steps 64",
         "--batches 0": "--batches = 0: expected at least 1",
         "--tokens 0": "--tokens = 0: expected at least 1",
@@ -38,17 +38,14 @@ REFUSED = {
         "--d-model 0": "--d-model = 0: expected at least 1",
         "--samples two": "--samples",
         "--mixers mamba9": "--mixers = 'mamba9': expected one of 'attention'",
-        "--mixers gla,gla": "each name once",
+        "--mixers gla,gla": "--mixers = 'gla,gla': expected one or more, each once",
     },
     "mqar": {
         "--vmapped-runs 0": "--vmapped-runs = 0: expected at least 1",
-        "--vmapped-runs 2,2": "--vmapped-runs = '2,2': expected one or more, each once",
         "--vmapped-runs 1,x": "expected N,N,...",
         "--mixers=": "--mixers = '': expected one or more",
         "--mixers mamba9": "--mixers = 'mamba9': expected one of 'based', 'attention'",
         "--batch-size=-1": "--batch-size = -1: expected at least 1",
-        "--dropout 1": "--dropout = 1.0: expected from 0 to below 1",
-        "--weight-decay nan": "--weight-decay = nan: expected at least 0",
         "--seconds 0": "--seconds = 0.0: expected more than 0 seconds",
         "--pairs 32": "length = 64: expected",
         "--vocab-size 64": "vocab_size = 64: expected",
@@ -56,11 +53,10 @@ REFUSED = {
     "ops": {
         "--lengths 0": "--lengths = 0: expected at least 1",
         "--lengths 12,x": "expected N,N,...",
-        "--lengths=": "at least one length",
+        "--lengths=": "--lengths = '': expected one or more",
         f"--lengths {LONG}": "inputs alone",
         "--seconds nan": "--seconds = nan: expected more than 0 seconds",
         "--memory-limit 0": "more than 0 GiB",
-        "--shape 7b": "expected one of 'cpu', '360m'",
         "--candidates flash": "--candidates = 'flash': expected one of 'taylor_xla'",
         "--json /no/such/folder/ops.json": "cannot be written",
         "--unknown 1": "--unknown",
@@ -106,5 +102,5 @@ def test_help_is_shown(command, capsys):
         main([command, "--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
-    words = ("--seconds", "in seconds", "default: 60.0", "GiB", "--lengths") if command == "ops" else ("--",)
+    words = ("--seconds", "in seconds", "default: 30.0", "GiB", "--lengths") if command == "ops" else ("--",)
     assert all(word in text for word in words)

@@ -7,8 +7,7 @@ import pytest
 
 import based_jax as bj
 from benchmarks.__main__ import main
-from benchmarks.models.train import Train
-from benchmarks.models.train_workload import VARIANTS, Sizes, Workload
+from benchmarks.models.train import VARIANTS, Train, Workload
 from benchmarks.models.training import AGREEMENT
 
 SIZES = {"d_model": 64, "vocab_size": 64, "length": 64, "batch_size": 2, "steps": 2}
@@ -18,7 +17,10 @@ FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
 @pytest.mark.slow
 def test_a_run_without_torch(tmp_path, monkeypatch, capsys):
     flags = ["--models", "transformer", "--variants", "jax", "--samples", "2"]
-    monkeypatch.setattr("benchmarks.models.training.missing_torch", lambda: "torch is not installed")
+    monkeypatch.setattr(
+        "benchmarks.models.train.without_torch",
+        lambda passes: dict.fromkeys(passes, "torch is not installed"),
+    )
     assert main(["train", *FLAGS, *flags, "--json", str(tmp_path / "train.json")]) == 0
     result = json.loads((tmp_path / "train.json").read_text())
     assert (result["benchmark"], result["complete"], result["agreement"]) == ("train", True, [])
@@ -41,7 +43,5 @@ def test_the_default_models_have_about_five_million_parameters_in_every_variant(
 
 def test_torch_computes_the_same_losses():
     pytest.importorskip("torch")
-    from benchmarks.models import train_torch
-
-    workload = Workload(Sizes(**SIZES), "transformer")
-    np.testing.assert_allclose(workload.losses, train_torch.losses(workload, False), rtol=AGREEMENT)
+    workload = Workload(Train(**SIZES), "transformer")
+    np.testing.assert_allclose(workload.losses, workload.torch_losses("torch"), rtol=AGREEMENT)
