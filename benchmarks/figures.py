@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from based_jax import plot
 from based_jax.experiments.mqar_tradeoff import STUDY, published_points
@@ -38,9 +37,6 @@ PANEL_BATCH = 4
 STUDIED = "results/mqar/tradeoff"
 """Folder of a checkout with the results of `based-jax experiments mqar-tradeoff`."""
 
-OURS = "taylor_xla"
-"""Candidate of `ops` with Based's colour."""
-
 PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
 
 
@@ -64,33 +60,29 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _ops(report: Report) -> Iterable[plot.Panel]:
-    labels = {c["name"]: "Based" if c["name"] == OURS else c["label"] for c in report["candidates"]}
+    labels = {c["name"]: "Based" if c["name"] == "taylor_xla" else c["label"] for c in report["candidates"]}
     for direction, title in PASSES.items():
         times = {labels[name]: series(report["rows"], name, direction) for name in labels}
-        yield panel(title, times, y_label="time per call", y_tick=plot.duration)
+        yield panel(title, times, "time per call", plot.duration)
 
 
 def _decode(report: Report) -> Iterable[plot.Panel]:
     labels = {c["name"]: c["label"] for c in report["candidates"]}
     first = f"batch {report['settings']['context_batches'][0]}"
-    many = {"x_label": "batch (sequences at once)", "y_label": "tokens per second", "y_tick": plot.count}
-    for title, part, direction, key, unit, look in (
-        (
-            f"time per token, {first}",
-            "contexts",
-            first,
-            "seconds_per_token",
-            1,
-            {"y_label": "time per token", "y_tick": plot.duration},
-        ),
-        ("memory of the state", "contexts", first, "state_bytes", MIB, {"y_label": "state (MiB)"}),
-        (f"{report['settings']['tokens']:,} new tokens", "batches", "generate", "tokens_per_second", 1, many),
-    ):
+
+    def lines(part: str, direction: str, key: str, unit: float = 1) -> dict[str, dict[int, float]]:
         rows = [row for row in report["rows"] if row["part"] == part]
         found = {label: series(rows, name, direction, key) for name, label in labels.items()}
-        scaled = {label: {n: x / unit for n, x in points.items()} for label, points in found.items()}
-        options: dict[str, Any] = {"x_label": "context (tokens)", "y_tick": plot.count, **look}
-        yield panel(title, scaled, **options)
+        return {label: {n: x / unit for n, x in points.items()} for label, points in found.items()}
+
+    context = "context (tokens)"
+    times = lines("contexts", first, "seconds_per_token")
+    yield panel(f"time per token, {first}", times, "time per token", plot.duration, context)
+    states = lines("contexts", first, "state_bytes", MIB)
+    yield panel("memory of the state", states, "state (MiB)", plot.count, context)
+    title = f"{report['settings']['tokens']:,} new tokens"
+    speeds = lines("batches", "generate", "tokens_per_second")
+    yield panel(title, speeds, "tokens per second", plot.count, "batch (sequences at once)")
 
 
 def panel(

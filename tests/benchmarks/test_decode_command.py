@@ -62,25 +62,19 @@ def test_every_case_has_its_row(tmp_path, monkeypatch):
     assert "Based, contexts, batch 1 at 16 skipped: needs 99 GiB." in text
 
 
-def rows_of(part, direction, seconds, state=lambda n: 64):
-    """Rows of synthetic times: a function of the length for every model."""
-    where = {"part": part, "pass": direction}
-    return [
-        {**where, "candidate": name, "length": n, "seconds": time(n), "state_bytes": state(n)}
-        for name, time in seconds.items()
+def test_exponents_and_crossover_of_synthetic_times():
+    times = {BASED: lambda n: 3.0, ATTENTION: lambda n: n / 1024, MAMBA: lambda n: (n / 1024) ** 2}
+    rows = [
+        {"part": part, "pass": "a", "candidate": name, "length": n, "seconds": time(n), "state_bytes": n**2}
+        for part in ("contexts", "batches")
+        for name, time in times.items()
         for n in (1024, 2048, 4096, 8192)
     ]
-
-
-def test_exponents_and_crossover_of_synthetic_times():
-    seconds = {BASED: lambda n: 3.0, ATTENTION: lambda n: n / 1024, MAMBA: lambda n: (n / 1024) ** 2}
-    found = summary(rows_of("contexts", "batch 1", seconds, lambda n: n**2), 2048)
-    growth = {entry["candidate"]: entry for entry in found["growth"]}
-    assert [growth[name]["time_exponent"] for name in MODELS] == pytest.approx([0, 1, 2])
-    assert all(growth[name]["state_exponent"] == pytest.approx(2) for name in MODELS)
+    found = summary(rows, 2048)
+    assert {entry["part"] for entry in found["growth"]} == {"contexts"}
+    assert [entry["time_exponent"] for entry in found["growth"]] == pytest.approx([0, 1, 2])
+    assert [entry["state_exponent"] for entry in found["growth"]] == pytest.approx([2, 2, 2])
     assert {entry["other"]: entry["length"] for entry in found["crossover"]} == {ATTENTION: 4096, MAMBA: 2048}
-    slow = summary(rows_of("contexts", "batch 1", {**seconds, BASED: lambda n: 99.0}), 2048)
-    assert [entry["length"] for entry in slow["crossover"]] == [None, None]
 
 
 def test_a_program_makes_the_tokens_that_the_model_makes():

@@ -9,7 +9,6 @@ import pytest
 from based_jax import mixers
 from based_jax.ops.core.stream import Stream
 from benchmarks.__main__ import main
-from benchmarks.ops import mixers as command
 from benchmarks.ops.mixer_candidates import DECODE, PASSES, measured
 
 NAMES = ["short_conv", "long_conv"]
@@ -40,22 +39,12 @@ def test_every_case_has_its_row(tmp_path):
     assert all(g["time_exponent"] is not None for g in growth)
 
 
-def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys, monkeypatch):
-    path = tmp_path / "mixers.json"
-    registered = mixers.info
-    monkeypatch.setattr(
-        mixers, "info", lambda name: mixers.MixerInfo(**vars(registered(name)) | {"stateful": False})
-    )
-    flags = ["--d-model", "8", "--lengths", "8", "--samples", "1", "--memory-limit", "5e-7"]
-    assert main(["mixers", *flags, "--mixers", "short_conv", "--json", str(path)]) == 0
-    skipped = json.loads(path.read_text())
-    reasons = [row["reason"] for row in skipped["rows"]]
-    assert [row["status"] for row in skipped["rows"]] == ["skipped"] * 3
-    assert all("GiB" in reason for reason in reasons[:2])
-    assert reasons[2] == "keeps no state"
-    assert skipped["rows"][0]["state_bytes"] is None
-    for text in (" ".join(capsys.readouterr().out.split()), command.text(skipped)):
-        assert "short_conv step at 8 tokens skipped: keeps no state" in text
+def test_a_mixer_without_a_state_makes_no_steps(monkeypatch):
+    registered = mixers.info("short_conv")
+    monkeypatch.setattr(mixers, "info", lambda name: mixers.MixerInfo(**vars(registered) | {"stateful": False}))
+    mixer = measured("short_conv", 8, 8)
+    assert mixer.candidate().lacks == {DECODE: "keeps no state"}
+    assert mixer.state_size(8) == {"state_bytes": None, "state_floats": None}
 
 
 @pytest.mark.release
