@@ -11,8 +11,8 @@ from based_jax.experiments.results import best, read
 from benchmarks.analysis import series
 from benchmarks.gpu.measured import RESULTS, devices, kept
 from benchmarks.machine import MIB
-from benchmarks.programs import FORWARD_BACKWARD
 from benchmarks.report import Report
+from benchmarks.study import FORWARD_BACKWARD
 
 OPS = {
     "taylor_xla": "Based",

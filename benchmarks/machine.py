@@ -81,10 +81,8 @@ def peak_bytes(call: Callable[[], Any]) -> int | None:
     except (OSError, KeyError):
         call()
         return None
-    result = call()  # kept until the mark is read
-    peak = _proc_field("/proc/self/status", "VmHWM")
-    del result
-    return max(0, peak - before)
+    call()
+    return max(0, _proc_field("/proc/self/status", "VmHWM") - before)
 
 
 def _return_freed_memory() -> None:

@@ -43,18 +43,17 @@ class Timing:
     cold: bool = False
     """whether the only sample is the first call, because the budget allows no other"""
 
-    def first_call(self, call: Callable[[], Any]) -> Any:
-        """Warm up; return the result. The time counts only if the budget allows no other call."""
-        result, seconds = self.timed(call)
+    def first_call(self, call: Callable[[], Any]) -> None:
+        """Warm up. The time counts only if the budget allows no other call."""
+        seconds = self.timed(call)
         if self.spent + seconds > self.budget:
             self.samples, self.cold = [seconds], True
         self.calls = calls_per_sample(seconds)
-        return result
 
     def second_call(self, call: Callable[[], Any]) -> None:
         """Adjust the calls per sample if cheap: the first call also paid for fresh pages and threads."""
         if self.spent < self.budget / 10:
-            self.calls = calls_per_sample(self.timed(call)[1])
+            self.calls = calls_per_sample(self.timed(call))
 
     def sample(self, call: Callable[[], Any]) -> None:
         """Take one more sample, unless the budget is spent."""
@@ -64,17 +63,17 @@ class Timing:
         if self.spent < self.budget / 10:
             # Untimed: the previous candidate has evicted the caches and taken the huge pages.
             self.timed(call)
-        self.samples.append(self.timed(call, self.calls)[1])
+        self.samples.append(self.timed(call, self.calls))
 
-    def timed(self, call: Callable[[], Any], calls: int = 1) -> tuple[Any, float]:
-        """Return the last result of so many calls, and the mean seconds of an operation."""
+    def timed(self, call: Callable[[], Any], calls: int = 1) -> float:
+        """Return the mean seconds of an operation, over so many calls."""
         start, result = self.clock(), None
         for _ in range(calls):
             result = call()
         self.wait(result)
         seconds = self.clock() - start
         self.spent += seconds
-        return result, seconds / (calls * self.per_call)
+        return seconds / (calls * self.per_call)
 
     def statistics(self) -> dict[str, Any]:
         """Return median and spread (quartile range over median) of the seconds per call; None if empty."""

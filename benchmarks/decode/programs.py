@@ -13,8 +13,8 @@ from based_jax.models import LanguageModel, ModelConfig
 from based_jax.ops.core.products import in_loop_over_tokens
 from based_jax.typing import Array, Int, Params, State
 from benchmarks.decode.models import LABELS, state_bytes
-from benchmarks.ops.mixer_candidates import map_streams
-from benchmarks.programs import Candidate, Program, compile_jitted
+from benchmarks.ops.mixers import map_streams
+from benchmarks.study import Candidate, Program, compile_jitted
 
 CONTEXTS, PREFILL, BATCHES = PARTS = "contexts", "prefill", "batches"
 

@@ -43,9 +43,9 @@ FLOORS = "benchmarks/results/static/h200.json"
 KEPT = {
     "cpu/decode": ("docs/decoding.md", "decode", "decode.tables"),
     "cpu/mixers": ("docs/benchmarks.md", "mixers", "ops.mixers"),
-    "cpu/mqar": ("docs/benchmarks.md", "mqar", "models.training_tables"),
-    "cpu/train": ("docs/benchmarks.md", "train", "models.training_tables"),
-    "cpu/train_long": ("docs/benchmarks.md", "train_long", "models.training_tables"),
+    "cpu/mqar": ("docs/benchmarks.md", "mqar", "models.training"),
+    "cpu/train": ("docs/benchmarks.md", "train", "models.training"),
+    "cpu/train_long": ("docs/benchmarks.md", "train_long", "models.training"),
     "static/h200": ("docs/gpu.md", "static", "gpu.static.tables"),
 }
 """Report of another command in `RESULTS` -> page, the block with its tables, the module that writes them."""

@@ -14,9 +14,8 @@ from based_jax.models.backbones import ALIASES
 from based_jax.training.mqar.data import load
 from based_jax.training.mqar.grid import Grid, GridState, VmappedRuns
 from benchmarks.flags import comma_list
-from benchmarks.models import training, training_tables
-from benchmarks.programs import Candidate, Program, compile_jitted
-from benchmarks.study import Flags, ascending
+from benchmarks.models import training
+from benchmarks.study import Candidate, Flags, Program, ascending, compile_jitted
 
 SEED = 0
 """Seed of the data, the initialisation and the dropout."""
@@ -64,7 +63,7 @@ class Mqar(Flags):
         settings = {name: getattr(self, name) for name in names}
         settings |= {"weight_decay": WEIGHT_DECAY, "dropout": DROPOUT}
         workloads = {name: Workload(self, name) for name in self.mixers}
-        return training.run(self, training_tables.MQAR, settings, workloads, self._quantities, command)
+        return training.run(self, training.MQAR, settings, workloads, self._quantities, command)
 
     def _quantities(self, row: dict[str, Any]) -> dict[str, Any]:
         models = int(row["candidate"].removeprefix("jax_"))

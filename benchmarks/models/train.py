@@ -16,9 +16,8 @@ from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule
 from based_jax.training.step import Batch, Programs, TrainState, build_programs
 from based_jax.validate import expect
 from benchmarks.flags import comma_list
-from benchmarks.models import training, training_tables
-from benchmarks.programs import Candidate, Program, compile_jitted, without_torch
-from benchmarks.study import Flags
+from benchmarks.models import training
+from benchmarks.study import Candidate, Flags, Program, compile_jitted, without_torch
 
 SEED = 0
 """Seed of the data and the initialisation."""
@@ -94,7 +93,7 @@ class Train(Flags):
         def quantities(row: dict[str, Any]) -> dict[str, Any]:
             return {"tokens_per_second": row["step_seconds"] and tokens / row["step_seconds"]}
 
-        return training.run(self, training_tables.TRAIN, settings, workloads, quantities, command)
+        return training.run(self, training.TRAIN, settings, workloads, quantities, command)
 
     def architecture(self, model: str) -> ModelConfig:
         """Return Based with its three mixers twice, or Transformer++ with about as many parameters."""

@@ -1,21 +1,125 @@
-"""What `train` and `mqar` share: studies of training steps in JAX and in torch, from the same parameters."""
+"""What `train` and `mqar` share: studies of training steps in JAX and in torch, and their tables."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from based_jax.validate import expect
-from benchmarks import report
-from benchmarks.models import training_tables
+from benchmarks import report, tables
+from benchmarks.machine import MIB
+from benchmarks.report import Report
 from benchmarks.study import Flags, Study
+from benchmarks.tables import MISSING, milliseconds, significant
 
 STEP = "train"
 """The only pass: a whole training step."""
 
 AGREEMENT = 1e-5
 """Allowed difference of losses that JAX and torch compute from the same parameters, relative to the loss."""
+
+Row = dict[str, Any]
+Columns = Mapping[str, Callable[[Row], str]]
+"""Heading -> the cell of a row."""
+
+
+class Kind(NamedTuple):
+    """What differs between the two benchmarks."""
+
+    benchmark: str
+    title: str
+    subject: str
+    """key of a row's model or mixer"""
+    speed: str
+    """key of a row's speed, of which the ratios are made"""
+    bases: dict[str, str]
+    """baselines for the other candidates, and their headings; the first has the losses of JAX"""
+    facts: Callable[[dict[str, Any]], str]
+    """returns what the settings say of the models"""
+    columns: Columns
+    """before the ratios"""
+    memory: Columns
+    """after them"""
+    explained: str = ""
+
+    @property
+    def first(self) -> str:
+        """The first baseline."""
+        return next(iter(self.bases))
+
+
+def _seconds(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1f}"
+
+
+def _mebibytes(key: str) -> Callable[[Row], str]:
+    return lambda row: MISSING if row[key] is None else significant(row[key] / MIB)
+
+
+def _whole(key: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[key]:,.0f}"
+
+
+def _of_train(settings: dict[str, Any]) -> str:
+    models = ", ".join(
+        f"{name} {facts['schedule']} of {facts['parameters'] / 1e6:.2f} M parameters"
+        for name, facts in settings["models"].items()
+    )
+    return (
+        f"{models}; width {settings['d_model']}, vocabulary {settings['vocab_size']:,}, "
+        f"batch {settings['batch_size']} x {settings['length']} tokens"
+    )
+
+
+def _of_mqar(settings: dict[str, Any]) -> str:
+    return (
+        f"d_model {settings['d_model']}, vocabulary {settings['vocab_size']:,}, {settings['length']} "
+        f"tokens with {settings['pairs']} pairs, batch {settings['batch_size']}"
+    )
+
+
+TRAIN = Kind(
+    "train",
+    "Training, CPU",
+    "model",
+    "tokens_per_second",
+    {
+        "jax": "based_jax",
+        "torch": "torch",
+        "torch_compile": "torch.compile",
+        "torch_chunks": "torch, chunks",
+        "torch_compile_chunks": "torch.compile, chunks",
+    },
+    _of_train,
+    {
+        "compile, s": lambda row: _seconds(row["compile_seconds"]),
+        "step, ms": lambda row: milliseconds(row["step_seconds"]),
+        "±": lambda row: f"{100 * row['spread']:.0f}%",
+        "tokens/s": _whole("tokens_per_second"),
+    },
+    {"scratch, MiB": _mebibytes("temp_bytes"), "peak, MiB": _mebibytes("peak_rss_bytes")},
+    "±: quartile range over median. x: tokens per second over those of that row, with the quartile ranges of "
+    "both put together. scratch: temporary memory that XLA planned. peak: rise of the process's resident "
+    "memory at the first call, parameters not counted.",
+)
+MQAR = Kind(
+    "mqar",
+    "Training on MQAR, CPU",
+    "mixer",
+    "examples_per_second",
+    {"jax_1": "one by one", "torch_labels": "torch, labels", "torch_all": "torch, all"},
+    _of_mqar,
+    {
+        "compile, s": lambda row: _seconds(row["compile_seconds"]),
+        "per model": lambda row: _seconds(row["compile_seconds"] and row["compile_seconds"] / row["models"]),
+        "step, ms": lambda row: milliseconds(row["step_seconds"]),
+        "examples/s per model": _whole("examples_per_second_per_model"),
+        "examples/s": _whole("examples_per_second"),
+    },
+    {},
+)
 
 
 def expect_one_cpu() -> None:
@@ -26,7 +130,7 @@ def expect_one_cpu() -> None:
 
 def run(
     flags: Flags,
-    kind: training_tables.Kind,
+    kind: Kind,
     settings: Mapping[str, Any],
     workloads: Mapping[str, Any],
     quantities: Callable[[dict[str, Any]], dict[str, Any]],
@@ -60,7 +164,7 @@ def run(
                     found = agreement(name, workload.losses, workload.torch_losses(name))
                     results["agreement"].append({kind.subject: subject, "other": kind.first} | found)
 
-    def collect() -> report.Report:
+    def collect() -> Report:
         rows = [
             {
                 kind.subject: subject,
@@ -71,9 +175,9 @@ def run(
             for row in study.rows()
         ]
         rows = [row | quantities(row) for row in rows]
-        return {"rows": rows, "summary": {"ratios": training_tables.ratios(kind, rows)}}
+        return {"rows": rows, "summary": {"ratios": ratios(kind, rows)}}
 
-    return flags.measure(results, sweeps(), collect, kind.title, training_tables.text)
+    return flags.measure(results, sweeps(), collect, kind.title, text)
 
 
 def agreement(candidate: str, ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
@@ -86,3 +190,75 @@ def agreement(candidate: str, ours: Sequence[float], theirs: Sequence[float]) ->
         "relative_error": error if np.isfinite(error) else None,
         "agrees": error <= AGREEMENT,
     }
+
+
+def ratios(kind: Kind, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return each candidate's speed over that of each baseline, and the relative spread."""
+    found = {(row[kind.subject], row["candidate"]): row for row in rows if row[kind.speed]}
+    return [
+        {
+            kind.subject: subject,
+            "candidate": name,
+            "other": base,
+            "ratio": row[kind.speed] / other[kind.speed],
+            "spread": math.hypot(row["spread"], other["spread"]),
+        }
+        for (subject, name), row in found.items()
+        for base in kind.bases
+        if base != name and (other := found.get((subject, base)))
+    ]
+
+
+def text(report: Report) -> str:
+    """Return the report in Markdown."""
+    kind = TRAIN if report["benchmark"] == "train" else MQAR
+    labels = {candidate["name"]: candidate["label"] for candidate in report["candidates"]}
+    bases = [name for name in kind.bases if name in labels]
+    columns = {
+        kind.subject: lambda row: row[kind.subject],
+        "candidate": lambda row: labels[row["candidate"]],
+        **kind.columns,
+        **{f"x {kind.bases[base]}": _ratio(kind, report, base) for base in bases},
+        **kind.memory,
+    }
+    body = [
+        [
+            write(row) if row["seconds"] is not None or at < 2 else MISSING
+            for at, write in enumerate(columns.values())
+        ]
+        for row in report["rows"]
+    ]
+    return tables.blocks(
+        f"float32: {kind.facts(report['settings'])}; {tables.ran_on(report, 'jax', 'torch')}.",
+        tables.table(list(columns), body, left=2),
+        kind.explained,
+        tables.not_measured(report["rows"], lambda row: f"{row[kind.subject]} {row['candidate']}"),
+        tables.sentence(list(_agreement(kind, report))),
+    )
+
+
+def _ratio(kind: Kind, report: Report, base: str) -> Callable[[Row], str]:
+    """Return the column of ratios to a baseline."""
+    found = {
+        (entry[kind.subject], entry["candidate"]): f"{entry['ratio']:.2f}"
+        + (f" ± {entry['ratio'] * entry['spread']:.2f}" if kind is TRAIN else "")
+        for entry in report["summary"]["ratios"]
+        if entry["other"] == base
+    }
+
+    def write(row: Row) -> str:
+        name = row["candidate"]
+        return found.get((row[kind.subject], name), "1" if name == base else MISSING)
+
+    return write
+
+
+def _agreement(kind: Kind, report: Report) -> Iterator[str]:
+    """Write a sentence for each torch row."""
+    for entry in report["agreement"]:
+        error = "not finite" if entry["relative_error"] is None else f"{entry['relative_error']:.0e}"
+        yield (
+            f"{entry[kind.subject]}: {entry['candidate']} {'agrees' if entry['agrees'] else 'DISAGREES'} "
+            f"with {kind.first}: losses from the same parameters differ by at most {error} of the "
+            f"largest (steps: {len(entry['losses'])})"
+        )

@@ -11,7 +11,7 @@ import numpy as np
 from based_jax import ops
 from based_jax.typing import Array
 from benchmarks.machine import cores
-from benchmarks.programs import (
+from benchmarks.study import (
     FORWARD,
     FORWARD_BACKWARD,
     Candidate,

@@ -122,8 +122,8 @@ def seconds(call: Callable[[], Any]) -> float:
     """Return the median seconds of a call."""
     timing = Timing(math.inf, wait=lambda _: torch.cuda.synchronize() if DEVICE == "cuda" else None)
     timing.timed(call, 2)
-    timing.calls = calls_per_sample(timing.timed(call, 2)[1])
-    timing.samples += [timing.timed(call, timing.calls)[1] for _ in range(SAMPLES)]
+    timing.calls = calls_per_sample(timing.timed(call, 2))
+    timing.samples += [timing.timed(call, timing.calls) for _ in range(SAMPLES)]
     return timing.statistics()["seconds"]
 
 

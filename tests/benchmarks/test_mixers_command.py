@@ -9,7 +9,7 @@ import pytest
 from based_jax import mixers
 from based_jax.ops.core.stream import Stream
 from benchmarks.__main__ import main
-from benchmarks.ops.mixer_candidates import DECODE, PASSES, measured
+from benchmarks.ops.mixers import DECODE, PASSES, measured
 
 NAMES = ["short_conv", "long_conv"]
 LENGTHS = [8, 16, 32]
@@ -41,7 +41,9 @@ def test_every_case_has_its_row(tmp_path):
 
 def test_a_mixer_without_a_state_makes_no_steps(monkeypatch):
     registered = mixers.info("short_conv")
-    monkeypatch.setattr(mixers, "info", lambda name: mixers.MixerInfo(**vars(registered) | {"stateful": False}))
+    monkeypatch.setattr(
+        mixers, "info", lambda name: mixers.MixerInfo(**vars(registered) | {"stateful": False})
+    )
     mixer = measured("short_conv", 8, 8)
     assert mixer.candidate().lacks == {DECODE: "keeps no state"}
     assert mixer.state_size(8) == {"state_bytes": None, "state_floats": None}

@@ -151,7 +151,7 @@ class Comparison:
             for name in in_turn(list(timings), turn):
                 timing, wanted = timings[name]
                 if turn < wanted:
-                    timing.samples.append(timing.timed(ready[name].call, timing.calls)[1])
+                    timing.samples.append(timing.timed(ready[name].call, timing.calls))
         found = {name: timing.statistics() for name, (timing, _) in timings.items()}
         medians = {name: columns["seconds"] for name, columns in found.items()}
         first = medians.get(self.candidates[0].name)
@@ -193,9 +193,9 @@ class Comparison:
                     _expect_agreement(expected, result, candidate.agreement)
                 del result  # the next call may take its buffers
                 timing = Timing(math.inf, wait=jax.block_until_ready)
-                _, seconds = timing.timed(prepared.call)
+                seconds = timing.timed(prepared.call)
                 if seconds < SHORT_SECONDS:
-                    _, seconds = timing.timed(prepared.call, WARM_CALLS)
+                    seconds = timing.timed(prepared.call, WARM_CALLS)
                 wanted, timing.calls = _turns(seconds, prepared.series, session)
                 timing.per_call = prepared.per_call
                 timings[name] = timing, wanted
