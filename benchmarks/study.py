@@ -166,15 +166,13 @@ class Study:
         return None if case.skipped else program
 
     def _warm_up(self, case: Case, program: Program) -> None:
-        """Make the first calls, and measure the peak memory of the first one."""
+        """Make the first calls, and measure their peak memory."""
         try:
-            case.peak_bytes = peak_bytes(lambda: case.timing.first_call(program.call))
+            case.peak_bytes = peak_bytes(lambda: case.timing.warm_up(program.call))
         except (MemoryError, RuntimeError) as error:  # JAX's and torch's own errors are RuntimeErrors
             if not isinstance(error, MemoryError) and not re.search(r"RESOURCE_EXHAUSTED|memory", str(error)):
                 raise
             case.skipped = "out of memory"
-            return
-        case.timing.second_call(program.call)
 
     def _history(self, candidate: Candidate, direction: str) -> list[tuple[int, float]]:
         """Return (length, median seconds) of the shorter lengths."""
@@ -268,7 +266,7 @@ class Flags:
 
         def measure() -> bool:
             try:
-                with on_cpu():
+                with jax.default_device(jax.devices("cpu")[0]):
                     for study, lengths in sweeps:
                         for length in lengths:
                             study.measure_length(length)
@@ -285,11 +283,6 @@ class Flags:
 def ascending(values: Iterable[int]) -> list[int]:
     """Return values in order, each once."""
     return sorted(set(values))
-
-
-def on_cpu() -> Any:
-    """Return a context in which arrays are made on the CPU."""
-    return jax.default_device(jax.devices("cpu")[0])
 
 
 def _flag(name: str) -> str:

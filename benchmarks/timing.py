@@ -43,17 +43,14 @@ class Timing:
     cold: bool = False
     """whether the only sample is the first call, because the budget allows no other"""
 
-    def first_call(self, call: Callable[[], Any]) -> None:
-        """Warm up. The time counts only if the budget allows no other call."""
+    def warm_up(self, call: Callable[[], Any]) -> None:
+        """Choose the calls per sample. The time counts only if the budget allows no other call."""
         seconds = self.timed(call)
         if self.spent + seconds > self.budget:
             self.samples, self.cold = [seconds], True
+        elif self.spent < self.budget / 10:  # the first call also paid for fresh pages and threads
+            seconds = self.timed(call)
         self.calls = calls_per_sample(seconds)
-
-    def second_call(self, call: Callable[[], Any]) -> None:
-        """Adjust the calls per sample if cheap: the first call also paid for fresh pages and threads."""
-        if self.spent < self.budget / 10:
-            self.calls = calls_per_sample(self.timed(call))
 
     def sample(self, call: Callable[[], Any]) -> None:
         """Take one more sample, unless the budget is spent."""

@@ -34,16 +34,15 @@ DRAWN = 1_000_003
 _PREFIXES = {BASED: "based", ATTENTION: "attn", CUDNN: "attn", MAMBA: "mamba"}
 
 
-def _implementations() -> dict[str, str]:
-    """Return which implementation of attention is asked for; on a CPU its own choice, by the length."""
-    return {CUDNN: "cudnn"} if jax.default_backend() == "cpu" else {ATTENTION: "xla", CUDNN: "cudnn"}
-
-
 def model_config(name: str, size: str, dtype: str = "float32") -> ModelConfig:
     """Return the preset of a size that computes in `dtype`; the tiny Mamba, which has none, is made here."""
     mamba = (name, size) == (MAMBA, "tiny")
     config = _tiny_mamba() if mamba else presets.get(f"{_PREFIXES[name]}-{size}")
-    if chosen := _implementations().get(name):
+    # A Transformer++ on a CPU attends as it chooses by the length.
+    implementations = (
+        {CUDNN: "cudnn"} if jax.default_backend() == "cpu" else {ATTENTION: "xla", CUDNN: "cudnn"}
+    )
+    if chosen := implementations.get(name):
         how = {"implementation": chosen}
         mixers = {
             letter: MixerSpec(spec.mixer, {**spec.options, **how}) for letter, spec in config.mixers.items()

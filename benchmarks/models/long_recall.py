@@ -11,7 +11,6 @@ and only answers count in the loss. Seeds of these texts begin with "train"; tho
 
 import functools
 import json
-import math
 import multiprocessing
 import random
 import re
@@ -175,45 +174,39 @@ class Train:
     """Which of the models."""
     steps: int = 3000
     """Steps of 16 rows."""
-    seconds: float = math.inf
-    """Seconds after which the training ends in any case; the learning rate falls to 0 by then."""
     learning_rate: float = 3e-3
     """Peak of the learning rate."""
 
     def run(self) -> None:
-        """Train for `steps`, or until `seconds` have passed."""
+        """Train, with short texts first: recall emerges sooner."""
         tokenizer = load_tokenizer(str(self.data / "tokenizer.json"))
         tokens, is_answer = (np.load(self.data / f"{name}.npy") for name in ("tokens", "is_answer"))
         model = make_model(self.model, tokenizer.vocab_size)
         optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0.98))
         step = jax.jit(make_step(model, optimizer, tokenizer.eot), donate_argnums=(0, 1))
         params = nn.unbox(jax.jit(model.init)(jax.random.key(SEED), jnp.zeros((1, 1), jnp.int32)))
-        memory, count, losses = optimizer.init(params), 0, []
+        memory, losses = optimizer.init(params), []
         rng, start = np.random.default_rng(SEED), time.monotonic()
-        end, first = start + self.seconds, start
-        while (done := max(count / self.steps, (time.monotonic() - first) / max(end - first, 1))) < 1:
-            slots = min(
-                1 + int(2 * len(SLOTS) * done), len(SLOTS)
-            )  # short texts first: recall emerges sooner
+        for count in range(1, self.steps + 1):
+            done = (count - 1) / self.steps
+            slots = min(1 + int(2 * len(SLOTS) * done), len(SLOTS))
             chosen = rng.integers(len(tokens) // len(SLOTS), size=ROWS) * len(SLOTS)
             chosen += rng.integers(slots, size=ROWS)
-            rate = self.learning_rate * min((count + 1) / WARMUP, 1 - done)
-            params, memory, loss = step(params, memory, tokens[chosen], is_answer[chosen], np.float32(rate))
-            count += 1
+            rate = np.float32(self.learning_rate * min(count / WARMUP, 1 - done))
+            params, memory, loss = step(params, memory, tokens[chosen], is_answer[chosen], rate)
             if count % 50 == 0 or count == 1:
                 losses.append((count, round(float(loss), 4)))
-                elapsed = time.monotonic() - start
-                first = first if count > 1 else start + elapsed  # compiling is no part of the schedule
-                print(f"{self.model} step {count} loss {losses[-1][1]} {elapsed:.1f} s", flush=True)
+                seconds = time.monotonic() - start
+                print(f"{self.model} step {count} loss {losses[-1][1]} {seconds:.1f} s", flush=True)
         save_pretrained(self.out, model, params)
         tokenizer.save(self.out)
-        result = {"steps": count, "tokens": count * ROWS * LENGTH, "learning_rate": self.learning_rate}
-        result |= {
-            "seconds": time.monotonic() - start,
+        facts = {
+            "tokens": self.steps * ROWS * LENGTH,
             "device": jax.devices()[0].device_kind,
             "losses": losses,
         }
-        (self.out / "training.json").write_text(json.dumps(result))
+        facts |= {"learning_rate": self.learning_rate, "seconds": time.monotonic() - start}
+        (self.out / "training.json").write_text(json.dumps({"steps": self.steps, **facts}))
 
 
 COMMANDS = {"data": Data, "train": Train}

@@ -176,8 +176,7 @@ class Workload:
         return [step(index) for index in range(self.flags.steps)]
 
     def _torch_step(self, compiled: bool) -> Callable[[int], float]:
-        from benchmarks.torch_reference.training import make_step
-        from benchmarks.torch_reference.transformer import LanguageModel
+        from benchmarks.torch_reference.transformer import LanguageModel, make_step
 
         model = LanguageModel(self.architecture).start(self.start.params)
         return make_step(model, self.optimizer, self.batches, compiled)

@@ -19,8 +19,7 @@ from torch import nn
 
 from based_jax.training.optimizer import OptimizerConfig
 from benchmarks.timing import Timing, calls_per_sample
-from benchmarks.torch_reference.training import make_step
-from benchmarks.torch_reference.transformer import LanguageModel
+from benchmarks.torch_reference.transformer import LanguageModel, make_step
 
 NAMES = ("fla_parallel_based", "fla_fused_chunk_based")
 """flash-linear-attention's kernels of Based: q, k, v are (B, N, H, dim); they add 1e-6 to the normaliser."""

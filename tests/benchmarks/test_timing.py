@@ -29,8 +29,7 @@ class Clock:
 
 def timed(clock, seconds, budget, repeats=5):
     timing, call = Timing(budget, clock), clock.program(seconds)
-    timing.first_call(call)
-    timing.second_call(call)
+    timing.warm_up(call)
     interleave([(timing, call)], repeats, sleep=lambda seconds: None)
     return timing
 

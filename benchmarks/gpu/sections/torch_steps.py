@@ -25,6 +25,9 @@ SIZES = (*TARGETS, (16, 2048), *SWEEP[:4])
 
 PROGRAM = "benchmarks.torch_reference.on_gpu"
 
+TRAINED = ("eager",)
+"""How a Transformer++ of 360m is trained."""
+
 
 def steps(session: Session) -> list[Step]:
     """List attention by flash-linear-attention in both directions, and training steps."""
@@ -32,8 +35,9 @@ def steps(session: Session) -> list[Step]:
     sizes = [(1, 128)] if quick else SIZES
     jobs = {name: {"gradients": name == "backward", "sizes": sizes} for name in ("forward", "backward")}
     rows, length = (1, 64) if quick else (ROWS, LENGTH)
-    model = {"size": "tiny" if quick else "360m", "rows": rows, "length": length}
-    jobs["train attention eager"] = {"train": ["attention", "eager"], **model}
+    for how in TRAINED:
+        model = {"size": "tiny" if quick else "360m", "rows": rows, "length": length}
+        jobs[f"train attention {how}"] = {"train": ["attention", how], **model}
     order = sorted(jobs, key=lambda name: not name.startswith("train"))
     return [Step(name, partial(_run, name, jobs[name]), needs_memory=True) for name in order]
 
