@@ -1,7 +1,6 @@
 """Summarize timings: growth exponents, crossover lengths, ratios. Pure functions of the measured rows."""
 
-import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -40,43 +39,3 @@ def crossover(ours: Mapping[int, float], theirs: Mapping[int, float]) -> int | N
             break
         found = length
     return found
-
-
-def summarize(
-    rows: Sequence[Row],
-    start: int,
-    ours: str | None = None,
-    exponents: Mapping[str, str] = types.MappingProxyType({"time_exponent": "seconds"}),
-    **facts: str,
-) -> dict[str, Any]:
-    """Fit exponents of every candidate and pass from `start` tokens up; find where `ours` overtakes others.
-
-    Args:
-        exponents: name of an exponent -> key of a row whose growth it is.
-        facts: further columns of each entry.
-    """
-    names, passes = (list(dict.fromkeys(row[key] for row in rows)) for key in ("candidate", "pass"))
-    others = [name for name in names if name != ours] if ours in names else []
-    return {
-        "growth_from_length": start,
-        "growth": [
-            {**facts, "candidate": name, "pass": direction}
-            | {
-                exponent: growth_exponent(series(rows, name, direction, key), start)
-                for exponent, key in exponents.items()
-            }
-            for name in names
-            for direction in passes
-        ],
-        "crossover": [
-            {
-                **facts,
-                "candidate": ours,
-                "other": name,
-                "pass": direction,
-                "length": crossover(series(rows, ours or "", direction), series(rows, name, direction)),
-            }
-            for name in others
-            for direction in passes
-        ],
-    }

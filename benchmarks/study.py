@@ -252,7 +252,7 @@ class Flags:
         self,
         results: Report,
         sweeps: Iterable[tuple[Study, Sequence[int]]],
-        collect: Callable[[], dict[str, Any]],
+        rows: Callable[[], list[dict[str, Any]]],
         title: str,
         text: Callable[[Report], str],
     ) -> int:
@@ -260,7 +260,7 @@ class Flags:
 
         Args:
             sweeps: studies and their lengths, ascending; one is measured before the next is asked for.
-            collect: returns the report's rows and what follows from them so far.
+            rows: returns those of the report so far.
             text: a report's tables, in Markdown.
         """
 
@@ -270,11 +270,11 @@ class Flags:
                     for study, lengths in sweeps:
                         for length in lengths:
                             study.measure_length(length)
-                            results.update(collect())
+                            results["rows"] = rows()
                             if self.json:
                                 report.save(results, self.json)
             finally:
-                results.update(collect())
+                results["rows"] = rows()
             return True
 
         return report.make(results, measure, title, text, self.json)

@@ -1,12 +1,10 @@
 """`decode`: measure the cost of a token for long contexts and large batches, in time and memory."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice
-from benchmarks.analysis import Row, summarize
 from benchmarks.decode import tables
 from benchmarks.decode.models import BASED, LABELS, MODELS, SIZES, model_config, random_weights
 from benchmarks.decode.programs import (
@@ -22,7 +20,6 @@ from benchmarks.decode.programs import (
     Work,
 )
 from benchmarks.flags import comma_list
-from benchmarks.report import Report
 from benchmarks.study import Flags, Study, ascending
 
 PREFILL_BATCH = 2
@@ -88,6 +85,7 @@ class Decode(Flags):
             "prefill_batch": PREFILL_BATCH,
         }
         results = self.new_report("decode", command, settings, described)
+        results["summary"] = {"growth_from_length": self.fit_from}
         studies: list[tuple[Part, Study]] = []
 
         def sweeps():
@@ -97,13 +95,12 @@ class Decode(Flags):
                 studies.append((part, study))
                 yield study, part.values
 
-        def collect() -> Report:
-            rows = [
+        def rows() -> list[dict[str, Any]]:
+            return [
                 part.row(configs[row["candidate"]], row) for part, study in studies for row in study.rows()
             ]
-            return {"rows": rows, "summary": summary(rows, self.fit_from)}
 
-        return self.measure(results, sweeps(), collect, "Decoding", tables.text)
+        return self.measure(results, sweeps(), rows, "Decoding", tables.text)
 
     def _parts(self) -> list[Part]:
         """Return the questions, with the work of a call at each swept value and pass."""
@@ -131,14 +128,3 @@ class Decode(Flags):
         expect(shortest > self.steps, "--contexts", shortest, f"more than --steps {self.steps}")
         expect_choice("--presets", self.presets, SIZES)
         expect(BASED in self.models, "--models", ",".join(self.models), "based among them")
-
-
-def summary(rows: Sequence[Row], start: int) -> dict[str, Any]:
-    """Fit exponents of token time, prefill time and state from `start` tokens up; find crossovers."""
-    exponents = {"time_exponent": "seconds", "state_exponent": "state_bytes"}
-    of_parts = [
-        summarize([row for row in rows if row["part"] == part], start, BASED, exponents, part=part)
-        for part in (CONTEXTS, PREFILL)
-    ]
-    joined = {key: [entry for of in of_parts for entry in of[key]] for key in ("growth", "crossover")}
-    return {"growth_from_length": start, **joined}

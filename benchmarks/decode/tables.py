@@ -4,13 +4,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks import tables
-from benchmarks.analysis import series
+from benchmarks.analysis import crossover, growth_exponent, series
+from benchmarks.decode.models import BASED
 from benchmarks.decode.programs import BATCHES, CONTEXTS, FIRST, GENERATE, PREFILL
 from benchmarks.machine import MIB
 from benchmarks.report import Report
 from benchmarks.tables import MISSING, milliseconds, power, significant
 
 Show = Callable[[float], str]
+
+NEVER = "not faster at the longest that both have"
 
 
 def _labels(report: Report) -> dict[str, str]:
@@ -69,26 +72,24 @@ def _by_value(
 def _growing(
     report: Report, rows: Sequence[dict[str, Any]], direction: str, title: str, key: str, show: Show
 ) -> str:
-    """Format `key` with its fitted exponent: of the state if that is the key."""
-    fitted = "state_exponent" if key == "state_bytes" else "time_exponent"
+    """Format `key` with the exponent of the state if that is the key, else of the time."""
+    start, grows = report["summary"]["growth_from_length"], key if key == "state_bytes" else "seconds"
     growth = {
-        entry["candidate"]: power(entry[fitted])
-        for entry in report["summary"]["growth"]
-        if (entry["part"], entry["pass"]) == (rows[0]["part"], direction)
+        name: power(growth_exponent(series(rows, name, direction, grows), start)) for name in _labels(report)
     }
     return _by_value(report, title, rows, direction, key, show, growth=growth)
 
 
-def _overtakes(report: Report, part: str) -> str:
+def _overtakes(report: Report, rows: Sequence[dict[str, Any]]) -> str:
     """Describe from which length on Based is faster."""
     sentences = []
-    for entry in report["summary"]["crossover"]:
-        if entry["part"] != part:
-            continue
-        length = entry["length"]
-        since = f"faster from {length:,} tokens on" if length else "not faster at the longest that both have"
-        label = f"{entry['pass']}, " if part == CONTEXTS else ""
-        sentences.append(f"{label}against {_labels(report)[entry['other']]}: {since}")
+    for direction in dict.fromkeys(row["pass"] for row in rows):
+        for name, label in _labels(report).items():
+            if name != BASED:
+                length = crossover(*(series(rows, each, direction) for each in (BASED, name)))
+                when = f"{direction}, " if rows[0]["part"] == CONTEXTS else ""
+                since = f"faster from {length:,} tokens on" if length else NEVER
+                sentences.append(f"{when}against {label}: {since}")
     start = report["summary"]["growth_from_length"]
     overtakes = [f"Based, {'; '.join(sentences)}."] if sentences else []
     return " ".join([*overtakes, f"Growth: fitted from {start:,} tokens on."])
@@ -101,14 +102,14 @@ def _contexts(report: Report, rows: Sequence[dict[str, Any]]) -> Iterable[str]:
     for direction in passes:
         yield _growing(report, rows, direction, direction, "seconds_per_token", milliseconds)
     yield _growing(report, rows, passes[0], "state of a sequence, MiB", "state_bytes", _mebibytes)
-    yield _overtakes(report, CONTEXTS)
+    yield _overtakes(report, rows)
 
 
 def _prefill(report: Report, rows: Sequence[dict[str, Any]]) -> Iterable[str]:
     title = f"batch {report['settings']['prefill_batch']}"
     yield "**Prefill**, milliseconds by tokens of each prompt:"
     yield _growing(report, rows, rows[0]["pass"], title, "seconds", milliseconds)
-    yield _overtakes(report, PREFILL)
+    yield _overtakes(report, rows)
 
 
 def _batches(report: Report, rows: Sequence[dict[str, Any]]) -> Iterable[str]:

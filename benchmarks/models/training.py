@@ -164,8 +164,8 @@ def run(
                     found = agreement(name, workload.losses, workload.torch_losses(name))
                     results["agreement"].append({kind.subject: subject, "other": kind.first} | found)
 
-    def collect() -> Report:
-        rows = [
+    def rows() -> list[Row]:
+        found = [
             {
                 kind.subject: subject,
                 **row,
@@ -174,10 +174,9 @@ def run(
             for subject, study in studies.items()
             for row in study.rows()
         ]
-        rows = [row | quantities(row) for row in rows]
-        return {"rows": rows, "summary": {"ratios": ratios(kind, rows)}}
+        return [row | quantities(row) for row in found]
 
-    return flags.measure(results, sweeps(), collect, kind.title, text)
+    return flags.measure(results, sweeps(), rows, kind.title, text)
 
 
 def agreement(candidate: str, ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
@@ -242,7 +241,7 @@ def _ratio(kind: Kind, report: Report, base: str) -> Callable[[Row], str]:
     found = {
         (entry[kind.subject], entry["candidate"]): f"{entry['ratio']:.2f}"
         + (f" ± {entry['ratio'] * entry['spread']:.2f}" if kind is TRAIN else "")
-        for entry in report["summary"]["ratios"]
+        for entry in ratios(kind, report["rows"])
         if entry["other"] == base
     }
 

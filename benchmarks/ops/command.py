@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from benchmarks import tables
-from benchmarks.analysis import ratios, series, summarize
+from benchmarks.analysis import crossover, growth_exponent, ratios, series
 from benchmarks.flags import comma_list
 from benchmarks.machine import MIB
 from benchmarks.ops.candidates import (
@@ -72,13 +72,9 @@ class Ops(Flags):
             for c in chosen
         ]
         results = self.new_report("ops", command, settings, described)
+        results["summary"] = {"growth_from_length": self.fit_from}
         study = self.study(results, chosen, PASSES)
-
-        def collect() -> Report:
-            rows = study.rows()
-            return {"rows": rows, "summary": summarize(rows, self.fit_from, OURS)}
-
-        return self.measure(results, [(study, lengths)], collect, "Causal attention on CPU", text)
+        return self.measure(results, [(study, lengths)], study.rows, "Causal attention on CPU", text)
 
 
 def text(report: Report) -> str:
@@ -114,13 +110,13 @@ def _by_length(report: Report, head: list[str], lines: Iterator[Line]) -> str:
 
 
 def _times(report: Report, direction: str) -> str:
-    growth = {(entry["candidate"], entry["pass"]): entry for entry in report["summary"]["growth"]}
+    start = report["summary"]["growth_from_length"]
 
     def lines() -> Iterator[Line]:
         for candidate in report["candidates"]:
             times = series(report["rows"], candidate["name"], direction)
-            fitted = growth.get((candidate["name"], direction), {}).get("time_exponent")
-            yield [candidate["label"], power(fitted)], {n: milliseconds(x) for n, x in times.items()}
+            growth = power(growth_exponent(times, start))
+            yield [candidate["label"], growth], {n: milliseconds(x) for n, x in times.items()}
 
     return _by_length(report, [f"{PASS_TITLES[direction]}, ms", "growth"], lines())
 
@@ -135,8 +131,9 @@ def _memory(report: Report) -> Iterator[Line]:
 
 def _ratios(report: Report) -> Iterator[Line]:
     """Times over those of our candidate, and the length from which on it is faster."""
-    for entry in report["summary"]["crossover"]:
-        other, direction = entry["other"], entry["pass"]
-        times = (series(report["rows"], name, direction) for name in (OURS, other))
-        found = {n: f"{ratio:.2f}" for n, ratio in ratios(*times).items()}
-        yield [other, PASS_TITLES[direction], str(entry["length"] or "-")], found
+    for candidate in report["candidates"]:
+        for direction, title in PASS_TITLES.items():
+            ours, theirs = (series(report["rows"], name, direction) for name in (OURS, candidate["name"]))
+            if candidate["name"] != OURS and (found := ratios(ours, theirs)):
+                since = str(crossover(ours, theirs) or "-")
+                yield [candidate["name"], title, since], {n: f"{ratio:.2f}" for n, ratio in found.items()}

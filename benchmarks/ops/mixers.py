@@ -14,7 +14,7 @@ from based_jax.mixers.contract import Mixer
 from based_jax.ops.core.stream import Stream
 from based_jax.typing import Array, Params, State
 from benchmarks import tables
-from benchmarks.analysis import series, summarize
+from benchmarks.analysis import growth_exponent, series
 from benchmarks.flags import comma_list
 from benchmarks.report import Report
 from benchmarks.study import FORWARD, FORWARD_BACKWARD, Candidate, Flags, Program, ascending, compile_jitted
@@ -147,18 +147,18 @@ class Mixers(Flags):
         described = [{"name": c.name, "label": c.label, "options": found[c.name].options} for c in candidates]
         settings = {"d_model": self.d_model, "batch": 1, "lengths": lengths}
         results = self.new_report("mixers", command, settings, described)
+        results["summary"] = {"growth_from_length": self.fit_from}
         study = self.study(results, candidates, PASSES)
 
-        def collect() -> Report:
-            rows = [
+        def rows() -> list[dict[str, Any]]:
+            return [
                 row
                 | {"tokens_per_second": _throughput(row)}
                 | found[row["candidate"]].state_size(row["length"])
                 for row in study.rows()
             ]
-            return {"rows": rows, "summary": summarize(rows, self.fit_from)}
 
-        return self.measure(results, [(study, lengths)], collect, "Sequence mixers on CPU", text)
+        return self.measure(results, [(study, lengths)], rows, "Sequence mixers on CPU", text)
 
 
 def _throughput(row: dict[str, Any]) -> float | None:
@@ -176,14 +176,12 @@ def text(report: Report) -> str:
     longest = lengths[-1]
     powers_and_steps = "fwd+bwd ~", "forward ~", "forward, tokens/s", "step, ms", "step ~"
     columns = ["mixer", *(f"{n:,}" for n in lengths), *powers_and_steps, "state, KiB", "floats"]
-    fitted = {
-        (entry["candidate"], entry["pass"]): entry["time_exponent"] for entry in report["summary"]["growth"]
-    }
+    start = report["summary"]["growth_from_length"]
     body = []
     for candidate in report["candidates"]:
         name = candidate["name"]
         times = {direction: series(rows, name, direction) for direction in PASSES}
-        forward, both, step = (power(fitted.get((name, direction))) for direction in PASSES)
+        forward, both, step = (power(growth_exponent(times[direction], start)) for direction in PASSES)
         speed = series(rows, name, FORWARD, "tokens_per_second").get(longest)
         last = next((r for r in rows if (r["candidate"], r["length"]) == (name, longest)), None)
         both_by_length = (milliseconds(times[FORWARD_BACKWARD].get(n)) for n in lengths)

@@ -43,9 +43,6 @@ def test_a_complete_run(tmp_path):
         assert (row["status"], row["samples"]) == ("measured", 2)
         assert all(row[key] >= 0 for key in NUMBERS)
         assert all(row[key] > 0 for key in BYTES)
-    growth = [entry["time_exponent"] for entry in result["summary"]["growth"]]
-    assert [exponent is None for exponent in growth] == [False] * 5 + [True]
-    assert {entry["other"] for entry in result["summary"]["crossover"]} == set(NAMES) - {"taylor_xla"}
 
 
 def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys):

@@ -87,7 +87,7 @@ def test_a_difference_is_noticed(capsys):
     assert not entry["agrees"]
     assert entry["relative_error"] == pytest.approx(1.95 * AGREEMENT)  # of the largest loss
     results = report.new_report("train", "", SIZES["train"] | {"models": {}}, [], [])
-    results |= {"agreement": [entry], "summary": {"ratios": []}}
+    results["agreement"].append(entry)
     assert report.make(results, lambda: True, "title", training.text, None) == 1
     assert "transformer: torch DISAGREES with jax:" in " ".join(capsys.readouterr().out.split())
 
