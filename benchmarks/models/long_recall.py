@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import random
 import re
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -37,7 +36,7 @@ from based_jax.evals.long.questions import Material, make_question
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.ops import cross_entropy
 from based_jax.typing import Params
-from based_jax.validate import expect_choice
+from based_jax.validate import expect_ranges
 
 PROGRAM = "python -m benchmarks.models.long_recall"
 
@@ -121,6 +120,7 @@ class Data:
 
     def run(self) -> None:
         """Write the files; the rows are made by several processes."""
+        expect_ranges(self, 1, "texts")
         self.out.mkdir(parents=True, exist_ok=True)
         make_tokenizer(self.out / "tokenizer.json")
         make, each = functools.partial(make_rows, rows=64, directory=self.out), range(-(-self.texts // 64))
@@ -179,6 +179,7 @@ class Train:
 
     def run(self) -> None:
         """Train, with short texts first: recall emerges sooner."""
+        expect_ranges(self, 1, "steps")
         tokenizer = load_tokenizer(str(self.data / "tokenizer.json"))
         tokens, is_answer = (np.load(self.data / f"{name}.npy") for name in ("tokens", "is_answer"))
         model = make_model(self.model, tokenizer.vocab_size)
@@ -209,14 +210,10 @@ class Train:
         (self.out / "training.json").write_text(json.dumps({"steps": self.steps, **facts}))
 
 
-COMMANDS = {"data": Data, "train": Train}
-
-
 def main() -> None:
     """Run a command."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    expect_choice("command", name, tuple(COMMANDS))
-    parse(COMMANDS[name], sys.argv[2:], prog=f"{PROGRAM} {name}", pairs=False).run()
+    commands: Any = Data | Train
+    parse(commands, None, prog=PROGRAM, pairs=False).run()
 
 
 if __name__ == "__main__":
