@@ -85,21 +85,17 @@ class Workload:
 
     def candidates(self) -> list[Candidate]:
         """List one for each number of learning rates."""
-
-        def prepare(models: int, *_: Any) -> Program:
-            return self.program(models)
-
         return [
             Candidate(
                 f"jax_{count}",
                 f"based_jax, {count} learning rates at once" if count > 1 else "based_jax, one by one",
                 "jax",
-                functools.partial(prepare, count),
+                functools.partial(self.program, count),
             )
             for count in ascending(self.flags.vmapped_runs)
         ]
 
-    def program(self, models: int) -> Program:
+    def program(self, models: int, *_: Any) -> Program:
         """Return the sweep's training program with `models` learning rates; a call makes `steps` steps."""
         batches = self.grid.replicate(self.part.batches)
         state = self.grid.select(self.start, [0] * models)  # models of one seed start alike
