@@ -17,11 +17,10 @@ PROGRAM = "python -m benchmarks"
 
 
 class Command(NamedTuple):
-    """A command's module and its purpose."""
+    """A command: its module, the name of the dataclass there, and its purpose."""
 
     module: str
     options: str
-    """name of the dataclass in the module"""
     purpose: str
 
 
@@ -58,18 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = COMMANDS[name]
     options = getattr(importlib.import_module(f"benchmarks.{found.module}"), found.options)
     flags = parse(options, arguments[1:], prog=f"{PROGRAM} {name}", pairs=False)
-    return flags.run(command_line(arguments))
+    return flags.run(shlex.join([*PROGRAM.split(), *arguments]))
 
 
 def usage() -> str:
     """Return the list of commands."""
     lines = [f"  {name:<12}{command.purpose}" for name, command in COMMANDS.items()]
     return "\n".join([f"usage: {PROGRAM} NAME [flags]; NAME --help lists its flags", "", *lines])
-
-
-def command_line(arguments: Sequence[str]) -> str:
-    """Return the command line, quoted so that it can be typed again."""
-    return shlex.join([*PROGRAM.split(), *arguments])
 
 
 if __name__ == "__main__":

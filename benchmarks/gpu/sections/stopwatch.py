@@ -1,7 +1,6 @@
 """Time calls on a device: compiled side by side, warmed up, in turns, each sample ended by a wait."""
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import numpy as np
 
 from based_jax.command import one_line
 from benchmarks.gpu.sections.session import Session
-from benchmarks.timing import calls_per_sample, in_turn, seconds_per_call
+from benchmarks.timing import Timing, calls_per_sample, in_turn
 
 SAMPLES = 10
 """Samples of a median, of calls that are not slow."""
@@ -132,29 +131,25 @@ class Comparison:
             if candidate.name in self.errors and (reason := self.errors[candidate.name].result()) is not None:
                 ready.pop(candidate.name).free()
                 session.fail(step, candidate.name, reason, candidate.ours)
-        turns = self._warm_up(session)
+        timings = self._warm_up(session)
         session.begin(step)
-        samples: dict[str, list[float]] = {name: [] for name in turns}
-        for turn in range(max((taken for taken, _ in turns.values()), default=0)):
-            for name in in_turn(list(ready), turn):
-                wanted, calls = turns[name]
+        for turn in range(SAMPLES):
+            for name in in_turn(list(timings), turn):
+                timing, wanted = timings[name]
                 if turn < wanted:
-                    samples[name].append(_timed(ready[name], calls))
-        medians = {name: statistics.median(taken) for name, taken in samples.items() if taken}
+                    timing.samples.append(timing.timed(ready[name].call, timing.calls))
+        found = {name: timing.statistics() for name, (timing, _) in timings.items()}
+        medians = {name: columns["seconds"] for name, columns in found.items()}
         first = medians.get(self.candidates[0].name)
         for candidate in self.candidates:
             if (name := candidate.name) in medians:
-                median, taken = medians[name], samples[name]
+                median = medians[name]
                 rates = {column: amount / median for column, amount in candidate.amounts.items()}
                 session.add(
                     step=step,
                     what=name,
                     status="measured",
-                    seconds=median,
-                    seconds_min=min(taken),
-                    seconds_max=max(taken),
-                    samples=len(taken),
-                    calls_per_sample=turns[name][1],
+                    **found[name],
                     ratio_to_first=None if first is None else median / first,
                     bound_fraction=None if candidate.bound is None else candidate.bound / median,
                     **rates,
@@ -166,9 +161,9 @@ class Comparison:
             shown = ", ".join(f"{n} {1e3 * s:.4g}" for n, s in sorted(medians.items(), key=lambda x: x[1]))
             session.say(f"{step}: ms: {shown}")
 
-    def _warm_up(self, session: Session) -> dict[str, tuple[int, int]]:
-        """Call each twice; return the samples of those that run, and the calls of a sample."""
-        turns: dict[str, tuple[int, int]] = {}
+    def _warm_up(self, session: Session) -> dict[str, tuple[Timing, int]]:
+        """Call each twice; return the timing of those that run, and how many samples to take."""
+        timings: dict[str, tuple[Timing, int]] = {}
         expected: list[Any] = []
         for candidate in self.candidates:
             name, prepared = candidate.name, self.ready.get(candidate.name)
@@ -183,13 +178,16 @@ class Comparison:
                 if candidate.agreement is not None:
                     _expect_agreement(expected, result, candidate.agreement)
                 del result  # the next call may take its buffers
-                seconds = _timed(prepared, 1) * prepared.per_call
+                timing = Timing(math.inf, wait=jax.block_until_ready)
+                seconds = timing.timed(prepared.call)
                 if seconds < SHORT_SECONDS:
-                    seconds = _timed(prepared, WARM_CALLS) * prepared.per_call
-                turns[name] = _turns(seconds, prepared.series, session)
-            if name not in turns:
+                    seconds = timing.timed(prepared.call, WARM_CALLS)
+                wanted, timing.calls = _turns(seconds, prepared.series, session)
+                timing.per_call = prepared.per_call
+                timings[name] = timing, wanted
+            if name not in timings:
                 self.ready.pop(name).free()
-        return turns
+        return timings
 
 
 def _expect_agreement(expected: list[Any], result: Any, tolerance: float) -> None:
@@ -232,11 +230,6 @@ def _error(compile_it: Callable[[], Any]) -> str | None:
     except Exception as error:  # compilers raise all kinds
         return one_line(error)[:500]
     return None
-
-
-def _timed(prepared: Prepared, calls: int) -> float:
-    """Return the seconds per operation."""
-    return seconds_per_call(prepared.call, jax.block_until_ready, calls) / prepared.per_call
 
 
 def _turns(seconds: float, series: int, session: Session) -> tuple[int, int]:
