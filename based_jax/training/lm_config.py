@@ -93,7 +93,7 @@ class LMConfig:
     """peak TFLOP/s of one device, for the metric `mfu`; default: from a table of known devices"""
     dry_run: bool = False
     """read the data, draw the first batches, compile for --mesh on virtual devices, print what would stop the
-    run, sharding, memory and communication, and exit"""
+    run, sharding and memory, and exit"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
     tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 10

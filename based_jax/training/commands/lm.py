@@ -29,9 +29,8 @@ from based_jax.phases import phase
 from based_jax.profile import model_flops
 from based_jax.training.banner import describe_end, describe_run, describe_trained, run_card, show
 from based_jax.training.devices import hosts
-from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.host_memory import keep_freed_memory
-from based_jax.training.devices.sharding import parse_mesh
+from based_jax.training.devices.meshes import dry_run, parse_mesh, use_virtual_devices
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_config import LMConfig, model_config
 from based_jax.training.lm_data import data_tokenizer, open_data, plan_data, planned_vocab_size
