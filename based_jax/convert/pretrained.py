@@ -31,12 +31,11 @@ from based_jax.convert.shards import MAX_SHARD_BYTES, write_weights
 from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict
 from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_of
 from based_jax.convert.torch_file.writer import write_torch_file
-from based_jax.files import read_json
+from based_jax.files import read_json, write_json
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_shapes
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
-from based_jax.whole_file import write_json
 
 FORMAT = "based_jax"
 VERSION = 1

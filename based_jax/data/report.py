@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from based_jax.data.documents import Document, Skipped
-from based_jax.whole_file import whole_file
+from based_jax.files import whole_file
 
 FILE = "report.jsonl"
 OUTCOMES = ("kept", "partly kept", "skipped", "not read")

@@ -14,7 +14,7 @@ import pytest
 import based_jax as bj
 from based_jax.data.tasks import IGNORE, MQAR, Segment
 from based_jax.evals.label_scores import LabelScorer
-from based_jax.json_lines import read_lines
+from based_jax.files import read_lines
 from based_jax.mixers.long_filters import position_features
 from based_jax.models import MixerSpec, mqar_backbone
 from based_jax.training.commands import mqar, synthetic

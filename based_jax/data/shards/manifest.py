@@ -25,9 +25,8 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 
 from based_jax.fields import Between, expect_fields
-from based_jax.files import read_json
+from based_jax.files import read_json, whole_file
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file
 
 FILE = "manifest.json"
 VERSION = 1

@@ -34,9 +34,8 @@ from based_jax.data.shards.sides import COPY, choose, positions
 from based_jax.data.shards.writer import ShardWriter
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.directory_lock import sole_writer
-from based_jax.files import read_json
+from based_jax.files import read_json, whole_file, write_json
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file, write_json
 
 JOURNAL = "progress.json"
 SHARD_TOKENS = 64 << 20

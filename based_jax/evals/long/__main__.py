@@ -21,8 +21,8 @@ from based_jax.evals.long.page import finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
 from based_jax.evals.long.run import Item, ask, read_passages, read_sentences
 from based_jax.evals.options import expect_positive, progress, write_json
+from based_jax.files import JsonLines
 from based_jax.generate.rows import row_bytes
-from based_jax.json_lines import JsonLines
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice
 

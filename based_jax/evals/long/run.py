@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.long.questions import Material, Passage, make_question
 from based_jax.evals.long.reader import Reader
-from based_jax.files import read_json_lines, read_text
-from based_jax.json_lines import JsonLines
+from based_jax.files import JsonLines, read_json_lines, read_text
 from based_jax.models import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect

@@ -18,9 +18,9 @@ from jaxtyping import Int32
 
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.recall.protocol import ANSWER_TOKENS, Prompt, contains, newline_tokens, read_answer
+from based_jax.files import JsonLines
 from based_jax.generate import generate
 from based_jax.generate.prompt import bucket
-from based_jax.json_lines import JsonLines
 from based_jax.models import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice

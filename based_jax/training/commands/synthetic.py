@@ -21,6 +21,7 @@ import tyro
 
 from based_jax import command, mixers
 from based_jax.data.tasks import TASKS, Task, task_settings
+from based_jax.files import write_json
 from based_jax.generate.rows import row_bytes
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
 from based_jax.training.mqar.data import AXES, EXAMPLES, columns, make_segments, parse_segments
@@ -31,7 +32,6 @@ from based_jax.training.run import directory
 from based_jax.training.run.checkpoints import say_once
 from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import expect, expect_choice, expect_ranges
-from based_jax.whole_file import write_json
 
 PROG = "based-jax train synthetic"
 

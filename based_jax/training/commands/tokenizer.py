@@ -19,8 +19,8 @@ from based_jax.data.encodings import ReadOptions
 from based_jax.data.reading import read_all
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.tokenizer_training import LEAST_VOCABULARY, train_byte_level_bpe
+from based_jax.files import whole_file
 from based_jax.validate import expect, expect_range
-from based_jax.whole_file import whole_file
 
 PROG = "based-jax train tokenizer"
 

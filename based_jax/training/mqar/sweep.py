@@ -21,7 +21,7 @@ import numpy as np
 from based_jax.convert.model_card import ModelCard
 from based_jax.convert.pretrained import save_pretrained
 from based_jax.data.tasks import Task
-from based_jax.json_lines import JsonLines
+from based_jax.files import JsonLines
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.classifier import AutoEncoder
 from based_jax.stop_request import StopRequest

@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 import jax
 import orbax.checkpoint as ocp
 
-from based_jax.files import read_json
+from based_jax.files import read_json, whole_file
 from based_jax.training.devices import hosts
-from based_jax.whole_file import whole_file
 
 State = TypeVar("State")
 

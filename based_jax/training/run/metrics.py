@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from based_jax.json_lines import read_lines, write_lines
+from based_jax.files import read_lines, write_lines
 from based_jax.training.devices import hosts
 from based_jax.training.run.checkpoints import last_checkpoint
 from based_jax.training.run.progress import RunProgress

@@ -20,9 +20,8 @@ from typing import Any, Protocol
 from tensorboardX import RecordWriter
 from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 
-from based_jax.files import read_json
+from based_jax.files import read_json, write_json
 from based_jax.validate import expect
-from based_jax.whole_file import write_json
 
 FILE = "trackers.json"
 """File in the run's directory with the id of the run at the service."""
