@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 
 from based_jax.data.tasks.sampling import one_of, uniform
-from based_jax.data.tasks.task import IGNORE, Labels, Task, expect_counts
+from based_jax.data.tasks.task import IGNORE, Labels, Task
 from based_jax.typing import Array, Int
 from based_jax.validate import expect
 
@@ -34,9 +34,6 @@ class _Circuit(Task):
     vocab_size: ClassVar[int] = 3
     sliced_by = ("length",)
     ends: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        expect_counts(self, "num_examples", "length")
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         """Draw bits, and label each of them, or END, with the answer so far; see `Task.draw`."""
@@ -93,7 +90,7 @@ class VocabMajority(Task):
     sliced_by = ("vocab_size", "length")
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length")
+        super().__post_init__()
         expect(self.vocab_size >= 3, "vocab_size", self.vocab_size, "at least 3, END and two symbols")
         expect(self.length >= 2, "length", self.length, "at least 2, a symbol and END")
 
@@ -131,7 +128,7 @@ class Permutations(Task):
     sliced_by = ("length", "degree")
 
     def __post_init__(self) -> None:
-        expect_counts(self, "num_examples", "length", "degree")
+        super().__post_init__()
         expect(2 <= self.degree <= 6, "degree", self.degree, "from 2 to 6")
 
     @property

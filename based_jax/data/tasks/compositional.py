@@ -21,7 +21,6 @@ from based_jax.data.tasks.task import (
     IGNORE,
     Labels,
     Task,
-    expect_counts,
     expect_rows,
     filler,
     insert_queries,
@@ -48,7 +47,7 @@ class Compositional(Task):
     random_fill: bool = True
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs")
+        super().__post_init__()
         side = math.isqrt(self.num_pairs)
         expect(side * side == self.num_pairs, "num_pairs", self.num_pairs, "a square number")
         expect_rows(self, 6 * self.num_pairs, "6 * num_pairs")
@@ -68,7 +67,7 @@ class Compositional(Task):
         values = distinct(for_values, np.arange(two_thirds, self.vocab_size))
         context = interleave(first, second, values)
         rest = filler(of_filler, self, context)
-        return insert_queries(context, rest, for_slots, self.power, 3, (first, second), values)
+        return insert_queries(self, context, rest, for_slots, (first, second), values)
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,6 @@ class JointRecall(Task):
     num_keys: int = 5
     num_values: int = 16
     sliced_by = ("num_contexts", "num_keys", "length")
-
-    def __post_init__(self) -> None:
-        expect_counts(self, "num_examples", "num_contexts", "num_keys", "num_values")
 
     @property
     def length(self) -> int:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.data.tasks.sampling import distinct, one_of, scaled, uniform, words
-from based_jax.data.tasks.task import IGNORE, Labels, Task, expect_counts, expect_even, interleave
+from based_jax.data.tasks.task import IGNORE, Labels, Task, expect_even, interleave
 from based_jax.typing import Array, Int
 from based_jax.validate import expect, expect_range
 
@@ -36,7 +36,7 @@ class _Words(Task):
     least: ClassVar[tuple[int, int]] = (3, 2)  # vocabulary and length
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length")
+        super().__post_init__()
         for name, least in zip(("vocab_size", "length"), self.least, strict=True):
             expect_range(name, getattr(self, name), least)
 
@@ -111,7 +111,6 @@ class FuzzyInContextRecall(_Words):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect_counts(self, "key_motif", "value_motif")
         most = min((self.vocab_size - 1) // 2, 3)
         for name in ("key_motif", "value_motif"):
             expect(getattr(self, name) <= most, name, getattr(self, name), f"at most {most}")
@@ -180,7 +179,6 @@ class SelectiveCopying(_Words):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect_counts(self, "num_copied")
         needed = 2 * self.num_copied + 1
         expect(self.length >= needed, "length", self.length, f"at least 2 num_copied + 1 = {needed}")
 

@@ -19,11 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.sampling import distinct, words
+from based_jax.data.tasks.sampling import distinct, uniform, words
 from based_jax.data.tasks.task import (
+    IGNORE,
     Labels,
     Task,
-    expect_counts,
+    expect_even,
     expect_rows,
     filler,
     insert_queries,
@@ -52,7 +53,7 @@ class MQAR(Task):
     num_passes: int = 1
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs", "num_passes")
+        super().__post_init__()
         expect_rows(self, *self.needed)
 
     @property
@@ -77,7 +78,7 @@ class MQAR(Task):
         rest = filler(of_filler, self, context)
         asked = self.asked
         keys, values = keys[:, :asked], values[:, :asked]
-        return insert_queries(context, rest, for_slots[:asked], self.power, 2, (keys,), values)
+        return insert_queries(self, context, rest, for_slots[:asked], (keys,), values)
 
     def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
         """Return the context: the pairs in all passes."""
@@ -171,7 +172,7 @@ class Forgetting(Task):
     sliced_by = ("num_pairs", "num_updates", "length")
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs", "num_updates")
+        super().__post_init__()
         fits = self.num_updates <= self.num_pairs
         expect(fits, "num_updates", self.num_updates, f"at most num_pairs = {self.num_pairs}")
         needed = 4 * self.num_pairs + 2 * self.num_updates
@@ -192,7 +193,7 @@ class Forgetting(Task):
         last = old.at[row, updated].set(new, unique_indices=True)
         context = jnp.concatenate([interleave(keys, old), interleave(again, new)], axis=1)
         rest = filler(of_filler, self, context)
-        return insert_queries(context, rest, for_slots, self.power, 2, (keys,), last)
+        return insert_queries(self, context, rest, for_slots, (keys,), last)
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class RecallProbe(Task):
     power: float = 0.01
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs")
+        super().__post_init__()
         expect_rows(self, 4 * self.num_pairs, "4 * num_pairs")
         inside = isinstance(self.filler, int | np.integer) and 0 <= self.filler < self.vocab_size
         expect(inside, "filler", self.filler, f"an id below vocab_size = {self.vocab_size}")
@@ -234,4 +235,57 @@ class RecallProbe(Task):
         values = distinct(for_values, upper)
         context = interleave(keys, values)
         rest = jnp.full((n, self.length - context.shape[1]), self.filler, jnp.int32)
-        return insert_queries(context, rest, for_slots, self.power, 2, (keys,), values)
+        return insert_queries(self, context, rest, for_slots, (keys,), values)
+
+
+@dataclass(frozen=True)
+class SingleQuery(Task):
+    """Single-query recall, the task of H3 and Hyena that MQAR replaced (Zoology, section 3.1).
+
+        k2 v2 k1 v1 k2 v2 k3 v3 k1 v1  COPY k3        inputs
+                                            v3        label
+
+    Bigrams are drawn with replacement from a dictionary of `num_pairs` keys, ids below
+    h = (vocab_size - 1) // 2; values are h ... 2 h - 1. The query is one key that occurred, always at the
+    last position. Gated convolutions solve it.
+
+    Attributes:
+        vocab_size: V; the last id is COPY.
+        length: even, at least 4.
+        num_pairs: entries of the dictionary, at most h.
+        per_sequence_mapping: every row has its own dictionary. False: one for all rows of a segment, as in
+            Zoology's code; a model can then memorize it, and another seed has another one.
+    """
+
+    vocab_size: int = 40
+    num_examples: int = 1000
+    length: int = 64
+    num_pairs: int = 8
+    per_sequence_mapping: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expect_even(self.length, 4)
+        keys = (self.vocab_size - 1) // 2
+        expect(self.num_pairs <= keys, "num_pairs", self.num_pairs, f"at most (vocab_size - 1) // 2 = {keys}")
+
+    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw pairs, COPY, and the key whose value is the only label; see `Task.draw`."""
+        of_dictionary, of_bigrams, of_query = jax.random.split(rng, 3)
+        n, half = self.num_examples, (self.vocab_size - 1) // 2
+        bigrams = (self.length - 2) // 2
+        mappings = n if self.per_sequence_mapping else 1
+        for_keys, for_values = words(of_dictionary, 2, self.num_pairs, mappings)
+        keys = distinct(for_keys, np.arange(half))
+        values = distinct(for_values, np.arange(half, 2 * half))
+        picks = uniform(of_bigrams, n, bigrams, self.num_pairs)
+        keys, values = (
+            jnp.take_along_axis(jnp.broadcast_to(tokens, (n, self.num_pairs)), picks, axis=1)
+            for tokens in (keys, values)
+        )
+        asked = uniform(of_query, n, 1, bigrams)
+        copy = jnp.full((n, 1), self.vocab_size - 1, jnp.int32)
+        query = jnp.take_along_axis(keys, asked, axis=1)
+        inputs = jnp.concatenate([interleave(keys, values), copy, query], axis=1)
+        labels = jnp.full((n, self.length - 1), IGNORE, jnp.int32)
+        return inputs, jnp.concatenate([labels, jnp.take_along_axis(values, asked, axis=1)], axis=1)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.data.tasks.sampling import distinct, words
-from based_jax.data.tasks.task import IGNORE, Labels, Task, expect_counts
+from based_jax.data.tasks.task import IGNORE, Labels, Task
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect
 
@@ -45,7 +45,7 @@ class StackedMQAR(Task):
     sliced_by = ("num_pairs", "num_passes", "length")
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "num_pairs", "num_passes", "embedding_dim")
+        super().__post_init__()
         expect(self.vocab_size % 2 == 0, "vocab_size", self.vocab_size, "an even number")
         half = self.vocab_size // 2
         expect(self.num_pairs <= half, "num_pairs", self.num_pairs, f"at most vocab_size / 2 = {half}")
