@@ -24,7 +24,7 @@ from based_jax.models.language_model import param_count
 from based_jax.training.initial_weights import Taken
 from based_jax.training.lm_config import DEFAULT_PRESET, LMConfig
 from based_jax.training.low_rank import CHANGES, LowRank
-from based_jax.training.parameter_names import kind_of
+from based_jax.training.optimizer import kind_of
 from based_jax.training.run.directory import versions
 from based_jax.training.run.progress import short
 from based_jax.training.step import Programs

@@ -65,7 +65,7 @@ class SourceRecord(_Record):
 
 @dataclass(frozen=True)
 class HeldOutRule(_Record):
-    """The rule that selects held-out documents; see `based_jax.data.shards.sides`."""
+    """The rule that selects held-out documents; see `based_jax.data.splits`."""
 
     fraction: Annotated[float, Between(0, 1)]
     names: str | None

@@ -30,8 +30,8 @@ from based_jax.data.shards.manifest import (
     TokenizerRecord,
     token_dtype,
 )
-from based_jax.data.shards.sides import COPY, choose, positions
 from based_jax.data.shards.writer import ShardWriter
+from based_jax.data.splits import COPY, choose, positions
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.directory_lock import sole_writer
 from based_jax.files import read_json, whole_file, write_json
