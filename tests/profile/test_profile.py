@@ -76,12 +76,11 @@ def test_the_papers_formulas_give_the_printed_numbers(name):
 
 
 def test_a_model_is_the_sum_of_its_parts(monkeypatch, capsys):
-    found = []
-    monkeypatch.setattr(
-        command, "profile", lambda *args, of=command.profile: found.append(of(*args)) or found[0]
-    )
+    config = bj.presets.get("based-tiny")
+    numbers = command.profile(config, 64)
+    monkeypatch.setattr(command, "profile", lambda *arguments: numbers)
     command.main(["--preset", "based-tiny", "--length", "64"])
-    text, numbers, config = capsys.readouterr().out, found[0], bj.presets.get("based-tiny")
+    text = capsys.readouterr().out
     parts = sum(block.parameters for block in numbers.blocks)
     norm = config.d_model
     assert parts + config.padded_vocab_size * config.d_model + norm == bj.param_count(config)
