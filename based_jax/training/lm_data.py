@@ -43,7 +43,7 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
             held-out data for the evaluations of the run.
     """
     weights = parse_mixture(config.data)
-    expect_flags_apply(config)
+    _expect_flags_apply(config)
     if weights is None:
         return _open(config.data, config, tokenizer)
     opened: list[Any] = [_open(spec, config, tokenizer) for spec in weights]  # of streams, not mixtures
@@ -63,11 +63,10 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
 
 def data_tokenizer(config: LMConfig) -> data.Tokenizer:
     """Return the tokenizer of a run without `--init-from`: that of its shards, else `--tokenizer`."""
-    return load_data_tokenizer(sources(config), config.tokenizer)
+    return load_data_tokenizer(_sources(config), config.tokenizer)
 
 
-def sources(config: LMConfig) -> list[str]:
-    """Return the sources that `config.data` names."""
+def _sources(config: LMConfig) -> list[str]:
     return list(parse_mixture(config.data) or [config.data])
 
 
@@ -91,9 +90,8 @@ def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -
     return RunData(training, held_out, describe_tokens(f"{TOKENS}{directory}", training))
 
 
-def expect_flags_apply(config: LMConfig) -> None:
-    """Check that flags about reading text are given only if the run reads text."""
-    if all(map(shard_directory, sources(config))):
+def _expect_flags_apply(config: LMConfig) -> None:
+    if all(map(shard_directory, _sources(config))):
         expect_no_text_flags(config, "include", "reading", "held_out", "held_out_bytes", "held_out_names")
 
 
@@ -123,8 +121,8 @@ def plan_data(config: LMConfig, length: int, tokenizer: data.Tokenizer | None = 
     Raises:
         ValueError: flags that do not apply.
     """
-    expect_flags_apply(config)
-    directories = {spec: found for spec in sources(config) if (found := shard_directory(spec)) is not None}
+    _expect_flags_apply(config)
+    directories = {spec: found for spec in _sources(config) if (found := shard_directory(spec)) is not None}
     missing = {spec: found for spec, found in directories.items() if not (found / FILE).is_file()}
     if missing:
         rows = {"data": "; ".join(f"{spec}: no token shards yet" for spec in missing)}
@@ -145,7 +143,7 @@ def plan_data(config: LMConfig, length: int, tokenizer: data.Tokenizer | None = 
 
 def planned_vocab_size(config: LMConfig) -> int:
     """Return the vocabulary size of a run without `--init-from`; its shards need not exist yet."""
-    directories = filter(None, map(shard_directory, sources(config)))
+    directories = filter(None, map(shard_directory, _sources(config)))
     found = next((directory for directory in directories if (directory / FILE).is_file()), None)
     if config.tokenizer is None and found is not None:
         return Manifest.read(found).tokenizer.vocab_size

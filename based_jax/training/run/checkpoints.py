@@ -4,13 +4,11 @@ Checksums of a checkpoint's files find damage and foreign files before training 
 """
 
 import contextlib
-import errno
 import inspect
 import json
 import logging
 import os
 import re
-import shutil
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
@@ -79,17 +77,17 @@ class Checkpoints:
         `abstract` has the shapes and dtypes of the expected state, if they are known before `restore`.
         ValueError: there are checkpoints, and all are damaged.
         """
-        found = hosts.from_main(lambda: self._newest_intact(abstract))
+        facts = {} if abstract is None else {"arrays": array_checksum(abstract)}
+        found = hosts.from_main(lambda: self._newest_intact(facts))
         self._manager.reload()
         return found if found >= 0 else None
 
-    def _newest_intact(self, abstract: Any) -> int:
-        arrays = {} if abstract is None else {"arrays": array_checksum(abstract)}
+    def _newest_intact(self, facts: Mapping[str, int]) -> int:
         damaged: list[tuple[Path, str]] = []
         for step, path in reversed(_entries(self.directory)):
-            is_named = path.name == str(step)
             reason = f"the name of a checkpoint of step {step} is {step}"
-            reason = find_damage(path, {"step": step, **arrays}) if is_named else reason
+            if path.name == str(step):
+                reason = _find_damage(path, {"step": step, **facts})
             if reason is None:
                 for other, why in damaged:
                     self._put_aside(other, f"{why}; falling back to {path}")
@@ -116,7 +114,6 @@ class Checkpoints:
         self.wait()
         self._saving = {"step": step, "arrays": array_checksum(state)}
         with self._explain():
-            hosts.from_main(lambda: self._expect_space(state))
             arrays: Any = ocp.args.StandardSave(state)  # pyright: ignore[reportCallIssue]
             position: Any = ocp.args.JsonSave({"state": json.dumps(data)})  # pyright: ignore[reportCallIssue]
             self._manager.save(step, args=ocp.args.Composite(state=arrays, data=position))
@@ -162,15 +159,13 @@ class Checkpoints:
         finally:
             self._manager.close()
 
-    def _expect_space(self, state: Any) -> None:
-        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        free = shutil.disk_usage(self.directory).free
-        if free < needed:
-            raise OSError(errno.ENOSPC, f"it may take {needed:,} bytes, {free:,} are free")
-
     def _write_checksums(self) -> None:
-        for path in self.directory.glob(f"{self._saving['step']}.*"):  # Orbax's only temporary name
-            write_checksums(path, self._saving)
+        """Write `step`, `arrays`, and size and CRC-32 of every file, to checksums.json."""
+        for directory in self.directory.glob(f"{self._saving['step']}.*"):  # Orbax's only temporary name
+            files = _files(directory).items()
+            found = {name: [path.stat().st_size, _crc32(path)] for name, path in files}
+            with whole_file(directory / CHECKSUMS) as file:
+                file.write(json.dumps({**self._saving, **found}).encode())
 
     @contextlib.contextmanager
     def _explain(self) -> Iterator[None]:
@@ -239,14 +234,7 @@ def array_checksum(state: Any) -> int:
     return zlib.crc32("\n".join(kinds).encode())
 
 
-def write_checksums(directory: Path, facts: Mapping[str, int]) -> None:
-    """Write `facts` (`step`, `arrays`), and size and CRC-32 of every file, to checksums.json."""
-    found = {name: [path.stat().st_size, _crc32(path)] for name, path in _files(directory).items()}
-    with whole_file(directory / CHECKSUMS) as file:
-        file.write(json.dumps({**facts, **found}).encode())
-
-
-def find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
+def _find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
     """Describe damage of a checkpoint's files or a mismatch of its `facts`; None if it is as written."""
     path = directory / CHECKSUMS
     try:
@@ -254,9 +242,6 @@ def find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
             return "it is no directory"
         if not path.exists():
             return f"it has no {CHECKSUMS}"
-        strange = [entry for entry in directory.rglob("*") if not (entry.is_file() or entry.is_dir())]
-        if strange:
-            return f"{strange[0].relative_to(directory)} is no regular file"
         recorded = read_json(path)
         found = {name: recorded.pop(name) for name in _FACTS}
         for name, fact in facts.items():

@@ -62,7 +62,7 @@ class MetricWriter:
         self._progress.show(step, {name: metrics[name] for name in (metrics if shown is None else shown)})
 
 
-class SilentWriter(contextlib.nullcontext):
+class _SilentWriter(contextlib.nullcontext):
     """A `MetricWriter` for processes that do not write: every method does nothing."""
 
     def __enter__(self) -> Any:
@@ -72,11 +72,9 @@ class SilentWriter(contextlib.nullcontext):
         return lambda *_, **__: contextlib.nullcontext()
 
 
-def open_writer(
-    workdir: Path, steps: int, start: int = 0, tracking: TrackConfig | None = None
-) -> "MetricWriter | SilentWriter":
-    """Return the writer of a run's main process; in the others, one that does nothing."""
-    return MetricWriter(workdir, steps, start, tracking) if hosts.is_main() else SilentWriter()
+def open_writer(*settings: Any) -> Any:
+    """Return the `MetricWriter` of a run's main process; in the others, one that does nothing."""
+    return MetricWriter(*settings) if hosts.is_main() else _SilentWriter()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

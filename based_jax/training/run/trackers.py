@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tensorboardX import RecordWriter
 from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
@@ -25,18 +25,6 @@ from based_jax.validate import expect
 
 FILE = "trackers.json"
 """File in the run's directory with the id of the run at the service."""
-
-
-class Tracker(Protocol):
-    """A destination of a run's metrics."""
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of one step; steps may repeat if a run is resumed."""
-        ...
-
-    def close(self) -> None:
-        """Finish recording this launch."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +105,7 @@ class _WandbRun:
 
 def open_trackers(
     tracking: TrackConfig, workdir: Path, start: int, warn: Callable[[str], None]
-) -> list[Tracker]:
+) -> list[EventFile | _WandbRun]:
     """Open the event files, and the service of `tracking`, for a run that starts after step `start`.
 
     `warn` is called with one line if the service fails later.
@@ -126,19 +114,18 @@ def open_trackers(
     """
     tracking.expect_installed()
     identifier = tracking.track and _run_id(workdir / FILE, tracking.track_project, start)
-    trackers: list[Tracker] = [EventFile(workdir / "events", start + 1 if start else None)]
+    events = EventFile(workdir / "events", start + 1 if start else None)
     if identifier is None:
-        return trackers
+        return [events]
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            run = _WandbRun(_wandb(tracking.track_project, identifier, workdir), warn)
+            return [events, _WandbRun(_wandb(tracking.track_project, identifier, workdir), warn)]
     except Exception as error:
         if not start:
-            trackers[0].close()
+            events.close()
             raise ValueError(f"track = 'wandb': it cannot begin: {_first_line(error)}") from error
         warn(_failure(error))
-        return trackers
-    return [*trackers, run]
+        return [events]
 
 
 def _wandb(project: str, identifier: str, workdir: Path) -> Any:
