@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax import data
-from based_jax.data.corpus import UnreadableCorpus
 from based_jax.data.packed import Mixture, TokenStream, parse_mixture
+from based_jax.data.reading import UnreadableCorpus
 from based_jax.data.report import FileReport
 from based_jax.data.shards.manifest import FILE, Manifest, shard_file
 from based_jax.data.shards.reader import (
@@ -18,7 +18,7 @@ from based_jax.data.shards.reader import (
     open_tokens,
     shard_directory,
 )
-from based_jax.training.banner import describe_data, describe_tokens
+from based_jax.training.banner import describe_tokens
 from based_jax.training.lm_config import LMConfig
 from based_jax.training.recipes import find_file, read_recipe
 from based_jax.validate import expect
@@ -79,7 +79,7 @@ def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
     limits = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
     sides = data.split_documents(corpus.documents, fraction=config.held_out, **limits)
     training, held_out = (data.PackedTokens.from_documents(side, tokenizer) for side in sides)
-    return RunData(training, held_out, describe_data(corpus), corpus.files)
+    return RunData(training, held_out, corpus.describe(), corpus.files)
 
 
 def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -> RunData:

@@ -12,8 +12,7 @@ from based_jax import mixers
 from based_jax.data.tasks import MQAR
 from based_jax.models import LanguageModel, ModelConfig, mqar_backbone
 from based_jax.models.backbones import ALIASES
-from based_jax.training.mqar.data import Part, load
-from based_jax.training.mqar.grid import Grid, GridState, VmappedRuns
+from based_jax.training.mqar.grid import Grid, GridState, Part, VmappedRuns, load
 from based_jax.validate import expect
 from benchmarks.flags import comma_list
 from benchmarks.models import training, training_tables

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from based_jax.data import ReadOptions, encodings, load_documents, load_tokenizer
-from based_jax.data.corpus import UnreadableCorpus
+from based_jax.data.reading import UnreadableCorpus
 from based_jax.data.report import FILE, read_report
 from based_jax.data.shards.manifest import Manifest
 from based_jax.training.commands import tokenize, tokenizer

@@ -18,7 +18,7 @@ from based_jax.data import (
     find_vocab_size,
     load_tokenizer,
 )
-from based_jax.data.tokenizer_training import train_byte_level_bpe
+from based_jax.data.file_tokenizer import train_byte_level_bpe
 from based_jax.models import presets
 from tests.data.libraries import byte_level
 

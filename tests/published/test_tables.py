@@ -12,7 +12,7 @@ from based_jax import command
 from based_jax.command_list import console_commands
 from based_jax.models import presets
 from based_jax.published import Column, names, number, table
-from based_jax.published.models import preset_of, run_of
+from based_jax.published.tables import preset_of, run_of
 from papers.results.parameters import PRINTED
 from tests.floors import ROOT
 

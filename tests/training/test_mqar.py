@@ -20,7 +20,7 @@ from based_jax.models import MixerSpec, mqar_backbone
 from based_jax.training.commands import mqar, synthetic
 from based_jax.training.mqar import grid as mqar_grid
 from based_jax.training.mqar import sweep as mqar_sweep
-from based_jax.training.mqar.data import data_seeds, load
+from based_jax.training.mqar.grid import data_seeds, load
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.commands import run_here
 from tests.training.runs import losses, stop_at

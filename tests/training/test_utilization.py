@@ -1,6 +1,6 @@
 """Operations a second, and their share of a device's peak."""
 
-from based_jax.training.lm_metrics import peak_tflops
+from based_jax.training.commands.lm import peak_tflops
 
 PEAKS = {
     "NVIDIA H200": 989,

@@ -18,8 +18,15 @@ import numpy as np
 from based_jax.data import report
 from based_jax.data.encodings import ReadOptions
 from based_jax.data.report import FileReport, describe_counts
-from based_jax.data.shards.blocks import Block, Position, Sources, read_blocks
-from based_jax.data.shards.encoder import BlockEncoder, Encoded, encode_blocks
+from based_jax.data.shards.blocks import (
+    Block,
+    BlockEncoder,
+    Encoded,
+    Position,
+    Sources,
+    encode_blocks,
+    read_blocks,
+)
 from based_jax.data.shards.manifest import (
     FILE,
     MAX_BYTES,

@@ -17,7 +17,7 @@ from based_jax.data.tasks.circuits import (
     Permutations,
     VocabMajority,
 )
-from based_jax.data.tasks.compositional import Compositional, JointRecall
+from based_jax.data.tasks.compositional import Compositional, JointRecall, StackedMQAR
 from based_jax.data.tasks.mad import (
     Compression,
     FuzzyInContextRecall,
@@ -27,7 +27,6 @@ from based_jax.data.tasks.mad import (
     SelectiveCopying,
 )
 from based_jax.data.tasks.mqar import MQAR, Forgetting, RecallProbe, RepeatedContext, SingleQuery
-from based_jax.data.tasks.stacked import StackedMQAR
 from based_jax.data.tasks.task import IGNORE as IGNORE
 from based_jax.data.tasks.task import Segment as Segment
 from based_jax.data.tasks.task import Task as Task

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     demo = command.parse(DemoConfig, argv, prog=PROG)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("absl").setLevel(logging.ERROR)
-    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary reports it already
+    logging.getLogger("based_jax.data.reading").setLevel(logging.ERROR)  # the summary reports it already
     keep_freed_memory()
     run = train(
         LMConfig(

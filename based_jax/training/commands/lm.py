@@ -7,8 +7,10 @@ end, model/ (safetensors and tokenizer, for `based_jax.generate` and `bj.load_pr
 import dataclasses
 import logging
 import math
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from based_jax.data import report
 from based_jax.data.packed import Mixture, TokenStream
 from based_jax.data.report import FileReport
 from based_jax.data.tokenizers import save_chat_files
+from based_jax.files import read_toml
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.sharding import BATCH_AXES
 from based_jax.phases import phase
@@ -34,7 +37,6 @@ from based_jax.training.devices.meshes import dry_run, parse_mesh, use_virtual_d
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_config import LMConfig, model_config
 from based_jax.training.lm_data import data_tokenizer, open_data, plan_data, planned_vocab_size
-from based_jax.training.lm_metrics import held_out_metrics, peak_tflops, tokens_per_byte, utilization
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
 from based_jax.training.low_rank import LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
@@ -190,6 +192,48 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     return Run(model, parts.tokenizer, parts.held_out, outcome, final)
 
 
+def tokens_per_byte(stream: TokenStream | Mixture) -> float | None:
+    """Return the mean number of tokens per byte of text; None if the number of bytes is unknown."""
+    if not isinstance(stream, Mixture):
+        return len(stream) / stream.num_bytes if stream.num_bytes else None
+    parts = list(zip(stream.shares, stream.parts, strict=True))
+    if not all(part.num_bytes for _, part in parts):
+        return None
+    return 1 / sum(share * part.num_bytes / len(part) for share, part in parts)
+
+
+def held_out_metrics(
+    stream: TokenStream | Mixture, measure: Callable[[TokenStream], tuple[float, float]]
+) -> dict[str, float]:
+    """Compute loss, perplexity and bits per byte of held-out text, and the loss of each mixture source.
+
+    `measure` returns the sum of a stream's losses (nats) and the number of its targets.
+    """
+    parts = [measure(part) for part in (stream.parts if isinstance(stream, Mixture) else (stream,))]
+    nats, targets = (sum(values) for values in zip(*parts, strict=True))
+    metrics = {"eval_loss": nats / targets, "eval_perplexity": math.exp(min(nats / targets, 700.0))}
+    if tokens_per_byte(stream) is not None:
+        metrics["eval_bits_per_byte"] = nats / math.log(2) / stream.num_bytes
+    if isinstance(stream, Mixture):
+        each = zip(stream.names, parts, strict=True)
+        metrics |= {f"eval_loss/{name}": own / count for name, (own, count) in each}
+    return metrics
+
+
+def peak_tflops(device_kind: str) -> float | None:
+    """Return the peak of a device of this kind; None if it is not in peak_tflops.toml."""
+    peaks = read_toml(str(resources.files("based_jax") / "training/devices/peak_tflops.toml"))
+    return next((peak for name, peak in peaks.items() if re.search(rf"\b{name}\b", device_kind)), None)
+
+
+def utilization(tflops: float, peak: float | None) -> dict[str, float]:
+    """Return `model_tflops_per_second` and, if the devices' peak is known, `mfu`, its share of that.
+
+    Both arguments are in 10^12 operations per second; the model's are without recomputation.
+    """
+    return {"model_tflops_per_second": tflops, **({} if peak is None else {"mfu": tflops / peak})}
+
+
 def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> Programs:
     """Build the run's compiled programs; the mesh must divide the batch and the sequences."""
     if mesh is not None:
@@ -245,7 +289,7 @@ def _share(config: LMConfig, programs: Programs, length: int) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("based_jax.data.corpus").setLevel(logging.ERROR)  # the summary reports it already
+    logging.getLogger("based_jax.data.reading").setLevel(logging.ERROR)  # the summary reports it already
     say_once()
     keep_freed_memory()
     config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG)

@@ -23,8 +23,7 @@ from based_jax.models import LanguageModel
 from based_jax.models.classifier import AutoEncoder
 from based_jax.stop_request import StopRequest
 from based_jax.training.mqar.config import Run, SyntheticConfig
-from based_jax.training.mqar.data import data_seeds, load
-from based_jax.training.mqar.grid import Grid, VmappedRuns
+from based_jax.training.mqar.grid import Grid, VmappedRuns, data_seeds, load
 from based_jax.training.run.checkpoints import Checkpoints
 from based_jax.training.run.metrics import MetricWriter
 from based_jax.validate import expect

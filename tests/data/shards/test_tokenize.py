@@ -17,8 +17,7 @@ import zstandard
 
 from based_jax.data import PackedTokens, load_documents, load_tokenizer, report
 from based_jax.data.documents import Document
-from based_jax.data.shards.blocks import Block, Position, find_sources
-from based_jax.data.shards.encoder import BlockEncoder, encode_blocks
+from based_jax.data.shards.blocks import Block, BlockEncoder, Position, encode_blocks, find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.data.tokenizers import FileTokenizer
