@@ -19,7 +19,9 @@ from based_jax.data.hub import HUB, parse_hub, read_texts
 from based_jax.data.optional import import_optional
 from based_jax.data.report import (
     FileReport,
+    count,
     describe_counts,
+    describe_not_read,
     describe_skipped,
 )
 from based_jax.data.sources import EXPECTED, File, find_files

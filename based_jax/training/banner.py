@@ -18,7 +18,7 @@ from based_jax.convert.model_card import Measurement, ModelCard
 from based_jax.data.packed import Mixture, TokenStream
 from based_jax.data.report import count, describe_counts
 from based_jax.data.shards.reader import TokenShards
-from based_jax.models import LanguageModel, ModelConfig
+from based_jax.models import LanguageModel, ModelConfig, param_count
 from based_jax.training.initial_weights import Taken
 from based_jax.training.lm_config import DEFAULT_PRESET, LMConfig
 from based_jax.training.low_rank import CHANGES, LowRank
