@@ -17,7 +17,6 @@ from based_jax.training.devices.hosts import HostsConfig
 from based_jax.training.named_options import parse_named
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.recipes import find_file
-from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
 
 DEFAULT_PRESET = "based-tiny"
@@ -95,7 +94,6 @@ class LMConfig:
     """read the data, draw the first batches, compile for --mesh on virtual devices, print what would stop the
     run, sharding and memory, and exit"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
-    tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 10
     """steps between log lines"""
     eval_every: int = 200

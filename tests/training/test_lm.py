@@ -232,7 +232,6 @@ REFUSED = {
     "--remat all": "remat = 'all': expected one of 'none', 'dots', 'block'",
     "--scan-layers": "scan_layers = True: expected False with the schedule CLS",
     "--peak-tflops 0": "peak_tflops = 0.0: expected above 0",
-    "--track wand": "track = 'wand': expected wandb",
     "--recipe /no/such.toml": "/no/such.toml",
     "--steps many": "--steps",
     "--no-such-flag": "--no-such-flag",

@@ -37,14 +37,13 @@ from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
 from based_jax.training.run.directory import parse_run, prepare_run, sole_run
 from based_jax.training.run.metrics import read_metrics
-from based_jax.training.run.trackers import TrackConfig
 from based_jax.training.step import Batch, TrainState, build_programs, cross_entropies
 from based_jax.typing import Array, Params
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
 
 PROG = "based-jax train classify"
 
-_MAY_CHANGE = {"workdir", "tracking", "log_every", "checkpoint_every", "keep", "resume"}
+_MAY_CHANGE = {"workdir", "log_every", "checkpoint_every", "keep", "resume"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +80,6 @@ class ClassifyConfig:
     )
     dtype: str = "auto"
     """compute dtype: float32, bfloat16, or auto (bfloat16 on a GPU or TPU); parameters are float32"""
-    tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 10
     """steps between log lines"""
     checkpoint_every: int = 200
@@ -118,7 +116,6 @@ def train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
 
 
 def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
-    config.tracking.expect_installed()
     language_model, body, tokenizer = _start(config)
     train_part, test_part = load_labelled(config.data, tokenizer)
     validation = None
@@ -159,8 +156,8 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
         kept = {name: values[name] for name in ("loss", "grad_norm", "learning_rate")}
         return {**kept, "sequences_per_second": values["tokens_per_second"]}
 
-    report: Any = {"describe": describe, "evaluate": evaluate, "tracking": config.tracking}
-    outcome = fit(programs, jax.random.key(config.seed), data, config.workdir, loop, **report)
+    key = jax.random.key(config.seed)
+    outcome = fit(programs, key, data, config.workdir, loop, describe=describe, evaluate=evaluate)
     if outcome.stopped_by is not None:
         return outcome
     with naming_the_last_checkpoint(config.workdir, export):

@@ -51,7 +51,7 @@ PROG = "based-jax train lm"
 # Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
 # schedule stays the same up to the old end.
 _MAY_CHANGE = {
-    *("workdir", "recipe", "resume", "steps", "keep", "tracking"),
+    *("workdir", "recipe", "resume", "steps", "keep"),
     *("log_every", "eval_every", "checkpoint_every"),
     *("mesh", "dry_run", "peak_tflops", "hosts"),
 }
@@ -139,7 +139,6 @@ def train(config: LMConfig) -> Run:
 
 
 def _train(config: LMConfig, loop: LoopConfig) -> Run:
-    hosts.from_main(config.tracking.expect_installed)
     parts = assemble(config)
     if hosts.is_main():
         show(parts.summary, Console(stderr=True))
@@ -172,8 +171,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         return held_out_metrics(parts.held_out, measure)
 
     key = jax.random.key(config.seed)
-    options: Any = {"describe": describe, "evaluate": evaluate}
-    outcome = fit(programs, key, parts.batches, config.workdir, loop, tracking=config.tracking, **options)
+    outcome = fit(programs, key, parts.batches, config.workdir, loop, describe=describe, evaluate=evaluate)
     final = outcome.held_out
     if not final and outcome.stopped_by is None and config.eval_every:  # the run had already finished
         final = evaluate(outcome.state)

@@ -28,7 +28,6 @@ PROG = "based-jax train synthetic"
 
 def train_synthetic(config: SyntheticConfig) -> Outcome:
     """Run `config` to its end, or until a signal."""
-    config.tracking.expect_installed()
     facts = facts_of(config)
     with directory.sole_run(config.directory):
         _prepare_workdir(config)

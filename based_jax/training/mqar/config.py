@@ -16,7 +16,6 @@ from based_jax.data.tasks import TASKS, Task, make_task, task_settings
 from based_jax.models import MixerSpec, ModelConfig, mqar_backbone
 from based_jax.training.mqar.grid import LABEL_LOSSES
 from based_jax.training.named_options import parse_mixer, parse_named, split_mixers
-from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import expect, expect_choice, expect_range, expect_ranges
 
 Number = TypeVar("Number", int, float)
@@ -27,7 +26,7 @@ AXES = {"length": "length", "pairs": "num_pairs"}
 EXAMPLES = "num_examples"
 
 # Settings that may change on resuming.
-MAY_CHANGE = {"workdir", "tracking", "log_every", "recipe"}
+MAY_CHANGE = {"workdir", "log_every", "recipe"}
 _OF_THE_TASK = {**AXES, "vocab_size": "vocab_size", "power": "power", "random_fill": "random_fill"}
 """Flags that set a task's settings."""
 
@@ -109,7 +108,6 @@ class SyntheticConfig:
     """dropout of the embeddings"""
     dtype: str = "float32"
     """compute dtype: float32 or bfloat16; parameters are float32"""
-    tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     recipe: str | None = None
     """TOML file of flags, e.g. recipes/synthetic/forgetting.toml; flags on the command line override it"""
     workdir: Path | None = None

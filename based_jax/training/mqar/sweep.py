@@ -121,7 +121,7 @@ class _Loop:
     def run(self, pending: list[int]) -> signal.Signals | None:
         """Train and test until all `pending` runs have ended or a signal requests a stop."""
         self._start(pending)
-        self.writer = MetricWriter(self.config.directory, self.steps, self.step, self.config.tracking)
+        self.writer = MetricWriter(self.config.directory, self.steps, self.step)
         with self.writer, StopRequest() as stop:
             if self.step:
                 self.writer.say(f"resuming {len(self.live)} runs at step {self.step} of {self.steps}")
