@@ -23,7 +23,6 @@ from based_jax.data.tasks import (
     VocabMajority,
 )
 from tests.data.induction_head import accuracy, induction_head
-from tests.marks import release_but
 
 PAGE = Path(__file__).parents[2] / "docs" / "recall.md"
 
@@ -66,11 +65,10 @@ def test_forgetting():
     assert accuracy(induction_head(inputs), labels) == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize("own", release_but([True], [True, False]))
-def test_single_query(own):
-    inputs, labels = arrays(SingleQuery(12, length=12, num_pairs=3, per_sequence_mapping=own))
+def test_single_query():
+    inputs, labels = arrays(SingleQuery(12, length=12, num_pairs=3))
     keys, values = inputs[:, :10:2], inputs[:, 1:10:2]
-    assert set(np.unique(keys)) == set(range(5)) if own else len(np.unique(keys)) == 3
+    assert set(np.unique(keys)) == set(range(5))
     assert set(np.unique(values)) <= set(range(5, 10))
     assert (inputs[:, 10] == 11).all()
     assert (labels[:, :-1] == IGNORE).all()
@@ -78,8 +76,6 @@ def test_single_query(own):
         dictionary = dict(zip(keys[row].tolist(), values[row].tolist(), strict=True))
         assert all(dictionary[key] == value for key, value in zip(keys[row], values[row], strict=True))
         assert dictionary[inputs[row, -1]] == labels[row, -1]
-    pairs = {(key, value) for row in range(1000) for key, value in zip(keys[row], values[row], strict=True)}
-    assert (len(pairs) == 3) == (not own)
     assert accuracy(induction_head(inputs, filler=None), labels) == 1.0
 
 
@@ -94,9 +90,8 @@ def test_recall_probe():
     assert accuracy(induction_head(inputs, filler=9), labels) == 1.0
 
 
-@pytest.mark.parametrize("own", release_but([True], [True, False]))
-def test_stacked(own):
-    task = StackedMQAR(100, 30, 6, num_passes=2, embedding_dim=48, per_sequence_mapping=own)
+def test_stacked():
+    task = StackedMQAR(100, 30, 6, num_passes=2, embedding_dim=48)
     inputs, labels = arrays(task, 3)
     assert inputs.shape == (30, 18, 96)
     assert labels.shape == (30, 18)
@@ -116,9 +111,6 @@ def test_stacked(own):
     weights = np.exp(scores - scores.max(axis=2, keepdims=True))
     found = (weights @ second[:, :12] @ table[50:].T).argmax(axis=2)
     assert accuracy(found, labels[:, 12:]) == 1.0
-    mapping = np.asarray(task.mapping())
-    assert sorted(mapping.tolist()) == list(range(50))
-    assert (not own) == np.array_equal(mapping[keys[:, :12]], values)
 
 
 def test_circuits():

@@ -140,9 +140,6 @@ class StackedMQAR(Task):
         num_pairs: D, at most V / 2; also queries.
         num_passes: how often the pairs are repeated before the queries.
         embedding_dim: width of a vector of the table.
-        per_sequence_mapping: every row has its own map of keys to values. False: one map of all keys to
-            values for every row and seed, part of the table, which a model can memorize. (Zoology's code
-            intends this too, but draws new values.)
         table_seed: seed of the table; use the same for training and test segments.
     """
 
@@ -151,7 +148,6 @@ class StackedMQAR(Task):
     num_pairs: int = 8
     num_passes: int = 1
     embedding_dim: int = 64
-    per_sequence_mapping: bool = True
     table_seed: int = 0
     sliced_by = ("num_pairs", "num_passes", "length")
 
@@ -177,7 +173,7 @@ class StackedMQAR(Task):
 
         Unlike tokens, these floats may differ in their last bit between backends.
         """
-        of_table, _ = jax.random.split(self._table_rng())
+        of_table, _ = jax.random.split(jax.random.key(np.uint32(self.table_seed), impl="threefry2x32"))
         table = jax.random.normal(of_table, (self.vocab_size, self.embedding_dim), jnp.float32)
         return table / jnp.linalg.norm(table, axis=1, keepdims=True)
 
@@ -185,22 +181,13 @@ class StackedMQAR(Task):
         """Return the values' vectors, the upper half of the table; see `Task.label_vectors`."""
         return self.embeddings()[self.vocab_size // 2 :]
 
-    def mapping(self) -> Int[Array, " keys"]:
-        """Return the value row (in the upper half) of each key if all rows share them, int32 (V / 2,)."""
-        _, of_mapping = jax.random.split(self._table_rng())
-        return jax.random.permutation(of_mapping, jnp.arange(self.vocab_size // 2, dtype=jnp.int32))
-
-    def _table_rng(self) -> Array:
-        return jax.random.key(np.uint32(self.table_seed), impl="threefry2x32")
-
     def draw(self, rng: Array) -> tuple[Float[Array, "n N D"], Labels]:
         """Draw the vectors of pairs, and of queries for their values; see `Task.draw`."""
         of_pairs, of_order = jax.random.split(rng)
         n, pairs, half = self.num_examples, self.num_pairs, self.vocab_size // 2
         for_keys, for_values = words(of_pairs, 2, pairs, n)
         keys = distinct(for_keys, np.arange(half))
-        own = self.per_sequence_mapping
-        values = distinct(for_values, np.arange(half)) if own else self.mapping()[keys]
+        values = distinct(for_values, np.arange(half))
         order = distinct(words(of_order, pairs, n * (self.num_passes + 1)), np.arange(pairs)).reshape(n, -1)
         keys, values = (jnp.take_along_axis(ids, order, axis=1) for ids in (keys, values))
         is_query = jnp.arange(self.length) >= self.num_passes * pairs

@@ -91,7 +91,6 @@ class RepeatedContext(MQAR):
     """MQAR with two passes by default, as in "Just read twice" prompts (2407.05483); see `MQAR`.
 
         k1 v1 k2 v2  k1 v1 k2 v2  .  .  k2  .  k1  .  .  .      two passes
-        k1 v1 k2 v2  k2 v2 k1 v1  .  .  k2  .  k1  .  .  .      `shuffled`
         k2 v2 k1 v1  k2 v2 k1 v1  .  .  k1  .  .  .  .  .      `num_queries` 1: one of the pairs is asked for
         k1 0  k2 v2 k1 v1  k2 v2 k1 v1  .  .  k1  .  .  .      `asked_first`: the question, then the context
 
@@ -100,14 +99,12 @@ class RepeatedContext(MQAR):
 
     Attributes:
         length: at least 2 (num_passes num_pairs + queries), and 2 more for every query with `asked_first`.
-        shuffled: each pass has its own order of the pairs.
         num_queries: pairs that are asked for, in an order of the context that does not show which; 0 is all,
             in the order of the context's first pass.
         asked_first: the row begins with the keys that will be asked for, each followed by token 0.
     """
 
     num_passes: int = 2
-    shuffled: bool = False
     num_queries: int = 0
     asked_first: bool = False
     sliced_by = ("num_pairs", "length", "num_passes")
@@ -137,10 +134,8 @@ class RepeatedContext(MQAR):
         asked = keys[:, : self.asked]
         rows, pairs = keys.shape
         context = super().context(rng, keys, values)
-        if self.shuffled or self.num_queries:
-            orders = self.num_passes if self.shuffled else 1
-            order = distinct(words(rng, pairs, rows * orders), np.arange(pairs)).reshape(rows, -1)
-            order = jnp.tile(order, (1, self.num_passes // orders))
+        if self.num_queries:
+            order = jnp.tile(distinct(words(rng, pairs, rows), np.arange(pairs)), (1, self.num_passes))
             context = interleave(*(jnp.take_along_axis(tokens, order, axis=1) for tokens in (keys, values)))
         if self.asked_first:
             context = jnp.concatenate([interleave(asked, jnp.zeros_like(asked)), context], axis=1)
@@ -245,23 +240,21 @@ class SingleQuery(Task):
         k2 v2 k1 v1 k2 v2 k3 v3 k1 v1  COPY k3        inputs
                                             v3        label
 
-    Bigrams are drawn with replacement from a dictionary of `num_pairs` keys, ids below
+    Bigrams are drawn with replacement from a row's dictionary of `num_pairs` keys, ids below
     h = (vocab_size - 1) // 2; values are h ... 2 h - 1. The query is one key that occurred, always at the
-    last position. Gated convolutions solve it.
+    last position. Gated convolutions solve it. (In Zoology's code all rows of a segment share a dictionary,
+    which a model can memorize.)
 
     Attributes:
         vocab_size: V; the last id is COPY.
         length: even, at least 4.
         num_pairs: entries of the dictionary, at most h.
-        per_sequence_mapping: every row has its own dictionary. False: one for all rows of a segment, as in
-            Zoology's code; a model can then memorize it, and another seed has another one.
     """
 
     vocab_size: int = 40
     num_examples: int = 1000
     length: int = 64
     num_pairs: int = 8
-    per_sequence_mapping: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -274,15 +267,11 @@ class SingleQuery(Task):
         of_dictionary, of_bigrams, of_query = jax.random.split(rng, 3)
         n, half = self.num_examples, (self.vocab_size - 1) // 2
         bigrams = (self.length - 2) // 2
-        mappings = n if self.per_sequence_mapping else 1
-        for_keys, for_values = words(of_dictionary, 2, self.num_pairs, mappings)
+        for_keys, for_values = words(of_dictionary, 2, self.num_pairs, n)
         keys = distinct(for_keys, np.arange(half))
         values = distinct(for_values, np.arange(half, 2 * half))
         picks = uniform(of_bigrams, n, bigrams, self.num_pairs)
-        keys, values = (
-            jnp.take_along_axis(jnp.broadcast_to(tokens, (n, self.num_pairs)), picks, axis=1)
-            for tokens in (keys, values)
-        )
+        keys, values = (jnp.take_along_axis(tokens, picks, axis=1) for tokens in (keys, values))
         asked = uniform(of_query, n, 1, bigrams)
         copy = jnp.full((n, 1), self.vocab_size - 1, jnp.int32)
         query = jnp.take_along_axis(keys, asked, axis=1)

@@ -24,10 +24,9 @@ Inputs = Int[Array, "n N"] | Float[Array, "n N D"]
 Labels = Int[Array, "n N"]
 
 
-@jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Examples of one task with one setting; a pytree of the two arrays."""
+    """Examples of one task with one setting."""
 
     inputs: Inputs
     """int32 (n, N) token ids; float32 (n, N, D) for a task on embeddings"""
@@ -35,16 +34,6 @@ class Segment:
     """int32 (n, N), the answer at the position whose output must be it, else `IGNORE`"""
     slices: dict[str, int | float]
     """properties to group results by, the same for every example"""
-
-    def tree_flatten_with_keys(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
-        """Return the arrays, and the slices in hashable form: a segment can then be an argument of `jit`."""
-        name = jax.tree_util.GetAttrKey
-        return tuple((name(x), getattr(self, x)) for x in ("inputs", "labels")), tuple(self.slices.items())
-
-    @classmethod
-    def tree_unflatten(cls, slices: tuple[Any, ...], arrays: tuple[Any, Any]) -> "Segment":
-        """Invert `tree_flatten_with_keys`."""
-        return cls(*arrays, dict(slices))
 
 
 class Task(abc.ABC):
