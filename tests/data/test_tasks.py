@@ -101,7 +101,6 @@ def test_stacked():
     assert not second[:, 12:].any()
     assert ((labels != IGNORE) == (np.arange(18) >= 12)).all()
     keys = (first @ table[:50].T).argmax(axis=2)
-    values = (second[:, :12] @ table[50:].T).argmax(axis=2)
     np.testing.assert_allclose(table[keys], first, atol=1e-6)
     for part in (slice(0, 6), slice(6, 12), slice(12, 18)):  # a new order each time, of the same keys
         assert np.array_equal(np.sort(keys[:, part]), np.sort(keys[:, :6]))

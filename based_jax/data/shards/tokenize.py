@@ -3,6 +3,7 @@
 ``report.jsonl`` beside the shards reports about every file (see `based_jax.data.report`).
 """
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -105,7 +106,7 @@ def tokenize(
             _clean(out)
             return manifest
         state = _begin(out, plan, content)
-        with _Run(out, sources, plan, state) as run:
+        with contextlib.closing(_Run(out, sources, plan, state)) as run:
             names = (rule.names or "").split(",") if rule.names else []
             blocks = read_blocks(sources.files, run.position, options)
             for block, encoded in encode_blocks(blocks, BlockEncoder(tokenizer, names), workers):
@@ -139,10 +140,7 @@ class _Run:
             self._files[name] = file
         self.saved = time.monotonic()
 
-    def __enter__(self) -> "_Run":
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         self._train.abandon()
         for file in self._files.values():
             file.close()
@@ -238,21 +236,16 @@ class _Run:
         writer.close()
         self._files[report.FILE].writelines(other.line().encode() for other in self._sources.others)
         self._files[report.FILE].flush()
-        self._expect_documents()
+        found = f"{self.documents} documents, skipped {describe_counts(self._skipped) or 'nothing'}"
+        messages = (own.message for own in report.read_report(self._out / report.FILE))
+        problem = next((f"; {message}" for message in messages if message), "")
+        expect(bool(self._train.shards), "data", found, f"at least one training document with text{problem}")
         skipped = dict(sorted((+self._skipped).items()))
         splits = {"train": Split.of(self._train.shards), "held_out": Split.of(writer.shards)}
         manifest = replace(self._plan, skipped=skipped, splits=splits)
         manifest.write(self._out)
         _clean(self._out)
         return manifest
-
-    def _expect_documents(self) -> None:
-        """Raise an error without a training document, with the message about a file that explains most."""
-        found = f"{self.documents} documents, skipped {describe_counts(self._skipped) or 'nothing'}"
-        messages = (own.message for own in report.read_report(self._out / report.FILE))
-        problem = next((f"; {message}" for message in messages if message), "")
-        expected = f"at least one training document with text{problem}"
-        expect(bool(self._train.shards), "data", found, expected)
 
 
 def _begin(out: Path, plan: Manifest, content: bytes) -> dict[str, Any]:

@@ -7,9 +7,7 @@ results.json the accuracy on the test split.
 
 import dataclasses
 import json
-import logging
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +32,7 @@ from based_jax.training.initial_weights import with_weights
 from based_jax.training.lm_config import find_dtype, find_preset
 from based_jax.training.loop import LoopConfig, Outcome, fit
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
-from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
+from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
 from based_jax.training.run.directory import parse_run, prepare_run, sole_run
 from based_jax.training.run.metrics import read_metrics
 from based_jax.training.step import Batch, TrainState, build_programs, cross_entropies
@@ -212,8 +210,7 @@ def _start(config: ClassifyConfig) -> tuple[ModelConfig, Params | None, Tokenize
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    say_once()
+    start_logging()
     results = train(parse_run(ClassifyConfig, argv, PROG))
     if isinstance(results, Outcome):
         return 128 + int(results.stopped_by or 0)

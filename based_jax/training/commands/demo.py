@@ -3,7 +3,6 @@
 import dataclasses
 import gzip
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +16,7 @@ from based_jax.generate.text import TextStream
 from based_jax.training.commands.lm import LMConfig, Run, train
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.optimizer import OptimizerConfig
+from based_jax.training.run.checkpoints import start_logging
 from based_jax.training.run.metrics import read_metrics
 from based_jax.validate import expect_range
 
@@ -76,8 +76,7 @@ def plot_losses(workdir: Path, mark: float) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     demo = command.parse(DemoConfig, argv, prog=PROG)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    start_logging()
     logging.getLogger("based_jax.data.reading").setLevel(logging.ERROR)  # the summary reports it already
     keep_freed_memory()
     run = train(

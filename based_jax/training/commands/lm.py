@@ -8,7 +8,6 @@ import dataclasses
 import logging
 import math
 import re
-import sys
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -41,7 +40,7 @@ from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
 from based_jax.training.low_rank import LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from based_jax.training.recipes import with_recipe
-from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
+from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
 from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, read_config, sole_run
 from based_jax.training.step import Programs, TrainState, build_programs
 from based_jax.validate import expect
@@ -286,9 +285,8 @@ def _share(config: LMConfig, programs: Programs, length: int) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    start_logging()
     logging.getLogger("based_jax.data.reading").setLevel(logging.ERROR)  # the summary reports it already
-    say_once()
     keep_freed_memory()
     config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG)
     if config.dry_run:

@@ -5,9 +5,7 @@ Zoology's code. A task on embeddings (`stacked`) trains Zoology's continuous mod
 same layers a vector that is scored against the table of values, which is fixed.
 """
 
-import logging
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +19,7 @@ from based_jax.training.mqar.config import MAY_CHANGE, SyntheticConfig
 from based_jax.training.mqar.sweep import Outcome, sweep
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run import directory
-from based_jax.training.run.checkpoints import say_once
+from based_jax.training.run.checkpoints import start_logging
 
 PROG = "based-jax train synthetic"
 
@@ -85,8 +83,7 @@ def _sentence(record: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command `prog`; the exit status is 128 + n after signal n."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    say_once()
+    start_logging()
     config = command.parse(SyntheticConfig, with_recipe(argv, SyntheticConfig), prog=prog)
     outcome = train_synthetic(config)
     for record in outcome.records:

@@ -197,12 +197,13 @@ def naming_the_last_checkpoint(workdir: Path, path: Path) -> Iterator[None]:
         ) from error
 
 
-def say_once() -> None:
-    """Report a failed save only through its exception, for commands.
+def start_logging() -> None:
+    """Log messages to standard error, for commands; report a failed save only through its exception.
 
     Orbax also logs the traceback of each of its threads, and writes that end after it has given up leave
     errors that are never awaited.
     """
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
