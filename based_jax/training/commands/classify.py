@@ -52,7 +52,7 @@ class ClassifyConfig:
     """run directory: config, metrics, checkpoints, final classifier, results"""
     data: str
     """directory with train/CLASS/*.txt and test/CLASS/*.txt (GenomicBenchmarks), or with train.csv and
-    test.csv, or .jsonl (sequence, label)"""
+    test.csv (sequence, label)"""
     checkpoint: str | None = None
     """weights to start from: a pretrained directory, a finished run, or a hub id"""
     preset: str | None = None
