@@ -7,11 +7,8 @@
     DIR/held_out/00000.tokens.npy, 00000.starts.npy, ...    the same for the held-out split; may be empty
 
 Each shard is a stream of its own (see `based_jax.data.packed.PackedTokens`): documents are in the order of
-the sources, and none continues in another shard.
-
-The files are in NumPy's format: `np.load(path, mmap_mode="r")` maps the array without a copy in memory and
-without another package; the header has dtype and shape; and Grain can draw from any array at random. In
-ArrayRecord, the other format for random access, each record is decompressed and deserialized at every draw.
+the sources, and none continues in another shard. `np.load(path, mmap_mode="r")` maps an array without a copy
+in memory, and Grain can draw from any array at random.
 """
 
 import typing

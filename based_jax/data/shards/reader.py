@@ -166,16 +166,14 @@ def expect_no_text_flags(options: Any, *names: str) -> None:
 
     `options.data` names shards.
     """
-    for own in dataclasses.fields(options):
-        value, default = getattr(options, own.name), own.default
-        if own.name in names and dataclasses.is_dataclass(value):
-            inner = [part.name for part in dataclasses.fields(value)]
-            values = [(name, getattr(value, name), getattr(default, name)) for name in inner]
-        else:
-            values = [(own.name, value, default)] if own.name in names else []
-        for name, given, usual in values:
-            expected = f"no such flag with --data {options.data}: it only affects reading text"
-            expect(given == usual, name, given, expected)
+    expected = f"no such flag with --data {options.data}: it only affects reading text"
+    defaults = {own.name: own.default for own in dataclasses.fields(options) if own.name in names}
+    for name, default in defaults.items():
+        value = getattr(options, name)
+        is_group = dataclasses.is_dataclass(value)
+        given, usual = (vars(value), vars(default)) if is_group else ({name: value}, {name: default})
+        for flag in given:
+            expect(given[flag] == usual[flag], flag, given[flag], expected)
 
 
 def expect_same_tokenizer(shards: TokenShards, tokenizer: Tokenizer) -> None:

@@ -53,7 +53,7 @@ _INDEX = "held_out.index"
 _TRAIN = "train.hashes"  # with names: hashes of all training texts, to find copies of held-out ones
 _ENTRY = np.dtype([("digest", "u1", 32), ("length", "<i8"), ("size", "<i8")])
 _SETTINGS = ("tokenizer", "held_out", "shard_tokens", "text_field", "encoding")  # of a manifest
-SAVE_EVERY = 10.0  # seconds
+_SAVE_EVERY = 10.0  # seconds
 
 
 class Progress(NamedTuple):
@@ -62,7 +62,6 @@ class Progress(NamedTuple):
     done: int  # bytes of the sources, as on disk
     total: int
     tokens: int
-    documents: int
 
 
 def tokenize(
@@ -74,13 +73,12 @@ def tokenize(
     rule: HeldOutRule,
     options: ReadOptions = ReadOptions(),  # noqa: B008
     shard_tokens: int = SHARD_TOKENS,
-    save_every: float = SAVE_EVERY,
     progress: Callable[[Progress], bool] = lambda now: True,
 ) -> Manifest | None:
     """Write the sources' shards to `out` and return their manifest; None if `progress` returned False.
 
     The same arguments give the same bytes, whatever the number of workers and of interruptions. After a kill
-    the work of the last `save_every` seconds is repeated.
+    the work of the last ten seconds is repeated.
 
     Raises:
         ValueError: `out` holds another tokenization, the sources have changed, or there is no document.
@@ -111,11 +109,10 @@ def tokenize(
             blocks = read_blocks(sources.files, run.position, options)
             for block, encoded in encode_blocks(blocks, BlockEncoder(tokenizer, names), workers):
                 run.take(block, encoded)
-                now = Progress(block.done, sources.size, run.tokens, run.documents)
-                if not progress(now):
+                if not progress(Progress(block.done, sources.size, run.tokens)):
                     run.save()
                     return None
-                if time.monotonic() - run.saved >= save_every:
+                if time.monotonic() - run.saved >= _SAVE_EVERY:
                     run.save()
             run.save()
             return run.finish(names)

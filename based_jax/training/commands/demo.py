@@ -45,12 +45,11 @@ def gzip_bits_per_byte(packed: PackedTokens) -> float:
     return 8 * len(gzip.compress(text, compresslevel=9)) / len(text)
 
 
-def continuation(run: Run, prompt: str, length: int, temperature: float = 0.6) -> str:
-    """Return `prompt` followed by a sampled continuation."""
-    sampling = {"temperature": temperature, "rng": jax.random.key(1), "top_p": 0.95, "chunk": 64}
+def continuation(run: Run, length: int) -> str:
+    """Return `PROMPT` followed by a sampled continuation."""
+    sampling = {"temperature": 0.6, "rng": jax.random.key(1), "top_p": 0.95, "chunk": 64}
     model = run.model, run.outcome.state.params, run.tokenizer
-    chunks = TextStream(*model, prompt, max_new_tokens=length, **sampling)
-    return prompt + "".join(chunks)
+    return PROMPT + "".join(TextStream(*model, PROMPT, max_new_tokens=length, **sampling))
 
 
 def plot_losses(workdir: Path, mark: float) -> Path:
@@ -99,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     size, ours = run.held_out.num_bytes, run.metrics["eval_bits_per_byte"]
     print(f"\nheld out, {size:,} bytes of Python source that the model was not trained on:")
     print(f"  based-tiny  {ours:.3f} bits per byte\n  gzip -9     {mark:.3f} bits per byte")
-    print(f"\na sample (temperature 0.6):\n\n{continuation(run, PROMPT, demo.sample)}\n")
+    print(f"\na sample (temperature 0.6):\n\n{continuation(run, demo.sample)}\n")
     print(
         f"loss curve: {curve}\ncheckpoints: {demo.workdir / 'checkpoints'}\nmodel: {demo.workdir / 'model'}"
     )

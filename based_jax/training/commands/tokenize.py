@@ -19,7 +19,7 @@ from based_jax.data.encodings import ReadOptions
 from based_jax.data.report import describe_counts
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
-from based_jax.data.shards.tokenize import SAVE_EVERY, SHARD_TOKENS, Progress, tokenize
+from based_jax.data.shards.tokenize import SHARD_TOKENS, Progress, tokenize
 from based_jax.stop_request import StopRequest
 from based_jax.training.run.progress import clock, short
 from based_jax.validate import expect, expect_range, expect_ranges
@@ -55,15 +55,12 @@ class TokenizeConfig:
     """maximum tokens per shard"""
     workers: int | None = None
     """documents to encode at the same time; default: one per core"""
-    save_every: float = SAVE_EVERY
-    """seconds between saves of the progress, the most that a kill can lose; 0: after every block"""
 
     def __post_init__(self) -> None:
         expect(bool(self.data), "data", self.data, "at least one source")
         expect(0 <= self.held_out < 1, "held_out", self.held_out, "at least 0 and below 1")
         expect_ranges(self, 1, "workers", "held_out_bytes")
         expect_range("shard_tokens", self.shard_tokens, 2)
-        expect(self.save_every >= 0, "save_every", self.save_every, "a number of seconds, not negative")
 
     @property
     def rule(self) -> HeldOutRule:
@@ -114,7 +111,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             rule=config.rule,
             options=config.reading,
             shard_tokens=config.shard_tokens,
-            save_every=config.save_every,
             progress=progress,
         )
         if sys.stderr.isatty():

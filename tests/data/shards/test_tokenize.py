@@ -125,7 +125,8 @@ def test_finished_and_other_settings(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_what_was_written_after_the_last_save_is_cut_back(tmp_path):
+def test_what_was_written_after_the_last_save_is_cut_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("based_jax.data.shards.tokenize._SAVE_EVERY", 0)
     spec, rule = _write(tmp_path / "in", "jsonl"), HeldOutRule(0.3, None, 300)
     whole = _run(tmp_path / "a", spec, rule, shard_tokens=50)
     generator, again, interruptions = random.Random(0), None, 0
@@ -137,7 +138,7 @@ def test_what_was_written_after_the_last_save_is_cut_back(tmp_path):
             return True
 
         try:
-            again = _run(tmp_path / "b", spec, rule, shard_tokens=50, save_every=0, progress=fail)
+            again = _run(tmp_path / "b", spec, rule, shard_tokens=50, progress=fail)
         except StopIteration:
             interruptions += 1
     assert interruptions > 2
