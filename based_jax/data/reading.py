@@ -263,7 +263,11 @@ def load_documents(
     skipped = [item for item in found if isinstance(item, Skipped)]
     skipped += [Skipped(other.file, reason) for other in others for reason in other.skipped]
     corpus = Corpus(spec, tuple(documents), tuple(skipped), (*reports, *others))
-    _expect_readable(corpus)
+    _raise_first(corpus.skipped, corpus.files)
+    if not documents:
+        reasons = f"; skipped {describe_skipped(skipped)}" if skipped else ""
+        message = f"data = {spec!r}: expected at least one document with text{reasons}"
+        raise UnreadableCorpus(message, corpus.files)
     expected = all(item.reason == "empty" for item in skipped) and all(file.is_read for file in others)
     summary = "; ".join(f"{label} {text}" for label, text in corpus.describe().items())
     _LOGGER.log(logging.INFO if expected else logging.WARNING, "%s", summary)
@@ -275,14 +279,6 @@ def load_file(file: File, options: ReadOptions) -> list[Document]:
     found = list(read_all([file], [file.report()], options, readers.MAX_BYTES))
     _raise_first([item for item in found if isinstance(item, Skipped)], ())
     return [item for item in found if isinstance(item, Document)]
-
-
-def _expect_readable(corpus: Corpus) -> None:
-    _raise_first(corpus.skipped, corpus.files)
-    if not corpus.documents:
-        reasons = f"; skipped {describe_skipped(corpus.skipped)}" if corpus.skipped else ""
-        message = f"data = {corpus.spec!r}: expected at least one document with text{reasons}"
-        raise UnreadableCorpus(message, corpus.files)
 
 
 def _raise_first(skipped: Sequence[Skipped], files: Sequence[FileReport]) -> None:

@@ -139,7 +139,8 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "software": ", ".join(f"{name} {version}" for name, version in versions("jax", "flax").items()),
     }
-    shown = {name: _public(fact) for name, fact in facts.items() if fact is not None}
+    known = {name: fact for name, fact in facts.items() if fact is not None}
+    shown = {name: _ABSOLUTE.sub("", f)[:500] if isinstance(f, str) else f for name, f in known.items()}
     source = f"held out of {shown['data']}"
     return ModelCard(
         name=config.workdir.resolve().name,
@@ -152,11 +153,6 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
         base_model=_hub_id(config.init_from),
         datasets=tuple(dict.fromkeys(_HUB_DATA.findall(config.data))),
     )
-
-
-def _public(fact: str | int | float) -> str | int | float:
-    """Format a fact for the card: short, and without directories of this machine."""
-    return _ABSOLUTE.sub("", fact)[:500] if isinstance(fact, str) else fact
 
 
 def _hub_id(source: str | None) -> str | None:

@@ -83,15 +83,15 @@ def test_the_interface_of_orbax_1_reads_what_ours_writes(workdir):
 
 
 @pytest.mark.parametrize(
-    ("part", "damage", "reason"),
+    ("part", "damage"),
     [
-        ("state", cut, r"\d+ bytes of \d+"),
-        ("state", change_a_bit, "has changed since it was written"),  # Orbax reads it without complaint
-        ("state", lambda path: path.unlink(), "is missing"),
-        ("data", cut, r"\d+ bytes of \d+"),
+        ("state", cut),
+        ("state", change_a_bit),  # Orbax reads it without complaint
+        ("state", lambda path: path.unlink()),
+        ("data", cut),
     ],
 )
-def test_a_damaged_one_is_passed_over_with_a_warning(part, damage, reason, workdir, caplog):
+def test_a_damaged_one_is_passed_over_with_a_warning(part, damage, workdir, caplog):
     damage(largest_file(workdir / "checkpoints" / "10" / part))
     step, state, position = newest(workdir)
     assert (step, position) == (5, {"place": 5})

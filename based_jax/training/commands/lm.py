@@ -152,13 +152,15 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
 
     def describe(values: dict[str, float], tokens: int) -> dict[str, float]:
         speed = values["tokens_per_second"]
+        tflops = flops * speed / max(tokens, 1) / 1e12  # without recomputation
         return {
             **{name: values[name] for name in ("loss", "auxiliary_loss") if name in values},
             **({} if per_byte is None else {"bits_per_byte": values["loss"] / math.log(2) * per_byte}),
             "perplexity": math.exp(min(values["loss"], 700.0)),
             **{name: values[name] for name in ("grad_norm", "learning_rate")},
             "tokens_per_second": speed,
-            **utilization(flops * speed / max(tokens, 1) / 1e12, peak),
+            "model_tflops_per_second": tflops,
+            **({} if peak is None else {"mfu": tflops / peak}),
         }
 
     def evaluate(state: TrainState) -> dict[str, float]:
@@ -221,14 +223,6 @@ def peak_tflops(device_kind: str) -> float | None:
     """Return the peak of a device of this kind; None if it is not in peak_tflops.toml."""
     peaks = read_toml(str(resources.files("based_jax") / "training/devices/peak_tflops.toml"))
     return next((peak for name, peak in peaks.items() if re.search(rf"\b{name}\b", device_kind)), None)
-
-
-def utilization(tflops: float, peak: float | None) -> dict[str, float]:
-    """Return `model_tflops_per_second` and, if the devices' peak is known, `mfu`, its share of that.
-
-    Both arguments are in 10^12 operations per second; the model's are without recomputation.
-    """
-    return {"model_tflops_per_second": tflops, **({} if peak is None else {"mfu": tflops / peak})}
 
 
 def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> Programs:

@@ -62,14 +62,6 @@ class TokenizeConfig:
         expect_ranges(self, 1, "workers", "held_out_bytes")
         expect_range("shard_tokens", self.shard_tokens, 2)
 
-    @property
-    def rule(self) -> HeldOutRule:
-        """Return the rule that selects held-out documents."""
-        max_bytes = self.held_out_bytes
-        if max_bytes is None and self.held_out_names is None:
-            max_bytes = HELD_OUT_BYTES
-        return HeldOutRule(self.held_out, self.held_out_names, max_bytes)
-
 
 def _show_progress() -> Callable[[Progress], None]:
     """Return a function that shows progress: in place on a terminal, elsewhere as occasional lines."""
@@ -95,7 +87,9 @@ def _show_progress() -> Callable[[Progress], None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
     config = command.parse(TokenizeConfig, argv, prog=PROG)
-    show = _show_progress()
+    show, limit = _show_progress(), config.held_out_bytes
+    if limit is None and config.held_out_names is None:
+        limit = HELD_OUT_BYTES
     with StopRequest("this block of text", "run the same command to resume from the last save") as request:
 
         def progress(now: Progress) -> bool:
@@ -108,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             data.load_tokenizer(config.tokenizer),
             config.out,
             workers=config.workers or len(os.sched_getaffinity(0)),
-            rule=config.rule,
+            rule=HeldOutRule(config.held_out, config.held_out_names, limit),
             options=config.reading,
             shard_tokens=config.shard_tokens,
             progress=progress,

@@ -162,10 +162,8 @@ class Checkpoints:
     def _write_checksums(self) -> None:
         """Write `step`, `arrays`, and size and CRC-32 of every file, to checksums.json."""
         for directory in self.directory.glob(f"{self._saving['step']}.*"):  # Orbax's only temporary name
-            files = _files(directory).items()
-            found = {name: [path.stat().st_size, _crc32(path)] for name, path in files}
             with whole_file(directory / CHECKSUMS) as file:
-                file.write(json.dumps({**self._saving, **found}).encode())
+                file.write(json.dumps({**self._saving, **_checksums(directory)}).encode())
 
     @contextlib.contextmanager
     def _explain(self) -> Iterator[None]:
@@ -250,28 +248,22 @@ def _find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
                 return _FACTS[name].format(found[name])
         if not {name.partition("/")[0] for name in recorded}.issuperset(_FOLDERS):
             return f"{CHECKSUMS} lists no files of a checkpoint"
-        files = _files(directory)
-        for name, (size, checksum) in recorded.items():
-            if name not in files:
-                return f"{name} is missing"
-            if files[name].stat().st_size != size:
-                return f"{name} has {files[name].stat().st_size} bytes of {size}"
-            if _crc32(files[name]) != checksum:
-                return f"{name} has changed since it was written"
+        files = _checksums(directory)
+        changed = [name for name, checksum in recorded.items() if files.get(name) != checksum]
+        if changed:
+            return f"{changed[0]} is missing or has changed since it was written"
     except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         return f"{CHECKSUMS} cannot be checked ({error})"
     return None
 
 
-def _files(directory: Path) -> dict[str, Path]:
-    """List files by name relative to `directory`, except those directly in it, which Orbax edits later."""
-    paths = (path for path in sorted(directory.glob("*/**/*")) if path.is_file())
-    return {path.relative_to(directory).as_posix(): path for path in paths}
-
-
-def _crc32(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
+def _checksums(directory: Path) -> dict[str, list[int]]:
+    """Return size and CRC-32 of the files below `directory`, except those in it, which Orbax edits later."""
+    found = {}
+    for path in sorted(path for path in directory.glob("*/**/*") if path.is_file()):
+        checksum = 0
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                checksum = zlib.crc32(chunk, checksum)
+        found[path.relative_to(directory).as_posix()] = [path.stat().st_size, checksum]
+    return found

@@ -61,7 +61,8 @@ class MetricWriter:
 
     def __init__(self, workdir: Path, steps: int, start: int = 0):
         self.path = workdir / "metrics.jsonl"
-        _keep_until(self.path, start)
+        entries, damaged = read_lines(self.path, {"step": int})
+        write_lines(self.path, [entry for entry in entries if entry["step"] <= start], damaged)
         self._progress = RunProgress(steps, start)
         # Move the bar; show a phase between two steps; write a line above the bar.
         self.tick, self.phase, self.say = self._progress.tick, self._progress.phase, self._progress.event
@@ -120,8 +121,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if damaged:
         _LOGGER.warning("%s is damaged: %s left out", path, damaged)
     return entries
-
-
-def _keep_until(path: Path, step: int) -> None:
-    entries, damaged = read_lines(path, {"step": int})
-    write_lines(path, [entry for entry in entries if entry["step"] <= step], damaged)
