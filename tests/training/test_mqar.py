@@ -1,6 +1,5 @@
 """The MQAR sweep: learning, equality with runs alone, resume, failed runs, labels, bad input."""
 
-import dataclasses
 import json
 import signal
 
@@ -263,8 +262,6 @@ def test_flags_to_segments_and_layers():
     assert config.longest == 1024
     assert [spec.mixer for spec in config.architecture.mixers.values()] == ["gated_conv", "gla"]
     assert config.architecture.layer(1).options["num_heads"] == 1
-    assert config.directory == dataclasses.replace(config, log_every=5).directory
-    assert config.directory != dataclasses.replace(config, epochs=5).directory
 
 
 REFUSED = {

@@ -15,19 +15,20 @@ from based_jax import command, mixers
 from based_jax.files import write_json
 from based_jax.generate.rows import row_bytes
 from based_jax.models import LanguageModel, ModelConfig, param_count
-from based_jax.training.mqar.config import MAY_CHANGE, SyntheticConfig
+from based_jax.training.mqar.config import SyntheticConfig
 from based_jax.training.mqar.sweep import Outcome, sweep
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run import directory
 from based_jax.training.run.checkpoints import start_logging
 
 PROG = "based-jax train synthetic"
+_MAY_CHANGE = {"workdir", "log_every", "recipe"}  # on resuming
 
 
 def train_synthetic(config: SyntheticConfig) -> Outcome:
     """Run `config` to its end, or until a signal."""
     facts = facts_of(config)
-    with directory.sole_run(config.directory):
+    with directory.sole_run(config.workdir):
         _prepare_workdir(config)
         return sweep(config, facts)
 
@@ -61,11 +62,11 @@ def state_bytes(architecture: ModelConfig, length: int) -> int | None:
 
 def _prepare_workdir(config: SyntheticConfig) -> None:
     """Write config.json, or check the settings against it when a run is resumed."""
-    path = config.directory / "config.json"
+    path = config.workdir / "config.json"
     if path.exists():
         before = directory.read_config(path, ["train"])["train"]
-        kept = f"as in the run that {config.directory} holds, or another workdir"
-        directory.expect_same_settings(config.settings, before, MAY_CHANGE, kept)
+        kept = f"as in the run that {config.workdir} holds, or another workdir"
+        directory.expect_same_settings(config.settings, before, _MAY_CHANGE, kept)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     packages = directory.versions("jax", "flax", "optax", "orbax-checkpoint")
@@ -89,5 +90,5 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     for record in outcome.records:
         print(_sentence(record))
     best = max((r["accuracy"] for r in outcome.records if r["status"] != "failed"), default=math.nan)
-    print(f"best accuracy {best!r}; results in {config.directory / 'results.jsonl'}")
+    print(f"best accuracy {best!r}; results in {config.workdir / 'results.jsonl'}")
     return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import math
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -25,8 +24,6 @@ AXES = {"length": "length", "pairs": "num_pairs"}
 
 EXAMPLES = "num_examples"
 
-# Settings that may change on resuming.
-MAY_CHANGE = {"workdir", "log_every", "recipe"}
 _OF_THE_TASK = {**AXES, "vocab_size": "vocab_size", "power": "power", "random_fill": "random_fill"}
 """Flags that set a task's settings."""
 
@@ -110,8 +107,8 @@ class SyntheticConfig:
     """compute dtype: float32 or bfloat16; parameters are float32"""
     recipe: str | None = None
     """TOML file of flags, e.g. recipes/synthetic/forgetting.toml; flags on the command line override it"""
-    workdir: Path | None = None
-    """run directory; default: a directory in runs/TASK, named after the settings"""
+    workdir: Path = Path("runs/synthetic")
+    """run directory; the same settings resume the run in it"""
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "d_model", "vocab_size", "length", "pairs", "examples", "test_examples")
@@ -203,15 +200,6 @@ class SyntheticConfig:
         settings = {**task_settings(name), **settings}
         used = {flag: settings.get(setting) for flag, setting in _OF_THE_TASK.items()}
         return json.loads(json.dumps({**dataclasses.asdict(self), **used}, default=str))
-
-    @property
-    def directory(self) -> Path:
-        if self.workdir is not None:
-            return self.workdir
-        fixed = {key: value for key, value in self.settings.items() if key not in MAY_CHANGE}
-        name = "-".join(spec.mixer for spec in self.architecture.mixers.values())
-        own = f"{name}-{zlib.crc32(json.dumps(fixed).encode()):08x}"
-        return Path("runs") / self.task_and_settings[0] / own
 
 
 def _spec(argument: str, text: str) -> MixerSpec:

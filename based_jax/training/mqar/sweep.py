@@ -61,12 +61,12 @@ def sweep(config: SyntheticConfig, facts: Mapping[str, Any]) -> Outcome:
     Raises:
         ValueError: settings that a task rejects, or a directory whose records and checkpoint do not match.
     """
-    records = JsonLines(config.directory / "results.jsonl", _RECORD)
+    records = JsonLines(config.workdir / "results.jsonl", _RECORD)
     ended = _by_run(records.rows)
     pending = [number for number, run in enumerate(config.runs) if run not in ended]
     stopped_by = None
     if pending:
-        with contextlib.closing(Checkpoints(config.directory, keep=1)) as checkpoints:
+        with contextlib.closing(Checkpoints(config.workdir, keep=1)) as checkpoints:
             stopped_by = _Loop(config, records, facts, checkpoints).run(pending)
     ended = _by_run(records.rows)
     return Outcome([ended[run] for run in config.runs if run in ended], stopped_by)
@@ -121,7 +121,7 @@ class _Loop:
     def run(self, pending: list[int]) -> signal.Signals | None:
         """Train and test until all `pending` runs have ended or a signal requests a stop."""
         self._start(pending)
-        self.writer = MetricWriter(self.config.directory, self.steps, self.step)
+        self.writer = MetricWriter(self.config.workdir, self.steps, self.step)
         with self.writer, StopRequest() as stop:
             if self.step:
                 self.writer.say(f"resuming {len(self.live)} runs at step {self.step} of {self.steps}")
