@@ -80,7 +80,7 @@ def fit(
     """
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.keep))
-        saved = step = begin = checkpoints.newest_intact(programs.abstract_state) or 0
+        saved = step = begin = checkpoints.newest_intact() or 0
         writer = stack.enter_context(open_writer(workdir, config.steps, step))
         stop = StopRequest()
 

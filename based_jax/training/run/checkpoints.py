@@ -11,14 +11,14 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
 
-from based_jax.files import read_json, whole_file
+from based_jax.files import read_json, write_json
 from based_jax.training.devices import hosts
 
 State = TypeVar("State")
@@ -26,8 +26,6 @@ State = TypeVar("State")
 CHECKSUMS = "checksums.json"
 _CHUNK = 1 << 24  # bytes
 _FOLDERS = ("data", "state")  # of a checkpoint
-# Entries of checksums.json that are not files -> message if they differ.
-_FACTS = {"step": "it is a checkpoint of step {}", "arrays": "its arrays are not those of this run's model"}
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ class Checkpoints:
     def __init__(self, workdir: Path, keep: int = 3):
         self.directory = (workdir / "checkpoints").absolute()
         self._damaged = workdir.absolute() / "damaged_checkpoints"
-        self._saving: dict[str, int] = {}
+        self._saving = ""  # the step's name
         if self.directory.exists() and not self.directory.is_dir():
             raise OSError(f"{self.directory}: expected a directory of checkpoints, found a file")
         options = ocp.CheckpointManagerOptions(
@@ -68,26 +66,24 @@ class Checkpoints:
             with contextlib.suppress(Exception):
                 self.close()
 
-    def newest_intact(self, abstract: Any = None) -> int | None:
+    def newest_intact(self) -> int | None:
         """Return the step of the newest undamaged checkpoint; None if there are no checkpoints.
 
         Everything named after a newer step is moved to ``workdir/damaged_checkpoints`` with a warning:
         damaged checkpoints, those of other runs, other files.
 
-        `abstract` has the shapes and dtypes of the expected state, if they are known before `restore`.
         ValueError: there are checkpoints, and all are damaged.
         """
-        facts = {} if abstract is None else {"arrays": array_checksum(abstract)}
-        found = hosts.from_main(lambda: self._newest_intact(facts))
+        found = hosts.from_main(self._newest_intact)
         self._manager.reload()
         return found if found >= 0 else None
 
-    def _newest_intact(self, facts: Mapping[str, int]) -> int:
+    def _newest_intact(self) -> int:
         damaged: list[tuple[Path, str]] = []
         for step, path in reversed(_entries(self.directory)):
             reason = f"the name of a checkpoint of step {step} is {step}"
             if path.name == str(step):
-                reason = _find_damage(path, {"step": step, **facts})
+                reason = _find_damage(path)
             if reason is None:
                 for other, why in damaged:
                     self._put_aside(other, f"{why}; falling back to {path}")
@@ -112,7 +108,7 @@ class Checkpoints:
         SaveFailed: this save cannot be started, or the previous one could not be finished.
         """
         self.wait()
-        self._saving = {"step": step, "arrays": array_checksum(state)}
+        self._saving = str(step)
         with self._explain():
             arrays: Any = ocp.args.StandardSave(state)  # pyright: ignore[reportCallIssue]
             position: Any = ocp.args.JsonSave({"state": json.dumps(data)})  # pyright: ignore[reportCallIssue]
@@ -160,19 +156,16 @@ class Checkpoints:
             self._manager.close()
 
     def _write_checksums(self) -> None:
-        """Write `step`, `arrays`, and size and CRC-32 of every file, to checksums.json."""
-        for directory in self.directory.glob(f"{self._saving['step']}.*"):  # Orbax's only temporary name
-            with whole_file(directory / CHECKSUMS) as file:
-                file.write(json.dumps({**self._saving, **_checksums(directory)}).encode())
+        for directory in self.directory.glob(f"{self._saving}.*"):  # Orbax's only temporary name
+            write_json(directory / CHECKSUMS, _checksums(directory))
 
     @contextlib.contextmanager
     def _explain(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            step = str(self._saving.get("step", ""))
             raise SaveFailed(
-                f"checkpoint {self.directory / step} cannot be written: {_reason(error)}; "
+                f"checkpoint {self.directory / self._saving} cannot be written: {_reason(error)}; "
                 f"last complete checkpoint: {last_checkpoint(self.directory.parent)}"
             ) from error
 
@@ -227,25 +220,15 @@ def _reason(error: BaseException) -> str:
     return str(error).partition("\n")[0].partition(" See full TensorStore details")[0] or type(error).__name__
 
 
-def array_checksum(state: Any) -> int:
-    """Return a CRC-32 of the shapes and dtypes of a pytree's arrays, independent of their order."""
-    kinds = sorted(f"{leaf.dtype}{tuple(leaf.shape)}" for leaf in jax.tree.leaves(state))
-    return zlib.crc32("\n".join(kinds).encode())
-
-
-def _find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
-    """Describe damage of a checkpoint's files or a mismatch of its `facts`; None if it is as written."""
+def _find_damage(directory: Path) -> str | None:
+    """Describe damage of a checkpoint's files; None if they are as written."""
     path = directory / CHECKSUMS
     try:
         if not directory.is_dir():
             return "it is no directory"
         if not path.exists():
             return f"it has no {CHECKSUMS}"
-        recorded = read_json(path)
-        found = {name: recorded.pop(name) for name in _FACTS}
-        for name, fact in facts.items():
-            if found[name] != fact:
-                return _FACTS[name].format(found[name])
+        recorded = {name: pair for name, pair in read_json(path).items() if isinstance(pair, list)}
         if not {name.partition("/")[0] for name in recorded}.issuperset(_FOLDERS):
             return f"{CHECKSUMS} lists no files of a checkpoint"
         files = _checksums(directory)
