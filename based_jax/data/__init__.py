@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from based_jax.data.documents import Document as Document
 from based_jax.data.documents import Skipped as Skipped
-from based_jax.data.encodings import ReadOptions as ReadOptions
 from based_jax.data.packed import PackedTokens as PackedTokens
+from based_jax.data.readers import ReadOptions as ReadOptions
 from based_jax.data.reading import Corpus as Corpus
 from based_jax.data.reading import load_documents as load_documents
 from based_jax.data.splits import split_documents as split_documents

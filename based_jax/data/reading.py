@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from based_jax.data import encodings, readers
+from based_jax.data import readers
 from based_jax.data.documents import Document, Skipped, Unusable, parse_line
-from based_jax.data.encodings import AUTO, UTF_8, ReadOptions
 from based_jax.data.fasta import read_sequences
 from based_jax.data.hub import HUB, parse_hub, read_texts
 from based_jax.data.optional import import_optional
+from based_jax.data.readers import AUTO, UTF_8, ReadOptions
 from based_jax.data.report import (
     FileReport,
     count,
@@ -113,7 +113,7 @@ class _TextFile:
     def __post_init__(self) -> None:
         self.encoding = self.options.codec
         if self.encoding == AUTO:
-            found = encodings.detect(readers.read_chunks(self.path, self.name, None, binary=True))
+            found = readers.detect(readers.read_chunks(self.path, self.name, None, binary=True))
             if found is None:
                 raise Unusable("binary or in an unknown encoding")
             self.encoding = found
@@ -143,7 +143,7 @@ class _TextFile:
         try:
             yield from read_sequences(self._chunks(), self.name, self.max_bytes or MAX_DOCUMENT)
         except UnicodeDecodeError as error:
-            raise Unusable(encodings.not_in(UTF_8)) from error
+            raise Unusable(readers.not_in(UTF_8)) from error
         except ValueError as error:
             raise Unusable("not FASTA", str(error)) from error
 
@@ -189,7 +189,7 @@ def _decode(content: bytes) -> str:
     try:
         return content.decode(UTF_8)
     except UnicodeDecodeError as error:
-        raise Unusable(encodings.not_in(UTF_8)) from error
+        raise Unusable(readers.not_in(UTF_8)) from error
 
 
 class UnreadableCorpus(ValueError):

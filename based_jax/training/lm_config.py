@@ -7,7 +7,7 @@ from typing import Annotated
 import jax
 import tyro
 
-from based_jax.data.encodings import ReadOptions
+from based_jax.data.readers import ReadOptions
 from based_jax.files import read_json
 from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets

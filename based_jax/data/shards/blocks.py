@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from based_jax.data.documents import Document, Skipped, Unusable
-from based_jax.data.encodings import ReadOptions
 from based_jax.data.hub import HUB, hub_fingerprint
+from based_jax.data.readers import ReadOptions
 from based_jax.data.reading import read_file
 from based_jax.data.report import FileReport
 from based_jax.data.shards.manifest import SourceRecord

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from based_jax.data import report
-from based_jax.data.encodings import ReadOptions
+from based_jax.data.readers import ReadOptions
 from based_jax.data.report import FileReport, describe_counts
 from based_jax.data.shards.blocks import (
     Block,

@@ -15,7 +15,7 @@ import tyro
 
 from based_jax import command, data
 from based_jax.data import report
-from based_jax.data.encodings import ReadOptions
+from based_jax.data.readers import ReadOptions
 from based_jax.data.report import describe_counts
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
