@@ -55,16 +55,6 @@ def test_names_of_the_papers_tables():
         table("nobody")
 
 
-def test_columns_that_commands_print():
-    tasks = ("lambada_ppl", "lambada", "hellaswag", "piqa", "arc_easy", "arc_challenge", "winogrande")
-    assert table("based", 2).columns == ("model", "size", *tasks, "average")
-    glue = ("boolq", "cb", "cb_f1", "copa", "multirc", "record_f1", "record_em", "rte", "wic", "wsc")
-    assert table("based", 3).columns == ("model", "shots", *glue, "average")
-    assert table("based", 4).columns == ("model", "size", "1024", "4096", "8192")
-    sets = ("enhancers_cohn", "enhancers_ensembl", "regulatory", "nontata_promoters", "ocr")
-    assert table("based", 5).columns == ("model", *sets)
-
-
 def test_one_row():
     found = table("based", 3)
     assert found.row(model="Mamba", shots=5)["boolq"] == 41.1

@@ -160,13 +160,9 @@ SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_STEP_NODELIST": "node[
 
 
 def test_half_a_description_of_the_processes(monkeypatch):
-    at, zero = {"coordinator": "a:1"}, {"process_id": 0}
     for settings, variables, message in (
-        ({"num_processes": 2, **zero}, {}, "coordinator_address should be defined"),
-        ({**at, **zero}, {}, "Number of processes must be defined"),
-        ({**at, "num_processes": 2}, {}, "process id of the current process must be defined"),
-        ({**at, "num_processes": 2}, {"JAX_PROCESS_ID": "2"}, "Got process_id=2, num_processes=2"),
-        (at, {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES = 'two': expected"),
+        ({"coordinator": "a:1"}, {}, "Number of processes must be defined"),
+        ({"coordinator": "a:1"}, {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES = 'two': expected"),
         ({"coordinator": "host"}, {}, "coordinator = 'host': expected HOST:PORT"),
         ({"num_processes": 0}, {}, "num_processes = 0: expected at least 1"),
         ({"heartbeat_timeout": 0}, {}, "heartbeat_timeout = 0: expected at least 1"),

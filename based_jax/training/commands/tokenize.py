@@ -19,10 +19,10 @@ from based_jax.data.readers import ReadOptions
 from based_jax.data.report import describe_counts
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
-from based_jax.data.shards.tokenize import SHARD_TOKENS, Progress, tokenize
+from based_jax.data.shards.tokenize import Progress, tokenize
 from based_jax.stop_request import StopRequest
 from based_jax.training.run.progress import clock, short
-from based_jax.validate import expect, expect_range, expect_ranges
+from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax train tokenize"
 HELD_OUT_BYTES = 4 << 20
@@ -51,8 +51,6 @@ class TokenizeConfig:
     default: 4194304, or no limit with --held-out-names"""
     held_out_names: str | None = None
     """hold out these files or FASTA records instead, e.g. chr8,chr9"""
-    shard_tokens: int = SHARD_TOKENS
-    """maximum tokens per shard"""
     workers: int | None = None
     """documents to encode at the same time; default: one per core"""
 
@@ -60,7 +58,6 @@ class TokenizeConfig:
         expect(bool(self.data), "data", self.data, "at least one source")
         expect(0 <= self.held_out < 1, "held_out", self.held_out, "at least 0 and below 1")
         expect_ranges(self, 1, "workers", "held_out_bytes")
-        expect_range("shard_tokens", self.shard_tokens, 2)
 
 
 def _show_progress() -> Callable[[Progress], None]:
@@ -104,7 +101,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             workers=config.workers or len(os.sched_getaffinity(0)),
             rule=HeldOutRule(config.held_out, config.held_out_names, limit),
             options=config.reading,
-            shard_tokens=config.shard_tokens,
             progress=progress,
         )
         if sys.stderr.isatty():

@@ -111,9 +111,9 @@ def test_finished_and_other_settings(tmp_path, capsys):
     assert again.status == 0
     assert f"next: based-jax train lm --data tokens:{out} --workdir runs/out" in again.out
     assert "not read" not in again.out
-    ended = run_here(PROG, main, [*argv, "--shard-tokens", 5], capsys)
+    ended = run_here(PROG, main, [*argv, "--held-out", 0.5], capsys)
     assert ended.status == 2
-    assert "shard_tokens = 5" in ended.err
+    assert "held_out = {'fraction': 0.5" in ended.err
     spec.write_bytes(spec.read_bytes() + b"\n")
     assert "files as they were" in run_here(PROG, main, argv, capsys).err
     assert _contents(out) == before
