@@ -172,24 +172,15 @@ class _Run:
         self.tokens += encoded.tokens.size
         self.documents += len(encoded.lengths)
         held_out = encoded.named if self._rule.names else positions(encoded.digests) < self._rule.fraction
-        ends = np.cumsum(encoded.lengths)
-        first = 0
-        for i in np.flatnonzero(held_out):
-            digest, length, size = encoded.digests[i], int(encoded.lengths[i]), int(encoded.sizes[i])
-            self._train_on(encoded, ends, first, int(i))
-            first = int(i) + 1
-            self._files[_SPOOL].write(encoded.tokens[ends[i] - length : ends[i]].tobytes())
-            self._files[_INDEX].write(np.array([(digest, length, size)], _ENTRY).tobytes())
-        self._train_on(encoded, ends, first, len(held_out))
-
-    def _train_on(self, encoded: Encoded, ends: np.ndarray, first: int, last: int) -> None:
-        """Append documents `first` ... `last` - 1 of a block to the training split."""
-        if first == last:
-            return
-        stream = encoded.tokens[ends[first] - encoded.lengths[first] : ends[last - 1]]
-        self._train.append(stream, encoded.lengths[first:last], encoded.sizes[first:last])
+        is_spooled, train = np.repeat(held_out, encoded.lengths), ~held_out
+        entries = np.zeros(int(held_out.sum()), _ENTRY)
+        for name, column in (("digest", "digests"), ("length", "lengths"), ("size", "sizes")):
+            entries[name] = getattr(encoded, column)[held_out]
+        self._files[_SPOOL].write(encoded.tokens[is_spooled].tobytes())
+        self._files[_INDEX].write(entries.tobytes())
+        self._train.append(encoded.tokens[~is_spooled], encoded.lengths[train], encoded.sizes[train])
         if self._rule.names:
-            self._files[_TRAIN].write(np.ascontiguousarray(encoded.digests[first:last, 8:16]).tobytes())
+            self._files[_TRAIN].write(encoded.digests[train, 8:16].tobytes())
 
     def save(self) -> None:
         """Write the journal, from which `tokenize` resumes."""
