@@ -28,7 +28,6 @@ from based_jax.validate import expect
 BLOCK = 1 << 20  # characters of text after which a block ends
 _MAX_ITEMS = 4096
 
-DIGEST = 32  # bytes of a SHA-256
 _STEP = 1 << 20  # characters that a character-level tokenizer encodes at once
 _AHEAD = 2  # blocks per thread in flight: read, being encoded or not yet written
 _MAX_BYTES = 64 * BLOCK  # limit of the text in flight; a single larger block is allowed
@@ -175,22 +174,19 @@ class BlockEncoder:
         ids: Sequence[np.ndarray],
         skipped: Sequence[tuple[int, Skipped]],
     ) -> Encoded:
+        contents = (document.text.encode("utf-8") for _, document in documents)  # one at a time
+        hashed = [(len(content), hashlib.sha256(content).digest()) for content in contents]
+        eot = np.full(1, self._tokenizer.eot, self._dtype)
+        parts = [part for found in ids for part in (eot, found.astype(self._dtype, copy=False))]
         lengths = np.asarray([1 + found.size for found in ids], dtype=np.int64)
-        tokens = np.empty(int(lengths.sum()), self._dtype)
-        sizes, digests = np.empty(len(ids), np.int64), np.empty((len(ids), DIGEST), np.uint8)
-        end = 0
-        for i, ((_, document), found) in enumerate(zip(documents, ids, strict=True)):
-            tokens[end] = self._tokenizer.eot
-            tokens[end + 1 : end + 1 + found.size] = found
-            end += 1 + found.size
-            content = document.text.encode("utf-8")
-            sizes[i] = len(content)
-            digests[i] = np.frombuffer(hashlib.sha256(content).digest(), np.uint8)
+        sizes = np.asarray([size for size, _ in hashed], dtype=np.int64)
         names = (document.name.split(":") for _, document in documents)
         matches = [self._names.intersection(own) if self._names else () for own in names]
         named = np.asarray([bool(match) for match in matches], dtype=bool)
         files = np.asarray([index for index, _ in documents], dtype=np.int64)
         found_names = sorted(set().union(*matches))
+        digests = np.frombuffer(b"".join(digest for _, digest in hashed), np.uint8).reshape(-1, 32)
+        tokens = np.concatenate(parts or [eot[:0]])
         return Encoded(lengths, sizes, named, digests, tokens, files, skipped, found_names)
 
 

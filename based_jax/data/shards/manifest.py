@@ -98,8 +98,9 @@ class Split(_Record):
     def of(cls, shards: typing.Iterable[Shard]) -> "Split":
         """Build the split of these shards."""
         found = tuple(shards)
-        sums = (sum(getattr(shard, name) for shard in found) for name in ("documents", "tokens", "bytes"))
-        return cls(*sums, found)
+        names = ("documents", "tokens", "bytes")
+        sums = {name: sum(getattr(shard, name) for shard in found) for name in names}
+        return cls(**sums, shards=found)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class TokenShards(TokenStream):
         shard = self.split.shards[number]
         sums = (shard.file, shard.crc32_tokens), (shard.starts_file, shard.crc32_starts)
         for array, (file, expected) in zip(self._arrays[number], sums, strict=True):
-            found, name = zlib.crc32(array), str(self.directory / file)
+            found, name = zlib.crc32(array.data), str(self.directory / file)
             expect(found == expected, name, f"CRC-32 {found:08x}", f"{expected:08x}; {_AGAIN}")
 
     @functools.cached_property
