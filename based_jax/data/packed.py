@@ -150,7 +150,7 @@ class PackedTokens(TokenStream):
         return self
 
     def window_at(self, begin: int, length: int) -> dict[str, np.ndarray]:
-        """Return the window, arrays (length,), whose first input is token `begin` of the stream; see `window`."""
+        """Return the window, arrays (length,), whose first input is token `begin`; see `window`."""
         real = min(length, len(self) - 1 - begin)
         stream = np.full(length + 1, self.tokens[0], dtype=np.int32)  # the stream begins with EOT
         stream[: real + 1] = self.tokens[begin : begin + real + 1]

@@ -6,7 +6,6 @@ results.json the accuracy on the test split.
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.data import Tokenizer, load_tokenizer
 from based_jax.data.labelled import LabelledRows, load_labelled
 from based_jax.data.pipeline import shuffled_batches
+from based_jax.files import write_json
 from based_jax.mixers.selection_heads import LOSSES
 from based_jax.models import ModelConfig
 from based_jax.models.classifier import POOLINGS, SequenceClassifier
@@ -177,7 +177,7 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
     }
     path = config.workdir / "results.json"
     with naming_the_last_checkpoint(config.workdir, path):
-        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_json(path, results)
     return results
 
 
