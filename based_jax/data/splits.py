@@ -81,8 +81,7 @@ def split_documents(
 def position(text: str) -> float:
     """Return the text's position in [0, 1), which determines its split."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
-    # Use 53 bits, so that the quotient is exact and below 1.
-    return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)
+    return float(positions(np.frombuffer(digest, np.uint8)[None])[0])
 
 
 def choose(
@@ -109,7 +108,7 @@ def choose(
 def positions(digests: UInt8[np.ndarray, "n 32"]) -> np.ndarray:
     """Return the positions in [0, 1) of texts with these hashes, float64 (n,); see `position`."""
     first = np.ascontiguousarray(digests[:, :8]).view(">u8")[:, 0].astype(np.uint64)
-    return (first >> np.uint64(11)) / float(1 << 53)
+    return (first >> np.uint64(11)) / float(1 << 53)  # 53 bits: the quotient is exact and below 1
 
 
 def _by_name(documents: Iterable[Document], names: Sequence[str]) -> tuple[list[Document], list[Document]]:

@@ -161,7 +161,6 @@ SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_STEP_NODELIST": "node[
 
 def test_half_a_description_of_the_processes(monkeypatch):
     for settings, variables, message in (
-        ({"coordinator": "a:1"}, {}, "Number of processes must be defined"),
         ({"coordinator": "a:1"}, {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES = 'two': expected"),
         ({"coordinator": "host"}, {}, "coordinator = 'host': expected HOST:PORT"),
         ({"num_processes": 0}, {}, "num_processes = 0: expected at least 1"),

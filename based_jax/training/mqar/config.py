@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import tyro
@@ -16,8 +16,6 @@ from based_jax.models import MixerSpec, ModelConfig, mqar_backbone
 from based_jax.training.mqar.grid import LABEL_LOSSES
 from based_jax.training.named_options import parse_mixer, parse_named, split_mixers
 from based_jax.validate import expect, expect_choice, expect_range, expect_ranges
-
-Number = TypeVar("Number", int, float)
 
 AXES = {"length": "length", "pairs": "num_pairs"}
 """Columns of --train and --test, and the settings that they are; a task may lack one of them."""
@@ -175,12 +173,12 @@ class SyntheticConfig:
 
     @property
     def architecture(self) -> ModelConfig:
-        mixer, layers = None, None
+        name, given, layers = None, None, None
         if self.layers is not None:
-            layers = [_spec("layers", layer) for layer in split_mixers("layers", self.layers)]
+            texts = split_mixers("layers", self.layers)
+            layers = [MixerSpec(*parse_mixer("layers", text)) for text in texts]
         elif self.mixer is not None:
-            mixer = _spec("mixer", self.mixer)
-        name, given = (mixer.mixer, mixer.options) if mixer else (None, None)
+            name, given = parse_mixer("mixer", self.mixer)
         options: Any = {field: getattr(self, field) for field in ("positions", "dropout", "mlp", "dtype")}
         task: Any = self.segments[0][0]
         model = mqar_backbone(name, self.d_model, task.vocab_size, self.longest, layers, given, **options)
@@ -202,12 +200,7 @@ class SyntheticConfig:
         return json.loads(json.dumps({**dataclasses.asdict(self), **used}, default=str))
 
 
-def _spec(argument: str, text: str) -> MixerSpec:
-    """Parse NAME:option=value:... as a mixer with options."""
-    return MixerSpec(*parse_mixer(argument, text))
-
-
-def _numbers(argument: str, text: str, kind: Callable[[str], Number], example: str) -> tuple[Number, ...]:
+def _numbers(argument: str, text: str, kind: Callable[[str], Any], example: str) -> tuple[Any, ...]:
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
