@@ -251,7 +251,7 @@ LEAST_VOCABULARY = 257
 def train_byte_level_bpe(
     texts: Iterator[str], vocab_size: int, *, show_progress: bool = False
 ) -> tokenizers.Tokenizer:
-    """Train on texts, which are read once; the separator is ``<|endoftext|>``.
+    """Train a byte-level BPE on texts, which are read once; the separator is ``<|endoftext|>``.
 
     Args:
         vocab_size: tokens, of which 257 are the bytes and the separator; fewer if the texts have fewer pairs.
