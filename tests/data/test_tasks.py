@@ -176,7 +176,6 @@ REFUSED = {
     "FuzzyInContextRecall(value_motif=4)": "value_motif = 4: expected at most 3",
     "SelectiveCopying(length=32)": "length = 32: expected at least 2 num_copied + 1 = 33",
     "Compression(vocab_size=1)": "vocab_size = 1: expected at least 2",
-    "Memorization(map_seed=-1)": "map_seed = -1: expected from 0 to 2**32 - 1",
     "JointRecall(num_keys=0)": "num_keys = 0: expected an integer, at least 1",
     "Permutations(degree=7)": "degree = 7: expected from 2 to 6",
     "MQAR(length=10, num_pairs=4)": "length = 10: expected at least 4 * num_pairs = 16",

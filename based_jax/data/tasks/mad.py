@@ -215,22 +215,19 @@ class Memorization(_Words):
 
     Attributes:
         length: even.
-        map_seed: seed of the map; use the same for training and test segments.
     """
 
     vocab_size: int = 256
     length: int = 32
-    map_seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         expect_even(self.length)
-        expect(0 <= self.map_seed < 1 << 32, "map_seed", self.map_seed, "from 0 to 2**32 - 1")
 
     def mapping(self) -> Int[Array, " keys"]:
-        """Return the value of each key, all different."""
+        """Return the value of each key, all different, and the same for every seed of a segment."""
         half = (self.vocab_size - 1) // 2
-        rng = jax.random.key(np.uint32(self.map_seed), impl="threefry2x32")
+        rng = jax.random.key(0, impl="threefry2x32")
         return distinct(words(rng, half, 1), np.arange(half, self.vocab_size - 1))[0]
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
