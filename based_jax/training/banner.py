@@ -16,8 +16,7 @@ from rich.console import Console
 from based_jax.convert.hub import parse_id
 from based_jax.convert.model_card import Measurement, ModelCard
 from based_jax.data.packed import Mixture, TokenStream
-from based_jax.data.report import count, describe_counts
-from based_jax.data.shards.reader import TokenShards
+from based_jax.data.report import count
 from based_jax.models import LanguageModel, ModelConfig, param_count
 from based_jax.training.initial_weights import Taken
 from based_jax.training.lm_config import DEFAULT_PRESET, LMConfig
@@ -32,17 +31,6 @@ _LABEL = 12  # width of the column of labels
 _ABSOLUTE = re.compile(r"(?<![\w.-])[/~][^,=\s]*/")
 _HUB_DATA = re.compile(r"hf:([\w-][\w.-]*(?:/[\w-][\w.-]*)?)")
 _OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon and AdamW"}
-
-
-def describe_tokens(spec: str, training: TokenShards) -> dict[str, str]:
-    """Describe a directory of token shards, and what was skipped when they were written."""
-    manifest, split = training.manifest, training.split
-    shards, documents = count(len(split.shards), "shard"), count(split.documents, "document")
-    size = f"{split.bytes:,} bytes" if split.bytes else f"{split.tokens:,} tokens"
-    rows = {"data": f"{spec}: {shards}, {documents}, {size}, tokenizer {manifest.tokenizer.name}"}
-    if skipped := describe_counts(manifest.skipped):
-        rows["skipped"] = skipped
-    return rows
 
 
 def describe_run(

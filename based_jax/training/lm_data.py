@@ -18,7 +18,6 @@ from based_jax.data.shards.reader import (
     open_tokens,
     shard_directory,
 )
-from based_jax.training.banner import describe_tokens
 from based_jax.training.lm_config import LMConfig
 from based_jax.training.recipes import find_file, read_recipe
 from based_jax.validate import expect
@@ -87,7 +86,7 @@ def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -
     has_sides = len(training) > 0 and (len(held_out) > 0 or config.eval_every == 0)
     expected = "shards with a training side, and a held-out side or --eval-every 0"
     expect(has_sides, "data", f"{TOKENS}{directory}", expected)
-    return RunData(training, held_out, describe_tokens(f"{TOKENS}{directory}", training))
+    return RunData(training, held_out, training.describe())
 
 
 def _expect_flags_apply(config: LMConfig) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from based_jax.data.packed import PackedTokens, TokenStream
+from based_jax.data.report import count, describe_counts
 from based_jax.data.shards.manifest import Manifest, Split, token_dtype
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect
@@ -97,6 +98,15 @@ class TokenShards(TokenStream):
         for array, (file, expected) in zip(self._arrays[number], sums, strict=True):
             found, name = zlib.crc32(array.data), str(self.directory / file)
             expect(found == expected, name, f"CRC-32 {found:08x}", f"{expected:08x}; {_AGAIN}")
+
+    def describe(self) -> dict[str, str]:
+        """Describe the shards of this split, and what was skipped when they were written."""
+        split = self.split
+        shards, documents = count(len(split.shards), "shard"), count(split.documents, "document")
+        size, name = f"{split.bytes:,} bytes", self.manifest.tokenizer.name
+        rows = {"data": f"{TOKENS}{self.directory}: {shards}, {documents}, {size}, tokenizer {name}"}
+        skipped = describe_counts(self.manifest.skipped)
+        return rows | ({"skipped": skipped} if skipped else {})
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
