@@ -21,10 +21,10 @@ from based_jax.convert.state_dict import write_safetensors
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens
 from based_jax.export import runner
 from based_jax.export.programs import KERNEL_CALL, KEY_KIND, SIGNATURES, Plan, Programs, export_programs
+from based_jax.files import whole_file, write_json
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file, write_json
 
 WEIGHTS = "weights.safetensors"
 RUNNER = "run.py"
