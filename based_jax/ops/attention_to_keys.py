@@ -20,11 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import accumulation_dtype, finfo, map_arrays
+from based_jax.ops.core.arrays import accumulation_dtype, cond, finfo, map_arrays, with_gradient
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.stream import TokenPositions
-from based_jax.ops.core.transforms import cond, with_gradient
 from based_jax.typing import Array, Bool, Float, Int
 
 Pattern = Callable[[Array, Array], Array]

@@ -16,11 +16,10 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import platforms, sharding
-from based_jax.ops.core.arrays import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype, with_gradient
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op
 from based_jax.ops.core.products import is_on_one, runs_kernels
-from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops.core.arrays import checkpoint
 from based_jax.ops.core.op import op
 from based_jax.ops.core.stream import TokenPositions
-from based_jax.ops.core.transforms import checkpoint
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 

@@ -24,7 +24,7 @@ from based_jax.ops.attention_to_keys import (
     way_of,
 )
 from based_jax.ops.core import platforms, sharding
-from based_jax.ops.core.arrays import append
+from based_jax.ops.core.arrays import append, cond
 from based_jax.ops.core.implementations import KERNELS, choose
 from based_jax.ops.core.kv_cache import (
     KVCache,
@@ -36,7 +36,6 @@ from based_jax.ops.core.kv_cache import (
 )
 from based_jax.ops.core.op import body, op, stateful_op
 from based_jax.ops.core.stream import Continuation, advance, continue_from, outputs_and_state
-from based_jax.ops.core.transforms import cond
 from based_jax.ops.rotary import rotary
 from based_jax.ops.tiled_attention import attend_in_tiles
 from based_jax.typing import Array, Bool, Float, Int

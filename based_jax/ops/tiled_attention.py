@@ -24,9 +24,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import accumulation_dtype, finfo, map_arrays
+from based_jax.ops.core.arrays import accumulation_dtype, finfo, map_arrays, repeat, with_gradient
 from based_jax.ops.core.chunks import pad_tokens
-from based_jax.ops.core.transforms import repeat, with_gradient
 from based_jax.typing import Array, Float, Int
 
 ROWS = 1024

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from based_jax.ops.conv_basis.conv_recovery import conv_recover
 from jax.core import Tracer
 
 from based_jax.ops.attention_to_keys import visible_keys
@@ -33,15 +34,13 @@ from based_jax.ops.conv_basis.conv_attention_fft import (
     softmax_where,
     with_gradient_of,
 )
-from based_jax.ops.conv_basis.conv_recovery import conv_recover
-from based_jax.ops.core.arrays import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype, checkpoint, cond, map_rows, with_gradient
 from based_jax.ops.core.expectations import expect_qkv, expect_state, expect_state_to_return
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import expect_capacity, latest, nan_where_outgrown, put, slot_index
 from based_jax.ops.core.op import body, op, stateful_op
 from based_jax.ops.core.sharding import own_settings
 from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, continue_from, init_stream
-from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradient
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
 

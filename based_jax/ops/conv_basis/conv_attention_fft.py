@@ -23,8 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import finfo
-from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradient
+from based_jax.ops.core.arrays import checkpoint, cond, finfo, map_rows, with_gradient
 from based_jax.ops.long_conv import fft_size
 from based_jax.typing import Array, Bool, Float, Int
 

@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype, map_rows, repeat
 from based_jax.ops.core.chunks import heads_first
 from based_jax.ops.core.op import body, op
-from based_jax.ops.core.transforms import map_rows, repeat
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
 
