@@ -39,7 +39,6 @@ CHUNKS = {"chunk_size": 3}
 CALLS = {
     "advance": (lambda ids: ops.advance(None, BATCH, LENGTH, ids), IDS),
     "attention_of_some": (lambda q: selection.attention_of_some(q, K, V, TOKENS == 1, 5), Q),
-    "conv_anchors": (lambda q: ops.conv_basis.conv_anchors(q, K, STARTS), Q),
     "conv_attention": (lambda q: ops.conv_attention(q, K, V, starts=(0, 1, 4), gradient="anchors"), Q),
     "conv_recover": (lambda q: ops.conv_basis.conv_recover(q, K, terms=2, width=1, threshold=0.1), Q),
     "conv_score_error": (lambda q: ops.conv_basis.conv_score_error(q, K, STARTS), Q),
@@ -121,9 +120,7 @@ CALLS = {
 ON_THE_HOST = {
     "FeatureMap",
     "all_poly_map",
-    "conv_assemble",
     "conv_decompose",
-    "conv_exp",
     "conv_matrix",
     "conv_separation",
     "performer_map",

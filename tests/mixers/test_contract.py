@@ -25,7 +25,7 @@ CASES = {
     "bigbird": {"num_heads": 2, "block_size": 1, "l_max": 13, "rotary_fraction": 0.5},
     "blocked_window": {"num_heads": 2, "width": 5},
     "conv_basis": {"num_heads": 2, "rotary_fraction": 0.5},
-    "conv_basis-window": {"num_heads": 2, "num_kv_heads": 1, "starts": (0, 2, 3, 7), "left": 4},
+    "conv_basis-starts": {"num_heads": 2, "num_kv_heads": 1, "starts": (0, 2, 3, 7)},
     "delta_net": {"qk_norm": "sum", "qk_activation": "elu", "use_gate": True, "allow_neg_eigval": True},
     "gated_conv": {},
     "gated_conv-long": {"kernel_size": 5, "conv_bias": True, "bias": False, "expand": 2},

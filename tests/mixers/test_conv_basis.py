@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax.linen import meta
 
 from based_jax import mixers
@@ -33,10 +32,3 @@ def test_a_segment_per_token_is_attention_with_its_parameters():
     assert_close(run(all_starts, variables, x), expected, FLOAT32)
     few = mixers.make("conv_basis", d_model=WIDTH, **options)
     assert np.abs(run(few, variables, x) - expected).max() > 0.1
-
-
-def test_a_window_needs_no_length():
-    mixer = mixers.make("conv_basis", d_model=WIDTH, left=5)
-    assert mixer.init_state(1).v.shape[1] == 6
-    with pytest.raises(ValueError, match="max_length = None"):
-        mixers.make("conv_basis", d_model=WIDTH).init_state(1)

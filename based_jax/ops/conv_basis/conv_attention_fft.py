@@ -56,15 +56,13 @@ def attend_by_fft(
     v: Float[Array, "B H V N"],
     starts: Int[Array, "rows heads A"],
     real: Bool[Array, "texts N"],
-    left: int | None,
     gradient: str,
 ) -> Float[Array, "B H V N"]:
     """Attend in whole texts, one document each; arguments as for `conv_attention`, with q scaled."""
     starts = lax.optimization_barrier(starts)  # else compilers spend minutes folding constants
     if gradient == "surrogate":
-        return _with_gradient_of_attention(q, k, v, starts, real, left)
-    segments = _segments(q, k, starts, real, left)
-    return _attend(segments, v, real, left)[0]
+        return _with_gradient_of_attention(q, k, v, starts, real)
+    return _attend(_segments(q, k, starts, real), v, real)[0]
 
 
 def segment_at(starts: Int[Array, "*lead A"], position: Int[Array, "*rest N"]) -> Int[Array, "*all N"]:
@@ -89,15 +87,14 @@ def softmax_where(visible: Bool[Array, "..."], scores: Float[Array, "B H R M"]) 
     return jnp.where(visible, weights, 0)
 
 
-def _segments(q: Array, k: Array, starts: Array, real: Array, left: int | None) -> Segments:
+def _segments(q: Array, k: Array, starts: Array, real: Array) -> Segments:
     """Return the kernels c_r[l] = q_{s_r + l} . k_{s_r}: k columns of scores, O(A N K) multiplications."""
     length = q.shape[-1]
     index = jnp.arange(length)
     of_column = segment_at(starts, index)
     anchors = jnp.take_along_axis(k, jnp.minimum(starts, length - 1)[..., None, :], axis=-1)
     row = starts[..., None] + index
-    exists = row < length if left is None else (row < length) & (index <= left)
-    row = jnp.minimum(row, length - 1)
+    exists, row = row < length, jnp.minimum(row, length - 1)
     exists &= jnp.take_along_axis(real[:, None, None], row, axis=-1)
     kernels = jnp.take_along_axis(jnp.einsum("bhka,bhkn->bhan", anchors, q), row, axis=-1)
     return Segments(jnp.where(exists, kernels, finfo(q.dtype).min), of_column)
@@ -110,21 +107,21 @@ class _Rows(NamedTuple):
     """rows that are computed entry by entry"""
 
 
-def _attend(segments: Segments, v: Array, real: Array, left: int | None) -> tuple[Array, _Rows]:
+def _attend(segments: Segments, v: Array, real: Array) -> tuple[Array, _Rows]:
     channels, length = v.shape[-2:]
     count = segments.kernels.shape[2]
     operations = (count * (channels + 2) + channels + 1) * _transform(length)
     if operations * FFT_COST > 2 * length**2 * channels:
         drowned = jnp.broadcast_to(real[:, None], (*v.shape[:2], length))
-        return _entry_by_entry(segments, v, drowned, left), _Rows(jnp.zeros_like(drowned, v.dtype), drowned)
+        return _entry_by_entry(segments, v, drowned), _Rows(jnp.zeros_like(drowned, v.dtype), drowned)
     taps = _taps(segments.kernels)
     ones = jnp.ones((*v.shape[:2], 1, length), v.dtype)
-    sums = _convolve(taps, segments.of_column, jnp.concatenate([ones, v], axis=2), left)
+    sums = _convolve(taps, segments.of_column, jnp.concatenate([ones, v], axis=2))
     mass, sums = sums[:, :, 0], sums[:, :, 1:]
     good = real[:, None] & (mass * PRECISION[v.dtype.name] > _noise(taps, segments.of_column)[..., None])
     rows = _Rows(jnp.where(good, 1 / jnp.where(good, mass, 1), 0), real[:, None] & ~good)
     y = sums * rows.factor[:, :, None]
-    return y + _entry_by_entry(segments, v, rows.drowned, left), rows
+    return y + _entry_by_entry(segments, v, rows.drowned), rows
 
 
 def _transform(length: int) -> float:
@@ -146,15 +143,10 @@ def _noise(taps: Array, of_column: Array) -> Float[Array, "B H"]:
     return finfo(taps.dtype).eps * lax.stop_gradient(jnp.sum(norms, axis=-1))
 
 
-def _size(length: int, left: int | None) -> int:
-    """Return the length of a transform without wrap-around."""
-    return fft_size(length + (length if left is None else min(length, left + 1)) - 1)
-
-
-def _convolve(taps: Array, of_column: Array, x: Array, left: int | None) -> Array:
+def _convolve(taps: Array, of_column: Array, x: Array) -> Array:
     """Return sum_r conv(taps_r) P_r x, x: (B, H, C, N); summed as spectra, with memory O(C N)."""
     length = x.shape[-1]
-    size = _size(length, left)
+    size = fft_size(2 * length - 1)  # without wrap-around
 
     @checkpoint
     def term(taps: Array, r: Array) -> Array:
@@ -170,9 +162,9 @@ def _convolve(taps: Array, of_column: Array, x: Array, left: int | None) -> Arra
     return jnp.fft.irfft(total, size)[..., :length]
 
 
-def _convolve_back(taps: Array, of_column: Array, u: Array, left: int | None) -> Array:
+def _convolve_back(taps: Array, of_column: Array, u: Array) -> Array:
     """Return the transpose, sum_r P_r conv(taps_r)^T u."""
-    convolve = functools.partial(_convolve, taps, of_column, left=left)
+    convolve = functools.partial(_convolve, taps, of_column)
     return cast(Any, jax.linear_transpose(convolve, u))(u)[0]
 
 
@@ -181,12 +173,7 @@ def _by_segment(taps: Array) -> tuple[Array, Array]:
 
 
 def _entry_by_entry(
-    segments: Segments,
-    v: Array,
-    wanted: Array,
-    left: int | None,
-    q: Array | None = None,
-    k: Array | None = None,
+    segments: Segments, v: Array, wanted: Array, q: Array | None = None, k: Array | None = None
 ) -> Array:
     """Return the wanted rows of y and zeros in the others; blocks without a wanted row are skipped.
 
@@ -200,10 +187,9 @@ def _entry_by_entry(
 
         def compute() -> Array:
             lag = (first + jnp.arange(wanted.shape[-1]))[:, None] - index
-            visible = lag >= 0 if left is None else (lag >= 0) & (lag <= left)
             scores = scores_at(segments.kernels, segments.of_column, lag[None])
             scores = scores if q is None else with_gradient_of(jnp.einsum("bhkr,bhkn->bhrn", q, k), scores)
-            return jnp.einsum("bhrn,bhvn->bhvr", softmax_where(visible & wanted[..., None], scores), v)
+            return jnp.einsum("bhrn,bhvn->bhvr", softmax_where((lag >= 0) & wanted[..., None], scores), v)
 
         shape = jax.eval_shape(compute).shape
         return cond(jnp.any(wanted), compute, lambda: jnp.zeros(shape, v.dtype))
@@ -232,41 +218,39 @@ def joined(y: Array, length: int) -> Array:
     return y.reshape(*y.shape[:-2], -1)[..., :length]
 
 
-def _forward(q: Array, k: Array, v: Array, starts: Array, real: Array, left: int | None) -> tuple[Array, Any]:
-    y, rows = _attend(_segments(q, k, starts, real, left), v, real, left)
+def _forward(q: Array, k: Array, v: Array, starts: Array, real: Array) -> tuple[Array, Any]:
+    y, rows = _attend(_segments(q, k, starts, real), v, real)
     return y, (q, k, v, starts, real, y, rows)
 
 
-def _backward(left: int | None, kept: Any, dy: Array) -> tuple[Array, Array, Array, None, None]:
+def _backward(kept: Any, dy: Array) -> tuple[Array, Array, Array, None, None]:
     q, k, v, starts, real, y, rows = kept
-    segments = _segments(q, k, starts, real, left)
+    segments = _segments(q, k, starts, real)
     length, (channels, width) = q.shape[-1], (v.shape[2] + 1, q.shape[2])
     operations = 2 * (segments.kernels.shape[2] + 1) * channels * width * _transform(length)
     goes_by_fft = operations * FFT_COST <= 2 * length**2 * (2 * channels + 2 * width)
     wanted = rows.drowned if goes_by_fft else jnp.broadcast_to(real[:, None], rows.drowned.shape)
 
     def by_rows(q: Array, k: Array, v: Array) -> Array:
-        return _entry_by_entry(segments, v, wanted, left, q, k)
+        return _entry_by_entry(segments, v, wanted, q, k)
 
     gradients = cast(Any, jax.vjp(by_rows, q, k, v)[1])(dy)
     if goes_by_fft:
         mean = jnp.sum(dy * y, axis=2, keepdims=True)
         across = jnp.concatenate([dy, -mean], axis=2) * rows.factor[:, :, None]
         ones = jnp.broadcast_to(real[:, None, None], mean.shape).astype(v.dtype)
-        more = _gradients_by_fft(segments, q, k, across, jnp.concatenate([v, ones], axis=2), left)
+        more = _gradients_by_fft(segments, q, k, across, jnp.concatenate([v, ones], axis=2))
         gradients = jax.tree.map(jnp.add, gradients, more)
     return *gradients, None, None
 
 
-@with_gradient(_forward, _backward, nondiff_argnums=(5,))
-def _with_gradient_of_attention(
-    q: Array, k: Array, v: Array, starts: Array, real: Array, left: int | None
-) -> Array:
-    return _attend(_segments(q, k, starts, real, left), v, real, left)[0]
+@with_gradient(_forward, _backward)
+def _with_gradient_of_attention(q: Array, k: Array, v: Array, starts: Array, real: Array) -> Array:
+    return _attend(_segments(q, k, starts, real), v, real)[0]
 
 
 def _gradients_by_fft(
-    segments: Segments, q: Array, k: Array, across: Array, down: Array, left: int | None
+    segments: Segments, q: Array, k: Array, across: Array, down: Array
 ) -> tuple[Array, Array, Array]:
     """Differentiate rows by FFT: dS = F * (dy v^T - mean), F the weights; the other factor has rank V + 1.
 
@@ -274,7 +258,7 @@ def _gradients_by_fft(
     and -mean of each row, over D, and `down` v and 1 of each column: (B, H, V + 1, N).
     """
     taps = _taps(segments.kernels)
-    dv = _convolve_back(taps, segments.of_column, across[:, :, :-1], left)
+    dv = _convolve_back(taps, segments.of_column, across[:, :, :-1])
     size = max(PRODUCTS // q.shape[2], 1)
 
     def split(x: Array) -> Array:
@@ -285,7 +269,7 @@ def _gradients_by_fft(
     def through(convolve: Any, x: Array, a: Array, b: Array) -> Array:
         """Return sum_t diag(b_t) F diag(a_t) x^T, transposed; with F^T if `convolve` is `_convolve_back`."""
         pairs = a[:, :, :, None] * x[:, :, None]
-        mixed = convolve(taps, segments.of_column, pairs.reshape(*x.shape[:2], -1, x.shape[-1]), left)
+        mixed = convolve(taps, segments.of_column, pairs.reshape(*x.shape[:2], -1, x.shape[-1]))
         return jnp.einsum("bhtn,bhtkn->bhkn", b, mixed.reshape(pairs.shape))
 
     def add(total: tuple[Array, Array], part: tuple[Array, Array]) -> tuple[Any, None]:
