@@ -60,7 +60,7 @@ def test_bad_options_are_named(unchecked):
         ("linear_attention", {"learned_map": False}, "learned_map = False: expected True for feature_map ="),
         ("linear_hyper_attention", {"order": 1}, "order = 1: expected at least 2"),
         ("linear_hyper_attention", {"feature_map": "sin"}, "feature_map = 'sin': expected one of 'taylor'"),
-        ("linear_hyper_attention", {"feature_map": "identity"}, "normalize = 'sum': expected 'count' or"),
+        ("linear_hyper_attention", {"feature_map": "identity"}, "normalize = 'sum': expected 'none' for"),
         ("linear_hyper_attention", {"normalize": "rms"}, "normalize = 'rms': expected one of"),
         ("linear_hyper_attention", {"strict": True, "ordered": False}, "strict = True: expected False if"),
         ("linear_hyper_feature_attention", {"norm": "sum"}, "norm = 'sum': expected 'rms' or 'none' with"),

@@ -106,13 +106,11 @@ def weigh(case: Case, scores: np.ndarray, factors: tuple, axes: str) -> np.ndarr
 
 
 def normalised(case: Case, p: np.ndarray, allowed: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Divided by their sum, by their number, or by nothing."""
+    """Divided by their sum, or by nothing."""
     axes = tuple(range(1, p.ndim))
     if case.weigh == "softmax" or case.normalize == "sum":
         total = p.sum(axis=axes, keepdims=True)
         return np.divide(p, total, out=np.zeros_like(p), where=allowed)
-    if case.normalize == "count":
-        return p / np.maximum(allowed.sum(axis=axes, keepdims=True), 1)
     return p
 
 
