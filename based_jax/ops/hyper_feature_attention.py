@@ -27,9 +27,8 @@ from jax.tree_util import Partial
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import accumulation_dtype, finfo
 from based_jax.ops.core.chunks import map_chunks
-from based_jax.ops.core.expectations import expect_chunk_size
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, slot_index, write
-from based_jax.ops.core.op import body, stateful_op
+from based_jax.ops.core.op import body, expect_chunk_size, stateful_op
 from based_jax.ops.core.stream import continue_from
 from based_jax.ops.feature_maps import FeatureMap, fixed_size
 from based_jax.ops.linear_attention import LinearAttentionState, linear_attention

@@ -24,12 +24,10 @@ from jax.tree_util import Partial
 
 from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.expectations import expect_chunk_size, expect_state
-from based_jax.ops.core.op import body, stateful_op
+from based_jax.ops.core.op import body, expect_chunk_size, expect_state, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
-from based_jax.ops.feature_maps import IDENTITY, FeatureMap
+from based_jax.ops.feature_maps import IDENTITY, FeatureMap, symmetric_taylor_features, symmetric_taylor_size
 from based_jax.ops.hyper_attention import check_hyper_attention
-from based_jax.ops.taylor_features import symmetric_taylor_features, symmetric_taylor_size
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_choice
 

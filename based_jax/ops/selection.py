@@ -180,7 +180,7 @@ def attention_of_some(
     if mask is not None:
         visible &= mask[:, None, :]
         q, k, v = unpadded(mask, (q, k, v))
-    some, *_ = attend(q[rows, index], k, v, visible, q.shape[-1] ** -0.5)
+    some, _ = attend(q[rows, index], k, v, visible, q.shape[-1] ** -0.5)
     some = jnp.where(chosen[rows, index][..., None, None], some, 0)
     return jnp.zeros((*q.shape[:3], v.shape[-1]), some.dtype).at[rows, index].set(some)
 

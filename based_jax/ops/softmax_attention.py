@@ -143,7 +143,13 @@ def softmax_attention(
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
     chosen = choose("softmax_attention", q, k, v, implementation=implementation, unsupported=unsupported)
-    if chosen == "tiled" and (reason := _not_in_tiles(causal, left, allowed)):
+    not_in_tiles = {
+        "is causal": not causal,
+        "has no windows (left)": left is not None,
+        "has no pattern (allowed)": allowed is not None,
+        "needs whole sequences and heads, and these are sharded over devices": sharding.is_active(),
+    }
+    if chosen == "tiled" and (reason := _first(not_in_tiles)):
         expect(implementation is None, "implementation", implementation, f"another one: it {reason}")
         chosen = "xla"
     how = AttentionOptions(causal, left, factor, allowed, return_log_sum, chosen)
@@ -177,7 +183,10 @@ def _softmax_attention(
         if not how.causal:
             keys = (k, v, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], length)), mask)
             k, v, *where = sharding.whole(keys)
-            y, log_sum, _ = attend(q, k, v, _same_segment(tokens.start, *where), how.scale)
+            key_start, mask = where
+            visible = tokens.start[:, :, None] == key_start[:, None, :]
+            visible = visible if mask is None else visible & mask[:, None, :]
+            y, log_sum = attend(q, k, v, visible, how.scale)
             return (y, log_sum) if how.return_log_sum else y
         if left is not None and left >= length * sharding.shards() - 1:
             left, how = None, how._replace(left=None)
@@ -313,18 +322,6 @@ def _sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
     return (*k.shape, v.shape[-1])
 
 
-def _not_in_tiles(causal: bool, left: int | None, allowed: Any) -> str | None:
-    """Return the reason why a call cannot use tiles of queries and keys, or None."""
-    return _first(
-        {
-            "is causal": not causal,
-            "has no windows (left)": left is not None,
-            "has no pattern (allowed)": allowed is not None,
-            "needs whole sequences and heads, and these are sharded over devices": sharding.is_active(),
-        }
-    )
-
-
 def _first(reasons: dict[str, bool]) -> str | None:
     """Return the first reason that holds, or None."""
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -379,8 +376,3 @@ def merge_attention(*parts: tuple[Array, Array]) -> Array:
         The outputs of attention to all keys, (..., H, V) in the dtype of y.
     """
     return merge(jnp.stack([y for y, _ in parts]), jnp.stack([log_sum for _, log_sum in parts]))
-
-
-def _same_segment(start: Array, key_start: Any, mask: Array | None) -> Bool[Array, "rows N M"]:
-    visible = start[:, :, None] == key_start[:, None, :]
-    return visible if mask is None else visible & mask[:, None, :]

@@ -34,10 +34,9 @@ from based_jax.ops.conv_basis.conv_attention_fft import (
 )
 from based_jax.ops.conv_basis.conv_basis import conv_recover
 from based_jax.ops.core.arrays import accumulation_dtype, checkpoint, map_rows, with_gradient
-from based_jax.ops.core.expectations import expect_qkv, expect_state, expect_state_to_return
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import expect_capacity, nan_where_outgrown, put, slot_index
-from based_jax.ops.core.op import body, op, stateful_op
+from based_jax.ops.core.op import body, expect_qkv, expect_state, expect_state_to_return, op, stateful_op
 from based_jax.ops.core.sharding import own_settings
 from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
@@ -336,15 +335,11 @@ def _extend(
     return anchors, at_lags.set(scores.astype(kernels.dtype), mode="drop")
 
 
-def _keep_nothing(scores: Array) -> tuple[Array, None]:
-    return scores, None
-
-
 def _refuse(_kept: Any, _gradient: Any) -> Any:
     expected = "'anchors' to differentiate through a state, which has no keys"
     raise ValueError(f"gradient = 'surrogate': expected {expected}")
 
 
-@with_gradient(_keep_nothing, _refuse)
+@with_gradient(lambda scores: (scores, None), _refuse)
 def _without_gradient(scores: Array) -> Array:
     return scores

@@ -158,7 +158,7 @@ def _convolve(taps: Array, of_column: Array, x: Array) -> Array:
 
     shape = (*x.shape[:-1], size // 2 + 1)
     none = jnp.zeros(shape, jnp.promote_types(x.dtype, jnp.complex64))
-    total, _ = lax.scan(add, none, _by_segment(taps))
+    total, _ = lax.scan(add, none, (jnp.moveaxis(taps, 2, 0), jnp.arange(taps.shape[2])))
     return jnp.fft.irfft(total, size)[..., :length]
 
 
@@ -166,10 +166,6 @@ def _convolve_back(taps: Array, of_column: Array, u: Array) -> Array:
     """Return the transpose, sum_r P_r conv(taps_r)^T u."""
     convolve = functools.partial(_convolve, taps, of_column)
     return cast(Any, jax.linear_transpose(convolve, u))(u)[0]
-
-
-def _by_segment(taps: Array) -> tuple[Array, Array]:
-    return jnp.moveaxis(taps, 2, 0), jnp.arange(taps.shape[2])
 
 
 def _entry_by_entry(
