@@ -1,7 +1,7 @@
 """Convert a module to two pure functions, for code without Flax."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 from flax import linen as nn
@@ -68,4 +68,8 @@ def drawn(init: Callable[[jax.Array], Any], key: jax.Array, rules: Rules | None)
     # Not `get_mesh`, which raises within `nnx.eval_shape`, `nnx.jit` and `nnx.vmap` of a constructor.
     mesh = jax.sharding.get_abstract_mesh()
     specs = None if mesh.empty else specs_of(boxed, mesh, rules)
-    return jax.jit(lambda key: nn.meta.unbox(init(key)), out_shardings=specs)(key), boxed, specs
+
+    def unboxed(key: jax.Array) -> Any:
+        return nn.meta.unbox(init(key))
+
+    return cast(Any, jax.jit(unboxed, out_shardings=specs))(key), boxed, specs

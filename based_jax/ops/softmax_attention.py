@@ -182,8 +182,8 @@ def _softmax_attention(
             return _attend_alone(q, k, v, call, mask, how)
         if not how.causal:
             keys = (k, v, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], length)), mask)
-            k, v, *where = sharding.whole(keys)
-            key_start, mask = where
+            whole: Any = sharding.whole(keys)
+            k, v, key_start, mask = whole
             visible = tokens.start[:, :, None] == key_start[:, None, :]
             visible = visible if mask is None else visible & mask[:, None, :]
             y, log_sum = attend(q, k, v, visible, how.scale)

@@ -18,7 +18,7 @@ of one element, as (B, N, G, 1, D) may have, can cost a copy: XLA gives it anoth
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -108,9 +108,9 @@ def _walk(
         visible = None if start is None else j * size + jnp.arange(size) >= start[:, None]
         return visit(*carry, slice(None), j * size, size, visible)
 
-    if tiling.queries % size == 0:  # else this is the only tile
-        first = 0 if start is None else start.min().astype(own.dtype) // size
-        rows, keys = cast(tuple[Any, Any], lax.fori_loop(first, own // size, step, (rows, keys)))
+    first = 0 if start is None else start.min().astype(own.dtype) // size
+    carry: Any = lax.fori_loop(first, own // size, step, (rows, keys))
+    rows, keys = carry
     done = list[Any]()
     for begin in range(0, tiling.queries, size):  # the tile's own tokens
         count = min(size, tiling.queries - begin)
@@ -162,7 +162,7 @@ def _forward(q: Array, k: Array, v: Array, start: Array | None, tiling: Tiling) 
                 scores = jnp.where(visible, scores, least)
             new = jnp.maximum(top, row_max(scores))
             weights = jnp.exp(scores - new[:, None])
-            if start is not None:  # a row may have no visible key so far
+            if start is not None and visible is not None:  # a row may have no visible key so far
                 weights = jnp.where(visible, weights, 0)
             old = jnp.exp(top - new)
             y = y * old[:, None] + weights @ some_v

@@ -39,7 +39,7 @@ CASES = {
     "hyena": {"l_max": 26, "filter_order": 6},
     "hyper_attention": {"num_heads": 2},
     "hyper_attention-window": {"num_heads": 1, "shared": False, "left": 3},
-    "hyper_feature_attention": {"num_heads": 2, "orders": 2, "value_product": True},
+    "hyper_feature_attention": {"orders": (2, 1, 2), "value_product": True},
     "linear_attention": {"num_heads": 2, "feature_dim": 3},
     "linear_attention-decay": {"num_heads": 2, "feature_dim": 3, "decay": "gated"},
     "linear_attention-cosformer": {"feature_dim": 4, "feature_map": "cosformer", "max_length": 48},

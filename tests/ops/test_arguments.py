@@ -189,7 +189,6 @@ SPECIAL = {
         ({"qs": (Q, Q[:, :, :1])}, r"qs\[1\] has shape"),
         ({"qs": (Q.astype(int), Q)}, r"qs\[0\] has dtype"),
         ({"kind": "cosine"}, "kind = 'cosine': expected one of 'softmax', 'linear'"),
-        ({"scale": (1.0,)}, r"scale = \(1.0,\): expected a number or one for each of the 2"),
         ({"normalize": True}, "normalize = True: expected False unless causal, with kind ="),
         ({"return_state": True}, "return_state = True: expected False without an initial_state"),
         (WHOLE | {"kind": "linear", "return_state": True}, "False when causal is False"),

@@ -340,6 +340,10 @@ def _refuse(_kept: Any, _gradient: Any) -> Any:
     raise ValueError(f"gradient = 'surrogate': expected {expected}")
 
 
-@with_gradient(lambda scores: (scores, None), _refuse)
+def _keep_nothing(scores: Array) -> tuple[Array, None]:
+    return scores, None
+
+
+@with_gradient(_keep_nothing, _refuse)
 def _without_gradient(scores: Array) -> Array:
     return scores
