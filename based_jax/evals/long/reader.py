@@ -125,7 +125,7 @@ class Reader:
     ) -> list[np.ndarray]:
         """Return the rank of each right answer of each question among the wrong ones."""
         rows = [
-            [tokenizer.encode(f" {text}") for text in (*question.answers, *question.wrong)]
+            [tokenizer.encode(question.space + text) for text in (*question.answers, *question.wrong)]
             for question in questions
         ]
         width = bucket(max(len(tokens) for row in rows for tokens in row))
