@@ -16,14 +16,12 @@ from flax import linen as nn
 from jax import lax
 
 from based_jax import mixers, ops
-from based_jax.mixers.context import find_stream
 from based_jax.mixers.contract import Mixer, Projection
 from based_jax.mixers.initializers import Initializer, draw_together, named, normal
-from based_jax.mixers.module import Module, wants_output
-from based_jax.models.block import Block
+from based_jax.mixers.module import Module, find_stream, wants_output
+from based_jax.models.block import Block, find_repeats, run_repeats
 from based_jax.models.config import ModelConfig
 from based_jax.models.layers import Drop, make_mlp, make_norm, rows, sinusoids
-from based_jax.models.scan import find_repeats, run_repeats
 from based_jax.ops.core.padding import Shift, aligned, may_precede
 from based_jax.ops.core.sharding import keep_tokens
 from based_jax.typing import Array, Float, Int, Mask, Params, Positions, SegmentIds, State

@@ -68,9 +68,9 @@ class FeatureMap(NamedTuple):
     and share a compiled program.
     """
 
-    features: Callable[[Array], Array]
-    """phi, applied to queries and keys alike: (..., K) -> (..., F)"""
-    similarity: Callable[[Array, int], Array] | None
+    features: Callable[[Float[Array, "... K"]], Float[Array, "... F"]]
+    """phi, applied to queries and keys alike"""
+    similarity: Callable[[Float[Array, "... N M"], int], Float[Array, "... N M"]] | None
     """phi(q) . phi(k) as a function of the products q . k and the width K; None: from the features"""
     size: Callable[[int], int]
     """F as a function of K"""
@@ -118,9 +118,9 @@ def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
 @op()
 def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     """Return the compact map [1, x, x^2 / sqrt(2), x_m x_n for n < m (row-major)], x scaled by K^(-1/4)."""
+    # Slices times a column: gathers, and their scatters backward, were slower on a CPU.
     width = x.shape[-1]
     x = x * width**-0.25
-    # Slices times a column: gathers and their scatters backward were slower on a CPU.
     triangle = [x[..., m : m + 1] * x[..., :m] for m in range(1, width)]
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x, x * x * 2**-0.5, *triangle], axis=-1)
 

@@ -18,7 +18,7 @@ of one element, as (B, N, G, 1, D) may have, can cost a copy: XLA gives it anoth
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -109,8 +109,7 @@ def _walk(
         return visit(*carry, slice(None), j * size, size, visible)
 
     first = 0 if start is None else start.min().astype(own.dtype) // size
-    carry: Any = lax.fori_loop(first, own // size, step, (rows, keys))
-    rows, keys = carry
+    rows, keys = cast(Any, lax.fori_loop)(first, own // size, step, (rows, keys))
     done = list[Any]()
     for begin in range(0, tiling.queries, size):  # the tile's own tokens
         count = min(size, tiling.queries - begin)

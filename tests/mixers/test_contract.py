@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import mixers
-from based_jax.mixers.context import find_stream
+from based_jax.mixers.module import find_stream
 from based_jax.testing import laws
 from tests.marks import release_but
 
