@@ -39,7 +39,6 @@ CHUNKS = {"chunk_size": 3}
 CALLS = {
     "advance": (lambda ids: ops.advance(None, BATCH, LENGTH, ids), IDS),
     "attention_of_some": (lambda q: selection.attention_of_some(q, K, V, TOKENS == 1, 5), Q),
-    "conv_anchors": (lambda q: ops.conv_basis.conv_anchors(q, K, STARTS), Q),
     "conv_attention": (lambda q: ops.conv_attention(q, K, V, starts=(0, 1, 4), gradient="anchors"), Q),
     "conv_recover": (lambda q: ops.conv_basis.conv_recover(q, K, terms=2, width=1, threshold=0.1), Q),
     "conv_score_error": (lambda q: ops.conv_basis.conv_score_error(q, K, STARTS), Q),
@@ -79,7 +78,7 @@ CALLS = {
         lambda history: selection.repeated_in(history, TOKENS, POSITIONS, STREAM),
         jnp.zeros((BATCH, 9), int),
     ),
-    "repeated_lags": (lambda history: ops.input_filters.repeated_lags(history, history, POSITIONS), TOKENS),
+    "repeated_lags": (lambda history: selection.repeated_lags(history, history, POSITIONS), TOKENS),
     "rms_norm": (lambda x: ops.rms_norm(x, jnp.ones(CHANNELS)), X),
     "rotary": (lambda v: ops.rotary(v, POSITIONS.positions), V),
     "running_log_sum": (lambda x: selection.running_log_sum(x, jnp.zeros(BATCH), POSITIONS), X[..., 0]),
@@ -91,7 +90,7 @@ CALLS = {
     "segment_softmax": (lambda x: selection.segment_softmax(x, POSITIONS), X[..., 0]),
     "segment_sum": (lambda x: selection.segment_sum(x, POSITIONS), X[..., 0]),
     "selective_scan": (lambda x: ops.selective_scan(x, jnp.exp(X), -jnp.abs(TAPS[:4]), X, X, **CHUNKS), X),
-    "shifted_sum": (lambda x: ops.input_filters.shifted_sum(x, jnp.ones((BATCH, 2), int), X[:, :2, 0]), X),
+    "shifted_sum": (lambda x: selection.shifted_sum(x, jnp.ones((BATCH, 2), int), X[:, :2, 0]), X),
     "short_conv": (lambda x: ops.short_conv(x, TAPS[:3], segment_ids=IDS), X),
     "short_conv_step": (
         lambda x: ops.short_conv_step(x[:, :2], TAPS[:3], ops.init_short_conv_state(BATCH, CHANNELS, 3)),
@@ -99,7 +98,7 @@ CALLS = {
     ),
     "sink_attention": (lambda q: ops.sink_attention(q, K, V, left=2, sinks=1, segment_ids=IDS), Q),
     "softmax_attention": (lambda q: ops.softmax_attention(q, K, V, left=2, segment_ids=IDS), Q),
-    "strongest_lags": (lambda x: ops.input_filters.strongest_lags(x, 2), X),
+    "strongest_lags": (lambda x: selection.strongest_lags(x, 2), X),
     "symmetric_taylor_features": (ops.symmetric_taylor_features, X),
     "symmetric_to_full": (lambda x: ops.symmetric_to_full(x, 2), drawn(2, 6)),
     "taylor_attention": (lambda q: ops.taylor_attention(q, K, V, segment_ids=IDS, **CHUNKS), Q),
@@ -121,9 +120,7 @@ CALLS = {
 ON_THE_HOST = {
     "FeatureMap",
     "all_poly_map",
-    "conv_assemble",
     "conv_decompose",
-    "conv_exp",
     "conv_matrix",
     "conv_separation",
     "performer_map",
@@ -172,7 +169,7 @@ def expect_one_compilation(compilations, function, *arrays):
 def test_every_op_that_takes_arrays_is_here():
     annotated = {
         name
-        for module in (ops, ops.conv_basis, ops.input_filters, ops.nystrom, selection)
+        for module in (ops, ops.conv_basis, ops.nystrom, selection)
         for name, op in vars(module).items()
         if name in dir(ops) or getattr(op, "__module__", "").startswith(module.__name__)
         if callable(op) and not (isinstance(op, type) or name.startswith("_"))

@@ -23,10 +23,9 @@ from flax import linen as nn
 
 from based_jax import compat
 from based_jax.fields import AtLeastZero, Dtype, Size
-from based_jax.mixers.context import Context, find_stream
 from based_jax.mixers.initializers import named, normal, uniform, zeros
 from based_jax.mixers.mixer_options import expect_valid, with_inherited
-from based_jax.mixers.module import Module
+from based_jax.mixers.module import Context, Module, find_stream
 from based_jax.ops.core import nan_isolation
 from based_jax.ops.core.op import op
 from based_jax.ops.core.padding import Shift, aligned, may_precede

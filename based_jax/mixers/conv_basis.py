@@ -23,25 +23,22 @@ POWERS = (0, *(2**n for n in range(31)))
 class ConvBasis(SoftmaxHeads):
     """Attention whose scores depend on the distance only, within segments that start at fixed positions.
 
-    The state holds the values, one key per segment and the kernels. Without a window it grows with the text,
-    and `init_state` needs `max_length`.
+    The state holds the values, one key per segment and the kernels. It grows with the text, and `init_state`
+    needs `max_length`.
 
     Attributes:
         starts: positions in a document at which segments begin, ascending from 0; None is 0, 1, 2, 4, 8, ...
-        left: past tokens that a query sees besides its own; None for all.
         gradient: "anchors" is the gradient of these outputs, "surrogate" that of the softmax attention that
             they approximate; see `ops.conv_attention`. Only "anchors" passes through a state.
         implementation: passed to `ops.conv_attention`.
     """
 
     starts: tuple[Count, ...] | None = None
-    left: Count | None = None
     gradient: str = "anchors"
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         q, k, v = self.equal_heads(x, state, context)
-        how: dict[str, Any] = {"left": self.left, "gradient": self.gradient}
-        how["implementation"] = self.implementation
+        how: dict[str, Any] = {"gradient": self.gradient, "implementation": self.implementation}
         starts = POWERS if self.starts is None else self.starts
         starts = starts[: state.anchors.shape[1]] if context.has_state else starts
         y, state = context.run(ops.conv_attention, q, k, v, starts=starts, initial_state=state, **how)
@@ -49,17 +46,15 @@ class ConvBasis(SoftmaxHeads):
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, _, width = self.layout
-        slots = expect_max_length(max_length) if self.left is None else self.left + 1
-        segments = len(self._starts_below(max_length))
+        slots = expect_max_length(max_length)
+        segments = len(self._starts_below(slots))
         return ops.init_conv_attention_state(batch_size, slots, segments, heads, width, width, dtype)
 
     def state_size(self, length: int) -> int:
-        """Return (d + k H) N + k d: values, and k kernels and keys; N at most left + 1."""
+        """Return (d + k H) N + k d: values, and k kernels and keys."""
         heads, _, width = self.layout
-        tokens = length if self.left is None else min(length, self.left + 1)
         segments = len(self._starts_below(length))
-        return heads * (width * tokens + segments * (tokens + width))
+        return heads * (width * length + segments * (length + width))
 
-    def _starts_below(self, length: int | None) -> tuple[int, ...]:
-        starts = POWERS if self.starts is None else self.starts
-        return starts if length is None else tuple(start for start in starts if start < length)
+    def _starts_below(self, length: int) -> tuple[int, ...]:
+        return tuple(start for start in self.starts or POWERS if start < length)

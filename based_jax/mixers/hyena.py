@@ -15,10 +15,10 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Layers, Length, Positive, Repeats, Size
-from based_jax.mixers.context import find_stream
 from based_jax.mixers.contract import Context, Mixer, register
 from based_jax.mixers.initializers import named, normal
 from based_jax.mixers.long_filters import SineFilter, slots_needed, taps_needed
+from based_jax.mixers.module import find_stream
 from based_jax.ops.core.kv_cache import expect_capacity
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.typing import Array, Float, State

@@ -23,7 +23,7 @@ from based_jax import ops
 from based_jax.fields import Repeats, Size
 from based_jax.mixers.contract import Context, Mixer, register
 from based_jax.mixers.softmax_heads import expect_max_length, expect_whole_rows
-from based_jax.ops import input_filters
+from based_jax.ops import selection
 from based_jax.ops.core.kv_cache import put
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.typing import Array, Float, Int, State
@@ -72,10 +72,10 @@ class InputConv(Mixer):
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         if self.filter == "autocorrelation":
             expect_whole_rows("filter = 'autocorrelation'", state=state, segment_ids=context.segment_ids)
-            lags, strength = input_filters.strongest_lags(
+            lags, strength = selection.strongest_lags(
                 self.comparison(x).astype(self.wide), self.lags, context.mask
             )
-            return self.projection(x) * input_filters.shifted_sum(x, lags, jax.nn.softmax(strength)), None
+            return self.projection(x) * selection.shifted_sum(x, lags, jax.nn.softmax(strength)), None
         tokens, positions, stream = context.tokens, context.token_positions, context.stream
         if tokens is None:
             expect(self.is_initializing(), "tokens", None, "ids (B, N) with filter = 'programmatic'")
@@ -87,7 +87,7 @@ class InputConv(Mixer):
             last = state.last
         else:
             inputs, history, last = x, tokens, jnp.full(x.shape[:2], -1, jnp.int32)
-        matrix, last = input_filters.repeated_lags(history, last, positions)
+        matrix, last = selection.repeated_lags(history, last, positions)
         if self.copy_next:  # a repeated token is before this one, so the next is at most this one
             matrix = jnp.pad(matrix[..., :-1], ((0, 0), (0, 0), (1, 0)))
         y = self.projection(x) * jnp.einsum("bnw,bwd->bnd", matrix.astype(x.dtype), inputs.astype(x.dtype))

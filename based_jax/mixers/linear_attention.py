@@ -108,7 +108,7 @@ class LinearAttention(Mixer):
             q, k = (ops.rotary(features, context.positions, **rotate) for features in (q, k))
         options: dict[str, Any] = {"eps": self.eps, "implementation": self.implementation}
         is_taylor = self.feature_map == "taylor"
-        if is_taylor and self.feature_scale != 1:
+        if self.feature_scale != 1:
             q, k = self.feature_scale * q, self.feature_scale * k
         if is_taylor and context.is_plain_step and log_decay is None:
             y, state = ops.taylor_step(q[:, 0], k[:, 0], v[:, 0], state, **options)
@@ -136,8 +136,7 @@ class LinearAttention(Mixer):
         if self.feature_map == "all_poly":
             weights = self.poly_linear, self.poly_squares
             return ops.all_poly_map(*(weights if self.learned_map else lax.stop_gradient(weights)))
-        phi = ops.feature_map(self.feature_map, self.feature_floor)
-        return phi if self.feature_scale == 1 else feature_maps.scaled(phi, self.feature_scale)
+        return ops.feature_map(self.feature_map, self.feature_floor)
 
     def _cosformer_positions(self, length: int, state: State, context: Context) -> Positions:
         positions = context.positions if context.has_positions else None

@@ -28,8 +28,8 @@ class LinearHyperAttention(HyperHeads):
         feature_dim: query and key channels per head.
         ordered: False takes all tuples of past tokens, in any order.
         feature_map: "taylor", or a name of `ops.feature_maps`, whose features are multiplied and summed.
-        normalize: "sum" divides by the sum of the scores (not with "identity": it may vanish), "count" by the
-            number of tuples, "none" by nothing: outputs then grow as N^(n - 1).
+        normalize: "sum" divides by the sum of the scores (not with "identity": it may vanish), "none" by
+            nothing: outputs then grow as N^(n - 1).
         scale: factor of the queries; None for feature_dim^(-1/2).
         chunk_size: tokens per chunk; the result does not depend on it.
     """
@@ -61,7 +61,7 @@ class LinearHyperAttention(HyperHeads):
         """
         phi = ops.feature_map(self.feature_map)
         safe = self.normalize != "sum" or self.feature_map not in SIGNED
-        expect(safe, "normalize", self.normalize, f"'count' or 'none' for feature_map = {self.feature_map!r}")
+        expect(safe, "normalize", self.normalize, f"'none' for feature_map = {self.feature_map!r}")
         if self.feature_map == "taylor":
             return ops.hyper_taylor_map(self.order)
         return phi

@@ -12,8 +12,7 @@ from based_jax import ops
 from based_jax.fields import Epsilon, Positive, Share, Size
 from based_jax.mixers.contract import Context, Mixer, default_heads, head_layout, project
 from based_jax.mixers.initializers import ones
-from based_jax.ops.attention_to_keys import visible_keys
-from based_jax.ops.core.arrays import accumulation_dtype, finfo
+from based_jax.ops.attention_to_keys import attend, visible_keys
 from based_jax.ops.cudnn_attention import padded_width
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
@@ -257,19 +256,15 @@ def dropped_attention(
     A weight is zeroed with probability `rate` and otherwise divided by 1 - rate, so that a row of weights no
     longer sums to one. All N^2 weights of a head are in memory at once.
     """
-    wide = accumulation_dtype(v)
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
-    k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
     index, start, mask = context.token_positions
     visible = visible_keys(index, jnp.broadcast_to(start, (start.shape[0], q.shape[1])), index, left)
-    visible = (visible if mask is None else visible & mask[:, None, :])[:, None]
-    scores = jnp.einsum("bnhk,bmhk->bhnm", q, k, preferred_element_type=wide) * factor
-    weights = jax.nn.softmax(jnp.where(visible, scores, finfo(wide).min), axis=-1)
-    kept = jax.random.bernoulli(key, 1 - rate, weights.shape)
-    weights = jnp.where(kept & visible, weights / (1 - rate or 1.0), 0)
-    return jnp.einsum("bhnm,bmhv->bnhv", weights.astype(v.dtype), v, preferred_element_type=wide).astype(
-        v.dtype
-    )
+    visible = visible if mask is None else visible & mask[:, None, :]
+
+    def drop(weights: Array) -> Array:
+        kept = jax.random.bernoulli(key, 1 - rate, weights.shape)
+        return jnp.where(kept, weights / (1 - rate or 1.0), 0)
+
+    return attend(q, k, v, visible, q.shape[-1] ** -0.5 if scale is None else scale, drop)[0]
 
 
 def expect_max_length(max_length: int | None) -> int:

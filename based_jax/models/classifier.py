@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from based_jax.mixers.contract import Projection
 from based_jax.mixers.module import Module
 from based_jax.models.config import ModelConfig
-from based_jax.models.embedding import sinusoids
 from based_jax.models.language_model import LanguageModel
-from based_jax.models.layers import MLP, make_norm
+from based_jax.models.layers import MLP, make_norm, sinusoids
 from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.typing import Array, Float, Int, Mask
 from based_jax.validate import expect, expect_array, expect_choice

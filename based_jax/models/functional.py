@@ -46,23 +46,30 @@ def functional(module: Module, *, rules: Rules | None = None) -> Functional:
         >>> x = jnp.ones((1, 8, 32))
         >>> y, _ = apply(init(jax.random.key(0), x), x)
     """
-    name, expected = type(module).__name__, "a mixer or model of based_jax"
-    if not isinstance(module, Module):
-        raise TypeError(f"module = {name}: expected {expected}")
-    expect(module.scope is None, "module", name, f"{expected} that is not bound to variables")
+    expect_module(module)
+    expected = "a mixer or model of based_jax that is not bound to variables"
+    expect(module.scope is None, "module", type(module).__name__, expected)
 
     def init(key: jax.Array, *example: Any, **context: Any) -> Params:
-        def draw(key: jax.Array) -> Params:
-            return module.init(key, *example, **context)
-
-        mesh = jax.sharding.get_abstract_mesh()
-        placed = None
-        if not mesh.empty:
-            placed = specs_of(jax.eval_shape(draw, key), mesh, rules)
-
-        def unboxed(key: jax.Array) -> Params:
-            return nn.meta.unbox(draw(key))
-
-        return cast(Params, jax.jit(unboxed, out_shardings=placed)(key))
+        return drawn(lambda key: module.init(key, *example, **context), key, rules)[0]
 
     return Functional(init, module.apply)
+
+
+def expect_module(module: Any) -> None:
+    """Check that a module is one of this library."""
+    if not isinstance(module, Module):
+        raise TypeError(f"module = {type(module).__name__}: expected a mixer or model of based_jax")
+
+
+def drawn(init: Callable[[jax.Array], Any], key: jax.Array, rules: Rules | None) -> tuple[Any, Any, Any]:
+    """Compile and run `init`; return its arrays, the boxes of their axis names, and their specs on a mesh."""
+    boxed = jax.eval_shape(init, key)
+    # Not `get_mesh`, which raises within `nnx.eval_shape`, `nnx.jit` and `nnx.vmap` of a constructor.
+    mesh = jax.sharding.get_abstract_mesh()
+    specs = None if mesh.empty else specs_of(boxed, mesh, rules)
+
+    def unboxed(key: jax.Array) -> Any:
+        return nn.meta.unbox(init(key))
+
+    return cast(Any, jax.jit(unboxed, out_shardings=specs))(key), boxed, specs

@@ -16,15 +16,12 @@ from flax import linen as nn
 from jax import lax
 
 from based_jax import mixers, ops
-from based_jax.mixers.context import find_stream
 from based_jax.mixers.contract import Mixer, Projection
-from based_jax.mixers.initializers import draw_together
-from based_jax.mixers.module import Module, wants_output
-from based_jax.models.block import Block
+from based_jax.mixers.initializers import Initializer, draw_together, named, normal
+from based_jax.mixers.module import Module, find_stream, wants_output
+from based_jax.models.block import Block, find_repeats, run_repeats
 from based_jax.models.config import ModelConfig
-from based_jax.models.embedding import make_tables, rows, sinusoids, table_initializers
-from based_jax.models.layers import Drop, make_mlp, make_norm
-from based_jax.models.scan import find_repeats, run_repeats
+from based_jax.models.layers import Drop, make_mlp, make_norm, rows, sinusoids
 from based_jax.ops.core.padding import Shift, aligned, may_precede
 from based_jax.ops.core.sharding import keep_tokens
 from based_jax.typing import Array, Float, Int, Mask, Params, Positions, SegmentIds, State
@@ -180,8 +177,10 @@ class LanguageModel(Module):
         def draw(block: Block, key: Array) -> Any:
             return block.init(key, h, tokens=tokens)
 
-        for name, table in make_tables(config, jax.random.fold_in(key, config.num_layers)).items():
-            self.put_variable("params", name, table)
+        tables = table_initializers(config)
+        keys = jax.random.split(jax.random.fold_in(key, config.num_layers), len(tables))
+        for own, (name, (size, initializer)) in zip(keys, tables.items(), strict=True):
+            self.put_variable("params", name, initializer(own, size))
         for layers in layer_kinds(config):
             own = functools.partial(draw, make_block(config, layers[0]))
             keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.array(layers, jnp.uint32))
@@ -237,6 +236,26 @@ class LanguageModel(Module):
         """Return the floats kept per sequence after `length` tokens, by the papers' formulas."""
         config = self.config
         return sum(make_mixer(config, index).state_size(length) for index in range(config.num_layers))
+
+
+def _spherical(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    points = normal(1.0)(key, shape, dtype)
+    return points / jnp.sqrt(jnp.sum(jnp.square(points), axis=-1, keepdims=True))
+
+
+INITIALIZERS: dict[str, Any] = {"normal": normal(1.0), "spherical": _spherical}
+"""Initialisers of token embeddings, besides the default, by their names in Zoology's code."""
+
+
+def table_initializers(config: ModelConfig) -> dict[str, tuple[tuple[int, int], Initializer]]:
+    """Return sizes and initializers of a model's matrices outside of its layers, by name."""
+    init, size = normal(config.init_std), (config.padded_vocab_size, config.embed_width)
+    found = {"embedding": (size, named(INITIALIZERS.get(config.embed_init, init), "vocab", "embed"))}
+    if not config.tie_embeddings:
+        found["head"] = size, named(init, "vocab", "embed")
+    if config.max_positions and config.positions == "learned":
+        found["position_embedding"] = (config.max_positions, config.d_model), named(init, None, "embed")
+    return found
 
 
 def rematerialised(remat: str) -> type[Block]:

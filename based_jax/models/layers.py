@@ -1,4 +1,4 @@
-"""What a block has besides its mixer: norms, MLPs and dropout.
+"""What a model has besides its mixers: norms, MLPs, dropout, rows of tables and sinusoids.
 
 gated MLP: y = (value(x) * act(gate(x))) W_out         SwiGLU with act = silu
 plain MLP: y = act(x W_in) W_out
@@ -7,15 +7,17 @@ plain MLP: y = act(x W_in) W_out
 from typing import Any, ClassVar, cast
 
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.mixers.contract import Projection
 from based_jax.mixers.initializers import ones, zeros
+from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.products import ACTIVATIONS
 from based_jax.ops.core.sharding import keep_tokens
 from based_jax.ops.norm import add_rms_norm
-from based_jax.typing import Array, Float
+from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_choice
 
 
@@ -164,3 +166,22 @@ class Drop(nn.Module):
         for dropout in (nn.Dropout(self.rate), nn.Dropout(self.rate_of_rows, broadcast_dims=(1, 2))):
             h = cast(Any, dropout)(h, deterministic=is_calm)
         return h
+
+
+def rows(
+    table: Float[Array, "rows D"], index: Int[Array, "..."], count: int | None = None
+) -> Float[Array, "... D"]:
+    """Return the rows with these indices, NaN outside [0, count).
+
+    `jnp.take` alone would wrap negative indices.
+    """
+    count = len(table) if count is None else count
+    exists = (index >= 0) & (index < count)
+    return nan_unless(exists[..., None], jnp.take(table, jnp.where(exists, index, 0), axis=0, mode="clip"))
+
+
+def sinusoids(count: int, width: int, dtype: Any) -> Float[Array, "positions D"]:
+    """Return sin(p w_i) and cos(p w_i) in turn, w_i = 10000^(-2 i / D) (Vaswani et al. 2017, section 3.5)."""
+    angles = np.arange(count)[:, None] * 10000.0 ** (-np.arange(0, width, 2) / width)
+    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(count, -1)
+    return jnp.asarray(table[:, :width], dtype)

@@ -12,7 +12,8 @@ from flax import linen as nn
 from flax import nnx
 
 from based_jax.mixers.module import Module
-from based_jax.models.sharding import Rules, specs_of
+from based_jax.models.functional import drawn, expect_module
+from based_jax.models.sharding import Rules
 from based_jax.typing import Params, State
 from based_jax.validate import expect
 
@@ -107,8 +108,7 @@ def wrap(
         >>> layer = bj.nnx.wrap(bj.mixers.make("gla", d_model=64), nnx.Rngs(0), jnp.ones((1, 8, 64)))
         >>> y, _ = layer(jnp.ones((2, 16, 64)))
     """
-    if not isinstance(module, Module):
-        raise TypeError(f"module = {type(module).__name__}: expected a mixer or model of based_jax")
+    expect_module(module)
     if not (example or context):
         expected = "the arguments of one call, such as jnp.ones((1, 8, d_model)) or tokens (1, 8)"
         raise TypeError(f"example = (): expected {expected}")
@@ -117,11 +117,8 @@ def wrap(
     def init(key: jax.Array) -> Any:
         return module.init(key, *example, **context)["params"]
 
-    boxed = jax.eval_shape(init, key)
-    # Not `get_mesh`, which raises within `nnx.eval_shape`, `nnx.jit` and `nnx.vmap` of a constructor.
+    arrays, boxed, placed = drawn(init, key, rules)
     mesh = jax.sharding.get_abstract_mesh()
-    placed = None if mesh.empty else specs_of(boxed, mesh, rules)
-    arrays = jax.jit(lambda key: nn.meta.unbox(init(key)), out_shardings=placed)(key)
     # On a mesh Flax shards the variables and, because of that, the moments that an optimizer makes of them
     # within `nnx.jit`. It raises where there is no mesh, and on a mesh with axes of several types.
     eager = None if placed is not None and len(set(mesh.axis_types)) == 1 else False

@@ -2,13 +2,6 @@
 
 What a query sees follows from running indices: of its token, of the first token of its segment, and of each
 key, where a negative index is no key.
-
-A window's gradient takes operands in the inputs' dtype and sums in float32, as the forward pass does. JAX's
-gradient would multiply bfloat16 inputs with float32 cotangents, which tensor cores do at a fraction of their
-rate. The weights are saved between the passes, rounded to the values' dtype.
-
-    s = scale q k^T,  w = softmax(s),  y = w v
-    ds = w (dy v^T - rowsum(dy y) + dlog_sum),  dq = scale ds k,  dk = scale ds^T q,  dv = w^T dy
 """
 
 import functools
@@ -20,12 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import accumulation_dtype, finfo, map_arrays
+from based_jax.ops.core.arrays import accumulation_dtype, cond, finfo
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.stream import TokenPositions
-from based_jax.ops.core.transforms import cond, with_gradient
-from based_jax.ops.tiled_attention import Positions, attend_in_tiles
 from based_jax.typing import Array, Bool, Float, Int
 
 Pattern = Callable[[Array, Array], Array]
@@ -52,8 +43,6 @@ class AttentionOptions(NamedTuple):
     allowed: Pattern | None
     return_log_sum: bool
     chosen: str
-    is_aligned: bool = False
-    """every query sees all keys up to its own token"""
 
 
 def visible_keys(
@@ -74,17 +63,20 @@ def attend(
     v: Float[Array, "... M G V"],
     visible: Bool[Array, "... N M"],
     scale: Any,
-) -> tuple[Float[Array, "... N H V"], Float[Array, "... N H"], Float[Array, "... G R N M"]]:
-    """Attend densely; return y, the logarithm of each query's sum of exponentials, and the weights."""
+    change: Callable[[Array], Array] = lambda weights: weights,
+) -> tuple[Float[Array, "... N H V"], Float[Array, "... N H"]]:
+    """Attend densely; return y (0 for a query without visible keys), and log-sums of exponentials.
+
+    `change` is applied to the weights, (..., G, R, N, M).
+    """
     dtype, k = accumulation_dtype(v), k.astype(q.dtype)
     scores = jnp.einsum("...ngrk,...mgk->...grnm", _grouped(q, k), k, preferred_element_type=dtype) * scale
     visible = visible[..., None, None, :, :]
     scores = jnp.where(visible, scores, finfo(dtype).min)
     log_sum = jnp.moveaxis(jax.nn.logsumexp(scores, axis=-1), -1, -3).reshape(q.shape[:-1])
-    # A query that sees nothing returns 0.
-    weights = jnp.where(visible, jax.nn.softmax(scores, axis=-1), 0).astype(v.dtype)
+    weights = change(jnp.where(visible, jax.nn.softmax(scores, axis=-1), 0)).astype(v.dtype)
     y = jnp.einsum("...grnm,...mgv->...ngrv", weights, v, preferred_element_type=dtype)
-    return y.reshape(*q.shape[:-1], v.shape[-1]).astype(v.dtype), log_sum, weights
+    return y.reshape(*q.shape[:-1], v.shape[-1]).astype(v.dtype), log_sum
 
 
 def way_of(how: AttentionOptions) -> Callable[..., Any]:
@@ -104,27 +96,21 @@ def attend_in_blocks(
 
     k, v may be of other tokens than q, those at `tokens`; key_index has their indices, negative for none.
     """
-    batch, length = q.shape[:2]
+    length = q.shape[1]
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
-    if how.chosen == "tiled":
-        where = (jnp.broadcast_to(x, (batch, x.shape[-1])) for x in (index, start, key_index))
-        y, log_sum = attend_in_tiles(q, k, v, None if how.is_aligned else Positions(*where), how.scale)
-        y = y.astype(v.dtype)
-        return (y, log_sum) if how.return_log_sum else y
 
     def attend_to(
         tokens: tuple[Array, Array, Array], k: Array, v: Array, key_index: Array, sums: bool
     ) -> Any:
         q, index, start = tokens
         visible = visible_keys(index, start, key_index, how.left, how.allowed)
-        y, log_sum, _ = attend(q, k, v, visible, how.scale)
+        y, log_sum = attend(q, k, v, visible, how.scale)
         return (y, log_sum) if sums else y
 
     tokens_of_call = q, index, start
     if how.chosen == "xla" and _continues_long_cache(q, k):
-        y, log_sum = attend_by_key_blocks(
-            lambda k, v, key_index: attend_to(tokens_of_call, k, v, key_index, True), k, v, key_index
-        )
+        own = functools.partial(attend_to, tokens_of_call, sums=True)
+        y, log_sum = _by_key_blocks(own, k, v, key_index)
         y = y.astype(v.dtype)
         return (y, log_sum) if how.return_log_sum else y
     own = functools.partial(attend_to, k=k, v=v, key_index=key_index, sums=how.return_log_sum)
@@ -132,7 +118,11 @@ def attend_in_blocks(
 
 
 def _continues_long_cache(q: Array, k: Array) -> bool:
-    """Return whether few queries attend to many keys on a CPU, as in decoding."""
+    """Return whether few queries attend to many keys on a CPU, as in decoding.
+
+    XLA would transpose the whole cache for each token, and multiply with its empty slots. Tokens of attn-tiny
+    with 4,096 slots take 8 times as long after 64 tokens, 2.7 times after 1,000, and 0.8 times after 3,900.
+    """
     return q.shape[1] < min(k.shape[1], MIN_TILED_LENGTH) and k.shape[1] > BLOCK and is_on_one("cpu", q)
 
 
@@ -158,9 +148,8 @@ def attend_in_windows(
 
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
     visible = visible_keys(split(index), split(start), windows(key_index, -1), how.left, how.allowed)
-    results = attend_block(split(q), windows(k), windows(v), visible, how.scale)
-
-    y, log_sum = map_arrays(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], results)
+    results = attend(split(q), windows(k), windows(v), visible, how.scale)
+    y, log_sum = (y.reshape(batch, blocks * size, *y.shape[3:])[:, :length] for y in results)
     return (y, log_sum) if how.return_log_sum else y
 
 
@@ -178,61 +167,14 @@ def window_block(left: int) -> int:
     return 4 * unit * max(1, round(math.sqrt(left / (8 * unit))))
 
 
-def _forward(q: Array, k: Array, v: Array, visible: Array, scale: Array) -> tuple[Any, Any]:
-    y, log_sum, weights = attend(q, k, v, visible, scale)
-    return (y, log_sum), (q, k, v, y, weights, scale)
-
-
-def _backward(saved: Any, gradients: Any) -> tuple[Any, ...]:
-    q, k, v, y, weights, scale = saved
-    dtype, grouped = scale.dtype, _grouped(q, k)
-    dy, dlog_sum, y = (_grouped(x, k) for x in (gradients[0], gradients[1][..., None], y))
-    dweights = jnp.einsum("...ngrv,...mgv->...grnm", dy, v, preferred_element_type=dtype)
-    # rowsum(dy y) equals rowsum(w dy v^T), with fewer terms.
-    mean = (dy.astype(dtype) * y.astype(dtype)).sum(axis=-1, keepdims=True) - dlog_sum
-    dscores = (weights.astype(dtype) * (dweights - jnp.moveaxis(mean, -4, -2))).astype(q.dtype)
-    dq = jnp.einsum("...grnm,...mgk->...ngrk", dscores, k, preferred_element_type=dtype)
-    dk = jnp.einsum("...grnm,...ngrk->...mgk", dscores, grouped, preferred_element_type=dtype)
-    dv = jnp.einsum("...grnm,...ngrv->...mgv", weights, dy, preferred_element_type=dtype)
-    dscale = (dq * grouped).sum()
-    dq = (dq * scale).reshape(q.shape).astype(q.dtype)
-    return dq, (dk * scale).astype(k.dtype), dv.astype(v.dtype), None, dscale
-
-
 def _grouped(x: Float[Array, "... N H D"], k: Float[Array, "... M G K"]) -> Float[Array, "... N G R D"]:
     """Group the query heads by the key head that they share."""
     *lead, heads, width = x.shape
     return x.reshape(*lead, k.shape[-2], heads // k.shape[-2], width)
 
 
-def attend_block(
-    q: Float[Array, "... N H K"],
-    k: Float[Array, "... M G K"],
-    v: Float[Array, "... M G V"],
-    visible: Bool[Array, "... N M"],
-    scale: Any,
-) -> tuple[Float[Array, "... N H V"], Float[Array, "... N H"]]:
-    """Return y (0 for a query without visible keys) and the logarithm of each query's sum of exponentials."""
-    return _attend(q, k.astype(q.dtype), v, visible, jnp.asarray(scale, accumulation_dtype(v)))
-
-
-@with_gradient(_forward, _backward)
-def _attend(q: Array, k: Array, v: Array, visible: Array, scale: Array) -> tuple[Array, Array]:
-    return attend(q, k, v, visible, scale)[:2]
-
-
-AttendTo = Callable[[Array, Array, Array], Any]
-"""keys (B, M, G, K), values (B, M, G, V), the index of their tokens (rows, M), negative for none -> outputs
-(B, N, H, V), logarithms of the sums of exponentials (B, N, H)"""
-
-
-def attend_by_key_blocks(
-    attend_to: AttendTo,
-    k: Float[Array, "B W G K"],
-    v: Float[Array, "B W G V"],
-    key_index: Int[Array, "rows W"],
-) -> tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]:
-    """Return `attend_to` of all keys, from its results for blocks of them; skip blocks without keys."""
+def _by_key_blocks(attend_to: Any, k: Array, v: Array, key_index: Array) -> tuple[Array, Array]:
+    """Return `attend_to` (k, v, key_index) from its results for blocks of keys; skip blocks without keys."""
     slots = k.shape[1]
     size = min(BLOCK, slots)
 

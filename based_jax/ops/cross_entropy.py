@@ -11,16 +11,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import platforms, sharding
-from based_jax.ops.core.arrays import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype, finfo, with_gradient
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op
 from based_jax.ops.core.products import is_on_one, runs_kernels
-from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 
@@ -87,7 +85,6 @@ def _forward(hidden: Array, embedding: Array, targets: Array, weights: Array) ->
         logits = _logits(hidden, table, columns)
         of_logits, losses = _of_logits(logits, targets, weights, vocab, hidden.dtype)
         of_hidden = jnp.einsum("bnv,vd->bnd", of_logits, table)
-        # Transposed on a CPU: XLA's library takes 1.4 times as long for the other product.
         factors = ("nd,nv->dv", hidden[0], of_logits[0]) if is_on_cpu else ("bnv,bnd->vd", of_logits, hidden)
         of_table += jnp.einsum(*factors, preferred_element_type=wide)
         return (total + jnp.sum(losses * weights), of_table), (of_hidden, losses)
@@ -125,7 +122,7 @@ def _prepared(embedding: Array, hidden: Array) -> Array:
 
 
 def _logits(hidden: Array, table: Array, columns: Array | None) -> Array:
-    """Multiply with `columns`, the transposed table, if there: on a CPU that takes a fifth less time."""
+    """Multiply with `columns`, the transposed table, if there."""
     wide = accumulation_dtype(hidden)
     if columns is not None:
         return jnp.einsum("bnd,dv->bnv", hidden, columns, preferred_element_type=wide)
@@ -153,9 +150,9 @@ def _losses(logits: Array, targets: Array, vocab: int) -> tuple[Array, Array, Ar
     # A comparison, not a gather: it stays where the vocabulary is spread over devices.
     token = jnp.arange(logits.shape[-1])
     if len(token) > vocab:
-        logits = jnp.where(token < vocab, logits, _lowest(logits.dtype))
+        logits = jnp.where(token < vocab, logits, finfo(logits.dtype).min)
     is_target = token == targets[..., None]
-    log_sum = _log_sum_exp(logits) if is_on_one("gpu", logits) else jax.nn.logsumexp(logits, axis=-1)
+    log_sum = jax.nn.logsumexp(logits, axis=-1)
     losses = log_sum - jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
     return jnp.exp(logits - log_sum[..., None]), is_target, losses
 
@@ -175,31 +172,13 @@ def _losses_on_cpu(logits: Array, targets: Array, vocab: int) -> tuple[Array, Ar
     return p, total, top + jnp.log(total) - of_target
 
 
-def _lowest(dtype: Any) -> Array:
-    """Return the smallest finite number: differences of infinities would be NaN."""
-    return jnp.full((), float(np.finfo(dtype).min), dtype)
-
-
-def _log_sum_exp(x: Array) -> Array:
-    """log sum exp over the last axis, which reads x once: the maximum so far goes along with the sum.
-
-    A GPU's compiler makes one kernel of it, and two of `jax.nn.logsumexp`.
-    """
-    low = _lowest(x.dtype)
-
-    def add(one: Any, two: Any) -> Any:
-        most = jnp.maximum(one[0], two[0])
-        return most, one[1] * jnp.exp(one[0] - most) + two[1] * jnp.exp(two[0] - most)
-
-    most, total = lax.reduce((x, jnp.ones_like(x)), (low, jnp.zeros_like(low)), add, (x.ndim - 1,))
-    return most + jnp.log(total)
-
-
 def _scan(chunk: Any, start: Any, table: Array, tokens: Any) -> tuple[Any, Any]:
     """Run `chunk` over chunks of the rows: its carry, and its (B, n, ...) results put together again.
 
     Chunk i has the tokens i, i + chunks, ...: devices that hold neighbouring tokens all have a share of it.
-    On one CPU it has neighbouring tokens of a single row, which are nowhere copied.
+    On one CPU it has neighbouring tokens of a single row, which are nowhere copied, and products take
+    transposed tables: forward and backward of based-tiny with a vocabulary of 4,096 (8 x 512 tokens, 2 cores)
+    then take 6 % less processor time.
     """
     shape, is_on_cpu = tokens[0].shape[:2], is_on_one("cpu", tokens[0])
 

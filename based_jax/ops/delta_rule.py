@@ -20,14 +20,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core import decay
-from based_jax.ops.core.arrays import accumulation_dtype, cast
+from based_jax.ops.core.arrays import accumulation_dtype, cast, repeat
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.expectations import expect_chunk_size, expect_qkv, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import body, stateful_op
+from based_jax.ops.core.op import body, expect_chunk_size, expect_qkv, expect_state, stateful_op
 from based_jax.ops.core.products import is_on_one
 from based_jax.ops.core.stream import continue_from
-from based_jax.ops.core.transforms import repeat
 from based_jax.ops.linear_recurrence import (
     LinearRecurrenceState,
     init_linear_recurrence_state,

@@ -16,13 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import accumulation_dtype, lift, map_arrays
+from based_jax.ops.core.arrays import accumulation_dtype, lift, map_arrays, with_gradient
 from based_jax.ops.core.chunks import scan_chunks
-from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import body, stateful_op
+from based_jax.ops.core.op import body, expect_chunk_size, expect_state, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
-from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 

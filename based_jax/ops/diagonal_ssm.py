@@ -16,9 +16,15 @@ import jax.numpy as jnp
 
 from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks, scan_tokens
-from based_jax.ops.core.expectations import expect_chunk_size, expect_state, expect_state_to_return
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import body, op, stateful_op
+from based_jax.ops.core.op import (
+    body,
+    expect_chunk_size,
+    expect_state,
+    expect_state_to_return,
+    op,
+    stateful_op,
+)
 from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
 from based_jax.ops.long_conv import long_conv
 from based_jax.typing import Array, Bool, Float, Int

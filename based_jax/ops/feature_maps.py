@@ -5,7 +5,7 @@ Zoology's study of maps (its code; Based, figure 3). x is a query or key of K ch
 ============  ====================================================================================  =======
 name          phi(x)                                                                                F
 ============  ====================================================================================  =======
-taylor        see `taylor_features`                                                                 153 (16)
+taylor        [1, x', x' x'^T / sqrt(2)], x' = x / K^(1/4); see below                               153 (16)
 relu          max(x, e)                                                                             K
 pos_elu       elu(x) + 1                                                                            K
 square        x^2                                                                                   K
@@ -25,6 +25,9 @@ performer     exp(W x' - |x'|^2 / 2) / sqrt(F), x' = x / K^(1/4), W random and o
 all_poly      ((P x)^2 + R x^2) / sqrt(2), P and R learned                                          any
 ============  ====================================================================================  =======
 
+Taylor's map (Based, section 4.1) gives 1 + s + s^2 / 2, s = q . k / sqrt(K). Its symmetric form, x_m x_n =
+x_n x_m, stores the strict lower triangle once, without its factor 1/sqrt(2): 153 features instead of 273.
+
 e is 1e-12 by default. With identity and all_poly the normaliser may be negative or vanish: outputs can then
 be as large as 1 / eps. All others are >= 0 (cosformer: for tokens less than M apart).
 """
@@ -38,12 +41,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
 from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import op
-from based_jax.ops.taylor_features import symmetric_taylor_features, symmetric_taylor_size, taylor_similarity
 from based_jax.registry import Registry
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array, shown
@@ -98,6 +101,63 @@ def _exp_sum(floor: float, x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     """Return the two features of each channel side by side, as in the authors' code."""
     sides = jnp.stack([x >= 0, x < 0], axis=-1) * jax.nn.softmax(jnp.abs(x))[..., None]
     return jnp.maximum(sides.reshape(*x.shape[:-1], -1), floor)
+
+
+@op()
+def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    """Return the full map [1, x / K^(1/4), vec(x x^T) / sqrt(2 K)], quadratic part row-major.
+
+    This is the authors' layout, used by the states of their checkpoints and by the torch fixtures.
+    """
+    width = x.shape[-1]
+    x = x * width**-0.25
+    outer = x[..., :, None] * x[..., None, :] * 2**-0.5
+    return jnp.concatenate([jnp.ones_like(x[..., :1]), x, outer.reshape(*x.shape[:-1], width**2)], axis=-1)
+
+
+@op()
+def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    """Return the compact map [1, x, x^2 / sqrt(2), x_m x_n for n < m (row-major)], x scaled by K^(-1/4)."""
+    # Slices times a column: gathers, and their scatters backward, were slower on a CPU.
+    width = x.shape[-1]
+    x = x * width**-0.25
+    triangle = [x[..., m : m + 1] * x[..., :m] for m in range(1, width)]
+    return jnp.concatenate([jnp.ones_like(x[..., :1]), x, x * x * 2**-0.5, *triangle], axis=-1)
+
+
+def taylor_size(width: int) -> int:
+    """Return the size of the full map: 1 + K + K^2."""
+    return 1 + width + width**2
+
+
+def symmetric_taylor_size(width: int) -> int:
+    """Return the size of the symmetric map: 1 + K + K (K + 1) / 2."""
+    return 1 + width + width * (width + 1) // 2
+
+
+def taylor_similarity(products: Float[Array, "... N M"], width: int) -> Float[Array, "... N M"]:
+    """Return 1 + s + s^2 / 2 with s = products / sqrt(K); at least 1/2, so a normaliser never vanishes."""
+    s = products * width**-0.5
+    return 1 + s + s * s / 2
+
+
+@op()
+def symmetric_to_full(features: Float[Array, "... F"], width: int) -> Float[Array, "... D"]:
+    """Turn symmetric Taylor features, or sums of them, into the full layout of `taylor_features`.
+
+    Linear in its input, so a stored state converts the same way (feature axis last).
+
+    Raises:
+        ValueError: the last axis is not `symmetric_taylor_size(width)` long.
+    """
+    expect_array("features", features, (*[None] * (features.ndim - 1), symmetric_taylor_size(width)))
+    constant_and_linear, diagonal, triangle = jnp.split(features, [1 + width, 1 + 2 * width], axis=-1)
+    rows, columns = np.tril_indices(width, -1)
+    square = jnp.zeros((*features.shape[:-1], width, width), features.dtype)
+    square = square.at[..., np.arange(width), np.arange(width)].set(diagonal)
+    triangle = triangle * 2**-0.5
+    square = square.at[..., rows, columns].set(triangle).at[..., columns, rows].set(triangle)
+    return jnp.concatenate([constant_and_linear, square.reshape(*features.shape[:-1], width**2)], axis=-1)
 
 
 TAYLOR = FeatureMap(symmetric_taylor_features, taylor_similarity, symmetric_taylor_size)
@@ -215,22 +275,6 @@ def feature_map(name: str, floor: float = FLOOR) -> FeatureMap:
         ValueError: unknown name, or an installed package whose map cannot be imported.
     """
     return _floored(name, floor) if name in FLOORED else MAPS.find(name)
-
-
-def scaled(phi: FeatureMap, scale: float) -> FeatureMap:
-    """Return the map x -> phi(scale x); `scale` is the temperature in Zoology's code."""
-    similarity = phi.similarity and Partial(_scaled_similarity, phi.similarity, scale)
-    return FeatureMap(Partial(_scaled_features, phi.features, scale), similarity, phi.size)
-
-
-def _scaled_features(features: Callable[[Array], Array], scale: float, x: Array) -> Array:
-    return features(scale * x)
-
-
-def _scaled_similarity(
-    similarity: Callable[[Array, int], Array], scale: float, products: Array, width: int
-) -> Array:
-    return similarity(scale**2 * products, width)
 
 
 def performer_map(projection: Float[Array, "F K"]) -> FeatureMap:

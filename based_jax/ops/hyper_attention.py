@@ -112,10 +112,6 @@ def _packed(arrays: tuple[Array, ...]) -> tuple[Array, bool]:
     return (arrays[0] if shared else jnp.concatenate(arrays, axis=-1)), shared
 
 
-def _unpacked(array: Array, slots: int, shared: bool) -> list[Array]:
-    return [array] * slots if shared else jnp.split(array, slots, axis=-1)
-
-
 class _Tuples(NamedTuple):
     """Options that select tuples of keys; see `hyper_attention`."""
 
@@ -178,28 +174,22 @@ def _attend_to_tuples(
     q, keys = q.astype(dtype) * scale, keys._replace(k=keys.k.astype(dtype), v=keys.v.astype(dtype))
 
     def block(q: Array, index: Array, start: Array, keys: _Keys) -> Array:
-        visible = _visible(index, start, keys, left)
-        in_order = _in_order(keys.index, strict) if ordered else None
-        ks, vs = (_unpacked(x, slots, same) for x, same in zip((keys.k, keys.v), shared, strict=True))
-        return _attend(q, ks, vs, visible, in_order)[0]
+        if keys.start is None:
+            visible = visible_keys(index, start, keys.index, left)
+        else:
+            visible = (keys.start[:, None] == start[:, :, None]) & (keys.index[:, None] >= 0)
+        first, second = keys.index[:, :, None], keys.index[:, None]
+        in_order = first > second if strict else first >= second
+        ks, vs = (
+            [x] * slots if same else jnp.split(x, slots, axis=-1)
+            for x, same in zip((keys.k, keys.v), shared, strict=True)
+        )
+        return _attend(q, ks, vs, visible, in_order if ordered else None)[0]
 
     y = _in_blocks(block, q, index, start, keys, left, slots).astype(v.dtype)
     if written is not None and left is None:
         y = nan_where_outgrown(written, y)
     return (y, written) if return_state else y
-
-
-def _visible(index: Array, start: Array, keys: _Keys, left: int | None) -> Bool[Array, "rows N M"]:
-    """Return whether a key may be in a query's tuples."""
-    if keys.start is not None:
-        return (keys.start[:, None] == start[:, :, None]) & (keys.index[:, None] >= 0)
-    return visible_keys(index, start, keys.index, left)
-
-
-def _in_order(index: Int[Array, "rows M"], strict: bool) -> Bool[Array, "rows M M"]:
-    """Return whether the second key may follow the first one in a tuple."""
-    first, second = index[:, :, None], index[:, None]
-    return first > second if strict else first >= second
 
 
 def _attend(
@@ -210,7 +200,7 @@ def _attend(
     q: (B, N, H, K); ks, vs: (B, M, H, dim) of each slot; visible: (rows, N, M); tuples: (rows, M, M) or None.
     """
     if len(ks) == 1:
-        return attend(q, ks[0], vs[0], visible, 1.0)[:2]
+        return attend(q, ks[0], vs[0], visible, 1.0)
     batch, length, heads, width = q.shape
     count = ks[0].shape[1]
     queries = (q[:, :, None] * ks[0][:, None]).reshape(batch, length * count, heads, width)

@@ -1,6 +1,6 @@
 """HyperFeatureAttention: scores are products of the scores of A features (Ustaomeroglu and Qu, section 5).
 
-    s_ij = prod_a c_a q^a_i . k^a_j
+    s_ij = prod_a c q^a_i . k^a_j
     softmax (Definition F.3):   y_i = sum_j softmax_j(s_ij) v_j
     linear (Definition 5.1):    y_i = sum_j s_ij v_j
 
@@ -27,9 +27,8 @@ from jax.tree_util import Partial
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import accumulation_dtype, finfo
 from based_jax.ops.core.chunks import map_chunks
-from based_jax.ops.core.expectations import expect_chunk_size
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, slot_index, write
-from based_jax.ops.core.op import body, stateful_op
+from based_jax.ops.core.op import body, expect_chunk_size, stateful_op
 from based_jax.ops.core.stream import continue_from
 from based_jax.ops.feature_maps import FeatureMap, fixed_size
 from based_jax.ops.linear_attention import LinearAttentionState, linear_attention
@@ -60,7 +59,7 @@ def hyper_feature_attention(
     causal: bool = True,
     kind: str = "softmax",
     *,
-    scale: float | Sequence[float] = 1.0,
+    scale: float = 1.0,
     normalize: bool = False,
     initial_state: State | None = None,
     return_state: bool = False,
@@ -78,7 +77,7 @@ def hyper_feature_attention(
         v: values.
         causal: key j is visible to query i only if j <= i. If False, the linear form takes quadratic time.
         kind: "softmax", or "linear" (no normaliser; the weights of invisible keys are 0).
-        scale: c_a, one number for all factors or one for each; the paper has none.
+        scale: factor c of each factor's scores; the paper has none.
         normalize: divide the linear form by the sum of its scores, plus 1e-12. Use only if no score is
             negative. Needs `causal`.
         initial_state: continue from here. "softmax": a cache (`init_kv_cache`, its key size sum_a d_a) with
@@ -105,13 +104,11 @@ def hyper_feature_attention(
     if kind == "softmax":
         sizes = (*v.shape[:3], sum(k.shape[-1] for k in ks), v.shape[-1])
         expect_cache(state, sizes, causal=causal, left=None, return_state=return_state, mask=mask)
-    scales = tuple(scale) if isinstance(scale, Sequence) else (scale,) * len(qs)
-    expect(len(scales) == len(qs), "scale", scale, f"a number or one for each of the {len(qs)} factors")
     if kind == "linear":
         dtype = accumulation_dtype(v)
         qs, ks = (tuple(x.astype(dtype) for x in factors) for factors in (qs, ks))
     if kind == "linear" and causal:
-        q = jnp.concatenate([math.prod(scales) * qs[0], *qs[1:]], axis=-1)
+        q = jnp.concatenate([scale ** len(qs) * qs[0], *qs[1:]], axis=-1)
         k, phi = jnp.concatenate(ks, axis=-1), tensor_product_map([q.shape[-1] for q in qs])
         linear: dict[str, Any] = {"initial_state": state, "chunk_size": chunk_size or CHUNK}
         linear |= {"segment_ids": segment_ids, "mask": mask}
@@ -119,7 +116,7 @@ def hyper_feature_attention(
             q, k, v, feature_map=phi, normalize=normalize, return_state=return_state, **linear
         )
     block = chunk_size or max(QUERY_BLOCK // len(qs), 1)
-    y, written = _in_blocks(qs, ks, v, causal, kind, scales, state, block, segment_ids, mask)
+    y, written = _in_blocks(qs, ks, v, causal, kind, scale, state, block, segment_ids, mask)
     return y if written is None or not return_state else (y, written)
 
 
@@ -162,7 +159,7 @@ def _in_blocks(
     v: Array,
     causal: bool,
     kind: str,
-    scales: Sequence[float],
+    scale: float,
     cache: KVCache | None,
     block: int,
     segment_ids: Int[Array, "B N"] | None,
@@ -186,7 +183,7 @@ def _in_blocks(
     def attend(chunk: Any) -> Array:
         qs, first, last = chunk
         visible = (first[:, :, None] <= marks[:, None]) & (marks[:, None] <= last[:, :, None])
-        return _attend(qs, ks, values, visible, kind, scales)
+        return _attend(qs, ks, values, visible, kind, scale)
 
     y = map_chunks(attend, (qs, first, last), block)
     y = y.astype(v.dtype)  # the cache's values may have another dtype
@@ -194,12 +191,12 @@ def _in_blocks(
 
 
 def _attend(
-    qs: Sequence[Array], ks: Sequence[Array], v: Array, visible: Array, kind: str, scales: Sequence[float]
+    qs: Sequence[Array], ks: Sequence[Array], v: Array, visible: Array, kind: str, scale: float
 ) -> Float[Array, "B C H V"]:
     """Attend with one block. qs: (B, C, H, d_a); ks, v: (B, M, H, dim); visible: (B, C, M)."""
     dtype = accumulation_dtype(v)
     product = jnp.ones((), dtype)
-    for q, k, scale in zip(qs, ks, scales, strict=True):
+    for q, k in zip(qs, ks, strict=True):
         scores = jnp.einsum("bnhk,bmhk->bhnm", q, k.astype(q.dtype), preferred_element_type=dtype)
         product = product * (scores * scale)
     visible = visible[:, None]

@@ -16,13 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.decay import expect_log_decay
-from based_jax.ops.core.expectations import expect_chunk_size, expect_qkv, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import stateful_op
+from based_jax.ops.core.op import expect_chunk_size, expect_qkv, expect_state, stateful_op
 from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.linear_recurrence import decayed_chunk
@@ -136,7 +134,7 @@ def sums_before(
             values = values * jnp.exp(log_decay.sum(axis=1))[..., None, None]
         return values, keys
 
-    return call.prefix(run, sums, operator, sharding.scale)
+    return call.prefix(run, sums, operator, functools.partial(jax.tree.map, jnp.multiply))
 
 
 def _attend(

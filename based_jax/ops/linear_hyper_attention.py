@@ -14,7 +14,6 @@ computed for the tokens of a chunk and carried between chunks.
 """
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,19 +24,17 @@ from jax.tree_util import Partial
 
 from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
-from based_jax.ops.core.expectations import expect_chunk_size, expect_state
-from based_jax.ops.core.op import body, stateful_op
+from based_jax.ops.core.op import body, expect_chunk_size, expect_state, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
-from based_jax.ops.feature_maps import IDENTITY, FeatureMap
+from based_jax.ops.feature_maps import IDENTITY, FeatureMap, symmetric_taylor_features, symmetric_taylor_size
 from based_jax.ops.hyper_attention import check_hyper_attention
-from based_jax.ops.taylor_features import symmetric_taylor_features, symmetric_taylor_size
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_choice
 
 CHUNK = 16
 """Tokens per chunk; each takes m F V floats."""
 
-NORMALIZERS = ("none", "count", "sum")
+NORMALIZERS = ("none", "sum")
 
 
 @jax.tree_util.register_dataclass
@@ -124,8 +121,8 @@ def linear_hyper_attention(
         ordered: j_1 >= j_2 >= ...; False takes all tuples.
         strict: j_1 > j_2 > ...; outputs are 0 where there is no such tuple.
         feature_map: map of scaled queries and of keys; `hyper_taylor_map` approximates `hyper_attention`.
-        normalize: divide by nothing ("none"), by the number of tuples ("count"), or by the sum of the tuples'
-            scores plus eps ("sum"), which the features must keep away from 0.
+        normalize: divide by nothing ("none"), or by the sum of the tuples' scores plus eps ("sum"), which the
+            features must keep away from 0.
         scale: factor of the queries before the features.
         eps: added to the sum of the scores.
         initial_state, return_state: need `causal`.
@@ -155,9 +152,7 @@ def linear_hyper_attention(
         return y, flat.reshape(sums.shape)
 
     if causal:
-        y, sums = scan(
-            state.sums if initial_state is None else initial_state.sums.astype(dtype), q, call.start
-        )
+        y, sums = scan((initial_state or state).sums.astype(dtype), q, call.start)
         count = call.tokens.positions + 1
     else:
         _, sums = scan(state.sums, None, None)
@@ -165,12 +160,10 @@ def linear_hyper_attention(
         y = jnp.einsum("bnhf,bhfv->bnhv", feature_map.features(q), total)
         count = jnp.full((1, 1), length) if mask is None else mask.sum(axis=1, keepdims=True)
 
-    tuples = _number_of_tuples(count.astype(dtype), slots, ordered, strict)[..., None, None]
-    if normalize == "count":
-        y = y / jnp.maximum(tuples, 1)
-    elif normalize == "sum":
-        there_is = tuples > 0 if mask is None else (tuples > 0) & mask[..., None, None]
-        y = y[..., :-1] / jnp.where(there_is, y[..., -1:] + eps, 1)
+    if normalize == "sum":
+        has_tuples = (count >= (slots if ordered and strict else 1))[..., None, None]
+        has_tuples = has_tuples if mask is None else has_tuples & mask[..., None, None]
+        y = y[..., :-1] / jnp.where(has_tuples, y[..., -1:] + eps, 1)
     if mask is not None:
         y = jnp.where(mask[..., None, None], y, 0)
     y = y.astype(out_dtype)
@@ -183,14 +176,6 @@ class _Form(NamedTuple):
     feature_map: FeatureMap
     with_ones: bool
     """append a value of 1"""
-
-
-def _number_of_tuples(count: Array, slots: int, ordered: bool, strict: bool) -> Array:
-    """Return the number of tuples of `slots` of the first `count` tokens, as floats (integers overflow)."""
-    if not ordered:
-        return count**slots
-    factors = [(count - slot if strict else count + slot) / (slot + 1) for slot in range(slots)]
-    return math.prod(factors, start=jnp.ones_like(count))
 
 
 def _chunk(

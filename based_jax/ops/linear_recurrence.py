@@ -18,9 +18,8 @@ import numpy as np
 from based_jax.ops.core import decay
 from based_jax.ops.core.arrays import accumulation_dtype, cast
 from based_jax.ops.core.chunks import ChunkMask, begins, chunk_mask, heads_first, scan_chunks, scan_tokens
-from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import stateful_op
+from based_jax.ops.core.op import expect_chunk_size, expect_state, stateful_op
 from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array, expect_divisible

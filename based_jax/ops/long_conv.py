@@ -17,11 +17,10 @@ import jax.numpy as jnp
 
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import accumulation_dtype
-from based_jax.ops.core.expectations import expect_state_to_return
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import expect_capacity, latest, put
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.op import body, stateful_op
+from based_jax.ops.core.op import body, expect_state_to_return, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array

@@ -29,10 +29,9 @@ import jax.numpy as jnp
 
 from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
 from based_jax.ops.core.arrays import accumulation_dtype
-from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache
 from based_jax.ops.core.nan_isolation import nan_unless
-from based_jax.ops.core.op import op, stateful_op
+from based_jax.ops.core.op import expect_qkv, op, stateful_op
 from based_jax.ops.core.stream import Stream, TokenPositions, continue_from, init_stream, outputs_and_state
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
@@ -97,7 +96,7 @@ def nystrom_attention(
     Returns:
         y: (B, N, H, V) in the dtype of v.
     """
-    length = expect_qkv(q, k, v).length
+    _, length, *_ = expect_qkv(q, k, v)
     expect(num_landmarks >= 1, "num_landmarks", num_landmarks, "at least 1")
     expect(iterations >= 1, "iterations", iterations, "at least 1")
     if num_landmarks >= length:

@@ -26,9 +26,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core.arrays import accumulation_dtype, append, finfo
-from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
-from based_jax.ops.core.op import body, op, stateful_op
+from based_jax.ops.core.op import body, expect_qkv, op, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from, outputs_and_state
 from based_jax.ops.feature_maps import orthogonal_features
 from based_jax.ops.linear_attention import LinearAttentionState, init_linear_attention_state, linear_attention

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 
 from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
 from based_jax.ops.core.arrays import append
-from based_jax.ops.core.expectations import expect_state_to_return
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent, write
-from based_jax.ops.core.op import body, stateful_op
+from based_jax.ops.core.op import body, expect_state_to_return, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from
 from based_jax.ops.softmax_attention import softmax_attention
 from based_jax.typing import Array, Bool, Float, Int

@@ -7,7 +7,6 @@ The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from based_jax.ops.attention_to_keys import (
     way_of,
 )
 from based_jax.ops.core import platforms, sharding
-from based_jax.ops.core.arrays import append
+from based_jax.ops.core.arrays import append, cond
 from based_jax.ops.core.implementations import KERNELS, choose
 from based_jax.ops.core.kv_cache import (
     KVCache,
@@ -36,16 +35,18 @@ from based_jax.ops.core.kv_cache import (
     write,
 )
 from based_jax.ops.core.op import body, op, stateful_op
-from based_jax.ops.core.stream import Continuation, TokenPositions, advance, continue_from, outputs_and_state
-from based_jax.ops.core.transforms import cond
+from based_jax.ops.core.stream import Continuation, advance, continue_from, outputs_and_state
 from based_jax.ops.rotary import rotary
+from based_jax.ops.tiled_attention import attend_in_tiles
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
 
 MIN_ALIGNED_LENGTH = 1024
-"""Tokens of the shortest call with a cache that gets a second program, for an empty cache: with fewer masks.
-Shorter calls, such as those for a prompt's chunks, would gain less than its compilation costs."""
+"""Tokens of the shortest call with a cache that gets a second program, by tiles, for an empty cache. Shorter
+calls, such as those for a prompt's chunks, would gain less than its compilation costs."""
 
+ALONE = (*KERNELS, "tiled")
+"""Implementations that attend to a call's own keys only"""
 
 Attended = Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]
 """outputs, or with `return_log_sum` the logarithms of their sums too"""
@@ -126,8 +127,8 @@ def softmax_attention(
             `jax.jvp`), "pallas" (fused, windows of up to 127 past keys on NVIDIA GPUs), "cudnn" (float16 and
             bfloat16 on NVIDIA GPUs, without `segment_ids`), both without `allowed` and `return_log_sum`, or
             None for the best: from 128 tokens up "pallas" where it can, then "cudnn"; on a CPU "tiled" from
-            256 tokens up. After a state that is not empty "xla" computes the kernels' calls, but for single
-            tokens with "cudnn".
+            256 tokens up. After a state that is not empty "xla" computes the calls of the kernels and of the
+            tiles, but for single tokens with "cudnn".
 
     Raises:
         ValueError: a text longer than the cache, where lengths are known.
@@ -142,7 +143,13 @@ def softmax_attention(
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
     chosen = choose("softmax_attention", q, k, v, implementation=implementation, unsupported=unsupported)
-    if chosen == "tiled" and (reason := _not_in_tiles(causal, left, allowed)):
+    not_in_tiles = {
+        "is causal": not causal,
+        "has no windows (left)": left is not None,
+        "has no pattern (allowed)": allowed is not None,
+        "needs whole sequences and heads, and these are sharded over devices": sharding.is_active(),
+    }
+    if chosen == "tiled" and (reason := _first(not_in_tiles)):
         expect(implementation is None, "implementation", implementation, f"another one: it {reason}")
         chosen = "xla"
     how = AttentionOptions(causal, left, factor, allowed, return_log_sum, chosen)
@@ -165,20 +172,22 @@ def _softmax_attention(
     mask: Bool[Array, "B N"] | None,
 ) -> Any:
     batch, length = q.shape[:2]
-    how = how._replace(is_aligned=cache is None and segment_ids is None)
-    causal, left, scale, return_log_sum, chosen = how[:3] + how[4:6]
+    left, chosen = how.left, how.chosen
     call = continue_from(cache, batch, length, segment_ids, mask)
     tokens, stream = call.tokens, call.after
     q, k, v = call.unpadded((q, k, v))
 
     if cache is None:
-        if chosen in KERNELS:
-            return _fused(q, k, v, tokens, segment_ids, mask, how)
-        if not causal:
+        if chosen in ALONE:
+            return _attend_alone(q, k, v, call, mask, how)
+        if not how.causal:
             keys = (k, v, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], length)), mask)
-            k, v, *where = sharding.whole(keys)
-            y, log_sum, _ = attend(q, k, v, _same_segment(tokens.start, *where), scale)
-            return (y, log_sum) if return_log_sum else y
+            whole: Any = sharding.whole(keys)
+            k, v, key_start, mask = whole
+            visible = tokens.start[:, :, None] == key_start[:, None, :]
+            visible = visible if mask is None else visible & mask[:, None, :]
+            y, log_sum = attend(q, k, v, visible, how.scale)
+            return (y, log_sum) if how.return_log_sum else y
         if left is not None and left >= length * sharding.shards() - 1:
             left, how = None, how._replace(left=None)
         key_index = call.key_index
@@ -188,42 +197,38 @@ def _softmax_attention(
 
     written = write(cache, k, v, tokens, stream)
 
-    without = how._replace(chosen="xla") if chosen in KERNELS else how
-    after_cache = functools.partial(_with_cache, q, k, v, cache, written, call, without)
-
-    def if_empty(attend_alone: Callable[[], Any]) -> Any:  # known on the device only
-        return cond(jnp.all(cache.stream.length == 0), attend_alone, after_cache)
-
-    if chosen == "tiled" and segment_ids is None and length >= MIN_ALIGNED_LENGTH:
-        own = k.astype(cache.k.dtype), v.astype(cache.v.dtype)
-        aligned = how._replace(is_aligned=True)
-        y = if_empty(lambda: attend_in_blocks(q, *own, tokens, tokens.index, aligned))
-    elif chosen in KERNELS and length > 1:
-        y = if_empty(lambda: _fused(q, k, v, tokens, segment_ids, None, how))
+    after_cache = functools.partial(
+        _with_cache, *(q, k, v, cache, written, call), how._replace(chosen="xla") if chosen in ALONE else how
+    )
+    if chosen in ALONE and length >= (MIN_ALIGNED_LENGTH if chosen == "tiled" else 2):
+        is_empty = jnp.all(cache.stream.length == 0)  # known on the device only
+        y = cond(is_empty, lambda: _attend_alone(q, k, v, call, None, how), after_cache)
     elif chosen == "cudnn":
         key_index = slot_index(stream.length, cache.slots)
         visible = visible_keys(tokens.index, tokens.start, key_index, left, None)
-        y = cudnn_attention.attend(q, written.k, written.v, visible=visible, scale=scale)
+        y = cudnn_attention.attend(q, written.k, written.v, visible=visible, scale=how.scale)
     else:
         y = after_cache()
     if left is None:
         y = nan_where_outgrown(written, y)
-    # The values came from the cache, whose dtype may be another.
-    y = (y[0].astype(v.dtype), y[1]) if return_log_sum else y.astype(v.dtype)
     return (y, written) if return_state else y
 
 
-def _fused(
-    q: Array, k: Array, v: Array, tokens: TokenPositions, segment_ids: Any, mask: Any, how: AttentionOptions
-) -> Array:
-    """Attend by a kernel to the call's own keys; nothing is before them."""
-    causal, left, scale, *_ = how
+def _attend_alone(
+    q: Array, k: Array, v: Array, call: Continuation, mask: Array | None, how: AttentionOptions
+) -> Any:
+    """Attend by a kernel or by tiles to the call's own keys; nothing is before them."""
     if how.chosen == "cudnn":
-        return cudnn_attention.attend(q, k, v, causal=causal, left=left, scale=scale, mask=mask)
-    assert left is not None
+        options: dict[str, Any] = {"causal": how.causal, "left": how.left, "scale": how.scale}
+        return cudnn_attention.attend(q, k, v, mask=mask, **options)
     # No real query sees padding, which is on the right.
-    starts = None if segment_ids is None else jnp.broadcast_to(tokens.start, q.shape[:2])
-    return pallas_kernels.window_attention(q, k, v, left=left, scale=scale, starts=starts)
+    start = None if call.start is None else jnp.broadcast_to(call.start, q.shape[:2])
+    if how.chosen == "tiled":
+        y, log_sum = attend_in_tiles(q, k, v, start, how.scale)
+        y = y.astype(v.dtype)
+        return (y, log_sum) if how.return_log_sum else y
+    assert how.left is not None
+    return pallas_kernels.window_attention(q, k, v, left=how.left, scale=how.scale, starts=start)
 
 
 def _with_cache(
@@ -232,7 +237,9 @@ def _with_cache(
     """Attend to the keys before a call and to its own, which `written`, the new cache, contains."""
     keys, values, key_index = keys_after(cache, written, k, v, call, how.left)
     attend_to = attend_in_blocks if q.shape[1] == 1 else way_of(how)
-    return attend_to(q, keys, values, call.tokens, key_index, how)
+    y = attend_to(q, keys, values, call.tokens, key_index, how)
+    # The values came from the cache, whose dtype may be another.
+    return (y[0].astype(v.dtype), y[1]) if how.return_log_sum else y.astype(v.dtype)
 
 
 def _supports_step(kernel: str, q: Array, k: Array, v: Array, *cache_and_rotary: Any) -> str | None:
@@ -315,18 +322,6 @@ def _sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
     return (*k.shape, v.shape[-1])
 
 
-def _not_in_tiles(causal: bool, left: int | None, allowed: Any) -> str | None:
-    """Return the reason why a call cannot use tiles of queries and keys, or None."""
-    return _first(
-        {
-            "is causal": not causal,
-            "has no windows (left)": left is not None,
-            "has no pattern (allowed)": allowed is not None,
-            "needs whole sequences and heads, and these are sharded over devices": sharding.is_active(),
-        }
-    )
-
-
 def _first(reasons: dict[str, bool]) -> str | None:
     """Return the first reason that holds, or None."""
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -381,8 +376,3 @@ def merge_attention(*parts: tuple[Array, Array]) -> Array:
         The outputs of attention to all keys, (..., H, V) in the dtype of y.
     """
     return merge(jnp.stack([y for y, _ in parts]), jnp.stack([log_sum for _, log_sum in parts]))
-
-
-def _same_segment(start: Array, key_start: Any, mask: Array | None) -> Bool[Array, "rows N M"]:
-    visible = start[:, :, None] == key_start[:, None, :]
-    return visible if mask is None else visible & mask[:, None, :]

@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from based_jax.ops.core.expectations import expect_qkv, expect_state
 from based_jax.ops.core.implementations import KERNELS, choose
-from based_jax.ops.core.op import body, op, stateful_op
+from based_jax.ops.core.op import body, expect_qkv, expect_state, op, stateful_op
 from based_jax.ops.core.stream import advance, continue_from
-from based_jax.ops.feature_maps import TAYLOR
+from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
     Sums,
@@ -24,7 +23,6 @@ from based_jax.ops.linear_attention import (
     linear_attention,
     sums_before,
 )
-from based_jax.ops.taylor_features import symmetric_taylor_size
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 

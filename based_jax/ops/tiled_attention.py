@@ -24,9 +24,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import accumulation_dtype, finfo, map_arrays
+from based_jax.ops.core.arrays import accumulation_dtype, finfo, map_arrays, repeat, with_gradient
 from based_jax.ops.core.chunks import pad_tokens
-from based_jax.ops.core.transforms import repeat, with_gradient
 from based_jax.typing import Array, Float, Int
 
 ROWS = 1024
@@ -50,58 +49,33 @@ class Tiling(NamedTuple):
     """query heads per key head: rows per token"""
 
 
-class Positions(NamedTuple):
-    """Visible keys of a query if tiles are not aligned: those from `start` to `token`, per row."""
-
-    token: Int[Array, "B N"]
-    start: Int[Array, "B N"]
-    key_index: Int[Array, "B M"]
-
-
 def attend_in_tiles(
     q: Float[Array, "B N H K"],
-    k: Float[Array, "B M G K"],
-    v: Float[Array, "B M G V"],
-    positions: Positions | None,
+    k: Float[Array, "B N G K"],
+    v: Float[Array, "B N G V"],
+    start: Int[Array, "B N"] | None,
     scale: Any,
 ) -> tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]:
-    """Attend causally; return y and the logarithm of each query's sum of exponentials.
-
-    Args:
-        positions: the visible keys, or None if keys and queries are those of the same tokens and every query
-            sees all keys up to its own. A query without visible keys returns 0.
-        scale: factor of the scores.
-    """
+    """Attend from each token to those from `start` (None: 0) to itself; return y and its log-sums."""
     dtype = accumulation_dtype(v)
     batch, length, heads, _ = q.shape
     kv_heads = k.shape[2]
-    tiling = _tiling(length, k.shape[1], heads // kv_heads, positions is None)
-    sizes = (tiling.queries, tiling.queries if positions is None else tiling.keys)
+    tiling = _tiling(length, heads // kv_heads)
     q = (q.astype(dtype) * jnp.asarray(scale, dtype)).reshape(batch, length, kv_heads, -1)
-    q, k, v = _padded(q, sizes[0]), _padded(k, sizes[1]), _padded(v, sizes[1])
-    if positions is not None:
-        parts = zip(positions, (sizes[0], *sizes), strict=True)
-        positions = Positions(*(_padded(x, size, constant_values=-1) for x, size in parts))
-    y, log_sum = _attend(q, k, v, positions, tiling)
+    after = -length % tiling.queries
+    q, k, v = (pad_tokens(x, after) for x in (q, k, v))
+    start = None if start is None else pad_tokens(start, after, mode="edge")
+    y, log_sum = _attend(q, k, v, start, tiling)
     y, log_sum = y[:, :length], log_sum[:, :length]
     return y.reshape(batch, length, heads, -1), log_sum.reshape(batch, length, heads)
 
 
-def _tiling(length: int, keys: int, shared: int, is_aligned: bool) -> Tiling:
-    """Choose the tiles of a head; aligned tiles of queries begin at the start of a tile of keys."""
-    rows = ROWS
-    if not is_aligned:  # all of a tile's rows visit its last keys: with fewer rows, fewer of them in vain
-        rows = max(ROWS // 2, min(ROWS, length * shared // 4))
-    tiles = -(-length * shared // rows)
+def _tiling(length: int, shared: int) -> Tiling:
+    """Choose the tiles of a head; those of queries begin at the start of a tile of keys."""
+    tiles = -(-length * shared // ROWS)
     unit = KEYS if tiles > 1 else WIDTH
-    size = -(-length // (tiles * unit)) * unit if is_aligned else -(-length // tiles)
-    return Tiling(size, min(KEYS, -(-keys // WIDTH) * WIDTH), shared)
-
-
-def _padded(x: Array, size: int, **how: Any) -> Array:
-    """Return x, (B, tokens, ...), padded to whole tiles of `size` tokens."""
-    after = -x.shape[1] % size
-    return pad_tokens(x, after, **how) if after else x
+    size = -(-length // (tiles * unit)) * unit
+    return Tiling(size, min(KEYS, -(-length // WIDTH) * WIDTH), shared)
 
 
 def _rows(x: Float[Array, "B N G D"], head: Array, first: Array, count: int) -> Float[Array, "count D"]:
@@ -122,77 +96,57 @@ these keys to each row or None for all) -> both carries after these keys"""
 
 
 def _walk(
-    visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: Tiling, axis: int = 0
+    visit: Visit, rows: Any, keys: Any, i: Array, start: Array | None, tiling: Tiling, axis: int = 0
 ) -> tuple[Any, Any]:
     """Call `visit` on each tile of keys visible to tile i of the queries; `axis` (0, -1): of its rows.
 
-    `positions`: index and start of the tile's rows, and the indices of all keys, if tiles are not aligned.
+    `start`: the first key that each row of the tile sees; None for 0.
     """
-    size = tiling.keys
+    size, own = tiling.keys, i * tiling.queries
 
-    def visits(begin: Any, end: Any, visible: Callable[[Array], Array | None]) -> tuple[Any, Any]:
-        def step(j: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            return visit(*carry, slice(None), j * size, size, visible(j))
+    def step(j: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        visible = None if start is None else j * size + jnp.arange(size) >= start[:, None]
+        return visit(*carry, slice(None), j * size, size, visible)
 
-        return cast(tuple[Any, Any], lax.fori_loop(begin, end, step, (rows, keys)))
-
-    if positions is not None:
-        index, start, key_index = positions
-        tiles, start = key_index.reshape(-1, size), jnp.maximum(start, 0)
-        oldest = jnp.where(tiles < 0, jnp.iinfo(tiles.dtype).max, tiles).min(axis=1)
-        is_seen = (tiles.max(axis=1) >= start.min()) & (oldest <= index.max())
-        first, last = jnp.argmax(is_seen), len(is_seen) - jnp.argmax(is_seen[::-1])
-        last = jnp.where(is_seen.any(), last, first)
-        # Tiles of which every token sees all keys need no mask; padding of the queries (-1) is not a token.
-        tokens = jnp.where(index < 0, jnp.iinfo(index.dtype).max, index)
-        is_whole = (tiles.min(axis=1) >= start.max()) & (tiles.max(axis=1) <= tokens.min())
-        is_masked = jnp.append(~is_whole, True) & (jnp.arange(len(tiles) + 1) >= first)
-
-        def visible(j: Array) -> Array:
-            there = tiles[j]
-            return (there >= start[:, None]) & (there <= index[:, None])
-
-        masked = jnp.minimum(jnp.argmax(is_masked), last)
-        rows, keys = visits(first, masked, lambda j: None)
-        return visits(masked, last, visible)
-
-    if tiling.queries % size == 0:  # else this is the only tile
-        rows, keys = visits(0, i * (tiling.queries // size), lambda j: None)
+    first = 0 if start is None else start.min().astype(own.dtype) // size
+    rows, keys = cast(Any, lax.fori_loop)(first, own // size, step, (rows, keys))
     done = list[Any]()
     for begin in range(0, tiling.queries, size):  # the tile's own tokens
         count = min(size, tiling.queries - begin)
         token = jnp.arange((tiling.queries - begin) * tiling.shared) // tiling.shared
         here = slice(begin * tiling.shared, None)
-        earlier = token[:, None] >= jnp.arange(count)
-        rows, keys = visit(rows, keys, here, i * tiling.queries + begin, count, earlier)
+        visible = token[:, None] >= jnp.arange(count)
+        if start is not None:
+            visible &= own + begin + jnp.arange(count) >= start[here, None]
+        rows, keys = visit(rows, keys, here, own + begin, count, visible)
         parts = slice(count * tiling.shared), slice(count * tiling.shared, None)  # the first see no more keys
         head, rows = (map_arrays(itemgetter((..., part) if axis else part), rows) for part in parts)
         done.append(head)
     return jax.tree.map(lambda *x: jnp.concatenate(x, axis), *done), keys
 
 
-def _positions_of_tile(positions: Any, row: Array, i: Array, tiling: Tiling) -> Any:
-    if positions is None:
-        return None
-    index, start, key_index = (x[row] for x in positions)
-    own = (lax.dynamic_slice_in_dim(x, i * tiling.queries, tiling.queries) for x in (index, start))
-    return *(jnp.repeat(x, tiling.shared) for x in own), key_index
-
-
 def _map_tiles(
-    function: Callable[[Any, Array, Array, Any], Any], first: Any, q: Array, positions: Any, tiling: Tiling
+    function: Callable[[Any, Array, Array, Any], Any],
+    first: Any,
+    q: Array,
+    start: Array | None,
+    tiling: Tiling,
 ) -> Any:
-    """Call `function` (last result, head, index of a tile, its positions) on all tiles; return the result."""
-    tiles = q.shape[1] // tiling.queries
+    """Call `function` (last result, head, index of a tile, starts of its rows) on all tiles."""
+    tiles, size = q.shape[1] // tiling.queries, tiling.queries
 
     def step(index: Array, carry: Any) -> Any:
         head, i = jnp.divmod(index, tiles)
-        return function(carry, head, i, _positions_of_tile(positions, head // q.shape[2], i, tiling))
+        own = None
+        if start is not None:
+            own = lax.dynamic_slice_in_dim(start[head // q.shape[2]], i * size, size)
+            own = jnp.repeat(own, tiling.shared)
+        return function(carry, head, i, own)
 
     return repeat(q.shape[0] * q.shape[2] * tiles, step, first)
 
 
-def _forward(q: Array, k: Array, v: Array, positions: Any, tiling: Tiling) -> Any:
+def _forward(q: Array, k: Array, v: Array, start: Array | None, tiling: Tiling) -> Any:
     size, dtype = tiling.queries, q.dtype
     rows, least = size * tiling.shared, finfo(dtype).min
 
@@ -207,7 +161,7 @@ def _forward(q: Array, k: Array, v: Array, positions: Any, tiling: Tiling) -> An
                 scores = jnp.where(visible, scores, least)
             new = jnp.maximum(top, row_max(scores))
             weights = jnp.exp(scores - new[:, None])
-            if positions is not None and visible is not None:  # a row may have no visible key so far
+            if start is not None and visible is not None:  # a row may have no visible key so far
                 weights = jnp.where(visible, weights, 0)
             old = jnp.exp(top - new)
             y = y * old[:, None] + weights @ some_v
@@ -215,22 +169,18 @@ def _forward(q: Array, k: Array, v: Array, positions: Any, tiling: Tiling) -> An
 
         blank = (jnp.full(rows, least), jnp.zeros(rows, dtype), jnp.zeros((rows, v.shape[-1]), dtype))
         (top, total, y), _ = _walk(visit, blank, None, i, own, tiling)
-        sees = total > 0
-        total = jnp.where(sees, total, 1)
-        log_sum = jnp.where(sees, top + jnp.log(total), least)
-        y, log_sum = (
-            _with_rows(*x, head, i * size) for x in zip(results, (y / total[:, None], log_sum), strict=True)
-        )
+        of_rows = zip(results, (y / total[:, None], top + jnp.log(total)), strict=True)
+        y, log_sum = (_with_rows(*x, head, i * size) for x in of_rows)
         return y, log_sum
 
     sizes = (tiling.shared * v.shape[3], tiling.shared)
     nothing = tuple(jnp.zeros((*q.shape[:3], size), dtype) for size in sizes)
-    y, log_sum = _map_tiles(of_tile, nothing, q, positions, tiling)
-    return (y, log_sum), (q, k, v, positions, y, log_sum)
+    y, log_sum = _map_tiles(of_tile, nothing, q, start, tiling)
+    return (y, log_sum), (q, k, v, start, y, log_sum)
 
 
 def _backward(tiling: Tiling, saved: Any, cotangents: tuple[Array, Array]) -> Any:
-    q, k, v, positions, y, log_sum = saved
+    q, k, v, start, y, log_sum = saved
     of_y, of_log_sum = cotangents
     size, dtype, shared = tiling.queries, q.dtype, tiling.shared
     # The gradient of a softmax subtracts this mean from the gradient of each weight.
@@ -260,14 +210,14 @@ def _backward(tiling: Tiling, saved: Any, cotangents: tuple[Array, Array]) -> An
         return _with_rows(of_q, part.T, head, i * size), *of_keys
 
     nothing = tuple(jnp.zeros(x.shape, dtype) for x in (q, k, v))
-    of_q, of_k, of_v = _map_tiles(of_tile, nothing, q, positions, tiling)
+    of_q, of_k, of_v = _map_tiles(of_tile, nothing, q, start, tiling)
     return of_q, of_k.astype(k.dtype), of_v.astype(v.dtype), None
 
 
 @with_gradient(lambda *arguments: _forward(*arguments), _backward, nondiff_argnums=(4,))
-def _attend(q: Array, k: Array, v: Array, positions: Any, tiling: Tiling) -> tuple[Array, Array]:
+def _attend(q: Array, k: Array, v: Array, start: Array | None, tiling: Tiling) -> tuple[Array, Array]:
     """Return the outputs (B, N, G, R V) and log-sums (B, N, G, R)."""
-    return _forward(q, k, v, positions, tiling)[0]
+    return _forward(q, k, v, start, tiling)[0]
 
 
 def row_max(x: Float[Array, "*rows N"]) -> Float[Array, "*rows"]:

@@ -21,9 +21,8 @@ from jax import lax
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import accumulation_dtype, cast, select
 from based_jax.ops.core.chunks import scan_chunks
-from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.op import stateful_op
+from based_jax.ops.core.op import expect_chunk_size, expect_state, stateful_op
 from based_jax.ops.core.stream import Stream, continue_from, init_stream
 from based_jax.ops.diagonal_scan import even_chunks, scan_along
 from based_jax.typing import Array, Bool, Float, Int

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.mixers import Mixer
-from based_jax.mixers.context import find_stream
+from based_jax.mixers.module import find_stream
 from based_jax.testing import laws
 from based_jax.validate import expect
 

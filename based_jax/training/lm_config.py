@@ -11,8 +11,8 @@ from based_jax.data.readers import ReadOptions
 from based_jax.files import read_json
 from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
+from based_jax.models.block import find_repeats
 from based_jax.models.config import REMAT
-from based_jax.models.scan import find_repeats
 from based_jax.training.devices.hosts import HostsConfig
 from based_jax.training.named_options import parse_named
 from based_jax.training.optimizer import OptimizerConfig

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import mixers
-from based_jax.mixers.context import find_stream
+from based_jax.mixers.module import find_stream
 from based_jax.testing import laws
 from tests.marks import release_but
 
@@ -25,7 +25,7 @@ CASES = {
     "bigbird": {"num_heads": 2, "block_size": 1, "l_max": 13, "rotary_fraction": 0.5},
     "blocked_window": {"num_heads": 2, "width": 5},
     "conv_basis": {"num_heads": 2, "rotary_fraction": 0.5},
-    "conv_basis-window": {"num_heads": 2, "num_kv_heads": 1, "starts": (0, 2, 3, 7), "left": 4},
+    "conv_basis-starts": {"num_heads": 2, "num_kv_heads": 1, "starts": (0, 2, 3, 7)},
     "delta_net": {"qk_norm": "sum", "qk_activation": "elu", "use_gate": True, "allow_neg_eigval": True},
     "gated_conv": {},
     "gated_conv-long": {"kernel_size": 5, "conv_bias": True, "bias": False, "expand": 2},
@@ -39,7 +39,7 @@ CASES = {
     "hyena": {"l_max": 26, "filter_order": 6},
     "hyper_attention": {"num_heads": 2},
     "hyper_attention-window": {"num_heads": 1, "shared": False, "left": 3},
-    "hyper_feature_attention": {"num_heads": 2, "orders": 2, "value_product": True},
+    "hyper_feature_attention": {"orders": (2, 1, 2), "value_product": True},
     "linear_attention": {"num_heads": 2, "feature_dim": 3},
     "linear_attention-decay": {"num_heads": 2, "feature_dim": 3, "decay": "gated"},
     "linear_attention-cosformer": {"feature_dim": 4, "feature_map": "cosformer", "max_length": 48},

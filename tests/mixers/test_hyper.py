@@ -79,15 +79,6 @@ def test_definition_f3_with_mixed_orders(mixed):
     assert_close(mixed(x)[0], np.einsum("bnhc,hcd->bnd", np.stack(heads, 2), weights["out"]), FLOAT32)
 
 
-def test_mixed_orders_continue_from_their_caches(mixed):
-    x = laws.inputs(laws.ROWS, laws.LENGTH, WIDTH, 1)
-    laws.split_law(mixed, x, [6, 1, 6])
-    caches = mixed.fresh(1).caches
-    assert len(caches) == 3
-    floats = sum(cache.k.size + cache.v.size for cache in caches)
-    assert floats == mixed.mixer.state_size(laws.MAX_LENGTH) == 2 * WIDTH * laws.MAX_LENGTH
-
-
 def test_whole_rows_see_the_future():
     """The paper's form without a mask; it packs documents, and has no state."""
     run = runner("hyper_feature_attention", d_model=WIDTH, causal=False, rotary_fraction=0.0)

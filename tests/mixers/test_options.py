@@ -30,7 +30,6 @@ def test_bad_options_are_named(unchecked):
     for name, options, message in [
         ("attention", {"rotary_frequencies": (1.0,)}, r"frequencies = \(1.0,\): expected None or 4 numbers"),
         ("conv_basis", {"starts": (1, 2)}, r"starts = \(1, 2\): expected integers ascending from 0"),
-        ("conv_basis", {"left": -1}, "left = -1"),
         ("conv_basis", {"gradient": "exact"}, "gradient = 'exact': expected one of"),
         ("delta_net", {"expand_k": 0.3, "num_heads": 3}, r"expand_k \* d_model = 2: expected a mult"),
         ("delta_net", {"qk_norm": "max"}, "qk_norm = 'max': expected one of 'l2', 'sum'"),
@@ -64,7 +63,7 @@ def test_bad_options_are_named(unchecked):
         ("linear_attention", {"learned_map": False}, "learned_map = False: expected True for feature_map ="),
         ("linear_hyper_attention", {"order": 1}, "order = 1: expected at least 2"),
         ("linear_hyper_attention", {"feature_map": "sin"}, "feature_map = 'sin': expected one of 'taylor'"),
-        ("linear_hyper_attention", {"feature_map": "identity"}, "normalize = 'sum': expected 'count' or"),
+        ("linear_hyper_attention", {"feature_map": "identity"}, "normalize = 'sum': expected 'none' for"),
         ("linear_hyper_attention", {"normalize": "rms"}, "normalize = 'rms': expected one of"),
         ("linear_hyper_attention", {"strict": True, "ordered": False}, "strict = True: expected False if"),
         ("linear_hyper_feature_attention", {"norm": "sum"}, "norm = 'sum': expected 'rms' or 'none' with"),

@@ -1,4 +1,6 @@
-"""Heads of linear recurrences: DeltaNet, Gated DeltaNet and GLA."""
+"""Mixers of a recurrence: DeltaNet, Gated DeltaNet, and Liquid S4 against a token loop in float64."""
+
+import functools
 
 import chex
 import jax
@@ -11,6 +13,7 @@ from based_jax import mixers
 from based_jax.convert import from_torch, to_torch
 from tests.arrays import normals
 from tests.mixers.built import gradients
+from tests.tolerances import FLOAT64, assert_close
 
 
 def test_keys_that_sum_to_one_may_be_empty():
@@ -33,3 +36,39 @@ def test_the_unused_parameter():
     )
     with pytest.raises(ValueError, match="D"):
         from_torch(meta, {name: x for name, x in tensors.items() if name != "D"})
+
+
+def oracle(tree: dict, x: np.ndarray) -> np.ndarray:
+    """The pre-activation of the output map, one row."""
+    tree = {name: np.asarray(leaf, np.float64) for name, leaf in tree.items() if name != "out"}
+    B, C = (tree[name][..., 0] + 1j * tree[name][..., 1] for name in "BC")
+    half = (-np.exp(tree["A_log"]) + 1j * tree["A_imag"]) * np.exp(tree["dt_log"])[:, None] / 2
+    transition, entry = (1 + half) / (1 - half), np.exp(tree["dt_log"])[:, None] * B / (1 - half)
+    h, y = np.zeros(B.shape, complex), []
+    for u in x:
+        h = (transition + entry * u[:, None]) * h + entry * u[:, None]
+        y.append(2 * (C * h).sum(-1).real + tree["D"] * u)
+    return np.array(y)
+
+
+def test_a_token_loop():
+    """Over more than one chunk, and the gradients of the tree are those of the recurrence."""
+    with jax.enable_x64(True):
+        x = np.random.default_rng(0).normal(size=(1, 70, 3))
+        mixer = mixers.make("liquid_s4", d_model=3, d_state=6, dtype="float64")
+        params = nn.meta.unbox(jax.jit(mixer.init)(jax.random.key(0), x))
+        params["params"]["out"] = {"kernel": np.eye(3), "bias": np.zeros(3)}
+
+        @jax.jit
+        def run(params, x):
+            def loss(params, implementation):
+                y, _ = mixer.clone(implementation=implementation).apply(params, x)
+                return (y**2).sum(), y
+
+            return [jax.grad(loss, has_aux=True)(params, name) for name in ("xla", "reference")]
+
+        (gradients, y), (of_loop, _) = run(params, x)
+        expected = jax.jit(functools.partial(jax.nn.gelu, approximate=False))(oracle(params["params"], x[0]))
+    assert y.dtype == np.float64
+    assert_close(y[0], expected, FLOAT64)
+    assert_close(gradients, of_loop, 5 * FLOAT64)

@@ -1,4 +1,4 @@
-"""Attention to some of the keys: BigBird's pattern, blocks, ScatterBrain's random features."""
+"""Attention to some of the keys or scores: BigBird's pattern, blocks, random features, a conv basis."""
 
 import jax
 import jax.numpy as jnp
@@ -59,3 +59,25 @@ def test_random_features_are_not_trained():
     of_params = jax.device_get(meta.unbox(gradient(run.variables))["params"])
     assert not np.any(of_params["random_features"])
     assert np.any(of_params["q"]["kernel"])
+
+
+def parameters(mixer, seed=0):
+    shapes = jax.eval_shape(mixer.init, jax.random.key(0), jnp.zeros((1, 2, 8)))
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), meta.unbox(shapes))
+
+
+def run(mixer, variables, x, **context):
+    return jax.jit(mixer.apply, compiler_options=laws.QUICKLY)(variables, x, **context)[0]
+
+
+def test_a_segment_per_token_is_attention_with_its_parameters():
+    """Grouped heads and rotary positions included; as few segments are something else."""
+    options = {"num_heads": 4, "num_kv_heads": 2, "rotary_fraction": 0.5, "qkv_bias": True}
+    attention = mixers.make("attention", d_model=8, **options)
+    variables, x = parameters(attention), laws.inputs(2, 9, 8, 0)
+    expected = run(attention, variables, x)
+    all_starts = mixers.make("conv_basis", d_model=8, starts=tuple(range(9)), **options)
+    assert_close(run(all_starts, variables, x), expected, FLOAT32)
+    few = mixers.make("conv_basis", d_model=8, **options)
+    assert np.abs(run(few, variables, x) - expected).max() > 0.1

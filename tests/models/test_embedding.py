@@ -8,7 +8,7 @@ import pytest
 
 import based_jax as bj
 from based_jax.models import MixerSpec
-from based_jax.models.embedding import sinusoids
+from based_jax.models.layers import sinusoids
 from tests.arrays import array, normals
 from tests.tolerances import FLOAT32, assert_close
 

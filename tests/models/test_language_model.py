@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import based_jax as bj
-from based_jax.mixers.context import find_stream
+from based_jax.mixers.module import find_stream
 from based_jax.models import MixerSpec
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT64, assert_close
 

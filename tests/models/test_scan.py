@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import based_jax as bj
 from based_jax.models import MixerSpec
-from based_jax.models.scan import find_repeats
+from based_jax.models.block import find_repeats
 from based_jax.profile import count_operations
 from tests.arrays import normals
 from tests.tolerances import FLOAT64, assert_close

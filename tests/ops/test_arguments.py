@@ -97,11 +97,9 @@ WHOLE, BASES = {"causal": False}, {"starts": None, "num_bases": 2}
 BASIS = np.tril(np.arange(9.0).reshape(3, 3) + 1)
 OTHERS = {
     "conv_decompose": {},
-    "conv_assemble": {"kernels": BASIS},
     "conv_matrix": {"anchors": BASIS},
-    "conv_separation": {"kernels": BASIS, "sizes": [3, 2, 1]},
+    "conv_separation": {"kernels": BASIS, "sizes": [3, 2, 1], "width": 1},
     "conv_recover": {"q": Q, "k": Q, "terms": 2, "width": 2, "threshold": 1.0},
-    "conv_anchors": {"q": Q, "k": Q},
     "conv_score_error": {"q": Q, "k": Q},
     "advance": {"stream": None, "batch_size": 2, "length": 3},
     "hyper_taylor_map": {},
@@ -127,14 +125,13 @@ SPECIAL = {
         ({"matrix": BASIS, "tolerance": -1}, "tolerance = -1: expected at least 0"),
         ({"matrix": BASIS * np.nan}, "not finite = 9: expected 0"),
     ],
-    "conv_assemble": [
-        ({"sizes": [3, 3, 1]}, r"sizes = \[3, 3, 1\]: expected N = 3 >="),
-        ({"sizes": [4, 3, 1]}, r"sizes = \[4, 3, 1\]: expected N = 3 >="),
+    "conv_matrix": [({"starts": [0, 2, 1]}, r"starts = \[0, 2, 1\]: expected increasing")],
+    "conv_separation": [
+        *[({"width": width}, f"width = {width}: expected 1 to 1") for width in (0, 2)],
+        *[({"sizes": s}, rf"sizes = \[{s[0]}, 3, 1\]: expected N = 3 >=") for s in ([3, 3, 1], [4, 3, 1])],
         ({"sizes": [3, 2]}, r"sizes has shape \(2,\): expected \(3,\)"),
         ({"sizes": [3.0, 2, 1]}, "sizes has dtype float64"),
     ],
-    "conv_matrix": [({"starts": [0, 2, 1]}, r"starts = \[0, 2, 1\]: expected increasing")],
-    "conv_separation": [({"width": width}, f"width = {width}: expected 1 to 1") for width in (0, 2)],
     "conv_attention": [
         ({"starts": ()}, r"starts = \(\): expected integers ascending from 0"),
         ({"starts": (1, 2)}, r"starts = \(1, 2\)"),
@@ -148,10 +145,8 @@ SPECIAL = {
         ({"num_bases": 3}, "num_bases = 3: expected None or 2, the number of starts"),
         (BASES | {"segment_ids": ones((2, 3), int)}, "starts = None"),
         (BASES | {"initial_state": CONV}, "starts = None: expected"),
-        ({"left": -1}, "left = -1"),
         ({"gradient": "exact"}, "gradient = 'exact': expected one of 'surrogate', 'anchors'"),
         ({"return_state": True}, "return_state = True: expected False without a state"),
-        ({"initial_state": CONV, "left": 3}, "slots of initial_state = 5: expected left"),
         ({"initial_state": CONV, "starts": (0,)}, r"state\.anchors has shape"),
     ],
     "conv_recover": [
@@ -164,8 +159,10 @@ SPECIAL = {
         ({"threshold": -1.0}, "threshold = -1.0: expected at least 0"),
         ({"search": "linear"}, "search = 'linear': expected one of 'binary', 'scan'"),
     ],
-    "conv_anchors": [({"starts": ones((1, 2), int)}, "starts has shape")],
-    "conv_score_error": [({"starts": ones((2, 2, 2))}, "starts has dtype float32")],
+    "conv_score_error": [
+        ({"starts": ones((1, 2), int)}, "starts has shape"),
+        ({"starts": ones((2, 2, 2))}, "starts has dtype float32"),
+    ],
     "advance": [
         ({"segment_ids": ones(3, int)}, r"segment_ids has shape \(3,\)"),
         ({"segment_ids": [[0, 0, 0]] * 2}, "segment_ids = "),
@@ -192,7 +189,6 @@ SPECIAL = {
         ({"qs": (Q, Q[:, :, :1])}, r"qs\[1\] has shape"),
         ({"qs": (Q.astype(int), Q)}, r"qs\[0\] has dtype"),
         ({"kind": "cosine"}, "kind = 'cosine': expected one of 'softmax', 'linear'"),
-        ({"scale": (1.0,)}, r"scale = \(1.0,\): expected a number or one for each of the 2"),
         ({"normalize": True}, "normalize = True: expected False unless causal, with kind ="),
         ({"return_state": True}, "return_state = True: expected False without an initial_state"),
         (WHOLE | {"kind": "linear", "return_state": True}, "False when causal is False"),

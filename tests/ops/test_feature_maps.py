@@ -1,4 +1,4 @@
-"""The feature maps: sizes, formulas and gradients; the Taylor map's two layouts; attention through a map."""
+"""The feature maps: formulas and gradients, the Taylor map's two layouts, attention, and those of users."""
 
 import functools
 
@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+import based_jax as bj
 from based_jax import ops
+from based_jax.mixers import LinearAttention
+from based_jax.ops.feature_maps import MAPS
+from based_jax.testing import check_mixer
 from based_jax.testing.laws import QUICKLY
 from tests.arrays import array
 from tests.marks import release_but
@@ -135,24 +139,14 @@ def ours(name, projections) -> ops.FeatureMap:
     return ops.feature_maps.FEATURE_MAPS[name]
 
 
-def test_floor_and_scale():
-    """Of a floor that most features are below; a scale is one of the inputs."""
+def test_a_floor_that_most_features_are_below():
     for name in ops.feature_maps.FLOORED:
         x = np.random.default_rng(0).normal(size=(4, WIDTH)).astype(np.float32)
-        features = np.asarray(ops.feature_map(name).features(array(2 * x)))
+        features = np.asarray(ops.feature_map(name).features(array(x)))
         # exp_dim and exp_max have the floor in the exponent.
         floored = np.maximum(features, np.exp(0.9) if name in ("exp_dim", "exp_max") else 0.9)
         assert np.any(floored != features)
-        assert_close(
-            ops.feature_maps.scaled(ops.feature_map(name, 0.9), 2.0).features(array(x)), floored, FLOAT32
-        )
-
-
-def test_a_scaled_similarity_is_that_of_the_scaled_features():
-    q, k = np.random.default_rng(1).normal(size=(2, 4, WIDTH)).astype(np.float32)
-    phi = ops.feature_maps.scaled(ops.TAYLOR, 1.5)
-    products = phi.features(array(q)) @ phi.features(array(k)).T
-    assert_close(phi.similarity(array(q @ k.T), WIDTH), products, FLOAT32)
+        assert_close(ops.feature_map(name, 0.9).features(array(x)), floored, FLOAT32)
 
 
 def test_every_map_has_a_formula():
@@ -253,3 +247,63 @@ def test_cosformer_weighs_by_distance():
         plain = np.einsum("bihf,bjhf->bhij", np.maximum(q, 0), np.maximum(k, 0))
         assert_close(products, plain * np.cos(np.pi * distance / 20), FLOAT32)
     assert np.all(np.isnan(cosformer(q, index, 5)[:, 5]))
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """What a test registers is forgotten."""
+    monkeypatch.setattr(MAPS, "entries", dict(MAPS.entries))
+
+
+def doubled(x):
+    return jnp.concatenate([jnp.exp(x), jnp.exp(-x)], axis=-1)
+
+
+def test_a_registered_map_obeys_the_laws(registered):
+    bj.feature_maps.register("doubled")(doubled)
+    assert "doubled" in bj.feature_maps.names()
+    mixer = LinearAttention(12, num_heads=2, feature_dim=4, feature_map="doubled")
+    assert mixer.init_state(3).kv.shape == (3, 2, 8, 6)
+    check_mixer(LinearAttention, num_heads=2, feature_dim=4, feature_map="doubled", feature_scale=0.1)
+
+
+def test_a_map_that_reads_other_tokens_breaks_a_law(registered):
+    bj.feature_maps.register("wrong")(lambda x: jnp.exp(x - x.max(axis=-2, keepdims=True)))
+    with pytest.raises(AssertionError):
+        check_mixer(LinearAttention, num_heads=2, feature_dim=4, feature_map="wrong")
+
+
+def test_a_config_takes_it_at_once(registered):
+    bj.feature_maps.register("doubled")(doubled)
+    config = bj.presets.get("based-tiny").with_mixer("linear_attention", feature_map="doubled")
+    assert bj.ModelConfig.from_dict(config.to_dict()) == config
+    bj.feature_maps.register("doubled")(doubled)  # again, as a notebook does
+
+
+def test_a_feature_map_with_a_similarity(registered):
+    phi = bj.ops.FeatureMap(lambda x: x * x, None, lambda width: width)
+    assert bj.feature_maps.register("mine")(phi) is phi
+    assert bj.ops.feature_map("mine") is phi
+
+
+@pytest.mark.parametrize("name", ["relu", "performer"])
+def test_a_name_that_is_taken_is_refused(name, registered):
+    with pytest.raises(ValueError, match=f"name = '{name}': expected a"):
+        bj.feature_maps.register(name)(doubled)
+    bj.feature_maps.register("doubled")(doubled)
+    with pytest.raises(ValueError, match=r"name = 'doubled': expected a name that .*doubled does not have"):
+        bj.feature_maps.register("doubled")(lambda x: x)
+
+
+@pytest.mark.parametrize("phi", [lambda q, k: q * k, lambda: 1, 3])
+def test_what_is_not_a_function_of_one_array_is_refused(phi, unchecked, registered):
+    with pytest.raises(TypeError, match=r"feature map 'x' = .*: expected a function of one array"):
+        bj.feature_maps.register("x")(phi)
+
+
+@pytest.mark.parametrize("phi", [lambda x: x.sum(-1), lambda x: x[0], lambda x: x > 0, lambda x: (x, x)])
+def test_results_of_another_shape_or_dtype_are_refused(phi, registered):
+    bj.feature_maps.register("x")(phi)
+    mixer = LinearAttention(12, num_heads=2, feature_dim=4, feature_map="x")
+    with pytest.raises(ValueError, match=r"feature map 'x' of x, \(2, 3, 4\), = .*: expected floating"):
+        mixer.init_state(1)

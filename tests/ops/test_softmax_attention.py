@@ -94,7 +94,7 @@ class TestSoftmaxAttention(Contract):
         # Small blocks, so that small inputs have several; while tracing, jit keeps the cases apart.
         blocks = mock.patch.multiple(attention_to_keys, QUERY_BLOCK=case.block, MIN_WINDOW_BLOCK=case.block)
         tiles = mock.patch.multiple(TILES, ROWS=3 * case.block, KEYS=case.block)
-        with blocks, tiles, mock.patch.object(MODULE, "MIN_ALIGNED_LENGTH", 8):
+        with blocks, tiles, mock.patch.object(MODULE, "MIN_ALIGNED_LENGTH", 4):
             y = ops.softmax_attention(
                 *(arrays[name] for name in "qkv"),
                 causal=case.causal,

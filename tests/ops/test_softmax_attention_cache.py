@@ -1,6 +1,8 @@
-"""Softmax attention after a cache: rings that wrap, caches that are full, padding, precision."""
+"""Softmax attention after a cache, in blocks of keys, in sparser patterns, and over merged sets of keys."""
 
+import dataclasses
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +10,12 @@ import numpy as np
 import pytest
 
 from based_jax import ops
+from based_jax.ops import attention_to_keys
+from based_jax.ops.attention_to_keys import BLOCK
 from based_jax.ops.core.implementations import KERNELS
 from tests.arrays import array, blank
 from tests.ops import draw, oracles
-from tests.tolerances import BFLOAT16, FLOAT32, assert_close
+from tests.tolerances import BFLOAT16, FLOAT32, FLOAT64, assert_close
 
 IMPLEMENTATIONS = [
     name for name in ops.implementations("softmax_attention") if name not in (*KERNELS, "tiled")
@@ -73,3 +77,150 @@ def test_a_cache_of_lower_precision_keeps_the_dtype_of_the_call(left, slots):
     assert cache.k.dtype == cache.v.dtype == jnp.bfloat16
     expected = oracles.softmax_attention(*(np.asarray(x, np.float64) for x in (q, k, v)), left=left)
     assert_close(np.concatenate([y1, y2], axis=1), expected, BFLOAT16)
+
+
+SLOTS = 2 * BLOCK + 88
+HEADS, KV_HEADS, WIDTH = 4, 2, 8
+
+
+@pytest.mark.parametrize(("length", "left"), [(1, None), (3, None), (1, SLOTS - 1)])
+def test_blocks_give_the_numbers_and_gradients_of_the_reference(length, left):
+    """Rows without keys, with some in one block, with one block full and, in a window, after a wrap."""
+    lengths = np.array([0, 5, BLOCK, SLOTS - 3 if left is None else 2 * SLOTS + 7])
+    rng = np.random.default_rng(1)
+
+    def normal(tokens, heads):
+        return jnp.asarray(rng.normal(size=(len(lengths), tokens, heads, WIDTH)), jnp.float32)
+
+    q, k, v, of_y = (normal(length, heads) for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS))
+    keys, values = (normal(SLOTS, KV_HEADS) for _ in range(2))
+    empty = ops.init_kv_cache(len(lengths), SLOTS, KV_HEADS, WIDTH, WIDTH)
+    stream = dataclasses.replace(empty.stream, length=jnp.asarray(lengths, jnp.int32))
+    mask = np.arange(length) < np.array([length, 1, length, length])[:, None]
+
+    def call(implementation, q, k, v, keys, values):
+        options = {"left": left, "mask": mask, "implementation": implementation}
+        y = ops.softmax_attention(q, k, v, initial_state=ops.KVCache(keys, values, stream), **options)
+        return jnp.where(mask[..., None, None], y, 0)
+
+    results = []
+    for implementation in ("xla", "reference"):
+        y, pull_back = jax.vjp(functools.partial(call, implementation), q, k, v, keys, values)
+        results.append((y, *pull_back(of_y)))
+    for name, ours, expected in zip(("y", "q", "k", "v", "keys", "values"), *results, strict=True):
+        assert_close(ours, expected, FLOAT32, name)
+
+
+@pytest.mark.parametrize("left", [None, 2047])
+def test_a_decoding_step_copies_a_block_and_not_the_cache(left):
+    """XLA's CPU compiler would transpose all keys and all values for a step's two products."""
+    slots, heads, width = 2048, 2, 16
+    cache = ops.init_kv_cache(2, slots, heads, width, width)
+    token = jnp.zeros((2, 1, heads, width))
+    step = functools.partial(ops.softmax_attention, left=left, return_state=True)
+    lowered = jax.jit(step, donate_argnames="initial_state").lower(token, token, token, initial_state=cache)
+    scratch = lowered.compile().memory_analysis().temp_size_in_bytes
+    assert scratch < 0.25 * (cache.k.nbytes + cache.v.nbytes)
+
+
+IDS = array(np.repeat([[0, 1, 0], [2, 2, 5]], [3, 4, 4], axis=1), jnp.int32)
+COUNTS = np.array([11, 8])
+REAL = np.arange(11) < COUNTS[:, None]
+MASK = array(REAL)
+
+
+def drawn(dtype=np.float64):
+    generator = np.random.default_rng(0)
+    return [array(generator.normal(size=(2, 11, heads, 3)), dtype) for heads in (4, 2, 2)]
+
+
+def every_third(i, j):
+    return (i - j) % 3 == 0
+
+
+def by_hand(q, k, v, left):
+    """Outputs and log sums, query by query."""
+    y, log_sum = np.zeros(q.shape), np.zeros(q.shape[:3])
+    for row, count in enumerate(COUNTS):
+        starts = oracles.segment_starts(np.asarray(IDS[row]))
+        for i in range(count):
+            keys = [
+                j for j in range(starts[i], i + 1) if (i - j) % 3 == 0 and (left is None or i - j <= left)
+            ]
+            for head in range(q.shape[2]):
+                scores = k[row, keys, head // 2] @ q[row, i, head] / np.sqrt(3)
+                log_sum[row, i, head] = np.log(np.exp(scores).sum())
+                y[row, i, head] = np.exp(scores - log_sum[row, i, head]) @ v[row, keys, head // 2]
+    return y, log_sum
+
+
+@pytest.mark.parametrize(
+    ("left", "implementation"),
+    [
+        (4, "xla"),
+        (None, "reference"),
+        *(pytest.param(*case, marks=pytest.mark.release) for case in ((None, "xla"), (4, "reference"))),
+    ],
+)
+def test_a_pattern_counts_positions_in_the_segment(implementation, left, x64):
+    q, k, v = drawn()
+    how = {"allowed": every_third, "return_log_sum": True, "left": left, "implementation": implementation}
+
+    @jax.jit
+    def whole(q, k, v):
+        return ops.softmax_attention(q, k, v, segment_ids=IDS, mask=MASK, **how)
+
+    @jax.jit
+    def continued(q, k, v):
+        state = ops.init_kv_cache(2, 11 if left is None else left + 1, 2, 3, 3, jnp.float64)
+        parts = []
+        for chunk in (slice(0, 5), slice(5, 6), slice(6, 11)):
+            y, state = ops.softmax_attention(
+                q[:, chunk],
+                k[:, chunk],
+                v[:, chunk],
+                initial_state=state,
+                return_state=True,
+                segment_ids=IDS[:, chunk],
+                mask=MASK[:, chunk],
+                **how,
+            )
+            parts.append(y)
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *parts)
+
+    expected = by_hand(*map(np.asarray, (q, k, v)), left)
+    for run in (whole, continued):
+        with mock.patch.multiple(attention_to_keys, QUERY_BLOCK=4, MIN_WINDOW_BLOCK=4):  # several blocks
+            results = run(q, k, v)
+        for got, want in zip(results, expected, strict=True):
+            real = REAL.reshape(2, 11, *[1] * (want.ndim - 2))
+            assert_close(np.where(real, got, 0), want, FLOAT64)
+
+
+def test_disjoint_sets_of_keys_merge():
+    q, k, v = drawn(np.float32)
+
+    def of_thirds(q, k, v):
+        return ops.merge_attention(
+            *(
+                ops.softmax_attention(
+                    q, k, v, return_log_sum=True, allowed=lambda i, j, part=part: j % 3 == part
+                )
+                for part in range(3)  # the first queries see nothing of some of them
+            )
+        )
+
+    def with_gradients(function):
+        def loss(q, k, v):
+            y = function(q, k, v)
+            return jnp.sum(y**2), y
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(q, k, v)
+
+    assert_close(with_gradients(of_thirds), with_gradients(ops.softmax_attention), FLOAT32)
+
+
+def test_log_sums_of_bfloat16_are_float32():
+    q, k, v = drawn(jnp.bfloat16)
+    y, log_sum = jax.jit(functools.partial(ops.softmax_attention, return_log_sum=True))(q, k, v)
+    assert (y.dtype, log_sum.dtype) == (jnp.bfloat16, jnp.float32)

@@ -74,7 +74,7 @@ def subject(name: str) -> Subject:
 
 def _home(op: str) -> Any:
     """Return the module whose attribute the example of an op calls."""
-    modules = ops, ops.conv_basis, ops.input_filters, ops.nystrom, ops.selection
+    modules = ops, ops.conv_basis, ops.nystrom, ops.selection
     return next(module for module in modules if hasattr(module, op))
 
 

@@ -13,7 +13,6 @@ Fixed starts are causal, up to the rounding of an FFT. Starts found in a text de
 ours: the paper has whole texts only, without packed rows or padding.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,15 +32,13 @@ from based_jax.ops.conv_basis.conv_attention_fft import (
     softmax_where,
     with_gradient_of,
 )
-from based_jax.ops.conv_basis.conv_recovery import conv_recover
-from based_jax.ops.core.arrays import accumulation_dtype
-from based_jax.ops.core.expectations import expect_qkv, expect_state, expect_state_to_return
+from based_jax.ops.conv_basis.conv_basis import conv_recover
+from based_jax.ops.core.arrays import accumulation_dtype, checkpoint, map_rows, with_gradient
 from based_jax.ops.core.implementations import choose
-from based_jax.ops.core.kv_cache import expect_capacity, latest, nan_where_outgrown, put, slot_index
-from based_jax.ops.core.op import body, op, stateful_op
+from based_jax.ops.core.kv_cache import expect_capacity, nan_where_outgrown, put, slot_index
+from based_jax.ops.core.op import body, expect_qkv, expect_state, expect_state_to_return, op, stateful_op
 from based_jax.ops.core.sharding import own_settings
 from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, continue_from, init_stream
-from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradient
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -82,7 +79,7 @@ def init_conv_attention_state(
     """Return the state before the first token.
 
     Args:
-        slots: maximum tokens of a row, or `left` + 1 for a window.
+        slots: maximum tokens of a row.
         segments: number of starts.
         dtype: dtype of values and anchors.
     """
@@ -108,7 +105,6 @@ def conv_attention(
     starts: Starts | None = None,
     scale: float | None = None,
     *,
-    left: int | None = None,
     gradient: str = "surrogate",
     initial_state: ConvAttentionState | None = None,
     return_state: bool = False,
@@ -118,9 +114,9 @@ def conv_attention(
 ) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], ConvAttentionState]:
     """Attend causally with one kernel of scores per segment, in float32 (float64 for float64 values).
 
-    Returns y, (B, N, H, V); outputs at masked tokens are finite but meaningless. Without a window, all
-    outputs of a row that exceeds its state's capacity are NaN: under `jit` no error can be raised. Shared
-    arguments, results and errors: `help(based_jax.ops)`.
+    Returns y, (B, N, H, V); outputs at masked tokens are finite but meaningless. All outputs of a row that
+    exceeds its state's capacity are NaN: under `jit` no error can be raised. Shared arguments, results and
+    errors: `help(based_jax.ops)`.
 
     Args:
         q, k, v: queries, keys, values.
@@ -131,7 +127,6 @@ def conv_attention(
             end. A tuple applies to all rows and heads, and starts after the text have no effect. An array has
             the starts of each row and head; an empty segment begins after the text.
         scale: factor of the scores; None for K^(-1/2).
-        left: number of past keys that a query sees besides its own (a banded kernel); None for all.
         gradient: gradient of the scores, for q and k. "surrogate" is that of softmax attention at the
             computed weights: dS_ij = w_ij (dy_i . v_j - dy_i . y_i) for all pairs of tokens (the paper's
             section 5), which is exact if the scores have this basis. "anchors" differentiates the actual
@@ -141,7 +136,7 @@ def conv_attention(
         return_state: needs `initial_state`.
         segment_ids: separate documents, whose positions count from 0. Packed rows compute all N^2 scores.
         implementation: "reference" (all scores), "xla" (by FFT if that takes fewer operations than all pairs
-            in blocks of rows; always the latter after a non-empty state), or None for the best.
+            in blocks of rows; always the latter after a state), or None for the best.
 
     Raises:
         ValueError: a text longer than the state, if lengths are known; the surrogate gradient through a
@@ -149,7 +144,6 @@ def conv_attention(
     """
     chosen = choose("conv_attention", q, k, v, implementation=implementation)
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
-    expect(left is None or left >= 0, "left", left, "None or at least 0")
     expect_choice("gradient", gradient, GRADIENTS)
     state = initial_state
     expect_state_to_return(state, return_state)
@@ -163,17 +157,13 @@ def conv_attention(
         is_possible = 1 <= count <= length
         expect(is_possible, "num_bases", num_bases, f"1 to {length} segments, if no starts are given")
     if state is not None:
-        slots = state.slots if left is None else left + 1
-        expect(state.slots == slots, "slots of initial_state", state.slots, f"left + 1 = {slots}")
-        kernels = (batch, heads, count, slots)
-        v_shape, anchors = (batch, slots, heads, value_size), (batch, count, heads, width)
-        expect_state(state, v=v_shape, anchors=anchors, kernels=kernels)
-        if left is None:
-            what = f"max_length = {slots} tokens, the size of the state"
-            expect_capacity(state.stream, length, mask, slots, what)
+        v_shape, anchors = (batch, state.slots, heads, value_size), (batch, count, heads, width)
+        expect_state(state, v=v_shape, anchors=anchors, kernels=(batch, heads, count, state.slots))
+        what = f"max_length = {state.slots} tokens, the size of the state"
+        expect_capacity(state.stream, length, mask, state.slots, what)
     reached = sum(start < length for start in starts) if isinstance(starts, tuple) else count
     factor = width**-0.5 if scale is None else scale
-    how = _Resolved(count, reached, factor, left, gradient, chosen)
+    how = _Resolved(count, reached, factor, gradient, chosen)
     return _attention(q, k, v, at, how, state, return_state, segment_ids, mask)
 
 
@@ -185,7 +175,6 @@ class _Resolved(NamedTuple):
     reached: int
     """number of starts in a text of this length"""
     scale: float
-    left: int | None
     gradient: str
     chosen: str
 
@@ -213,22 +202,16 @@ def _attention(
         width = min(LAGS, length)
         search: dict[str, Any] = {"terms": how.terms, "width": width, "threshold": 0.0, "search": "largest"}
         at = body(conv_recover)(scaled, k, mask=mask, **search)
-    starts = at
     q, k, values = (x.astype(dtype).transpose(0, 2, 3, 1) for x in (scaled, k, v))
-
-    def attend_text() -> Array:
-        real = jnp.ones((1, length), bool) if mask is None else mask
-        return attend_by_fft(q, k, values, starts[..., : how.reached], real, how.left, how.gradient)
 
     moved = None
     if state is not None:
-        is_long = how.chosen == "xla" and segment_ids is None and length > BLOCK
-        whole = attend_text if is_long else None
-        y, moved = _continue(q, k, values, v, at, state, call, how, whole)
+        y, moved = _continue(q, k, values, v, at, state, call, how)
     elif how.chosen == "reference" or segment_ids is not None:
         y = _attend_pairs(q, k, values, at, call.tokens, how)
     else:
-        y = attend_text()
+        real = jnp.ones((1, length), bool) if mask is None else mask
+        y = attend_by_fft(q, k, values, at[..., : how.reached], real, how.gradient)
     y = y.transpose(0, 3, 1, 2).astype(v.dtype)
     return (y, moved) if return_state else y
 
@@ -254,7 +237,7 @@ def _attend_pairs(
     """Attend to all pairs of tokens of a call without a state."""
     index, start = tokens.index, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], q.shape[-1]))
     key_index = index if tokens.mask is None else jnp.where(tokens.mask, index, -1)
-    visible = visible_keys(index, start, key_index, how.left)
+    visible = visible_keys(index, start, key_index, None)
     weights = softmax_where(visible[:, None], _pair_scores(q, k, at, index, start, how.gradient))
     return jnp.einsum("bhnm,bhvm->bhvn", weights, v)
 
@@ -287,58 +270,44 @@ def _continue(
     state: ConvAttentionState,
     call: Continuation,
     how: _Resolved,
-    whole: Callable[[], Array] | None,
 ) -> tuple[Array, ConvAttentionState]:
     """Attend with a state: by kernels in the continued document, by pairs in documents that begin here.
 
-    Args:
-        cached: v as stored in the state.
-        whole: attention without a state, for rows at their beginning, if the call is a long chunk of one
-            document; otherwise None. Rows of a long chunk are processed in blocks.
+    `cached` is v as stored in the state. Rows of a long chunk of one document are processed in blocks.
     """
     batch, _, _, length = q.shape
-    before, stream, left = state.stream, call.after, how.left
+    before, stream = state.stream, call.after
     index, start = (jnp.broadcast_to(x, (batch, length)) for x in (call.tokens.index, call.tokens.start))
     real = jnp.ones((batch, length), bool) if call.mask is None else call.mask
     goes_on = real & (start == before.start[:, None])
     anchors, kernels = _extend(state.anchors, state.kernels, q, k, at, index - before.start[:, None], goes_on)
 
     ring = put(state.v, cached, call.tokens, stream)
-    if left is None or length == 1:
-        keys, key_index = ring, slot_index(stream.length, state.slots)
-    else:
-        old, old_index = latest(state.v, before.length, left)
-        keys = jnp.concatenate([old.astype(cached.dtype), cached], axis=1)
-        key_index = jnp.concatenate([old_index, jnp.where(real, index, -1)], axis=1)
-    keys = keys.astype(v.dtype)
+    keys, key_index = ring.astype(v.dtype), slot_index(stream.length, state.slots)
     of_key = segment_at(at, (key_index - before.start[:, None])[:, None])
 
     def rows(index: Array, start: Array, own: Array | None = None) -> Array:
-        visible = visible_keys(index, start, key_index, left)
+        visible = visible_keys(index, start, key_index, None)
         scores = scores_at(kernels, of_key, index[:, :, None] - key_index[:, None])
         scores = scores if own is None else jnp.where(goes_on[:, None, :, None], scores, own)
         scores = _without_gradient(scores) if how.gradient == "surrogate" else scores
         return jnp.einsum("bhnm,bmhv->bhvn", softmax_where(visible[:, None], scores), keys)
 
-    if whole is not None:
-        (_, index), (_, start) = blocks(index), blocks(start)
-
-        def by_blocks() -> Array:
-            return joined(map_rows(checkpoint(lambda tokens: rows(*tokens)), (index, start)), length)
-
-        y = cond(jnp.all(before.length == 0), whole, by_blocks)
-    elif call.start is None or length == 1:
-        y = rows(index, start)
-    else:
+    if call.start is not None and length > 1:
         first = before.length[:, None]
         own = _pair_scores(q, k, at, index - first, start - first, "anchors")
         column = jnp.clip(key_index - first, 0, length - 1)[:, None, None]
         y = rows(index, start, jnp.take_along_axis(own, column, axis=-1))
+    elif length <= BLOCK:
+        y = rows(index, start)
+    else:
+        parts = blocks(index)[1], blocks(start)[1]
+        y = joined(map_rows(checkpoint(lambda part: rows(*part)), parts), length)
     if call.start is not None:
         last = real & (start == stream.start[:, None])
         anchors, kernels = _extend(anchors, kernels, q, k, at, index - stream.start[:, None], last)
     moved = ConvAttentionState(ring, anchors, kernels, stream)
-    return (nan_where_outgrown(moved, y) if left is None else y), moved
+    return nan_where_outgrown(moved, y), moved
 
 
 def _extend(
@@ -366,13 +335,13 @@ def _extend(
     return anchors, at_lags.set(scores.astype(kernels.dtype), mode="drop")
 
 
-def _keep_nothing(scores: Array) -> tuple[Array, None]:
-    return scores, None
-
-
 def _refuse(_kept: Any, _gradient: Any) -> Any:
     expected = "'anchors' to differentiate through a state, which has no keys"
     raise ValueError(f"gradient = 'surrogate': expected {expected}")
+
+
+def _keep_nothing(scores: Array) -> tuple[Array, None]:
+    return scores, None
 
 
 @with_gradient(_keep_nothing, _refuse)

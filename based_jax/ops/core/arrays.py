@@ -1,4 +1,4 @@
-"""Helpers for arrays and pytrees of arrays that preserve their static types, and dtypes of sums."""
+"""Arrays, their trees and JAX's loops with the static types that its annotations lose; dtypes of sums."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -6,10 +6,14 @@ from typing import cast as typed
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from based_jax.typing import Array
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+X = TypeVar("X")
+Y = TypeVar("Y")
 
 
 def lift(x: Array, like: Array) -> Array:
@@ -50,3 +54,36 @@ def accumulation_dtype(x: Any) -> Any:
 def finfo(dtype: Any) -> Any:
     """Return `jnp.finfo`, whose type is partly unknown."""
     return typed(Any, jnp.finfo(dtype))
+
+
+def checkpoint(function: F, *, prevent_cse: bool = True) -> F:
+    """Apply `jax.checkpoint`."""
+    return typed(F, jax.checkpoint(function, prevent_cse=prevent_cse))
+
+
+def with_gradient(
+    forward: Callable[..., Any], backward: Callable[..., Any], nondiff_argnums: tuple[int, ...] = ()
+) -> Callable[[F], F]:
+    """Decorate a function with a custom gradient: `jax.custom_vjp` and both of its rules."""
+
+    def decorate(function: F) -> F:
+        differentiable = typed(Any, jax.custom_vjp(function, nondiff_argnums=nondiff_argnums))
+        differentiable.defvjp(forward, backward)
+        return differentiable
+
+    return decorate
+
+
+def map_rows(function: Callable[[X], Y], rows: X) -> Y:
+    """Apply `lax.map`: one row after another along the first axis."""
+    return typed(Y, lax.map(function, rows))
+
+
+def cond(condition: Array, yes: Callable[[], Y], no: Callable[[], Y]) -> Y:
+    """Apply `lax.cond`."""
+    return typed(Y, lax.cond(condition, yes, no))
+
+
+def repeat(count: int, step: Callable[[Array, Y], Y], first: Y) -> Y:
+    """Apply `lax.fori_loop` from 0."""
+    return typed(Y, lax.fori_loop(0, count, step, first))

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import map_arrays
-from based_jax.ops.core.transforms import checkpoint
+from based_jax.ops.core.arrays import checkpoint, map_arrays
 from based_jax.typing import Array, Bool, Float, Int
 
 S = TypeVar("S")

@@ -8,6 +8,7 @@ this call (`implementations`), is the sequence sharded over devices, has the mes
 Outside `jit` it is `jax.jit` of the function, where arrays anywhere in the arguments are traced and the rest
 is static: JAX would recompile a `scan`, a `cond` or a custom gradient for each new Python function, and ops
 define such functions inside. An op that builds on another calls its undecorated function, `body(other)`.
+Checks that several ops share are here, too; each error names the argument, its value and what was expected.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from jax.core import Tracer
 from based_jax import compat
 from based_jax.ops.core import implementations, padding, platforms, sharding
 from based_jax.typing import Array, Int
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_array
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -155,7 +156,11 @@ class _Call:
         for array in arrays:
             _expect_to_fit(array)
         options = tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves)
-        if not _never_change(options):
+        try:
+            hash(options)
+        except TypeError:
+            return None
+        if not all(map(_never_changes, options)):
             return None
         return _Call(tree, options, tuple(map(type, options)), platforms.platform_of(arrays)), arrays
 
@@ -184,15 +189,6 @@ def _expect_to_fit(array: Any) -> None:
     for value in (values.min(), values.max()):
         what = f"from {limits.min} to {limits.max} without jax_enable_x64"
         expect(limits.min <= value <= limits.max, f"a number in an array of {array.dtype}", int(value), what)
-
-
-def _never_change(options: tuple[Any, ...]) -> bool:
-    """Return whether equal options mean equal programs."""
-    try:
-        hash(options)
-    except TypeError:
-        return False
-    return all(_never_changes(option) for option in options)
 
 
 def _never_changes(option: Any) -> bool:
@@ -259,3 +255,29 @@ def expect_at_most(
     trace, checks = _WAITING.get() or (None, [])
     if trace is compat.current_trace():  # not in other programs, nor inside a `scan`
         checks.append(AtMost(number(jnp, *arrays), limit, argument, expected))
+
+
+def expect_qkv(q: Array, k: Array, v: Array) -> tuple[int, int, int, int, int]:
+    """Check q and k, (B, N, H, K), and v, (B, N, H, V); return B, N, H, K, V."""
+    expect_array("q", q, ("B", "N", "H", "K"), "floating")
+    expect_array("k", k, q.shape, "floating")
+    expect_array("v", v, (*q.shape[:3], "V"), "floating")
+    batch, length, heads, width = q.shape
+    return batch, length, heads, width, v.shape[-1]
+
+
+def expect_chunk_size(chunk_size: int | None, default: int) -> int:
+    """Check an argument `chunk_size`; return it, or the default if None."""
+    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
+    return chunk_size or default
+
+
+def expect_state(state: Any, **shapes: tuple[int | str, ...]) -> None:
+    """Check the arrays of an `initial_state`, if there is one, by their names."""
+    for name, shape in shapes.items() if state is not None else ():
+        expect_array(f"initial_state.{name}", getattr(state, name), shape, "floating")
+
+
+def expect_state_to_return(state: Any, return_state: bool) -> None:
+    """Check that an op whose state has a fixed capacity got a state if it is to return one."""
+    expect(state is not None or not return_state, "return_state", return_state, "False without a state")

@@ -179,11 +179,6 @@ def affine_before(run: Callable[[T], T], empty: T, operator: Any, apply: Callabl
     return scan_before(combine, (operator, run(empty)), nothing)[1]
 
 
-def scale(factors: Any, state: T) -> T:
-    """Multiply each array of the state by its factor."""
-    return jax.tree.map(jnp.multiply, factors, state)
-
-
 def halo(x: Array, count: int) -> Array:
     """Return the `count` tokens (axis 1) before this shard, from all devices that hold some; else zeros."""
     length = x.shape[1]

@@ -124,7 +124,7 @@ def degenerate(length: int = 64) -> ConvCase:
     return ConvCase(scores, np.eye(length), starts, anchors)
 
 
-STATIC = ("num_bases", "starts", "left", "scale", "gradient", "return_state", "implementation")
+STATIC = ("num_bases", "starts", "scale", "gradient", "return_state", "implementation")
 _attend = functools.partial(jax.jit, static_argnames=STATIC)(ops.conv_attention)
 
 

@@ -1,5 +1,6 @@
-"""Conv-basis attention: definition, exactness, bounds, rounding, and the laws of a state."""
+"""Conv-basis attention: definition, exactness, bounds, rounding, the laws of a state, and both gradients."""
 
+import dataclasses
 import functools
 import sys
 
@@ -16,7 +17,7 @@ from tests.marks import release_but
 from tests.ops import draw
 from tests.ops.conv_basis import conv_basis_cases as cases
 from tests.ops.conv_basis.conv_basis_cases import STATIC, attend, in_one_head, softmax
-from tests.tolerances import BFLOAT16, FLOAT32, FLOAT64, assert_close
+from tests.tolerances import BFLOAT16, FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
 
 conv_attention = sys.modules[
     "based_jax.ops.conv_basis.conv_attention"
@@ -40,7 +41,7 @@ def numbers(seed, length=LENGTH, rows=2, dtype=np.float64):
     return [rng.normal(size=(rows, length, 2, size)).astype(dtype) for size in (4, 4, 3)]
 
 
-def defined(q, k, v, starts, left=None, ids=None, counts=None):
+def defined(q, k, v, starts, ids=None, counts=None):
     """The definition, entry by entry; starts: one sequence, or (B, H, A). Masked outputs are 0."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     y = np.zeros_like(v)
@@ -51,7 +52,7 @@ def defined(q, k, v, starts, left=None, ids=None, counts=None):
         while document and (ids is None or ids[b, document] == ids[b, document - 1]):
             document -= 1
         own = np.asarray(starts if isinstance(starts, tuple) else starts[b, h])
-        columns = range(document if left is None else max(document, i - left), i + 1)
+        columns = range(document, i + 1)
         anchors = [document + own[own <= j - document].max() for j in columns]
         scores = np.array([q[b, a + i - j, h] @ k[b, a, h] for a, j in zip(anchors, columns, strict=True)])
         weights = np.exp((scores - scores.max()) / 2)
@@ -59,8 +60,8 @@ def defined(q, k, v, starts, left=None, ids=None, counts=None):
     return y
 
 
-@pytest.mark.parametrize(("own", "left"), [(False, None), pytest.param(True, 10, marks=pytest.mark.release)])
-def test_both_implementations_are_the_definition(by_fft, own, left):
+@pytest.mark.parametrize("own", release_but([False], [False, True]))
+def test_both_implementations_are_the_definition(by_fft, own):
     """Segments of a tuple, or of each row and head; padding; float64 and float32."""
     run = attend_at if own else attend
 
@@ -75,8 +76,8 @@ def test_both_implementations_are_the_definition(by_fft, own, left):
         mask = draw.mask(counts, LENGTH)
         real = mask[..., None, None]
         q, k, v = (np.where(real, x, 30.0) for x in (q, k, v))
-        expected = defined(q, k, v, starts, left, counts=counts)
-        how = {"starts": starts, "left": left, "mask": mask}
+        expected = defined(q, k, v, starts, counts=counts)
+        how = {"starts": starts, "mask": mask}
         with jax.enable_x64(True):
             for name in ("reference", "xla"):
                 y = np.asarray(run(q, k, v, implementation=name, **how))
@@ -119,40 +120,36 @@ def test_causality(by_fft):
     assert np.abs(before[:, :13] - after[:, :13]).max() > 0.1
 
 
-def state_for(starts, left, dtype=jnp.float64):
-    return blank(
-        ops.init_conv_attention_state, 2, LENGTH if left is None else left + 1, len(starts), 2, 4, 3, dtype
-    )
+def state_for(starts, dtype=jnp.float64):
+    return blank(ops.init_conv_attention_state, 2, LENGTH, len(starts), 2, 4, 3, dtype)
 
 
-@pytest.mark.parametrize("left", release_but([3], [None, 3]))
-def test_decoding_is_exact(left):
-    """Token by token and in chunks, packed or not, in float64 against the definition."""
+@pytest.mark.parametrize("block", release_but([128], [128, 3]))
+def test_decoding_is_exact(monkeypatch, block):
+    """Token by token and in chunks, by blocks of rows, packed or not, in float64 against the definition."""
+    monkeypatch.setattr(conv_attention, "BLOCK", block)
+    monkeypatch.setattr(conv_attention_fft, "BLOCK", block)
+    compiled = jax.jit(lambda *arrays, **how: ops.conv_attention(*arrays, **how), static_argnames=STATIC)
+
+    def step(*arrays, **how):
+        return jax.tree.map(np.asarray, compiled(*arrays, **how))
 
     @given(draw.seeds, draw.segment_ids(2, LENGTH))
     @settings(max_examples=3)
     def law(seed, ids):
         q, k, v = numbers(seed)
         for segments in (None, ids):
-            expected = defined(q, k, v, STARTS, left, segments)
+            expected = defined(q, k, v, STARTS, segments)
             with jax.enable_x64(True):
                 if segments is not None:
-                    whole = attend(q, k, v, starts=STARTS, left=left, segment_ids=segments)
+                    whole = attend(q, k, v, starts=STARTS, segment_ids=segments)
                     assert_close(whole, expected, 1e-12)
-                state, outputs, begin = state_for(STARTS, left), [], 0
+                state, outputs, begin = state_for(STARTS), [], 0
                 for size in (1, 8, 1, 1, 8, 1, 1):
                     chunk = slice(begin, begin + size)
                     part = None if segments is None else segments[:, chunk]
-                    y, state = attend(
-                        q[:, chunk],
-                        k[:, chunk],
-                        v[:, chunk],
-                        starts=STARTS,
-                        left=left,
-                        initial_state=state,
-                        return_state=True,
-                        segment_ids=part,
-                    )
+                    how = {"starts": STARTS, "initial_state": state, "segment_ids": part}
+                    y, state = step(*(x[:, chunk] for x in (q, k, v)), return_state=True, **how)
                     outputs.append(y)
                     begin += size
             assert begin == LENGTH
@@ -162,36 +159,11 @@ def test_decoding_is_exact(left):
 
 
 @pytest.mark.release
-def test_a_long_chunk_after_an_empty_state_goes_by_fft(monkeypatch, by_fft):
-    """To the last bit as without a state; after other tokens in blocks of rows."""
-    monkeypatch.setattr(conv_attention, "BLOCK", 8)
-    q, k, v = numbers(6, dtype=np.float32)
-    whole = attend(q, k, v, starts=STARTS)
-    exact = defined(q, k, v, STARTS)
-
-    @jax.jit
-    def chunks(q, k, v, state):
-        outputs = []
-        for chunk in (slice(0, 10), slice(10, LENGTH)):
-            how = {"starts": STARTS, "initial_state": state, "return_state": True}
-            y, state = ops.conv_attention(*(x[:, chunk] for x in (q, k, v)), **how)
-            outputs.append(y)
-        return jnp.concatenate(outputs, axis=1)
-
-    first, _ = attend(
-        q, k, v, starts=STARTS, initial_state=state_for(STARTS, None, jnp.float32), return_state=True
-    )
-    assert_close(first, whole, 0.0)
-    assert_close(whole, exact, FLOAT32)
-    assert_close(chunks(q, k, v, state_for(STARTS, None, jnp.float32)), exact, FLOAT32)
-
-
-@pytest.mark.release
 def test_the_surrogate_does_not_pass_through_a_state():
     q, k, v = numbers(0, dtype=np.float32)
 
     def loss(q, gradient):
-        how = {"initial_state": state_for(STARTS, None, jnp.float32), "gradient": gradient}
+        how = {"initial_state": state_for(STARTS, jnp.float32), "gradient": gradient}
         return ops.conv_attention(q, *map(array, (k, v)), starts=STARTS, **how).sum()
 
     assert np.any(jax.jit(jax.grad(loss), static_argnums=1)(q, "anchors"))
@@ -226,3 +198,73 @@ def test_a_text_longer_than_its_state():
     y, _ = attend(q, k, v, initial_state=state, **how)
     assert np.isnan(y[0]).all()
     assert np.isfinite(y[1]).all()
+
+
+@dataclasses.dataclass
+class Differentiated:
+    """Scores with a conv basis, and the gradients of softmax attention, float64."""
+
+    case: cases.ConvCase
+    arrays: list[np.ndarray]
+    weights: np.ndarray
+    mask: jax.Array
+    exact: tuple[np.ndarray, ...]
+
+    def gradients(self, function=ops.conv_attention, dtype=np.float64, **how):
+        """Of q, k and v for a weighted sum of real outputs."""
+
+        def loss(q, k, v):
+            return (function(q, k, v, mask=self.mask, **how) * self.weights).sum()
+
+        arrays = [x.astype(dtype) for x in self.arrays]
+        return jax.tree.map(np.asarray, jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays))
+
+
+@pytest.fixture(scope="module")
+def rope():
+    case = cases.piecewise_rope(40, 4, [0, 9, 25], scale=0.7)
+    v, weights = np.random.default_rng(2).normal(size=(2, 40, 3))
+    mask = array(np.arange(40)[None] < 37)
+    weights = weights[None, :, None] * np.asarray(mask)[..., None, None]
+    rope = Differentiated(case, in_one_head(case.q, case.k, v), weights, mask, ())
+    with jax.enable_x64(True):
+        return dataclasses.replace(rope, exact=rope.gradients(ops.softmax_attention))
+
+
+def test_the_surrogate_is_attentions_gradient(rope, monkeypatch):
+    """Section 5 where scores have a conv basis, in blocks that do not divide the text."""
+    run = functools.partial(rope.gradients, starts=(0, 9, 25))
+    with jax.enable_x64(True):
+        assert_close(run(implementation="reference"), rope.exact, 1e-12)
+        assert_close(run(), rope.exact, 1e-12)  # by rows
+    monkeypatch.setattr(conv_attention_fft, "FFT_COST", 0.0)
+    monkeypatch.setattr(conv_attention_fft, "BLOCK", 16)
+    with jax.enable_x64(True):
+        actual = run()
+    assert_close(actual, rope.exact, 1e-12)
+    assert not np.any([x[:, 37:].any() for x in actual])
+    assert_close(run(dtype=np.float32), rope.exact, FLOAT32_GRADIENT)
+
+
+@pytest.mark.release
+def test_the_gradient_through_anchors_is_that_of_the_outputs(rope, by_fft):
+    """Some rows go by FFT, some do not; it is not attention's, but for v."""
+    run = functools.partial(rope.gradients, starts=(0, 9, 25), gradient="anchors")
+    with jax.enable_x64(True):
+        own = run(implementation="reference")
+        assert_close(run(), own, FLOAT64)
+        rng, step = np.random.default_rng(5), 1e-5
+        direction = [rng.normal(size=x.shape) for x in rope.arrays]
+        ahead, after = (
+            np.asarray(attend(*moved, starts=(0, 9, 25)))
+            for moved in (
+                [x + way * d for x, d in zip(rope.arrays, direction, strict=True)] for way in (step, -step)
+            )
+        )
+    assert_close(run(dtype=np.float32), own, FLOAT32_GRADIENT)
+    slope = sum((g * d).sum() for g, d in zip(own, direction, strict=True))
+    assert_close(((ahead - after) * rope.weights).sum() / (2 * step), slope, FINITE_DIFFERENCE)
+    assert np.flatnonzero(np.any(own[1][0, :, 0], axis=-1)).tolist() == [0, 9, 25]
+    assert_close(own[2], rope.exact[2], FLOAT64)
+    for of_attention, of_anchors in zip(rope.exact[:2], own[:2], strict=True):
+        assert np.abs(of_attention - of_anchors).max() > 0.5 * np.abs(of_attention).max()
