@@ -16,7 +16,7 @@ from based_jax.data.tokenizers import Tokenizer
 from based_jax.serve.answers import Answer, Chunk, Style
 from based_jax.serve.errors import Refusal
 from based_jax.serve.fields import SharedFields
-from based_jax.serve.metrics import Clock
+from based_jax.serve.metrics import Metrics
 from based_jax.serve.worker import Job, Worker
 
 Result = TypeVar("Result")
@@ -29,6 +29,7 @@ class Answering:
 
     Args:
         model: its name for clients.
+        begin, seconds: when the request came, on the event loop's clock, and how long the answer may take.
         aside: runs a function in another thread.
     """
 
@@ -40,11 +41,14 @@ class Answering:
         worker: Worker,
         tokenizer: Tokenizer,
         model: str,
-        clock: Clock,
+        metrics: Metrics,
+        begin: float,
+        seconds: float,
         aside: Callable[..., Any],
     ) -> None:
         self.job, self.worker = job, worker
-        self._wanted, self._style, self._clock, self._aside = wanted, style, clock, aside
+        self._wanted, self._style, self._aside = wanted, style, aside
+        self._metrics, self._begin, self._seconds = metrics, begin, seconds
         self._answers = [
             Answer(tokenizer, tuple(wanted.stop), wanted.echoed(number, request, tokenizer), request.prompt)
             for number, request in enumerate(job.requests)
@@ -90,7 +94,7 @@ class Answering:
         yield b"data: [DONE]\n\n"
 
     async def _chunks(self) -> AsyncIterator[tuple[int, Chunk]]:
-        left = len(self._answers)
+        left, now, is_first = len(self._answers), asyncio.get_running_loop().time, True
         while left:
             number, event = await self._next()
             answer = self._answers[number]
@@ -104,9 +108,11 @@ class Answering:
                 left -= 1
                 if event.finish is None:
                     self.worker.cancel(self.job, number)
-            self._clock.chunk()
+            if is_first:
+                self._metrics.first_chunk.observe(now() - self._begin)
+                is_first = False
             yield number, chunk
-        self._clock.end()
+        self._metrics.answer.observe(now() - self._begin)
 
     async def _run(self, count: int, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function, in another thread if it writes so many tokens that other requests would wait."""
@@ -114,10 +120,10 @@ class Answering:
 
     async def _next(self) -> Any:
         try:
-            async with asyncio.timeout_at(self._clock.deadline):
+            async with asyncio.timeout_at(self._begin + self._seconds):
                 return await self.job.next()
         except TimeoutError:
-            message = f"the answer was not complete after {self._clock.seconds:g} seconds"
+            message = f"the answer was not complete after {self._seconds:g} seconds"
             raise Refusal(504, message, code="timeout") from None
 
     def _usage(self) -> dict[str, int]:

@@ -25,7 +25,7 @@ from based_jax.serve.answers import ChatStyle, Style, TextStyle
 from based_jax.serve.errors import HANDLERS, Refusal
 from based_jax.serve.fields import Limits, SharedFields, read_body, shorten
 from based_jax.serve.hosts import KnownHosts
-from based_jax.serve.metrics import Clock, CountResponses, Metrics
+from based_jax.serve.metrics import CountResponses, Metrics
 from based_jax.serve.requests import ChatRequest, CompletionRequest
 from based_jax.serve.worker import Worker
 
@@ -117,11 +117,11 @@ class Service:
 
     async def _answer(self, read: Callable[[bytes], _Read], request: Request) -> Response:
         self._authorize(request)
-        clock = Clock(self.metrics, self._limits.answer_seconds)
+        time_limit = asyncio.get_running_loop().time(), self._limits.answer_seconds
         wanted, requests, style = await self._aside(read, await read_body(request, self._limits.body))
         job = await self.worker.submit(requests)
-        own = self.worker, self._tokenizer, self._model["id"], clock, self._aside
-        answering = Answering(wanted, style, job, *own)
+        own = self.worker, self._tokenizer, self._model["id"], self.metrics
+        answering = Answering(wanted, style, job, *own, *time_limit, self._aside)
         if wanted.stream:
             return EventStream(answering)
         try:
