@@ -1,38 +1,48 @@
-"""The pool of an engine: requests as rows of one batch on the device, decoded together.
+"""Rows of text on the device: read prompts, decode all rows together. `generate` and the engine share this.
 
-    row     a request after its prompt: state, last hidden vector, settings and limits
-    pool    a batch of rows; a free row costs its share of the arithmetic, and its output is ignored
+    text    what a model keeps of rows that it has read: state and last hidden vector
+    pool    rows that are being decoded: texts, settings and limits; a free row costs its share of the
+            arithmetic, and its output is ignored
 
 Every leaf of a pool has the rows as its first axis, so a row is a pool of one, a new request is one copy
-(`put_rows`), and a pool of another size is one gather (`take_rows`). All that differs between requests is
-data: stops, limits and sampling settings are on the device, and a chunk of tokens needs no host
-synchronisation.
+(`put_rows`), and a pool of another size is one gather (`take_rows`). All that differs between rows is data:
+stops, limits and sampling settings are on the device, and a chunk of tokens needs no host synchronisation.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from based_jax.generate.layer_streams import LayerStreams
 from based_jax.generate.rows import put_rows, take_rows
-from based_jax.generate.sampling import Choice, Counts, RowSettings, Sampler, choose, report, row_settings
+from based_jax.generate.sampling import Choice, Counts, RowSettings, choose, report
 from based_jax.models.language_model import LanguageModel
+from based_jax.ops.core import sharding
+from based_jax.ops.core.padding import aligned
 from based_jax.ops.core.products import in_loop_over_tokens
 from based_jax.typing import Array, Bool, Float, Int, Params, State
 
 
-class Pool(NamedTuple):
-    """Requests that are being decoded."""
+class Text(NamedTuple):
+    """What a model keeps of rows that it has read."""
 
     state: State
     hidden: Float[Array, "B D"]
     """the final norm's output at each row's last token"""
+
+
+class Pool(NamedTuple):
+    """Rows that are being decoded."""
+
+    text: Text
     settings: RowSettings
-    counts: Counts
-    """token counts for the penalties; only used in rows that have penalties"""
+    counts: Counts | None
+    """token counts for the penalties, only used in rows that have penalties; None if no row will have any"""
     top: Bool[Array, " B"]
     """whether to report the most likely tokens along with each token"""
     step: Int[Array, " B"]
@@ -52,76 +62,82 @@ class Made(NamedTuple):
     count: Int[Array, " B"]
 
 
-@functools.partial(jax.jit, static_argnames=("model", "capacity", "stops"))
-def empty(model: LanguageModel, params: Params, capacity: int, stops: int = 8) -> Pool:
-    """Return a pool of one free row."""
-    none = jnp.zeros((1,), jnp.int32)
-    state = model.init_state(1, capacity)
-    # A masked token changes nothing but dtypes: a float64 model's sums start as float32 and become wider.
-    apply = functools.partial(model.apply, method="hidden")
-    hidden, later = jax.eval_shape(apply, params, none[:, None], state, mask=none[:, None] > 0)
-    return Pool(
-        state=jax.tree.map(lambda now, then: now.astype(then.dtype), state, later),
-        hidden=jnp.zeros((1, hidden.shape[-1]), hidden.dtype),
-        settings=row_settings([Sampler()], None),
-        counts=Counts(*jnp.zeros((2, 1, model.config.vocab_size), jnp.int32)),
-        top=none > 0,
-        step=none,
-        limit=none,
-        stops=jnp.full((1, stops), -1, jnp.int32),
-        active=none > 0,
-    )
+@functools.partial(jax.jit, static_argnames=("model", "batch", "capacity"))
+def begin(model: LanguageModel, batch: int, capacity: int | None) -> Text:
+    """Return rows before their first token.
+
+    Compiled, because eager code may use one array for two leaves, which cannot be donated.
+    """
+    hidden = jnp.zeros((batch, model.config.embed_width), model.config.jnp_dtype)
+    return Text(model.init_state(batch, capacity), hidden)
 
 
-@functools.partial(jax.jit, static_argnames=("model",))
-def read(
-    model: LanguageModel, params: Params, state: State, tokens: Int[Array, "1 N"], count: Int[Array, ""]
-) -> tuple[State, Float[Array, "1 D"]]:
-    """Read a chunk of one prompt.
-
-    Nothing is donated: the state before a chunk may be in a cache.
-
-    Args:
-        state: one row.
-        tokens: the chunk, padded on the right.
-        count: the number of its real tokens, at least one.
+def read_chunk(
+    model: LanguageModel,
+    params: Params,
+    text: Text,
+    tokens: Int[Array, "B C"],
+    lengths: Int[Array, " B"],
+    offset: Int[Array, ""] | int = 0,
+) -> tuple[Float[Array, "B C D"], Text]:
+    """Read tokens offset ... offset + C of prompts of `lengths` tokens, padded on the right.
 
     Returns:
-        The state after the chunk, and the final norm's output at its last token.
+        The outputs of the final norm, and the rows after the chunk.
     """
-    _, state, last = _read(model, params, state, tokens, count)
-    return state, last
+    size = tokens.shape[1]
+    mask = offset + jnp.arange(size)[None] < lengths[:, None]
+    with aligned():
+        h, state = model.apply(params, tokens, text.state, mask=mask, method="hidden")
+    last = lengths - 1 - offset  # position in this chunk; the prompt may end before or after it
+    hidden = jnp.take_along_axis(h, jnp.clip(last, 0, size - 1)[:, None, None], axis=1)[:, 0]
+    return h, Text(state, jnp.where((last >= 0)[:, None], hidden, text.hidden))
 
 
 @functools.partial(jax.jit, static_argnames=("model", "top_logprobs"))
-def score(
+def read(
     model: LanguageModel,
     params: Params,
-    state: State,
-    tokens: Int[Array, "1 N"],
+    text: Text,
+    tokens: Int[Array, "1 C"],
     count: Int[Array, ""],
-    *,
-    following: Int[Array, " N"],
-    top_logprobs: int,
-) -> tuple[State, Float[Array, "1 D"], Choice]:
-    """Read a chunk of one prompt as `read` does, and score the token that follows each of its tokens.
+    following: Int[Array, " C"] | None = None,
+    top_logprobs: int = 0,
+) -> tuple[Text, Choice | None]:
+    """Read a chunk of one prompt, and score the token that follows each of its tokens if those are given.
+
+    Nothing is donated: the text before a chunk may be in a cache.
 
     Args:
+        tokens: the chunk, padded on the right.
+        count: the number of its real tokens, at least one.
         following: the token after each of `tokens`.
 
     Returns:
-        What `read` returns, and the log-probabilities of `following`; the last ones belong to padding.
+        The row after the chunk, and the log-probabilities of `following`; the last ones belong to padding.
     """
-    hidden, state, last = _read(model, params, state, tokens, count)
-    logits: Any = model.apply(params, hidden[0], method="unembed")
-    return state, last, report(logits[:, : model.config.vocab_size], following, top_logprobs)
+    h, text = read_chunk(model, params, text, tokens, count[None])
+    if following is None:
+        return text, None
+    logits: Any = model.apply(params, h[0], method="unembed")
+    return text, report(logits[:, : model.config.vocab_size], following, top_logprobs)
 
 
-def _read(model: LanguageModel, params: Params, state: State, tokens: Array, count: Array) -> Any:
-    """Return the outputs of the final norm, the state after a chunk, and the output at its last token."""
-    mask = jnp.arange(tokens.shape[1])[None] < count
-    hidden, state = model.apply(params, tokens, state, mask=mask, method="hidden")
-    return hidden, state, lax.dynamic_index_in_dim(hidden, count - 1, axis=1, keepdims=False)
+def new_rows(
+    text: Text,
+    settings: RowSettings,
+    counts: Counts | None,
+    limit: int,
+    stops: Sequence[int] | np.ndarray = (),
+    *,
+    top: bool = False,
+    active: bool = True,
+) -> Pool:
+    """Return rows that have read their prompts and made no token; all have the same limit and stops."""
+    column = functools.partial(np.full, len(text.hidden))
+    stopping = np.tile(np.asarray(stops, np.int32), (len(text.hidden), 1))
+    made, most = column(0, np.int32), column(limit, np.int32)
+    return Pool(text, settings, counts, column(top), made, most, stopping, column(active))
 
 
 @functools.partial(jax.jit, donate_argnames=("pool",))
@@ -145,53 +161,73 @@ def regroup(pool: Pool, rows: Int[Array, " R"], count: Int[Array, ""]) -> Pool:
 
 @functools.partial(jax.jit, static_argnames=("model", "chunk", "top_logprobs"), donate_argnames=("pool",))
 def decode(
-    model: LanguageModel, params: Params, pool: Pool, *, chunk: int, top_logprobs: int
+    model: LanguageModel,
+    params: Params,
+    pool: Pool,
+    most: int,
+    pad_token: int = 0,
+    *,
+    chunk: int,
+    top_logprobs: int = 0,
 ) -> tuple[Pool, Made]:
-    """Make up to `chunk` tokens per active row; end earlier when no row is active.
+    """Make up to `most` <= chunk tokens per active row; end earlier when no row is active.
 
     Args:
+        pad_token: what rows have after their last token, with log-probability 0.
+        chunk: length of the arrays of tokens.
         top_logprobs: how many of the most likely tokens to report for each, where a row asks for them.
     """
+    make = functools.partial(_decode, model, chunk, top_logprobs)
+    return sharding.isolated(make, (params, pool, most, pad_token), {}, like=pool.text.hidden)
 
-    streams = LayerStreams(pool.state)
+
+def _decode(
+    model: LanguageModel, chunk: int, top_logprobs: int, params: Params, pool: Pool, most: Any, pad_token: Any
+) -> tuple[Pool, Made]:
+    streams, begin, vocab_size = LayerStreams(pool.text.state), pool.step, model.config.vocab_size
 
     def unfinished(carry: Any) -> Any:
         index, pool, _ = carry
-        return (index < chunk) & pool.active.any()
+        return (index < most) & pool.active.any()
 
     def body(carry: Any) -> Any:
         index, pool, made = carry
         choice = next_choice(pool)
         made = jax.tree.map(lambda tokens, new: tokens.at[:, index].set(new), made, choice)
-        pool = pool._replace(state=streams.within(pool.state, index))
         with in_loop_over_tokens():
-            pool = _advance(model, params, pool, choice.token)
-        return index + 1, pool._replace(state=streams.strip(pool.state)), made
+            pool = _advance(model, params, pool, choice.token, streams.within(pool.text.state, index))
+        return index + 1, with_state(pool, streams.strip(pool.text.state)), made
 
     def next_choice(pool: Pool) -> Choice:
-        logits: Any = model.apply(params, pool.hidden, method="unembed")
+        logits: Any = model.apply(params, pool.text.hidden, method="unembed")
         # A free row must not make the others pay for its sampling.
         neutral = {"temperature": 0, "repetition": 1, "presence": 0, "frequency": 0}
         given = pool.settings._asdict()
         active = {name: jnp.where(pool.active, given[name], value) for name, value in neutral.items()}
-        settings, sizes = pool.settings._replace(**active), {"vocab_size": model.config.vocab_size}
         top = {"top_logprobs": top_logprobs, "top_rows": pool.top & pool.active}
-        return choose(logits, settings, pool.step, pool.counts, **sizes, **top)
+        settings = pool.settings._replace(**active)
+        return choose(logits, settings, pool.step, pool.counts, vocab_size=vocab_size, **top)
 
-    begin = pool.step
+    def with_state(pool: Pool, state: Any) -> Pool:
+        return pool._replace(text=pool.text._replace(state=state))
+
     shapes = jax.eval_shape(next_choice, pool)
     unfilled = jax.tree.map(lambda x: jnp.zeros((x.shape[0], chunk, *x.shape[1:]), x.dtype), shapes)
-    pool = pool._replace(state=streams.strip(pool.state))
+    pool = with_state(pool, streams.strip(pool.text.state))
     index, pool, made = lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), pool, unfilled))
-    return pool._replace(state=streams.after(pool.state, index)), Made(made, pool.step - begin)
+    count = pool.step - begin
+    is_made = jnp.arange(chunk) < count[:, None]
+    token, logprob = jnp.where(is_made, made.token, pad_token), jnp.where(is_made, made.logprob, 0)
+    made = made._replace(token=token, logprob=logprob)
+    return with_state(pool, streams.after(pool.text.state, index)), Made(made, count)
 
 
-def _advance(model: LanguageModel, params: Params, pool: Pool, token: Int[Array, " B"]) -> Pool:
+def _advance(model: LanguageModel, params: Params, pool: Pool, token: Int[Array, " B"], state: State) -> Pool:
     """Return the pool after one more token of every active row."""
     step = pool.step + pool.active
     stopped = (token[:, None] == pool.stops).any(axis=1)
     active = pool.active & ~stopped & (step < pool.limit)
     # Free rows are advanced too, as kernels of a single step take no mask; their output is ignored.
-    hidden, state = model.apply(params, token[:, None], pool.state, method="hidden")
-    counts = pool.counts.add(token, pool.active)
-    return pool._replace(state=state, hidden=hidden[:, 0], counts=counts, step=step, active=active)
+    h, state = model.apply(params, token[:, None], state, method="hidden")
+    counts = None if pool.counts is None else pool.counts.add(token, pool.active)
+    return pool._replace(text=Text(state, h[:, 0]), counts=counts, step=step, active=active)

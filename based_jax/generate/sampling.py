@@ -244,7 +244,9 @@ def report(
         values = jnp.zeros_like(logprobs[:, :most])
         return values, values.astype(jnp.int32)
 
-    top, ids = most_likely() if top_rows is None else lax.cond(top_rows.any(), most_likely, nothing)
+    top, ids = (
+        most_likely() if top_rows is None or not most else lax.cond(top_rows.any(), most_likely, nothing)
+    )
     return Choice(token, jnp.take_along_axis(logprobs, token[:, None], axis=1)[:, 0], ids, top)
 
 

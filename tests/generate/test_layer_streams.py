@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.generate.layer_streams import LayerStreams
-from based_jax.generate.loop import Rules, begin, make_tokens
+from based_jax.generate.pool import begin, decode, new_rows
 from based_jax.generate.sampling import Sampler, row_settings
 from based_jax.ops import Stream
 
@@ -25,7 +25,7 @@ def _is_stream(node):
 
 def test_the_state_after_the_loop_is_that_after_single_steps(hybrid):
     model, params, steps = hybrid.model, hybrid.params, 3
-    progress = begin(model, ROWS, 8)
+    text = begin(model, ROWS, 8)
 
     def in_a_segment(node):
         if not _is_stream(node):
@@ -33,11 +33,12 @@ def test_the_state_after_the_loop_is_that_after_single_steps(hybrid):
         at = {"length": jnp.array([0, 2]), "start": jnp.array([0, 1]), "segment": jnp.array([0, 5])}
         return dataclasses.replace(node, **at, broken=jnp.array([False, True]))
 
-    state = jax.tree.map(in_a_segment, progress.state, is_leaf=_is_stream)
-    rules = Rules(row_settings([Sampler()] * ROWS, None), np.zeros(0, np.int32), 0)
-    made = jax.jit(lambda progress: make_tokens(model, 4, params, progress, steps, rules))
-    (tokens, _), count, after = made(progress._replace(state=state))
-    assert count == steps
+    state = jax.tree.map(in_a_segment, text.state, is_leaf=_is_stream)
+    settings = row_settings([Sampler()] * ROWS, None)
+    pool = new_rows(jax.tree.map(jnp.copy, text._replace(state=state)), settings, None, steps + 1)
+    pool, made = decode(model, params, pool, steps, chunk=4)
+    assert made.count.tolist() == [steps] * ROWS
+    after, tokens = pool.text, made.choice.token
     step = jax.jit(model.apply)
     for t in range(steps):
         _, state = step(params, tokens[:, t : t + 1], state)

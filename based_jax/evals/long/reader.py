@@ -19,7 +19,7 @@ from based_jax.evals.long.questions import Question
 from based_jax.evals.recall.protocol import contains
 from based_jax.evals.target_scores import target_scores
 from based_jax.generate.capacity import capacity_for
-from based_jax.generate.loop import Progress, Rules, begin, make_tokens, read_chunk
+from based_jax.generate.pool import Text, begin, decode, new_rows, read_chunk
 from based_jax.generate.prompt import bucket, chunk_sizes, pad_to, read_prompt
 from based_jax.generate.sampling import Sampler, row_settings
 from based_jax.models import LanguageModel
@@ -63,18 +63,19 @@ class Reader:
         self.compiled: set[Any] = set()
 
         def within(function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any) -> Any:
+            def call(*args: Any, **sizes: int) -> Any:
                 with silenced():
-                    return function(self.model, *args)
+                    return function(self.model, *args, **sizes)
 
             return call
 
-        def decode(model: LanguageModel, size: int, *args: Any) -> Any:
-            return make_tokens(model, size, *args)
+        def read(*args: Any) -> Text:
+            return read_chunk(*args)[1]
 
-        self._read = jax.jit(within(read_chunk), donate_argnums=1)
+        self._read = jax.jit(within(read), donate_argnums=1)
         self._score = jax.jit(within(_score))
-        self._decode = jax.jit(within(decode), static_argnums=0, donate_argnums=2)
+        make = within(decode.__wrapped__)  # which is traced anew, without the mixer
+        self._decode = jax.jit(make, static_argnames="chunk", donate_argnums=1)
 
     def ask(self, questions: Sequence[Question], tokenizer: Tokenizer) -> tuple[list[Answer], Seconds | None]:
         """Read the prompts as one batch and answer them.
@@ -88,10 +89,10 @@ class Reader:
         """
         prompts = [question.tokens(tokenizer) for question in questions]
         budget = max(question.budget(tokenizer) for question in questions)
-        progress, read = self._state_after(prompts, budget)
-        ranks = self._ranks(progress, questions, tokenizer)
-        shapes = [leaf.shape for leaf in jax.tree.leaves(progress)]
-        tokens, decode = self._greedy(progress, budget)
+        text, read = self._state_after(prompts, budget)
+        ranks = self._ranks(text, questions, tokenizer)
+        shapes = [leaf.shape for leaf in jax.tree.leaves(text)]
+        tokens, decode = self._greedy(text, budget)
         sizes = set(chunk_sizes(max(map(len, prompts)), self.chunk))
         key = str((shapes, sorted(sizes), bucket(budget)))
         seconds = Seconds(read / sum(map(len, prompts)), decode / budget) if key in self.compiled else None
@@ -106,23 +107,21 @@ class Reader:
             answers.append(Answer(text, match, float((found == 1).mean()), float(found.mean())))
         return answers, seconds
 
-    def _state_after(self, rows: Sequence[np.ndarray], budget: int) -> tuple[Progress, float]:
+    def _state_after(self, rows: Sequence[np.ndarray], budget: int) -> tuple[Text, float]:
         prompt, most = read_prompt(rows, None, self.model.config.vocab_size), self.model.config.max_positions
         length = prompt.tokens.shape[1]
         expect(not most or length + budget <= most, "length", length + budget, f"at most the model's {most}")
         chunks = chunk_sizes(length, self.chunk)
         prompt = pad_to(prompt, sum(chunks))
-        progress = begin(self.model, len(rows), capacity_for(self.model, length + budget))
+        text = begin(self.model, len(rows), capacity_for(self.model, length + budget))
         start = time.perf_counter()
         for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
             chunk = prompt.tokens[:, offset:end]
-            progress = self._read(self.params, progress, chunk, prompt.lengths, offset)
-        jax.block_until_ready(progress.hidden)
-        return progress, time.perf_counter() - start
+            text = self._read(self.params, text, chunk, prompt.lengths, offset)
+        jax.block_until_ready(text.hidden)
+        return text, time.perf_counter() - start
 
-    def _ranks(
-        self, progress: Progress, questions: Sequence[Question], tokenizer: Tokenizer
-    ) -> list[np.ndarray]:
+    def _ranks(self, text: Text, questions: Sequence[Question], tokenizer: Tokenizer) -> list[np.ndarray]:
         """Return the rank of each right answer of each question among the wrong ones."""
         rows = [
             [tokenizer.encode(f" {text}") for text in (*question.answers, *question.wrong)]
@@ -135,7 +134,7 @@ class Reader:
             for index, row in enumerate(rows):
                 tried = row[min(column, len(row) - 1)]
                 tokens[index, : len(tried)], mask[index, : len(tried)] = tried, 1
-            scores.append(np.asarray(self._score(self.params, progress, tokens, mask.astype(bool))))
+            scores.append(np.asarray(self._score(self.params, text, tokens, mask.astype(bool))))
         expect(bool(np.isfinite(scores).all()), "log-probability", "NaN or infinite", "finite numbers")
         by_row = np.stack(scores, axis=1)
         ranks = []
@@ -144,17 +143,16 @@ class Reader:
             ranks.append(1 + (row[right:end][None] >= row[:right, None]).sum(axis=1))
         return ranks
 
-    def _greedy(self, progress: Progress, budget: int) -> tuple[np.ndarray, float]:
-        settings = row_settings([Sampler()] * len(progress.hidden), None)
-        rules = Rules(settings, np.zeros(0, np.int32), 0)
+    def _greedy(self, text: Text, budget: int) -> tuple[np.ndarray, float]:
+        pool = new_rows(text, row_settings([Sampler()] * len(text.hidden), None), None, budget)
         start = time.perf_counter()
-        (tokens, _), _, _ = self._decode(bucket(budget), self.params, progress, budget, rules)
-        return np.asarray(tokens)[:, :budget], time.perf_counter() - start
+        _, made = self._decode(self.params, pool, budget, chunk=bucket(budget))
+        return np.asarray(made.choice.token)[:, :budget], time.perf_counter() - start
 
 
-def _score(model, params, progress, tokens, mask):
+def _score(model, params, text, tokens, mask):
     """Return the log-probability of each row's tokens after its prompt."""
-    h, _ = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
-    before = jnp.concatenate([progress.hidden[:, None].astype(h.dtype), h[:, :-1]], axis=1)
+    h, _ = model.apply(params, tokens, text.state, mask=mask, method="hidden")
+    before = jnp.concatenate([text.hidden[:, None].astype(h.dtype), h[:, :-1]], axis=1)
     loss, _, _ = target_scores(model, params, before.reshape(-1, before.shape[-1]), tokens.reshape(-1))
     return -jnp.where(mask, loss.reshape(mask.shape), 0).sum(axis=1)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from based_jax.generate import Request
-from based_jax.generate.engine.pool import empty, read
 from based_jax.generate.engine.slots import Slots
+from based_jax.generate.pool import read
 from tests.generate.tiny import LENGTH, Tiny
 
 PROMPTS = {"a": [7, 2], "b": [3, 1, 4], "c": [4, 4, 9, 0], "d": [11], "e": [5, 5]}
@@ -22,9 +22,8 @@ def put(slots: Slots[str], case: Tiny, name: str, **options) -> None:
     """Give `name` a row after its prompt."""
     prompt = PROMPTS[name]
     tokens = np.array([prompt + [0] * (8 - len(prompt))], np.int32)
-    fresh = empty(case.model, case.params, LENGTH).state
-    state, hidden = read(case.model, case.params, fresh, tokens, np.int32(len(prompt)))
-    slots.insert(name, Request(prompt, **options), state, hidden)
+    text, _ = read(case.model, case.params, slots.fresh, tokens, np.int32(len(prompt)))
+    slots.insert(name, Request(prompt, **options), text)
 
 
 def made_by(slots: Slots[str]) -> dict[str, list[int]]:
@@ -76,7 +75,8 @@ def test_whatever_becomes_of_free_rows(wide, slots):
     def spoiled(leaf):
         return leaf.at[1].set(np.nan) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
-    slots._pool = slots._pool._replace(state=jax.tree.map(spoiled, slots._pool.state))
+    text = slots._pool.text
+    slots._pool = slots._pool._replace(text=text._replace(state=jax.tree.map(spoiled, text.state)))
     tokens += made_by(slots)["a"]
     assert tokens == wide.greedy(PROMPTS["a"], len(tokens))
     put(slots, wide, "c", max_new_tokens=30)  # in b's row
@@ -85,9 +85,9 @@ def test_whatever_becomes_of_free_rows(wide, slots):
 
 
 def test_nothing_is_done_when_no_row_is_active(wide, slots):
-    before = jax.device_get(slots._pool.state)
+    before = jax.device_get(slots._pool.text)
     owners, made = slots.decode(4)
     assert owners == [None]
     assert made.count.tolist() == [0]
     assert made.choice.token.tolist() == [[0] * 4]
-    chex.assert_trees_all_equal(before, jax.device_get(slots._pool.state))
+    chex.assert_trees_all_equal(before, jax.device_get(slots._pool.text))
