@@ -62,8 +62,8 @@ class Service:
         chat: Chat | str = NO_CHAT,
     ) -> None:
         self.worker, self.metrics = worker, Metrics(worker)
-        self._tokenizer, self._chat, self._vocab_size = tokenizer, chat, vocab_size
-        self._limits, self._hosts = limits, hosts
+        self.tokenizer, self.limits, self.name = tokenizer, limits, name
+        self._chat, self._vocab_size, self._hosts = chat, vocab_size, hosts
         self._keys = [key.encode("utf-8") for key in keys]
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
         self._model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "based_jax"}
@@ -117,11 +117,10 @@ class Service:
 
     async def _answer(self, read: Callable[[bytes], _Read], request: Request) -> Response:
         self._authorize(request)
-        time_limit = asyncio.get_running_loop().time(), self._limits.answer_seconds
-        wanted, requests, style = await self._aside(read, await read_body(request, self._limits.body))
+        begin = asyncio.get_running_loop().time()
+        wanted, requests, style = await self.aside(read, await read_body(request, self.limits.body))
         job = await self.worker.submit(requests)
-        own = self.worker, self._tokenizer, self._model["id"], self.metrics
-        answering = Answering(wanted, style, job, *own, *time_limit, self._aside)
+        answering = Answering(self, wanted, style, job, begin)
         if wanted.stream:
             return EventStream(answering)
         try:
@@ -129,26 +128,26 @@ class Service:
         finally:
             self.worker.cancel(job)
 
-    async def _aside(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def aside(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a slow function in another thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, function, *arguments)
 
     def _read_completion(self, body: bytes) -> _Read:
         wanted = CompletionRequest.read(body)
         self._expect_model(wanted.model)
-        requests = wanted.requests(self._tokenizer, self._vocab_size, self._limits)
-        return wanted, requests, TextStyle(self._tokenizer, logprobs=wanted.logprobs is not None)
+        requests = wanted.requests(self.tokenizer, self._vocab_size, self.limits)
+        return wanted, requests, TextStyle(self.tokenizer, logprobs=wanted.logprobs is not None)
 
     def _read_chat(self, body: bytes) -> _Read:
         if isinstance(self._chat, str):
             raise Refusal(400, self._chat, code="no_chat_template")
         wanted = ChatRequest.read(body)
         self._expect_model(wanted.model)
-        requests = wanted.requests(self._chat, self._limits)
-        return wanted, requests, ChatStyle(self._tokenizer, logprobs=wanted.logprobs)
+        requests = wanted.requests(self._chat, self.limits)
+        return wanted, requests, ChatStyle(self.tokenizer, logprobs=wanted.logprobs)
 
     def _expect_model(self, name: str | None) -> None:
-        if name not in (None, self._model["id"]):
+        if name not in (None, self.name):
             message = f"model = {shorten(name)}: this server has {self._model['id']!r}"
             raise Refusal(404, message, param="model", code="model_not_found")
 
