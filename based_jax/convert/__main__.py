@@ -21,7 +21,7 @@ from based_jax import command
 from based_jax.convert import hub, pretrained
 from based_jax.convert.configs import kind
 from based_jax.convert.hub import TOKENIZER_FILES
-from based_jax.convert.layouts import flatten, torch_shapes
+from based_jax.convert.layouts import flatten
 from based_jax.convert.model_card import CARD, ModelCard, is_ours
 from based_jax.files import read_text
 from based_jax.phases import phase
@@ -33,17 +33,20 @@ PROG = "based-jax convert"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Convert a checkpoint between the authors' form and ours; the weights keep their torch names."""
+    """Convert a checkpoint between the form of the authors or of transformers and ours."""
 
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
     """directory with config.json and weights (.safetensors or .bin), or a hub id"""
     target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
     """directory to write; created if needed"""
-    to: Literal["native", "authors"] = "native"
+    to: Literal["native", "authors", "transformers"] = "native"
     """native: our config.json and model.safetensors; authors: config.json and pytorch_model.bin as the
-    authors' torch code loads them"""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """dtype of the written weights"""
+    authors' torch code loads them; transformers: the form of --like"""
+    like: str | None = None
+    """with --to transformers: directory or hub id of a checkpoint of the same model in that form, such as the
+    one that was fine-tuned; also for its tokenizer"""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """dtype of the written weights; default: float32, or those of --like"""
     license: str | None = None
     """for the model card: the hub's identifier of a license, such as apache-2.0"""
 
@@ -54,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     directory, target = pretrained.find_directory(options.source), options.target
     is_same = target.exists() and target.samefile(directory)
     expect(not is_same, "DST", str(target), "a target other than the source")
+    fits = options.like is None or (options.dtype is None and options.license is None)
+    expect(fits, "dtype and license", (options.dtype, options.license), "neither with --like, which has both")
     config = pretrained.read_config(directory)
     origin = pretrained.FORMAT if config.get("format") == pretrained.FORMAT else kind(config)
     card = card_of(options, config)
@@ -61,23 +66,25 @@ def main(argv: Sequence[str] | None = None) -> None:
         model, params = pretrained.load_pretrained(directory)
     target.mkdir(parents=True, exist_ok=True)
     with phase("writing the weights", patience=math.inf):
-        if options.dtype != "float32":
+        if options.dtype is not None and options.dtype != "float32":
             params = narrowed(params, options.dtype)
+        if options.like is not None:
+            copy_tokenizer(pretrained.find_directory(options.like), target)
         copy_pages(directory, target)
-        weights = pretrained.save_pretrained(target, model, params, to=options.to, card=card)
-    shapes = pretrained.language_model_shapes(model.config)
-    tensors = len(torch_shapes(pretrained.language_model_rules(model.config), shapes))
+        weights = pretrained.save_pretrained(
+            target, model, params, to=options.to, like=options.like, card=card
+        )
+    shapes, page = pretrained.language_model_shapes(model.config), target / CARD
     files = [weights, *target.glob("model-*-of-*.safetensors")]
     print(
         f"{options.source} -> {target}\n"
         f"kind        {origin}: {model.config.num_layers} layers {model.config.schedule}\n"
         f"written as  {options.to}: config.json, {weights.name}\n"
-        f"tensors     {tensors + model.config.tie_embeddings}\n"
         f"parameters  {sum(map(math.prod, shapes.values())):,}\n"
-        f"dtype       {options.dtype}\n"
+        f"dtype       {options.dtype or (options.like and f'as {options.like}') or 'float32'}\n"
         f"bytes       {sum(file.stat().st_size for file in files):,}"
     )
-    if not is_ours(read_text(target / CARD)):
+    if page.is_file() and not is_ours(read_text(page)):
         print("README.md   kept as it was, since it was not written here")
 
 
@@ -91,10 +98,15 @@ def card_of(options: Options, config: Mapping[str, Any]) -> ModelCard:
     return card
 
 
-def copy_pages(source: Path, target: Path) -> None:
-    """Copy the tokenizer, and a README.md that based_jax did not write."""
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the tokenizer's files."""
     for file in (file for pattern in TOKENIZER_FILES for file in source.glob(pattern)):
         shutil.copyfile(file, target / file.name)
+
+
+def copy_pages(source: Path, target: Path) -> None:
+    """Copy the tokenizer, and a README.md that based_jax did not write."""
+    copy_tokenizer(source, target)
     page = source / CARD
     if page.is_file() and not (target / CARD).exists() and not is_ours(read_text(page)):
         shutil.copyfile(page, target / CARD)

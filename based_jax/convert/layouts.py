@@ -104,10 +104,13 @@ def torch_shapes(rules: Iterable[Rule], shapes: Shapes) -> dict[str, Shape]:
     return {key: tensor.shape for key, tensor in tensors.items()}
 
 
-def to_tree(rules: Iterable[Rule], tensors: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+def to_tree(
+    rules: Iterable[Rule], tensors: dict[str, Any], shapes: Shapes, shardings: Mapping[str, Any] = {}
+) -> dict[str, Any]:
     """Convert torch tensors to our nested parameter tree, as float32 JAX arrays.
 
-    Removes each tensor from `tensors` as it is converted, so that the model is never in memory twice unless
+    Each device gets its part of an array that has a sharding; the others are on the default device. Removes
+    each tensor from `tensors` as it is converted, so that the model is never in memory twice unless
     the caller keeps other references.
     """
     leaves: dict[str, Array] = {}
@@ -115,9 +118,17 @@ def to_tree(rules: Iterable[Rule], tensors: dict[str, Any], shapes: Shapes) -> d
         parts = [tensors.pop(key) for key in rule.keys]
         found = rule.to_jax(parts, [shapes[path] for path in rule.paths])
         for path, leaf in zip(rule.paths, found, strict=True):
-            # Copy, as a CPU device shares memory with NumPy; jnp.array would compile a copy for every shape.
-            leaves[path] = jax.device_put(np.array(leaf, np.float32))
+            leaves[path] = _on_devices(leaf, shardings.get(path))
     return traverse_util.unflatten_dict({path: leaves[path] for path in shapes}, sep="/")
+
+
+def _on_devices(array: Any, sharding: Any) -> Array:
+    # Copies, as a CPU device shares memory with NumPy; jnp.array would compile a copy for every shape.
+    if sharding is None:
+        return jax.device_put(np.array(array, np.float32))
+    return jax.make_array_from_callback(
+        array.shape, sharding, lambda index: np.array(array[index], np.float32)
+    )
 
 
 def to_tensors(rules: Iterable[Rule], leaves: Tensors) -> dict[str, Any]:

@@ -48,15 +48,21 @@ def current_names(tensors: Mapping[str, Any], model_type: str, names: Names) -> 
     """
     named: dict[str, Any] = {}
     for key, tensor in tensors.items():
-        name = key if key.startswith(("backbone.", "lm_head.", "model.")) else f"model.{key}"
-        for old, new in RENAMED.get(model_type, ()):
-            name = name.replace(old, new)
+        name = current_name(key, model_type)
         if name in named:
             raise CheckpointError(f"{shown_name(name)} is there twice, the second time as {shown_name(key)}")
         named[name] = tensor
     if names.embedding not in named:
         raise CheckpointError(f"1 missing: {names.embedding}")
     return _with_gates_apart(named)
+
+
+def current_name(key: str, model_type: str) -> str:
+    """Return the current name of a tensor."""
+    name = key if key.startswith(("backbone.", "lm_head.", "model.")) else f"model.{key}"
+    for old, new in RENAMED.get(model_type, ()):
+        name = name.replace(old, new)
+    return name
 
 
 def _with_gates_apart(named: dict[str, Any]) -> dict[str, Any]:

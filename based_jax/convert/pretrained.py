@@ -1,14 +1,15 @@
 """Load and save language models: a directory with config.json, and weights under the authors' torch names.
 
-    native     config.json {"format": "based_jax", "version": 1, "model": ModelConfig.to_dict()}
-               model.safetensors
-    authors    config.json as their loaders read it
-               pytorch_model.bin, a torch file, the only format that all of their loaders read
-    fla        config.json and weights of flash-linear-attention's models (`fla`)
+    native         config.json {"format": "based_jax", "version": 1, "model": ModelConfig.to_dict()}
+                   model.safetensors
+    authors        config.json as their loaders read it
+                   pytorch_model.bin, a torch file, the only format that all of their loaders read
+    transformers   config.json and safetensors of models of `transformers` (`transformers`)
+    fla            config.json and weights of flash-linear-attention's models (`fla`)
 
-`load_pretrained` reads all three, with either kind of weight file; `save_pretrained` writes the first two.
-Tensors have the same names, shapes and values in these two, so our `model.safetensors` can be loaded into the
-authors' modules manually; their `from_pretrained_hf` needs the authors' form.
+`load_pretrained` reads all four, with either kind of weight file; `save_pretrained` writes the first three.
+Tensors have the same names, shapes and values in the first two, so our `model.safetensors` can be loaded into
+the authors' modules manually; their `from_pretrained_hf` needs the authors' form.
 """
 
 import contextlib
@@ -20,12 +21,15 @@ from typing import Any
 import jax
 import numpy as np
 from flax import linen as nn
+from jax.sharding import Mesh
 
 from based_jax.convert import hub
+from based_jax.convert import transformers_writer as writer
 from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.configs import current_names, model_config
 from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
 from based_jax.convert.model_card import ModelCard, write_card
+from based_jax.convert.options import Config
 from based_jax.convert.reference_modules import drop_tied_head, to_params
 from based_jax.convert.shards import MAX_SHARD_BYTES, write_weights
 from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict
@@ -33,7 +37,8 @@ from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_
 from based_jax.convert.torch_file.writer import write_torch_file
 from based_jax.files import read_json
 from based_jax.models import LanguageModel, ModelConfig
-from based_jax.models.language_model import param_shapes
+from based_jax.models.language_model import blank_inputs, param_shapes
+from based_jax.models.sharding import shardings_of
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
 from based_jax.whole_file import write_json
@@ -41,12 +46,16 @@ from based_jax.whole_file import write_json
 FORMAT = "based_jax"
 VERSION = 1
 CONFIG = "config.json"
-FORMS = {"native": "model.safetensors", "authors": "pytorch_model.bin"}
+FORMS = {"native": "model.safetensors", "authors": "pytorch_model.bin", "transformers": "model.safetensors"}
 """Forms in which a model can be written -> name of the weight file."""
 
 
 def load_pretrained(
-    source: str | os.PathLike[str], *, dtype: str | None = None, revision: str | None = None
+    source: str | os.PathLike[str],
+    *,
+    dtype: str | None = None,
+    revision: str | None = None,
+    mesh: Mesh | None = None,
 ) -> tuple[LanguageModel, Params]:
     """Load a language model and its parameters.
 
@@ -56,6 +65,8 @@ def load_pretrained(
             a hub id such as "hazyresearch/based-360m", optionally followed by "@revision".
         dtype: dtype of the computation, e.g. "bfloat16"; None keeps the config's.
         revision: of a hub id: branch, tag or commit; None is the main branch.
+        mesh: devices over which the parameters are sharded (`shardings_of`), each getting its part from the
+            host; None puts all of them on the default device.
 
     Returns:
         The model, and ``{"params": ...}`` as plain float32 arrays whatever the file's dtype.
@@ -80,7 +91,13 @@ def load_pretrained(
     rules = language_model_rules(found, shapes)
     if found.tie_embeddings:
         tensors = drop_tied_head(tensors, names_of(found, shapes))
-    return LanguageModel(found), to_params(rules, tensors, ours)
+    model = LanguageModel(found)
+    return model, to_params(rules, tensors, ours, {} if mesh is None else _shardings(model, mesh))
+
+
+def _shardings(model: LanguageModel, mesh: Mesh) -> Mapping[str, Any]:
+    boxed = jax.eval_shape(model.init, jax.random.key(0), blank_inputs(model.config, 1, 1))
+    return flatten(shardings_of(boxed["params"], mesh))
 
 
 def save_pretrained(
@@ -89,61 +106,88 @@ def save_pretrained(
     params: Params,
     *,
     to: str = "native",
+    like: str | os.PathLike[str] | None = None,
     card: ModelCard | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> Path:
     """Write config.json, a model card, and the weights under the authors' torch names, with a tied head.
 
+    For `transformers` the names, and what is written beside the weights, are those of `like`; no model card.
+
     Args:
         directory: created if needed; files of the same names are replaced, except a README.md of your own.
         params: ``{"params": ...}``; boxes with logical axis names are removed. Dtypes are kept.
         to: "native" writes model.safetensors, for `load_pretrained`; "authors" writes pytorch_model.bin and
-            their config.json, for the authors' `from_pretrained_hf` (and `load_pretrained`).
+            their config.json, for the authors' `from_pretrained_hf` (and `load_pretrained`); "transformers"
+            writes model.safetensors and the config.json of `like`.
+        like: with "transformers": directory or hub id of a checkpoint of the same model in that form. Its
+            dtypes are kept, and its tensors that `load_pretrained` leaves out.
         card: facts for README.md in addition to the architecture; "native" keeps it in config.json too.
-        max_shard_bytes: for "native": a larger model is written as numbered shards and an index.
+        max_shard_bytes: of safetensors: a larger model is written as numbered shards and an index.
 
     Returns:
         The file with the weights, or the index of the shards.
 
     Raises:
-        ValueError: parameters of another model; a model that the authors' code cannot build; a directory
-            with weights that `load_pretrained` would read instead.
+        ValueError: parameters of another model; a model that the authors' code cannot build, or other than
+            that of `like`; a directory with weights that `load_pretrained` would read instead.
     """
     expect_choice("to", to, tuple(FORMS))
-    description: dict[str, Any]
+    expect(
+        (like is not None) == (to == "transformers"), "like", like, "given for transformers, and only then"
+    )
+    description: Mapping[str, Any]
     card = card or ModelCard()
-    if to == "native":
+    if like is not None:
+        description, tensors = _as_transformers(model, params, find_directory(like))
+    elif to == "native":
         known = card.to_dict()
         description = {"format": FORMAT, "version": VERSION, "model": model.config.to_dict()}
         description |= {"card": known} if known else {}
+        tensors = state_dict(model, params)
     else:
-        description = config_for_authors(model.config)
-    tensors = state_dict(model, params)
+        description, tensors = config_for_authors(model.config), state_dict(model, params)
     target = Path(directory)
     weights = target / FORMS[to]
     preferred = WEIGHT_FILES[: WEIGHT_FILES.index(weights.name)]
     others = [name for name in preferred if (target / name).exists()]
     expect(not others, str(target), others, f"no weights that a loader prefers to {weights.name}")
     target.mkdir(parents=True, exist_ok=True)
-    if to == "native":
-        weights = write_weights(target, tensors, max_shard_bytes)
-    else:
+    if to == "authors":
         write_torch_file(weights, tensors)
+    else:
+        weights = write_weights(target, tensors, max_shard_bytes)
     write_json(target / CONFIG, description)
-    write_card(target, card, model.config, sum(leaf.size for leaf in jax.tree.leaves(params)))
+    if like is None:
+        write_card(target, card, model.config, sum(leaf.size for leaf in jax.tree.leaves(params)))
     return weights
 
 
-def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
-    """Return the parameters as NumPy arrays under the authors' torch names, with a tied head."""
+def state_dict(model: LanguageModel, params: Params, keys: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """Return the parameters as NumPy arrays with a tied head.
+
+    Names are the authors', or those of the code base of a checkpoint with these `keys`.
+    """
     leaves = flatten(jax.device_get(nn.meta.unbox(params)["params"]))
     wanted = language_model_shapes(model.config)
     found = {path: tuple(leaf.shape) for path, leaf in leaves.items()}
     wrong = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
     expect(not wrong, "params", wrong[:10], "this model's; these are missing, unexpected or of a wrong shape")
-    tensors = to_tensors(language_model_rules(model.config), leaves)
-    names = names_of(model.config)
+    tensors = to_tensors(language_model_rules(model.config, keys), leaves)
+    names = names_of(model.config, keys)
     return {names.head: tensors[names.embedding], **tensors}
+
+
+def _as_transformers(
+    model: LanguageModel, params: Params, like: Path
+) -> tuple[Config, dict[str, np.ndarray]]:
+    """Return config.json and the tensors in the form of `like`."""
+    config = read_config(like)
+    writer.expect_form(config, like)
+    stored = read_state_dict(like)
+    named = {key: tensor.shape for key, tensor in current_names(config, stored).items()}
+    writer.expect_same(model.config, parse_config(config, named, like))
+    return config, writer.stored_tensors(config, state_dict(model, params, named), stored)
 
 
 def language_model_rules(config: ModelConfig, keys: Collection[str] = ()) -> Rules:

@@ -77,14 +77,16 @@ def to_torch(meta: Meta, params: Params) -> dict[str, Any]:
     return to_tensors(find(meta).rules(meta), flatten(tree))
 
 
-def to_params(rules: Rules, tensors: dict[str, Any], ours: Shapes) -> Params:
+def to_params(
+    rules: Rules, tensors: dict[str, Any], ours: Shapes, shardings: Mapping[str, Any] = {}
+) -> Params:
     """Convert tensors to parameters of the given paths and shapes; the tensors must match the rules exactly.
 
     `tensors` is empty afterwards; see `to_tree`.
     """
     found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     expect_keys(found, torch_shapes(rules, ours))
-    return {"params": to_tree(rules, tensors, ours)}
+    return {"params": to_tree(rules, tensors, ours, shardings)}
 
 
 def drop_tied_head(tensors: Mapping[str, Any], names: tables.Names) -> dict[str, Any]:

@@ -19,7 +19,7 @@ DeltaNets. The vision tower (`visual`) and the layers that draft tokens (`mtp`) 
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +52,7 @@ Layers = tuple[list[MixerSpec], Options]
 """Each layer's mixer, and further fields of `ModelConfig`."""
 
 _LOG = logging.getLogger(__name__)
-_OTHERS = re.compile(r"^model\.(visual|mtp)\.")
+_OTHERS = re.compile(r"^(model\.)?(visual|mtp)\.")
 _OUTPUT_NORMS = {
     "attention_layernorm.weight": "input_layernorm.weight",
     "feedforward_layernorm.weight": "post_attention_layernorm.weight",
@@ -82,6 +82,11 @@ def text_entries(config: Config) -> dict[str, Any]:
         tied = {"tie_word_embeddings": given.get("tie_word_embeddings")}
         given = own_entries(family.path, {**tied, **text}, {}, "text_config")
     return with_defaults(family.path, given) | {"model_type": kind}
+
+
+def is_text(name: str) -> bool:
+    """Return whether a tensor is of the text model, not of the vision tower or of layers that draft."""
+    return _OTHERS.match(name) is None
 
 
 def _attention(config: Config, options: Config, family: "Family") -> dict[str, Any]:
@@ -188,19 +193,44 @@ def olmo_tensors(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
     `transformers` 5.18 writes the convolutions' channels of queries, keys and values in three equal parts.
     """
-    found: dict[str, Any] = {}
-    for key, tensor in tensors.items():
-        layer, _, name = key.rpartition(".post_")
-        norms_outputs = f"{layer}.post_feedforward_layernorm.weight" in tensors
-        found[f"{layer}.{_OUTPUT_NORMS.get(name, name)}" if norms_outputs else key] = tensor
+    found = {name: tensors[key] for key, name in _olmo_names(tensors).items()}
     heads, width, _, _ = _olmo_sizes(config)
     taps = (1, size(config, "linear_conv_kernel_dim", 4))
-    for key in [key for key in found if key.endswith(".q_conv1d.weight")]:
-        names = [key.replace(".q_conv1d.", f".{part}_conv1d.") for part in "qkv"]
+    for names in _olmo_convolutions(found):
         if all(name in found and found[name].shape[1:] == taps for name in names):
-            channels = np.concatenate([found[name] for name in names])
-            found |= zip(names, np.split(channels, [heads * width, 2 * heads * width]), strict=True)
+            found |= _split_anew([found[name] for name in names], names, [heads * width] * 2)
     return found
+
+
+def olmo_stored(config: Config, tensors: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
+    """Invert `olmo_tensors` for a checkpoint of these shapes."""
+    found = dict(tensors)
+    for names in _olmo_convolutions(tensors):
+        sizes = [shapes[name][0] for name in names if name in shapes]
+        found |= _split_anew([tensors[name] for name in names], names, sizes[:-1])
+    original = {name: key for key, name in _olmo_names(shapes).items()}
+    return {original.get(name, name): tensor for name, tensor in found.items()}
+
+
+def _olmo_names(keys: Collection[str]) -> dict[str, str]:
+    """Return the names under which norms of outputs are read; of other tensors their own."""
+    found: dict[str, str] = {}
+    for key in keys:
+        layer, _, name = key.rpartition(".post_")
+        norms_outputs = f"{layer}.post_feedforward_layernorm.weight" in keys
+        found[key] = f"{layer}.{_OUTPUT_NORMS.get(name, name)}" if norms_outputs else key
+    return found
+
+
+def _olmo_convolutions(names: Iterable[str]) -> list[list[str]]:
+    """Return the names of each layer's convolutions of queries, keys and values."""
+    first = [name for name in names if name.endswith(".q_conv1d.weight")]
+    return [[name.replace(".q_conv1d.", f".{part}_conv1d.") for part in "qkv"] for name in first]
+
+
+def _split_anew(arrays: Sequence[Any], names: Sequence[str], sizes: Sequence[int]) -> dict[str, Any]:
+    """Split the rows of all arrays into parts of these sizes; the last has the rest."""
+    return dict(zip(names, np.split(np.concatenate(arrays), np.cumsum(sizes)), strict=True))
 
 
 def _qwen(config: Config, options: Options, attention: Options) -> Layers:
@@ -233,6 +263,26 @@ def with_multipliers(config: Config, tensors: Mapping[str, Any]) -> dict[str, An
 
     The final norm then undoes the multiplier of an embedding that is the head too.
     """
+    factors = _factors(config, tensors)
+    return {
+        key: np.asarray(tensor, np.float32) * factors[key] if key in factors else tensor
+        for key, tensor in tensors.items()
+    }
+
+
+def without_multipliers(config: Config, tensors: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
+    """Invert `with_multipliers`. ValueError: a multiplier of 0, which cannot be undone."""
+    del shapes
+    factors = _factors(config, tensors)
+    expect(0 not in factors.values(), "residual_multiplier", 0, "a positive number, to divide by")
+    return {
+        key: np.asarray(tensor, np.float32) / factors[key] if key in factors else tensor
+        for key, tensor in tensors.items()
+    }
+
+
+def _factors(config: Config, keys: Iterable[str]) -> dict[str, np.float32]:
+    """Return the factors of Granite's tensors other than 1."""
     embedding, residual, logits = (
         number(config, name, 1.0)
         for name in ("embedding_multiplier", "residual_multiplier", "logits_scaling")
@@ -242,33 +292,50 @@ def with_multipliers(config: Config, tensors: Mapping[str, Any]) -> dict[str, An
     of_head = embedding if flag(config, "tie_word_embeddings", False) else 1.0
     factors = {"model.embed_tokens.": embedding, "lm_head.": of_head, "model.norm.": 1 / (of_head * logits)}
     factors |= dict.fromkeys((".o_proj.", ".out_proj.", ".down_proj."), residual)
-    found = dict(tensors)
-    for key, tensor in tensors.items():
-        factor = next((factor for part, factor in factors.items() if part in key), 1.0)
-        if factor != 1:
-            found[key] = np.asarray(tensor, np.float32) * factor
-    return found
+    found = ((key, factor) for key in keys for part, factor in factors.items() if part in key)
+    return {key: np.float32(factor) for key, factor in found if factor != 1}
 
 
 def text_tensors(config: Config, tensors: Tensors) -> dict[str, Any]:
     """Return the tensors of the text model, given all under Llama's names; log how many others there are."""
-    text = {key: tensor for key, tensor in tensors.items() if not _OTHERS.match(key)}
+    text = {key: tensor for key, tensor in tensors.items() if is_text(key)}
     if len(text) < len(tensors):
         others = "%d tensors of visual and mtp were left out: only the text model is read"
         _LOG.warning(others, len(tensors) - len(text))
     parts, found = _parts(text_entries(config)), dict[str, Any]()
     for key, tensor in text.items():
-        parent, name, kind = ["", "", *key.rsplit(".", 2)][-3:]
-        groups, sizes = parts.get(name, (1, {}))
-        if not sizes or tensor.shape[:1] != (groups * sum(sizes.values()),):  # refused later, by name
-            is_centred = _ZERO_CENTRED.search(key)
-            found[key] = np.asarray(tensor, np.float32) + 1 if is_centred else tensor
+        groups, sizes = _part(key, parts, tensor.shape)
+        if not sizes:
+            found[key] = np.asarray(tensor, np.float32) + 1 if _ZERO_CENTRED.search(key) else tensor
             continue
         grouped = tensor.reshape(groups, -1, *tensor.shape[1:])
         split = np.split(grouped, np.cumsum([*sizes.values()])[:-1], axis=1)
-        rows = (part.reshape(-1, *tensor.shape[1:]) for part in split)
-        found |= zip((f"{parent}.{part}.{kind}" for part in sizes), rows, strict=True)
+        found |= zip(sizes, (part.reshape(-1, *tensor.shape[1:]) for part in split), strict=True)
     return found
+
+
+def text_stored(config: Config, tensors: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
+    """Invert `text_tensors` for a checkpoint of these shapes."""
+    parts, found = _parts(text_entries(config)), dict(tensors)
+    for key, shape in shapes.items():
+        groups, sizes = _part(key, parts, shape)
+        if sizes and all(part in found for part in sizes):
+            split = [found.pop(part).reshape(groups, -1, *shape[1:]) for part in sizes]
+            found[key] = np.concatenate(split, axis=1).reshape(-1, *shape[1:])
+        elif _ZERO_CENTRED.search(key) and key in found:
+            found[key] = np.asarray(found[key], np.float32) - 1
+    return found
+
+
+def _part(
+    key: str, parts: Mapping[str, tuple[int, dict[str, int]]], shape: Sequence[int]
+) -> tuple[int, dict[str, int]]:
+    """Return a tensor's groups of rows, and the rows of each part by its name; none if it is not split."""
+    parent, name, kind = ["", "", *key.rsplit(".", 2)][-3:]
+    groups, sizes = parts.get(name, (1, {}))
+    if (*shape[:1],) != (groups * sum(sizes.values()),):  # another shape is refused later, by name
+        return 1, {}
+    return groups, {f"{parent}.{part}.{kind}": rows for part, rows in sizes.items()}
 
 
 def _parts(config: Config) -> dict[str, tuple[int, dict[str, int]]]:
@@ -302,12 +369,16 @@ class Family(NamedTuple):
     """entries' names in older versions -> current names"""
     weights: Callable[[Config, Tensors], dict[str, Any]] = lambda config, tensors: dict(tensors)
     """change of the tensors, under Llama's names"""
+    stored: Callable[[Config, Tensors, Shapes], dict[str, Any]] = lambda config, tensors, shapes: dict(
+        tensors
+    )
+    """its inverse, for a checkpoint of these shapes"""
     names: str = ""
     """the `model_type` in `tables.RENAMED` that has its names"""
 
 
 _QK_NORM = {"qk_norm": True}
-_QWEN = Family("transformers.Qwen3_5Config", _qwen, _QK_NORM, {}, text_tensors, "qwen3_5")
+_QWEN = Family("transformers.Qwen3_5Config", _qwen, _QK_NORM, {}, text_tensors, text_stored, "qwen3_5")
 
 FAMILIES = {
     "granitemoehybrid": Family(
@@ -315,6 +386,7 @@ FAMILIES = {
         _granite,
         aliases={"layers_block_type": "layer_types"},
         weights=with_multipliers,
+        stored=without_multipliers,
         names="granitemoehybrid",
     ),
     "lfm2": Family(
@@ -327,7 +399,13 @@ FAMILIES = {
     "llama": Family("transformers.LlamaConfig"),
     "mistral": Family("transformers.MistralConfig"),
     "olmo_hybrid": Family(
-        "transformers.OlmoHybridConfig", _olmo, {"qk_norm": "all"}, {}, olmo_tensors, "olmo_hybrid"
+        "transformers.OlmoHybridConfig",
+        _olmo,
+        {"qk_norm": "all"},
+        {},
+        olmo_tensors,
+        olmo_stored,
+        "olmo_hybrid",
     ),
     "qwen2": Family("transformers.Qwen2Config", attention={"qkv_bias": True}),
     "qwen3": Family("transformers.Qwen3Config", attention=_QK_NORM),

@@ -55,7 +55,12 @@ def of_families(jobs: Sequence[Job], families: str | None) -> list[Job]:
     if families is None:
         return list(jobs)
     known = list(dict.fromkeys(job.family for job in jobs))
-    wanted = [family.strip() for family in families.split(",")]
-    for family in wanted:
-        expect_choice("families", family, known)
+    parts, wanted = families.split(","), []
+    while parts:
+        # A name may have commas itself: the longest that begins here counts.
+        names = [",".join(parts[:size]).strip() for size in range(len(parts) + 1)]
+        size = max((size for size, name in enumerate(names) if name in known), default=1)
+        expect_choice("families", names[size], known)
+        wanted.append(names[size])
+        del parts[:size]
     return [job for job in jobs if job.family in wanted]

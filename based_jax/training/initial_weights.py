@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.sharding import Mesh
 
 from based_jax.convert.pretrained import load_pretrained
 from based_jax.training.step import Programs, TrainState
@@ -36,9 +37,9 @@ def _some(kind: str, names: list[str], most: int = 6) -> str:
     return f"; {kind}: {', '.join(names[:most])}{more}" if names else ""
 
 
-def start_from(programs: Programs, directory: Path) -> tuple[Programs, Taken]:
+def start_from(programs: Programs, directory: Path, mesh: Mesh | None = None) -> tuple[Programs, Taken]:
     """Return programs whose `init` takes a checkpoint's arrays where name and shape agree (at least one)."""
-    stored = _paths(load_pretrained(directory)[1])
+    stored = _paths(load_pretrained(directory, mesh=mesh)[1])
     wanted = _paths(programs.abstract_state.params)
     fresh = [
         f"{path} {leaf.shape}" + (f", {stored[path].shape} there" if path in stored else "")
@@ -50,7 +51,8 @@ def start_from(programs: Programs, directory: Path) -> tuple[Programs, Taken]:
     taken = Taken(names, fresh, sorted(stored.keys() - wanted.keys()))
 
     def weights() -> Params:
-        found = _paths(load_pretrained(directory)[1])  # read again rather than kept in memory during training
+        # Read again rather than kept in memory during training.
+        found = _paths(load_pretrained(directory, mesh=mesh)[1])
         return {"params": unflatten_dict({tuple(path.split("/")): found[path] for path in names})}
 
     return with_weights(programs, weights), taken

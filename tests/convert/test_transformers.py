@@ -4,22 +4,37 @@ import json
 import shutil
 
 import jax
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
+import optax
 import pytest
+from jax.sharding import AxisType
 from safetensors.numpy import load_file
 
 import based_jax as bj
 from based_jax.convert import __main__ as convert
-from based_jax.convert import load_pretrained
+from based_jax.convert import load_pretrained, save_pretrained
 from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.configs import model_config
 from based_jax.convert.rotary_scaling import rotary_options
 from based_jax.convert.state_dict import write_safetensors
 from tests.arrays import array
 from tests.commands import run_here
-from tests.convert.transformers_models.make import CASES, FIXTURES, HERE, NEW, PADDED, TOKENS, write
+from tests.convert.torch_files import same
+from tests.convert.transformers_models.make import (
+    CASES,
+    FIXTURES,
+    HERE,
+    NEW,
+    PADDED,
+    TOKENS,
+    write,
+    write_gradients,
+)
 from tests.marks import release_but
-from tests.tolerances import FLOAT32, assert_close
+from tests.subprocesses import run_python
+from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, assert_close
 
 
 def assert_equals_theirs(directory):
@@ -53,6 +68,93 @@ def test_models_made_now(case, tmp_path):
     write(tmp_path, case, max_shard_size="10KB")
     assert (tmp_path / "model.safetensors.index.json").is_file()
     assert_equals_theirs(tmp_path)
+    model, params = load_pretrained(tmp_path)
+
+    def written(params):
+        save_pretrained(tmp_path / "written", model, params, to="transformers", like=tmp_path)
+        files = (tmp_path / "written").glob("*.safetensors")
+        return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+    def loss(params):
+        logits, _ = model.apply(params, array(TOKENS, np.int32))
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], TOKENS[:, 1:])
+        return losses.mean(), logits
+
+    trained = jax.tree.map(lambda leaf: 0.9 * leaf, params)
+    gradients, logits = jax.jit(jax.grad(loss, has_aux=True))(trained)
+    # Their tensor is x / f or x - 1 of ours, x, so that its gradient is f times that of x.
+    offset, ones, theirs = (
+        written(tree)
+        for tree in (jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.ones_like, params), gradients)
+    )
+    names = [name for name in theirs if not np.array_equal(ones[name], offset[name])]
+    found = {name: (theirs[name] - offset[name]) / (ones[name] - offset[name]) ** 2 for name in names}
+    written(trained)
+    expected = write_gradients(tmp_path / "written", tmp_path / "gradients")
+    assert_close(logits, expected, FLOAT32)
+    expected = load_file(tmp_path / "gradients" / "model.safetensors")
+    assert_close(found, {name: expected[name] for name in names}, FLOAT32_GRADIENT)
+
+
+@pytest.mark.parametrize("case", release_but(["granitemoehybrid", "olmo_hybrid", "qwen3_5"], FIXTURES))
+def test_both_ways(case, tmp_path, capsys):
+    """bfloat16 tensors bit for bit, with those that are not of the text model; float32 up to a rounding."""
+    theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
+    shutil.copytree(HERE / case, theirs)
+    (theirs / "tokenizer.json").write_text("{}")
+    stored = load_file(HERE / case / "model.safetensors")
+    narrow = {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in stored.items()}
+    write_safetensors(theirs / "model.safetensors", narrow)
+    run_here(convert.PROG, convert.main, [theirs, ours], capsys)
+    ended = run_here(
+        convert.PROG, convert.main, [ours, back, "--to", "transformers", "--like", theirs], capsys
+    )
+    assert "written as  transformers: config.json, model.safetensors" in ended.out
+    assert {file.name for file in back.iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}
+    assert json.loads((back / "config.json").read_text()) == json.loads((theirs / "config.json").read_text())
+    same(load_file(back / "model.safetensors"), narrow)
+    model, params = load_pretrained(HERE / case)
+    save_pretrained(back, model, params, to="transformers", like=HERE / case)
+    for name, tensor in load_file(back / "model.safetensors").items():
+        # Scales of norms are summed with 1, whose float32 spacing is 1.2e-7; multipliers round once.
+        np.testing.assert_allclose(tensor, stored[name], rtol=2.4e-7, atol=1.2e-7)
+
+
+def test_written_like_another_model(tmp_path):
+    model, params = load_pretrained(HERE / "qwen3")
+    config = json.loads((HERE / "qwen3" / "config.json").read_text())
+    shutil.copytree(HERE / "qwen3", tmp_path / "other")
+    (tmp_path / "other" / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+    native = tmp_path / "native"
+    save_pretrained(native, model, params)
+    for to, like, message in [
+        ("transformers", None, "like = None: expected given for transformers, and only then"),
+        ("native", HERE / "qwen3", "like = .*qwen3.*: expected given for transformers, and only then"),
+        (
+            "transformers",
+            native,
+            "like = .*native.*: expected a checkpoint of transformers with a model_type",
+        ),
+        ("transformers", tmp_path / "other", r"qk_norm_eps 1e-06 \(there 0\.5\), norm_eps 1e-06"),
+        ("transformers", HERE / "lfm2", "like = .*schedule 'AA' .*expected a checkpoint of the same"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            save_pretrained(tmp_path / "written", model, params, to=to, like=like)
+    assert not (tmp_path / "written").exists()
+
+
+@pytest.mark.release
+def test_each_device_gets_its_part():
+    run_python("from tests.convert.test_transformers import on_devices; on_devices()", devices=4)
+
+
+def on_devices() -> None:
+    mesh = jax.make_mesh((2, 2), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    _, whole = load_pretrained(HERE / "lfm2")
+    _, parts = load_pretrained(HERE / "lfm2", mesh=mesh)
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole, parts))
+    kernel = parts["params"]["layers_1"]["mlp"]["out"]["kernel"]
+    assert {shard.data.size for shard in kernel.addressable_shards} == {kernel.size // 4}
 
 
 BASE = {

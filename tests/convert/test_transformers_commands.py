@@ -4,8 +4,11 @@ import contextlib
 import json
 import shutil
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from based_jax.convert.__main__ import main as convert
 from based_jax.data import load_tokenizer
 from based_jax.evals.card.__main__ import main as card
 from based_jax.export.__main__ import main as export
@@ -57,6 +60,12 @@ def test_a_downloaded_model(folder, capsys):
     steps = ["--steps", "2", "--length", "16", "--batch-size", "2", "--eval-every", "0", "--workdir", run]
     data = ["--data", str(folder / "text.txt")]
     assert train(["--init-from", str(folder), "--lora", "2", *data, *steps]) == 0
+
+    back = folder / "back"
+    convert([run, str(back), "--to", "transformers", "--like", str(folder)])
+    before, after = (load_file(place / "model.safetensors") for place in (folder, back))
+    assert before.keys() == after.keys()
+    assert any(not np.array_equal(before[name], after[name]) for name in before)
 
     cells = ["--lengths", "32", "--pairs", "4", "--examples", "4", "--max-tokens", "256"]
     assert card(["--checkpoint", run, "--out", str(folder / "cards"), *cells]) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from based_jax.directory_lock import DirectoryInUse, sole_writer
 from based_jax.experiments import runner as slots
-from based_jax.experiments.job import Job
+from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.results import Results, best
 from based_jax.experiments.runner import Runner, Slot
 from tests.patience import PATIENCE
@@ -139,3 +139,20 @@ def test_slots_share_the_cores_and_give_each_accelerator_a_process(monkeypatch):
     shared = [slot.environment for slot in slots._on_accelerators(2, 3)]
     assert [each["JAX_CUDA_VISIBLE_DEVICES"] for each in shared] == ["0", "1", "0"]
     assert {each["XLA_PYTHON_CLIENT_PREALLOCATE"] for each in shared} == {"false"}
+
+
+def test_families_may_have_commas_in_their_names():
+    names = ["Based", "Gated DeltaNet", "Gated DeltaNet, beta to 2", "beta to 2"]
+    jobs = [Job(name, "", "based", {}) for name in names]
+
+    def chosen(families: str | None) -> list[str]:
+        return [job.family for job in of_families(jobs, families)]
+
+    assert chosen(None) == names
+    assert chosen("Gated DeltaNet") == ["Gated DeltaNet"]
+    assert chosen("Gated DeltaNet, beta to 2") == ["Gated DeltaNet, beta to 2"]
+    assert chosen(" Gated DeltaNet, beta to 2,Based") == ["Based", "Gated DeltaNet, beta to 2"]
+    assert chosen("beta to 2, Gated DeltaNet,Based") == ["Based", "Gated DeltaNet", "beta to 2"]
+    for wrong in ("Based, beta to 3", "Based,", ""):
+        with pytest.raises(ValueError, match=r"families = '(beta to 3)?'"):
+            of_families(jobs, wrong)

@@ -24,6 +24,7 @@ CONFIG = bj.ModelConfig(
         "A": MixerSpec("attention", {"num_heads": 2}),
     },
     mlp_hidden=48,
+    output_norms="A",
 )
 
 

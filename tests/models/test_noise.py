@@ -27,15 +27,20 @@ CONFIG = bj.ModelConfig(
 )
 
 
+def config_of(block: str, **rates: float) -> bj.ModelConfig:
+    fields = {"output_norms": "A"} if block == "prenorm, outputs" else {"block": block}
+    return CONFIG.replace(**fields, **rates)
+
+
 @functools.cache
 def params_of(block: str):
-    return normals(bj.LanguageModel(CONFIG.replace(block=block)).init, jnp.zeros((1, 4), jnp.int32))
+    return normals(bj.LanguageModel(config_of(block)).init, jnp.zeros((1, 4), jnp.int32))
 
 
 @functools.cache
 def logits(block: str, **rates: float) -> tuple[np.ndarray, np.ndarray]:
     """Without and with noise."""
-    model = bj.LanguageModel(CONFIG.replace(block=block, **rates))
+    model = bj.LanguageModel(config_of(block, **rates))
 
     @jax.jit
     def both(params):
@@ -61,7 +66,7 @@ def scale_of(block: str, *path: str):
     return np.asarray(jax.tree.leaves(leaf["scale"])[0], np.float64)
 
 
-@pytest.mark.parametrize("block", ["prenorm", "parallel"])
+@pytest.mark.parametrize("block", ["prenorm", "prenorm, outputs", "parallel"])
 def test_without_its_branches_a_model_is_its_embedding(block):
     table, h = embedded(block)
     wanted = norm(h) * scale_of(block, "final_norm") @ table.T

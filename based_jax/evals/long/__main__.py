@@ -19,7 +19,7 @@ from based_jax.evals.card.subject import layers_of, name_of
 from based_jax.evals.checkpoint import CheckpointOptions, digest
 from based_jax.evals.long.page import finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
-from based_jax.evals.long.run import Item, ask, read_passages, read_sentences
+from based_jax.evals.long.run import Item, ask, is_fasta, read_passages, read_sentences
 from based_jax.evals.options import expect_positive, progress, write_json
 from based_jax.generate.rows import row_bytes
 from based_jax.json_lines import JsonLines
@@ -41,7 +41,7 @@ class Options(CheckpointOptions):
     """tokens of a prompt and its answer, separated by commas; 1k is 1,024"""
     families: str = "single,multi_key"
     """kinds of questions, separated by commas: single, multi_key, multi_value, multi_query, variables,
-    common_words, frequent_words, or qa (with --questions)"""
+    common_words, frequent_words, qa (with --questions), or dna, which DNA's tokenizer can encode"""
     depths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """positions of the answer in the text, from 0, its beginning, to 1, its end"""
     samples: int = 4
@@ -49,9 +49,10 @@ class Options(CheckpointOptions):
     values: Literal["numbers", "words", "uuids"] = "numbers"
     """what needles hide"""
     haystack: str = "noise"
-    """text around needles: noise (six sentences), needles (with other keys), or a text file"""
+    """text around needles: noise (six sentences; for dna random bases), needles (with other keys), a text
+    file, or for dna a FASTA file"""
     needles: int = 4
-    """number of needles of multi_key, multi_value and multi_query"""
+    """number of needles of multi_key, multi_value, multi_query and dna"""
     questions: Path | None = None
     """.jsonl file for qa, with text, question, and answer, one or a list of which any is right"""
     parts: bool = True
@@ -72,6 +73,9 @@ class Options(CheckpointOptions):
             expect_choice("families", family, tuple(FAMILIES))
         for depth in self.depths:
             expect(0 <= depth <= 1, "depths", depth, "from 0 to 1")
+        has_dna = "dna" in self.families.split(",")
+        good = self.families == "dna" if is_fasta(self.haystack) else self.haystack == "noise" or not has_dna
+        expect(good, "haystack", self.haystack, "noise, a FASTA file for dna alone, or a text without dna")
         is_asked = "qa" in self.families.split(",")
         wanted = "a file if families has qa, and none otherwise"
         expect(is_asked == (self.questions is not None), "questions", self.questions, wanted)
@@ -116,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings["tokenizer"] = [
         tokenizer.vocab_size,
         tokenizer.eot,
-        tokenizer.encode("The code is 12.").tolist(),
+        tokenizer.encode("ACGT" if tokenizer.name == "dna" else "The code is 12.").tolist(),
     ]
     records, run = JsonLines(options.out / f"{name}.jsonl", {"id": str, "run": str}), digest(settings, params)
     is_same = all(record["run"] == run for record in records.rows)

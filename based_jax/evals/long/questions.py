@@ -8,6 +8,7 @@
     common_words    a list of words: the ten that occur most often count
     frequent_words  words of frequencies like 1 / rank^2: the three most frequent count
     qa              your own questions: passages of other questions surround the one with the answer
+    dna             keys of 16 bases, each followed by its value, of 16, between other bases
 
 The sentences are this library's own, so accuracies are not those of RULER's data (lm-eval has these). Every
 question comes with wrong answers of the same kind: a model is also scored by the rank of the right answer's
@@ -46,6 +47,7 @@ _COMMON, _COMMON_TIMES, _RARE_TIMES = 10, 12, 2
 _FREQUENT, _FEWEST_WORDS = 3, 40  # with fewer words, the third and the fourth are equally frequent
 _CLOSE = 0.99  # of the length: enough
 _SLACK = 16  # tokens of an answer besides its values
+_MOTIF = 16  # bases: a text of N bases has a random one by chance with probability N / 4^16
 
 
 class Passage(NamedTuple):
@@ -64,9 +66,10 @@ class Material:
     values: str = "numbers"
     """of needles: numbers of seven digits, made-up words, or UUIDs"""
     sentences: Sequence[str] = _NOISE
-    """the text around needles, in this order from a random one on; if empty, more needles"""
+    """the text around needles, in this order from a random one on; if empty, more needles. For dna sequences
+    of bases; by default and if empty, random ones"""
     needles: int = 4
-    """keys of multi_key, values of multi_value, keys that multi_query asks for"""
+    """keys of multi_key and dna, values of multi_value, keys that multi_query asks for"""
     passages: Sequence[Passage] = ()
     """of qa"""
 
@@ -83,6 +86,8 @@ class Question(NamedTuple):
     wrong: tuple[str, ...]
     is_any_enough: bool = False
     """whether one of the answers is enough, instead of all"""
+    space: str = " "
+    """between the prompt and what follows"""
 
     def tokens(self, tokenizer: Tokenizer) -> np.ndarray:
         """Return the prompt's tokens after a separator, which starts a text."""
@@ -137,13 +142,13 @@ def make_question(
     return best
 
 
-def _words(rng: random.Random, count: int, syllables: int = 3) -> list[str]:
-    """Draw different made-up words, of more syllables if there are not enough."""
-    while len(_SYLLABLES) ** syllables < 8 * count:
-        syllables += 1
+def _words(rng: random.Random, count: int, size: int = 3, syllables: Sequence[str] = _SYLLABLES) -> list[str]:
+    """Draw different made-up words of `size` syllables, or of more if there are not enough."""
+    while len(syllables) ** size < 8 * count:
+        size += 1
     found: dict[str, None] = {}
     while len(found) < count:
-        found["".join(rng.choices(_SYLLABLES, k=syllables))] = None
+        found["".join(rng.choices(syllables, k=size))] = None
     return list(found)
 
 
@@ -156,14 +161,19 @@ def _values(rng: random.Random, count: int, kind: str) -> list[str]:
 
 
 def _surrounded(
-    rng: random.Random, size: int, lines: Sequence[str], hidden: Sequence[str], positions: Sequence[int]
+    rng: random.Random,
+    size: int,
+    lines: Sequence[str],
+    hidden: Sequence[str],
+    positions: Sequence[int],
+    space: str = " ",
 ) -> str:
     """Return `size` of the lines, from a random one on, with hidden lines before these positions."""
     begin = rng.randrange(len(lines))
     text = [lines[(begin + index) % len(lines)] for index in range(size)]
     for index in sorted(range(len(hidden)), key=lambda index: (positions[index], index), reverse=True):
         text.insert(positions[index], hidden[index])
-    return " ".join(text)
+    return space.join(text)
 
 
 def _anywhere(rng: random.Random, size: int, count: int) -> list[int]:
@@ -260,6 +270,19 @@ def _qa(rng: random.Random, size: int, depth: float, material: Material) -> Ques
     return Question(prompt, asked.answers, tuple(wrong[:WRONG]), is_any_enough=True)
 
 
+def _dna(rng: random.Random, size: int, depth: float, material: Material) -> Question:
+    """Ask for the value of the first of several keys, which are all in the text."""
+    count = material.needles
+    keys = _words(rng, count, _MOTIF, "ACGT")
+    values = _words(rng, count + WRONG, _MOTIF, "ACGT")
+    is_random = material.sentences in ((), _NOISE)
+    bases = "".join(rng.choices("ACGT", k=size) if is_random else material.sentences).upper()
+    positions = [round(depth * size), *_anywhere(rng, size, count - 1)]
+    hidden = [key + value for key, value in zip(keys, values, strict=False)]
+    text = _surrounded(rng, size, bases, hidden, positions, "")
+    return Question(text + keys[0], (values[0],), tuple(values[1 : 1 + WRONG]), space="")
+
+
 FAMILIES: dict[str, Callable[..., Question]] = {
     "single": _needles,
     "multi_key": functools.partial(_needles, keys=True),
@@ -269,5 +292,6 @@ FAMILIES: dict[str, Callable[..., Question]] = {
     "common_words": _common_words,
     "frequent_words": _frequent_words,
     "qa": _qa,
+    "dna": _dna,
 }
-"""Name -> function of a generator, a size (sentences, words or passages), `depth` and `material`."""
+"""Name -> function of a generator, a size (sentences, words, passages or bases), `depth` and `material`."""

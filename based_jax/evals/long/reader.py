@@ -124,7 +124,7 @@ class Reader:
     def _ranks(self, text: Text, questions: Sequence[Question], tokenizer: Tokenizer) -> list[np.ndarray]:
         """Return the rank of each right answer of each question among the wrong ones."""
         rows = [
-            [tokenizer.encode(f" {text}") for text in (*question.answers, *question.wrong)]
+            [tokenizer.encode(question.space + text) for text in (*question.answers, *question.wrong)]
             for question in questions
         ]
         width = bucket(max(len(tokens) for row in rows for tokens in row))

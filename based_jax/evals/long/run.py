@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from based_jax.data import load_documents
+from based_jax.data.readers import FASTA_EXTENSIONS, kind_of
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.long.questions import Material, Passage, make_question
 from based_jax.evals.long.reader import Reader
@@ -90,12 +92,19 @@ def _batches(items: list[Item], size: int) -> Iterator[list[Item]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
+def is_fasta(path: str) -> bool:
+    """Return whether a file's extension is one of FASTA."""
+    return kind_of(Path(path))[0] in FASTA_EXTENSIONS
+
+
 def read_sentences(path: str) -> list[str]:
-    """Split a text file into lines and sentences.
+    """Split a text file into lines and sentences, or a FASTA file into sequences.
 
     Raises:
-        OSError, ValueError: no such file, more than 64 MiB, not UTF-8, or without text.
+        OSError, ValueError: no such file, more than 64 MiB of text, not UTF-8, or without text.
     """
+    if is_fasta(path):
+        return [document.text for document in load_documents(path, max_bytes=_MOST_BYTES).documents]
     text = read_text(path, max_bytes=_MOST_BYTES)
     lines = [line.strip() for line in text.replace(". ", ".\n").splitlines()]
     sentences = [line for line in lines if line]

@@ -40,6 +40,9 @@ class Options(CheckpointOptions):
     """window: rows of --length tokens, as in the papers; document: whole documents, with the model's state"""
     length: int | None = None
     """tokens per window, or per call with --context document; default: the model's context"""
+    stride: int | None = None
+    """tokens between the beginnings of windows: fewer than --length give targets longer contexts, and take
+    --length / --stride times as long; default: --length"""
     cross_documents: bool = False
     """let windows see across document boundaries, as the authors did; default: documents are separate"""
     max_tokens: int = 16_000_000
@@ -62,7 +65,10 @@ class Options(CheckpointOptions):
             expect(from_file, "reference", self.reference, "a .parquet file, as the checkpoint is one")
         else:
             expect(self.text.data is not None, "data", None, "the text to evaluate on")
-        expect_positive(self, "length", "batch_size", "max_tokens")
+        expect_positive(self, "length", "stride", "batch_size", "max_tokens")
+        read = self.context == "window" and not _is_records(self.checkpoint)
+        wanted = "none with --context document or a .parquet file, which have no windows to read"
+        expect(self.stride is None or read, "stride", self.stride, wanted)
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
         expect_writable(self, "records", "json")
         if self.records is not None:
@@ -108,20 +114,21 @@ def evaluate(
         "data": str(options.text),
         "tokenizer": options.tokenizer or (str(directory) if own_tokenizer else "byte"),
         "context": options.context,
-        "length": length if options.context == "window" else None,
         "cross_documents": cross,
         "num_bytes": num_bytes,
     }
 
     def score(source: str, model: LanguageModel, params: Params) -> Records:
         given = {"length": length, "batch_size": options.batch_size, "interrupted": interrupted}
+        how = {"cross_documents": cross, "stride": options.stride}
         with progress(source, len(packed) - 1, "tokens") as advance:
             given["advance"] = advance
             if options.context == "window":
-                scores = score_windows(model, params, packed, cross_documents=cross, **given)
+                scores = score_windows(model, params, packed, **how, **given)
             else:
                 scores = score_documents(model, params, packed, **given)
-        return make_records(packed, scores, info["length"], cross, {"checkpoint": source, **info}).reached()
+        window = length if options.context == "window" else None
+        return make_records(packed, scores, window, info={"checkpoint": source, **info}, **how).reached()
 
     records, reference = score(options.checkpoint, model, params), None
     del params  # so that two models need not fit in memory

@@ -37,7 +37,7 @@ class Records:
 
     Attributes:
         position: int64, position of the target in the stream, from 1.
-        sequence: int32, index of the window or document in which it was read.
+        sequence: int32, index of the window or document in which it was scored.
         input, target: int32, the token before and the token.
         loss: float32, nats.
         predicted, predicted_loss: int32 and float32, the model's most likely token and its loss.
@@ -69,6 +69,13 @@ class Records:
         info = {**self.info, "counts": {"tokens": table.tokens, "source": table.source}}
         return dataclasses.replace(self, count=counts, info=info)
 
+    def sequence_positions(self) -> np.ndarray:
+        """Return the position of each target in its window or document, from 0, int64."""
+        first = np.searchsorted(self.sequence, self.sequence)  # the first target that it scored
+        stride = self.info.get("stride")
+        unscored = np.where(self.sequence > 0, self.info["length"] - stride, 0) if stride else 0
+        return self.position - self.position[first] + unscored
+
     def reached(self) -> "Records":
         """Return the records without the tokens that an interrupted scoring did not reach."""
         mask = ~np.isnan(self.loss)
@@ -80,7 +87,12 @@ class Records:
 
 
 def make_records(
-    packed: PackedTokens, scores: Scores, length: int | None, cross_documents: bool, info: dict[str, Any]
+    packed: PackedTokens,
+    scores: Scores,
+    length: int | None,
+    cross_documents: bool,
+    info: dict[str, Any],
+    stride: int | None = None,
 ) -> Records:
     """Build the records of a scored stream.
 
@@ -88,8 +100,10 @@ def make_records(
         scores: of its T - 1 targets.
         length: tokens per window; None if documents were read whole.
         cross_documents: windows saw across document boundaries, so bigrams may repeat across them too.
+        stride: targets between the beginnings of windows; None: `length`.
     """
-    sequence, distance = stream_distances(packed, length, cross_documents)
+    sequence, distance = stream_distances(packed, length, cross_documents, stride)
+    info = {**info, "length": length, "stride": stride}
     inputs, targets = packed.tokens[:-1].astype(np.int32), packed.tokens[1:].astype(np.int32)
     position = np.arange(1, len(packed), dtype=np.int64)
     return Records(position, sequence, inputs, targets, *scores, distance, None, info)

@@ -4,8 +4,6 @@ Token t of a sequence is a repeat if the pair (x_{t-1}, x_t) is also (x_{s-1}, x
 is t - s for the largest such s. A repeat is an AR hit if the pair is rare in the training data.
 """
 
-import itertools
-
 import numpy as np
 from jaxtyping import Bool, Int32, Integer
 
@@ -48,29 +46,29 @@ def repeat_distances(
 
 
 def stream_distances(
-    packed: PackedTokens, length: int | None, cross_documents: bool
+    packed: PackedTokens, length: int | None, cross_documents: bool, stride: int | None = None
 ) -> tuple[Int32[np.ndarray, " targets"], Int32[np.ndarray, " targets"]]:
     """Return the index of each target's sequence in a stream, and its `repeat_distances` there.
 
     Args:
         length: the stream is read in windows of this many targets; None: document by document.
         cross_documents: bigrams of other documents in the window count too.
+        stride: targets between the beginnings of windows; a target belongs to the first that contains it.
 
     Returns:
         Two arrays int32 (T - 1,).
     """
-    size = len(packed) - 1
+    target = np.arange(len(packed) - 1)
     # A target belongs to the document of the last separator among its inputs.
-    document = np.searchsorted(packed.starts, np.arange(size), side="right").astype(np.int32) - 1
-    sequence = document if length is None else (np.arange(size) // length).astype(np.int32)
-    distance = np.zeros(size, np.int32)
-    edges = np.flatnonzero(np.diff(sequence)) + 1
-    for begin, end in itertools.pairwise([0, *edges.tolist(), size]):
-        rows = (array[None, begin:end] for array in (packed.tokens[:-1], packed.tokens[1:], document))
-        inputs, targets, documents = rows
-        segments = None if cross_documents else documents
-        (distance[begin:end],) = repeat_distances(inputs, targets, segment_ids=segments)
-    return sequence, distance
+    document = np.searchsorted(packed.starts, target, side="right") - 1
+    sequence, visible = document, packed.starts[document]
+    if length is not None:
+        step = stride or length
+        sequence = np.maximum((target - length) // step + 1, 0)
+        visible = sequence * step if cross_documents else np.maximum(sequence * step, visible)
+    (distance,) = repeat_distances(packed.tokens[None, :-1], packed.tokens[None, 1:])
+    # If the last occurrence is not visible, neither are those before it.
+    return sequence.astype(np.int32), np.where(target - distance >= visible, distance, 0).astype(np.int32)
 
 
 def is_hit(

@@ -2,7 +2,7 @@
 
 Two ways to read a stream:
 
-windows    independent rows of `length` tokens (the papers' protocol)
+windows    independent rows of `length` tokens (the papers' protocol), which may overlap
 documents  each document from its separator to its end, `length` tokens at a time, with the model's state
 
 All calls of the model have the same shape; short rows are padded and masked.
@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Float32, Int32
 
-from based_jax.data import PackedTokens, held_out_batches
+from based_jax.data import PackedTokens
 from based_jax.evals.target_scores import expect_left_to_right, expect_positions, target_scores
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
@@ -40,11 +40,11 @@ class Scores(NamedTuple):
         nan = np.full(size, np.nan, np.float32)
         return cls(nan, np.zeros(size, np.int32), nan.copy())
 
-    def put(self, positions: Any, scores: Any, mask: np.ndarray) -> None:
+    def put(self, positions: np.ndarray, scores: Any, mask: np.ndarray) -> None:
         """Copy the entries of a batch where `mask` is True.
 
         Args:
-            positions: index or slice of the targets to set, as many as there are True entries.
+            positions: indices of the targets to set, as many as there are True entries.
             scores: one array per field, of the shape of the mask, (B, N).
             mask: (B, N) booleans.
 
@@ -65,31 +65,42 @@ def score_windows(
     *,
     length: int,
     batch_size: int,
+    stride: int | None = None,
     cross_documents: bool = False,
     advance: Callable[[int], None] = lambda count: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Scores:
-    """Score a stream in windows, each target exactly once; see `PackedTokens.window`.
+    """Score a stream in windows, each target exactly once, in the first window that contains it.
 
     Args:
+        length: targets per window.
+        stride: targets between the beginnings of windows, so that all windows but the first score only their
+            last `stride` targets; None: `length`.
         cross_documents: windows see across document boundaries, as in the authors' training.
         advance: called with the number of targets scored since its last call.
         interrupted: called after each batch; if it returns True the call ends, with NaN for the other losses.
 
     Raises:
-        ValueError: a model that is not causal, tokens outside its vocabulary, or a loss that is not finite.
+        ValueError: a model that is not causal, tokens outside its vocabulary, a size out of range, or a loss
+            that is not finite.
     """
-    expect_left_to_right(model, packed.tokens.max())
+    _check(model, packed, length, batch_size)
     expect_positions(model, "length", length)
-    scores, done = Scores.empty(len(packed) - 1), 0
-    batches = held_out_batches(packed, length=length, batch_size=batch_size, cross_documents=cross_documents)
-    for batch in batches:
+    stride = length if stride is None else stride
+    expect(1 <= stride <= length, "stride", stride, f"from 1 to {length}, the length")
+    size = len(packed) - 1
+    scores = Scores.empty(size)
+    begins = np.arange(0, max(size - length, 0) + stride, stride)
+    for first in range(0, len(begins), batch_size):
+        rows = begins[first : first + batch_size]
+        positions, batch = _rows(packed, rows, np.minimum(rows + length, size), batch_size, length)
+        if not cross_documents:
+            batch["segment_ids"] = np.searchsorted(packed.starts, positions, side="right").astype(np.int32)
         result, _ = _score(model, params, None, batch)
-        mask = batch["mask"]
-        count = int(mask.sum())
-        scores.put(slice(done, done + count), result, mask)
-        done += count
-        advance(count)
+        is_new = (positions[:, :1] == 0) | (np.arange(length) >= length - stride)
+        scored = batch["mask"] & is_new
+        scores.put(positions[scored], result, scored)
+        advance(int(scored.sum()))
         if interrupted():
             break
     return scores
@@ -111,9 +122,7 @@ def score_documents(
     speed; full attention is compiled again for each power of two of calls that a batch's longest document
     needs.
     """
-    expect_left_to_right(model, packed.tokens.max())
-    expect(length >= 1, "length", length, "at least 1")
-    expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    _check(model, packed, length, batch_size)
     ends = np.append(packed.starts, len(packed) - 1)
     sizes = np.diff(ends)  # targets per document: its text and the next separator
     expect_positions(model, "tokens of a document", int(sizes.max()))
@@ -125,22 +134,36 @@ def score_documents(
         capacity = length << (chunks - 1).bit_length()
         state = model.init_state(batch_size, capacity)
         for chunk in range(chunks):
-            inputs, targets = np.full((2, batch_size, length), packed.tokens[0], np.int32)
-            mask = np.zeros((batch_size, length), bool)
-            positions = []
-            for row, document in enumerate(group):
-                begin = int(ends[document]) + chunk * length
-                count = min(max(int(ends[document + 1]) - begin, 0), length)
-                inputs[row, :count] = packed.tokens[begin : begin + count]
-                targets[row, :count] = packed.tokens[begin + 1 : begin + count + 1]
-                mask[row, :count] = True
-                positions.append(np.arange(begin, begin + count))
-            result, state = _score(model, params, state, {"inputs": inputs, "targets": targets, "mask": mask})
-            scores.put(np.concatenate(positions), result, mask)
+            begins = ends[group] + chunk * length
+            positions, batch = _rows(packed, begins, ends[group + 1], batch_size, length)
+            result, state = _score(model, params, state, batch)
+            mask = batch["mask"]
+            scores.put(positions[mask], result, mask)
             advance(int(mask.sum()))
             if interrupted():
                 return scores
     return scores
+
+
+def _check(model: LanguageModel, packed: PackedTokens, length: int, batch_size: int) -> None:
+    expect_left_to_right(model, packed.tokens.max())
+    expect(length >= 1, "length", length, "at least 1")
+    expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
+
+
+def _rows(
+    packed: PackedTokens, begins: np.ndarray, ends: np.ndarray, batch_size: int, length: int
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return a batch of `length` targets from each of `begins` on, and their positions in the stream, from 0.
+
+    The mask is False from `ends` on, and in the rows that fill up the batch.
+    """
+    missing = batch_size - len(begins)
+    positions = np.pad(begins, (0, missing))[:, None] + np.arange(length)
+    mask = positions < np.pad(ends, (0, missing))[:, None]
+    inside = np.minimum(positions, len(packed) - 2)
+    inputs, targets = (packed.tokens[inside + shift].astype(np.int32) for shift in (0, 1))
+    return positions, {"inputs": inputs, "targets": targets, "mask": mask}
 
 
 @functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))

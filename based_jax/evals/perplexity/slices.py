@@ -1,4 +1,4 @@
-"""Compute perplexity overall, on AR hits and on other tokens, loss by bigram frequency, and repeat distances.
+"""Compute perplexity overall, on AR hits and on other tokens, loss by frequency and position, and distances.
 
     l, l_H      mean log-probability over all tokens, over the AR hits
     p_H         share of the hits among the tokens
@@ -30,15 +30,16 @@ def report(records: Records, max_count: int = MAX_COUNT, reference: Records | No
         reference: records of another model on the same tokens.
 
     Returns:
-        info; max_count; slices (all, hits and other); frequency and distances; and with a reference
-        gap_explained and reference, its slices and frequency. See the functions of these names.
+        info; max_count; slices (all, hits and other); frequency, positions and distances in bins 0, 1, 2-3,
+        4-7 and so on, with `low` and `high` (inclusive); and with a reference gap_explained and reference,
+        its info, slices, frequency and positions. See the functions of these names.
 
     Raises:
         ValueError: a reference on other tokens.
     """
     expect(max_count >= 0, "max_count", max_count, "at least 0")
     hits = is_hit(records.distance, records.count, max_count)
-    found = {"info": records.info, "max_count": max_count, "slices": slices(records.loss, hits)}
+    found = {"max_count": max_count, **_losses(records, hits)}
     num_bytes = records.info.get("num_bytes")
     if num_bytes:
         found["bits_per_byte"] = float(records.loss.sum(dtype=np.float64)) / math.log(2) / num_bytes
@@ -47,13 +48,15 @@ def report(records: Records, max_count: int = MAX_COUNT, reference: Records | No
         same = all(np.array_equal(*pair) for pair in pairs)
         wanted = f"the model's {len(records)} tokens in the same sequences"
         expect(same, "reference", f"records of {len(reference)} tokens", wanted)
-        counted = frequency(dataclasses.replace(reference, count=records.count))
-        sliced = slices(reference.loss, hits)
-        found["reference"] = {"info": reference.info, "slices": sliced, "frequency": counted}
+        found["reference"] = _losses(dataclasses.replace(reference, count=records.count), hits)
         found["gap_explained"] = gap_explained(records.loss, reference.loss, hits)
-    found["frequency"] = frequency(records)
     found["distances"] = distances(records.distance, hits)
     return found
+
+
+def _losses(records: Records, hits: np.ndarray) -> dict[str, Any]:
+    curves = {"frequency": frequency(records), "positions": positions(records, hits)}
+    return {"info": records.info, "slices": slices(records.loss, hits), **curves}
 
 
 def slices(loss: np.ndarray, hits: np.ndarray) -> dict[str, dict[str, Any]]:
@@ -75,27 +78,35 @@ def gap_explained(loss: np.ndarray, reference: np.ndarray, hits: np.ndarray) -> 
 
 
 def frequency(records: Records) -> list[dict[str, Any]]:
-    """Return the loss by the bigram's training count (Zoology, Figure 1), in bins 0, 1, 2-3, 4-7, ...
+    """Return the loss by the bigram's training count (Zoology, Figure 1), of all tokens and of the repeats.
 
-    Each bin has `low` and `high` (inclusive) and summaries of all its tokens and of the repeats among them.
     Empty without counts.
     """
     if records.count is None:
         return []
-    repeats = records.distance > 0
+    return _by(records.count, records.loss, "repeats", records.distance > 0)
+
+
+def positions(records: Records, hits: np.ndarray) -> list[dict[str, Any]]:
+    """Return the loss by the target's position in its window or document, from 0, of all and of the hits."""
+    return _by(records.sequence_positions(), records.loss, "hits", hits)
+
+
+def _by(values: np.ndarray, loss: np.ndarray, name: str, mask: np.ndarray) -> list[dict[str, Any]]:
+    """Summarize the tokens in each bin of `values`, `all` of them and those in the mask."""
     bins = []
-    for low, high, inside in _bins(records.count):
-        every, repeated = (_summary(records.loss[x], len(records)) for x in (inside, inside & repeats))
-        bins.append({"low": low, "high": high, "all": every, "repeats": repeated})
+    for low, high, inside in _bins(values):
+        every, chosen = (_summary(loss[x], loss.size) for x in (inside, inside & mask))
+        bins.append({"low": low, "high": high, "all": every, name: chosen})
     return bins
 
 
 def distances(distance: np.ndarray, hits: np.ndarray) -> dict[str, Any]:
-    """Count repeats by distance (Zoology, Figures 3 to 5), in bins of 1, 2-3, 4-7, ... tokens.
+    """Count repeats by distance (Zoology, Figures 3 to 5).
 
     Returns:
-        Bins with `low`, `high` (inclusive), `repeats` and `hits`; and the shares of repeats and hits that are
-        less than `NEAR` tokens away, None if there are none.
+        Bins with `repeats` and `hits`; and the shares of repeats and hits that are less than `NEAR` tokens
+        away, None if there are none.
     """
     repeats = distance > 0
     bins = [
@@ -145,12 +156,13 @@ def report_lines(result: dict[str, Any]) -> list[str]:
         share = result["gap_explained"]
         said = "no gap: the model is not worse" if share is None else f"{share:.1%}"
         rows.append(f"gap to the reference explained by hits: {said}")
-    if result["frequency"]:
-        rows += ["", f"{'count in training':<22}{'tokens':>14}{'loss':>9}{'repeats':>14}{'loss':>9}"]
-        for entry in result["frequency"]:
-            slices = (entry["all"], entry["repeats"])
-            cells = "".join(f"{slice_['tokens']:>14,}{_loss(slice_)}" for slice_ in slices)
-            rows.append(f"{_span(entry):<22}{cells}")
+    tables = ("count in training", "frequency", "repeats"), ("position", "positions", "hits")
+    for label, key, other in tables:
+        if result[key]:
+            rows += ["", f"{label:<22}{'tokens':>14}{'loss':>9}{other:>14}{'loss':>9}"]
+        for entry in result[key]:
+            cells = (f"{entry[name]['tokens']:>14,}{_loss(entry[name])}" for name in ("all", other))
+            rows.append(f"{_span(entry):<22}{''.join(cells)}")
     return [*rows, "", *distance_lines(result["distances"])]
 
 

@@ -96,7 +96,7 @@ def assemble(config: LMConfig) -> Parts:
     model = LanguageModel(architecture)
     programs, taken = make_programs(config, model, mesh), None
     if directory is not None:
-        programs, taken = start_from(programs, directory)
+        programs, taken = start_from(programs, directory, mesh)
         expected = f"a checkpoint with all of the model's arrays, but it has {taken.summary()}"
         expect(config.lora is None or not taken.fresh, "lora", config.lora, expected)
     share = _share(config, programs, architecture.max_length)

@@ -128,6 +128,25 @@ def write(directory: Path, case: str, **options: Any) -> None:
     save_file({name: x.numpy() for name, x in found.items()}, directory / "expected.safetensors")
 
 
+def write_gradients(source: Path, target: Path) -> np.ndarray:
+    """Write gradients of the mean loss on TOKENS as `transformers` writes weights; return the logits."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    is_text = getattr(AutoConfig.from_pretrained(source), "text_config", None) is None
+    auto = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    model, info = auto.from_pretrained(source, attn_implementation="eager", output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    model.get_input_embeddings().padding_idx = None  # otherwise token 0 has no gradient
+    ids = torch.tensor(TOKENS)
+    found = model.eval()(ids, labels=ids)
+    found.loss.backward()
+    for tensor in model.parameters():
+        tensor.data = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+    model.save_pretrained(target)
+    return found.logits.detach().numpy()
+
+
 if __name__ == "__main__":
     for case in FIXTURES:
         write(HERE / case, case)

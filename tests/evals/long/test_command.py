@@ -41,18 +41,21 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize("off", release_but([None], [None, "linear_attention"]))
 def test_answers_are_those_of_whole_forward_passes(saved, off):
     _, params = saved
-    questions = [make_question("multi_value", length, 0.5, "seed", BYTES) for length in (500, 540)]
+    asked = ("multi_value", 500), ("dna", 540)
+    questions = [make_question(family, length, 0.5, "seed", BYTES) for family, length in asked]
     answers, seconds = Reader(MODEL, params, off=off, chunk=200).ask(questions, BYTES)
     logits = jax.jit(without(MODEL, params, off))
     for question, answer in zip(questions, answers, strict=True):
         prompt = question.tokens(BYTES)
-        tried = [[*prompt, *BYTES.encode(f" {text}")] for text in (*question.answers, *question.wrong)]
+        space = " " if question is questions[0] else ""
+        texts = (*question.answers, *question.wrong)
+        tried = [[*prompt, *BYTES.encode(space + text)] for text in texts]
         losses = jax.nn.log_softmax(logits(jnp.asarray(tried)).astype(np.float32))
         rows = np.asarray(tried)[:, len(prompt) :]
         scores = np.take_along_axis(np.asarray(losses)[:, len(prompt) - 1 : -1], rows[..., None], axis=2).sum(
             (1, 2)
         )
-        right, wrong = scores[:4], scores[4:]
+        right, wrong = np.split(scores, [len(question.answers)])
         ranks = 1 + (wrong[None] > right[:, None]).sum(axis=1)
         assert answer.rank == ranks.mean()
         assert answer.first == (ranks == 1).mean()
@@ -83,6 +86,21 @@ def test_a_run_is_resumed_and_extended(saved, tmp_path, capsys):
     assert "Right first, by depth" in page
 
 
+def test_dna_is_asked_with_its_own_tokenizer(tmp_path):
+    tokenizer = load_tokenizer("dna")
+    mixers = {"L": MixerSpec("linear_attention", {"num_heads": 2})}
+    model = bj.LanguageModel(ModelConfig(tokenizer.vocab_size, 16, "L", mixers, mlp_hidden=16))
+    checkpoint, genome = tmp_path / "tiny", tmp_path / "genome.fa"
+    bj.save_pretrained(checkpoint, model, normals(model.init, np.zeros((1, 8), np.int32)))
+    tokenizer.save(checkpoint)
+    genome.write_text(">chr1\nACGTTGCA\nNNACCA\n")
+    flags = "--families", "dna", "--haystack", str(genome), "--lengths", "300", "--no-parts"
+    (cell,) = json.loads(run(checkpoint, tmp_path / "out", *flags))["cells"]
+    assert cell["questions"] == 2
+    assert cell["chance"] == 1 / 16
+    assert 1 <= cell["rank"] <= 16
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -92,6 +110,8 @@ def test_a_run_is_resumed_and_extended(saved, tmp_path, capsys):
         (["--families", "qa"], "questions = None: expected a file"),
         (["--depths", "2"], "depths = 2.0: expected from 0 to 1"),
         (["--haystack", "no_such_file.txt"], "no_such_file.txt"),
+        (["--haystack", "genome.fa"], "haystack = 'genome.fa': expected noise, a FASTA file for dna alone"),
+        (["--haystack", "needles", "--families", "dna"], "haystack = 'needles': expected noise"),
     ],
 )
 def test_bad_flags(saved, tmp_path, capsys, flags, message):

@@ -62,12 +62,14 @@ def by_definition(packed: PackedTokens, forward, rows: list[tuple[int, int]]) ->
     return scores
 
 
-def windows(packed: PackedTokens, cross_documents: bool) -> list[tuple[int, int]]:
-    edges = set(range(0, len(packed) - 1, LENGTH)) | (
-        set() if cross_documents else set(packed.starts.tolist())
-    )
-    edges = sorted(edges)
-    return list(zip(edges, [*edges[1:], len(packed) - 1], strict=True))
+def windows(packed: PackedTokens, cross_documents: bool, stride: int = LENGTH) -> list[tuple[int, int]]:
+    """Rows of the windows, the last first: what several windows contain is set by the first."""
+    rows, size = [], len(packed) - 1
+    for begin in reversed(range(0, size, stride)):
+        end = min(begin + LENGTH, size)
+        starts = [start for start in packed.starts if begin < start < end and not cross_documents]
+        rows += itertools.pairwise([begin, *starts, end])
+    return rows
 
 
 def assert_same(scores: Scores, expected: Scores) -> None:
@@ -76,12 +78,31 @@ def assert_same(scores: Scores, expected: Scores) -> None:
     np.testing.assert_allclose(scores.predicted_loss, expected.predicted_loss, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("batch_size", "cross_documents"), [(2, False), (2, True), (3, False)])
-def test_windows_have_the_losses_of_each_window_alone(model, packed, forward, batch_size, cross_documents):
-    done, options = [], {"batch_size": batch_size, "cross_documents": cross_documents}
+@pytest.mark.parametrize(
+    ("batch_size", "cross_documents", "stride"),
+    [
+        (2, False, None),
+        (2, True, None),
+        (3, False, None),
+        (2, False, 5),
+        (2, True, 5),
+        (2, True, 1),
+        (2, False, LENGTH),
+    ],
+)
+def test_windows_have_the_losses_of_each_window_alone(
+    model, packed, forward, batch_size, cross_documents, stride
+):
+    done, options = [], {"batch_size": batch_size, "cross_documents": cross_documents, "stride": stride}
     scores = score_windows(*model, packed, length=LENGTH, advance=done.append, **options)
     assert sum(done) == len(packed) - 1
-    assert_same(scores, by_definition(packed, forward, windows(packed, cross_documents)))
+    assert_same(scores, by_definition(packed, forward, windows(packed, cross_documents, stride or LENGTH)))
+
+
+@pytest.mark.parametrize("stride", [0, LENGTH + 1])
+def test_strides_beyond_a_window_are_refused(model, packed, stride):
+    with pytest.raises(ValueError, match=rf"stride = {stride}: expected from 1 to {LENGTH}, the length"):
+        score_windows(*model, packed, length=LENGTH, batch_size=2, stride=stride)
 
 
 def test_documents_have_the_losses_of_each_document_read_at_once(model, packed, forward):
@@ -111,8 +132,8 @@ def test_models_that_have_no_perplexity_are_refused(packed):
 
 @pytest.fixture(scope="module")
 def records(model, packed):
-    scores = score_windows(*model, packed, length=LENGTH, batch_size=2)
-    made = make_records(packed, scores, LENGTH, False, {"tokenizer": "byte"})
+    scores = score_windows(*model, packed, length=LENGTH, batch_size=2, stride=5)
+    made = make_records(packed, scores, LENGTH, False, {"tokenizer": "byte"}, 5)
     return made.with_counts(BigramTable.of_stream(packed.tokens, 257, "itself"))
 
 
@@ -151,7 +172,7 @@ def files(model, packed, tmp_path_factory):
 
 def test_the_command_and_its_recomputation_agree(files, records, capsys):
     made, again = files / "a.parquet", files / "b.parquet"
-    options = ("--batch-size", 2, "--counts", files / "counts", "--max-count", 8)
+    options = ("--batch-size", 2, "--counts", files / "counts", "--max-count", 8, "--stride", 5)
     first = ("--checkpoint", files / "model", "--reference", files / "model", "--data", files / "text.jsonl")
     outputs = ("--records", made, "--json", files / "a.json")
 
@@ -166,6 +187,9 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
     hits = (records.distance > 0) & (records.count <= 8)
     assert result["slices"]["hits"]["tokens"] == hits.sum() > 0
     assert result["slices"]["hits"]["loss"] == pytest.approx(records.loss[hits].mean(dtype=float), rel=1e-12)
+    # Of 68 targets the first window scores 12, eleven their last 5, at positions 7 to 11, and the last one 1.
+    found = [(entry["high"], entry["all"]["tokens"]) for entry in result["positions"]]
+    assert found == [(0, 1), (1, 1), (3, 2), (7, 4 + 12), (15, 4 + 44)]
     assert result["gap_explained"] is None
     assert "no gap: the model is not worse" in printed
 
@@ -189,6 +213,10 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
         (("--data", "text.jsonl", "--reference", "none.parquet"), "expected a Parquet file of records"),
         (("--data", "text.jsonl", "--batch-size", "0"), "batch_size = 0"),
         (("--data", "text.jsonl", "--context", "line"), "--context"),
+        (("--data", "text.jsonl", "--stride", "0"), "stride = 0: expected at least 1"),
+        (("--data", "text.jsonl", "--stride", "13"), "stride = 13: expected from 1 to 12"),
+        (("--data", "text.jsonl", "--stride", "4", "--context", "document"), "stride = 4: expected none"),
+        (("--checkpoint", "a.parquet", "--stride", "4"), "stride = 4: expected none"),
     ],
 )
 def test_a_wrong_flag_is_one_line(files, flags, message, capsys, monkeypatch):

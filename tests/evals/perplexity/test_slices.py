@@ -47,7 +47,9 @@ def test_distances_are_those_of_the_definition(seed, rows, length, vocab_size, p
             assert found[row, position] == expected
 
 
-def random_records(seed: int, size: int, length: int | None, cross: bool, counted: bool) -> Records:
+def random_records(
+    seed: int, size: int, length: int | None, cross: bool, counted: bool, stride: int | None = None
+) -> Records:
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, 4, size, dtype=np.uint16)
     tokens[[0, -1]] = 4
@@ -55,7 +57,8 @@ def random_records(seed: int, size: int, length: int | None, cross: bool, counte
     starts = np.flatnonzero(tokens[:-1] == 4)
     loss = rng.exponential(2, size - 1).astype(np.float32)
     scores = Scores(loss, tokens[1:].astype(np.int32), loss)
-    records = make_records(PackedTokens(tokens, starts, 100), scores, length, cross, {"num_bytes": 100})
+    info = {"num_bytes": 100}
+    records = make_records(PackedTokens(tokens, starts, 100), scores, length, cross, info, stride)
     if not counted:
         return records
     training = np.repeat(rng.integers(0, 4, 60), rng.integers(1, 4, 60))
@@ -74,28 +77,36 @@ def close(value, expected) -> bool:
 @given(
     SEED,
     st.sampled_from([4, 60]),
-    st.sampled_from([None, 7, 100]),
+    st.sampled_from([(None, None), (7, None), (7, 3), (7, 7), (8, 1), (100, None), (100, 60)]),
     st.booleans(),
     st.booleans(),
     st.integers(0, 6),
 )
-def test_the_report_is_that_of_the_definition(seed, size, length, cross, counted, max_count):
-    records = random_records(seed, size, length, cross, counted)
+def test_the_report_is_that_of_the_definition(seed, size, window, cross, counted, max_count):
+    length, stride = window
+    records = random_records(seed, size, length, cross, counted, stride)
     rng = np.random.default_rng(seed + 1)
     reference = dataclasses.replace(records, loss=rng.exponential(2, size - 1).astype(np.float32))
     found = report(records, max_count, reference)
     assert json.loads(json.dumps(found)) == found
 
     document = np.cumsum(records.input == 4)
-    sequence = document if length is None else np.arange(size - 1) // length
-    segments = [
-        (s, 0 if cross and length else d) for s, d in zip(sequence.tolist(), document.tolist(), strict=True)
-    ]
-    expected = [
-        distance_by_definition(records.input, records.target, segments, position)
-        for position in range(size - 1)
-    ]
+    segments = np.zeros(size - 1, int) if cross and length else document
+    expected, places = [], []
+    for index in range(size - 1):
+        if length is None:
+            sequence = document[index] - 1
+            begin = np.flatnonzero(document == document[index])[0]
+        else:
+            step = stride or length
+            sequence = next(number for number in range(size) if index < number * step + length)
+            begin = sequence * step
+        assert records.sequence[index] == sequence
+        row = (values[begin:] for values in (records.input, records.target, segments))
+        expected.append(distance_by_definition(*row, index - begin))
+        places.append(index - begin)
     assert records.distance.tolist() == expected
+    assert records.sequence_positions().tolist() == places
     counts = records.count
     hits = [d > 0 and (counts is None or counts[i] <= max_count) for i, d in enumerate(expected)]
 
@@ -115,6 +126,14 @@ def test_the_report_is_that_of_the_definition(seed, size, length, cross, counted
         assert close(entry["all"]["loss"], mean(losses[i] for i in inside))
         assert close(entry["repeats"]["loss"], mean(losses[i] for i in inside if expected[i]))
     assert sum(entry["all"]["tokens"] for entry in found["frequency"]) == (size - 1) * counted
+    for entry in found["positions"]:
+        inside = [i for i in range(size - 1) if entry["low"] <= places[i] <= entry["high"]]
+        assert close(entry["all"]["loss"], mean(losses[i] for i in inside))
+        assert close(entry["hits"]["loss"], mean(losses[i] for i in inside if hits[i]))
+    for name, total in (("all", sum(losses)), ("hits", np.dot(losses, hits))):
+        cells = [entry[name] for entry in found["positions"] if entry[name]["tokens"]]
+        assert sum(cell["tokens"] for cell in cells) == found["slices"][name]["tokens"]
+        assert close(sum(cell["tokens"] * cell["loss"] for cell in cells), total)
     for entry in found["distances"]["bins"]:
         inside = [i for i, d in enumerate(expected) if entry["low"] <= d <= entry["high"]]
         assert (entry["repeats"], entry["hits"]) == (len(inside), sum(hits[i] for i in inside))
