@@ -89,10 +89,10 @@ class Reader:
         """
         prompts = [question.tokens(tokenizer) for question in questions]
         budget = max(question.budget(tokenizer) for question in questions)
-        text, read = self._state_after(prompts, budget)
-        ranks = self._ranks(text, questions, tokenizer)
-        shapes = [leaf.shape for leaf in jax.tree.leaves(text)]
-        tokens, decode = self._greedy(text, budget)
+        state, read = self._state_after(prompts, budget)
+        ranks = self._ranks(state, questions, tokenizer)
+        shapes = [leaf.shape for leaf in jax.tree.leaves(state)]
+        tokens, decode = self._greedy(state, budget)
         sizes = set(chunk_sizes(max(map(len, prompts)), self.chunk))
         key = str((shapes, sorted(sizes), bucket(budget)))
         seconds = Seconds(read / sum(map(len, prompts)), decode / budget) if key in self.compiled else None
@@ -121,7 +121,7 @@ class Reader:
         jax.block_until_ready(text.hidden)
         return text, time.perf_counter() - start
 
-    def _ranks(self, text: Text, questions: Sequence[Question], tokenizer: Tokenizer) -> list[np.ndarray]:
+    def _ranks(self, state: Text, questions: Sequence[Question], tokenizer: Tokenizer) -> list[np.ndarray]:
         """Return the rank of each right answer of each question among the wrong ones."""
         rows = [
             [tokenizer.encode(question.space + text) for text in (*question.answers, *question.wrong)]
@@ -134,7 +134,7 @@ class Reader:
             for index, row in enumerate(rows):
                 tried = row[min(column, len(row) - 1)]
                 tokens[index, : len(tried)], mask[index, : len(tried)] = tried, 1
-            scores.append(np.asarray(self._score(self.params, text, tokens, mask.astype(bool))))
+            scores.append(np.asarray(self._score(self.params, state, tokens, mask.astype(bool))))
         expect(bool(np.isfinite(scores).all()), "log-probability", "NaN or infinite", "finite numbers")
         by_row = np.stack(scores, axis=1)
         ranks = []
