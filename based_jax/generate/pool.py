@@ -134,8 +134,8 @@ def new_rows(
     active: bool = True,
 ) -> Pool:
     """Return rows that have read their prompts and made no token; all have the same limit and stops."""
-    column = functools.partial(np.full, len(text.hidden))
-    stopping = np.tile(np.asarray(stops, np.int32), (len(text.hidden), 1))
+    column: Any = functools.partial(np.full, len(text.hidden))
+    stopping: Any = np.tile(np.asarray(stops, np.int32), (len(text.hidden), 1))
     made, most = column(0, np.int32), column(limit, np.int32)
     return Pool(text, settings, counts, column(top), made, most, stopping, column(active))
 

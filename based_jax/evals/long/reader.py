@@ -4,6 +4,7 @@ The state of a recurrent model does not grow with the prompt, so its memory is c
 caches needs them twice.
 """
 
+import inspect
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -74,7 +75,7 @@ class Reader:
 
         self._read = jax.jit(within(read), donate_argnums=1)
         self._score = jax.jit(within(_score))
-        make = within(decode.__wrapped__)  # which is traced anew, without the mixer
+        make = within(inspect.unwrap(decode))  # which is traced anew, without the mixer
         self._decode = jax.jit(make, static_argnames="chunk", donate_argnums=1)
 
     def ask(self, questions: Sequence[Question], tokenizer: Tokenizer) -> tuple[list[Answer], Seconds | None]:
