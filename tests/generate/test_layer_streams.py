@@ -1,15 +1,10 @@
 """A loop over tokens carries one array of its layers' streams, and returns what each layer would have."""
 
-import dataclasses
-
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from based_jax.generate.layer_streams import LayerStreams
-from based_jax.generate.pool import begin, decode, new_rows
-from based_jax.generate.sampling import Sampler, row_settings
 from based_jax.ops import Stream
 
 ROWS = 2
@@ -21,31 +16,6 @@ def streams(state):
 
 def _is_stream(node):
     return isinstance(node, Stream)
-
-
-def test_the_state_after_the_loop_is_that_after_single_steps(hybrid):
-    model, params, steps = hybrid.model, hybrid.params, 3
-    text = begin(model, ROWS, 8)
-
-    def in_a_segment(node):
-        if not _is_stream(node):
-            return node
-        at = {"length": jnp.array([0, 2]), "start": jnp.array([0, 1]), "segment": jnp.array([0, 5])}
-        return dataclasses.replace(node, **at, broken=jnp.array([False, True]))
-
-    state = jax.tree.map(in_a_segment, text.state, is_leaf=_is_stream)
-    settings = row_settings([Sampler()] * ROWS, None)
-    pool = new_rows(jax.tree.map(jnp.copy, text._replace(state=state)), settings, None, steps + 1)
-    pool, made = decode(model, params, pool, steps, chunk=4)
-    assert made.count.tolist() == [steps] * ROWS
-    after, tokens = pool.text, made.choice.token
-    step = jax.jit(model.apply)
-    for t in range(steps):
-        _, state = step(params, tokens[:, t : t + 1], state)
-    chex.assert_trees_all_equal_structs(after.state, state)
-    assert len(streams(state)) >= len(model.config.schedule)
-    chex.assert_trees_all_equal(streams(after.state), streams(state))
-    assert all(stream.length.tolist() == [3, 5] for stream in streams(state))
 
 
 def test_layers_may_be_broken_apart(hybrid):
