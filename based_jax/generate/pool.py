@@ -9,6 +9,7 @@ Every leaf of a pool has the rows as its first axis, so a row is a pool of one, 
 stops, limits and sampling settings are on the device, and a chunk of tokens needs no host synchronisation.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,13 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from based_jax.generate.layer_streams import LayerStreams
 from based_jax.generate.rows import put_rows, take_rows
 from based_jax.generate.sampling import Choice, Counts, RowSettings, choose, report
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops.core import sharding
 from based_jax.ops.core.padding import aligned
 from based_jax.ops.core.products import in_loop_over_tokens
+from based_jax.ops.core.stream import Stream
 from based_jax.typing import Array, Bool, Float, Int, Params, State
 
 
@@ -231,3 +232,52 @@ def _advance(model: LanguageModel, params: Params, pool: Pool, token: Int[Array,
     h, state = model.apply(params, token[:, None], state, method="hidden")
     counts = None if pool.counts is None else pool.counts.add(token, pool.active)
     return pool._replace(text=Text(state, h[:, 0]), counts=counts, step=step, active=active)
+
+
+class Carried(NamedTuple):
+    """A state without what all of its streams share."""
+
+    arrays: list[Array]
+    """the other leaves, in the order of the state"""
+    broken: Bool[Array, "streams B"]
+
+
+class LayerStreams:
+    """The streams of a model's state before a loop over single tokens, which all layers share in the loop.
+
+    Every layer's state records how far the rows have come, equally in all layers: the stream before the loop
+    plus the number of tokens made. Carried layer by layer it would be computed layer by layer: on a GPU, two
+    kernels each.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._leaves, self._tree = jax.tree.flatten(state, is_leaf=_is_stream)
+
+    def strip(self, state: State) -> Carried:
+        """Return the loop's carry for a state: the one before the loop, or a later one."""
+        leaves = self._tree.flatten_up_to(state)
+        broken = jnp.array([leaf.broken for leaf in leaves if _is_stream(leaf)])
+        return Carried([leaf for leaf in leaves if not _is_stream(leaf)], broken)
+
+    def within(self, carried: Carried, made: Int[Array, "..."]) -> State:
+        """Return the state after `made` tokens, with the first layer's stream, computed once, in all."""
+        first = next((leaf for leaf in self._leaves if _is_stream(leaf)), None)
+        return self._restore(carried, made, [first if _is_stream(leaf) else leaf for leaf in self._leaves])
+
+    def after(self, carried: Carried, made: Int[Array, "..."]) -> State:
+        """Return the state after the loop: each stream from its own layer, whose memory it can reuse."""
+        return self._restore(carried, made, self._leaves)
+
+    def _restore(self, carried: Carried, made: Array, before: list[Any]) -> State:
+        arrays, broken = iter(carried.arrays), iter(carried.broken)
+
+        def moved(leaf: Any) -> Any:
+            if not _is_stream(leaf):
+                return next(arrays)
+            return dataclasses.replace(leaf, length=leaf.length + made, broken=next(broken))
+
+        return jax.tree.unflatten(self._tree, [moved(leaf) for leaf in before])
+
+
+def _is_stream(node: Any) -> bool:
+    return isinstance(node, Stream)

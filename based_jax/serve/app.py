@@ -1,21 +1,25 @@
-"""The routes: OpenAI's completions and models, health, metrics; and the server that answers them."""
+"""The routes: OpenAI's completions and models, health, metrics; the names and the server that answer them."""
 
 import asyncio
 import contextlib
 import functools
 import hmac
+import ipaddress
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from based_jax.data.chat.template import Chat
 from based_jax.data.tokenizers import Tokenizer
@@ -24,7 +28,6 @@ from based_jax.serve.answering import Answering, EventStream, until_gone
 from based_jax.serve.answers import ChatStyle, Style, TextStyle
 from based_jax.serve.errors import HANDLERS, Refusal
 from based_jax.serve.fields import Limits, SharedFields, read_body, shorten
-from based_jax.serve.hosts import KnownHosts
 from based_jax.serve.metrics import CountResponses, Metrics
 from based_jax.serve.requests import ChatRequest, CompletionRequest
 from based_jax.serve.worker import Worker
@@ -160,6 +163,43 @@ class Service:
             message = "expected the header Authorization: Bearer KEY with a known key"
             headers = {"www-authenticate": "Bearer"}
             raise Refusal(401, message, code="invalid_api_key", headers=headers)
+
+
+class KnownHosts:
+    """Middleware: refuse requests whose Host header is not one of the server's names.
+
+    A site can make its own name resolve to this server's address after its page is loaded (DNS rebinding).
+    The browser then lets the page read the server's answers, but its requests still name the site as their
+    host.
+
+    IP addresses are accepted, since no site has one as its name, and so are requests without the header,
+    which every browser sends. starlette's TrustedHostMiddleware cannot accept all addresses. `names` are
+    accepted besides this machine's; ``*.example.com`` is every name with that ending, ``*`` any.
+    """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
+        self._app = app
+        self._names = [name.lower() for name in ("localhost", "*.localhost", *names)]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host") if scope["type"] == "http" else None
+        if host is None or self.knows(host):
+            return await self._app(scope, receive, send)
+        message = f"host = {shorten(host)}: expected localhost, an IP address or a name of --allowed-hosts"
+        await Refusal(421, message, code="unknown_host").response()(scope, receive, send)
+
+    def knows(self, host: str) -> bool:
+        """Return whether a Host header is one of the server's names or an address, with any port."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        except ValueError:  # an unfinished IPv6 address
+            return False
+        if any(name.endswith(own[1:]) if own.startswith("*") else name == own for own in self._names):
+            return True
+        try:
+            return bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
 
 
 class Server(uvicorn.Server):

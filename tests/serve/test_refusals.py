@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.serve.app import KnownHosts
 from based_jax.serve.errors import Refusal
-from based_jax.serve.hosts import KnownHosts
 from based_jax.serve.requests import CompletionRequest
 from tests.serve.client import post_bytes, serving
 from tests.serve.conftest import LIMITS
