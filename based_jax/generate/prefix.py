@@ -55,7 +55,7 @@ class PrefixCache:
         return len(self._kept)
 
     def find(self, tokens: Sequence[int] | np.ndarray) -> Snapshot | None:
-        """Return the longest kept prefix of `tokens` (possibly all) and mark it as most recently used."""
+        """Return the longest kept prefix of `tokens`, (N,) integers, and mark it as most recently used."""
         for key in reversed(self._keys(tokens)):
             if key in self._kept:
                 self._kept.move_to_end(key)
