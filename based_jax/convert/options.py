@@ -20,6 +20,9 @@ from based_jax.models.config import MAX_LAYERS
 from based_jax.validate import expect, nearest
 
 Config = Mapping[str, Any]
+Options = dict[str, Any]
+Layers = tuple[list[MixerSpec], Options]
+"""Each layer's mixer, and further fields of `ModelConfig`."""
 D = TypeVar("D", int, None)
 
 
@@ -146,6 +149,13 @@ def size(entries: Config, name: str, default: D, least: int = 1, most: int = MAX
     return value
 
 
+def heads_of(entries: Config, prefix: str = "") -> int:
+    """Return `num_heads`, which is required; errors name it after `prefix`."""
+    heads = size(entries, "num_heads", 0)
+    expect(heads > 0, f"{prefix}num_heads", entries.get("num_heads"), "a positive integer")
+    return heads
+
+
 def number(entries: Config, name: str, default: float) -> float:
     """Return a finite number that is not negative; the default if the entry is missing or null."""
     value = entries.get(name)
@@ -198,7 +208,7 @@ def delta_heads(width: int, heads: int, key_size: int, value_heads: int, value_s
     return {"num_heads": heads, "num_v_heads": None if value_heads == heads else value_heads, **shapes}
 
 
-_USUAL = {"gated_conv": "C", "short_conv": "C", "gated_delta_net": "D"}
+_USUAL = {"gated_conv": "C", "short_conv": "C", "gated_delta_net": "D", "mlp": "F"}
 """The papers' letters of mixers, where they are not the first of the name."""
 
 

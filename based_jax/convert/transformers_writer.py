@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from based_jax.convert.layouts import flatten
-from based_jax.convert.older_names import current_name
 from based_jax.convert.options import Config
-from based_jax.convert.state_dict import expect_keys, expect_weights
+from based_jax.convert.state_dict import current_name, expect_keys, expect_weights
 from based_jax.convert.transformers import FAMILIES, is_text
 from based_jax.models import ModelConfig
 from based_jax.validate import expect

@@ -11,10 +11,10 @@ import based_jax as bj
 from based_jax.convert import from_torch, load_pretrained, to_torch
 from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.configs import model_config
-from based_jax.convert.older_names import with_norms_before
-from based_jax.convert.state_dict import write_safetensors
+from based_jax.convert.state_dict import with_norms_before
 from tests.arrays import array
 from tests.convert import numpy_gpt
+from tests.convert.random_models import write
 from tests.convert.test_both_ways import assert_same_model
 from tests.convert.torch_files import CHECKPOINTS, same
 from tests.marks import release_but
@@ -102,9 +102,7 @@ def test_logits(case, tmp_path):
     assert_close(logits, numpy_gpt.logits(config, tensors, TOKENS), FLOAT32)
 
     same(to_torch(meta, jax.device_get(params)), tensors)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    write_safetensors(tmp_path / "model.safetensors", tensors)
-    loaded, again = load_pretrained(tmp_path)
+    loaded, again = load_pretrained(write(tmp_path, config, tensors))
     assert loaded == model
     chex.assert_trees_all_equal(again, params)
 
@@ -136,9 +134,7 @@ def test_norms_of_older_checkpoints(rms_norm, tmp_path):
     assert tensors.keys() != today.keys()
     same(with_norms_before(tensors), today)
     assert with_norms_before(today) == today
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    write_safetensors(tmp_path / "model.safetensors", {f"model.{n}": t for n, t in tensors.items()})
-    _, params = load_pretrained(tmp_path)
+    _, params = load_pretrained(write(tmp_path, config, {f"model.{n}": t for n, t in tensors.items()}))
     _, wanted = from_torch({"config": config}, today)
     chex.assert_trees_all_equal(params, wanted)
 
@@ -194,7 +190,7 @@ def test_entries_that_are_refused():
 
 def test_models_of_other_libraries_are_refused_by_name():
     """Also those whose entries look like Mamba's, and before any weights are read."""
-    for kind in ["gemma", "t5", "mamba", "nemotron_h"]:
+    for kind in ["gemma", "t5", "mamba", "falcon_h1"]:
         width = "d_model" if kind == "t5" else "hidden_size"
         with pytest.raises(ValueError, match=f"model_type = '{kind}': expected a supported model: gpt2, "):
             model_config({"model_type": kind, width: 8, "num_hidden_layers": 1, "num_attention_heads": 2}, {})
@@ -209,40 +205,9 @@ def test_widths_that_the_weights_do_not_have():
         from_torch({"config": config | {"mlp_type": "alt"}}, tensors)
 
 
-BASED_360M = {
-    **json.loads((CHECKPOINTS / "based-tiny" / "config.json").read_text()),
-    "n_embd": 1024,
-    "n_head": 16,
-    "n_layer": 27,
-    "n_inner": 2048,
-    "alt_mixer_layers": [1, 6, 11, 16, 21],
-    "alt_mixer_2_layers": [2, 7, 12, 17, 22],
-    "alt_mixer": {
-        "_target_": f"{MIXERS}.linear_attention.LinearAttention",
-        "feature_dim": 16,
-        "num_heads": 16,
-    },
-    "alt_mixer_2": {
-        "_target_": f"{MIXERS}.slide_attention.SlidingAttention",
-        "window_size": 128,
-        "num_heads": 16,
-    },
-}
-
-
-def test_based_360m():
-    config = {key: value for key, value in BASED_360M.items() if key != "vocab_size"}
-    ours = model_config(config, {})
-    preset = bj.presets.get("based-360m")
-    assert ours.schedule == preset.schedule
-    assert ours.padded_vocab_size == 50264
-    assert bj.param_count(ours) == bj.param_count(preset) == 362_620_928
-
-
 def test_a_config_that_transformers_wrote():
     """Its n_positions is another name of max_position_embeddings, 0 for no position embeddings."""
-    config = BASED_360M | {"n_positions": 0, "max_position_embeddings": 0}
-    ours = model_config(config, {})
+    ours = model_config(BASE | {"n_positions": 0, "max_position_embeddings": 0}, {})
     assert (ours.max_positions, ours.max_length) == (0, 1024)
 
 

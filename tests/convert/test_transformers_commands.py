@@ -67,7 +67,7 @@ def test_a_downloaded_model(folder, capsys):
     assert before.keys() == after.keys()
     assert any(not np.array_equal(before[name], after[name]) for name in before)
 
-    cells = ["--lengths", "32", "--pairs", "4", "--examples", "4", "--max-tokens", "256"]
+    cells = ["--lengths", "32", "--pairs", "4", "--examples", "4"]
     assert card(["--checkpoint", run, "--out", str(folder / "cards"), *cells]) == 0
     measured = json.loads((folder / "cards" / "run.json").read_text())
     assert measured["mqar"][0]["pairs"] == 4
