@@ -20,6 +20,9 @@ from based_jax.models.config import MAX_LAYERS
 from based_jax.validate import expect, nearest
 
 Config = Mapping[str, Any]
+Options = dict[str, Any]
+Layers = tuple[list[MixerSpec], Options]
+"""Each layer's mixer, and further fields of `ModelConfig`."""
 D = TypeVar("D", int, None)
 
 
@@ -205,7 +208,7 @@ def delta_heads(width: int, heads: int, key_size: int, value_heads: int, value_s
     return {"num_heads": heads, "num_v_heads": None if value_heads == heads else value_heads, **shapes}
 
 
-_USUAL = {"gated_conv": "C", "short_conv": "C", "gated_delta_net": "D"}
+_USUAL = {"gated_conv": "C", "short_conv": "C", "gated_delta_net": "D", "mlp": "F"}
 """The papers' letters of mixers, where they are not the first of the name."""
 
 

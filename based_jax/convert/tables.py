@@ -106,7 +106,7 @@ def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
 def mlp_rules(keys: Collection[str]) -> Rules:
     """Return the rules of the MLPs in a checkpoint with these keys."""
     if any(".mlp.gate_proj." in key for key in keys):
-        return rules("fla", "mlp")
+        return rules("fla", "gated_mlp")
     return rules("authors", "alt_mlp" if any(".mlp.fc3." in key for key in keys) else "mlp")
 
 

@@ -2,9 +2,9 @@
 
 Pre-norm blocks of softmax attention and a SwiGLU MLP, with RMS norms and rotary positions. Llama 2 and 3 are
 `llama`; Qwen2 and Qwen2.5 are `qwen2`; `qwen3` is the dense Qwen3. Hybrids, dense models only, have other
-mixers in the layers without attention: LFM2 gated short convolutions, Granite 4.0-H Mamba-2, Qwen3.5,
-Qwen3-Next and OLMo-Hybrid Gated DeltaNets. The meaning of each entry is in `options.json` and in
-docs/options.md.
+mixers in the layers without attention: LFM2 gated short convolutions, Qwen3.5, Qwen3-Next and OLMo-Hybrid
+Gated DeltaNets; those with Mamba are in `transformers_mamba`. The meaning of each entry is in `options.json`
+and in docs/options.md.
 
 Packed matrices of Qwen3.5 and Qwen3-Next are split by their rows, and convolutions by their channels:
 
@@ -24,10 +24,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from based_jax.convert.fla import step_limits
+from based_jax.convert import transformers_mamba as mamba
 from based_jax.convert.layouts import Shapes, Tensors
 from based_jax.convert.options import (
     Config,
+    Layers,
+    Options,
     delta_heads,
     expect_sizes,
     flag,
@@ -44,12 +46,8 @@ from based_jax.convert.options import (
     with_defaults,
 )
 from based_jax.convert.rotary_scaling import rotary_options
-from based_jax.models import MixerSpec, ModelConfig
-from based_jax.validate import expect, expect_choice
-
-Options = dict[str, Any]
-Layers = tuple[list[MixerSpec], Options]
-"""Each layer's mixer, and further fields of `ModelConfig`."""
+from based_jax.models import ModelConfig
+from based_jax.validate import expect
 
 _LOG = logging.getLogger(__name__)
 _OTHERS = re.compile(r"^(model\.)?(visual|mtp)\.")
@@ -75,7 +73,7 @@ def transformers_config(config: Config, shapes: Shapes) -> ModelConfig:
 def text_entries(config: Config) -> dict[str, Any]:
     """Return the entries of a text model with their defaults; Qwen3.5's are in `text_config`."""
     kind, family = config["model_type"], FAMILIES[config["model_type"]]
-    given = own_entries(family.path, config, family.aliases)
+    given = family.entries(own_entries(family.path, config, family.aliases))
     if kind == "qwen3_5":
         kind, text = "qwen3_5_text", section(given, "text_config")
         family = FAMILIES[kind]
@@ -91,6 +89,8 @@ def is_text(name: str) -> bool:
 
 def _attention(config: Config, options: Config, family: "Family") -> dict[str, Any]:
     """Return the options of softmax attention that are not one entry each; null heads have defaults."""
+    if "num_attention_heads" not in config:
+        return {}
     heads = config["num_attention_heads"]
     head_dim = size(config, "head_dim", config["hidden_size"] // heads)
     has_bias = flag(config, "attention_bias", False)
@@ -103,8 +103,8 @@ def _attention(config: Config, options: Config, family: "Family") -> dict[str, A
     }
     if "qk_norm" in found:
         found["qk_norm_eps"] = options["norm_eps"]
-    if config.get("position_embedding_type", "rope") != "rope":
-        return found | {"rotary_fraction": 0.0}
+    if config.get("position_embedding_type", "rope") != "rope" or "rotary_fraction" in found:
+        return {"rotary_fraction": 0.0, **found}
     return found | rotary_options(config, head_dim)
 
 
@@ -145,23 +145,6 @@ def _lfm2_hidden(config: Config) -> int:
         return hidden
     multiple = size(config, "block_multiple_of", 256)
     return -(-int(hidden * number(config, "block_ffn_dim_multiplier", 1.0)) // multiple) * multiple
-
-
-def _granite(config: Config, options: Options, attention: Options) -> Layers:
-    experts = config["num_local_experts"]
-    expect(experts == 0, "num_local_experts", experts, "0: experts are not supported")
-    expect_choice("position_embedding_type", config["position_embedding_type"], (None, "nope", "rope"))
-    heads = size(config, "mamba_n_heads", 128)
-    channels = int(number(config, "mamba_expand", 2) * config["hidden_size"])
-    width = channels // heads if config["mamba_d_head"] == "auto" else size(config, "mamba_d_head", 64)
-    expect(heads * width == channels, "mamba_n_heads", heads, f"{channels} / {width} channels of a head")
-    usual = attention["head_dim"] ** -0.5  # `scale` has a factor of their rotary positions beside it
-    attention["scale"] = number(config, "attention_multiplier", 1.0) * attention.get("scale", usual) / usual
-    full = mixer_spec("attention", options, **attention)
-    steps = step_limits(config, "time_step_limit")
-    mamba = mixer_spec("mamba2", options, head_dim=width, norm_groups=1, **steps)
-    mixers = {"mamba": mamba, "attention": full, "linear_attention": mamba, "full_attention": full}
-    return layers_of(config, mixers, ["mamba"] * config["num_hidden_layers"]), {}
 
 
 def _olmo(config: Config, options: Options, attention: Options) -> Layers:
@@ -258,44 +241,6 @@ def linear_sizes(config: Config) -> list[int]:
     return [size(config, f"linear_{name}", 0) for name in names]
 
 
-def with_multipliers(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Multiply weights, under Llama's names, by the multipliers that Granite has for activations.
-
-    The final norm then undoes the multiplier of an embedding that is the head too.
-    """
-    factors = _factors(config, tensors)
-    return {
-        key: np.asarray(tensor, np.float32) * factors[key] if key in factors else tensor
-        for key, tensor in tensors.items()
-    }
-
-
-def without_multipliers(config: Config, tensors: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
-    """Invert `with_multipliers`. ValueError: a multiplier of 0, which cannot be undone."""
-    del shapes
-    factors = _factors(config, tensors)
-    expect(0 not in factors.values(), "residual_multiplier", 0, "a positive number, to divide by")
-    return {
-        key: np.asarray(tensor, np.float32) / factors[key] if key in factors else tensor
-        for key, tensor in tensors.items()
-    }
-
-
-def _factors(config: Config, keys: Iterable[str]) -> dict[str, np.float32]:
-    """Return the factors of Granite's tensors other than 1."""
-    embedding, residual, logits = (
-        number(config, name, 1.0)
-        for name in ("embedding_multiplier", "residual_multiplier", "logits_scaling")
-    )
-    expect(embedding > 0, "embedding_multiplier", embedding, "a positive number")
-    expect(logits > 0, "logits_scaling", logits, "a positive number")
-    of_head = embedding if flag(config, "tie_word_embeddings", False) else 1.0
-    factors = {"model.embed_tokens.": embedding, "lm_head.": of_head, "model.norm.": 1 / (of_head * logits)}
-    factors |= dict.fromkeys((".o_proj.", ".out_proj.", ".down_proj."), residual)
-    found = ((key, factor) for key in keys for part, factor in factors.items() if part in key)
-    return {key: np.float32(factor) for key, factor in found if factor != 1}
-
-
 def text_tensors(config: Config, tensors: Tensors) -> dict[str, Any]:
     """Return the tensors of the text model, given all under Llama's names; log how many others there are."""
     text = {key: tensor for key, tensor in tensors.items() if is_text(key)}
@@ -375,19 +320,30 @@ class Family(NamedTuple):
     """its inverse, for a checkpoint of these shapes"""
     names: str = ""
     """the `model_type` in `tables.RENAMED` that has its names"""
+    entries: Callable[[dict[str, Any]], dict[str, Any]] = lambda given: given
+    """change of the entries, under their current names"""
 
 
 _QK_NORM = {"qk_norm": True}
+_NO_POSITIONS = {"rotary_fraction": 0.0}
 _QWEN = Family("transformers.Qwen3_5Config", _qwen, _QK_NORM, {}, text_tensors, text_stored, "qwen3_5")
 
 FAMILIES = {
+    "falcon_mamba": Family("transformers.FalconMambaConfig", mamba.falcon_mamba, names="nemotron_h"),
     "granitemoehybrid": Family(
         "transformers.GraniteMoeHybridConfig",
-        _granite,
+        mamba.granite,
         aliases={"layers_block_type": "layer_types"},
-        weights=with_multipliers,
-        stored=without_multipliers,
+        weights=mamba.with_multipliers,
+        stored=mamba.without_multipliers,
         names="granitemoehybrid",
+    ),
+    "jamba": Family(
+        "transformers.JambaConfig",
+        mamba.jamba,
+        _NO_POSITIONS,
+        {"num_local_experts": "num_experts"},
+        names="jamba",
     ),
     "lfm2": Family(
         "transformers.Lfm2Config",
@@ -398,6 +354,14 @@ FAMILIES = {
     ),
     "llama": Family("transformers.LlamaConfig"),
     "mistral": Family("transformers.MistralConfig"),
+    "nemotron_h": Family(
+        "transformers.NemotronHConfig",
+        mamba.nemotron_h,
+        _NO_POSITIONS,
+        {"attention_head_dim": "head_dim", "layers_block_type": "layer_types"},
+        names="nemotron_h",
+        entries=mamba.nemotron_h_entries,
+    ),
     "olmo_hybrid": Family(
         "transformers.OlmoHybridConfig",
         _olmo,

@@ -28,6 +28,7 @@ from based_jax.mixers.long_conv import LongConv as LongConv
 from based_jax.mixers.mamba import Mamba as Mamba
 from based_jax.mixers.mamba2 import Mamba2 as Mamba2
 from based_jax.mixers.mixer_options import Option as Option
+from based_jax.mixers.mlp import MLPLayer as MLPLayer
 from based_jax.mixers.nystrom import Nystrom as Nystrom
 from based_jax.mixers.registry import MixerInfo as MixerInfo
 from based_jax.mixers.registry import import_mixer as import_mixer

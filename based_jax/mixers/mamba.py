@@ -5,7 +5,8 @@
     out = (y * silu(z)) W_out
 
 conv is depthwise, causal, `d_conv` tokens long and biased. E = expand * d_model channels, each with d_state
-states. A step size dt near 0 keeps the state and ignores the token; a large dt does the opposite.
+states. A step size dt near 0 keeps the state and ignores the token; a large dt does the opposite. `map_norm`
+norms dt', B and C.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Factor, Positive, Repeats, Size, States
+from based_jax.fields import Epsilon, Factor, Positive, Repeats, Size, States
 from based_jax.mixers.contract import Context, Mixer, register
 from based_jax.mixers.initializers import log_uniform_steps, named, ones, uniform
 from based_jax.typing import Array, Float, State
@@ -49,6 +50,9 @@ class Mamba(Mixer):
         dt_floor: lower bound of the initial step sizes.
         dt_init, dt_scale: "random" draws the map to the step sizes from U(-b, b), "constant" sets it to b,
             b = dt_scale / sqrt(dt_rank).
+        map_norm: RMS norms of dt', B and C: "learned" with learned scales (Jamba, section 6.4), "plain"
+            without (Falcon Mamba); None for no norms.
+        map_norm_eps: epsilon of these norms.
         bias, conv_bias: add biases in the outer projections, and in the convolution.
         num_layers: None initialises the projections like the other mixers. A number initialises them as the
             papers' Mamba models of this many layers: torch's default variance 1 / (3 fan_in), regardless of
@@ -65,6 +69,8 @@ class Mamba(Mixer):
     dt_floor: Positive = 1e-4
     dt_init: str = "random"
     dt_scale: Positive = 1.0
+    map_norm: str | None = None
+    map_norm_eps: Epsilon = 1e-6
     bias: bool = False
     conv_bias: bool = True
     num_layers: Size | None = None
@@ -96,7 +102,7 @@ class Mamba(Mixer):
             u = jax.nn.silu(u)
 
         maps = self.linear(rank + 2 * states, "mlp", None, init_std=map_std, name="x_proj")(u)
-        low, B, C = jnp.split(maps, [rank, rank + states], axis=-1)
+        low, B, C = self._normed(*jnp.split(maps, [rank, rank + states], axis=-1))
         steps = log_uniform_steps(self.dt_min, self.dt_max, self.dt_floor)
         expect_choice("dt_init", self.dt_init, ("random", "constant"))
         bound = self.dt_scale * rank**-0.5
@@ -110,6 +116,19 @@ class Mamba(Mixer):
         y, ssm = context.run(ops.selective_scan, u, dt, A, B, C, D, **options)
         y = self.to_output("mlp", init_std=out_std, bias=self.bias, name="out")(y * jax.nn.silu(z))
         return y, MambaState(conv, ssm)
+
+    @nn.nowrap
+    def _normed(self, *maps: Float[Array, "B N _"]) -> tuple[Array, ...]:
+        """Return dt', B and C with their norms, if there are any."""
+        expect_choice("map_norm", self.map_norm, (None, "learned", "plain"))
+        if self.map_norm is None:
+            return maps
+        found: list[Array] = []
+        for name, x in zip(("dt", "B", "C"), maps, strict=True):
+            shape, is_learned = x.shape[-1:], self.map_norm == "learned"
+            scale = self.param(f"{name}_norm", ones(None), shape) if is_learned else jnp.ones(shape)
+            found.append(ops.rms_norm(x, scale, self.map_norm_eps))
+        return tuple(found)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         return MambaState(

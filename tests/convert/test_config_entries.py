@@ -60,6 +60,15 @@ GRANITE = LLAMA | {
     **{"model_type": "granitemoehybrid", "num_local_experts": 0, "mamba_n_heads": 4, "mamba_d_head": 4},
     **{"layer_types": ["mamba", "attention"], "position_embedding_type": "rope"},
 }
+FALCON_MAMBA = {"model_type": "falcon_mamba", "hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 11}
+JAMBA = LLAMA | {
+    **{"model_type": "jamba", "num_experts": 1, "num_hidden_layers": 4},
+    **{"attn_layer_period": 2, "attn_layer_offset": 1},
+}
+NEMOTRON_H = {
+    **{"model_type": "nemotron_h", "hidden_size": 8, "hybrid_override_pattern": "M-*"},
+    **{"mamba_num_heads": 4, "mamba_head_dim": 4},
+}
 LFM2 = LLAMA | {"model_type": "lfm2", "full_attn_idxs": [1], "block_multiple_of": 2}
 OLMO = {
     **{name: value for name, value in LLAMA.items() if name not in ("head_dim", "mlp_bias")},
@@ -103,8 +112,11 @@ LEVELS = {
     "fla attention": Level(FLA | {"model_type": "gla"}, ("attn",), "fla.layers.attn.Attention"),
     "mamba2": Level(MAMBA2, (), "fla.models.Mamba2Config"),
     "llama": Level(LLAMA, (), "transformers.LlamaConfig"),
+    "falcon_mamba": Level(FALCON_MAMBA, (), "transformers.FalconMambaConfig"),
     "granite": Level(GRANITE, (), "transformers.GraniteMoeHybridConfig"),
+    "jamba": Level(JAMBA, (), "transformers.JambaConfig"),
     "lfm2": Level(LFM2, (), "transformers.Lfm2Config"),
+    "nemotron_h": Level(NEMOTRON_H, (), "transformers.NemotronHConfig"),
     "olmo_hybrid": Level(OLMO, (), "transformers.OlmoHybridConfig"),
     "mistral": Level(LLAMA | {"model_type": "mistral"}, (), "transformers.MistralConfig"),
     "qwen2": Level(QWEN | {"model_type": "qwen2"}, (), "transformers.Qwen2Config"),

@@ -190,7 +190,7 @@ def test_entries_that_are_refused():
 
 def test_models_of_other_libraries_are_refused_by_name():
     """Also those whose entries look like Mamba's, and before any weights are read."""
-    for kind in ["gemma", "t5", "mamba", "nemotron_h"]:
+    for kind in ["gemma", "t5", "mamba", "falcon_h1"]:
         width = "d_model" if kind == "t5" else "hidden_size"
         with pytest.raises(ValueError, match=f"model_type = '{kind}': expected a supported model: gpt2, "):
             model_config({"model_type": kind, width: 8, "num_hidden_layers": 1, "num_attention_heads": 2}, {})

@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from based_jax import mixers
+from based_jax.testing.arrays import normals
+from tests.tolerances import FLOAT32, assert_close
 
 WIDTH = 8
 X = jax.ShapeDtypeStruct((1, 3, WIDTH), jnp.float32)
@@ -68,9 +71,11 @@ def test_bad_options_are_named(unchecked):
         ("linear_hyper_feature_attention", {"feature_map": "softmax"}, "feature_map = 'softmax': expected"),
         ("linear_hyper_feature_attention", {"norm": "batch"}, "norm = 'batch': expected one of"),
         ("mamba", {"dt_init": "zero"}, "dt_init = 'zero': expected one of 'random', 'constant'"),
+        ("mamba", {"map_norm": "rms"}, "map_norm = 'rms': expected one of None, 'learned', 'plain'"),
         ("mamba2", {"ssm_channels": 17}, r"ssm_channels = 17: expected at most expand \* d_model = 16"),
         ("mamba2", {"head_dim": 3}, "channels in heads = 16: expected a multiple of head_dim = 3"),
         ("mamba2", {"head_dim": 4, "num_groups": 3}, "heads = 4: expected a multiple of num_groups = 3"),
+        ("mlp", {"activation": "tanh"}, "activation = 'tanh': expected one of 'silu'"),
         ("retnet", {"norm": "batch"}, "norm = 'batch': expected one of 'layer', 'rms'"),
         ("retnet", {"num_heads": 4, "num_kv_heads": 3}, "num_heads = 4: expected a multiple of"),
         ("rwkv4", {"layer": 3, "num_layers": 3}, "layer = 3: expected 0 to 2"),
@@ -138,3 +143,14 @@ def test_a_landmark_stands_for_a_chunk_of_the_longest_row():
         ({"num_landmarks": 5, "l_max": 13}, 3),
     ]:
         assert mixers.make("nystrom", d_model=4, **options).tokens_per_landmark == tokens
+
+
+def test_an_mlp_alone_is_that_of_the_equation():
+    mixer = make("mlp", {"hidden": 5, "activation": "squared_relu", "bias": True})
+    variables = normals(mixer.init, X, dtype=jnp.float32)
+    x = np.random.default_rng(0).normal(size=X.shape).astype(np.float32)
+    y, _ = mixer.apply(variables, x)
+    params = jax.tree.map(np.float64, nn.meta.unbox(variables["params"]))
+    into, out = params["in_proj"], params["out"]
+    inner = np.maximum(x @ into["kernel"] + into["bias"], 0) ** 2
+    assert_close(y, inner @ out["kernel"] + out["bias"], FLOAT32)

@@ -56,10 +56,22 @@ GRANITE = {
     **{"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.6, "mamba_n_heads": 8},
     **{"mamba_d_state": 6, "mamba_chunk_size": 8, "num_hidden_layers": 2},
 }
+MAMBA = {"state_size": 5, "conv_kernel": 3, "time_step_rank": 3, "mixer_rms_eps": 0.01}
+JAMBA = {
+    **{"num_experts": 1, "attn_layer_period": 2, "attn_layer_offset": 1, "rms_norm_eps": 1e-3},
+    **{"mamba_d_state": 5, "mamba_d_conv": 3},
+}
+NEMOTRON = {
+    **{"layers_block_type": ["linear_attention", "mlp", "full_attention"], "head_dim": 6, "n_groups": 2},
+    **{"ssm_state_size": 5, "mamba_num_heads": 6, "mamba_head_dim": 4, "conv_kernel": 3, "chunk_size": 8},
+}
 CASES: dict[str, dict[str, Any]] = {
+    "falcon_mamba": {**MAMBA, "tie_word_embeddings": False},
     "granitemoehybrid": {**GRANITE, "layer_types": ["mamba", "attention"], "tie_word_embeddings": True},
+    "jamba": {**JAMBA, "mamba_dt_rank": 3},
     "llama": {"head_dim": 8, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
     "mistral": {"sliding_window": 6, "rms_norm_eps": 1e-3},
+    "nemotron_h": {**NEMOTRON, "layer_norm_epsilon": 1e-3},
     "qwen2": {"rope_parameters": YARN, "num_attention_heads": 2, "tie_word_embeddings": True, **WINDOWS},
     "qwen3": {"head_dim": 8, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
     "qwen3_5": {"text_config": BASE | GATED_DELTA_NET | {"rope_parameters": MROPE}, "vision_config": VISION},
@@ -72,10 +84,15 @@ CASES: dict[str, dict[str, Any]] = {
         **{**OLMO, "layer_types": ["full_attention", "linear_attention"]},
         "rope_parameters": {"rope_type": "default", "rope_theta": None},
     },
+    "falcon_mamba biases": {**MAMBA, "use_bias": True, "use_conv_bias": False, "time_step_rank": "auto"},
     "granitemoehybrid biases": {
         **{**GRANITE, "num_hidden_layers": 3, "layer_types": ["attention", "mamba", "mamba"]},
         **{"attention_bias": True, "mamba_proj_bias": True, "mamba_n_groups": 2, "rope_parameters": YARN},
         "position_embedding_type": "rope",
+    },
+    "jamba layers": {
+        **{**JAMBA, "attn_layer_period": 3, "tie_word_embeddings": True},
+        **{"num_hidden_layers": 3, "mamba_expand": 1, "num_key_value_heads": 4},
     },
     "llama biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
     "llama yarn": {"rope_parameters": {**YARN, "attention_factor": 1.3, "truncate": False}, "head_dim": 8},
@@ -84,6 +101,10 @@ CASES: dict[str, dict[str, Any]] = {
         **{"block_auto_adjust_ff_dim": False, "rope_parameters": YARN, "tie_word_embeddings": False},
     },
     "mistral full": {"sliding_window": None, "head_dim": 6, "num_key_value_heads": 1},
+    "nemotron_h biases": {
+        **{**NEMOTRON, "layers_block_type": ["mlp", "full_attention", "linear_attention", "mlp"]},
+        **{"use_bias": True, "mlp_bias": True, "use_conv_bias": False, "time_step_min": 0.1},
+    },
     "olmo_hybrid rotary": {
         **{**OLMO, "linear_num_value_heads": 4, "linear_allow_neg_eigval": False},
         **{"attention_bias": True, "tie_word_embeddings": True, "rope_parameters": YARN},
@@ -109,7 +130,9 @@ def write(directory: Path, case: str, **options: Any) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     kind, is_text = case.partition(" ")[0], "text_config" not in CASES[case]
-    config = AutoConfig.for_model(kind, **(BASE if is_text else {}) | CASES[case])
+    known = vars(AutoConfig.for_model(kind))
+    base = {name: value for name, value in BASE.items() if is_text and name in known}
+    config = AutoConfig.for_model(kind, **base | CASES[case])
     auto = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
     model = auto.from_config(config, attn_implementation="eager").eval().float()
     draw = torch.Generator().manual_seed(sum(map(ord, case)))

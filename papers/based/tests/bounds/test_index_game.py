@@ -50,7 +50,7 @@ QUICK = {
 }
 """Played in every run, with options that compile quickly."""
 
-LAST_TOKENS = {"base_conv": 2, "gated_conv": 2, "rwkv_channel_mix": 1, "short_conv": 2}
+LAST_TOKENS = {"base_conv": 2, "gated_conv": 2, "mlp": 0, "rwkv_channel_mix": 1, "short_conv": 2}
 """Mixers whose state is their last tokens, by default so many."""
 
 LENGTH = 6
