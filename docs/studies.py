@@ -284,7 +284,6 @@ BLOCKS: dict[str, Block | Cards | Needles | Versions] = {
     "mqar_width": Block("papers/zoology/recall.md", "mqar/width", grid("family", "d_model")),
     "mqar_pairs": Block("papers/zoology/recall.md", "mqar/pairs", pairs),
     "mqar_feature_maps": Block("papers/zoology/recall.md", "mqar/feature_maps", states("64")),
-    "read_twice": Block("papers/zoology/recall.md", "mqar/read_twice", grid("form", "family")),
     "recall_card": Cards("papers/zoology/recall.md", "recall_card"),
     "capabilities": Block("docs/recall.md", "capabilities", by_length),
     "long_recall": Needles("docs/recall.md", "long_recall"),

@@ -93,7 +93,7 @@ def trained(job: dict[str, Any]) -> dict[str, Any]:
     """Time training steps; softmax attention is torch's own, by FlashAttention where it can."""
     from benchmarks.decode.models import model_config
 
-    name, _ = job["train"]
+    name, how = job["train"]
     config = model_config(name, job["size"])
     model = LanguageModel(config)
     for parameter in model.parameters():
@@ -102,7 +102,7 @@ def trained(job: dict[str, Any]) -> dict[str, Any]:
     shape = (1, job["rows"], job["length"] + 1)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, shape)
     batches = {"inputs": tokens[..., :-1], "targets": tokens[..., 1:]}
-    step = make_step(model, OptimizerConfig(), batches, compiled=False)
+    step = make_step(model, OptimizerConfig(), batches, compiled=how == "compiled")
     begin = time.perf_counter()
     losses = [step(0)]
     first = time.perf_counter() - begin

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.data.tasks import IGNORE, MQAR, RepeatedContext
+from based_jax.data.tasks import MQAR, RepeatedContext
 from tests.data.induction_head import accuracy, induction_head
 from tests.parity.tasks import check_structure
 
@@ -29,20 +29,6 @@ def test_repeated_context():
     segment = RepeatedContext(18, length=16, num_pairs=2, random_fill=False).build(5)
     assert segment.slices == {"num_pairs": 2, "length": 16, "num_passes": 2}
     check_structure(*arrays(segment), 18, 2, num_passes=2, random_fill=False)
-
-
-def test_questions_before_the_context():
-    task = RepeatedContext(30, length=24, num_pairs=4, random_fill=False, num_queries=2, asked_first=True)
-    inputs, labels = arrays(task.build(6))
-    assert ((labels != IGNORE).sum(axis=1) == 2).all()
-    assert accuracy(induction_head(inputs, latest=True), labels) == 1.0
-    asked = np.sort(inputs[labels != IGNORE].reshape(-1, 2))
-    assert np.array_equal(np.sort(inputs[:, [0, 2]]), asked)
-    assert not inputs[:, [1, 3]].any()
-    assert np.array_equal(inputs[:, 4:12], inputs[:, 12:20])
-    # The order of the context does not show which pairs are asked for: half of the time the first is.
-    first = (inputs[:, [4]] == inputs[:, [0, 2]]).any(axis=1)
-    assert abs(first.mean() - 0.5) < 5 * 0.5 / len(inputs) ** 0.5
 
 
 def test_the_filler_is_all_that_random_fill_changes():

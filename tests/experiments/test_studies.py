@@ -22,7 +22,7 @@ from based_jax.training.recipes import with_recipe
 NAMES = [
     module.name
     for module in pkgutil.iter_modules(experiments.__path__)
-    if module.name.startswith("mqar") or module.name in ("tasks", "capabilities", "read_twice")
+    if module.name.startswith("mqar") or module.name in ("tasks", "capabilities")
 ]
 STUDIES = {name: importlib.import_module(f"based_jax.experiments.{name}").STUDY for name in NAMES}
 

@@ -54,92 +54,30 @@ class MQAR(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect_rows(self, *self.needed)
-
-    @property
-    def needed(self) -> tuple[int, str]:
-        """Return the number of tokens of the context and the queries, and its formula."""
         factor = 2 * (self.num_passes + 1)
-        return factor * self.num_pairs, f"{factor} * num_pairs"
-
-    @property
-    def asked(self) -> int:
-        """Return the number of pairs that are asked for: the first ones that are drawn."""
-        return self.num_pairs
+        expect_rows(self, factor * self.num_pairs, f"{factor} * num_pairs")
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         """Draw pairs, and queries for their values; see `Task.draw`."""
-        of_samples, of_filler, of_context = jax.random.split(rng, 3)
+        of_samples, of_filler, _ = jax.random.split(rng, 3)
         n, half = self.num_examples, self.vocab_size // 2
         for_keys, for_values, for_slots = words(of_samples, 3, self.num_pairs, n)
         keys = distinct(for_keys, np.arange(1, half))
         values = distinct(for_values, np.arange(half, self.vocab_size))
-        context = self.context(of_context, keys, values)
+        context = jnp.tile(interleave(keys, values), (1, self.num_passes))
         rest = filler(of_filler, self, context)
-        asked = self.asked
-        keys, values = keys[:, :asked], values[:, :asked]
-        return insert_queries(self, context, rest, for_slots[:asked], (keys,), values)
-
-    def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
-        """Return the context: the pairs in all passes."""
-        del rng
-        return jnp.tile(interleave(keys, values), (1, self.num_passes))
+        return insert_queries(self, context, rest, for_slots, (keys,), values)
 
 
 @dataclass(frozen=True)
 class RepeatedContext(MQAR):
-    """MQAR with two passes by default, as in "Just read twice" prompts (2407.05483); see `MQAR`.
+    """MQAR with two passes by default; see `MQAR`. Zoology's generator fails with passes above 1.
 
-        k1 v1 k2 v2  k1 v1 k2 v2  .  .  k2  .  k1  .  .  .      two passes
-        k2 v2 k1 v1  k2 v2 k1 v1  .  .  k1  .  .  .  .  .      `num_queries` 1: one of the pairs is asked for
-        k1 0  k2 v2 k1 v1  k2 v2 k1 v1  .  .  k1  .  .  .      `asked_first`: the question, then the context
-
-    The prompts of the paper ask first, too ("Information about ..."), and for one of many values. Zoology's
-    generator intends passes above 1, but fails there.
-
-    Attributes:
-        length: at least 2 (num_passes num_pairs + queries), and 2 more for every query with `asked_first`.
-        num_queries: pairs that are asked for, in an order of the context that does not show which; 0 is all,
-            in the order of the context's first pass.
-        asked_first: the row begins with the keys that will be asked for, each followed by token 0.
+    k1 v1 k2 v2  k1 v1 k2 v2  .  .  k2  .  k1  .  .  .      two passes
     """
 
     num_passes: int = 2
-    num_queries: int = 0
-    asked_first: bool = False
     sliced_by = ("num_pairs", "length", "num_passes")
-
-    def __post_init__(self) -> None:
-        queries, wanted = self.num_queries, f"an integer from 0 to num_pairs = {self.num_pairs}"
-        integer = isinstance(queries, int | np.integer)
-        expect(integer and 0 <= queries <= self.num_pairs, "num_queries", queries, wanted)
-        super().__post_init__()
-
-    @property
-    def needed(self) -> tuple[int, str]:
-        """Return the number of tokens of the questions, the context and the queries, and its formula."""
-        if not self.num_queries and not self.asked_first:
-            return super().needed
-        questions = (1 + self.asked_first) * self.asked
-        total = 2 * (self.num_passes * self.num_pairs + questions)
-        return total, f"2 * ({self.num_passes} * num_pairs + {questions})"
-
-    @property
-    def asked(self) -> int:
-        """Return the number of pairs that are asked for."""
-        return self.num_queries or self.num_pairs
-
-    def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
-        """Return the context: the questions with `asked_first`, then the pairs in all passes."""
-        asked = keys[:, : self.asked]
-        rows, pairs = keys.shape
-        context = super().context(rng, keys, values)
-        if self.num_queries:
-            order = jnp.tile(distinct(words(rng, pairs, rows), np.arange(pairs)), (1, self.num_passes))
-            context = interleave(*(jnp.take_along_axis(tokens, order, axis=1) for tokens in (keys, values)))
-        if self.asked_first:
-            context = jnp.concatenate([interleave(asked, jnp.zeros_like(asked)), context], axis=1)
-        return context
 
 
 @dataclass(frozen=True)

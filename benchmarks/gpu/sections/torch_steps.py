@@ -23,7 +23,7 @@ SIZES = (*TARGETS, (16, 2048), *SWEEP[:4])
 
 PROGRAM = "benchmarks.torch_reference.on_gpu"
 
-TRAINED = ("eager",)
+TRAINED = ("eager", "compiled")
 """How a Transformer++ of 360m is trained."""
 
 
