@@ -15,8 +15,7 @@ from based_jax.data import readers
 from based_jax.data.documents import Document, Skipped, Unusable, parse_line
 from based_jax.data.fasta import read_sequences
 from based_jax.data.hub import HUB, parse_hub, read_texts
-from based_jax.data.optional import import_optional
-from based_jax.data.readers import AUTO, UTF_8, ReadOptions
+from based_jax.data.readers import UTF_8, ReadOptions
 from based_jax.data.report import (
     FileReport,
     count,
@@ -29,7 +28,6 @@ from based_jax.validate import expect
 
 MAX_LINE = 256 << 20  # bytes of a line of JSON
 MAX_DOCUMENT = 1 << 30  # bytes of a text file or letters of a FASTA record
-MAX_HTML = 16 << 20  # bytes of an HTML file: 200 KB of nothing but tags take a second to parse
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -41,7 +39,6 @@ class Item(NamedTuple):
     offset: int  # bytes of JSON lines, as decompressed UTF-8, or number of rows, records or documents
     number: int = 0  # lines of JSON before the offset
     done: int = 0  # bytes read from the file so far
-    encoding: str | None = None  # of the file, if its text has one
 
 
 def read_all(
@@ -56,7 +53,7 @@ def read_all(
     for file, report in zip(files, reports, strict=True):
         try:
             for item in read_file(file, options, max_bytes=max_bytes, streams=streams):
-                report.add(item.found, item.encoding)
+                report.add(item.found)
                 yield item.found
         except Unusable as error:
             report.add(error.skipped(file.name))
@@ -97,7 +94,7 @@ def read_file(
         return
     for count, found in enumerate(text_file.documents(extension), start=1):
         if count > offset:
-            yield Item(found, count, 0, text_file.done, text_file.encoding)
+            yield Item(found, count, 0, text_file.done)
 
 
 @dataclass
@@ -110,17 +107,9 @@ class _TextFile:
     max_bytes: int | None
     done: int = 0  # bytes read from the file so far
 
-    def __post_init__(self) -> None:
-        self.encoding = self.options.codec
-        if self.encoding == AUTO:
-            found = readers.detect(readers.read_chunks(self.path, self.name, None, binary=True))
-            if found is None:
-                raise Unusable("binary or in an unknown encoding")
-            self.encoding = found
-
     def _chunks(self, max_bytes: int | None = None, **options: Any) -> Iterator[bytes]:
         limit = max_bytes if self.max_bytes is None else self.max_bytes
-        options |= {"encoding": self.encoding, "report": self._progress}
+        options |= {"encoding": self.options.codec, "report": self._progress}
         return readers.read_chunks(self.path, self.name, limit, **options)
 
     def _progress(self, done: int) -> None:
@@ -130,14 +119,8 @@ class _TextFile:
         """Yield the documents of a text file, or the records of a FASTA file."""
         if extension in readers.FASTA_EXTENSIONS:
             return self._sequences()
-        if extension in readers.HTML_EXTENSIONS:
-            library = import_optional("inscriptis", "file", self.name, "text")
-            return [_document(self.name, library.get_text(self._text(MAX_HTML)).strip())]
-        return [_document(self.name, self._text(MAX_DOCUMENT))]
-
-    def _text(self, max_bytes: int) -> str:
-        limit = max_bytes if self.max_bytes is None else min(max_bytes, self.max_bytes)
-        return _decode(b"".join(self._chunks(limit)))
+        limit = MAX_DOCUMENT if self.max_bytes is None else min(MAX_DOCUMENT, self.max_bytes)
+        return [_document(self.name, _decode(b"".join(self._chunks(limit))))]
 
     def _sequences(self) -> Iterator[Document | Skipped]:
         try:
@@ -156,13 +139,13 @@ class _TextFile:
                 if i:
                     offset, number = offset + size + 1, number + 1
                     if (found := self._line(b"".join(pending), size, field, number)) is not None:
-                        yield Item(found, offset, number, self.done, self.encoding)
+                        yield Item(found, offset, number, self.done)
                     pending, size = [], 0
                 size += len(part)
                 if size <= MAX_LINE:
                     pending.append(part)
         if (found := self._line(b"".join(pending), size, field, number + 1)) is not None:
-            yield Item(found, offset + size, number + 1, self.done, self.encoding)
+            yield Item(found, offset + size, number + 1, self.done)
 
     def _line(self, line: bytes, size: int, field: str, number: int) -> Document | Skipped | None:
         """Return the document of a line of `size` bytes; None if it is blank."""

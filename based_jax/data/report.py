@@ -27,7 +27,6 @@ class FileReport:
     file: str
     bytes: int  # on disk
     is_read: bool = True  # False: neither its suffix nor --include selects it
-    encoding: str | None = None  # None: the format has none, or nothing was read
     documents: int = 0  # with text; some may be copies of held-out ones
     text_bytes: int = 0  # UTF-8 bytes of their text
     skipped: dict[str, int] = field(default_factory=dict)  # number of documents, or 1 for the file, by reason
@@ -45,9 +44,8 @@ class FileReport:
         """Report a file that is not read."""
         return cls(file, size, False, message=f"--include {_pattern(suffix)} reads it")
 
-    def add(self, found: Document | Skipped, encoding: str | None = None) -> None:
+    def add(self, found: Document | Skipped) -> None:
         """Count a document, or what was skipped."""
-        self.encoding = encoding or self.encoding
         if isinstance(found, Skipped):
             self.skip(found)
         else:
@@ -149,7 +147,7 @@ def describe_skipped(skipped: Iterable[Skipped]) -> str:
 
 def advice(reasons: Iterable[str]) -> str:
     """Return which option may help with texts that were skipped for these reasons; or ""."""
-    return "; --encoding auto detects other encodings" if "not UTF-8" in reasons else ""
+    return "; --encoding names another encoding" if "not UTF-8" in reasons else ""
 
 
 def _pattern(suffix: str) -> str:

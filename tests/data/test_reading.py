@@ -1,13 +1,12 @@
-"""Options of reading text: fields of records, encodings, HTML, and the report about every file."""
+"""Options of reading text: fields of records, encodings, and the report about every file."""
 
 import gzip
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from based_jax.data import ReadOptions, load_documents, load_tokenizer, readers
+from based_jax.data import ReadOptions, load_documents, load_tokenizer
 from based_jax.data.reading import UnreadableCorpus
 from based_jax.data.report import FILE, read_report
 from based_jax.data.shards.manifest import Manifest
@@ -42,8 +41,8 @@ def test_the_text_is_a_field_at_any_depth(tmp_path):
     ("options", "message"),
     [
         ({"text_field": "a..b"}, r"text_field = 'a\.\.b': expected names joined by dots"),
-        ({"encoding": "latin-99"}, "encoding = 'latin-99': expected auto or an encoding that Python knows"),
-        ({"encoding": "hex"}, "encoding = 'hex': expected auto"),
+        ({"encoding": "latin-99"}, "encoding = 'latin-99': expected an encoding that Python knows"),
+        ({"encoding": "hex"}, "encoding = 'hex': expected an encoding"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
@@ -62,47 +61,6 @@ def test_a_file_in_an_encoding_that_is_named(tmp_path, encoding, ending, monkeyp
     corpus = load_documents(str(tmp_path), options=ReadOptions(encoding=encoding))
     assert [document.text for document in corpus.documents] == [FRENCH, FRENCH[:-1], FRENCH[:-1]]
     assert not corpus.skipped
-
-
-def test_encodings_are_detected_file_by_file(tmp_path):
-    pytest.importorskip("charset_normalizer")
-    cyrillic = "Это обычный русский текст, в котором достаточно слов для проверки.\n" * 3
-    contents = {
-        "a.txt": (FRENCH, "utf-8"),
-        "b.txt": (FRENCH, "cp1252"),
-        "c.txt": ("plain text\n" * 200_000 + FRENCH * 9, "cp1252"),  # found in the third chunk
-        "d.txt": (cyrillic, "cp1251"),
-        "e.txt": (FRENCH, "utf-16"),
-    }
-    for name, (text, encoding) in contents.items():
-        (tmp_path / name).write_bytes(text.encode(encoding))
-    (tmp_path / "f.txt").write_bytes(bytes(range(256)) * 50)
-    corpus = load_documents(str(tmp_path), options=ReadOptions(encoding="auto"))
-    assert [document.text for document in corpus.documents] == [text for text, _ in contents.values()]
-    found = [file.encoding for file in corpus.files]
-    assert found == ["utf-8", "cp1252", "cp1252", "cp1251", "utf-16", None]
-    assert corpus.files[-1].skipped == {"binary or in an unknown encoding": 1}
-
-
-def test_text_that_is_utf_8_needs_no_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "charset_normalizer", None)
-    assert readers.detect([FRENCH.encode()[:4], FRENCH.encode()[4:]]) == "utf-8"  # cut inside a character
-    with pytest.raises(ImportError, match=r"encoding = 'auto'.*pip install 'based-jax\[text\]'"):
-        readers.detect([FRENCH.encode()[:4]])
-
-
-def test_html_is_read_as_its_text(tmp_path, monkeypatch):
-    page = "<html><head><style>p {}</style><script>f()</script></head><p>One &amp; <b>t</b>wo.<p>Three"
-    (tmp_path / "a.html").write_text(page)
-    (tmp_path / "b.htm.gz").write_bytes(gzip.compress(b"<!-- nothing -->"))
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "inscriptis", None)
-        with pytest.raises(ImportError, match=r"a\.html.*pip install 'based-jax\[text\]'"):
-            load_documents(str(tmp_path))
-    pytest.importorskip("inscriptis")
-    corpus = load_documents(str(tmp_path))
-    assert [document.text for document in corpus.documents] == ["One & two.\n\nThree"]
-    assert [item.name for item in corpus.skipped] == ["b.htm.gz"]
 
 
 @pytest.fixture
@@ -132,8 +90,8 @@ def test_tokenize_reports_every_file(mixed, tmp_path, capsys):
         "e.txt": ("kept", 1, {}),
         "f.jsonl": ("skipped", 0, {"empty": 1}),
     }
-    assert (files["e.txt"].bytes, files["e.txt"].text_bytes, files["e.txt"].encoding) == (300, 300, "utf-8")
-    assert files["b.txt"].message == "--encoding auto detects other encodings"
+    assert (files["e.txt"].bytes, files["e.txt"].text_bytes) == (300, 300)
+    assert files["b.txt"].message == "--encoding names another encoding"
     assert "its string fields are other" in files["a.jsonl"].message
     assert files["d.png"].message == "--include '*.png' reads it"
     out = tmp_path / "latin"

@@ -112,7 +112,7 @@ def test_a_mixture_trains_and_reports_each_part(from_shards, shards, text, tmp_p
         ({"held_out": 0.3}, r"held_out = 0.3: expected no such flag with --data tokens:"),
         ({"held_out_names": "a"}, "held_out_names = 'a': expected no such flag"),
         ({"include": "*.rst"}, r"include = '\*.rst': expected no such flag"),
-        ({"reading": ReadOptions(encoding="auto")}, "encoding = 'auto': expected no such flag"),
+        ({"reading": ReadOptions(encoding="latin-1")}, "encoding = 'latin-1': expected no such flag"),
         ({"tokenizer": "dna"}, "tokenizer = 'dna' with 6 tokens: expected that of the shards in"),
         ({"data": "SHARDS"}, r"expected text; these are token shards: --data tokens:"),
         ({"data": "tokens:/no/such"}, r"/no/such: expected token shards with a manifest\.json"),

@@ -48,18 +48,15 @@ class Block:
     end: Position = Position(0, 0, 0)  # noqa: RUF009  (immutable)
     done: int = 0  # bytes on disk of all files up to here
     items: list[tuple[int, Document | Skipped]] = field(default_factory=list)  # with the index of the file
-    encodings: dict[int, str] = field(default_factory=dict)  # of the files that have one, by index
     size: int = 0  # characters of text
 
     @property
     def is_full(self) -> bool:
         return self.size >= BLOCK or len(self.items) >= _MAX_ITEMS
 
-    def add(self, index: int, found: Document | Skipped, encoding: str | None = None) -> None:
+    def add(self, index: int, found: Document | Skipped) -> None:
         self.items.append((index, found))
         self.size += len(found.text) if isinstance(found, Document) else 0
-        if encoding is not None:
-            self.encodings[index] = encoding
 
 
 def read_blocks(
@@ -73,7 +70,7 @@ def read_blocks(
         offset, number = start[1:] if index == start.file else (0, 0)
         try:
             for item in read_file(files[index], options, offset, number):
-                block.add(index, item.found, item.encoding)
+                block.add(index, item.found)
                 if block.is_full:
                     block.end, block.done = Position(index, item.offset, item.number), done + item.done
                     yield block

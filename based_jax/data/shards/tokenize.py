@@ -158,8 +158,6 @@ class _Run:
         for index in np.unique(encoded.files).tolist():
             own = encoded.files == index
             self._report(index).count(int(own.sum()), int(encoded.sizes[own].sum()))
-        for index, encoding in block.encodings.items():
-            self._report(index).encoding = encoding
         for index in range(self.position.file, block.end.file):
             ended = self._report(index)
             self._skipped.update(item.reason for item in ended.end())
