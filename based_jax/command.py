@@ -1,8 +1,4 @@
-"""Parse flags of the project's commands and report errors: one line on stderr, exit status 2.
-
-tyro parses them if it is installed, as it may not be on a rented GPU machine; otherwise `plain_flags` does,
-with the standard library.
-"""
+"""Parse flags of the project's commands and report errors: one line on stderr, exit status 2."""
 
 import contextlib
 import io
@@ -15,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from based_jax import plain_flags
 from based_jax.compilation_cache import keep_programs
 
 Options = TypeVar("Options")
@@ -44,13 +39,8 @@ def parse(
     Raises:
         SystemExit: status 0 after --help, 2 after a wrong flag (one line on stderr).
     """
-    try:
-        import tyro
-    except ImportError:
-        try:
-            return plain_flags.parse(options, argv, prog, default, pairs)
-        except ValueError as error:
-            fail(prog, str(error))
+    import tyro
+
     keywords: dict[str, Any] = {} if default is None else {"default": default}
     if not pairs:
         keywords["config"] = (tyro.conf.FlagCreatePairsOff,)

@@ -17,11 +17,10 @@ PROGRAM = "python -m benchmarks"
 
 
 class Command(NamedTuple):
-    """A command's module and its purpose."""
+    """A command: its module, the name of the dataclass there, and its purpose."""
 
     module: str
     options: str
-    """name of the dataclass in the module"""
     purpose: str
 
 
@@ -29,9 +28,6 @@ COMMANDS = {
     "adopt": Command("gpu.adopt", "Adopt", "write kept results and reports of a GPU: tables, pages, figures"),
     "decode": Command(
         "decode.command", "Decode", "time and memory per generated token, of Based and its baselines"
-    ),
-    "fit": Command(
-        "gpu.static.fit", "Fit", "shared memory of the kernels on each family of GPUs, without a GPU"
     ),
     "gpu": Command("gpu.command", "Gpu", "correctness and speed of the fused kernels on this GPU"),
     "inspect": Command("gpu.static.inspect", "Inspect", "what the kernels need on an H200, without one"),
@@ -61,18 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = COMMANDS[name]
     options = getattr(importlib.import_module(f"benchmarks.{found.module}"), found.options)
     flags = parse(options, arguments[1:], prog=f"{PROGRAM} {name}", pairs=False)
-    return flags.run(command_line(arguments))
+    return flags.run(shlex.join([*PROGRAM.split(), *arguments]))
 
 
 def usage() -> str:
     """Return the list of commands."""
     lines = [f"  {name:<12}{command.purpose}" for name, command in COMMANDS.items()]
     return "\n".join([f"usage: {PROGRAM} NAME [flags]; NAME --help lists its flags", "", *lines])
-
-
-def command_line(arguments: Sequence[str]) -> str:
-    """Return the command line, quoted so that it can be typed again."""
-    return shlex.join([*PROGRAM.split(), *arguments])
 
 
 if __name__ == "__main__":

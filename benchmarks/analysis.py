@@ -1,6 +1,7 @@
 """Summarize timings: growth exponents, crossover lengths, ratios. Pure functions of the measured rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ Row = Mapping[str, Any]
 
 def series(rows: Iterable[Row], candidate: str, direction: str, key: str = "seconds") -> dict[int, float]:
     """Return length -> value of `key` for one candidate, in order of length."""
-    chosen = (row for row in rows if (row["candidate"], row["pass"]) == (candidate, direction))
-    return {row["length"]: row[key] for row in sorted(chosen, key=_length) if row.get(key)}
+    chosen = [row for row in rows if (row["candidate"], row["pass"]) == (candidate, direction)]
+    return {row["length"]: row[key] for row in sorted(chosen, key=itemgetter("length")) if row.get(key)}
 
 
 def growth_exponent(values: Mapping[int, float], start: int = 0) -> float | None:
@@ -38,44 +39,3 @@ def crossover(ours: Mapping[int, float], theirs: Mapping[int, float]) -> int | N
             break
         found = length
     return found
-
-
-def summarize(
-    rows: Sequence[Row], candidates: Sequence[str], directions: Sequence[str], ours: str, start: int
-) -> dict[str, Any]:
-    """Summarize a report: growth of every candidate from `start` up, ratios of `ours` to the others."""
-    against = []
-    others = [name for name in candidates if name != ours] if ours in candidates else []
-    for name in others:
-        for direction in directions:
-            times, theirs = series(rows, ours, direction), series(rows, name, direction)
-            against.append(
-                {
-                    "candidate": ours,
-                    "other": name,
-                    "pass": direction,
-                    "crossover_length": crossover(times, theirs),
-                    "ratios": [{"length": n, "ratio": ratio} for n, ratio in ratios(times, theirs).items()],
-                }
-            )
-    return {**growth(rows, candidates, directions, start), "against": against}
-
-
-def growth(
-    rows: Sequence[Row], candidates: Sequence[str], directions: Sequence[str], start: int
-) -> dict[str, Any]:
-    """Fit exponents of the time of every candidate and pass, from `start` tokens up."""
-    entries = [
-        {
-            "candidate": name,
-            "pass": direction,
-            "time_exponent": growth_exponent(series(rows, name, direction), start),
-        }
-        for name in candidates
-        for direction in directions
-    ]
-    return {"growth_from_length": start, "growth": entries}
-
-
-def _length(row: Row) -> int:
-    return row["length"]

@@ -67,9 +67,9 @@ def significant(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def exponent(value: float | None) -> str:
-    """Format two decimals, or a dash for None."""
-    return "-" if value is None else f"{value:.2f}"
+def power(exponent: float | None) -> str:
+    """Format growth with the length N, or a dash for None."""
+    return "-" if exponent is None else f"N^{exponent:.2f}"
 
 
 def milliseconds(seconds: float | None) -> str:

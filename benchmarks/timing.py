@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from benchmarks.memory import GIB
+from benchmarks.machine import GIB
 
 MIN_SAMPLE_SECONDS = 0.02
 """A sample lasts at least this long (one call, or the mean of several)."""
@@ -31,26 +31,26 @@ class Timing:
 
     budget: float
     clock: Callable[[], float] = time.perf_counter
+    wait: Callable[[Any], Any] = lambda result: None
+    """waits for the result of the last of several asynchronous calls"""
     samples: list[float] = field(default_factory=list)
     """seconds per call"""
     calls: int = 1
     """calls per sample"""
+    per_call: int = 1
+    """operations per call: the times are those of one"""
     spent: float = 0.0
     cold: bool = False
     """whether the only sample is the first call, because the budget allows no other"""
 
-    def first_call(self, call: Callable[[], Any]) -> Any:
-        """Warm up; return the result. The time counts only if the budget allows no other call."""
-        result, seconds = self._timed(call)
+    def warm_up(self, call: Callable[[], Any]) -> None:
+        """Choose the calls per sample. The time counts only if the budget allows no other call."""
+        seconds = self.timed(call)
         if self.spent + seconds > self.budget:
             self.samples, self.cold = [seconds], True
+        elif self.spent < self.budget / 10:  # the first call also paid for fresh pages and threads
+            seconds = self.timed(call)
         self.calls = calls_per_sample(seconds)
-        return result
-
-    def second_call(self, call: Callable[[], Any]) -> None:
-        """Adjust the calls per sample if cheap: the first call also paid for fresh pages and threads."""
-        if self.spent < self.budget / 10:
-            self.calls = calls_per_sample(self._timed(call)[1])
 
     def sample(self, call: Callable[[], Any]) -> None:
         """Take one more sample, unless the budget is spent."""
@@ -59,20 +59,18 @@ class Timing:
             return
         if self.spent < self.budget / 10:
             # Untimed: the previous candidate has evicted the caches and taken the huge pages.
-            self._timed(call)
-        start = self.clock()
-        for _ in range(self.calls):
-            call()
-        seconds = self.clock() - start
-        self.spent += seconds
-        self.samples.append(seconds / self.calls)
+            self.timed(call)
+        self.samples.append(self.timed(call, self.calls))
 
-    def _timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
-        start = self.clock()
-        result = call()
+    def timed(self, call: Callable[[], Any], calls: int = 1) -> float:
+        """Return the mean seconds of an operation, over so many calls."""
+        start, result = self.clock(), None
+        for _ in range(calls):
+            result = call()
+        self.wait(result)
         seconds = self.clock() - start
         self.spent += seconds
-        return result, seconds
+        return seconds / (calls * self.per_call)
 
     def statistics(self) -> dict[str, Any]:
         """Return median and spread (quartile range over median) of the seconds per call; None if empty."""
@@ -97,15 +95,6 @@ def in_turn(entries: Sequence[_Entry], turn: int) -> list[_Entry]:
     """Return the entries in the order of a turn: each turn begins one further on."""
     first = turn % max(1, len(entries))
     return [*entries[first:], *entries[:first]]
-
-
-def seconds_per_call(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int) -> float:
-    """Return mean seconds of asynchronous calls, ended by one wait for the last one's result."""
-    start, result = time.perf_counter(), None
-    for _ in range(calls):
-        result = call()
-    wait(result)
-    return (time.perf_counter() - start) / calls
 
 
 def interleave(

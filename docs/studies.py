@@ -15,7 +15,7 @@ job with its best learning rate only (`based_jax.experiments.results.best`). `gr
     "mqar_pairs": Block("papers/zoology/recall.md", "mqar/pairs", grid("family", "pairs")),
     "mqar_feature_maps": Block("papers/zoology/recall.md", "mqar/feature_maps", states("64")),
 
-A function of your own can also write sentences with numbers. tests/docs/test_studies.py runs the check.
+A function of your own can also write sentences with numbers. tests/docs/test_pages.py runs the check.
 """
 
 import argparse

@@ -4,9 +4,9 @@ A table is a list of rows ``{"device": D, "when": {name: value, ...}, "variant":
 compute capability of a family of GPUs, such as "9.0", or "any". The first row whose device matches and whose
 conditions hold (a number or a string: equal; a pair: lowest and highest) gives the variant. Rows of device
 "any" come last: the safe default, chosen from the compiler's register report. A row with ``"shared": BYTES``
-needs a GPU with that much shared memory per program; rows without it fit all GPUs (`devices.SMALLEST`), which
-`python -m benchmarks fit` checks with the compiler. A second table has the ops' fastest backends; `adopt`
-writes both from measurements, but for the backends of kernels that run in models alone.
+needs a GPU with that much shared memory per program; rows without it fit all GPUs (`devices.SMALLEST`). The
+tests compile all of them (`tests/kernels/test_devices.py`). A second table has the ops' fastest backends;
+`adopt` writes both from measurements, but for the backends of kernels that run in models alone.
 """
 
 import functools

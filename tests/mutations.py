@@ -48,24 +48,16 @@ def read_faults(path: Path = ROOT / "tests" / "faults.toml") -> list[Fault]:
 
 
 class Outcome(NamedTuple):
-    """Which tier caught a fault."""
+    """Which tier caught a fault (check, test or missed), and the first test that failed."""
 
     tier: str
-    """check, test or missed"""
     caught_by: str
-    """the first test that failed"""
 
 
 def copy_checkout(to: Path) -> None:
     """Copy the files that git tracks or would track."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    for name in filter(None, listed.stdout.split("\0")):
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.check_output(listed, cwd=ROOT, text=True).split("\0")[:-1]:
         if (ROOT / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, to / name)
@@ -110,23 +102,21 @@ def plant(checkout: Path, fault: Fault) -> Outcome:
     return Outcome("missed", "")
 
 
-def table(outcomes: dict[Fault, Outcome]) -> str:
-    """Return a Markdown table with a row per fault."""
-    lines = ["| fault | in | caught in | by |", "|---|---|---|---|"]
+def page(outcomes: dict[Fault, Outcome]) -> str:
+    """Return tests/mutations.md: the count by tier, and a row per fault."""
+    lines = [HEAD, summary(outcomes), "", "| fault | in | caught in | by |", "|---|---|---|---|"]
     for fault, (tier, test) in outcomes.items():
         name = test.removeprefix("tests/").partition("[")[0]
         lines.append(f"| {fault.what} | `{fault.path}` | {tier} | `{name}` |")
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def summary(outcomes: dict[Fault, Outcome]) -> str:
     """Count the faults by tier, in one sentence."""
     tiers = [outcome.tier for outcome in outcomes.values()]
-    check = tiers.count("check")
-    return (
-        f"{len(tiers)} faults: `make check` catches {check}, `make test` {check + tiers.count('test')}, "
-        f"{tiers.count('missed')} missed."
-    )
+    check, missed = tiers.count("check"), tiers.count("missed")
+    caught = f"`make check` catches {check}, `make test` {len(tiers) - missed}, {missed} missed"
+    return f"{len(tiers)} faults: {caught}."
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -167,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
             outcomes = dict(zip(chosen, pool.map(run, chosen), strict=True))
     print(summary(outcomes))
     if options.write:
-        PAGE.write_text(f"{HEAD}\n{summary(outcomes)}\n\n{table(outcomes)}\n", encoding="utf-8")
+        PAGE.write_text(page(outcomes), encoding="utf-8")
     return 1 if any(outcome.tier == "missed" for outcome in outcomes.values()) else 0
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+PATIENCE = 240
+"""seconds that a test waits for what comes at once on an idle machine; a busy one may be 100 times slower"""
+
 
 def environment(devices: int = 1) -> dict[str, str]:
     """This process's environment, which has the settings of conftest.py, the repository and CPU devices."""

@@ -13,8 +13,7 @@ import pytest
 from based_jax import compat
 from based_jax.broken_fusions import avoid_broken_fusions
 from tests.marks import slow_but
-from tests.patience import PATIENCE
-from tests.subprocesses import ROOT
+from tests.subprocesses import PATIENCE, ROOT
 from tests.tolerances import assert_close
 
 # At these sizes jaxlib 0.10.2 returns 1e33 from the first and dies in the other two.

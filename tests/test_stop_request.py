@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.subprocesses import environment
+from tests.subprocesses import PATIENCE, environment
 
 COMMAND = """
 import contextlib, hashlib, signal, sys, threading, time

@@ -1,7 +1,7 @@
 """Convert a language model's directory: ``based-jax convert SRC DST``.
 
-SRC is a directory or a hub id, in the authors' form or ours; config.json, the weights, a model card and SRC's
-tokenizer files are written to DST. See `pretrained` for the forms.
+SRC is a directory or a hub id in any form; config.json, the weights, a model card and SRC's tokenizer files
+are written to DST, in our form or in that of another checkpoint. See `pretrained` for the forms.
 """
 
 import dataclasses
@@ -33,18 +33,15 @@ PROG = "based-jax convert"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Convert a checkpoint between the form of the authors or of transformers and ours."""
+    """Convert a checkpoint of the authors, of fla or of transformers to our form, or back to theirs."""
 
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
     """directory with config.json and weights (.safetensors or .bin), or a hub id"""
     target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
     """directory to write; created if needed"""
-    to: Literal["native", "authors", "transformers"] = "native"
-    """native: our config.json and model.safetensors; authors: config.json and pytorch_model.bin as the
-    authors' torch code loads them; transformers: the form of --like"""
     like: str | None = None
-    """with --to transformers: directory or hub id of a checkpoint of the same model in that form, such as the
-    one that was fine-tuned; also for its tokenizer"""
+    """write the form of this checkpoint of the same model, such as the one that was fine-tuned (directory or
+    hub id), with its tokenizer; default: our config.json and model.safetensors"""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """dtype of the written weights; default: float32, or those of --like"""
     license: str | None = None
@@ -71,15 +68,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.like is not None:
             copy_tokenizer(pretrained.find_directory(options.like), target)
         copy_pages(directory, target)
-        weights = pretrained.save_pretrained(
-            target, model, params, to=options.to, like=options.like, card=card
-        )
+        weights = pretrained.save_pretrained(target, model, params, like=options.like, card=card)
     shapes, page = pretrained.language_model_shapes(model.config), target / CARD
     files = [weights, *target.glob("model-*-of-*.safetensors")]
     print(
         f"{options.source} -> {target}\n"
         f"kind        {origin}: {model.config.num_layers} layers {model.config.schedule}\n"
-        f"written as  {options.to}: config.json, {weights.name}\n"
+        f"written as  {options.like or 'native'}: config.json, {weights.name}\n"
         f"parameters  {sum(map(math.prod, shapes.values())):,}\n"
         f"dtype       {options.dtype or (options.like and f'as {options.like}') or 'float32'}\n"
         f"bytes       {sum(file.stat().st_size for file in files):,}"

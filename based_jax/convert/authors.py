@@ -19,6 +19,7 @@ from based_jax.convert.options import (
     expect_sizes,
     flag,
     fraction,
+    heads_of,
     mixer_spec,
     model_fields,
     number,
@@ -28,8 +29,7 @@ from based_jax.convert.options import (
     size,
     with_current_names,
 )
-from based_jax.convert.references.based import ATTENTION, BASE_CONV
-from based_jax.convert.references.mixers import MIXERS
+from based_jax.convert.references.mixers import ATTENTION, BASE_CONV, MIXERS
 from based_jax.convert.tables import AUTHORS
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.models.config import MAX_LAYERS
@@ -54,16 +54,13 @@ GPT2_SIZES = {"n_head": 12, "n_layer": 12}
 """Defaults of transformers' GPT2Config."""
 
 MLP_MULTIPLES = (256, 128)
-"""Based's gated MLP rounds its width up to a multiple of 256, flash-attention's to one of 128."""
+"""Based's gated MLP rounds its width up to a multiple of 256, flash-attention's and Mamba's to one of 128."""
 
 SLOTS = ("mixer", "alt_mixer", "alt_mixer_2")
 """Entries that hold a mixer; later ones take precedence in the layers listed in their entry NAME_layers."""
 
 SLIDING = "slide"
 """Paths of classes that contain this take the arguments of the config's attention."""
-
-MLP_MULTIPLE = 128
-"""Their gated MLP rounds its width up to a multiple of this."""
 
 MAMBA_MODEL = "mamba_ssm.models.config_mamba.MambaConfig"
 MAMBA = "mamba_ssm.modules.mamba_simple.Mamba"
@@ -226,7 +223,7 @@ def mamba_config(config: Config, shapes: Shapes) -> ModelConfig:
         **model_fields(read(MAMBA_MODEL, config)),
         **schedule_of([attention if attention and i in listed else mamba for i in range(layers)]),
         "mlp": "gated" if inner else "none",
-        "mlp_hidden": math.ceil(inner / MLP_MULTIPLE) * MLP_MULTIPLE,
+        "mlp_hidden": math.ceil(inner / MLP_MULTIPLES[1]) * MLP_MULTIPLES[1],
         "norm": "rms" if flag(config, "rms_norm", True) else "layer",
     }
     return ModelConfig(**fields)
@@ -244,8 +241,6 @@ def _mamba(config: Config) -> MixerSpec:
 def _mamba_attention(config: Config) -> MixerSpec:
     given = section(config, "attn_cfg")
     expect(flag(given, "causal", False), "attn_cfg.causal", given.get("causal"), "true in a language model")
-    heads = size(given, "num_heads", 0)
-    expect(heads > 0, "attn_cfg.num_heads", given.get("num_heads"), "a positive integer")
-    width = size(given, "head_dim", None) or max(config["d_model"] // heads, 1)
+    width = size(given, "head_dim", None) or max(config["d_model"] // heads_of(given, "attn_cfg."), 1)
     turned = size(given, "rotary_emb_dim", 0, least=0, most=width)
     return mixer_spec("attention", read(MAMBA_ATTENTION, given), rotary_fraction=fraction(turned, width))

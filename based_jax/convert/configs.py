@@ -9,12 +9,12 @@ docs/options.md.
 from collections.abc import Callable
 from typing import Any
 
-from based_jax.convert import older_names
 from based_jax.convert.authors import SLOTS, authors_config, mamba_config
 from based_jax.convert.fla import FAMILIES as FLA
 from based_jax.convert.fla import fla_config
 from based_jax.convert.layouts import Shapes, Tensors
 from based_jax.convert.options import Config
+from based_jax.convert.state_dict import current_name, renamed
 from based_jax.convert.tables import NAMES
 from based_jax.convert.transformers import FAMILIES, transformers_config
 from based_jax.models import ModelConfig
@@ -76,8 +76,15 @@ def current_names(config: Config, tensors: Tensors) -> dict[str, Any]:
     family = str(config.get("model_type"))
     if family in FLA:
         read = {key: tensor for key, tensor in tensors.items() if not key.endswith(UNREAD.get(family, "\0"))}
-        return older_names.current_names(read, "fla", NAMES["fla mamba2" if family == "mamba2" else "fla"])
+        return renamed(read, "fla", NAMES["fla mamba2" if family == "mamba2" else "fla"])
     if family not in FAMILIES:
         return dict(tensors)
     known = FAMILIES[family]
-    return known.weights(config, older_names.current_names(tensors, known.names, NAMES["transformers"]))
+    return known.weights(config, renamed(tensors, known.names, NAMES["transformers"]))
+
+
+def current_key(family: str, key: str) -> str:
+    """Return a tensor's name in `tables`, before weights are split or changed."""
+    if family in FLA:
+        return current_name(key, "fla")
+    return current_name(key, FAMILIES[family].names) if family in FAMILIES else key

@@ -16,6 +16,7 @@ from based_jax.convert.options import (
     expect_known,
     expect_sizes,
     flag,
+    heads_of,
     mixer_spec,
     model_fields,
     number,
@@ -92,26 +93,27 @@ TRANSFORMERS_ACTIVATIONS = {
 ATTENTION = "fla.layers.attn.Attention"
 
 
-def _expanded(config: Config) -> dict[str, Any]:
+def expanded(width: int, given: Config) -> dict[str, Any]:
     """Return ratios of channels to the model's width, rounded down to whole channels as in fla."""
     found: dict[str, Any] = {}
     for name in ("expand_k", "expand_v"):
-        channels = int(config["hidden_size"] * number(config, name, 1))
-        expect(channels >= 1, name, config[name], "a factor that leaves at least one channel")
-        found[name] = channels / config["hidden_size"]
+        channels = int(width * number(given, name, 1))
+        expect(channels >= 1, name, given[name], "a factor that leaves at least one channel")
+        found[name] = channels / width
     return found
 
 
 def _gated_heads(config: Config, activations: dict[str, str]) -> dict[str, Any]:
     """Return the options that GLA and RetNet share."""
-    options = _expanded(config)
+    options = expanded(config["hidden_size"], config)
     if (feature_map := config["feature_map"]) is not None:
         expect_choice("feature_map", feature_map, tuple(activations))
         options["qk_activation"] = activations[feature_map]
     return options | {"gate_activation": "silu" if flag(config, "use_output_gate", True) else None}
 
 
-def _gla(config: Config) -> dict[str, Any]:
+def gla_options(config: Config) -> dict[str, Any]:
+    """Return our options of GLA."""
     taps = size(config, "conv_size", 4) if flag(config, "use_short_conv", False) else None
     return {**_gated_heads(config, ACTIVATIONS), "kernel_size": taps}
 
@@ -122,7 +124,7 @@ def _retnet(config: Config) -> dict[str, Any]:
 
 
 def _delta_net(config: Config) -> dict[str, Any]:
-    return _expanded(config) | _taps(config)
+    return expanded(config["hidden_size"], config) | _taps(config)
 
 
 def _taps(config: Config) -> dict[str, Any]:
@@ -177,13 +179,14 @@ def _mamba2(config: Config) -> dict[str, Any]:
     ):
         given = size(config, name, wanted)
         expect(given == wanted, name, given, f"expand * hidden_size{what} = {wanted}")
+    norm_groups = None if norm_groups == groups else norm_groups
+    return {"num_groups": groups, "norm_groups": norm_groups, **mamba2_ranges(config)}
+
+
+def mamba2_ranges(config: Config) -> dict[str, float | None]:
+    """Return our options of Mamba-2 for the bounds of its steps and of its decay at initialisation."""
     first, last = _limits(config, "A_init_range")
-    return {
-        "num_groups": groups,
-        "norm_groups": None if norm_groups == groups else norm_groups,
-        **step_limits(config, "dt_limit"),
-        **{"decay_min": first, "decay_max": last},
-    }
+    return {**step_limits(config, "dt_limit"), "decay_min": first, "decay_max": last}
 
 
 def step_limits(config: Config, name: str) -> dict[str, float | None]:
@@ -206,7 +209,7 @@ def _limits(config: Config, name: str) -> tuple[float, float]:
 FAMILIES: dict[str, tuple[str, str, Callable[[Config], dict[str, Any]]]] = {
     "delta_net": ("fla.models.DeltaNetConfig", "delta_net", _delta_net),
     "gated_deltanet": ("fla.models.GatedDeltaNetConfig", "gated_delta_net", _gated_delta_net),
-    "gla": ("fla.models.GLAConfig", "gla", _gla),
+    "gla": ("fla.models.GLAConfig", "gla", gla_options),
     "mamba2": ("fla.models.Mamba2Config", "mamba2", _mamba2),
     "retnet": ("fla.models.RetNetConfig", "retnet", _retnet),
 }
@@ -232,9 +235,7 @@ def attention_layers(config: Config) -> dict[int, MixerSpec]:
 
 
 def _softmax(given: Config) -> MixerSpec:
-    heads = size(given, "num_heads", 0)
-    expect(heads > 0, "attn.num_heads", given.get("num_heads"), "a positive integer")
-    options = {"num_kv_heads": heads, **read(ATTENTION, given)}
+    options = {"num_kv_heads": heads_of(given, "attn."), **read(ATTENTION, given)}
     window = size(given, "window_size", None)
     if window is None:
         return mixer_spec("attention", options)

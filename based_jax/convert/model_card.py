@@ -6,12 +6,12 @@ entry "card". So a card can be regenerated, with a license or new measurements.
 
 import dataclasses
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from based_jax.fields import expect_fields
 from based_jax.files import read_text
 from based_jax.models import ModelConfig
 from based_jax.validate import expect
@@ -22,7 +22,6 @@ MARK = "<!-- Written by based_jax. Remove this line to keep the page when the mo
 
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_MOST = 1000  # maximum characters of a text, and entries of a list
 
 
 class Measurement(NamedTuple):
@@ -50,7 +49,7 @@ class ModelCard:
         datasets: hub ids of the training data.
 
     Raises:
-        ValueError: an entry of another type, or one that is too long.
+        ValueError: an entry of another type.
     """
 
     name: str | None = None
@@ -61,19 +60,13 @@ class ModelCard:
     datasets: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        entries = self.training.items() if isinstance(self.training, Mapping) else [(None, None)]
-        fits = all(_is_text(label) and (_is_text(fact) or _is_number(fact)) for label, fact in entries)
-        expect(fits, "training", self.training, "a mapping of labels to short texts or numbers")
+        expect_fields(ModelCard, vars(self))
         for found in self.measurements:
-            texts = (found.data, found.metric, found.note)
-            fits = all(map(_is_text, texts)) and _is_number(found.value)
-            expect(fits, "measurements", found, "data, metric, a finite number and a note")
-        expect(self.name is None or _is_text(self.name), "name", self.name, "a short text")
-        fits = self.license is None or (_is_text(self.license) and bool(_LICENSE.fullmatch(self.license)))
+            expect_fields(Measurement, found._asdict())
+        fits = self.license is None or bool(_LICENSE.fullmatch(self.license))
         expect(fits, "license", self.license, "the hub's name of one, such as apache-2.0")
         for field, ids in (("base_model", (self.base_model or "none",)), ("datasets", self.datasets)):
-            fits = all(_is_text(found) and _REPOSITORY.fullmatch(found) for found in ids)
-            expect(fits, field, ids, "hub ids such as owner/name")
+            expect(all(map(_REPOSITORY.fullmatch, ids)), field, ids, "hub ids such as owner/name")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entries that are set, for config.json."""
@@ -82,17 +75,13 @@ class ModelCard:
 
     @classmethod
     def from_dict(cls, entries: Any) -> "ModelCard":
-        """Invert `to_dict`. ValueError: an unknown entry."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        fits = isinstance(entries, dict) and set(entries) <= set(names)
-        expect(fits, "card", entries, f"an object with {', '.join(names)}")
-        fields = dict(entries)
-        for name in ("measurements", "datasets"):
-            found = fields.get(name, [])
-            expect(isinstance(found, list) and len(found) <= _MOST, f"card: {name}", found, "a short list")
+        """Invert `to_dict`. ValueError: an unknown entry, or one of another type."""
         try:
-            fields["measurements"] = tuple(Measurement(**found) for found in fields.get("measurements", []))
-            return cls(**{**fields, "datasets": tuple(fields.get("datasets", []))})
+            fields = {**entries}
+            fields["measurements"] = tuple(Measurement(**found) for found in fields.get("measurements", ()))
+            if isinstance(fields.get("datasets"), list):
+                fields["datasets"] = tuple(fields["datasets"])
+            return cls(**fields)
         except TypeError as error:
             raise ValueError(f"card: expected what a card is made of ({error})") from error
 
@@ -170,11 +159,3 @@ def _cell(value: Any) -> str:
     text = f"{value:,}" if type(value) is int else f"{value:g}" if type(value) is float else str(value)
     line = "".join(char if char.isprintable() else " " for char in text).strip()
     return re.sub(r"([|<`\[\\])", r"\\\1", line) or "-"
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _MOST
-
-
-def _is_number(value: Any) -> bool:
-    return (type(value) is int and abs(value) < 2**63) or (type(value) is float and math.isfinite(value))

@@ -96,12 +96,6 @@ def read(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {ours: value for ours, value in found.items() if value is not None}
 
 
-def write(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries for our options, the inverse of `read`; None has no entry."""
-    found = {option.name: options.get(option.ours) for option in _single(path)}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 @functools.cache
 def _single(path: str) -> Sequence[Option]:
     """Return the entries that are one option of ours, and the only one or of the same name."""
@@ -147,6 +141,13 @@ def size(entries: Config, name: str, default: D, least: int = 1, most: int = MAX
     fits = type(value) is int and least <= value <= most
     expect(fits, name, value, f"an integer from {least} to {most}")
     return value
+
+
+def heads_of(entries: Config, prefix: str = "") -> int:
+    """Return `num_heads`, which is required; errors name it after `prefix`."""
+    heads = size(entries, "num_heads", 0)
+    expect(heads > 0, f"{prefix}num_heads", entries.get("num_heads"), "a positive integer")
+    return heads
 
 
 def number(entries: Config, name: str, default: float) -> float:

@@ -2,14 +2,13 @@
 
     native         config.json {"format": "based_jax", "version": 1, "model": ModelConfig.to_dict()}
                    model.safetensors
-    authors        config.json as their loaders read it
-                   pytorch_model.bin, a torch file, the only format that all of their loaders read
-    transformers   config.json and safetensors of models of `transformers` (`transformers`)
+    authors        config.json as their loaders read it; pytorch_model.bin or model.safetensors
+    transformers   config.json and weights of models of `transformers` (`transformers`)
     fla            config.json and weights of flash-linear-attention's models (`fla`)
 
-`load_pretrained` reads all four, with either kind of weight file; `save_pretrained` writes the first three.
-Tensors have the same names, shapes and values in the first two, so our `model.safetensors` can be loaded into
-the authors' modules manually; their `from_pretrained_hf` needs the authors' form.
+`load_pretrained` reads all four. `save_pretrained` writes the first, and the others like a checkpoint that
+exists (`written_like`). Tensors have the same names, shapes and values in the first two, so our
+`model.safetensors` can be loaded into the authors' modules manually.
 """
 
 import contextlib
@@ -24,17 +23,16 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from based_jax.convert import hub
-from based_jax.convert import transformers_writer as writer
-from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.configs import current_names, model_config
 from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
 from based_jax.convert.model_card import ModelCard, write_card
 from based_jax.convert.options import Config
 from based_jax.convert.reference_modules import drop_tied_head, to_params
 from based_jax.convert.shards import MAX_SHARD_BYTES, write_weights
-from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict
+from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict, weight_file
 from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_of
 from based_jax.convert.torch_file.writer import write_torch_file
+from based_jax.convert.written_like import expect_same, stored_tensors
 from based_jax.files import read_json
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import blank_inputs, param_shapes
@@ -46,8 +44,7 @@ from based_jax.whole_file import write_json
 FORMAT = "based_jax"
 VERSION = 1
 CONFIG = "config.json"
-FORMS = {"native": "model.safetensors", "authors": "pytorch_model.bin", "transformers": "model.safetensors"}
-"""Forms in which a model can be written -> name of the weight file."""
+SAFETENSORS, TORCH_FILE = WEIGHT_FILES[0], WEIGHT_FILES[2]
 
 
 def load_pretrained(
@@ -105,56 +102,47 @@ def save_pretrained(
     model: LanguageModel,
     params: Params,
     *,
-    to: str = "native",
     like: str | os.PathLike[str] | None = None,
     card: ModelCard | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> Path:
     """Write config.json, a model card, and the weights under the authors' torch names, with a tied head.
 
-    For `transformers` the names, and what is written beside the weights, are those of `like`; no model card.
-
     Args:
         directory: created if needed; files of the same names are replaced, except a README.md of your own.
         params: ``{"params": ...}``; boxes with logical axis names are removed. Dtypes are kept.
-        to: "native" writes model.safetensors, for `load_pretrained`; "authors" writes pytorch_model.bin and
-            their config.json, for the authors' `from_pretrained_hf` (and `load_pretrained`); "transformers"
-            writes model.safetensors and the config.json of `like`.
-        like: with "transformers": directory or hub id of a checkpoint of the same model in that form. Its
-            dtypes are kept, and its tensors that `load_pretrained` leaves out.
-        card: facts for README.md in addition to the architecture; "native" keeps it in config.json too.
+        like: directory or hub id of a checkpoint of the same model in another form than ours, which the
+            authors' code, fla or `transformers` wrote. Then its config.json, its names and dtypes of tensors,
+            and its tensors that `load_pretrained` does not read are written, to pytorch_model.bin if that is
+            its form of weights, and no model card.
+        card: facts for README.md in addition to the architecture; also kept in our config.json.
         max_shard_bytes: of safetensors: a larger model is written as numbered shards and an index.
 
     Returns:
         The file with the weights, or the index of the shards.
 
     Raises:
-        ValueError: parameters of another model; a model that the authors' code cannot build, or other than
-            that of `like`; a directory with weights that `load_pretrained` would read instead.
+        ValueError: parameters of another model; a model other than that of `like`; a directory with weights
+            that `load_pretrained` would read instead.
     """
-    expect_choice("to", to, tuple(FORMS))
-    expect(
-        (like is not None) == (to == "transformers"), "like", like, "given for transformers, and only then"
-    )
+    card, file = card or ModelCard(), SAFETENSORS
     description: Mapping[str, Any]
-    card = card or ModelCard()
-    if like is not None:
-        description, tensors = _as_transformers(model, params, find_directory(like))
-    elif to == "native":
+    if like is None:
         known = card.to_dict()
         description = {"format": FORMAT, "version": VERSION, "model": model.config.to_dict()}
         description |= {"card": known} if known else {}
         tensors = state_dict(model, params)
     else:
-        description, tensors = config_for_authors(model.config), state_dict(model, params)
+        source = find_directory(like)
+        description, tensors = _like(model, params, source)
+        file = TORCH_FILE if weight_file(source).name.startswith(TORCH_FILE) else file
     target = Path(directory)
-    weights = target / FORMS[to]
-    preferred = WEIGHT_FILES[: WEIGHT_FILES.index(weights.name)]
-    others = [name for name in preferred if (target / name).exists()]
-    expect(not others, str(target), others, f"no weights that a loader prefers to {weights.name}")
+    others = [name for name in WEIGHT_FILES[: WEIGHT_FILES.index(file)] if (target / name).exists()]
+    expect(not others, str(target), others, f"no weights that a loader prefers to {file}")
     target.mkdir(parents=True, exist_ok=True)
-    if to == "authors":
-        write_torch_file(weights, tensors)
+    if file == TORCH_FILE:
+        write_torch_file(target / file, tensors)
+        weights = target / file
     else:
         weights = write_weights(target, tensors, max_shard_bytes)
     write_json(target / CONFIG, description)
@@ -178,16 +166,15 @@ def state_dict(model: LanguageModel, params: Params, keys: Collection[str] = ())
     return {names.head: tensors[names.embedding], **tensors}
 
 
-def _as_transformers(
-    model: LanguageModel, params: Params, like: Path
-) -> tuple[Config, dict[str, np.ndarray]]:
-    """Return config.json and the tensors in the form of `like`."""
-    config = read_config(like)
-    writer.expect_form(config, like)
-    stored = read_state_dict(like)
-    named = {key: tensor.shape for key, tensor in current_names(config, stored).items()}
-    writer.expect_same(model.config, parse_config(config, named, like))
-    return config, writer.stored_tensors(config, state_dict(model, params, named), stored)
+def _like(model: LanguageModel, params: Params, source: Path) -> tuple[Config, dict[str, np.ndarray]]:
+    """Return config.json and the tensors in the form of the checkpoint in `source`."""
+    config = read_config(source)
+    is_other = config.get("format") != FORMAT
+    expect(is_other, "like", str(source), "None for our form, or a checkpoint in another form")
+    stored = read_state_dict(source)
+    shapes = {key: tensor.shape for key, tensor in current_names(config, stored).items()}
+    expect_same(model.config, parse_config(config, shapes, source))
+    return config, stored_tensors(config, state_dict(model, params, shapes), stored)
 
 
 def language_model_rules(config: ModelConfig, keys: Collection[str] = ()) -> Rules:

@@ -17,11 +17,10 @@ from based_jax import mixers
 from based_jax.convert import tables
 from based_jax.convert.configs import kind
 from based_jax.convert.layouts import Rules, Shapes, flatten, shapes_of, to_tensors, to_tree, torch_shapes
-from based_jax.convert.older_names import with_norms_before
 from based_jax.convert.references import models, zoology_models
 from based_jax.convert.references.mixers import ALIASES, MIXERS, Meta, TorchMixer, expect_arguments
 from based_jax.convert.references.ops import OPS, TorchOp
-from based_jax.convert.state_dict import expect_keys, expect_weights
+from based_jax.convert.state_dict import expect_keys, expect_weights, with_norms_before
 from based_jax.models import LanguageModel
 from based_jax.typing import Params
 

@@ -1,7 +1,13 @@
 """Read and write state dicts: one file, shards with an index, or a directory; torch's format or safetensors.
 
 Names are those that the authors' loader would see: without Lightning's prefix `model.`, training metrics, and
-buffers that no model of this library has.
+buffers that no model of this library has. Older checkpoints have other names and layouts:
+
+    authors    norms ended their blocks: `transformer.ln_0` came before the first block, and the norm after
+               each branch had the branch's number; now each norm comes before its branch, the last is `ln_f`
+    fla        model.embed_tokens and backbone.embedding, the token embedding until March 2024 and in Mamba's
+               files; attn.norm and mlp.norm, the norms of a block until February 2025; mlp.gate_proj of
+               2 x hidden rows, gate and value as one matrix until then; attn.D of Gated DeltaNet, never read
 """
 
 import json
@@ -10,13 +16,13 @@ import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.convert.older_names import with_norms_before
+from based_jax.convert.tables import AUTHORS, RENAMED, Names
 from based_jax.convert.torch_file.instructions import CheckpointError
 from based_jax.convert.torch_file.reader import load_torch_file
 from based_jax.files import MAX_BYTES, parse_json, read_json
@@ -40,13 +46,15 @@ _SAFETENSORS_NAMES = {
 }
 _CHECK_ELEMENTS = 1 << 22  # elements per step of the check for NaN: a few MiB of temporary memory
 _SHOWN = 10
+_GATE = re.compile(r"\.mlp\.gate_proj\.weight$")
+T = TypeVar("T")
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Read the weights of a checkpoint, under the names of the torch modules.
 
-    A leading `model.` is stripped, and norms of older checkpoints are renamed (`older_names`); entries with
-    "metrics" in their name, `*.rotary_emb.inv_freq` and `transformer.decay.decay` are dropped.
+    A leading `model.` is stripped, and norms of older checkpoints are renamed; entries with "metrics" in
+    their name, `*.rotary_emb.inv_freq` and `transformer.decay.decay` are dropped.
 
     Args:
         path: a file (.safetensors, .bin, .pt, .pth, or an .index.json next to its shards), or a directory,
@@ -63,7 +71,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             boolean or complex, or with NaN, infinity or values beyond float32's range.
         UnsafeCheckpointError: a torch file with more than plain tensors (see `load_torch_file`).
     """
-    file = _weight_file(Path(path))
+    file = weight_file(Path(path))
     stored = _read_shards(file) if file.name.endswith(".index.json") else _read_file(file)
     weights: dict[str, np.ndarray] = {}
     for stored_name, array in stored.items():
@@ -141,7 +149,7 @@ def expect_keys(found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequenc
         raise CheckpointError("the state dict does not fit the model; " + "; ".join(problems))
 
 
-def _weight_file(path: Path) -> Path:
+def weight_file(path: Path) -> Path:
     """Return the file that holds or indexes the weights at `path`."""
     if path.is_file():
         return path
@@ -266,3 +274,56 @@ def _safetensors_header(
 def _show(names: Sequence[str]) -> str:
     first = ", ".join(map(shown_name, names[:_SHOWN]))
     return first if len(names) <= _SHOWN else f"{first} and {len(names) - _SHOWN} more"
+
+
+def with_norms_before(tensors: Mapping[str, T]) -> dict[str, T]:
+    """Rename the norms of the authors' older checkpoints; current checkpoints are unchanged.
+
+    ln_0 becomes norm1 of layer 0, norm1 of layer i its norm2, norm2 of layer i norm1 of layer i + 1, and the
+    last norm2 ln_f (flash-attention's GPTLMHeadModel.load_state_dict).
+    """
+    if "transformer.ln_0.weight" not in tensors:
+        return dict(tensors)
+    layers, norms = len(AUTHORS.layers(tensors)), {"transformer.ln_0": f"{AUTHORS.layer(0)}.norm1"}
+    for index in range(layers):
+        norms[f"{AUTHORS.layer(index)}.norm1"] = f"{AUTHORS.layer(index)}.norm2"
+        norms[f"{AUTHORS.layer(index)}.norm2"] = f"{AUTHORS.layer(index + 1)}.norm1"
+    norms[f"{AUTHORS.layer(layers - 1)}.norm2"] = "transformer.ln_f"
+    split = {name: name.rpartition(".") for name in tensors}
+    return {f"{norms.get(stem, stem)}{dot}{kind}": tensors[name] for name, (stem, dot, kind) in split.items()}
+
+
+def renamed(tensors: Mapping[str, Any], model_type: str, names: Names) -> dict[str, Any]:
+    """Rename the tensors of a checkpoint (from `read_state_dict`, without the prefix `model.`).
+
+    Args:
+        model_type: key of `tables.RENAMED`.
+        names: of the code base whose names are current.
+    """
+    named: dict[str, Any] = {}
+    for key, tensor in tensors.items():
+        name = current_name(key, model_type)
+        if name in named:
+            raise CheckpointError(f"{shown_name(name)} is there twice, the second time as {shown_name(key)}")
+        named[name] = tensor
+    if names.embedding not in named:
+        raise CheckpointError(f"1 missing: {names.embedding}")
+    return _with_gates_apart(named)
+
+
+def current_name(key: str, model_type: str) -> str:
+    """Return the current name of a tensor."""
+    name = key if key.startswith(("backbone.", "lm_head.", "model.")) else f"model.{key}"
+    for old, new in RENAMED.get(model_type, ()):
+        name = name.replace(old, new)
+    return name
+
+
+def _with_gates_apart(named: dict[str, Any]) -> dict[str, Any]:
+    """Split the matrices of an MLP that hold its gate and its value."""
+    for key in [key for key in named if _GATE.search(key)]:
+        value = _GATE.sub(".mlp.up_proj.weight", key)
+        if value not in named and named[key].ndim == 2 and len(named[key]) % 2 == 0:
+            half = len(named[key]) // 2
+            named[key], named[value] = named[key][:half], named[key][half:]
+    return named

@@ -150,13 +150,6 @@ def decode_after(tokenizer: Tokenizer, context: Ids, ids: Ids) -> str:
     return tokenizer.decode([*words, *ids])[len(complete_text(tokenizer, words)) :]
 
 
-def decode_slice(tokenizer: Tokenizer, ids: Ids, start: int, stop: int) -> str:
-    """Return the part of the text of `ids` that the tokens from `start` to `stop` (exclusive) complete."""
-    words = _last_words(tokenizer, ids[:start])
-    shown = len(complete_text(tokenizer, words))
-    return complete_text(tokenizer, [*words, *ids[start:stop]])[shown:]
-
-
 def complete_text(tokenizer: Tokenizer, ids: Ids) -> str:
     """Decode `ids` without a character at their end that lacks bytes."""
     text = tokenizer.decode(ids)

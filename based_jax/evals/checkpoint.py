@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -50,12 +49,17 @@ class CheckpointOptions:
         return Opened(model, params, tokenizer, directory)
 
 
-_PROBE = 64  # values of each parameter in the digest
+_SPELLED = "What decides the answers, beside the weights: The code is 12.\n"
+_VALUES = 64  # of each parameter in the digest
 
 
-def digest(settings: Mapping[str, Any], params: Params) -> str:
-    """Return a short name of a run, the same for equal settings and weights on any machine."""
+def digest(opened: Opened, **settings: Any) -> str:
+    """Return a short name of a run, the same on any machine for equal settings, tokenizers and weights."""
+    tokenizer = opened.tokenizer
+    settings["model"] = opened.model.config.to_dict()
+    spelled = tokenizer.encode("ACGT" if tokenizer.name == "dna" else _SPELLED).tolist()
+    settings["tokenizer"] = [tokenizer.vocab_size, tokenizer.eot, spelled]
     parts = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for leaf in jax.tree.leaves(params):
-        parts.update(np.asarray(leaf.reshape(-1)[:_PROBE]).tobytes())
+    for leaf in jax.tree.leaves(opened.params):
+        parts.update(np.asarray(leaf.reshape(-1)[:_VALUES]).tobytes())
     return parts.hexdigest()[:16]

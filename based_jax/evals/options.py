@@ -5,7 +5,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from based_jax.validate import expect
-
-
-def expect_positive(options: Any, *names: str) -> None:
-    """Check that these fields are None or at least 1."""
-    for name in names:
-        value = getattr(options, name)
-        expect(value is None or value >= 1, name, value, "at least 1")
 
 
 def expect_writable(options: Any, *names: str) -> None:
@@ -38,13 +31,6 @@ def as_text(options: Any) -> dict[str, str]:
 def print_table(table: Table) -> None:
     """Print a table, as wide as the terminal or, without one, as its rows."""
     Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False).print(table)
-
-
-def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]], **how: Any) -> None:
-    """Write a line per row, creating the file's directory if needed; `how` goes to `json.dumps`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(row, ensure_ascii=False, **how) + "\n" for row in rows]
-    path.write_text("".join(lines), encoding="utf-8")
 
 
 def write_json(path: Path | None, content: Any) -> None:

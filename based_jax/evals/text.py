@@ -17,7 +17,6 @@ from based_jax.data.hub import HUB
 from based_jax.data.shards.reader import (
     TokenShards,
     expect_no_text_flags,
-    load_data_tokenizer,
     open_tokens,
     shard_directory,
 )
@@ -98,11 +97,6 @@ def pack_text(options: TextOptions, tokenizer: Tokenizer, max_tokens: int) -> tu
     if len(packed) - 1 <= max_tokens:
         return packed, packed.num_bytes or None
     return PackedTokens(packed.tokens[: max_tokens + 1], packed.starts[packed.starts < max_tokens], 0), None
-
-
-def text_tokenizer(options: TextOptions, tokenizer: str | None) -> Tokenizer:
-    """Load the tokenizer `tokenizer`; None means that of token shards, or bytes for text."""
-    return load_data_tokenizer([options.data or ""], tokenizer)
 
 
 def _open_shards(

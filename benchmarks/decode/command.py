@@ -1,26 +1,33 @@
 """`decode`: measure the cost of a token for long contexts and large batches, in time and memory."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice
-from benchmarks import report
-from benchmarks.analysis import Row, crossover, growth_exponent, series
-from benchmarks.decode import parts as decode_parts
-from benchmarks.decode import tables as decode_tables
+from benchmarks.decode import tables
 from benchmarks.decode.models import BASED, LABELS, MODELS, SIZES, model_config, random_weights
-from benchmarks.decode.parts import CONTEXTS, PARTS, PREFILL, Part
-from benchmarks.decode.programs import Decoder
-from benchmarks.flags import StudyFlags, comma_list
-from benchmarks.memory import GIB
-from benchmarks.study import Study
+from benchmarks.decode.programs import (
+    BATCHES,
+    CONTEXTS,
+    FIRST,
+    GENERATE,
+    PARTS,
+    PREFILL,
+    READ,
+    Decoder,
+    Part,
+    Work,
+)
+from benchmarks.flags import comma_list
+from benchmarks.study import Flags, Study, ascending
+
+PREFILL_BATCH = 2
+"""Prompts per call of `prefill`."""
 
 
 @dataclass(frozen=True)
-class Decode(StudyFlags):
+class Decode(Flags):
     """Decoding of Based, Transformer++ and Mamba of equal size, with random weights, on CPU in float32.
 
     Time per token against the context; prefill against its length; tokens per second and the time to the
@@ -42,17 +49,13 @@ class Decode(StudyFlags):
     steps: int = 64
     """Tokens per timed call of `contexts`."""
     lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (512, 1024, 2048, 4096, 8192, 16384)
-    """Tokens of the prompts of `prefill`."""
-    prefill_batch: int = 2
-    """Prompts per call of `prefill`."""
+    """Tokens of the prompts of `prefill`, two per call."""
     batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     """Batches of `batches`."""
     prompt: int = 128
     """Tokens of the prompts of `batches`, whose first new token is timed alone."""
     tokens: int = 1024
     """New tokens per row of `batches`."""
-    seconds: float = 20.0
-    """Time budget per case, in seconds: a case that would exceed it has fewer samples, or is skipped."""
     fit_from: int = 4096
     """Shortest context or prompt, in tokens, that enters the fitted growth exponents."""
     samples: int = 3
@@ -72,113 +75,56 @@ class Decode(StudyFlags):
             }
             for name, config in configs.items()
         ]
-        results = report.new_report("decode", command, self._settings(), described, [])
-        measure = partial(self._measure, configs, results)
-        return report.make(results, measure, "Decoding", decode_tables.text, self.json)
-
-    def _settings(self) -> dict[str, Any]:
-        numbers = ("contexts", "context_batches", "lengths", "batches")
-        return {
-            "dtype": "float32",
+        swept = ("contexts", "context_batches", "lengths", "batches")
+        settings = {
             "size": self.presets,
-            "models": [name for name in MODELS if name in self.models],
+            "models": list(configs),
             "parts": [part for part in PARTS if part in self.parts],
-            **{name: sorted(set(getattr(self, name))) for name in numbers},
-            **{
-                name: getattr(self, name)
-                for name in ("steps", "prefill_batch", "prompt", "tokens", "samples")
-            },
-            "seconds_budget": self.seconds,
-            "memory_limit_gib": round(self.memory_bytes(0) / GIB, 3),
+            **{name: ascending(getattr(self, name)) for name in swept},
+            **{name: getattr(self, name) for name in ("steps", "prompt", "tokens")},
+            "prefill_batch": PREFILL_BATCH,
         }
+        results = self.new_report("decode", command, settings, described)
+        results["summary"] = {"growth_from_length": self.fit_from}
+        studies: list[tuple[Part, Study]] = []
 
-    def _measure(self, configs: dict[str, Any], results: report.Report) -> bool:
-        """Measure part by part, updating the report after each value; return False after Ctrl-C."""
-        settings = results["settings"]
-        parts = [part for part in self._sweeps(settings) if part.name in self.parts]
-        decoders = {name: Decoder(name, config, random_weights(config)) for name, config in configs.items()}
-        for part in parts:
-            study = Study(
-                lambda value: value,
-                part.candidates(list(decoders.values())),
-                part.passes,
-                self.samples,
-                self.seconds,
-                settings["memory_limit_gib"] * GIB,
-                lambda line, part=part: report.say(f"{part.name} {line}"),
-            )
-            if not study.measure(
-                part.values, partial(self._collect, results, part, decoders, study, results["rows"])
-            ):
-                return False
-        return True
+        def sweeps():
+            decoders = [Decoder(name, config, random_weights(config)) for name, config in configs.items()]
+            for part in self._parts():
+                study = self.study(results, part.candidates(decoders), part.passes, name=part.name)
+                studies.append((part, study))
+                yield study, part.values
 
-    def _collect(
-        self,
-        results: report.Report,
-        part: Part,
-        decoders: dict[str, Decoder],
-        study: Study,
-        before: list[Row],
-    ) -> None:
-        """Update the report and write it, so that a killed run keeps its numbers."""
-        results["rows"] = [*before, *(part.row(decoders, row) for row in study.rows())]
-        results["summary"] = summary(results["rows"], self.fit_from)
-        if self.json:
-            report.save(results, self.json)
+        def rows() -> list[dict[str, Any]]:
+            return [
+                part.row(configs[row["candidate"]], row) for part, study in studies for row in study.rows()
+            ]
 
-    def _sweeps(self, settings: dict[str, Any]) -> list[Part]:
-        return [
-            decode_parts.contexts(settings["contexts"], settings["context_batches"], self.steps),
-            decode_parts.prefill(settings["lengths"], self.prefill_batch),
-            decode_parts.batches(settings["batches"], self.prompt, self.tokens),
+        return self.measure(results, sweeps(), rows, "Decoding", tables.text)
+
+    def _parts(self) -> list[Part]:
+        """Return the questions, with the work of a call at each swept value and pass."""
+        batches = {f"batch {batch}": batch for batch in ascending(self.context_batches)}
+        capacity = self.prompt + self.tokens
+
+        def after_context(context: int, direction: str) -> Work:
+            return Work(batches[direction], context - self.steps, self.steps, context)
+
+        def of_batch(batch: int, direction: str) -> Work:
+            start, tokens = (0, self.prompt) if direction == FIRST else (self.prompt, self.tokens)
+            return Work(batch, start, tokens, capacity)
+
+        parts = [
+            Part(CONTEXTS, ascending(self.contexts), tuple(batches), after_context),
+            Part(PREFILL, ascending(self.lengths), (READ,), lambda n, _: Work(PREFILL_BATCH, 0, n, n)),
+            Part(BATCHES, ascending(self.batches), (FIRST, GENERATE), of_batch),
         ]
+        return [part for part in parts if part.name in self.parts]
 
     def _check(self) -> None:
-        self.check(
-            samples=self.samples,
-            steps=self.steps,
-            prefill_batch=self.prefill_batch,
-            prompt=self.prompt,
-            tokens=self.tokens,
-        )
-        for flag in ("contexts", "context_batches", "batches"):
-            shown, values = f"--{flag.replace('_', '-')}", getattr(self, flag)
-            expect(len(values) > 0, shown, "", "at least one number")
-            expect(min(values) >= 1, shown, min(values), "at least 1")
+        swept = ("contexts", "context_batches", "lengths", "batches")
+        self.check(*swept, "fit_from", "steps", "prompt", "tokens", parts=PARTS, models=MODELS)
         shortest = min(self.contexts)
         expect(shortest > self.steps, "--contexts", shortest, f"more than --steps {self.steps}")
         expect_choice("--presets", self.presets, SIZES)
-        chosen = (
-            ("--parts", self.parts, PARTS),
-            ("--models", self.models, MODELS),
-        )
-        for flag, values, known in chosen:
-            expect(len(values) > 0, flag, "", "at least one of " + ", ".join(known))
-            for value in values:
-                expect_choice(flag, value, known)
         expect(BASED in self.models, "--models", ",".join(self.models), "based among them")
-
-
-def summary(rows: Sequence[Row], start: int) -> dict[str, Any]:
-    """Fit exponents of token time, prefill time and state from `start` tokens up; find crossovers."""
-    found: dict[str, Any] = {"growth_from_length": start, "growth": [], "crossover": []}
-    for part in (CONTEXTS, PREFILL):
-        of_part = [row for row in rows if row["part"] == part]
-        models, passes = (list(dict.fromkeys(row[key] for row in of_part)) for key in ("candidate", "pass"))
-        for direction in passes:
-            for name in models:
-                times, states = (series(of_part, name, direction, key) for key in ("seconds", "state_bytes"))
-                where = {"part": part, "pass": direction}
-                found["growth"].append(
-                    {
-                        **where,
-                        "candidate": name,
-                        "time_exponent": growth_exponent(times, start),
-                        "state_exponent": growth_exponent(states, start),
-                    }
-                )
-                if name != BASED:
-                    length = crossover(series(of_part, BASED, direction), times)
-                    found["crossover"].append({**where, "candidate": BASED, "other": name, "length": length})
-    return found

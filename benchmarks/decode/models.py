@@ -12,7 +12,7 @@ import numpy as np
 from based_jax.generate.rows import row_bytes
 from based_jax.generate.weights import decoding_weights
 from based_jax.mixers.contract import head_layout
-from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count, presets
+from based_jax.models import LanguageModel, MixerSpec, ModelConfig, presets
 from based_jax.models.language_model import param_shapes
 from based_jax.ops import implementation_for
 from based_jax.typing import Params
@@ -34,16 +34,15 @@ DRAWN = 1_000_003
 _PREFIXES = {BASED: "based", ATTENTION: "attn", CUDNN: "attn", MAMBA: "mamba"}
 
 
-def _implementations() -> dict[str, str]:
-    """Return which implementation of attention is asked for; on a CPU its own choice, by the length."""
-    return {CUDNN: "cudnn"} if jax.default_backend() == "cpu" else {ATTENTION: "xla", CUDNN: "cudnn"}
-
-
 def model_config(name: str, size: str, dtype: str = "float32") -> ModelConfig:
     """Return the preset of a size that computes in `dtype`; the tiny Mamba, which has none, is made here."""
     mamba = (name, size) == (MAMBA, "tiny")
     config = _tiny_mamba() if mamba else presets.get(f"{_PREFIXES[name]}-{size}")
-    if chosen := _implementations().get(name):
+    # A Transformer++ on a CPU attends as it chooses by the length.
+    implementations = (
+        {CUDNN: "cudnn"} if jax.default_backend() == "cpu" else {ATTENTION: "xla", CUDNN: "cudnn"}
+    )
+    if chosen := implementations.get(name):
         how = {"implementation": chosen}
         mixers = {
             letter: MixerSpec(spec.mixer, {**spec.options, **how}) for letter, spec in config.mixers.items()
@@ -73,14 +72,8 @@ def unavailable(name: str, config: ModelConfig) -> str | None:
 
 def _tiny_mamba() -> ModelConfig:
     """Return Mamba blocks of based-tiny's width, as many as come closest to its parameters."""
-    based = presets.get("based-tiny")
-
-    def layers(count: int) -> ModelConfig:
-        mixers = {"M": MixerSpec("mamba", {"num_layers": count})}
-        return based.replace(schedule="M" * count, mixers=mixers, mlp="none", mlp_hidden=0)
-
-    one, two = (param_count(layers(count)) for count in (1, 2))
-    return layers(1 + round((param_count(based) - one) / (two - one)))
+    mixers = {"M": MixerSpec("mamba", {"num_layers": 10})}
+    return presets.get("based-tiny").replace(schedule="M" * 10, mixers=mixers, mlp="none", mlp_hidden=0)
 
 
 def one_of_each(config: ModelConfig) -> ModelConfig:

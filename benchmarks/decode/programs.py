@@ -1,6 +1,7 @@
 """Compile the programs that `decode` times: reading a prompt, and making tokens after one."""
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,8 +12,14 @@ from jax import lax
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.ops.core.products import in_loop_over_tokens
 from based_jax.typing import Array, Int, Params, State
-from benchmarks.ops.candidates import Program, compile_jitted
-from benchmarks.ops.mixer_candidates import map_streams
+from benchmarks.decode.models import LABELS, state_bytes
+from benchmarks.ops.mixers import map_streams
+from benchmarks.study import Candidate, Program, compile_jitted
+
+CONTEXTS, PREFILL, BATCHES = PARTS = "contexts", "prefill", "batches"
+
+READ, FIRST, GENERATE = "prefill", "first_token", "generate"
+"""Passes of the parts `prefill` and `batches`; those of `contexts` are batches."""
 
 
 class Work(NamedTuple):
@@ -50,6 +57,37 @@ class Decoder:
             return program.call()
 
         return replace(program, call=call)
+
+
+class Part(NamedTuple):
+    """One sweep; all models take turns at each of its values."""
+
+    name: str
+    values: Sequence[int]
+    passes: Sequence[str]
+    work: Callable[[int, str], Work]
+    """the work of a call at a value, in a pass"""
+
+    def candidates(self, decoders: Sequence[Decoder]) -> list[Candidate]:
+        """Return the models as candidates, whose lengths are the values."""
+
+        def prepare(decoder: Decoder, value: int, direction: str) -> Program:
+            return decoder.program(self.work(value, direction))
+
+        return [Candidate(d.name, LABELS[d.name], "jax", functools.partial(prepare, d)) for d in decoders]
+
+    def row(self, config: ModelConfig, row: dict[str, Any]) -> dict[str, Any]:
+        """Add the quantities of decoding to a case of the study; `length` is the swept value."""
+        work, seconds = self.work(row["length"], row["pass"]), row["seconds"]
+        return {
+            "part": self.name,
+            **row,
+            "batch": work.batch,
+            "tokens": work.tokens,
+            "seconds_per_token": seconds and seconds / work.tokens,
+            "tokens_per_second": seconds and work.batch * work.tokens / seconds,
+            "state_bytes": state_bytes(config, work.capacity),
+        }
 
 
 def decode_arguments(config: ModelConfig, params: Params, work: Work) -> list[Any]:

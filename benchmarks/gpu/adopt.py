@@ -16,7 +16,7 @@ from typing import Any
 from based_jax import markdown, plot
 from benchmarks import figures
 from benchmarks import report as reporting
-from benchmarks.gpu import choices, measured_models, measured_ops, overview
+from benchmarks.gpu import choices, measured_models, measured_ops
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.measured import RESULTS, Device, Report, devices, folder, kept, read
 from pallas_kernels import tuning
@@ -43,9 +43,9 @@ FLOORS = "benchmarks/results/static/h200.json"
 KEPT = {
     "cpu/decode": ("docs/decoding.md", "decode", "decode.tables"),
     "cpu/mixers": ("docs/benchmarks.md", "mixers", "ops.mixers"),
-    "cpu/mqar": ("docs/benchmarks.md", "mqar", "models.training_tables"),
-    "cpu/train": ("docs/benchmarks.md", "train", "models.training_tables"),
-    "cpu/train_long": ("docs/benchmarks.md", "train_long", "models.training_tables"),
+    "cpu/mqar": ("docs/benchmarks.md", "mqar", "models.training"),
+    "cpu/train": ("docs/benchmarks.md", "train", "models.training"),
+    "cpu/train_long": ("docs/benchmarks.md", "train_long", "models.training"),
     "static/h200": ("docs/gpu.md", "static", "gpu.static.tables"),
 }
 """Report of another command in `RESULTS` -> page, the block with its tables, the module that writes them."""
@@ -76,7 +76,7 @@ class Adopt:
             return 0
         for name, path in FIGURES.items():
             figures.draw(json.loads((CHECKOUT / RESULTS / f"{name}.json").read_text()), CHECKOUT / path)
-        overview.draw(CHECKOUT, CHECKOUT / "docs/figures/overview.png")
+        figures.draw_overview(CHECKOUT, CHECKOUT / "docs/figures/overview.png")
         return 0
 
 
@@ -125,7 +125,8 @@ def tables(reports: Sequence[Report], kept: Sequence[Report], tree: Path) -> dic
     backends: dict[str, list[choices.Compared]] = {}
     for report in reports:
         with _complete(report):
-            chosen = choices.tuning_rows(report.tuned, report.capability)
+            tuned = [row for row in report.content["rows"] if row["section"] == "tune"]
+            chosen = choices.tuning_rows(tuned, report.capability)
         for op, rows in chosen.items():
             expect(op in catalog.OPS, f"op in {report.path}", op, f"one of {', '.join(catalog.OPS)}")
             path = tree / "pallas_kernels" / op / "tuning.json"

@@ -88,12 +88,11 @@ def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
     """
     groups: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for row in rows:
-        ratio = ratio_to_current(row) if row["status"] == MEASURED else None
+        ratio = row["ratio_to_first"] if row["status"] == MEASURED else None
         if ratio and row["seconds"] / ratio >= LEAST_SECONDS:
-            # Older reports name the backend, of which there is one now.
-            when = {name: value for name, value in row["when"].items() if name != "backend"}
-            group = groups.setdefault((row["op"], json.dumps(when, sort_keys=True)), {})
-            group.setdefault(_shape(row), {})[json.dumps(row["variant"])] = math.log(ratio)
+            group = groups.setdefault((row["op"], json.dumps(row["when"], sort_keys=True)), {})
+            shape, _, _ = row["step"].partition(",")
+            group.setdefault(shape, {})[json.dumps(row["variant"])] = math.log(ratio)
     found: dict[str, list[Row]] = {}
     for (op, when), shapes in groups.items():
         common = set.intersection(*map(set, shapes.values()))  # each has at least the current choice
@@ -103,16 +102,6 @@ def tuning_rows(rows: Sequence[Row], device: str) -> dict[str, list[Row]]:
             row = {"device": device, "when": json.loads(when), "variant": json.loads(best)}
             found.setdefault(op, []).append(row)
     return found
-
-
-def ratio_to_current(row: Row) -> float | None:
-    """Return a candidate's time over that of the current choice; reports of `tune` have both times."""
-    return row["ratio_to_first"] if "step" in row else row["seconds"] / row["reference_seconds"]
-
-
-def _shape(row: Row) -> str:
-    """Return the kernel and the sizes of a candidate."""
-    return row["step"].partition(",")[0] if "step" in row else row["case"]
 
 
 def with_row(table: Sequence[Row], row: Row) -> list[Row]:

@@ -1,41 +1,47 @@
 """`gpu`: measure the kernels on a GPU completely, in one run of some minutes.
 
-One process only watches; another one measures and writes the report after every step. If that one dies,
-hangs or loses its device, the first starts another, which leaves out the step that ended the last.
+Each section runs in a process of its own, which writes its rows as they come, one JSON object a line. If it
+dies, hangs or loses its device, another one continues, and leaves out the case that ended the last. This
+process watches, and writes the report of all sections.
 """
 
 import contextlib
-import dataclasses
+import faulthandler
+import functools
 import importlib.util
-import json
 import os
 import shutil
 import sys
 import tempfile
 import time
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
+
 from benchmarks import report
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.gpu import journal, supervisor
-from benchmarks.gpu.launching import backend, launching
+from benchmarks.gpu.sections.targets import summary
+from pallas_kernels import launch
 from pallas_kernels.checks import expect
 
 SECTIONS: dict[str, tuple[str, str]] = {
     "machine": ("device", "steps"),
     "correctness": ("correctness", "steps"),
     "mosaic": ("correctness", "mosaic_steps"),
+    "forward": ("forward", "forward_steps"),
+    "backward": ("forward", "backward_steps"),
     "train": ("model", "train_steps"),
     "generate": ("model", "generate_steps"),
     "prefill": ("model", "prefill_steps"),
-    "torch": ("torch_steps", "steps"),
-    "forward": ("forward", "forward_steps"),
-    "backward": ("forward", "backward_steps"),
     "decode": ("decode", "decode_steps"),
     "window": ("decode", "window_steps"),
     "wide": ("forward", "wide_steps"),
+    "torch": ("torch_steps", "steps"),
     "tune": ("tune", "steps"),
 }
 """Name -> module of `sections`, and its function that lists the steps. In this order."""
@@ -46,7 +52,8 @@ DEFAULT = tuple(name for name in SECTIONS if name != "tune")
 CALIBRATION = "machine"
 """Always runs: every bound is made of its two rates."""
 
-RESULTS = Path(__file__).parents[1] / "results"
+OWN_SHARE = 0.97
+"""Share of the time for measuring; the rest is for starting and ending processes."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +70,17 @@ class Gpu:
     minutes: float = 12.0
     """Time for this command; what does not fit is skipped, and measured by a later command with --resume."""
     sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = DEFAULT
-    """Sections to measure: machine (always), correctness, mosaic, train, generate, prefill, torch, forward,
-    backward, decode, window, wide; by default all these. On request tune: other block sizes of kernels."""
+    """Sections to measure: machine (always), correctness, mosaic, forward, backward, train, generate,
+    prefill, decode, window, wide, torch; by default all these. On request tune: other block sizes."""
     quick: bool = False
     """Use tiny sizes and one sample, to test the command itself."""
     interpret: bool = False
     """Run the kernels in the interpreter, on a machine without a GPU; only with --quick."""
     resume: bool = False
-    """Continue an earlier run: its numbers stay, and the step that ended it is left out."""
+    """Continue an earlier run: its numbers stay, and what it has measured is left out."""
     until: float | None = None
-    """Set by the process that watches this one: time at which it ends, in seconds since 1970."""
+    """Set by the process that watches this one, which measures the one section into the journal --json: time
+    at which it ends, in seconds since 1970."""
 
     def run(self, command: str) -> int:
         """Measure; return 0, or 1 if numbers are wrong or something of ours failed, 130 after Ctrl-C.
@@ -80,12 +88,11 @@ class Gpu:
         Raises:
             ValueError: a flag has a wrong value, or there is no GPU.
         """
+        if self.until is not None:
+            return self._measure(self.until)
         self._check()
-        for name, value in environment().items():
-            os.environ.setdefault(name, value)
-        if self.until is not None or self.interpret:
-            return self._measure(command)
-        return self._watch()
+        with tempfile.TemporaryDirectory() as folder:
+            return self._watch(command, self.path or Path(folder, "gpu.json"))
 
     def _check(self) -> None:
         expect(len(self.sections) > 0, "--sections", "", "at least one section")
@@ -104,66 +111,66 @@ class Gpu:
         """Return the file of the report, or None."""
         return self.json if self.out is None else self.out / "gpu.json"
 
-    def _watch(self) -> int:
-        """Start workers until one reaches the end."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = self.path or Path(folder, "gpu.json")
-            flags = [f"--json={path}", f"--minutes={self.minutes}", f"--sections={','.join(self.sections)}"]
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks",
-                "gpu",
-                *flags,
-                *(["--quick"] if self.quick else []),
-            ]
-            status = supervisor.watch(command, path, report.say, self.resume, 60 * self.minutes)
-            if status == supervisor.TIME_OVER and path.exists():  # what was running broke nothing
-                journal.save(json.loads(path.read_text()) | {"running": None}, path)
-                return 0
-            return status
+    def _watch(self, command: str, path: Path) -> int:
+        """Run a process for each section, and write the report after each."""
+        for name, value in environment().items():
+            os.environ.setdefault(name, value)
+        journals = {name: path.with_suffix(".sections") / f"{name}.jsonl" for name in SECTIONS}
+        if not self.resume:
+            for each in journals.values():
+                each.unlink(missing_ok=True)
+        chosen = [name for name in SECTIONS if name in (CALIBRATION, *self.sections)]
+        settings = {name: getattr(self, name) for name in ("quick", "interpret", "minutes")}
+        found = report.new_report("gpu", command, settings | {"sections": chosen}, [], [NOTE])
+        begun = time.time()
+        for name in chosen:
+            status = self._section(name, journals[name], begun)
+            if status == supervisor.WRONG:
+                return status
+            found = merged(found, journals)
+            if found["rows"]:
+                journal.save(found, path)
+            if status == supervisor.INTERRUPTED:
+                return status
+        return say_result(found)
 
-    def _measure(self, command: str) -> int:
+    def _section(self, name: str, path: Path, begun: float) -> int:
+        """Measure a section in processes of its own, unless it is complete; return the exit status."""
+        seconds = 60 * self.minutes
+        until = begun + OWN_SHARE * seconds
+        if journal.is_complete(path):
+            return 0
+        if time.time() > until:
+            report.say(f"{name}: the time is spent, --resume goes on")
+            return 0
+        command = [sys.executable, "-m", "benchmarks", "gpu", f"--sections={name}", f"--json={path}"]
+        command += [f"--until={until:.1f}"]
+        command += [f"--{flag}" for flag in ("quick", "interpret") if getattr(self, flag)]
+        return supervisor.watch(command, path, begun + seconds - time.time(), report.say)
+
+    def _measure(self, until: float) -> int:
+        """Measure a section."""
         if self.interpret:
             import based_jax  # noqa: F401  (sets XLA_FLAGS for CPUs, before JAX reads them)
-        import jax
-
-        from benchmarks.gpu.journal import DEVICE_LOST, DeviceLostError
         from benchmarks.gpu.sections import running
-        from benchmarks.gpu.sections.session import Session, resume
+        from benchmarks.gpu.sections.session import DeviceLostError, Session
 
+        options: dict[str, Any] = {"quick": self.quick, "interpret": self.interpret}
         if not self.interpret:
             expect((found := backend()) == "gpu", "device", found, NO_GPU)
+            options["alive"] = functools.partial(faulthandler.dump_traceback_later, exit=True)
             # Cached compilations also serve a process that replaces this one.
             jax.config.update("jax_compilation_cache_dir", os.path.join(_scratch(), "jax"))
-        settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        settings |= {"json": self.path and self.path.name, "out": None, "sections": list(self.sections)}
-        fresh = report.new_report("gpu", command, settings, [], [NOTE])
-        fresh |= {"sources": running.sources(), "elapsed_seconds": 0.0}
-        fresh |= {"running": None, "broken": [], "done": []}
-        results = resume(self.path, fresh) if self.resume and self.path else fresh
-        minutes = self.minutes if self.until is None else max(0.0, self.until - time.time()) / 60
-        session = Session(results, self.path, minutes, report.say, self.quick, self.interpret)
-        chosen = {name: SECTIONS[name] for name in SECTIONS if name in (CALIBRATION, *self.sections)}
-        status = DEVICE_LOST
+        (section,) = self.sections
+        minutes = max(0.0, until - time.time()) / 60
+        session = Session(section, self.json, minutes, report.say, **options)
         try:
             with launching(self.interpret):
-                steps = running.listed(session, chosen)
-                before = running.committed(RESULTS, jax.devices()[0].device_kind)
-                running.run(session, running.in_order(steps, before, results["sources"]))
-            results |= {"complete": True}
-            session.say("all is measured, or the time is spent")
-        except KeyboardInterrupt:
-            status = 130
+                running.run(session, running.listed(session, *SECTIONS[section]))
         except DeviceLostError as error:
             session.say(f"the device is lost: {error}")
-            session.save()
-            return status
-        except running.NewProcessNeededError as error:
-            session.say(f"{error} needs the memory that this process holds")
-        results["running"] = None
-        session.save()
-        return say_result(session) if results["complete"] else status
+            return supervisor.DEVICE_LOST
+        return 0
 
 
 NO_GPU = "a GPU; `--quick --interpret` tries the command without one"
@@ -175,20 +182,49 @@ NOTE = (
 )
 
 
-def say_result(session: Any) -> int:
+def merged(found: report.Report, journals: Mapping[str, Path]) -> report.Report:
+    """Return a report with the rows of all sections so far, and what they say of the machine."""
+    rows = [row for path in journals.values() for row in journal.results(path)]
+    facts = [row["facts"] for row in rows if "facts" in row]
+    rows = [row for row in rows if "facts" not in row]
+    complete = all(journal.is_complete(journals[name]) for name in found["settings"]["sections"])
+    machine = found["machine"] | (facts[-1] if facts else {})
+    return found | {"rows": rows, "machine": machine, "complete": complete, "summary": summary(rows)}
+
+
+def say_result(found: report.Report) -> int:
     """Print the last lines; return the exit status."""
-    rows, found = session.report["rows"], session.report["summary"]
-    for section, counts in found["rows"].items():
-        session.say(f"{section}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
-    for target, wanted, measured in found["tables"]["targets"]:
-        session.say(f"{target}: wanted {wanted}: {measured or 'not measured'}")
+    rows = found["rows"]
+    for section, counts in found["summary"]["rows"].items():
+        report.say(f"{section}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
+    for target, wanted, measured in found["summary"]["tables"]["targets"]:
+        report.say(f"{target}: wanted {wanted}: {measured or 'not measured'}")
     bad = [row for row in rows if row["status"] in ("wrong", "failed")]
     for row in bad:
-        session.say(
+        report.say(
             f"{row['status'].upper()}: {row['section']}, {row['step']}, {row['what']}: {row['reason']}"
         )
     ours = [row for row in bad if row.get("ours", True)]
     return int(bool(ours) or not any(row["status"] in ("measured", "passed") for row in rows))
+
+
+@contextlib.contextmanager
+def launching(interpret: bool) -> Iterator[None]:
+    """Launch kernels inside, in the interpreter if `interpret`, without jax's warning at every lowering.
+
+    jax 0.11 warns that the Triton backend of Pallas will be removed; see docs/kernels.md.
+    """
+    with warnings.catch_warnings(), launch.interpreted() if interpret else contextlib.nullcontext():
+        warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+        yield
+
+
+def backend() -> str:
+    """Return the platform of the first device, such as "gpu", or why there is none."""
+    try:
+        return jax.default_backend()
+    except (RuntimeError, AssertionError) as error:  # jax 0.10 asserts that JAX_PLATFORMS has one
+        return str(error) or "none"
 
 
 def environment() -> dict[str, str]:

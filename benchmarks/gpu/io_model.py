@@ -16,6 +16,29 @@ STATE_ROWS = ((8, 32, 32), (16, 128, 32), (24, 320, 64), (32, 512, 64))
 """Key sizes up to the first number: rows of pure products, and rows of the mixed tile after them."""
 
 
+class Rates(NamedTuple):
+    """Datasheet rates of one GPU: upper bounds for every program."""
+
+    kind: str
+    """its name as CUDA reports it, or the beginning of that"""
+    bandwidth: float
+    """memory bandwidth, bytes/s"""
+    products: float
+    """dense bfloat16 FLOP/s of matrix products with float32 sums"""
+    wide: float
+    """dense FLOP/s of products of float32 numbers, truncated to tf32"""
+
+
+GPUS = {
+    "H200": Rates("NVIDIA H200", 4.8e12, 989e12, 494e12),
+    "H100": Rates("NVIDIA H100", 3.35e12, 989e12, 494e12),
+    "A100": Rates("NVIDIA A100", 2.039e12, 312e12, 156e12),
+    "RTX 4090": Rates("NVIDIA GeForce RTX 4090", 1.008e12, 165e12, 83e12),
+    "B200": Rates("NVIDIA B200", 8e12, 2250e12, 1125e12),
+}
+"""SXM modules, and 80 GB of the A100."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """Bytes and FLOPs of one call."""
@@ -179,12 +202,6 @@ def window_step(
 def row_products(length: int, columns: int, results: int, itemsize: int = 2) -> Cost:
     """One row of `length` numbers times matrices of `columns` in all; both are read, results written."""
     return Cost(itemsize * (length * columns + length + results), 2 * length * columns)
-
-
-def conv_step(batch: int, channels: int, taps: int, halves: int = 1, itemsize: int = 2) -> Cost:
-    """One token of a short convolution: T - 1 inputs in and out, 1 or 2 `halves` in, y out; the taps."""
-    numbers = 2 * (taps - 1) + halves + 1
-    return Cost(itemsize * channels * (batch * numbers + taps), 0)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Reports on disk that survive the process that writes them, and detection of a lost device.
+"""Reports on disk: complete ones as one JSON object, and rows of a section as they come, one per line.
 
-A report is one JSON object: benchmark (the command), schema, complete, command, machine, settings, rows, and
-keys of the command. JAX is imported only to query devices: supervising and reading do not need it.
+A report has the keys benchmark (the command), schema, complete, command, machine, settings, rows, and others
+of the command. Nothing here imports JAX: supervising and reading do not need it.
 """
 
 import json
@@ -10,19 +10,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from based_jax.command import one_line
-
 SCHEMA = 2
 """Version; increased if a key changes its name or meaning."""
 
-DEVICE_LOST = 75
-"""Exit status of a process whose device stopped answering; the supervisor starts another one."""
+BEGUN, DONE, STOPPED, COMPLETE = MARKS = "begun", "done", "stopped", "complete"
+"""Statuses of lines that are no results: what runs next, a step's end, the process's end from outside, the
+section's end."""
 
-BROKE = "the process ended, or the device was lost, while it ran"
-
-
-class DeviceLostError(RuntimeError):
-    """The device no longer adds two numbers: only a new process can use it again."""
+SPENT = "the minutes were spent"
 
 
 def save(report: Mapping[str, Any], path: Path) -> None:
@@ -57,27 +52,36 @@ def load(path: Path, benchmarks: Collection[str]) -> dict[str, Any]:
     return report
 
 
-def finite(value: Any) -> Any:
-    """Return `value` with None for each float in it that is not finite, which JSON cannot represent."""
+def append(row: Mapping[str, Any], path: Path) -> None:
+    """Add a line to a section's journal. Numbers that are not finite become null, as JSON has none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(_finite(row)) + "\n")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a section's journal, none without one. The last one may be cut off."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def is_complete(path: Path) -> bool:
+    """Return whether a section has run to its end."""
+    return any(row["status"] == COMPLETE for row in lines(path))
+
+
+def results(path: Path) -> list[dict[str, Any]]:
+    """Return the results in a section's journal, each step's once it did fit into the time."""
+    rows = lines(path)
+    done = {row["step"] for row in rows if row["status"] == DONE}
+    rows = [row for row in rows if row["status"] not in MARKS]
+    return [row for row in rows if row.get("reason") != SPENT or row["step"] not in done]
+
+
+def _finite(value: Any) -> Any:
+    """Return `value` with None for each float in it that is not finite."""
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def check_device(error: BaseException) -> None:
-    """Check the device by a simple sum.
-
-    Raises:
-        DeviceLostError: the sum fails, so `error` destroyed the device's context.
-    """
-    import jax
-    import jax.numpy as jnp
-
-    try:
-        answer = int(jax.block_until_ready(jnp.arange(4) + 1).sum())
-    except RuntimeError:  # what the XLA runtime raises
-        raise DeviceLostError(one_line(error)) from error
-    if answer != 10:
-        raise DeviceLostError(f"the device computes 1 + 2 + 3 + 4 = {answer} after {one_line(error)}")

@@ -10,8 +10,8 @@ from benchmarks.gpu import journal
 from pallas_kernels import devices as gpus
 from pallas_kernels.checks import expect
 
-READ = ("gpu", "tune", "timings")
-"""Commands whose reports are adopted, the earlier `tune` among them, and what was timed beside them."""
+READ = ("gpu", "timings")
+"""Kinds of reports that are adopted: of the command, and of what was timed beside it."""
 
 RESULTS = "benchmarks/results"
 """Folder of a checkout with a folder of reports per device."""
@@ -43,11 +43,6 @@ class Report:
         return str(self.content["machine"].get("device", ""))
 
     @property
-    def platform(self) -> str:
-        """JAX's name of its platform."""
-        return str(self.content["machine"].get("platform", ""))
-
-    @property
     def capability(self) -> str:
         """Compute capability of the GPU.
 
@@ -58,11 +53,6 @@ class Report:
         if family is None:
             raise ValueError(f"{self.path}: device = {self.device!r}: expected a GPU of devices.FAMILIES")
         return family.capability
-
-    @property
-    def tuned(self) -> list[dict[str, Any]]:
-        """Rows of block sizes: those of the section `tune`, or of a report of the earlier command."""
-        return [row for row in self.content["rows"] if self.kind == "tune" or row.get("section") == "tune"]
 
     @property
     def date(self) -> str:
@@ -76,9 +66,10 @@ class Report:
             return f"the run had --{' --'.join(tried)}, so it measured nothing"
         if not self.device:
             return "names no device: the run ended before it measured anything"
-        if self.platform.lower() in GPUS:
+        platform = str(self.content["machine"].get("platform", ""))
+        if platform.lower() in GPUS:
             return None
-        return f"measured on {self.device!r} ({self.platform}), which is no GPU"
+        return f"measured on {self.device!r} ({platform}), which is no GPU"
 
 
 class Device(NamedTuple):

@@ -9,7 +9,6 @@ to 1,024 tokens, short ones first. After a text all its needles are asked for, o
 and only answers count in the loss. Seeds of these texts begin with "train"; those of `eval long` are numbers.
 """
 
-import argparse
 import functools
 import json
 import multiprocessing
@@ -18,8 +17,9 @@ import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ import optax
 from flax import linen as nn
 from tokenizers import Regex, pre_tokenizers
 
+from based_jax.command import parse, run
 from based_jax.convert.pretrained import save_pretrained
 from based_jax.data.tokenizer_training import train_byte_level_bpe
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
@@ -35,8 +36,15 @@ from based_jax.evals.long.questions import Material, make_question
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.ops import cross_entropy
 from based_jax.typing import Params
+from based_jax.validate import expect_ranges
+
+PROGRAM = "python -m benchmarks.models.long_recall"
 
 WIDTH, LENGTH, WARMUP = 128, 1024, 100
+
+ROWS, SEED = 16, 0
+"""Rows of a step; seed of the parameters and of the choice of rows."""
+
 SLOTS = (128, 256, 512, 1024)
 """Lengths of texts; a row of `LENGTH` tokens has texts of one length."""
 
@@ -101,22 +109,32 @@ def make_rows(number: int, *, rows: int, directory: Path) -> tuple[np.ndarray, n
     return tokens, is_answer
 
 
-def make_data(directory: Path, rows: int, processes: int) -> None:
-    """Write the tokenizer and the rows, made by several processes."""
-    directory.mkdir(parents=True, exist_ok=True)
-    make_tokenizer(directory / "tokenizer.json")
-    make, each = functools.partial(make_rows, rows=64, directory=directory), range(-(-rows // 64))
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        made = list(pool.map(make, each, chunksize=4))
-    for name, arrays in zip(("tokens", "is_answer"), zip(*made, strict=True), strict=True):
-        np.save(directory / f"{name}.npy", np.concatenate(arrays))
+@dataclass(frozen=True)
+class Data:
+    """Make a tokenizer, and the rows of tokens to train on."""
+
+    out: Path
+    """Directory of the files."""
+    texts: int = 40000
+    """Rows of 1,024 tokens."""
+
+    def run(self) -> None:
+        """Write the files; the rows are made by several processes."""
+        expect_ranges(self, 1, "texts")
+        self.out.mkdir(parents=True, exist_ok=True)
+        make_tokenizer(self.out / "tokenizer.json")
+        make, each = functools.partial(make_rows, rows=64, directory=self.out), range(-(-self.texts // 64))
+        with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+            made = list(pool.map(make, each, chunksize=4))
+        for name, arrays in zip(("tokens", "is_answer"), zip(*made, strict=True), strict=True):
+            np.save(self.out / f"{name}.npy", np.concatenate(arrays))
 
 
-def make_model(name: str, vocab_size: int, width: int = WIDTH) -> LanguageModel:
+def make_model(name: str, vocab_size: int) -> LanguageModel:
     """Build one of `MODELS`."""
     first, second = MODELS[name]
     mixers = {"C": CONV, "X": first, "Y": second}
-    sizes = {"d_model": width, "mlp_hidden": 2 * width, "vocab_size": vocab_size, "max_length": LENGTH}
+    sizes = {"d_model": WIDTH, "mlp_hidden": 2 * WIDTH, "vocab_size": vocab_size, "max_length": LENGTH}
     return LanguageModel(ModelConfig.from_dict({**sizes, "schedule": "CXYCXY", "mixers": mixers}))
 
 
@@ -144,57 +162,59 @@ def make_step(model: LanguageModel, optimizer: optax.GradientTransformation, eot
     return step
 
 
-def train(options: Any) -> None:
-    """Train a model for `options.steps`, or until `options.seconds` have passed, and write its directory."""
-    tokenizer = load_tokenizer(str(options.data / "tokenizer.json"))
-    tokens, is_answer = (np.load(options.data / f"{name}.npy") for name in ("tokens", "is_answer"))
-    model = make_model(options.model, tokenizer.vocab_size, options.width)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0.98))
-    step = jax.jit(make_step(model, optimizer, tokenizer.eot), donate_argnums=(0, 1))
-    params = nn.unbox(jax.jit(model.init)(jax.random.key(options.seed), jnp.zeros((1, 1), jnp.int32)))
-    memory, count, losses = optimizer.init(params), 0, []
-    rng, start = np.random.default_rng(options.seed), time.monotonic()
-    end, first = start + options.seconds, start
-    while (done := max(count / options.steps, (time.monotonic() - first) / max(end - first, 1))) < 1:
-        slots = min(1 + int(2 * len(SLOTS) * done), len(SLOTS))  # short texts first: recall emerges sooner
-        chosen = rng.integers(len(tokens) // len(SLOTS), size=options.rows) * len(SLOTS)
-        chosen += rng.integers(slots, size=options.rows)
-        rate = options.learning_rate * min((count + 1) / WARMUP, 1 - done)
-        params, memory, loss = step(params, memory, tokens[chosen], is_answer[chosen], np.float32(rate))
-        count += 1
-        if count % 50 == 0 or count == 1:
-            losses.append((count, round(float(loss), 4)))
-            elapsed = time.monotonic() - start
-            first = first if count > 1 else start + elapsed  # compiling is no part of the schedule
-            print(f"{options.model} step {count} loss {losses[-1][1]} {elapsed:.1f} s", flush=True)
-    save_pretrained(options.out, model, params)
-    tokenizer.save(options.out)
-    result = {"steps": count, "tokens": count * options.rows * LENGTH, "learning_rate": options.learning_rate}
-    result |= {"seconds": time.monotonic() - start, "device": jax.devices()[0].device_kind, "losses": losses}
-    (options.out / "training.json").write_text(json.dumps(result))
+@dataclass(frozen=True)
+class Train:
+    """Train a model and write its directory."""
+
+    out: Path
+    """Directory of the model."""
+    data: Path
+    """Directory of `data`."""
+    model: Literal["based", "window", "hybrid", "attention"]
+    """Which of the models."""
+    steps: int = 3000
+    """Steps of 16 rows."""
+    learning_rate: float = 3e-3
+    """Peak of the learning rate."""
+
+    def run(self) -> None:
+        """Train, with short texts first: recall emerges sooner."""
+        expect_ranges(self, 1, "steps")
+        tokenizer = load_tokenizer(str(self.data / "tokenizer.json"))
+        tokens, is_answer = (np.load(self.data / f"{name}.npy") for name in ("tokens", "is_answer"))
+        model = make_model(self.model, tokenizer.vocab_size)
+        optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0.98))
+        step = jax.jit(make_step(model, optimizer, tokenizer.eot), donate_argnums=(0, 1))
+        params = nn.unbox(jax.jit(model.init)(jax.random.key(SEED), jnp.zeros((1, 1), jnp.int32)))
+        memory, losses = optimizer.init(params), []
+        rng, start = np.random.default_rng(SEED), time.monotonic()
+        for count in range(1, self.steps + 1):
+            done = (count - 1) / self.steps
+            slots = min(1 + int(2 * len(SLOTS) * done), len(SLOTS))
+            chosen = rng.integers(len(tokens) // len(SLOTS), size=ROWS) * len(SLOTS)
+            chosen += rng.integers(slots, size=ROWS)
+            rate = np.float32(self.learning_rate * min(count / WARMUP, 1 - done))
+            params, memory, loss = step(params, memory, tokens[chosen], is_answer[chosen], rate)
+            if count % 50 == 0 or count == 1:
+                losses.append((count, round(float(loss), 4)))
+                seconds = time.monotonic() - start
+                print(f"{self.model} step {count} loss {losses[-1][1]} {seconds:.1f} s", flush=True)
+        save_pretrained(self.out, model, params)
+        tokenizer.save(self.out)
+        facts = {
+            "tokens": self.steps * ROWS * LENGTH,
+            "device": jax.devices()[0].device_kind,
+            "losses": losses,
+        }
+        facts |= {"learning_rate": self.learning_rate, "seconds": time.monotonic() - start}
+        (self.out / "training.json").write_text(json.dumps({"steps": self.steps, **facts}))
 
 
 def main() -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=("data", "train"))
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--texts", type=int, default=40000, help="rows of data")
-    parser.add_argument("--processes", type=int, default=16)
-    parser.add_argument("--model", choices=tuple(MODELS))
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--width", type=int, default=WIDTH)
-    parser.add_argument("--rows", type=int, default=16, help="of a step")
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    if options.command == "data":
-        make_data(options.out, options.texts, options.processes)
-    else:
-        train(options)
+    commands: Any = Data | Train
+    parse(commands, None, prog=PROGRAM, pairs=False).run()
 
 
 if __name__ == "__main__":
-    main()
+    run(PROGRAM, main)

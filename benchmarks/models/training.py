@@ -1,23 +1,18 @@
-"""The study that `train` and `mqar` make: training steps in JAX and in torch, from the same parameters."""
+"""What `train` and `mqar` share: studies of training steps in JAX and in torch, and their tables."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from based_jax.validate import expect, expect_choice
-from benchmarks import report
-from benchmarks.flags import expect_writable
-from benchmarks.memory import GIB, available_bytes
-from benchmarks.models import training_tables
-from benchmarks.ops.candidates import Candidate, Program
-from benchmarks.ops.torch_ops import missing as missing_torch
-from benchmarks.study import Study, relative_error
+from based_jax.validate import expect
+from benchmarks import report, tables
+from benchmarks.machine import MIB
+from benchmarks.report import Report
+from benchmarks.study import Flags, Study
+from benchmarks.tables import MISSING, milliseconds, significant
 
 STEP = "train"
 """The only pass: a whole training step."""
@@ -25,145 +20,244 @@ STEP = "train"
 AGREEMENT = 1e-5
 """Allowed difference of losses that JAX and torch compute from the same parameters, relative to the loss."""
 
-Ways = Mapping[str, tuple[str, Any]]
-"""Name of a candidate -> its label, and the argument of its `program`."""
+Row = dict[str, Any]
+Columns = Mapping[str, Callable[[Row], str]]
+"""Heading -> the cell of a row."""
 
 
-@dataclass(frozen=True)
-class Flags:
-    """Flags of both benchmarks."""
+class Kind(NamedTuple):
+    """What differs between the two benchmarks."""
 
-    samples: int = 5
-    """Timed calls per candidate; the table shows their median and quartile range."""
-    seconds: float = 30.0
-    """Time budget per candidate, in seconds: one that would exceed it has fewer samples."""
-    json: Path | None = None
-    """Write every number here, with the facts about the machine."""
+    benchmark: str
+    title: str
+    subject: str
+    """key of a row's model or mixer"""
+    speed: str
+    """key of a row's speed, of which the ratios are made"""
+    bases: dict[str, str]
+    """baselines for the other candidates, and their headings; the first has the losses of JAX"""
+    facts: Callable[[dict[str, Any]], str]
+    """returns what the settings say of the models"""
+    columns: Columns
+    """before the ratios"""
+    memory: Columns
+    """after them"""
+    explained: str = ""
 
-    def check(
-        self, counts: Mapping[str, int], lists: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]
-    ) -> None:
-        """Check these flags, counts, and lists of values (with the known ones), before anything is compiled.
-
-        Raises:
-            ValueError: a flag has a wrong value, or JAX does not compute on one CPU.
-        """
-        for flag, value in {**counts, "samples": self.samples}.items():
-            expect(value >= 1, f"--{flag.replace('_', '-')}", value, "at least 1")
-        expect(0 < self.seconds < math.inf, "--seconds", self.seconds, "more than 0 seconds")
-        for flag, (values, known) in lists.items():
-            for value in values:
-                expect_choice(flag, value, tuple(known or values))
-            shown = ",".join(map(str, values))
-            expect(0 < len(set(values)) == len(values), flag, shown, "one or more, each once")
-        expect_writable("--json", self.json)
-        devices = [device.platform for device in jax.devices()]
-        expect(devices == ["cpu"], "JAX devices", ",".join(devices), "one CPU, as with JAX_PLATFORMS=cpu")
+    @property
+    def first(self) -> str:
+        """The first baseline."""
+        return next(iter(self.bases))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What one benchmark trains: all candidates of a subject (a model, or a mixer in one) take turns."""
-
-    kind: training_tables.Kind
-    settings: dict[str, Any]
-    subjects: Sequence[str]
-    length: int
-    workload: Callable[[str], Any]
-    """subject -> the training of its candidates: `program(way)`, and the first `losses`"""
-    ways: Ways
-    """candidates in JAX"""
-    row: Callable[[dict[str, Any]], dict[str, Any]]
-    """adds the quantities of training to a case of the study"""
-    torch: Mapping[str, Ways] = field(default_factory=dict)
-    """subject -> candidates in torch, see `train_torch`"""
-
-    def candidates(self, subject: str) -> list[Candidate]:
-        """List JAX in each way, then torch in each form."""
-
-        def in_jax(way: Any, workload: Any, _: str) -> Program:
-            return workload.program(way)
-
-        def in_torch(form: Any, workload: Any, _: str) -> Program:
-            from benchmarks.models import train_torch
-
-            return train_torch.program(workload, form)
-
-        reason = missing_torch()
-        lacks = {STEP: reason} if reason else {}
-        ours, theirs = self.ways.items(), self.torch.get(subject, {}).items()
-        return [
-            *(Candidate(name, label, "jax", None, partial(in_jax, way)) for name, (label, way) in ours),
-            *(
-                Candidate(name, label, "torch", None, partial(in_torch, form), lacks)
-                for name, (label, form) in theirs
-            ),
-        ]
+def _seconds(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1f}"
 
 
-def run(plan: Plan, flags: Flags, command: str) -> int:
-    """Measure, print and write; return 0, 1 if JAX and torch disagree, 130 after Ctrl-C."""
-    limit = available_bytes() / 2
-    settings = plan.settings | {
-        "dtype": "float32",
-        "samples": flags.samples,
-        "seconds_budget": flags.seconds,
-        "memory_limit_gib": round(limit / GIB, 3),
-    }
-    every = {c.name: c for subject in plan.subjects for c in plan.candidates(subject)}.values()
-    described = [{"name": c.name, "label": c.label, "framework": c.framework} for c in every]
-    results = report.new_report(plan.kind.benchmark, command, settings, described, [])
+def _mebibytes(key: str) -> Callable[[Row], str]:
+    return lambda row: MISSING if row[key] is None else significant(row[key] / MIB)
+
+
+def _whole(key: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[key]:,.0f}"
+
+
+def _of_train(settings: dict[str, Any]) -> str:
+    models = ", ".join(
+        f"{name} {facts['schedule']} of {facts['parameters'] / 1e6:.2f} M parameters"
+        for name, facts in settings["models"].items()
+    )
+    return (
+        f"{models}; width {settings['d_model']}, vocabulary {settings['vocab_size']:,}, "
+        f"batch {settings['batch_size']} x {settings['length']} tokens"
+    )
+
+
+def _of_mqar(settings: dict[str, Any]) -> str:
+    return (
+        f"d_model {settings['d_model']}, vocabulary {settings['vocab_size']:,}, {settings['length']} "
+        f"tokens with {settings['pairs']} pairs, batch {settings['batch_size']}"
+    )
+
+
+TRAIN = Kind(
+    "train",
+    "Training, CPU",
+    "model",
+    "tokens_per_second",
+    {
+        "jax": "based_jax",
+        "torch": "torch",
+        "torch_compile": "torch.compile",
+        "torch_chunks": "torch, chunks",
+        "torch_compile_chunks": "torch.compile, chunks",
+    },
+    _of_train,
+    {
+        "compile, s": lambda row: _seconds(row["compile_seconds"]),
+        "step, ms": lambda row: milliseconds(row["step_seconds"]),
+        "±": lambda row: f"{100 * row['spread']:.0f}%",
+        "tokens/s": _whole("tokens_per_second"),
+    },
+    {"scratch, MiB": _mebibytes("temp_bytes"), "peak, MiB": _mebibytes("peak_rss_bytes")},
+    "±: quartile range over median. x: tokens per second over those of that row, with the quartile ranges of "
+    "both put together. scratch: temporary memory that XLA planned. peak: rise of the process's resident "
+    "memory at the first call, parameters not counted.",
+)
+MQAR = Kind(
+    "mqar",
+    "Training on MQAR, CPU",
+    "mixer",
+    "examples_per_second",
+    {"jax_1": "one by one", "torch_labels": "torch, labels", "torch_all": "torch, all"},
+    _of_mqar,
+    {
+        "compile, s": lambda row: _seconds(row["compile_seconds"]),
+        "per model": lambda row: _seconds(row["compile_seconds"] and row["compile_seconds"] / row["models"]),
+        "step, ms": lambda row: milliseconds(row["step_seconds"]),
+        "examples/s per model": _whole("examples_per_second_per_model"),
+        "examples/s": _whole("examples_per_second"),
+    },
+    {},
+)
+
+
+def expect_one_cpu() -> None:
+    """Raise ValueError unless JAX computes on one CPU."""
+    devices = [device.platform for device in jax.devices()]
+    expect(devices == ["cpu"], "JAX devices", ",".join(devices), "one CPU, as with JAX_PLATFORMS=cpu")
+
+
+def run(
+    flags: Flags,
+    kind: Kind,
+    settings: Mapping[str, Any],
+    workloads: Mapping[str, Any],
+    quantities: Callable[[dict[str, Any]], dict[str, Any]],
+    command: str,
+) -> int:
+    """Measure one subject after another, print and write.
+
+    Args:
+        settings: of the report, with the length of a row and the steps of a call.
+        workloads: subject (a model, or the mixer in one) -> its training, with `candidates()` that take turns
+            and, if some are in torch, `losses` of the first steps and `torch_losses(name)`.
+        quantities: returns further columns of a row that has `step_seconds`.
+
+    Returns:
+        0, 1 if JAX and torch disagree, 130 after Ctrl-C.
+    """
+    listed = {subject: workload.candidates() for subject, workload in workloads.items()}
+    every = {c.name: c for candidates in listed.values() for c in candidates}
+    described = [{"name": c.name, "label": c.label, "framework": c.framework} for c in every.values()]
+    results = flags.new_report(kind.benchmark, command, {**settings}, described)
     report.note_load(results)
-    measured = partial(measure, plan, flags, results, limit)
-    return report.make(results, measured, plan.kind.title, training_tables.text, flags.json)
+    studies: dict[str, Study] = {}
 
+    def sweeps() -> Iterator[tuple[Study, list[int]]]:
+        for subject, candidates in listed.items():
+            studies[subject] = flags.study(results, candidates, (STEP,), name=subject)
+            yield studies[subject], [settings["length"]]
+            for case in studies[subject].cases:
+                if case.candidate.framework == "torch" and case.timing.samples:
+                    workload, name = workloads[subject], case.candidate.name
+                    found = agreement(name, workload.losses, workload.torch_losses(name))
+                    results["agreement"].append({kind.subject: subject, "other": kind.first} | found)
 
-def measure(plan: Plan, flags: Flags, results: report.Report, limit: float) -> bool:
-    """Measure one subject after another, updating the report after each; return False after Ctrl-C."""
-    studies: list[tuple[str, Study]] = []
-
-    def collect() -> None:
-        results["rows"] = [
-            {plan.kind.subject: subject} | plan.row(row) for subject, study in studies for row in study.rows()
+    def rows() -> list[Row]:
+        found = [
+            {
+                kind.subject: subject,
+                **row,
+                "step_seconds": row["seconds"] and row["seconds"] / settings["steps"],
+            }
+            for subject, study in studies.items()
+            for row in study.rows()
         ]
-        results["summary"] = {"ratios": training_tables.ratios(plan.kind, results["rows"])}
-        if flags.json:
-            report.save(results, flags.json)
+        return [row | quantities(row) for row in found]
 
-    for subject in plan.subjects:
-        workload = plan.workload(subject)
-        study = Study(
-            lambda _, workload=workload: workload,
-            plan.candidates(subject),
-            (STEP,),
-            flags.samples,
-            flags.seconds,
-            limit,
-            lambda line, subject=subject: report.say(f"{subject} {line}"),
-            compilers=1,
-        )
-        studies.append((subject, study))
-        if not study.measure([plan.length], collect):
-            return False
-        ran = {row["candidate"] for row in study.rows() if row["seconds"] is not None}
-        for name, (_, form) in plan.torch.get(subject, {}).items():
-            if name in ran:
-                from benchmarks.models import train_torch
-
-                theirs = train_torch.losses(workload, form)
-                found = agreement(name, workload.losses, theirs)
-                results["agreement"].append({plan.kind.subject: subject, "other": plan.kind.first} | found)
-    collect()
-    return True
+    return flags.measure(results, sweeps(), rows, kind.title, text)
 
 
 def agreement(candidate: str, ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
     """Compare the losses of the first steps from the same parameters, in JAX and in a candidate."""
-    error = relative_error([np.array(ours)], [np.array(theirs)])
+    error = float(np.max(np.abs(np.subtract(ours, theirs))) / np.max(np.abs(ours)))
     return {
         "candidate": candidate,
         "losses": theirs,
         "other_losses": ours,
-        "relative_error": error,
-        "agrees": error is not None and error <= AGREEMENT,
+        "relative_error": error if np.isfinite(error) else None,
+        "agrees": error <= AGREEMENT,
     }
+
+
+def ratios(kind: Kind, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return each candidate's speed over that of each baseline, and the relative spread."""
+    found = {(row[kind.subject], row["candidate"]): row for row in rows if row[kind.speed]}
+    return [
+        {
+            kind.subject: subject,
+            "candidate": name,
+            "other": base,
+            "ratio": row[kind.speed] / other[kind.speed],
+            "spread": math.hypot(row["spread"], other["spread"]),
+        }
+        for (subject, name), row in found.items()
+        for base in kind.bases
+        if base != name and (other := found.get((subject, base)))
+    ]
+
+
+def text(report: Report) -> str:
+    """Return the report in Markdown."""
+    kind = TRAIN if report["benchmark"] == "train" else MQAR
+    labels = {candidate["name"]: candidate["label"] for candidate in report["candidates"]}
+    bases = [name for name in kind.bases if name in labels]
+    columns = {
+        kind.subject: lambda row: row[kind.subject],
+        "candidate": lambda row: labels[row["candidate"]],
+        **kind.columns,
+        **{f"x {kind.bases[base]}": _ratio(kind, report, base) for base in bases},
+        **kind.memory,
+    }
+    body = [
+        [
+            write(row) if row["seconds"] is not None or at < 2 else MISSING
+            for at, write in enumerate(columns.values())
+        ]
+        for row in report["rows"]
+    ]
+    return tables.blocks(
+        f"float32: {kind.facts(report['settings'])}; {tables.ran_on(report, 'jax', 'torch')}.",
+        tables.table(list(columns), body, left=2),
+        kind.explained,
+        tables.not_measured(report["rows"], lambda row: f"{row[kind.subject]} {row['candidate']}"),
+        tables.sentence(list(_agreement(kind, report))),
+    )
+
+
+def _ratio(kind: Kind, report: Report, base: str) -> Callable[[Row], str]:
+    """Return the column of ratios to a baseline."""
+    found = {
+        (entry[kind.subject], entry["candidate"]): f"{entry['ratio']:.2f}"
+        + (f" ± {entry['ratio'] * entry['spread']:.2f}" if kind is TRAIN else "")
+        for entry in ratios(kind, report["rows"])
+        if entry["other"] == base
+    }
+
+    def write(row: Row) -> str:
+        name = row["candidate"]
+        return found.get((row[kind.subject], name), "1" if name == base else MISSING)
+
+    return write
+
+
+def _agreement(kind: Kind, report: Report) -> Iterator[str]:
+    """Write a sentence for each torch row."""
+    for entry in report["agreement"]:
+        error = "not finite" if entry["relative_error"] is None else f"{entry['relative_error']:.0e}"
+        yield (
+            f"{entry[kind.subject]}: {entry['candidate']} {'agrees' if entry['agrees'] else 'DISAGREES'} "
+            f"with {kind.first}: losses from the same parameters differ by at most {error} of the "
+            f"largest (steps: {len(entry['losses'])})"
+        )

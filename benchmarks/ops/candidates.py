@@ -1,8 +1,6 @@
-"""Prepare causal attention in JAX for timing: our Taylor attention, its quadratic form, softmax attention."""
+"""Prepare causal attention for timing: Taylor attention, its quadratic form, and softmax attention."""
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,74 +10,60 @@ import numpy as np
 
 from based_jax import ops
 from based_jax.typing import Array
-from benchmarks.ops.shapes import OpShape
+from benchmarks.machine import cores
+from benchmarks.study import (
+    FORWARD,
+    FORWARD_BACKWARD,
+    Candidate,
+    Program,
+    compile_jitted,
+    without_torch,
+)
 
-FORWARD = "forward"
-FORWARD_BACKWARD = "forward_backward"
 PASSES = (FORWARD, FORWARD_BACKWARD)
 """Passes: output only; output and the gradients of q, k and v for a given gradient of the output."""
 
 TAYLOR = "taylor"
 SOFTMAX = "softmax"
 
-
-@dataclass(frozen=True)
-class Inputs:
-    """The arrays of one length, the same values for every candidate, (B, N, H, dim) float32."""
-
-    shape: OpShape
-    length: int
-
-    @staticmethod
-    def bytes_at(shape: OpShape, length: int) -> int:
-        """Return the memory that the arrays of both families take."""
-        channels = 2 * shape.key_size + 4 * shape.value_size
-        return 4 * shape.batch * length * shape.heads * channels
-
-    def arrays(self, family: str) -> list[np.ndarray]:
-        """Return q, k, v and the gradient of y. Softmax queries and keys have V channels, as usual."""
-        values = self.shape.value_size
-        keys = self.shape.key_size if family == TAYLOR else values
-        rows = (self.shape.batch, self.length, self.shape.heads)
-        return [
-            np.random.default_rng(seed).standard_normal((*rows, size), np.float32)
-            for seed, size in enumerate((keys, keys, values, values))
-        ]
+BATCH, HEADS, VALUES = 1, 4, 64
+KEYS = {TAYLOR: 16, SOFTMAX: VALUES}
+"""Channels per head of queries and keys. The sizes are a quarter of a layer of Based-360M, for a CPU."""
 
 
-@dataclass(frozen=True)
-class Program:
-    """One candidate, compiled for one length and pass."""
-
-    call: Callable[[], Any]
-    """runs it once and returns when it is done"""
-    to_numpy: Callable[[Any], list[np.ndarray]]
-    """the result of `call` as y (and the gradients), each (B, N, H, dim)"""
-    compile_seconds: float | None = None
-    """whether it is compiled while others compile, unless the study compiles one at a time"""
-    temp_bytes: int | None = None
-    """scratch memory that the compiler planned; None without a compiler's plan"""
-    needed_bytes: int | None = None
-    """scratch memory, arguments and results (an estimate without a compiler's plan)"""
+def family_of(name: str) -> str:
+    """Return the kind of attention of a candidate."""
+    return TAYLOR if name.startswith(TAYLOR) else SOFTMAX
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A row of the table."""
+def arrays(family: str, length: int) -> list[np.ndarray]:
+    """Return q, k, v and the gradient of y, each (B, N, H, dim) float32, the same for every candidate."""
+    sizes = KEYS[family], KEYS[family], VALUES, VALUES
+    return [
+        np.random.default_rng(seed).standard_normal((BATCH, length, HEADS, size), np.float32)
+        for seed, size in enumerate(sizes)
+    ]
 
-    name: str
-    label: str
-    framework: str
-    family: str | None
-    """candidates of one family compute the same numbers; None for a family of its own"""
-    prepare: Callable[[Any, str], Program]
-    """compiles it for the inputs of one length and a pass"""
-    lacks: Mapping[str, str] = field(default_factory=dict)
-    """pass that it lacks -> why"""
 
-    def key_size(self, shape: OpShape) -> int:
-        """Return the channels of its queries and keys."""
-        return shape.key_size if self.family == TAYLOR else shape.value_size
+def bytes_at(length: int) -> int:
+    """Return the memory of the arrays of both families."""
+    return 4 * BATCH * length * HEADS * (2 * KEYS[TAYLOR] + 4 * VALUES)
+
+
+def _in_jax(name: str, label: str, function: Callable[..., Any], **lacks: str) -> Candidate:
+    """Time `function(q, k, v)` and its vector-Jacobian product, compiled before any large array exists."""
+
+    def forward_backward(q, k, v, gradient):
+        y, pull_back = jax.vjp(function, q, k, v)
+        return y, *pull_back(gradient)
+
+    def prepare(length: int, direction: str) -> Program:
+        given = [jnp.asarray(x) for x in arrays(family_of(name), length)]
+        if direction == FORWARD:
+            return compile_jitted(jax.jit(function), given[:3])
+        return compile_jitted(jax.jit(forward_backward), given)
+
+    return Candidate(name, label, "jax", prepare, lacks)
 
 
 def _prefill(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
@@ -90,79 +74,53 @@ def _prefill(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
     return y, cache.k, cache.v
 
 
-def compile_jax(function: Callable[..., Any], inputs: Inputs, direction: str, family: str) -> Program:
-    """Compile `function(q, k, v)` or its vector-Jacobian product, before any large array exists."""
+def _in_torch(length: int, direction: str) -> Program:
+    """Prepare eager torch in its own layout, (B, H, N, dim), copied there beforehand."""
+    import torch
 
-    def forward_backward(q, k, v, gradient):
-        y, pull_back = jax.vjp(function, q, k, v)
-        return y, *pull_back(gradient)
-
-    arrays = [jnp.asarray(x) for x in inputs.arrays(family)]
-    if direction == FORWARD:
-        arrays.pop()
-    return compile_jitted(jax.jit(function if direction == FORWARD else forward_backward), arrays)
-
-
-def compile_jitted(
-    function: Any, arguments: list[Any], carried: int | None = None, result: int = -1
-) -> Program:
-    """Compile a jitted function for its arguments; the result `result` replaces the donated `carried`."""
-    start = time.perf_counter()
-    compiled = function.lower(*arguments).compile()
-    seconds = time.perf_counter() - start
-    memory = compiled.memory_analysis()
-    temp = None if memory is None else memory.temp_size_in_bytes
-    needed = None
-    if memory is not None:  # a donated argument shares memory with its result
-        needed = temp + memory.argument_size_in_bytes + memory.output_size_in_bytes
-        needed -= memory.alias_size_in_bytes
+    torch.set_num_threads(cores())
+    forward = direction == FORWARD
+    q, k, v, gradient = (torch.from_numpy(x).transpose(1, 2).contiguous() for x in arrays(SOFTMAX, length))
+    for x in (q, k, v):
+        x.requires_grad_(not forward)
 
     def call() -> Any:
-        results = jax.block_until_ready(compiled(*arguments))
-        if carried is not None:
-            arguments[carried] = results[result]
-        return results
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return (y,) if forward else (y, *torch.autograd.grad(y, (q, k, v), gradient))
 
-    return Program(
-        call=call,
-        to_numpy=lambda result: [np.asarray(x) for x in jax.tree.leaves(result)],
-        compile_seconds=seconds,
-        temp_bytes=temp,
-        needed_bytes=needed,
-    )
-
-
-def _candidate(name: str, label: str, function: Callable[..., Any], **lacks: str) -> Candidate:
-    family = TAYLOR if name.startswith("taylor") else SOFTMAX
-
-    def prepare(inputs: Inputs, direction: str) -> Program:
-        return compile_jax(function, inputs, direction, family)
-
-    return Candidate(name, label, "jax", family, prepare, lacks)
+    linear = sum(x.nbytes for x in (q, k, v)) * (2 if forward else 4)
+    return Program(call, needed_bytes=linear)
 
 
 def _ours(op: str, implementation: str) -> Callable[..., Any]:
     return partial(getattr(ops, op), implementation=implementation)
 
 
-JAX_CANDIDATES = (
-    _candidate("taylor_xla", "Taylor, chunked scan (based_jax, xla)", _ours("taylor_attention", "xla")),
-    _candidate(
+CANDIDATES = (
+    _in_jax("taylor_xla", "Taylor, chunked scan (based_jax, xla)", _ours("taylor_attention", "xla")),
+    _in_jax(
         "taylor_reference",
         "Taylor, quadratic (based_jax, reference)",
         _ours("taylor_attention", "reference"),
     ),
-    _candidate(
+    _in_jax(
         "dot_product_attention",
         "softmax (jax.nn.dot_product_attention)",
         partial(jax.nn.dot_product_attention, is_causal=True),
     ),
-    _candidate("softmax_xla", "softmax, by query blocks (based_jax, xla)", _ours("softmax_attention", "xla")),
-    _candidate("softmax_tiled", "softmax, by tiles (based_jax, tiled)", _ours("softmax_attention", "tiled")),
-    _candidate(
+    _in_jax("softmax_xla", "softmax, by query blocks (based_jax, xla)", _ours("softmax_attention", "xla")),
+    _in_jax("softmax_tiled", "softmax, by tiles (based_jax, tiled)", _ours("softmax_attention", "tiled")),
+    _in_jax(
         "softmax_prefill",
         "softmax, by tiles, into a cache (based_jax, tiled)",
         _prefill,
         forward_backward="a prompt is read forward only",
+    ),
+    Candidate(
+        "torch_sdpa",
+        "softmax (torch scaled_dot_product_attention)",
+        "torch",
+        _in_torch,
+        without_torch(PASSES),
     ),
 )

@@ -1,99 +1,139 @@
 """`ops`: measure how time and memory of causal attention grow with the length, on this machine's CPU."""
 
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
 
-from based_jax.validate import expect_choice
-from benchmarks import report
-from benchmarks.analysis import summarize
-from benchmarks.flags import StudyFlags, comma_list
-from benchmarks.memory import GIB
-from benchmarks.ops import tables, torch_ops
-from benchmarks.ops.candidates import JAX_CANDIDATES, PASSES, Candidate, Inputs
-from benchmarks.ops.shapes import SHAPES
-from benchmarks.study import Study
+from benchmarks import tables
+from benchmarks.analysis import crossover, growth_exponent, ratios, series
+from benchmarks.flags import comma_list
+from benchmarks.machine import MIB
+from benchmarks.ops.candidates import (
+    BATCH,
+    CANDIDATES,
+    HEADS,
+    KEYS,
+    PASSES,
+    TAYLOR,
+    VALUES,
+    bytes_at,
+    family_of,
+)
+from benchmarks.report import Report
+from benchmarks.study import Flags, ascending
+from benchmarks.tables import MISSING, PASS_TITLES, milliseconds, power, significant
 
 OURS = "taylor_xla"
-"""The candidate that the summary compares with the others."""
+"""The candidate that the report compares with the others."""
+
+NAMES = tuple(candidate.name for candidate in CANDIDATES)
 
 
 @dataclass(frozen=True)
-class Ops(StudyFlags):
+class Ops(Flags):
     """Time and memory of causal attention against length, on CPU in float32.
 
     Taylor attention (ours, chunked, and its quadratic form) and softmax attention, forward and
-    forward+backward (gradients of q, k and v), in one interleaved run. Softmax queries and keys have V
-    channels per head, as in a Transformer; Taylor ones have K. Cases that would not fit in memory or in the
+    forward+backward (gradients of q, k and v), in one interleaved run. Softmax queries and keys have 64
+    channels per head, as in a Transformer; Taylor ones have 16. Cases that would not fit in memory or in the
     time budget are skipped, and the table lists them. Ctrl-C keeps the measurements so far.
     """
 
-    shape: str = "cpu"
-    """Sizes of the layer by name: cpu (B=1 H=4 K=16 V=64), 360m (H=16), 1.3b (H=16 V=112), mqar (H=1)."""
-    candidates: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
-    """Rows to measure: taylor_xla, taylor_reference, dot_product_attention, softmax_xla, softmax_tiled,
-    softmax_prefill, torch_sdpa; by default all that can run here."""
-    repeats: int = 7
-    """Samples per case; the table shows their median and quartile range."""
+    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (
+        *(512, 1024, 2048, 4096),
+        *(8192, 16384, 32768),
+    )
+    """Tokens per row."""
+    candidates: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = NAMES
+    """Rows to measure."""
+    fit_from: int = 2048
+    """Shortest length, in tokens, that enters the fitted growth exponents."""
 
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
-        expect_choice("--shape", self.shape, tuple(SHAPES))
-        self.check(repeats=self.repeats)
-        shape = SHAPES[self.shape]
-        candidates, notes = self._candidates()
-        lengths = sorted(set(self.lengths))
-        limit = self.memory_bytes(Inputs.bytes_at(shape, lengths[-1]))
+        self.check("lengths", "fit_from", candidates=NAMES)
+        chosen = [candidate for candidate in CANDIDATES if candidate.name in self.candidates]
+        lengths = ascending(self.lengths)
+        self.expect_inputs_fit(lengths[-1], bytes_at(lengths[-1]))
         settings = {
-            "shape": self.shape,
-            **asdict(shape),
-            "dtype": "float32",
+            "batch": BATCH,
+            "heads": HEADS,
+            "key_size": KEYS[TAYLOR],
+            "value_size": VALUES,
             "lengths": lengths,
-            "repeats": self.repeats,
-            "seconds_budget": self.seconds,
-            "memory_limit_gib": round(limit / GIB, 3),
         }
-        rows = [
+        described = [
             {
                 "name": c.name,
                 "label": c.label,
                 "framework": c.framework,
-                "family": c.family,
-                "query_key_channels": c.key_size(shape),
-                "value_channels": shape.value_size,
+                "query_key_channels": KEYS[family_of(c.name)],
             }
-            for c in candidates
+            for c in chosen
         ]
-        results = report.new_report("ops", command, settings, rows, notes)
-        inputs = partial(Inputs, shape)
-        study = Study(inputs, candidates, PASSES, self.repeats, self.seconds, limit, report.say)
-        measure = partial(study.measure, lengths, lambda: self._collect(results, study))
-        return report.make(results, measure, "Causal attention on CPU", tables.text, self.json)
+        results = self.new_report("ops", command, settings, described)
+        results["summary"] = {"growth_from_length": self.fit_from}
+        study = self.study(results, chosen, PASSES)
+        return self.measure(results, [(study, lengths)], study.rows, "Causal attention on CPU", text)
 
-    def _collect(self, results: dict[str, Any], study: Study) -> None:
-        """Update the report and write it, so that a killed run keeps its numbers."""
-        names = [candidate.name for candidate in study.candidates]
-        rows = study.rows()
-        results |= {
-            "rows": rows,
-            "agreement": study.agreement,
-            "summary": summarize(rows, names, PASSES, OURS, self.fit_from),
-        }
-        if self.json:
-            report.save(results, self.json)
 
-    def _candidates(self) -> tuple[list[Candidate], list[str]]:
-        """Return the requested candidates, in the table's order, and notes about the others."""
-        known = (*(candidate.name for candidate in JAX_CANDIDATES), torch_ops.NAME)
-        for name in self.candidates:
-            expect_choice("--candidates", name, known)
-        wanted = self.candidates or known
-        chosen = [candidate for candidate in JAX_CANDIDATES if candidate.name in wanted]
-        if torch_ops.NAME not in wanted:
-            return chosen, []
-        reason = torch_ops.missing()
-        if reason and self.candidates:
-            raise ValueError(f"--candidates {','.join(self.candidates)}: {reason}")
-        if reason:
-            return chosen, [f"{torch_ops.NAME} is left out: {reason}."]
-        return [*chosen, torch_ops.candidate()], []
+def text(report: Report) -> str:
+    """Return the report in Markdown: time and scratch memory by length, growth, ratios and agreement."""
+    settings = report["settings"]
+    facts = (
+        f"{settings['dtype']}: batch {settings['batch']}, {settings['heads']} heads, Taylor q and k "
+        f"{settings['key_size']}, values {settings['value_size']} channels per head; "
+        f"{tables.ran_on(report, 'jax', 'torch')}. Medians of up to {settings['samples']} samples, in turns; "
+        f"growth: N^p, from {report['summary']['growth_from_length']} tokens up."
+    )
+    return tables.blocks(
+        facts,
+        *(_times(report, direction) for direction in PASS_TITLES),
+        _by_length(report, ["scratch memory, MiB", "pass"], _memory(report)),
+        _by_length(report, [f"time over {OURS}'s", "pass", "faster from"], _ratios(report)),
+        tables.not_measured(
+            report["rows"],
+            lambda row: f"{row['candidate']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens",
+        ),
+    )
+
+
+Line = tuple[list[str], dict[int, str]]
+"""First cells of a line, and those by length."""
+
+
+def _by_length(report: Report, head: list[str], lines: Iterator[Line]) -> str:
+    """Return a table with a column for each length; empty without lines."""
+    lengths = report["settings"]["lengths"]
+    body = [[*first, *(found.get(length, MISSING) for length in lengths)] for first, found in lines]
+    return tables.table([*head, *(f"{n:,}" for n in lengths)], body, left=2) if body else ""
+
+
+def _times(report: Report, direction: str) -> str:
+    start = report["summary"]["growth_from_length"]
+
+    def lines() -> Iterator[Line]:
+        for candidate in report["candidates"]:
+            times = series(report["rows"], candidate["name"], direction)
+            growth = power(growth_exponent(times, start))
+            yield [candidate["label"], growth], {n: milliseconds(x) for n, x in times.items()}
+
+    return _by_length(report, [f"{PASS_TITLES[direction]}, ms", "growth"], lines())
+
+
+def _memory(report: Report) -> Iterator[Line]:
+    for candidate in report["candidates"]:
+        for direction, title in PASS_TITLES.items():
+            found = series(report["rows"], candidate["name"], direction, "temp_bytes")
+            if found:
+                yield [candidate["label"], title], {n: significant(x / MIB) for n, x in found.items()}
+
+
+def _ratios(report: Report) -> Iterator[Line]:
+    """Times over those of our candidate, and the length from which on it is faster."""
+    for candidate in report["candidates"]:
+        for direction, title in PASS_TITLES.items():
+            ours, theirs = (series(report["rows"], name, direction) for name in (OURS, candidate["name"]))
+            if candidate["name"] != OURS and (found := ratios(ours, theirs)):
+                since = str(crossover(ours, theirs) or "-")
+                yield [candidate["name"], title, since], {n: f"{ratio:.2f}" for n, ratio in found.items()}

@@ -1,26 +1,121 @@
 """`mixers`: measure the cost of every sequence mixer on this machine's CPU against length, and its state."""
 
+import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import jax
+import jax.numpy as jnp
+from flax.core import meta
 
 from based_jax import mixers
-from based_jax.validate import expect, expect_choice
-from benchmarks import report, tables
-from benchmarks.analysis import growth, series
-from benchmarks.flags import StudyFlags, comma_list
-from benchmarks.memory import GIB
-from benchmarks.ops.candidates import FORWARD, FORWARD_BACKWARD
-from benchmarks.ops.mixer_candidates import DECODE, PASSES, entry
-from benchmarks.study import Study
-from benchmarks.tables import MISSING, PASS_TITLES, exponent, milliseconds, significant
+from based_jax.mixers.contract import Mixer
+from based_jax.ops.core.stream import Stream
+from based_jax.typing import Array, Params, State
+from benchmarks import tables
+from benchmarks.analysis import growth_exponent, series
+from benchmarks.flags import comma_list
+from benchmarks.report import Report
+from benchmarks.study import FORWARD, FORWARD_BACKWARD, Candidate, Flags, Program, ascending, compile_jitted
+from benchmarks.tables import MISSING, PASS_TITLES, milliseconds, power, significant
+
+DECODE = "decode"
+PASSES = (FORWARD, FORWARD_BACKWARD, DECODE)
+"""Passes: outputs; gradients of the sum of squares by parameters and input; the next token after a text."""
+
+OPTIONS: dict[str, dict[str, Any]] = {"base_conv": {"kernel_size": -1}}
+"""Options that differ from the defaults: base_conv is measured with the long one of its two convolutions."""
+
+LIMIT = "l_max"
+"""Option that bounds the length; mixers that have it get the longest measured length."""
 
 
 @dataclass(frozen=True)
-class Mixers(StudyFlags):
+class Measured:
+    """A mixer of the report."""
+
+    name: str
+    options: dict[str, Any]
+    mixer: Mixer
+
+    @functools.cached_property
+    def info(self) -> mixers.MixerInfo:
+        """Return what the registry has about it."""
+        return mixers.info(self.name)
+
+    def candidate(self) -> Candidate:
+        """Return the candidate of the study, batch 1."""
+        lacks = {} if self.info.stateful else {DECODE: "keeps no state"}
+        return Candidate(self.name, self.info.summary, "jax", self.prepare, lacks=lacks)
+
+    def state_size(self, length: int) -> dict[str, int | None]:
+        """Return columns of a row: bytes of the state for `length` tokens and the papers' floats, or None."""
+        if not self.info.stateful:
+            return {"state_bytes": None, "state_floats": None}
+        shapes = jax.eval_shape(lambda: self.mixer.init_state(1, length))
+        allocated = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+        return {"state_bytes": allocated, "state_floats": self.mixer.state_size(length)}
+
+    @functools.cached_property
+    def params(self) -> Params:
+        """Return its parameters, the same at every length."""
+        x = jnp.zeros((1, 1, self.mixer.d_model))
+        return meta.unbox(jax.jit(self.mixer.init)(jax.random.key(0), x))
+
+    @functools.cached_property
+    def step(self) -> Any:
+        """Return one decoding step, jitted once: a state that does not grow is compiled for one length."""
+
+        def step(params: Params, x: Array, state: State) -> tuple[Array, State]:
+            y, after = self.mixer.apply(params, x, state, **self.ids(x))
+            # With the streams before the step, so that each call decodes the same position.
+            return y, jax.tree.map(lambda a, b: b if _is_stream(b) else a, after, state, is_leaf=_is_stream)
+
+        return jax.jit(step, donate_argnums=2)
+
+    def prepare(self, length: int, direction: str) -> Program:
+        """Compile a pass for inputs (1, N, D); decoding is of token N after N - 1 others."""
+
+        def forward(params: Params, x: Array) -> Array:
+            return self.mixer.apply(params, x, **self.ids(x))[0]
+
+        def loss(params: Params, x: Array) -> Array:
+            return jnp.sum(forward(params, x) ** 2)
+
+        x = jax.random.normal(jax.random.key(1), (1, length, self.mixer.d_model))
+        if direction == DECODE:
+            # An empty state: the time of a step does not depend on its contents.
+            state = jax.tree.map(jnp.copy, self.mixer.init_state(1, length))
+            state = map_streams(state, lambda s: replace(s, length=jnp.full_like(s.length, length - 1)))
+            return compile_jitted(self.step, [self.params, x[:, -1:], state], carried=2)
+        function = forward if direction == FORWARD else jax.grad(loss, argnums=(0, 1))
+        return compile_jitted(jax.jit(function), [self.params, x])
+
+    def ids(self, x: Array) -> dict[str, Array]:
+        """Return token ids as the argument of a mixer that reads them: each of 64 in turn."""
+        ids = jnp.broadcast_to(jnp.arange(x.shape[1]) % 64, x.shape[:2])
+        return {"tokens": ids} if self.mixer.wants_tokens else {}
+
+
+def measured(name: str, d_model: int, longest: int) -> Measured:
+    """Return the mixer as measured, for texts of up to `longest` tokens."""
+    limit = {LIMIT: longest} if LIMIT in mixers.info(name).options else {}
+    options = OPTIONS.get(name, {}) | limit
+    return Measured(name, options, mixers.make(name, d_model=d_model, **options))
+
+
+def _is_stream(node: Any) -> bool:
+    return isinstance(node, Stream)
+
+
+def map_streams(state: State, function: Any) -> State:
+    """Apply `function` to every stream in a state."""
+    return jax.tree.map(lambda n: function(n) if _is_stream(n) else n, state, is_leaf=_is_stream)
+
+
+@dataclass(frozen=True)
+class Mixers(Flags):
     """Time, growth and state of every sequence mixer against length, on CPU in float32, batch 1.
 
     Forward; forward+backward (gradients of the sum of squares by parameters and input); one decoding step
@@ -35,58 +130,35 @@ class Mixers(StudyFlags):
     """Time budget per case, in seconds: a case that would exceed it has fewer samples, or is skipped."""
     fit_from: int = 512
     """Shortest length, in tokens, that enters the fitted growth exponents."""
-    mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
-    """Mixers to measure; default: all."""
+    mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(mixers.names())
+    """Mixers to measure."""
     d_model: int = 512
     """Channels of the inputs and outputs."""
     samples: int = 3
-    """Samples per case; the table shows their median and quartile range."""
+    """Samples per case; the table shows their median."""
 
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
-        self._check()
-        lengths = sorted(set(self.lengths))
-        limit = self.memory_bytes(4 * lengths[-1] * self.d_model)
-        entries = [entry(name, self.d_model, lengths[-1]) for name in self.mixers or mixers.names()]
-        settings = {
-            "d_model": self.d_model,
-            "batch": 1,
-            "dtype": "float32",
-            "lengths": lengths,
-            "samples": self.samples,
-            "seconds_budget": self.seconds,
-            "memory_limit_gib": round(limit / GIB, 3),
-        }
-        candidates = [entry.candidate() for entry in entries]
-        described = [
-            {"name": entry.name, "label": candidate.label, "options": entry.options}
-            for entry, candidate in zip(entries, candidates, strict=True)
-        ]
-        results = report.new_report("mixers", command, settings, described, [])
-        study = Study(self._inputs, candidates, PASSES, self.samples, self.seconds, limit, report.say)
-        states = {(entry.name, length): entry.state(length) for entry in entries for length in lengths}
-        measure = partial(study.measure, lengths, lambda: self._collect(results, study, states))
-        return report.make(results, measure, "Sequence mixers on CPU", text, self.json)
+        self.check("lengths", "fit_from", "d_model", mixers=mixers.names())
+        lengths = ascending(self.lengths)
+        self.expect_inputs_fit(lengths[-1], 4 * lengths[-1] * self.d_model)
+        found = {name: measured(name, self.d_model, lengths[-1]) for name in self.mixers}
+        candidates = [mixer.candidate() for mixer in found.values()]
+        described = [{"name": c.name, "label": c.label, "options": found[c.name].options} for c in candidates]
+        settings = {"d_model": self.d_model, "batch": 1, "lengths": lengths}
+        results = self.new_report("mixers", command, settings, described)
+        results["summary"] = {"growth_from_length": self.fit_from}
+        study = self.study(results, candidates, PASSES)
 
-    def _inputs(self, length: int) -> jax.Array:
-        return jax.random.normal(jax.random.key(1), (1, length, self.d_model))
+        def rows() -> list[dict[str, Any]]:
+            return [
+                row
+                | {"tokens_per_second": _throughput(row)}
+                | found[row["candidate"]].state_size(row["length"])
+                for row in study.rows()
+            ]
 
-    def _collect(self, results: dict[str, Any], study: Study, states: dict[tuple[str, int], Any]) -> None:
-        """Update the report and write it, so that a killed run keeps its numbers."""
-        names = [candidate.name for candidate in study.candidates]
-        rows = [
-            row | {"tokens_per_second": _throughput(row)} | states[row["candidate"], row["length"]]
-            for row in study.rows()
-        ]
-        results |= {"rows": rows, "summary": growth(rows, names, PASSES, self.fit_from)}
-        if self.json:
-            report.save(results, self.json)
-
-    def _check(self) -> None:
-        self.check(d_model=self.d_model, samples=self.samples)
-        for name in self.mixers:
-            expect_choice("--mixers", name, mixers.names())
-        expect(len(set(self.mixers)) == len(self.mixers), "--mixers", ",".join(self.mixers), "each name once")
+        return self.measure(results, [(study, lengths)], rows, "Sequence mixers on CPU", text)
 
 
 def _throughput(row: dict[str, Any]) -> float | None:
@@ -97,18 +169,19 @@ def _throughput(row: dict[str, Any]) -> float | None:
 TITLES = PASS_TITLES | {DECODE: "step"}
 
 
-def text(report: dict[str, Any]) -> str:
+def text(report: Report) -> str:
     """Return milliseconds of forward and backward at every length; the rest at the longest one."""
     settings, rows = report["settings"], report["rows"]
     lengths = settings["lengths"]
     longest = lengths[-1]
     powers_and_steps = "fwd+bwd ~", "forward ~", "forward, tokens/s", "step, ms", "step ~"
     columns = ["mixer", *(f"{n:,}" for n in lengths), *powers_and_steps, "state, KiB", "floats"]
+    start = report["summary"]["growth_from_length"]
     body = []
     for candidate in report["candidates"]:
         name = candidate["name"]
         times = {direction: series(rows, name, direction) for direction in PASSES}
-        forward, both, step = _powers(report, name)
+        forward, both, step = (power(growth_exponent(times[direction], start)) for direction in PASSES)
         speed = series(rows, name, FORWARD, "tokens_per_second").get(longest)
         last = next((r for r in rows if (r["candidate"], r["length"]) == (name, longest)), None)
         both_by_length = (milliseconds(times[FORWARD_BACKWARD].get(n)) for n in lengths)
@@ -130,10 +203,3 @@ def _state(row: dict[str, Any] | None) -> Iterable[str]:
     if row is None or row["state_bytes"] is None:
         return "", ""
     return significant(row["state_bytes"] / 1024), f"{row['state_floats']:,}"
-
-
-def _powers(report: dict[str, Any], name: str) -> list[str]:
-    """Format how the time of each pass grows."""
-    growth = {(entry["candidate"], entry["pass"]): entry for entry in report["summary"]["growth"]}
-    fitted = [growth[name, direction]["time_exponent"] for direction in PASSES]
-    return [exponent(p) if p is None else f"N^{exponent(p)}" for p in fitted]

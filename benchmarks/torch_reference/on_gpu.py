@@ -5,8 +5,8 @@ Prints a row as JSON after each case. Ends when its parent does.
 
 import functools
 import json
+import math
 import os
-import statistics
 import sys
 import threading
 import time
@@ -18,9 +18,8 @@ import torch
 from torch import nn
 
 from based_jax.training.optimizer import OptimizerConfig
-from benchmarks.timing import calls_per_sample
-from benchmarks.torch_reference.training import make_step
-from benchmarks.torch_reference.transformer import LanguageModel
+from benchmarks.timing import Timing, calls_per_sample
+from benchmarks.torch_reference.transformer import LanguageModel, make_step
 
 NAMES = ("fla_parallel_based", "fla_fused_chunk_based")
 """flash-linear-attention's kernels of Based: q, k, v are (B, N, H, dim); they add 1e-6 to the normaliser."""
@@ -94,7 +93,7 @@ def trained(job: dict[str, Any]) -> dict[str, Any]:
     """Time training steps; softmax attention is torch's own, by FlashAttention where it can."""
     from benchmarks.decode.models import model_config
 
-    name, *how = job["train"]
+    name, _ = job["train"]
     config = model_config(name, job["size"])
     model = LanguageModel(config)
     for parameter in model.parameters():
@@ -103,7 +102,7 @@ def trained(job: dict[str, Any]) -> dict[str, Any]:
     shape = (1, job["rows"], job["length"] + 1)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, shape)
     batches = {"inputs": tokens[..., :-1], "targets": tokens[..., 1:]}
-    step = make_step(model, OptimizerConfig(), batches, "compile" in how)
+    step = make_step(model, OptimizerConfig(), batches, compiled=False)
     begin = time.perf_counter()
     losses = [step(0)]
     first = time.perf_counter() - begin
@@ -120,18 +119,11 @@ def trained(job: dict[str, Any]) -> dict[str, Any]:
 
 def seconds(call: Callable[[], Any]) -> float:
     """Return the median seconds of a call."""
-    _timed(call, 2)
-    calls = calls_per_sample(_timed(call, 2))
-    return statistics.median(_timed(call, calls) for _ in range(SAMPLES))
-
-
-def _timed(call: Callable[[], Any], calls: int) -> float:
-    begin = time.perf_counter()
-    for _ in range(calls):
-        call()
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / calls
+    timing = Timing(math.inf, wait=lambda _: torch.cuda.synchronize() if DEVICE == "cuda" else None)
+    timing.timed(call, 2)
+    timing.calls = calls_per_sample(timing.timed(call, 2))
+    timing.samples += [timing.timed(call, timing.calls) for _ in range(SAMPLES)]
+    return timing.statistics()["seconds"]
 
 
 def _measured(what: str, run: Callable[[], dict[str, Any]], **facts: Any) -> None:

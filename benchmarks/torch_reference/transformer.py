@@ -1,7 +1,9 @@
-"""A Transformer++ in torch, with the authors' parameter names, so that `based_jax.convert` transfers weights.
+"""A Transformer++ in torch, with the authors' names of layers, and the step of `based_jax.training.step`.
 
 r <- r + attention(norm(r));   r <- r + mlp(norm(r));   logits = norm(r) E^T;   r is (B, N, D)
 """
+
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -11,20 +13,11 @@ from torch.nn import functional as F
 from based_jax.convert.layouts import flatten, to_tensors
 from based_jax.convert.tables import mixer_rules, model_rules
 from based_jax.models import ModelConfig
+from based_jax.training.optimizer import OptimizerConfig
 from based_jax.typing import Params
+from benchmarks.machine import cores
 
 ROTARY_BASE = 10000.0
-
-
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight."""
-
-    def __init__(self, width: int, eps: float):
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
-
-    def forward(self, x):
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class GatedMLP(nn.Module):
@@ -73,8 +66,7 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, index: int):
         super().__init__()
         options = config.layer(index).options
-        self.norm1 = RMSNorm(config.d_model, config.norm_eps)
-        self.norm2 = RMSNorm(config.d_model, config.norm_eps)
+        self.norm1, self.norm2 = (nn.RMSNorm(config.d_model, config.norm_eps) for _ in range(2))
         self.mixer = Attention(config.d_model, options["num_heads"], options["rotary_fraction"])
         self.mlp = GatedMLP(config.d_model, config.mlp_hidden)
 
@@ -83,37 +75,69 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-class Transformer(nn.Module):
-    """Map tokens to the final norm's output."""
-
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.embeddings = nn.ModuleDict(
-            {"word_embeddings": nn.Embedding(config.padded_vocab_size, config.d_model)}
-        )
-        self.layers = nn.ModuleList(Block(config, index) for index in range(config.num_layers))
-        self.ln_f = RMSNorm(config.d_model, config.norm_eps)
-
-    def forward(self, tokens):
-        x = self.embeddings["word_embeddings"](tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.ln_f(x)
-
-
 class LanguageModel(nn.Module):
-    """Compute logits with the tied embedding."""
+    """Map tokens (B, N) to logits (B, N, vocabulary) with the tied embedding."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.transformer = Transformer(config)
+        self.embedding = nn.Embedding(config.padded_vocab_size, config.d_model)
+        self.layers = nn.ModuleList(Block(config, index) for index in range(config.num_layers))
+        self.ln_f = nn.RMSNorm(config.d_model, config.norm_eps)
         self.rules = model_rules([mixer_rules("attention")] * config.num_layers)
 
     def forward(self, tokens):
-        return self.transformer(tokens) @ self.transformer.embeddings["word_embeddings"].weight.T
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.ln_f(x) @ self.embedding.weight.T
 
     def start(self, params: Params) -> "LanguageModel":
         """Copy JAX's parameters."""
         tensors = to_tensors(self.rules, flatten(params["params"]))
-        self.load_state_dict({key: torch.from_numpy(np.array(x)) for key, x in tensors.items()})
+        names = {key: key.removeprefix("transformer.") for key in tensors}
+        names["transformer.embeddings.word_embeddings.weight"] = "embedding.weight"
+        self.load_state_dict({names[key]: torch.from_numpy(np.array(x)) for key, x in tensors.items()})
         return self
+
+
+def make_step(
+    model: LanguageModel, config: OptimizerConfig, batches: Mapping[str, np.ndarray], compiled: bool
+) -> Callable[[int], float]:
+    """Return `step(index)`: train on batch `index` at the peak learning rate; return nats per token.
+
+    Cross-entropy, clipping and AdamW; on a GPU products are in bfloat16 (autocast).
+
+    Args:
+        config: optimizer settings; no warm-up and no decay of the rate.
+        batches: inputs and targets (batches, B, N).
+        compiled: whether the model goes through `torch.compile`.
+    """
+    device = torch.get_default_device().type
+    torch.set_num_threads(cores())
+    # As `based_jax.training.optimizer.decay_mask`: maps and taps, neither vectors nor the embedding.
+    decayed = [x for name, x in model.named_parameters() if x.ndim > 1 and "embedding" not in name]
+    others = [x for name, x in model.named_parameters() if x.ndim <= 1 or "embedding" in name]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": decayed, "weight_decay": config.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ],
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        fused=True,
+    )
+    forward = torch.compile(model) if compiled else model
+    inputs, targets = (torch.tensor(batches[name].astype(np.int64)) for name in ("inputs", "targets"))
+
+    def step(index: int) -> float:
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=device != "cpu"):
+            logits = forward(inputs[index]).flatten(0, 1)
+            loss = F.cross_entropy(logits.float(), targets[index].flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.step()
+        return loss.item()
+
+    return step

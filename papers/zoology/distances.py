@@ -16,14 +16,15 @@ from jaxtyping import Bool
 
 from based_jax import command, plot
 from based_jax.data import PackedTokens, Tokenizer
+from based_jax.data.shards.reader import load_data_tokenizer
 from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.options import expect_positive, expect_writable, write_json
+from based_jax.evals.options import expect_writable, write_json
 from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit, stream_distances
 from based_jax.evals.perplexity.slices import distance_lines, distances
-from based_jax.evals.text import TextOptions, pack_text, text_tokenizer
+from based_jax.evals.text import TextOptions, pack_text
 from based_jax.files import read_json
 from based_jax.plot import Bars, Line, Panel
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_ranges
 
 PROG = "python -m papers.zoology.distances"
 _MAX_BYTES = 64 << 20  # size limit of a results file
@@ -61,7 +62,7 @@ class Options:
     """files written with --json for other texts, to show in the figure as well"""
 
     def __post_init__(self) -> None:
-        expect_positive(self, "length", "max_tokens")
+        expect_ranges(self, 1, "length", "max_tokens")
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
         expect_writable(self, "json")
         expect_figure(self.figure, self.beside)
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
     table = None if options.counts is None else BigramTable.load(options.counts)
-    tokenizer = text_tokenizer(options.text, options.tokenizer)
+    tokenizer = load_data_tokenizer([options.text.data or ""], options.tokenizer)
     left_out = None if options.stop_words is None else stop_tokens(tokenizer, read_words(options.stop_words))
     packed, _ = pack_text(options.text, tokenizer, options.max_tokens)
     settings = options.length, options.cross_documents, table, options.max_count, left_out

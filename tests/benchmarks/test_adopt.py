@@ -129,7 +129,7 @@ REFUSED = [
     *(
         (json.dumps(gpu([]) | changes), message)
         for changes, message in (
-            ({"benchmark": "mixers"}, "a report of 'mixers'; expected gpu or tune"),
+            ({"benchmark": "mixers"}, "a report of 'mixers'; expected gpu or timings"),
             ({"schema": SCHEMA + 1}, f"has schema {SCHEMA + 1}"),
             ({"settings": {"quick": True, "interpret": True}}, "the run had --quick --interpret, so"),
             ({"machine": {"device": "cpu", "platform": "cpu"}}, "measured on 'cpu' .cpu., which is no GPU"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.analysis import crossover, growth_exponent, ratios, series, summarize
+from benchmarks.analysis import crossover, growth_exponent, ratios, series
 
 LENGTHS = (512, 1024, 2048, 4096)
 
@@ -48,13 +48,3 @@ def test_series_is_sorted_and_leaves_out_what_was_not_measured():
     rows = [row("a", 1024, 2.0), row("a", 512, 1.0), row("a", 2048, None), row("b", 512, 9.0)]
     assert list(series(rows, "a", "forward").items()) == [(512, 1.0), (1024, 2.0)]
     assert series(rows, "a", "forward_backward") == {}
-
-
-def test_summary():
-    rows = [row("ours", n, n / 1e6) for n in LENGTHS] + [row("theirs", n, n * n / 1e9) for n in LENGTHS]
-    summary = summarize(rows, ["ours", "theirs"], ["forward"], "ours", start=1024)
-    assert [entry["time_exponent"] for entry in summary["growth"]] == pytest.approx([1.0, 2.0])
-    (against,) = summary["against"]
-    assert (against["other"], against["crossover_length"]) == ("theirs", 1024)
-    assert [point["length"] for point in against["ratios"]] == list(LENGTHS)
-    assert against["ratios"][-1]["ratio"] == pytest.approx(4.096)

@@ -1,6 +1,7 @@
 """`python -m benchmarks decode` on tiny models: JSON, tables, growth, crossover, memory."""
 
 import json
+import re
 
 import chex
 import jax
@@ -11,11 +12,11 @@ import pytest
 from based_jax.generate.weights import decoding_weights
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count, presets
 from based_jax.models.language_model import param_shapes
+from benchmarks import report
 from benchmarks.__main__ import main
 from benchmarks.decode import command as decode
 from benchmarks.decode import models as decode_models
 from benchmarks.decode import tables as decode_tables
-from benchmarks.decode.command import summary
 from benchmarks.decode.models import ATTENTION, BASED, MAMBA, MODELS
 from benchmarks.decode.programs import Decoder, Work, decoding, filled, placed, reading
 
@@ -53,34 +54,30 @@ def test_every_case_has_its_row(tmp_path, monkeypatch):
         assert (row["status"], row["samples"]) == ("measured", 1)
         assert row["seconds_per_token"] == pytest.approx(row["seconds"] / row["tokens"])
         assert row["tokens_per_second"] == pytest.approx(row["batch"] * row["tokens"] / row["seconds"])
-    growth = [entry for entry in result["summary"]["growth"] if entry["part"] == "contexts"]
-    exponents = {entry["candidate"]: entry["state_exponent"] for entry in growth}
-    assert exponents[BASED] == exponents[MAMBA] == pytest.approx(0)
-    assert exponents[ATTENTION] == pytest.approx(1, abs=0.1)  # beside the cache stand three counters
     row = result["rows"][0] | {"seconds": None, "status": "skipped", "reason": "needs 99 GiB"}
     text = decode_tables.text(result | {"rows": [row, *result["rows"][1:]]})
     assert "Based, contexts, batch 1 at 16 skipped: needs 99 GiB." in text
 
 
-def rows_of(part, direction, seconds, state=lambda n: 64):
-    """Rows of synthetic times: a function of the length for every model."""
-    where = {"part": part, "pass": direction}
-    return [
-        {**where, "candidate": name, "length": n, "seconds": time(n), "state_bytes": state(n)}
-        for name, time in seconds.items()
+def test_growth_and_crossover_of_synthetic_times():
+    times = {BASED: lambda n: 3.0, ATTENTION: lambda n: n / 1024, MAMBA: lambda n: (n / 1024) ** 2}
+    where = {"part": "prefill", "pass": "prefill", "status": "measured", "reason": None}
+    rows = [
+        where | {"candidate": name, "length": n, "seconds": time(n), "state_bytes": n**2}
+        for name, time in times.items()
         for n in (1024, 2048, 4096, 8192)
     ]
-
-
-def test_exponents_and_crossover_of_synthetic_times():
-    seconds = {BASED: lambda n: 3.0, ATTENTION: lambda n: n / 1024, MAMBA: lambda n: (n / 1024) ** 2}
-    found = summary(rows_of("contexts", "batch 1", seconds, lambda n: n**2), 2048)
-    growth = {entry["candidate"]: entry for entry in found["growth"]}
-    assert [growth[name]["time_exponent"] for name in MODELS] == pytest.approx([0, 1, 2])
-    assert all(growth[name]["state_exponent"] == pytest.approx(2) for name in MODELS)
-    assert {entry["other"]: entry["length"] for entry in found["crossover"]} == {ATTENTION: 4096, MAMBA: 2048}
-    slow = summary(rows_of("contexts", "batch 1", {**seconds, BASED: lambda n: 99.0}), 2048)
-    assert [entry["length"] for entry in slow["crossover"]] == [None, None]
+    described = [
+        {"name": name, "label": name, "parameters": 1, "schedule": "", "d_model": 1} for name in MODELS
+    ]
+    settings = {"dtype": "float32", "samples": 1, "prefill_batch": 1}
+    results = report.new_report("decode", "", settings, described, []) | {"rows": rows}
+    text = decode_tables.text(results | {"summary": {"growth_from_length": 2048}})
+    for name, power in zip(MODELS, (0, 1, 2), strict=True):
+        assert re.search(rf"^\| {name} .* N\^-?{power}.00 \|$", text, re.M)
+    assert (
+        "against attention: faster from 4,096 tokens on; against mamba: faster from 2,048 tokens on." in text
+    )
 
 
 def test_a_program_makes_the_tokens_that_the_model_makes():

@@ -9,11 +9,10 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.gpu.cases import catalog
-from benchmarks.gpu.static import inspect, topology, xla_report
-from benchmarks.gpu.static import resources as compile_offline
+from benchmarks.gpu.static import inspect, resources, topology
 from benchmarks.gpu.static.resources import Resources, blocks_per_sm
 from pallas_kernels import offline
-from tests.kernels import toy
+from tests.kernels import sharded, toy
 
 needs_compiler = pytest.mark.skipif(
     not any(map(importlib.util.find_spec, topology.PLUGINS)) or jax.__version_info__ < (0, 11),
@@ -26,9 +25,9 @@ RESOURCES = Resources("gram", 68, 0, 4, 8, 16384, 7, 4, 0)
 def test_the_kernels_of_a_lowered_program_are_found():
     case = toy.case(toy.Variant(warps=8, stages=2))
     lowered = offline.lower(lambda x, y: case.function(x, y) + 1, *case.arguments)
-    assert compile_offline.kernels(lowered) == {"gram": 8}
+    assert resources.kernels(lowered) == {"gram": 8}
     with pytest.raises(LookupError, match=r"no __gpu\$xla.gpu.triton"):
-        compile_offline.kernels(offline.lower(lambda x: x + 1, case.arguments[0]))
+        resources.kernels(offline.lower(lambda x: x + 1, case.arguments[0]))
 
 
 @pytest.mark.parametrize(
@@ -48,8 +47,8 @@ def test_blocks_per_multiprocessor(registers, warps, shared, blocks):
 
 def test_collectives_in_compiled_text():
     text = "%a = f32[8] all-gather-start(%x), b\n%b = f32[8] all-gather-done(%a)\n%c = f32[] all-reduce(%d)"
-    assert topology.collectives(text) == ["all-gather", "all-reduce"]
-    assert topology.collectives('custom-call(%x), metadata={op_name="all-reduce"}') == []
+    assert sharded.collectives(text) == ["all-gather", "all-reduce"]
+    assert sharded.collectives('custom-call(%x), metadata={op_name="all-reduce"}') == []
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ DUMP = """\
 
 def test_shared_memory_of_a_compiled_program(tmp_path):
     (tmp_path / "module_0001.jit_f.thunk_sequence.txt").write_text(DUMP)
-    assert xla_report._shared(tmp_path) == {"gram": 16384, "wrapped_add": 0}
+    assert resources._shared(tmp_path) == {"gram": 16384, "wrapped_add": 0}
 
 
 def test_the_assembler_that_keeps_its_input(tmp_path):
@@ -97,28 +96,21 @@ def test_the_assembler_that_keeps_its_input(tmp_path):
     assembler.write_text('#!/bin/sh\necho "$@"\n')
     assembler.chmod(0o755)
     source.write_text(".visible .entry gram(\n)")
-    tool = xla_report._write_assembler(tmp_path, str(assembler))
+    tool = resources._write_assembler(tmp_path, str(assembler))
     assert subprocess.run([tool, "--version"], capture_output=True, text=True).stdout == "--version\n"
-    assert xla_report._sources(tmp_path) == {}
+    assert resources._sources(tmp_path) == {}
     done = subprocess.run([tool, source, "-o", "x"], capture_output=True, text=True)
     assert done.stdout == f"{source} -o x\n"
-    assert xla_report._sources(tmp_path) == {"gram": ".visible .entry gram(\n)"}
+    assert resources._sources(tmp_path) == {"gram": ".visible .entry gram(\n)"}
 
 
-def test_an_old_assembler_is_passed_over(monkeypatch, tmp_path):
-    tools = []
-    for name, text, status in [
-        ("old", "Unsupported .version 8.8; current version is '8.0'", 1),
-        ("new", "", 0),
-    ]:
-        tools.append(tmp_path / name)
-        tools[-1].write_text(f'#!/bin/sh\necho "{text}" >&2\necho used {name} >&2\nexit {status}\n')
-        tools[-1].chmod(0o755)
-    monkeypatch.setattr(compile_offline, "_assemblers", lambda used: map(str, tools))
-    assert compile_offline._assemble(tmp_path / "a", tmp_path / "b", "xla").strip() == "used new"
-    monkeypatch.setattr(compile_offline, "_assemblers", lambda used: map(str, tools[:1]))
-    with pytest.raises(ImportError, match=r"no ptxas that is new enough .*Unsupported .version 8.8"):
-        compile_offline._assemble(tmp_path / "a", tmp_path / "b", "xla")
+def test_a_kernel_that_the_assembler_refuses(monkeypatch, tmp_path):
+    tool = tmp_path / "ptxas"
+    tool.write_text("#!/bin/sh\necho fatal: no such instruction >&2\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(resources, "assembler", lambda: str(tool))
+    with pytest.raises(RuntimeError, match="ptxas: fatal: no such instruction"):
+        resources.assemble("gram", "", 4, 0)
 
 
 def test_a_missing_wheel_is_named_with_the_command_that_installs_it(monkeypatch):
@@ -135,9 +127,9 @@ def test_kernels_whose_numbers_are_known(toys, monkeypatch):
     """One warp cannot hold a 64 x 64 sum and its operands."""
     cases = [toy.case(), dataclasses.replace(toy.case(toy.Variant(warps=1)), default=True)]
     monkeypatch.setattr(catalog, "cases", lambda match="": cases)
-    monkeypatch.setattr(inspect, "resources", lambda case: xla_report.report(case.function, *case.arguments))
     topology.use_cpu()
-    four, one = (inspect.resources(case)[0] for case in inspect.choose())
+    found = (resources.of_portable(case.function, *case.arguments) for case in inspect.choose())
+    four, one = (kernel for (kernel,) in found)
     assert (four.kernel, four.wgmma) == ("gram", 4), "64 tokens in steps of 16"
     assert 16 <= four.registers <= 255
     assert four.spill_stores == four.spill_loads == four.stack == 0
@@ -148,11 +140,9 @@ def test_kernels_whose_numbers_are_known(toys, monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("steps", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_sharded_calls_need_no_collective_on_8_gpus(steps):
-    from benchmarks.gpu.cases import sharded
-
     topology.use_cpu()
     mesh = sharded.mesh(topology.topology(8))
     for call in sharded.calls(batch=8, heads=4, length=64):
         if ("step" in call.name) == steps:
             compiled = topology.compile_program(call.function, *call.sharded(mesh))
-            assert topology.collectives(compiled.as_text() or "") == [], call.name
+            assert sharded.collectives(compiled.as_text() or "") == [], call.name

@@ -9,8 +9,7 @@ import pytest
 from based_jax import mixers
 from based_jax.ops.core.stream import Stream
 from benchmarks.__main__ import main
-from benchmarks.ops import mixers as command
-from benchmarks.ops.mixer_candidates import DECODE, PASSES, Programs, entry
+from benchmarks.ops.mixers import DECODE, PASSES, measured
 
 NAMES = ["short_conv", "long_conv"]
 LENGTHS = [8, 16, 32]
@@ -31,48 +30,35 @@ def test_every_case_has_its_row(tmp_path):
         assert (row["status"], row["samples"]) == ("measured", 2)
         tokens = 1 if row["pass"] == DECODE else row["length"]
         assert row["tokens_per_second"] == pytest.approx(tokens / row["seconds"])
-        mixer = entry(row["candidate"], 8, 32).mixer
+        mixer = measured(row["candidate"], 8, 32).mixer
         leaves = jax.tree.leaves(mixer.init_state(1, row["length"]))
         assert row["state_bytes"] == sum(leaf.nbytes for leaf in leaves)
         assert row["state_floats"] == mixer.state_size(row["length"])
-    growth = result["summary"]["growth"]
-    assert [(g["candidate"], g["pass"]) for g in growth] == [(n, p) for n in NAMES for p in PASSES]
-    assert all(g["time_exponent"] is not None for g in growth)
 
 
-def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys, monkeypatch):
-    path = tmp_path / "mixers.json"
-    registered = mixers.info
+def test_a_mixer_without_a_state_makes_no_steps(monkeypatch):
+    registered = mixers.info("short_conv")
     monkeypatch.setattr(
-        mixers, "info", lambda name: mixers.MixerInfo(**vars(registered(name)) | {"stateful": False})
+        mixers, "info", lambda name: mixers.MixerInfo(**vars(registered) | {"stateful": False})
     )
-    flags = ["--d-model", "8", "--lengths", "8", "--samples", "1", "--memory-limit", "5e-7"]
-    assert main(["mixers", *flags, "--mixers", "short_conv", "--json", str(path)]) == 0
-    skipped = json.loads(path.read_text())
-    reasons = [row["reason"] for row in skipped["rows"]]
-    assert [row["status"] for row in skipped["rows"]] == ["skipped"] * 3
-    assert all("GiB" in reason for reason in reasons[:2])
-    assert reasons[2] == "keeps no state"
-    assert skipped["rows"][0]["state_bytes"] is None
-    for text in (" ".join(capsys.readouterr().out.split()), command.text(skipped)):
-        assert "short_conv step at 8 tokens skipped: keeps no state" in text
+    mixer = measured("short_conv", 8, 8)
+    assert mixer.candidate().lacks == {DECODE: "keeps no state"}
+    assert mixer.state_size(8) == {"state_bytes": None, "state_floats": None}
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("name", mixers.names())
 def test_every_mixer_can_be_traced(name):
     """Also those that read token ids."""
-    measured = entry(name, 16, 8)
-    programs, x = Programs(measured.mixer), jax.ShapeDtypeStruct((1, 8, 16), np.float32)
-    params = jax.eval_shape(measured.mixer.init, jax.random.key(0), x)
-    y, _ = jax.eval_shape(lambda params, x: measured.mixer.apply(params, x, **programs.ids(x)), params, x)
+    case, x = measured(name, 16, 8), jax.ShapeDtypeStruct((1, 8, 16), np.float32)
+    params = jax.eval_shape(case.mixer.init, jax.random.key(0), x)
+    y, _ = jax.eval_shape(lambda params, x: case.mixer.apply(params, x, **case.ids(x)), params, x)
     assert y.shape == x.shape
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_is_that_of_the_last_position_however_often_it_is_timed(name):
-    x = jax.random.normal(jax.random.key(0), (1, 4, 8))
-    program = Programs(entry(name, 8, 4).mixer).prepare(x, DECODE)
+    program = measured(name, 8, 4).prepare(4, DECODE)
     (first, _), (second, state) = program.call(), program.call()
     assert np.isfinite(first).all()
     streams = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Stream))

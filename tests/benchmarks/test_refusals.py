@@ -14,9 +14,8 @@ REFUSED = {
     "decode": {
         "--presets 7b": "--presets = '7b': expected one of 'tiny', '360m', '1b'",
         "--parts speed": "--parts = 'speed': expected one of 'contexts'",
-        "--contexts=": "--contexts = '': expected at least one number",
+        "--contexts=": "--contexts = '': expected one or more",
         "--contexts 64": "--contexts = 64: expected more than --steps 64",
-        "--batches 0": "--batches = 0: expected at least 1",
         "--tokens 0": "--tokens = 0: expected at least 1",
         "--models attention": "--models = 'attention': expected based among them",
     },
@@ -35,32 +34,22 @@ REFUSED = {
     },
     "mixers": {
         f"--lengths {LONG}": "inputs alone",
-        "--d-model 0": "--d-model = 0: expected at least 1",
-        "--samples two": "--samples",
         "--mixers mamba9": "--mixers = 'mamba9': expected one of 'attention'",
-        "--mixers gla,gla": "each name once",
+        "--mixers gla,gla": "--mixers = 'gla,gla': expected one or more, each once",
     },
     "mqar": {
         "--vmapped-runs 0": "--vmapped-runs = 0: expected at least 1",
-        "--vmapped-runs 2,2": "--vmapped-runs = '2,2': expected one or more, each once",
-        "--vmapped-runs 1,x": "expected N,N,...",
-        "--mixers=": "--mixers = '': expected one or more",
         "--mixers mamba9": "--mixers = 'mamba9': expected one of 'based', 'attention'",
-        "--batch-size=-1": "--batch-size = -1: expected at least 1",
-        "--dropout 1": "--dropout = 1.0: expected from 0 to below 1",
-        "--weight-decay nan": "--weight-decay = nan: expected at least 0",
-        "--seconds 0": "--seconds = 0.0: expected more than 0 seconds",
         "--pairs 32": "length = 64: expected",
         "--vocab-size 64": "vocab_size = 64: expected",
     },
     "ops": {
         "--lengths 0": "--lengths = 0: expected at least 1",
         "--lengths 12,x": "expected N,N,...",
-        "--lengths=": "at least one length",
+        "--lengths=": "--lengths = '': expected one or more",
         f"--lengths {LONG}": "inputs alone",
         "--seconds nan": "--seconds = nan: expected more than 0 seconds",
         "--memory-limit 0": "more than 0 GiB",
-        "--shape 7b": "expected one of 'cpu', '360m'",
         "--candidates flash": "--candidates = 'flash': expected one of 'taylor_xla'",
         "--json /no/such/folder/ops.json": "cannot be written",
         "--unknown 1": "--unknown",
@@ -73,7 +62,6 @@ REFUSED = {
     },
     "train": {
         "--models mamba": "--models = 'mamba': expected one of",
-        "--variants jax,jax": "--variants = 'jax,jax': expected one or more, each once",
         "--length 100": "--length = 100: expected a multiple of the window of 64 keys",
         "--d-model 96": "--d-model = 96: expected a multiple",
     },
@@ -95,8 +83,8 @@ def test_a_wrong_flag_is_one_line_and_status_2(command, capsys):
 
 
 def test_checking_a_path_leaves_no_file(tmp_path):
-    with pytest.raises(ValueError, match="--seconds"):
-        main(["ops", "--json", str(tmp_path / "ops.json"), "--seconds", "0"])
+    with pytest.raises(ValueError, match="--steps"):
+        main(["decode", "--json", str(tmp_path / "a.json"), "--contexts", "64"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -106,5 +94,5 @@ def test_help_is_shown(command, capsys):
         main([command, "--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
-    words = ("--seconds", "in seconds", "default: 60.0", "GiB", "--lengths") if command == "ops" else ("--",)
+    words = ("--seconds", "in seconds", "default: 30.0", "GiB", "--lengths") if command == "ops" else ("--",)
     assert all(word in text for word in words)

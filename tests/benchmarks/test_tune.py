@@ -1,21 +1,20 @@
 """The section `tune` and the choice of block sizes, without a GPU: toy functions."""
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from benchmarks.gpu import choices
 from benchmarks.gpu.cases import catalog
-from benchmarks.gpu.cases.case import Case, tunable
+from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.journal import MARKS
 from benchmarks.gpu.sections import running, stopwatch, tune
 from benchmarks.gpu.sections.session import Step
 from pallas_kernels import tuning
-from tests.benchmarks.test_gpu_command import named, session
+from tests.benchmarks.test_gpu_command import session
 from tests.kernels.toy import Variant
 
 DEFAULT, WIDE, NARROW = Variant(), Variant(warps=8), Variant(warps=2)
@@ -37,27 +36,20 @@ def make(shape: str, variant: Variant = DEFAULT) -> Case:
 
 
 def test_candidates_take_turns_with_the_current_choice_and_wrong_ones_are_refused():
-    case = tunable(make, "N4", variants=FUNCTIONS)
+    case = replace(make("N4"), others=lambda: (make("N4", variant) for variant in FUNCTIONS))
     s = session()
     steps = [
         Step(name, candidates=lambda s, c=cases: tune._rows(c, s))
         for name, cases in tune.batches([case.candidates()])
     ]
-    running.run(s, named("tune", *steps))
-    rows = {row["what"]: row for row in s.report["rows"]}
+    running.run(s, steps)
+    rows = {row["what"]: row for row in s.rows if row["status"] not in MARKS}
     assert [row["status"] for row in rows.values()].count("measured") == 2
     assert rows[str(NARROW)]["reason"].startswith("ValueError: results differ by 0.0")
     assert rows[str(Variant(warps=1))]["reason"] == "ValueError: results differ by inf of the largest"
     assert (rows[str(WIDE)]["op"], rows[str(WIDE)]["when"]) == ("toy", {"size": 4})
     assert rows[str(WIDE)]["variant"] == asdict(WIDE)
     assert rows[str(DEFAULT)]["ratio_to_first"] == 1
-
-
-def test_disagreement():
-    one = [np.array([1.0, 2.0])]
-    for results, expected in (([1.0, 2.0], 0.0), ([1.0, 2.5], 0.25), ([1.0, np.nan], np.inf)):
-        assert stopwatch.disagreement(one, [np.array(results)]) == expected
-    assert stopwatch.disagreement([np.zeros(2)], [np.zeros(2)]) == 0
 
 
 def test_arguments_that_the_call_overwrites_are_carried_on():
@@ -85,9 +77,7 @@ def test_kernels_are_measured_on_full_windows_and_whole_rows():
 
 def test_the_headline_comes_first_and_what_runs_on_request_last():
     cases = sorted(filter(tune._is_tunable, catalog.cases()), key=tune.rank)
-    names = [f"{case.kernel} {case.shape}" for case in cases]
-    assert names[:6] == [f"{kernel} K16 V64 bfloat16" for kernel in tune.KERNELS]
-    assert all(name.endswith("K16 V64 bfloat16 packed") for name in names[6:12])
+    assert {case.shape for case in cases[:12]} == {"K16 V64 bfloat16", "K16 V64 bfloat16 packed"}
     others = {case.op for case in cases[12:62]}
     assert others == {"taylor_step", "window_attention", "window_step", "conv_step", "row_products"}
     on_request = [case.on_request for case in cases]
@@ -143,9 +133,6 @@ def test_the_fastest_variant_becomes_a_row(monkeypatch):
     monkeypatch.setattr(tuning, "table", lambda op: choices.with_row([AMPERE, ANY], found))
     assert tuning.choose("toy", Variant, capability="9.0", size=4) == NARROW
     assert tuning.choose("toy", Variant, capability="9.0", size=5) == DEFAULT
-    earlier = {"case": "toy/gram N4", "seconds": 1.0, "reference_seconds": 2.0}  # of the command `tune`
-    old = {key: value for key, value in first[2].items() if key not in ("step", "ratio_to_first")} | earlier
-    assert chosen({**old, "variant": asdict(DEFAULT), "seconds": 2.0}, old) == [found]
 
 
 def test_a_row_is_best_over_all_shapes_that_share_its_conditions():
@@ -169,9 +156,3 @@ def test_a_row_goes_before_those_that_might_hold_instead():
     assert choices.with_row([AMPERE, broad, ANY], new) == [AMPERE, new, broad, ANY]
     assert choices.with_row([broad, older, ANY], new) == [broad, new, ANY]
     assert choices.with_row([], new) == [new]
-
-
-@pytest.mark.parametrize("op", catalog.OPS)
-def test_tables_are_found_and_their_format_is_ours(op):
-    text = tuning.path(op).read_text()
-    assert tuning.as_json(json.loads(text)) == text

@@ -35,7 +35,6 @@ class Hub:
         self.refs: dict[str, dict[str, str]] = {}  # repository -> branch or tag -> commit
         self.requests: list[str] = []  # "GET /path"
         self.fault: Any = None  # called with a handler before each answer
-        self.damaged: set[str] = set()  # files whose last byte is another one
         self.sizes: dict[str, int] = {}  # file -> the size that listings report
 
     def commit(self, repository: str, files: Files, branch: str = "main") -> str:
@@ -152,8 +151,6 @@ class Handler(BaseHTTPRequestHandler):
         headers = {"ETag": f'"{etag_of(path, content)}"', "X-Repo-Commit": name}
         if path.endswith(LARGE):
             headers |= {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(whole)}
-        if path in self.hub.damaged:
-            content = content[:-1] + bytes([content[-1] ^ 1])
         self.answer(content, 200, headers)
 
 

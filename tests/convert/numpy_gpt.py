@@ -113,6 +113,8 @@ def shapes(config: Config) -> dict[str, tuple[int, ...]]:
             rows = d // own["n_head"] * (own["n_head"] + 2 * (own.get("n_head_kv") or own["n_head"]))
             linear(f"{layer}.mixer.Wqkv", rows, d, own.get("qkv_proj_bias", True))
             linear(f"{layer}.mixer.out_proj", d, d, own.get("out_proj_bias", True))
+        if config["activation_function"] == "none":  # no MLP
+            continue
         inner, first = _inner(config), config.get("mlp_fc1_bias", True)
         is_gated, is_alt = config["activation_function"] in GATED, config.get("mlp_type") == "alt"
         linear(f"{layer}.mlp.fc1", inner * (2 if is_gated and not is_alt else 1), d, first)
@@ -128,6 +130,8 @@ def shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 def _inner(config: Config) -> int:
     d, inner = config["n_embd"], config.get("n_inner")
+    if "width" in config:  # as it is
+        return config["width"]
     if config["activation_function"] in PLAIN:
         return 4 * d if inner is None else inner
     if config.get("mlp_type") == "alt":
@@ -160,6 +164,8 @@ def logits(config: Config, tensors: Mapping[str, np.ndarray], tokens: np.ndarray
 
     def mlp(name, x):
         activation = config["activation_function"]
+        if activation == "none":
+            return x
         if activation in PLAIN:
             return project(f"{name}.fc2", PLAIN[activation](project(f"{name}.fc1", x)))
         if config.get("mlp_type") == "alt":

@@ -11,8 +11,7 @@ from based_jax.convert import load_pretrained
 from based_jax.convert.configs import model_config
 from based_jax.convert.options import default_of, tables
 from based_jax.convert.references.zoology_models import language_model
-from tests.convert.random_models import changed
-from tests.convert.test_both_ways import layers
+from tests.convert.random_models import changed, layers
 from tests.marks import release_but
 
 BASED = "based.models.mixers"

@@ -17,12 +17,11 @@ import based_jax as bj
 from based_jax.convert import __main__ as convert
 from based_jax.convert import hub
 from based_jax.convert.pretrained import load_pretrained, save_pretrained
-from based_jax.models import MixerSpec, ModelConfig
 from tests.commands import run_here
 from tests.convert.hub_server import Hub, Refused, serving
-from tests.convert.random_models import drawn
+from tests.convert.random_models import drawn, small
+from tests.convert.torch_files import CHECKPOINTS
 
-CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 NAME = "owner/small"
 
 
@@ -50,7 +49,7 @@ def remote(server, tmp_path, monkeypatch) -> Hub:
     return stored
 
 
-MODEL = bj.LanguageModel(ModelConfig(11, 16, "MM", {"M": MixerSpec("gated_conv")}, 8))
+MODEL = bj.LanguageModel(small(schedule="MM"))
 PARAMS = drawn(MODEL)
 WEIGHTS = "model.safetensors"
 SHARDED = {"max_shard_bytes": 2000}
@@ -70,6 +69,10 @@ def files_of(remote: Hub, revision: str = "main") -> dict[str, bytes]:
 def gets(remote: Hub, name: str) -> list[str]:
     """The downloads of a file."""
     return [line for line in remote.requests if line.startswith("GET") and name in line]
+
+
+def throw(error: Exception) -> None:
+    raise error
 
 
 class TestThereAndBack:
@@ -172,13 +175,14 @@ class TestRefusals:
             with pytest.raises(FileNotFoundError, match=message):
                 load_pretrained(name, revision=revision)
 
-    def test_a_gated_repository(self, remote):
-        def fail(handler):
-            raise Refused(403, "GatedRepo")
-
-        remote.fault = fail
-        with pytest.raises(FileNotFoundError, match="gated: accept its terms"):
-            load_pretrained(NAME)
+    def test_access_that_is_refused(self, remote):
+        for code, kind, message in [
+            ("GatedRepo", FileNotFoundError, "gated: accept its terms"),
+            ("", PermissionError, r"refuses access .*hf auth login"),
+        ]:
+            remote.fault = lambda handler, code=code: throw(Refused(403, code))
+            with pytest.raises(kind, match=message):
+                load_pretrained(NAME)
 
     @pytest.mark.parametrize(
         ("files", "message"),
@@ -242,14 +246,6 @@ class TestRefusals:
         huggingface_hub.hf_hub_download(NAME, "config.json")
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         with pytest.raises(FileNotFoundError, match="the cache has not all weights of 'owner/small' at main"):
-            load_pretrained(NAME)
-
-    def test_a_token_that_may_not_read(self, remote):
-        def fail(handler):
-            raise Refused(403)
-
-        remote.fault = fail
-        with pytest.raises(PermissionError, match=r"refuses access .*hf auth login"):
             load_pretrained(NAME)
 
     def test_without_the_package(self, monkeypatch):

@@ -15,22 +15,14 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
 
 
-def there_and_back(rules, tensors, shapes):
-    tree = to_tree(rules, dict(tensors), shapes)
-    assert torch_shapes(rules, shapes) == {key: tensor.shape for key, tensor in tensors.items()}
-    back = to_tensors(rules, flatten(tree))
-    assert back.keys() == tensors.keys()
-    for key, tensor in tensors.items():
-        np.testing.assert_array_equal(back[key], tensor)
-    return flatten(tree)
-
-
 def test_packed_projection_with_grouped_heads():
-    weight = numbers((H + 2 * G) * K, D)
+    tensors = {"w": numbers((H + 2 * G) * K, D)}
     shapes = {"q": (D, H, K), "k": (D, G, K), "v": (D, G, K)}
-    leaves = there_and_back(rules_of([["w", ["q", "k", "v"], "linear"]]), {"w": weight}, shapes)
-    np.testing.assert_array_equal(leaves["k"][:, 0, 0], weight[H * K])
-    np.testing.assert_array_equal(leaves["v"][:, 1, 2], weight[-1])
+    rules = rules_of([["w", ["q", "k", "v"], "linear"]])
+    leaves = flatten(to_tree(rules, dict(tensors), shapes))
+    np.testing.assert_array_equal(leaves["k"][:, 0, 0], tensors["w"][H * K])
+    np.testing.assert_array_equal(leaves["v"][:, 1, 2], tensors["w"][-1])
+    np.testing.assert_array_equal(to_tensors(rules, leaves)["w"], tensors["w"])
 
 
 def test_every_parameter_needs_one_rule():

@@ -1,7 +1,6 @@
 """Mamba's models with attention, an MLP or an untied head: the stream's sums, names and both ways."""
 
 import functools
-import json
 
 import chex
 import flax.linen as nn
@@ -9,17 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import based_jax as bj
 from based_jax.convert import from_torch, load_pretrained, save_pretrained, to_torch
-from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.configs import model_config
 from based_jax.convert.layouts import flatten, to_tensors
 from based_jax.convert.state_dict import write_safetensors
 from based_jax.convert.tables import AUTHORS, mixer_rules, model_rules
 from tests.arrays import array, normals
 from tests.convert import numpy_gpt
-from tests.convert.test_both_ways import assert_same_model
+from tests.convert.random_models import write
 from tests.convert.torch_files import same
 from tests.tolerances import FLOAT32, assert_close
 
@@ -111,15 +110,15 @@ def test_both_ways(model, params, tensors, tmp_path):
     found, again = from_torch({"kind": "mamba", "config": CONFIG}, tensors)
     assert found == model
     chex.assert_trees_all_equal(again, params)
-    for form in ("native", "authors"):
-        save_pretrained(tmp_path / form, model, params, to=form)
-        loaded, again = load_pretrained(tmp_path / form)
-        assert_same_model(loaded.config, model.config)
-        chex.assert_trees_all_equal(again, params)
-    written = json.loads((tmp_path / "authors" / "config.json").read_text())
-    assert written["attn_layer_idx"] == [1]
-    assert (written["d_intermediate"], written["tie_embeddings"]) == (128, False)
-    same(to_torch({"kind": "mamba", "config": written}, params), tensors)
+    save_pretrained(tmp_path, model, params)
+    loaded, again = load_pretrained(tmp_path)
+    assert loaded == model
+    chex.assert_trees_all_equal(again, params)
+    same(to_torch({"kind": "mamba", "config": CONFIG}, params), tensors)
+    (tmp_path / "source").mkdir()
+    source = write(tmp_path / "source", CONFIG, tensors)
+    save_pretrained(tmp_path / "back", model, params, like=source)
+    same(load_file(tmp_path / "back" / "model.safetensors"), tensors)
 
 
 def test_hybrids_under_older_names(model, params, tmp_path):
@@ -138,4 +137,3 @@ def test_without_attention_and_mlp_it_is_a_plain_mamba():
     config = model_config({**plain, **empty}, {})
     assert config == model_config({**plain, "ssm_cfg": {}}, {})
     assert (config.mlp, config.schedule) == ("none", "MMM")
-    assert not config_for_authors(config).keys() & {"attn_layer_idx", "d_intermediate", "tie_embeddings"}

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 import based_jax as bj
 from based_jax.convert.model_card import CARD, Measurement, ModelCard, card_text
 from based_jax.convert.pretrained import read_card, read_config, save_pretrained
-from based_jax.models import MixerSpec, ModelConfig
-from tests.convert.random_models import drawn
+from based_jax.models import MixerSpec
+from tests.convert.random_models import drawn, small
 
-MODEL = bj.LanguageModel(
-    ModelConfig(11, 16, "MC", {"M": MixerSpec("rwkv4"), "C": MixerSpec("gated_conv")}, 8)
-)
+MODEL = bj.LanguageModel(small(schedule="MC", mixers={"M": MixerSpec("rwkv4"), "C": MixerSpec("gated_conv")}))
 TEXT = st.text(max_size=40)
 CARDS = st.builds(
     ModelCard,
@@ -65,22 +63,13 @@ def test_bad_cards():
         ({"training": {"a": [1]}}, "training = .*: expected a mapping"),
         ({"training": 3}, "training = 3"),
         ({"training": {"a": float("nan")}}, "training = "),
-        ({"measurements": (Measurement("a", "b", float("inf")),)}, "measurements = "),
-        ({"name": "x" * 2000}, "name = "),
+        ({"measurements": (Measurement("a", "b", float("inf")),)}, "value = inf: expected a finite number"),
+        ({"measurements": ("a",)}, "measurements = "),
+        ({"name": 3}, "name = 3"),
     ]:
         with pytest.raises(ValueError, match=message):
             ModelCard(**fields)
-
-
-def test_bad_entries_of_config_json():
-    for entries in [
-        3,
-        [],
-        {"licence": "mit"},
-        {"measurements": 3},
-        {"measurements": [{"data": "a"}]},
-        {"measurements": ["a"]},
-    ]:
+    for entries in (3, [], {"licence": "mit"}, *({"measurements": m} for m in (3, [{"data": "a"}], ["a"]))):
         with pytest.raises(ValueError, match="card"):
             ModelCard.from_dict(entries)
 
@@ -102,9 +91,3 @@ class TestInADirectory:
         (tmp_path / CARD).write_text("# mine\n")
         save_pretrained(tmp_path, MODEL, drawn(MODEL))
         assert (tmp_path / CARD).read_text() == "# mine\n"
-
-    def test_the_authors_form_has_one_too(self, tmp_path):
-        model = bj.LanguageModel(ModelConfig(11, 16, "C", {"C": MixerSpec("gated_conv")}, 256))
-        save_pretrained(tmp_path, model, drawn(model), to="authors", card=ModelCard(license="mit"))
-        assert front_matter((tmp_path / CARD).read_text())["license"] == "mit"
-        assert bj.load_pretrained(tmp_path)[0].config.schedule == "C"

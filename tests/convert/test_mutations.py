@@ -6,6 +6,7 @@ Every row of a table is tried on every directory of tests/fixtures/checkpoints.
 import copy
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,9 @@ class Original:
     params: Any
 
     @property
-    def names(self) -> tuple[str, str, str]:
-        """The embedding, the head, and a matrix of the last layer."""
-        embedding = next(name for name in self.tensors if ".embedding" in name)
-        matrices = [name for name in self.tensors if ".layers.1." in name and self.tensors[name].ndim == 2]
-        return embedding, "lm_head.weight", matrices[-1]
+    def last(self) -> str:
+        """The name of a matrix of the last layer."""
+        return [name for name in self.tensors if ".layers.1." in name and self.tensors[name].ndim == 2][-1]
 
 
 @pytest.fixture(scope="module", params=sorted(path.name for path in CHECKPOINTS.iterdir()))
@@ -56,12 +55,6 @@ def file(original, tmp_path) -> Path:
     """Where the weights go, beside the right config.json."""
     (tmp_path / "config.json").write_text(json.dumps(original.config))
     return tmp_path / "model.safetensors"
-
-
-def halves(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    names = list(tensors)
-    middle = len(names) // 2
-    return {name: tensors[name] for name in names[:middle]}, {name: tensors[name] for name in names[middle:]}
 
 
 METRICS = {
@@ -104,10 +97,11 @@ def test_taken(original, file):
 
 def test_shards_are_taken(original, file):
     """Also through links, as the hub's cache keeps its files."""
-    first, second = halves(TAKEN["prefixed keys"](METRICS | original.tensors))
-    for name, tensors in (("a.safetensors", first), ("b.safetensors", second)):
-        write_safetensors(file.with_name(name), tensors)
-    weight_map = dict.fromkeys(first, "a.safetensors") | dict.fromkeys(second, "b.safetensors")
+    tensors = TAKEN["prefixed keys"](METRICS | original.tensors)
+    shards, weight_map = {"a.safetensors": [*tensors][::2], "b.safetensors": [*tensors][1::2]}, {}
+    for shard, names in shards.items():
+        write_safetensors(file.with_name(shard), {name: tensors[name] for name in names})
+        weight_map |= dict.fromkeys(names, shard)
     file.with_name(f"{file.name}.index.json").write_text(json.dumps({"weight_map": weight_map}))
     blob = file.with_name("blob")
     file.with_name("a.safetensors").rename(blob)
@@ -145,21 +139,17 @@ REFUSED: dict[str, tuple[Callable[[Tensors, str], Tensors], str]] = {
 }
 
 
-def assert_refused(directory: Path, *parts: str, kind: type[Exception] = ValueError) -> None:
-    with pytest.raises(kind) as caught:
+def assert_refused(directory: Path, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
         load_pretrained(directory)
-    message = str(caught.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message, message
+    assert "\n" not in str(caught.value)
 
 
 def test_refused(original, file):
     for change in REFUSED:
         mutate, message = REFUSED[change]
-        last = original.names[2]
-        write_safetensors(file, mutate(original.tensors, last))
-        assert_refused(file.parent, message.format(last=last))
+        write_safetensors(file, mutate(original.tensors, original.last))
+        assert_refused(file.parent, message.format(last=original.last))
 
 
 def reconfigured(original: Original, **changes: Any) -> dict[str, Any]:
@@ -198,9 +188,7 @@ WRONG_CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"prenorm": False, "parallel_block": True}, "parallel_block = True: expected false"),
         ({"parallel_block": True, "parallel_block_tied_norm": True}, "norm2.weight"),
         ({"word_embed_proj_dim": 16}, "wrongly shaped"),
-        ({"lm_head_bias": True}, "lm_head_bias = True: expected False: the loss"),
         ({"rotary_emb_scale_base": 512}, "rotary_emb_scale_base = 512: expected None: xPos"),
-        ({"attn_dwconv": True}, "attn_dwconv = True"),
         ({"resid_pdrop": 1}, "residual_dropout = 1"),
         ({"mixer": "BaseConv"}, "mixer = 'BaseConv': expected a JSON object"),
     ],
@@ -237,13 +225,12 @@ WRONG_CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
 
 def test_wrong_configs(original, tmp_path):
     """Each kind of model; the weights are the right ones."""
-    file = tmp_path / "model.safetensors"
-    write_safetensors(file, original.tensors)
+    write_safetensors(tmp_path / "model.safetensors", original.tensors)
     is_mamba, is_based = "ssm_cfg" in original.config, "alt_mixer" in original.config
     rows = WRONG_CONFIGS["all"] + WRONG_CONFIGS["mamba" if is_mamba else "gpt"]
     for changes, message in rows + (WRONG_CONFIGS["based"] if is_based else []):
-        (file.parent / "config.json").write_text(json.dumps(reconfigured(original, **changes)))
-        assert_refused(file.parent, message)
+        (tmp_path / "config.json").write_text(json.dumps(reconfigured(original, **changes)))
+        assert_refused(tmp_path, message)
 
 
 JUNK = (None, -1, 0, 2.5, 10**12, "", "x", [], [-1], {}, True)

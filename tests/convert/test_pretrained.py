@@ -14,17 +14,14 @@ from safetensors.numpy import load_file
 import based_jax as bj
 from based_jax import mixers
 from based_jax.convert import __main__ as convert
-from based_jax.convert.pretrained import (
-    load_pretrained,
-    save_pretrained,
-)
+from based_jax.convert.pretrained import load_pretrained, save_pretrained
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
 from tests.commands import run_here
-from tests.convert.random_models import drawn
+from tests.convert.random_models import drawn, small
+from tests.convert.torch_files import CHECKPOINTS
 from tests.marks import release_but
 
-CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 TOKENS = jnp.zeros((1, 1), jnp.int32)
 EMBEDDING = "transformer.embeddings.word_embeddings.weight"
 
@@ -44,24 +41,6 @@ def copy(tmp_path) -> Path:
     return directory
 
 
-def expect_same_as(source: Path, *, loaded: Path) -> None:
-    """Both directories hold the same model."""
-    (one, one_params), (other, other_params) = load_pretrained(source), load_pretrained(loaded)
-    assert one == other
-    chex.assert_trees_all_equal(one_params, other_params, strict=True)
-
-
-def small(**changes) -> ModelConfig:
-    fields = {
-        "vocab_size": 11,
-        "d_model": 16,
-        "schedule": "M",
-        "mixers": {"M": MixerSpec("gated_conv")},
-        "mlp_hidden": 8,
-    }
-    return ModelConfig(**(fields | changes))
-
-
 class TestTheAuthorsDirectories:
     def test_parameters_are_those_of_init(self, torch_directory):
         """Whatever the dtype of the computation."""
@@ -74,20 +53,18 @@ class TestTheAuthorsDirectories:
 
 
 class TestRefusals:
-    def test_no_config(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match=r"found no config\.json"):
-            load_pretrained(tmp_path)
-
     @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"format": "based_jax", "version": 1, "model": {}}'])
     def test_broken_config(self, copy, text):
         (copy / "config.json").write_text(text)
         with pytest.raises(ValueError, match=r"config\.json"):
             load_pretrained(copy)
 
-    @pytest.mark.parametrize("source", ["no/such/directory", "./missing", "/dev/null", Path("missing")])
-    def test_no_directory(self, source):
-        with pytest.raises(FileNotFoundError, match="expected a directory"):
-            load_pretrained(source)
+    def test_no_directory_or_config(self, tmp_path):
+        for source in ("no/such/directory", "./missing", "/dev/null", Path("missing")):
+            with pytest.raises(FileNotFoundError, match="expected a directory"):
+                load_pretrained(source)
+        with pytest.raises(FileNotFoundError, match=r"found no config\.json"):
+            load_pretrained(tmp_path)
 
     def test_parameters_of_another_model(self, tmp_path):
         model, params = load_pretrained(CHECKPOINTS / "based-tiny")
@@ -159,7 +136,7 @@ class TestCommand:
 
 def test_a_training_run_is_its_model(tmp_path):
     """A run directory has a config.json of its own; what is loaded is the model that the run wrote."""
-    model = bj.LanguageModel(ModelConfig(5, 4, "C", {"C": MixerSpec("gated_conv")}, 4))
+    model = bj.LanguageModel(small())
     params = drawn(model)
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)

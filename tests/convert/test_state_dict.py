@@ -15,10 +15,9 @@ from safetensors.numpy import load_file, save_file
 from based_jax.convert import state_dict
 from based_jax.convert.state_dict import read_state_dict, write_safetensors
 from based_jax.convert.torch_file.instructions import CheckpointError
-from tests.convert.torch_files import STORAGES, named, same, storage, tensor
+from tests.convert.torch_files import CHECKPOINTS, STORAGES, named, same, storage, tensor
 from tests.convert.torch_files import save as torch_save
 
-CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 ONE = np.ones(1, np.float32)
 
 

@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 import based_jax as bj
 from based_jax.convert import __main__ as convert
 from based_jax.convert import load_pretrained, save_pretrained
-from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.configs import model_config
 from based_jax.convert.rotary_scaling import rotary_options
 from based_jax.convert.state_dict import write_safetensors
@@ -69,7 +68,7 @@ def test_models_made_now(case, tmp_path):
     model, params = load_pretrained(tmp_path)
 
     def written(params):
-        save_pretrained(tmp_path / "written", model, params, to="transformers", like=tmp_path)
+        save_pretrained(tmp_path / "written", model, params, like=tmp_path)
         files = (tmp_path / "written").glob("*.safetensors")
         return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
@@ -104,15 +103,13 @@ def test_both_ways(case, tmp_path, capsys):
     narrow = {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in stored.items()}
     write_safetensors(theirs / "model.safetensors", narrow)
     run_here(convert.PROG, convert.main, [theirs, ours], capsys)
-    ended = run_here(
-        convert.PROG, convert.main, [ours, back, "--to", "transformers", "--like", theirs], capsys
-    )
-    assert "written as  transformers: config.json, model.safetensors" in ended.out
+    ended = run_here(convert.PROG, convert.main, [ours, back, "--like", theirs], capsys)
+    assert f"written as  {theirs}: config.json, model.safetensors" in ended.out
     assert {file.name for file in back.iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}
     assert json.loads((back / "config.json").read_text()) == json.loads((theirs / "config.json").read_text())
     same(load_file(back / "model.safetensors"), narrow)
     model, params = load_pretrained(HERE / case)
-    save_pretrained(back, model, params, to="transformers", like=HERE / case)
+    save_pretrained(back, model, params, like=HERE / case)
     for name, tensor in load_file(back / "model.safetensors").items():
         # Scales of norms are summed with 1, whose float32 spacing is 1.2e-7; multipliers round once.
         np.testing.assert_allclose(tensor, stored[name], rtol=2.4e-7, atol=1.2e-7)
@@ -125,19 +122,13 @@ def test_written_like_another_model(tmp_path):
     (tmp_path / "other" / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
     native = tmp_path / "native"
     save_pretrained(native, model, params)
-    for to, like, message in [
-        ("transformers", None, "like = None: expected given for transformers, and only then"),
-        ("native", HERE / "qwen3", "like = .*qwen3.*: expected given for transformers, and only then"),
-        (
-            "transformers",
-            native,
-            "like = .*native.*: expected a checkpoint of transformers with a model_type",
-        ),
-        ("transformers", tmp_path / "other", r"qk_norm_eps 1e-06 \(there 0\.5\), norm_eps 1e-06"),
-        ("transformers", HERE / "lfm2", "like = .*schedule 'AA' .*expected a checkpoint of the same"),
+    for like, message in [
+        (native, "like = .*native.*: expected None for our form, or a checkpoint in another form"),
+        (tmp_path / "other", r"qk_norm_eps 1e-06 \(there 0\.5\), norm_eps 1e-06"),
+        (HERE / "lfm2", "like = .*schedule 'AA' .*expected a checkpoint of the same"),
     ]:
         with pytest.raises(ValueError, match=message):
-            save_pretrained(tmp_path / "written", model, params, to=to, like=like)
+            save_pretrained(tmp_path / "written", model, params, like=like)
     assert not (tmp_path / "written").exists()
 
 
@@ -335,7 +326,7 @@ def test_tensors_beside_the_text_model(tmp_path, caplog):
 
 @pytest.mark.parametrize(("case", "schedule"), [("qwen3", "AA"), ("qwen3_5", "DA")])
 def test_convert(tmp_path, capsys, case, schedule):
-    """To our form, with the tokenizer and the chat template; the authors' code has no such layers."""
+    """To our form, with the tokenizer and the chat template."""
     source, target = tmp_path / "source", tmp_path / "target"
     shutil.copytree(HERE / case, source)
     for name in ("tokenizer.json", "chat_template.jinja"):
@@ -347,8 +338,6 @@ def test_convert(tmp_path, capsys, case, schedule):
     (model, params), (again, restored) = load_pretrained(source), load_pretrained(target)
     assert model == again
     assert jax.tree.all(jax.tree.map(np.array_equal, params, restored))
-    with pytest.raises(ValueError, match=r"of layer 0 .* as the authors' code builds nothing else"):
-        config_for_authors(model.config.replace(mlp_hidden=256))
 
 
 GRANITE_4_H = {

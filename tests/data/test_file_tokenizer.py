@@ -10,7 +10,7 @@ from tokenizers import models
 
 from based_jax.data import Document, FileTokenizer, PackedTokens, StreamDecoder, load_tokenizer
 from based_jax.data.shards.encoder import BlockEncoder
-from based_jax.data.tokenizers import complete_text, decode_after, decode_slice, stop_tokens
+from based_jax.data.tokenizers import complete_text, decode_after, stop_tokens
 from tests.data.libraries import FORGERIES, byte_level, llama, merges, unigram, words
 
 MARKED = {"content": "<think>", "special": True}
@@ -109,8 +109,6 @@ def test_streams_of_byte_fallback(decoder):
         after = "".join(map(stream.feed, ids[cut:])) + stream.flush()
         assert after == decode_after(tokenizer, ids[:cut], ids[cut:])
         assert complete_text(tokenizer, ids[:cut]) + after == text
-        parts = [decode_slice(tokenizer, ids, begin, begin + 3) for begin in range(0, len(ids), 3)]
-        assert "".join(parts) == complete_text(tokenizer, ids)
 
 
 def test_one_wrong_byte_leaves_the_characters_around_it():

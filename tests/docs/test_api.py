@@ -87,34 +87,6 @@ def has_bare_array(annotation: ast.AST | None) -> bool:
     return any(map(has_bare_array, ast.iter_child_nodes(annotation)))
 
 
-OVERRIDES = '''
-class A:
-    def f(self):
-        """Do it."""
-
-    def __call__(self): ...
-
-    def _g(self): ...
-
-
-class B(A, Protocol[int]):
-    x: int = 1
-    """Number of all."""
-
-    def f(self): ...
-'''
-
-
-def test_methods_inherit_docstrings(monkeypatch, tmp_path):
-    (tmp_path / "other.py").write_text(OVERRIDES)
-    monkeypatch.setattr(api, "ROOT", tmp_path)
-    found = {member.name: member.docstring for name in ("A", "B") for member in api.members(f"other.{name}")}
-    assert found == {
-        **{"other.A": "", "other.A.f": "Do it.", "other.A.__call__": ""},
-        **{"other.B": "", "other.B.x": "Number of all.", "other.B.f": "Do it."},
-    }
-
-
 @pytest.mark.parametrize("module", [module for module in MODULES if not module.endswith(".lm_eval.model")])
 def test_public_names_can_be_imported_from_where_the_reference_has_them(module):
     found = importlib.import_module(module)
@@ -133,18 +105,6 @@ def test_every_op_has_a_group():
     assert {*groups} == {*importlib.import_module("based_jax.ops").__all__}
     assert groups["taylor_attention"] == "Linear attention"
     assert not api.groups("based_jax.ops.conv_basis")
-
-
-def test_a_name_without_a_docstring_is_noticed(monkeypatch, tmp_path):
-    (tmp_path / "some").mkdir()
-    (tmp_path / "some/__init__.py").write_text("from some.part import a as a\nfrom some.part import B as B\n")
-    (tmp_path / "some/part.py").write_text('def a():\n    pass\n\n\nB = 1\n"""Number of all."""\n')
-    monkeypatch.setattr(api, "ROOT", tmp_path)
-    found = {name.name: (name.source, name.kind, name.docstring) for name in api.public_names("some")}
-    assert found == {
-        "some.a": ("some.part.a", "function", ""),
-        "some.B": ("some.part.B", "value", "Number of all."),
-    }
 
 
 def test_every_page_of_the_reference_is_in_the_navigation():

@@ -1,4 +1,4 @@
-"""The generated pages are what the registry and the presets say, and what they say is so."""
+"""What the generated pages say is so."""
 
 import pytest
 
@@ -11,24 +11,12 @@ from tests.floors import ROOT
 tables = script("tables")
 
 
-def test_the_pages_are_up_to_date():
-    assert tables.main(["--check"]) == 0
-
-
 def test_pages_written_by_hand_are_few_and_short():
     pages = {page.relative_to(tables.HERE).as_posix(): page for page in tables.HERE.rglob("*.md")}
     by_hand = pages.keys() - tables.PAGES.keys()
     assert len(by_hand) <= 30
     lengths = {name: len(page.read_text(encoding="utf-8").splitlines()) for name, page in pages.items()}
     assert {name: length for name, length in lengths.items() if length > 300} == {}
-
-
-def test_a_stale_page_is_noticed(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(tables, "HERE", tmp_path)
-    monkeypatch.setattr(tables, "PAGES", {"mixers.md": tables.mixers_page})
-    assert tables.main(["--check"]) == 1
-    assert "docs/mixers.md is not up to date: run python docs/tables.py" in capsys.readouterr().err
-    assert tables.main([]) == tables.main(["--check"]) == 0
 
 
 def test_mixers_of_other_packages_are_not_listed(monkeypatch):

@@ -1,6 +1,6 @@
 """The versions that docs/install.md lists as tested fit what pyproject.toml allows.
 
-tests/docs/test_studies.py compares the page's table with the files.
+tests/docs/test_pages.py compares the page's table with the files.
 """
 
 import json

@@ -47,32 +47,30 @@ def test_losses_and_correctness_are_those_of_the_logits(apply_fn):
 
 
 @pytest.mark.parametrize(
-    ("apply_fn", "message"),
+    ("apply_fn", "tokens", "labels", "message"),
     [
-        (lambda tokens: (traced(tokens), None), r"apply_fn returned tuple: expected an array of logits"),
-        (lambda tokens: traced(tokens)[:, -1], r"logits has shape \(2, 8\): expected \(2, 6, vocabulary\)"),
-        (lambda tokens: traced(tokens).astype(jnp.int32), "logits has dtype int32: expected a floating"),
-        (lambda tokens: traced(tokens)[..., :5], "vocab_size = 7: expected at most 5, the model's logits"),
-        (lambda tokens: traced(tokens) * jnp.nan, "logits = .*row 0, position 1.*: expected finite losses"),
-        (3, "apply_fn = 'int': expected a function"),
+        *(
+            (apply_fn, TOKENS, LABELS, message)
+            for apply_fn, message in [
+                (
+                    lambda tokens: (traced(tokens), None),
+                    "apply_fn returned tuple: expected an array of",
+                ),
+                (lambda tokens: traced(tokens)[:, -1], r"logits has shape \(2, 8\): expected \(2, 6, vocab"),
+                (lambda tokens: traced(tokens).astype(jnp.int32), "logits has dtype int32: expected a float"),
+                (lambda tokens: traced(tokens)[..., :5], "vocab_size = 7: expected at most 5, the model's"),
+                (lambda tokens: traced(tokens) * jnp.nan, "logits = .*row 0, position 1.*: expected finite"),
+                (3, "apply_fn = 'int': expected a function"),
+            ]
+        ),
+        (on_host, TOKENS + 3, LABELS, "tokens = 'from 3 to 9': expected values from 0 to 6, below vocab"),
+        (on_host, TOKENS, np.where(LABELS < 0, LABELS, 7), "labels = 'from 7 to 7'"),
+        (on_host, TOKENS, LABELS[:, 1:], r"labels has shape \(5, 5\): expected \(5, 6\)"),
+        (on_host, TOKENS.astype(np.float32), LABELS, "tokens has dtype float32: expected an integer dtype"),
+        (on_host, np.tile(TOKENS, 2), np.tile(LABELS, 2), "tokens = '12 per row': expected at most 6"),
+        (on_host, TOKENS, np.full_like(LABELS, IGNORE), "labels = 'all IGNORE': expected at least one label"),
     ],
 )
-def test_a_model_with_other_outputs(apply_fn, message):
+def test_what_is_refused(apply_fn, tokens, labels, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        LabelScorer(apply_fn, LENGTH, VOCAB, batch_size=2)(TOKENS, LABELS)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "labels", "message"),
-    [
-        (TOKENS + 3, LABELS, r"tokens = 'from 3 to 9': expected values from 0 to 6, below vocab_size"),
-        (TOKENS, np.where(LABELS < 0, LABELS, 7), "labels = 'from 7 to 7'"),
-        (TOKENS, LABELS[:, 1:], r"labels has shape \(5, 5\): expected \(5, 6\)"),
-        (TOKENS.astype(np.float32), LABELS, "tokens has dtype float32: expected an integer dtype"),
-        (np.tile(TOKENS, 2), np.tile(LABELS, 2), "tokens = '12 per row': expected at most 6"),
-        (TOKENS, np.full_like(LABELS, IGNORE), "labels = 'all IGNORE': expected at least one label"),
-    ],
-)
-def test_wrong_examples(tokens, labels, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        LabelScorer(on_host, LENGTH, VOCAB)(tokens, labels)
+        LabelScorer(apply_fn, LENGTH, VOCAB, batch_size=2)(tokens, labels)

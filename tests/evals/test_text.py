@@ -7,7 +7,7 @@ import pytest
 
 from based_jax.data import ByteTokenizer, Document, NucleotideTokenizer, PackedTokens
 from based_jax.evals import text as text_module
-from based_jax.evals.text import TextOptions, open_text, pack_text, text_tokenizer
+from based_jax.evals.text import TextOptions, open_text, pack_text
 from tests.data.shards.directories import write_shards
 
 TRAIN = [["abracadabra", "banana"], ["one"], ["two two", "", "three"]]
@@ -52,10 +52,8 @@ def test_a_stream_is_that_of_the_documents(spec, part, shards):
 
 def test_the_tokenizer_is_that_of_the_shards(tmp_path):
     dna = f"tokens:{write_shards(tmp_path / 'dna', [['ACGT']], tokenizer=NucleotideTokenizer())}"
-    assert text_tokenizer(TextOptions(dna), None).name == "dna"
-    assert text_tokenizer(TextOptions("stdlib"), None).name == "byte"
     with pytest.raises(ValueError, match=r"tokenizer = 'byte' with 257 tokens: expected that of the shards"):
-        open_text(TextOptions(dna), text_tokenizer(TextOptions(dna), "byte"))
+        open_text(TextOptions(dna), ByteTokenizer())
     with pytest.raises(ValueError, match="no document"):
         pack_text(TextOptions(dna), NucleotideTokenizer(), 10)
 

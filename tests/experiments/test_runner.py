@@ -11,11 +11,11 @@ from based_jax.experiments import runner as slots
 from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.results import Results, best
 from based_jax.experiments.runner import Runner, Slot
-from tests.patience import PATIENCE
 
 # Takes the trainer's flags; --mixer says how it ends.
 TRAINER = """
 import json, os, pathlib, signal, sys, time
+from tests.subprocesses import PATIENCE
 flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 workdir = pathlib.Path(flags["--workdir"])
 with (workdir / "starts").open("a") as file:

@@ -10,9 +10,10 @@ import pytest
 
 import pallas_kernels
 from based_jax import ops
+from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.cases import taylor_attention as attention_cases
-from benchmarks.gpu.static import fit, topology
-from pallas_kernels import devices, lowering_for, offline, tuning
+from benchmarks.gpu.static import topology
+from pallas_kernels import devices, lowering_for, offline
 from pallas_kernels.taylor_attention.function import Variant
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from tests.kernels.toy import Device
@@ -27,7 +28,8 @@ KINDS = (
 )
 OTHERS = ("Tesla V100-SXM2-16GB", "Tesla T4", "AMD Instinct MI300X", "gfx942", "NVIDIA GPU of tomorrow")
 KERNEL = "__gpu$xla.gpu.triton"
-AGAIN = "run `python -m benchmarks fit`"
+FAMILIES = ("NVIDIA A100", "NVIDIA GeForce RTX 4090", "NVIDIA H200", "NVIDIA B200")
+"""A GPU of each."""
 
 needs_compiler = pytest.mark.skipif(
     not any(map(importlib.util.find_spec, topology.PLUGINS)) or jax.__version_info__ < (0, 11),
@@ -45,38 +47,6 @@ def _tokens(key_size: int, dtype: str, *lead: int) -> list[jax.ShapeDtypeStruct]
 def _call(op: str, key_size: int = 16, dtype: str = "bfloat16", rows: int = 2) -> list[jax.ShapeDtypeStruct]:
     """q, k, v as an op takes them."""
     return _tokens(key_size, dtype, rows, *((300, 2) if op == "taylor_attention" else (2,)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_case_of_the_catalogue_fits(kind):
-    family, recorded = devices.family(kind), fit.recorded()
-    assert family is not None
-    with lowering_for(kind):
-        assert devices.shared_memory() == family.shared
-    for case in fit.cases(kind):
-        needed = recorded.get(case.name, {}).get(family.capability)
-        assert needed is not None, f"{case.name}: {AGAIN}"
-        assert needed <= family.shared, case.name
-
-
-def test_rows_of_the_tuning_tables_ask_for_what_the_compiler_says():
-    """No more, which would leave the row unused where it fits."""
-    recorded = fit.recorded()
-    needed: dict[int, int] = {}
-    for kind in fit.KINDS:
-        family = devices.family(kind)
-        assert family is not None
-        for case in fit.cases(kind):
-            if not isinstance(case.variant, Variant):
-                continue
-            facts = case.facts
-            number = tuning.row_number(
-                "taylor_attention", capability=family.capability, shared_memory=family.shared, **facts
-            )
-            needed[number] = max(needed.get(number, 0), recorded[case.name][family.capability])
-    for number, row in enumerate(tuning.table("taylor_attention")):
-        if "shared" in row:
-            assert row["shared"] == needed[number], f"{row}: {AGAIN}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,12 +166,6 @@ def test_blocks_that_the_grid_does_not_hold_are_refused():
         jax.eval_shape(functools.partial(pallas_kernels.taylor_attention, block=128), *arrays)
 
 
-def test_the_documented_table_is_the_recorded_one():
-    with open("docs/kernels.md") as page:
-        text = page.read()
-    assert "\n".join(fit.table()) in text, f"{AGAIN} and copy its table"
-
-
 @pytest.mark.release
 def test_blackwells_segments_are_those_of_other_gpus(monkeypatch):
     """Its kernels forget a state by a product, not by a selection."""
@@ -218,27 +182,24 @@ def test_blackwells_segments_are_those_of_other_gpus(monkeypatch):
 def test_the_compiler_refuses_what_the_table_withholds():
     """K = 24 with all tables in shared memory fits an A100, and no RTX 4090."""
     topology.use_cpu()
-    variant = Variant(chunk=32, tile=64, value_tile=16, warps=4)
-    case = attention_cases.case("dq", 24, 64, "bfloat16", variant=variant)
-    for kind, fits in (("NVIDIA A100", True), ("NVIDIA GeForce RTX 4090", False)):
-        family = devices.family(kind)
-        assert family is not None
-        needed = fit.shared_memory(kind, case.function, *case.arguments)
-        assert (needed <= family.shared) == fits
-        assert needed > devices.SMALLEST
+    case = attention_cases.case("dq", 24, 64, "bfloat16")
+    tables = functools.partial(case.function, variant=Variant(chunk=32, tile=64, value_tile=16, warps=4))
+    topology.compile_program(tables, *topology.placed(case.arguments, "NVIDIA A100"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Shared memory size limit exceeded"):
+        topology.compile_program(tables, *topology.placed(case.arguments, "NVIDIA GeForce RTX 4090"))
 
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", fit.KINDS)
-def test_what_is_recorded_is_what_the_compiler_says(kind):
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_case_of_the_catalogue_fits(kind):
+    """The compiler refuses what needs more shared memory than a program may have."""
     topology.use_cpu()
-    family, recorded = devices.family(kind), fit.recorded()
-    assert family is not None
-    for name, needed in fit.measured(kind).items():
-        assert needed <= family.shared, name
-        if jax.__version__ == fit.record()["jax"]:
-            assert needed == recorded[name][family.capability], f"{name}: {AGAIN}"
+    with lowering_for(kind):
+        assert devices.shared_memory() == devices.family(kind).shared
+        cases = [*catalog.cases(), *attention_cases.at_highest_precision()]
+    for case in cases:
+        topology.compile_program(case.function, *topology.placed(case.arguments, kind))
 
 
 @needs_compiler

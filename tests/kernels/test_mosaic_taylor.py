@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
 
 from based_jax import ops
-from benchmarks.gpu.cases import catalog, sharded
+from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.sections import checks
-from benchmarks.gpu.static import mosaic_report, topology
+from benchmarks.gpu.static import resources, topology
 from pallas_kernels import interpreted, lowering_for, offline, taylor_attention, tuning
 from pallas_kernels.taylor_attention import mosaic_support
+from tests.kernels import sharded
 from tests.kernels.toy import Device
 from tests.subprocesses import run_python
 from tests.tolerances import BFLOAT16, assert_close
@@ -96,26 +96,28 @@ def test_lowered_for_an_h200(batch, heads, length, value_size, packed):
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.parametrize("case", catalog.on_hopper(), ids=lambda case: case.name)
 def test_compiled_with_next_to_no_spilled_registers(case):
-    (found,) = mosaic_report.report(case.function, *case.arguments)
-    assert found.kernel == f"taylor_{case.kernel}"
-    # Packed kernels reload addresses and indices in the loop, and dkv with two parts; no other one may, since
-    # its shared memory leaves little of the L1 cache (the folder's README).
-    reads_state = not case.kernel.endswith("sums_mosaic")
-    # Bytes of jax 0.12.0.1, whose kernels spill a little more than those of 0.11.2.
-    limit = 160 if reads_state and "packed" in case.name else 0
-    if "packed" not in case.name and "dkv" in case.name:
-        limit = 40 if "V112" in case.name else 12
-    assert max(found.spill_stores, found.spill_loads) <= limit
-    assert found.shared <= 232_448
-    assert found.wgmma > 0 == found.mma
+    found = {kernel.kernel: kernel for kernel in resources.of_mosaic(case.function, *case.arguments)}
+    names = ("key_sums", "query_sums", "outputs", "dq", "dkv")
+    assert found.keys() == {f"taylor_{name}_mosaic" for name in names}
+    for name, kernel in found.items():
+        # Packed kernels reload addresses and indices in the loop, and dkv with two parts; no other one may,
+        # since its shared memory leaves little of the L1 cache (the folder's README).
+        # Bytes of jax 0.12.0.1, whose kernels spill a little more than those of 0.11.2.
+        limit = 160 if "packed" in case.name and "sums" not in name else 0
+        if "packed" not in case.name and "dkv" in name:
+            limit = 40 if "V112" in case.name else 12
+        assert max(kernel.spill_stores, kernel.spill_loads) <= limit, name
+        assert kernel.shared <= 232_448
+        assert kernel.wgmma > 0 == kernel.mma
 
 
 @needs_compiler
 def test_a_program_without_it_has_no_report():
     with pytest.raises(LookupError, match="no PTX"):
-        mosaic_report.report(lambda x: x + 1, jax.ShapeDtypeStruct((4,), "float32"))
+        resources.of_mosaic(lambda x: x + 1, jax.ShapeDtypeStruct((4,), "float32"))
 
 
 @needs_compiler
@@ -124,7 +126,7 @@ def test_sharded_over_eight_gpus_nothing_moves(call):
     mesh = sharded.mesh(topology.topology(8))
     for function in (call.function, _mapped(call, mesh)):
         program = topology.compile_program(function, *call.sharded(mesh))
-        assert topology.collectives(program.as_text() or "") == []
+        assert sharded.collectives(program.as_text() or "") == []
         for result in jax.tree.leaves(program.output_shardings):
             assert "data" in result.spec
             assert "tensor" in result.spec
@@ -132,10 +134,9 @@ def test_sharded_over_eight_gpus_nothing_moves(call):
 
 def _mapped(call, mesh):
     """The call under `shard_map`."""
-    rows = [sharding.spec for sharding in call.shardings(mesh)]
-    state = PartitionSpec("data", "tensor")
-    results = tuple(rows[:3]) if "backward" in call.name else (rows[2], (state, state))
-    return jax.shard_map(call.function, mesh=mesh, in_specs=tuple(rows), out_specs=results, check_vma=False)
+    rows = [x.sharding.spec for x in call.sharded(mesh)]
+    options = {"mesh": mesh, "in_specs": tuple(rows), "out_specs": tuple(rows[:3]), "check_vma": False}
+    return jax.shard_map(call.function, **options)
 
 
 def _arrays(key_size=16, dtype="bfloat16", rows=1):

@@ -11,7 +11,7 @@ import pytest
 
 import pallas_kernels
 from based_jax import ops
-from benchmarks.gpu.sections.addresses import Addresses
+from benchmarks.gpu.sections.check_list import Addresses, checks, mosaic_twins, triton_twins
 from benchmarks.gpu.sections.checks import (
     TOLERANCES,
     Attention,
@@ -19,11 +19,8 @@ from benchmarks.gpu.sections.checks import (
     Step,
     Window,
     WindowAttention,
-    checks,
     error_by_part,
-    mosaic_twins,
     same_bits,
-    triton_twins,
 )
 from pallas_kernels import interpreted
 from tests.marks import slow_but

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from benchmarks.gpu.cases import sharded
-from benchmarks.gpu.static.topology import collectives
 from pallas_kernels import interpreted
+from tests.kernels import sharded
+from tests.kernels.sharded import collectives
 from tests.subprocesses import run_python
 from tests.tolerances import FLOAT32_GRADIENT, assert_close
 
@@ -39,7 +39,7 @@ def check_call(call: sharded.Call) -> None:
     name, mesh = call.name, sharded.mesh(jax.devices())
     assert mesh.size == 8
     arguments = _example(call)
-    split = [jax.device_put(*pair) for pair in zip(arguments, call.shardings(mesh), strict=True)]
+    split = [jax.device_put(x, like.sharding) for x, like in zip(arguments, call.sharded(mesh), strict=True)]
     with interpreted():
         expected = jax.jit(call.function)(*arguments)
         compiled = jax.jit(call.function).lower(*split).compile()
@@ -64,7 +64,6 @@ def check_detection() -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        # the backward pass runs the kernels of the forward pass, too
         pytest.param(
             [
                 *("taylor_attention backward", "window_attention backward", "taylor_step", "window_step"),

@@ -15,7 +15,7 @@ from based_jax.serve.__main__ import bind
 from based_jax.serve.app import NO_CHAT, Server, Service
 from based_jax.serve.fields import Limits
 from based_jax.serve.worker import Worker
-from tests.patience import PATIENCE
+from tests.subprocesses import PATIENCE
 
 JSON = {"content-type": "application/json"}
 

@@ -11,9 +11,8 @@ import pytest
 from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.serve.__main__ import PROG
-from tests.patience import PATIENCE
 from tests.serve.load import Crowd
-from tests.subprocesses import environment
+from tests.subprocesses import PATIENCE, environment
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from tests.marks import release_but
-from tests.patience import PATIENCE
 from tests.serve.client import post_bytes, serving, slowly
 from tests.serve.conftest import LIMITS
+from tests.subprocesses import PATIENCE
 
 ENDLESS = {"prompt": "a", "max_tokens": 200_000, "temperature": 0}
 

@@ -9,9 +9,9 @@ import pytest
 from based_jax.generate.engine.request import Event, Full, Request, Stats
 from based_jax.serve.errors import Refusal
 from based_jax.serve.worker import Worker
-from tests.patience import PATIENCE
 from tests.serve.client import serving
 from tests.serve.conftest import LIMITS
+from tests.subprocesses import PATIENCE
 
 
 class Scripted:

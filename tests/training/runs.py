@@ -16,8 +16,7 @@ import pytest
 from based_jax.training.commands import lm
 from based_jax.training.run.directory import parse_run
 from based_jax.training.run.metrics import MetricWriter, read_metrics
-from tests.patience import PATIENCE
-from tests.subprocesses import environment
+from tests.subprocesses import PATIENCE, environment
 
 
 def flags(settings: dict[str, Any], workdir: Path) -> list[str]:

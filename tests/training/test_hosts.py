@@ -13,7 +13,7 @@ import based_jax as bj
 from based_jax.training.commands import lm
 from based_jax.training.devices import hosts
 from based_jax.training.run.metrics import read_metrics
-from tests.patience import PATIENCE
+from tests.subprocesses import PATIENCE
 from tests.training.runs import command, losses, resume, start, steps_saved, until
 
 # float32 sums over rows in another order, over six steps.

@@ -9,16 +9,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from flax import linen as nn
-
 from based_jax import mixers
 from based_jax.convert import tables
 from based_jax.convert.authors import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
 from based_jax.convert.configs import kind, model_config
 from based_jax.convert.layouts import Rules, Shapes
 from based_jax.convert.options import expect_known, size
-from based_jax.convert.references.based import ATTENTION, BASE_CONV
-from based_jax.convert.references.mixers import MIXERS, Meta
+from based_jax.convert.references.mixers import ATTENTION, BASE_CONV, MIXERS, Meta
 from based_jax.models import MLP, Block, GatedMLP, LanguageModel, LayerNorm, RMSNorm
 from based_jax.validate import expect, expect_choice
 
@@ -175,7 +172,7 @@ _BLOCK_MIXERS: dict[str, tuple[str, Callable[[Meta, Shapes], dict[str, Any]]]] =
 """Class of a block's mixer -> its path, and what the weights say of its arguments."""
 
 
-def authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
+def authors_model(meta: Meta, shapes: Shapes) -> LanguageModel:
     """Build the model of a checkpoint's config."""
     return LanguageModel(model_config(meta["config"], shapes))
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from based_jax.convert.fla import ACTIVATIONS
+from based_jax.convert.fla import ACTIVATIONS, expanded, gla_options, mamba2_ranges
 from based_jax.convert.options import Config as Meta
 from based_jax.convert.options import expect_known, fraction, read, size
 from based_jax.validate import expect, expect_choice
@@ -78,32 +78,18 @@ def _mamba(meta: Meta, options: Options) -> Options:
 
 
 def _mamba2(meta: Meta, options: Options) -> Options:
-    low, high = meta.get("dt_limit", (0.0, math.inf))
-    first, last = map(float, meta.get("A_init_range", (1, 16)))
-    limits = {"dt_least": low, "dt_most": None if math.isinf(high) else high}
-    return {**limits, "decay_min": first, "decay_max": last}
+    return mamba2_ranges({"dt_limit": (0.0, math.inf), "A_init_range": (1, 16), **meta})
 
 
 def _gla(meta: Meta, options: Options) -> Options:
-    more = _expanded(meta, options)
-    if meta.get("use_short_conv", False):
-        more["kernel_size"] = meta.get("conv_size", 4)
-    if (feature_map := meta.get("feature_map")) is not None:
-        expect_choice("feature_map", feature_map, tuple(ACTIVATIONS))
-        more["qk_activation"] = ACTIVATIONS[feature_map]
+    more = gla_options({"feature_map": None, **meta, **options, "hidden_size": meta["d_model"]})
     gate = meta.get("gate_fn", "swish")
     expect_choice("gate_fn", gate, tuple(ACTIVATIONS))
     return more | {"gate_activation": ACTIVATIONS[gate] if meta.get("use_output_gate", True) else None}
 
 
-def _expanded(meta: Meta, options: Options) -> Options:
-    """Return ratios of channels to the model's width, rounded down to whole channels."""
-    d_model = meta["d_model"]
-    return {name: int(d_model * options[name]) / d_model for name in ("expand_k", "expand_v")}
-
-
 def _delta_net(meta: Meta, options: Options) -> Options:
-    return _expanded(meta, options) | {"use_gate": meta.get("use_gate", False)}
+    return expanded(meta["d_model"], options) | {"use_gate": meta.get("use_gate", False)}
 
 
 def _gated_delta_net(meta: Meta, options: Options) -> Options:

@@ -15,8 +15,8 @@ from based_jax.convert.references.mixers import MIXERS, Meta, is_description
 from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
 
-ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "sigmoid": "sigmoid"}
-"""Functions of torch.nn.functional that `activation` may be."""
+ACTIVATIONS = ("gelu", "relu", "silu", "sigmoid")
+"""Functions of torch.nn.functional that `activation` may be; ours have the same names."""
 
 STATE_MIXERS: dict[str, tuple[str, Rules]] = {
     "zoology.mixers.mlp.MLP": ("plain", tables.rules("authors", "mlp")),
@@ -37,8 +37,8 @@ def activation_of(meta: Meta) -> str:
     """Return our name of an MLP's activation; fixtures may describe it, as in "exact (erf) gelu"."""
     text = str(meta.get("activation", "gelu"))
     name = next((name for name in ACTIVATIONS if text.endswith(name)), text)
-    expect_choice("activation", name, tuple(ACTIVATIONS))
-    return ACTIVATIONS[name]
+    expect_choice("activation", name, ACTIVATIONS)
+    return name
 
 
 def mlp(meta: Meta, shapes: Shapes) -> MLP:

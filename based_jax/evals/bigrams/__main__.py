@@ -3,27 +3,28 @@
 The stream is that of training, ``EOT d1 EOT d2 ... dn EOT``, so every pair of an input and its target counts
 once. Documents are counted separately (``EOT d EOT``), so merging the counts of several files gives the same
 table as counting them together. The counts so far are in memory, and in OUT.partial, a count file whose
-source is the position in the corpus.
+source is the position in the corpus: finished parts, and finished documents of the next part.
 """
 
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 import tyro
 
 from based_jax import command
 from based_jax.data import Tokenizer
+from based_jax.data.shards.reader import load_data_tokenizer
 from based_jax.evals.bigrams.table import BigramTable, merge_tables, stream_keys
-from based_jax.evals.options import expect_positive, progress
-from based_jax.evals.text import Stretches, TextOptions, open_text, text_tokenizer
+from based_jax.evals.options import progress
+from based_jax.evals.text import TextOptions, open_text
 from based_jax.files import parse_json
 from based_jax.stop_request import StopRequest
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax eval bigrams"
 _BUFFER = 1 << 23
@@ -53,16 +54,7 @@ class Options:
         expect(one, "data", self.text.data, "either --data, or --merge with count files")
         expect(not self.out.exists(), "out", str(self.out), "a file that does not exist yet")
         expect(self.out.parent.is_dir(), "out", str(self.out), "a file in an existing directory")
-        expect_positive(self, "save_every")
-
-
-class Position(NamedTuple):
-    """Position of a count in the corpus, saved as its progress."""
-
-    part: int = 0
-    """number of finished parts"""
-    document: int = 0
-    """number of finished documents of the next part, or stretches of the next shard"""
+        expect_ranges(self, 1, "save_every")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         table = merge_tables(list(map(BigramTable.load, options.merge)))
         table.save(options.out)
     else:
-        tokenizer = text_tokenizer(options.text, options.tokenizer)
+        tokenizer = load_data_tokenizer([options.text.data or ""], options.tokenizer)
         with StopRequest("this document", "run the same command to resume from the last save") as request:
             table = count(
                 options.text,
@@ -116,19 +108,26 @@ def count(
     job = {"text": checksum, "tokenizer": tokenizer.name}
     job |= {"vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
     partial = _partial(out)
-    table, first = _resume(partial, job)
-    saved = table.tokens
+    table, (first_part, first_document) = _resume(partial, job)
+    saved, pending, size = table.tokens, list[np.ndarray](), 0
     with progress("counting", None, "tokens") as advance:
-        for keys, position in _batches(parts, first, tokenizer.vocab_size, interrupted):
-            table = merge_tables([table, BigramTable.of_keys(keys, table.vocab_size)])
-            advance(keys.size)
-            is_stopped = interrupted()
-            if position is not None and (is_stopped or table.tokens - saved >= save_every):
-                saved = table.tokens
-                source = json.dumps({"job": job, "place": position._asdict()})
-                dataclasses.replace(table, source=source).save(partial)
+        for part in range(first_part, len(parts)):
+            stretches = parts[part]()
+            for index in range(first_document if part == first_part else 0, len(stretches)):
+                pending.append(stream_keys(stretches[index](), table.vocab_size))
+                size += pending[-1].size
+                advance(pending[-1].size)
+                is_stopped = interrupted()
+                if size < _BUFFER and not is_stopped:
+                    continue
+                table, pending, size = _added(table, pending), [], 0
+                if is_stopped or table.tokens - saved >= save_every:
+                    saved = table.tokens
+                    source = json.dumps({"job": job, "place": [part, index + 1]})
+                    dataclasses.replace(table, source=source).save(partial)
                 if is_stopped:
                     return None
+    table = _added(table, pending)
     expect(table.tokens > 0, "data", text.data, "at least one document with text")
     table = dataclasses.replace(table, source=f"{text}, tokenizer {tokenizer.name}")
     table.save(out)
@@ -136,46 +135,27 @@ def count(
     return table
 
 
-def _batches(
-    parts: Sequence[Callable[[], Stretches]],
-    first: Position,
-    vocab_size: int,
-    interrupted: Callable[[], bool],
-) -> Iterator[tuple[np.ndarray, Position | None]]:
-    """Yield the keys of about `_BUFFER` bigrams after `first`, or of those up to an interruption.
-
-    With them comes the position after them, None within a document or stretch.
-    """
-    pending, size = list[np.ndarray](), 0
-    for part in range(first.part, len(parts)):
-        stretches = parts[part]()
-        for index in range(first.document if part == first.part else 0, len(stretches)):
-            ids = stretches[index]()
-            for begin in range(0, ids.size - 1, _BUFFER):
-                pending.append(stream_keys(ids[begin : begin + _BUFFER + 1], vocab_size))
-                size += pending[-1].size
-                is_end = begin + _BUFFER >= ids.size - 1
-                if size >= _BUFFER or (is_end and interrupted()):
-                    yield np.concatenate(pending), Position(part, index + 1) if is_end else None
-                    pending, size = [], 0
-    if pending:
-        yield np.concatenate(pending), Position(len(parts))
+def _added(table: BigramTable, keys: Sequence[np.ndarray]) -> BigramTable:
+    """Add the bigrams with these keys."""
+    counted = [BigramTable.of_keys(np.concatenate(keys), table.vocab_size)] if keys else []
+    return merge_tables([table, *counted])
 
 
 def _partial(out: Path) -> Path:
     return out.with_name(f"{out.name}.partial")
 
 
-def _resume(partial: Path, job: dict) -> tuple[BigramTable, Position]:
+def _resume(partial: Path, job: dict) -> tuple[BigramTable, tuple[int, int]]:
+    """Return the counts of an interrupted call, or none, and their position."""
     if not partial.exists():
-        return BigramTable.of_keys(np.zeros(0, np.uint64), job["vocab_size"]), Position()
+        return BigramTable.of_keys(np.zeros(0, np.uint64), job["vocab_size"]), (0, 0)
     table = BigramTable.load(partial)
     saved = parse_json(table.source, str(partial))
     for key, value in job.items():
         before = saved["job"].get(key)
         wanted = f"{before!r}, as in the interrupted count in {partial}; delete it to start again"
         expect(before == value, key, value, wanted)
-    return table, Position(**saved["place"])
+    return table, saved["place"]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Tables can be added: merging the files of two streams gives the counts of both.
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 
@@ -23,9 +22,6 @@ from based_jax.validate import expect
 
 FORMAT = "based_jax.bigrams"
 VERSION = "1"
-
-Entries = tuple[np.ndarray, np.ndarray]
-"""Keys and their counts, both uint64 (n,)."""
 
 _SHIFT = np.uint64(32)
 
@@ -72,10 +68,12 @@ class BigramTable:
     ) -> UInt64[np.ndarray, "..."]:
         """Return how often `second` occurs right after `first`, for arrays of equal shape."""
         wanted = bigram_keys(first, second)
-        index, known = _find(self.keys, wanted.ravel())
-        found = np.zeros(wanted.size, np.uint64)
+        index = np.searchsorted(self.keys, wanted)
+        known = index < self.keys.size
+        known[known] = self.keys[index[known]] == wanted[known]
+        found = np.zeros(wanted.shape, np.uint64)
         found[known] = self.counts[index[known]]
-        return found.reshape(wanted.shape)
+        return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a count file, whole or not at all."""
@@ -131,15 +129,6 @@ def stream_keys(tokens: Integer[np.ndarray, " T"], vocab_size: int) -> UInt64[np
     return bigram_keys(tokens[:-1], tokens[1:])
 
 
-def merge_entries(larger: Entries, smaller: Entries) -> Entries:
-    """Merge the sorted entries of two tables, adding the counts of equal keys."""
-    keys, counts = larger[0], larger[1].copy()
-    index, known = _find(keys, smaller[0])
-    counts[index[known]] += smaller[1][known]
-    index, new = index[~known], [part[~known] for part in smaller]
-    return np.insert(keys, index, new[0]), np.insert(counts, index, new[1])
-
-
 def merge_tables(tables: Sequence[BigramTable], source: str | None = None) -> BigramTable:
     """Add tables up.
 
@@ -154,14 +143,9 @@ def merge_tables(tables: Sequence[BigramTable], source: str | None = None) -> Bi
     expect(len(sizes) == 1, "vocab_size", sizes, "the same in all tables")
     if source is None:
         source = "; ".join(dict.fromkeys(table.source for table in tables))
-    ordered = sorted(((table.keys, table.counts) for table in tables), key=lambda part: -part[0].size)
+    keys, counts = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keys", "counts"))
+    order = np.argsort(keys, kind="stable")  # fast for few sorted arrays, one after the other
+    keys, counts = keys[order], counts[order]
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: keys.size])
     total = sum(table.tokens for table in tables)
-    return BigramTable(*functools.reduce(merge_entries, ordered), sizes[0], total, source)
-
-
-def _find(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each of `wanted` is in the sorted keys or belongs there, and whether it is there."""
-    index = np.searchsorted(keys, wanted)
-    known = index < keys.size
-    known[known] = keys[index[known]] == wanted[known]
-    return index, known
+    return BigramTable(keys[first], np.add.reduceat(counts, first), sizes[0], total, source)

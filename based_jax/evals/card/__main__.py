@@ -13,14 +13,13 @@ from pathlib import Path
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.convert.tokenizer import find_tokenizer
-from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.card.page import finding, write_recall_card
 from based_jax.evals.card.recall_card import EXAMPLES, PAIRS, SEED, recall_card
-from based_jax.evals.options import expect_positive
 from based_jax.evals.text import TextOptions, pack_text
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax eval card"
+_TEXT_TOKENS = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,25 +41,19 @@ class Options:
     filler: int = 0
     """token between the probe's queries"""
     text: str | None = None
-    """text in which AR hits are compared with other tokens: a file, or what --data of eval perplexity takes;
-    default: a synthetic stream"""
+    """text whose first 100,000 tokens compare AR hits, all repeats, with other tokens: a file, or what --data
+    of eval perplexity takes; default: a synthetic stream"""
     tokenizer: str | None = None
     """of the text: byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory, instead of
     the checkpoint's own"""
-    max_tokens: int = 100_000
-    """number of tokens of the text to use, from the start"""
-    counts: Path | None = None
-    """count file of the training data (eval bigrams); without it every repeat is an AR hit"""
     batch_size: int | None = None
     """rows per call; affects only the speed"""
     seed: int = SEED
     """seed of the data"""
 
     def __post_init__(self) -> None:
-        expect_positive(self, "examples", "max_tokens", "batch_size")
-        for flag in ("tokenizer", "counts"):
-            value = getattr(self, flag)
-            expect(value is None or self.text is not None, flag, str(value), "a text as well")
+        expect_ranges(self, 1, "examples", "batch_size")
+        expect(self.tokenizer is None or self.text is not None, "tokenizer", self.tokenizer, "a text as well")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,11 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory = find_directory(options.checkpoint)
         vocab_size = load_pretrained(directory)[0].config.vocab_size
         tokenizer = find_tokenizer(directory, options.tokenizer, vocab_size)
-        text = pack_text(TextOptions(options.text), tokenizer, options.max_tokens)[0].tokens
+        text = pack_text(TextOptions(options.text), tokenizer, _TEXT_TOKENS)[0].tokens
     given = ("name", "lengths", "pairs", "examples", "filler", "batch_size", "seed")
     settings = {field: getattr(options, field) for field in given}
-    counts = None if options.counts is None else BigramTable.load(options.counts)
-    card = recall_card(options.checkpoint, text=text, counts=counts, **settings)
+    card = recall_card(options.checkpoint, text=text, **settings)
     path = write_recall_card(options.out, card)
     print(f"{finding(card)}\n{path} and {options.out / 'index.html'}")
     return 0

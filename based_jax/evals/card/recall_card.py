@@ -15,7 +15,9 @@
 An entry that cannot be measured is {"not_measured": reason}.
 """
 
+import functools
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,11 +25,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.card import measures
-from based_jax.evals.card.measures import Cell
-from based_jax.evals.card.subject import StateBytes, Subject, of_callable, of_checkpoint
+from based_jax.data.tasks import IGNORE, MQAR, RecallProbe
+from based_jax.evals.card.subject import LENGTHS, StateBytes, Subject, of_checkpoint
 from based_jax.evals.label_scores import LabelScorer, LogitsFn
+from based_jax.evals.perplexity.repeats import is_hit, repeat_distances
+from based_jax.evals.perplexity.slices import slices
 from based_jax.validate import UINT32_MAX, expect, expect_integer
 
 PAIRS = (2, 4, 8, 16, 32, 64)
@@ -40,9 +42,14 @@ CARRIES, BYPASSED = 0.5, 0.95
 is bypassed."""
 
 _NOT_CAUSAL = "the logits change with later tokens, or from call to call: expected a causal model"
+_NO_PAIRS = "no pairs fit into a length below the vocabulary: expected 4 * pairs <= length"
+_NO_PARTS = "the parts of a callable are unknown; pass parts={name: the model without it}"
 _SECTIONS = ("mqar", "hits", "probe", "state", "parts")
+_SAME = 1e-3
+"""Largest change of a causal model's loss (nats) by later tokens, which XLA may sum in another order."""
 _LOG = logging.getLogger(__name__)
 
+Cell = dict[str, Any]
 RecallCard = dict[str, Any]
 
 
@@ -56,7 +63,6 @@ def recall_card(
     examples: int = EXAMPLES,
     filler: int = 0,
     text: Int[np.ndarray, " T"] | None = None,
-    counts: BigramTable | None = None,
     state_bytes: StateBytes | None = None,
     parts: Mapping[str, LogitsFn] | None = None,
     batch_size: int | None = None,
@@ -74,9 +80,8 @@ def recall_card(
         pairs: key-value pairs per row; only those with 4 * pairs <= length are measured.
         examples: rows of each cell.
         filler: the probe's token between queries, for instance that of a newline.
-        text: tokens (T,) in which AR hits are compared with other tokens; without it, a synthetic stream.
-        counts: bigrams of the training data, which restrict AR hits to rare ones; without them every repeat
-            is a hit.
+        text: tokens (T,) in which AR hits, all repeats, are compared with other tokens; without it, a
+            synthetic stream.
         state_bytes: of a callable: length -> bytes of the state of one sequence.
         parts: of a callable: part -> the same model with this part switched off.
         batch_size: rows per call.
@@ -92,7 +97,9 @@ def recall_card(
         subject = of_checkpoint(model)
     else:
         expect_integer("vocab_size", vocab_size, 4)
-        subject = of_callable(model, vocab_size or 0, state_bytes, parts)
+        state = state_bytes or "a callable does not report its state; pass state_bytes="
+        off = {part: (function, None) for part, function in (parts or {}).items()}
+        subject = Subject(model, vocab_size or 0, "model", LENGTHS, {"source": "callable"}, state, off)
     lengths = subject.lengths if lengths is None else lengths
     _expect_cells(lengths, pairs)
     expect_integer("examples", examples, 2)
@@ -103,35 +110,128 @@ def recall_card(
     def scorer_of(apply_fn: LogitsFn) -> LabelScorer:
         return LabelScorer(apply_fn, longest, subject.vocab_size, batch_size=batch_size)
 
-    def score_cells(scorer: LabelScorer) -> list[Cell]:
-        return measures.mqar(scorer, lengths, pairs, examples, seed)
+    def score_cells(apply_fn: LogitsFn) -> list[Cell]:
+        return _mqar(scorer_of(apply_fn), lengths, pairs, examples, seed)
 
     scorer = scorer_of(subject.apply_fn)
     card: RecallCard = {"name": name or subject.name, "vocab_size": subject.vocab_size, "length": longest}
     card |= {"examples": examples, "seed": seed, "model": subject.facts}
-    if not measures.is_causal(scorer):
-        return {**card, **dict.fromkeys(_SECTIONS, _not_measured(_NOT_CAUSAL))}
-    card["mqar"] = _measured("MQAR", lambda: score_cells(scorer))
+    if not _is_causal(scorer):
+        return {**card, **{section: {"not_measured": _NOT_CAUSAL} for section in _SECTIONS}}
+    card["mqar"] = _measured("MQAR", lambda: score_cells(subject.apply_fn))
     cells = card["mqar"] if isinstance(card["mqar"], list) else []
     largest = max((cell["pairs"] for cell in cells if cell["length"] == longest), default=min(pairs))
-    if text is None:
-        source = f"synthetic stream of {largest} pairs"
-        stream = longest, largest, examples, seed
-        found = _measured(source, lambda: measures.hits_in_stream(scorer, *stream))
-    else:
-        source = "text"
-        found = _measured(source, lambda: measures.hits_in_text(scorer, text, counts))
-    card["hits"] = {"source": source, **found}
+    source = "text" if text is not None else f"synthetic stream of {largest} pairs"
+
+    def hits() -> dict[str, Any]:
+        if text is not None:
+            return _hits(scorer, _text_rows(text, longest))
+        return _hits(scorer, _stream_rows(subject.vocab_size, longest, largest, examples, seed))
+
+    card["hits"] = {"source": source, **_measured(source, hits)}
     probed = longest, pairs, examples, seed, filler
-    card["probe"] = _measured("recall probe", lambda: measures.recall_probe(scorer, *probed))
+    card["probe"] = _measured("recall probe", lambda: recall_probe(scorer, *probed))
     card["state"] = _states(subject, cells)
-    without = {
-        part: _measured(f"without {part}", lambda f=apply_fn: score_cells(scorer_of(f)))
-        for part, (apply_fn, _) in subject.parts.items()
-        if cells
-    }
-    card["parts"] = _parts(subject, cells, without)
+    card["parts"] = _parts(subject, cells, score_cells)
     return card
+
+
+def _is_causal(scorer: LabelScorer) -> bool:
+    """Return whether the losses of a row's first half stay the same with another second half."""
+    half = scorer.length // 2
+    tokens = np.random.default_rng(0).integers(0, scorer.vocab_size, (2, scorer.length), np.int32)
+    tokens[1, :half] = tokens[0, :half]
+    labels = np.full_like(tokens, IGNORE)
+    labels[:, : max(half - 1, 1)] = tokens[0, 1 : max(half, 2)]
+    first, second = scorer(tokens, labels).loss.reshape(2, -1)
+    return bool(np.allclose(first, second, rtol=_SAME, atol=_SAME))
+
+
+def _mqar(
+    scorer: LabelScorer, lengths: Sequence[int], pairs: Sequence[int], examples: int, seed: int
+) -> list[Cell]:
+    """Score MQAR (with random tokens between the queries) at each length, for all pairs that fit into it."""
+    cells = []
+    for length in lengths:
+        for count in pairs:
+            if _fits(scorer.vocab_size, length, count):
+                segment = MQAR(scorer.vocab_size, examples, length, count).build(seed)
+                scores = scorer(segment.inputs, segment.labels)
+                by_row = scores.correct.reshape(examples, count).mean(axis=1)
+                found = {"accuracy": float(by_row.mean()), "perplexity": _perplexity(scores.loss)}
+                found["stderr"] = float(by_row.std() / math.sqrt(examples))
+                cells.append({"length": length, "pairs": count, **found})
+    return cells
+
+
+def _perplexity(losses: np.ndarray) -> float | None:
+    return math.exp(min(float(losses.mean(dtype=np.float64)), 700.0)) if losses.size else None
+
+
+def _fits(vocab_size: int, length: int, pairs: int) -> bool:
+    """Return whether rows of this length hold the pairs and their queries, with different keys and values."""
+    return 4 * pairs <= length < vocab_size and pairs < vocab_size // 2
+
+
+def recall_probe(
+    scorer: LabelScorer, length: int, pairs: Sequence[int], examples: int, seed: int, filler: int
+) -> list[Cell]:
+    """Score the recall probe and its filler, for all pairs that fit."""
+    cells = []
+    for count in pairs:
+        # One id, the filler, is no key and no value.
+        if _fits(scorer.vocab_size, length, count) and count + 1 < scorer.vocab_size // 2:
+            found = probe(scorer, RecallProbe(scorer.vocab_size, examples, length, count, filler), seed)
+            cells.append({"length": length, "pairs": count, **found})
+    return cells
+
+
+def probe(scorer: LabelScorer, task: RecallProbe, seed: int) -> Cell:
+    """Return accuracy and perplexity of the values, and perplexity of the filler (Zoology, appendix G).
+
+    Filler right after a key is not scored, because a model that recalls expects the value there. With
+    ``length == 4 * num_pairs`` there is no other filler, and its perplexity is None.
+    """
+    segment = task.build(seed)
+    inputs, answers = np.asarray(segment.inputs), np.asarray(segment.labels)
+    following = np.concatenate([inputs[:, 1:], np.full_like(inputs[:, :1], IGNORE)], axis=1)
+    is_filler = (answers == IGNORE) & (following == task.filler)
+    scores = scorer(inputs, np.where(is_filler, following, answers))
+    is_value = answers[scores.row, scores.position] != IGNORE
+    return {
+        "accuracy": float(scores.correct[is_value].mean()),
+        "perplexity": _perplexity(scores.loss[is_value]),
+        "filler_perplexity": _perplexity(scores.loss[~is_value]),
+    }
+
+
+def _text_rows(tokens: Int[np.ndarray, " T"], length: int) -> Int[np.ndarray, "n N"]:
+    """Cut a text into windows of `length` inputs and their targets, without the tokens after the last one.
+
+    Documents in a window see each other, as in the authors' evaluation.
+    """
+    expect(len(tokens) > length, "text", f"{len(tokens)} tokens", f"more than length = {length}")
+    return np.lib.stride_tricks.sliding_window_view(np.asarray(tokens, np.int32), length + 1)[::length]
+
+
+def _stream_rows(
+    vocab_size: int, length: int, pairs: int, examples: int, seed: int
+) -> Int[np.ndarray, "n N"]:
+    """Draw rows of MQAR with each answer at the position after its query, which a slot reserves."""
+    segment = MQAR(vocab_size, examples, length, pairs).build(seed)
+    rows, labels = np.array(segment.inputs), np.asarray(segment.labels)
+    row, position = np.nonzero(labels != IGNORE)
+    rows[row, position + 1] = labels[row, position]
+    return rows
+
+
+def _hits(scorer: LabelScorer, rows: Int[np.ndarray, "n N"]) -> dict[str, Any]:
+    """Compare AR hits, all repeated bigrams of a row, with the other tokens of the rows."""
+    inputs, targets = rows[:, :-1], rows[:, 1:]
+    is_repeat = is_hit(repeat_distances(inputs, targets).ravel(), None)
+    found = slices(scorer(inputs, targets).loss, is_repeat)
+    recalled, other = found["hits"]["loss"], found["other"]["loss"]
+    return {**found, "gap": None if recalled is None or other is None else other - recalled}
 
 
 def _expect_cells(lengths: Sequence[int], pairs: Sequence[int]) -> None:
@@ -143,27 +243,21 @@ def _expect_cells(lengths: Sequence[int], pairs: Sequence[int]) -> None:
         expect_integer("pairs", count, 1)
 
 
-def _not_measured(reason: str) -> dict[str, str]:
-    return {"not_measured": reason}
-
-
 def _measured(title: str, run: Callable[[], Any]) -> Any:
     """Return the result of `run`, or why there is none."""
     _LOG.info("%s", title)
     try:
         found = run()
     except ValueError as error:
-        return _not_measured(str(error))
-    return found or _not_measured(
-        "no pairs fit into a length below the vocabulary: expected 4 * pairs <= length"
-    )
+        return {"not_measured": str(error)}
+    return found or {"not_measured": _NO_PAIRS}
 
 
 def _states(subject: Subject, cells: Sequence[Cell]) -> Any:
     if isinstance(subject.state_bytes, str):
-        return _not_measured(subject.state_bytes)
+        return {"not_measured": subject.state_bytes}
     if not cells:
-        return _not_measured("MQAR was not measured")
+        return {"not_measured": "MQAR was not measured"}
     lengths = dict.fromkeys(cell["length"] for cell in cells)
     return [
         {"length": length, "bytes": int(subject.state_bytes(length)), "accuracy": _mean(cells, length=length)}
@@ -171,25 +265,29 @@ def _states(subject: Subject, cells: Sequence[Cell]) -> Any:
     ]
 
 
-def _parts(subject: Subject, cells: Sequence[Cell], without: Mapping[str, Any]) -> RecallCard:
+def _parts(
+    subject: Subject, cells: Sequence[Cell], score_cells: Callable[[LogitsFn], list[Cell]]
+) -> RecallCard:
     if not subject.parts:
-        return _not_measured("the parts of a callable are unknown; pass parts={name: the model without it}")
+        return {"not_measured": _NO_PARTS}
     if not cells:
-        return _not_measured("MQAR was not measured")
+        return {"not_measured": "MQAR was not measured"}
     whole, guess = _mean(cells), float(np.mean([1 / cell["pairs"] for cell in cells]))
     found = []
-    for part, (_, layers) in subject.parts.items():
+    for part, (apply_fn, layers) in subject.parts.items():
         entry = {"part": part, "layers": layers}
-        if isinstance(without[part], dict):
-            found.append({**entry, **without[part]})
+        without = _measured(f"without {part}", functools.partial(score_cells, apply_fn))
+        if isinstance(without, dict):
+            found.append({**entry, **without})
             continue
-        accuracy = _mean(without[part])
+        accuracy = _mean(without)
         kept = accuracy / whole if whole else 1.0
         role = "carries recall" if kept < CARRIES else "bypassed" if kept > BYPASSED else "contributes"
         if whole <= guess:
             role = "unknown: the whole model recalls no better than a guess among the given values"
-        by_pairs = _by_pairs(without[part])
-        found.append({**entry, "accuracy": accuracy, "by_pairs": by_pairs, "kept": kept, "role": role})
+        found.append(
+            {**entry, "accuracy": accuracy, "by_pairs": _by_pairs(without), "kept": kept, "role": role}
+        )
     return {"accuracy": whole, "by_pairs": _by_pairs(cells), "without": found}
 
 

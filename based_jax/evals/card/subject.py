@@ -5,6 +5,7 @@ run as before). This needs no parameter names, so it works for every registered 
 """
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -97,6 +98,7 @@ def of_checkpoint(source: str | os.PathLike[str]) -> Subject:
     model, params = load_pretrained(source)
     config, kinds = model.config, layers_of(model)
     longest = min(config.max_length, LENGTHS[-1])
+    stateless = [kind for kind in kinds if not mixers.info(kind).stateful]
     return Subject(
         without(model, params, None),
         config.vocab_size,
@@ -107,21 +109,9 @@ def of_checkpoint(source: str | os.PathLike[str]) -> Subject:
             "layers": [config.layer(index).mixer for index in range(config.num_layers)],
             "parameters": param_count(config),
         },
-        _state_bytes(model),
+        f"{', '.join(stateless)} has no state" if stateless else functools.partial(state_bytes, model),
         {kind: (without(model, params, kind), layers) for kind, layers in kinds.items()},
     )
-
-
-def of_callable(
-    apply_fn: LogitsFn,
-    vocab_size: int,
-    state_bytes: StateBytes | None = None,
-    parts: Mapping[str, LogitsFn] | None = None,
-) -> Subject:
-    """Describe a callable, with what its user knows about it."""
-    state = state_bytes or "a callable does not report its state; pass state_bytes="
-    off = {part: (function, None) for part, function in (parts or {}).items()}
-    return Subject(apply_fn, vocab_size, "model", LENGTHS, {"source": "callable"}, state, off)
 
 
 def name_of(directory: Path) -> str:
@@ -130,8 +120,6 @@ def name_of(directory: Path) -> str:
     return path.parent.name if path.name == "model" else path.name
 
 
-def _state_bytes(model: LanguageModel) -> StateBytes | str:
-    stateless = [mixer for mixer in layers_of(model) if not mixers.info(mixer).stateful]
-    if stateless:
-        return f"{', '.join(stateless)} has no state"
-    return lambda length: row_bytes(jax.eval_shape(lambda: model.init_state(1, length)))
+def state_bytes(model: LanguageModel, length: int) -> int:
+    """Return the bytes of the state of one sequence of this length."""
+    return row_bytes(jax.eval_shape(lambda: model.init_state(1, length)))

@@ -8,28 +8,24 @@ import io
 import json
 import logging
 import os
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, cast
+from statistics import mean
+from typing import Any, Literal, NamedTuple, cast
+
+from rich.table import Table
 
 from based_jax import command
 from based_jax.convert.pretrained import find_directory
 from based_jax.data.chat.template import Chat, ChatTemplate
 from based_jax.evals.checkpoint import CheckpointOptions, digest
-from based_jax.evals.lm_eval.report import SUITES, read_columns, suite_rows, suite_table, task_table
-from based_jax.evals.options import (
-    as_text,
-    expect_positive,
-    print_table,
-    progress,
-    write_json,
-    write_json_lines,
-)
-from based_jax.files import parse_json
-from based_jax.validate import expect
+from based_jax.evals.options import as_text, print_table, progress, write_json
+from based_jax.files import parse_json, read_json
+from based_jax.published import table as published_table
+from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax eval lm-eval"
 
@@ -44,6 +40,34 @@ _QUIET = (
     "TRANSFORMERS_NO_ADVISORY_WARNINGS",
     "DISABLE_MULTIPROC",  # lm-eval's bootstrap would fork a process that has JAX's threads
 )
+
+
+class Column(NamedTuple):
+    """A metric of lm-eval and its column in the paper's table."""
+
+    name: str
+    task: str
+    metric: str
+    title: str
+
+
+class Suite(NamedTuple):
+    """A group of tasks that are averaged."""
+
+    table: int
+    """number of the table in the Based paper"""
+    columns: tuple[Column, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return lm-eval's names of the tasks."""
+        return tuple(dict.fromkeys(column.task for column in self.columns))
+
+
+SUITES = {
+    name: Suite(suite["table"], tuple(Column(**column) for column in suite["columns"]))
+    for name, suite in read_json(Path(__file__).with_name("suites.json")).items()
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,8 +95,6 @@ class Options(CheckpointOptions):
     """use only this many examples of each task, for a quick look"""
     context: int | None = None
     """maximum tokens to read; longer texts are truncated on the left; default: the training context"""
-    reuse: bool = True
-    """read prefixes that prompts share only once, with the model's state; affects only the speed"""
     cache: Path | None = None
     """directory in which answers are saved, so that the same command resumes after an interruption"""
     samples: Path | None = None
@@ -90,7 +112,7 @@ class Options(CheckpointOptions):
         expect(isinstance(given, dict), "metadata", self.metadata, "a JSON object")
         folder = self.include is None or self.include.is_dir()
         expect(folder, "include", str(self.include), "a folder with YAML files")
-        expect_positive(self, "limit", "batch_size", "context")
+        expect_ranges(self, 1, "limit", "batch_size", "context")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,15 +130,15 @@ class Options(CheckpointOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
-    begin = time.perf_counter()
     with quiet():
         results = evaluate(options)
     show(options, results)
     if options.samples is not None:
         samples = ({"task": task, **row} for task, rows in results["samples"].items() for row in rows)
-        write_json_lines(options.samples, samples, default=str)
-    seconds = round(time.perf_counter() - begin, 3)
-    write_json(options.json, summarize(options, results) | {"seconds": seconds})
+        options.samples.parent.mkdir(parents=True, exist_ok=True)
+        with options.samples.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in samples)
+    write_json(options.json, summarize(options, results))
 
 
 def evaluate(options: Options) -> Mapping[str, Any]:
@@ -133,19 +155,17 @@ def evaluate(options: Options) -> Mapping[str, Any]:
     for name in options.names:
         close = difflib.get_close_matches(name, manager.all_tasks) or ["one that lm-eval or --include has"]
         expect(name in manager.all_tasks, "tasks", name, ", ".join(close))
-    model, params, tokenizer, directory = options.open()
+    model, params, tokenizer, directory = opened = options.open()
     sizes: dict[str, Any] = {"max_length": options.context, "batch_size": options.batch_size}
     if options.apply_chat_template:
         template = ChatTemplate.read(directory)
         expect(template is not None, "apply_chat_template", True, f"a chat template in {directory}")
         sizes["chat"] = Chat(cast(ChatTemplate, template), tokenizer)
     show_progress = functools.partial(progress, unit="requests")
-    adapter = LMEvalModel(model, params, tokenizer, reuse=options.reuse, progress=show_progress, **sizes)
+    adapter = LMEvalModel(model, params, tokenizer, progress=show_progress, **sizes)
     cache = None
     if options.cache is not None:
-        probe = tokenizer.encode("What decides the answers, beside the weights.").tolist()
-        settings = {"model": model.config.to_dict(), "tokenizer": probe, "context": adapter.max_length}
-        cache = options.cache / digest(settings, params)  # each model has its own file
+        cache = options.cache / digest(opened, context=adapter.max_length)  # each model has its own file
     try:
         return evaluator.simple_evaluate(
             adapter,
@@ -191,14 +211,16 @@ def quiet() -> Iterator[None]:
 
 
 def show(options: Options, results: Mapping[str, Any]) -> None:
-    """Print the table."""
+    """Print lm-eval's table, or the suite's."""
     if options.suite is None:
-        table = task_table(results)
+        from lm_eval.utils import make_table
+
+        print(make_table(results))
     else:
-        table = suite_table(SUITES[options.suite], results, options.checkpoint, options.asked_shots or 0)
+        suite = SUITES[options.suite]
+        print_table(suite_table(suite, results, options.checkpoint, options.asked_shots or 0))
     if options.limit is not None:
-        table.caption = f"the first {options.limit:,} examples of each task only"
-    print_table(table)
+        print(f"the first {options.limit:,} examples of each task only")
 
 
 def summarize(options: Options, results: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,6 +233,49 @@ def summarize(options: Options, results: Mapping[str, Any]) -> dict[str, Any]:
         content["columns"] = read_columns(suite, results["results"])
         content["published"] = suite_rows(suite, options.asked_shots or 0)
     return content
+
+
+def read_columns(suite: Suite, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Compute a row of the paper's table from lm-eval's results by task: percent, except perplexities."""
+    row = {}
+    for column in suite.columns:
+        value = float(results[column.task][f"{column.metric},none"])
+        row[column.name] = value if column.metric == "perplexity" else 100 * value
+    return {**row, "average": average(suite, row)}
+
+
+def average(suite: Suite, row: Mapping[str, float]) -> float:
+    """Return the mean over tasks of each task's mean percentage."""
+    percentages = (column for column in suite.columns if column.metric != "perplexity")
+    tasks = groupby(percentages, lambda column: column.task)  # a task's columns are adjacent
+    return mean(mean(row[column.name] for column in columns) for _, columns in tasks)
+
+
+def suite_rows(suite: Suite, shots: int) -> list[dict[str, Any]]:
+    """Return the paper's rows; for SuperGLUE those with the same number of examples in the prompt."""
+    rows = published_table("based", suite.table).rows
+    return [dict(row) for row in rows if row.get("shots", shots) == shots]
+
+
+def suite_table(suite: Suite, results: Mapping[str, Any], name: str, shots: int) -> Table:
+    """Tabulate our row, with standard errors, then the paper's."""
+    paper = published_table("based", suite.table)
+    names = [*(column.name for column in suite.columns), "average"]
+    leading = [column for column in paper.columns if column not in names]
+    table = Table(*leading, title=f"{paper.title}; percent, ours above {paper.source}", title_justify="left")
+    for title in (*(column.title for column in suite.columns), "average"):
+        table.add_column(title, justify="right")
+    errors = {}
+    for column in suite.columns:
+        error = results["results"][column.task].get(f"{column.metric}_stderr,none")
+        if isinstance(error, float):
+            errors[column.name] = f" ± {error if column.metric == 'perplexity' else 100 * error:.2f}"
+    ours = {"model": name, "shots": shots, **read_columns(suite, results["results"])}
+    for row, suffixes in ((ours, errors), *((row, {}) for row in suite_rows(suite, shots))):
+        numbers = [f"{row[column]:.2f}{suffixes.get(column, '')}" for column in names]
+        cells = [str(row.get(column, "")) for column in leading]
+        table.add_row(*cells, *numbers, end_section=row is ours)
+    return table
 
 
 if __name__ == "__main__":

@@ -106,15 +106,11 @@ def score_continuations(
     requests: Sequence[Request],
     *,
     batch_size: int = 8,
-    reuse: bool = True,
 ) -> Iterator[tuple[int, Score]]:
-    """Score continuations, in an order that batches similar lengths.
+    """Score continuations, in an order that batches similar lengths, and read shared prefixes once.
 
-    Up to rounding (the order of sums), scores depend neither on the batch size nor on `reuse`.
-
-    Args:
-        reuse: read shared prefixes once. Otherwise, or if a layer cannot continue from a state, every request
-            is a parallel forward pass.
+    If a layer cannot continue from a state, every request is a parallel forward pass. Up to rounding (the
+    order of sums), scores do not depend on the other requests and on the batch size.
 
     Yields:
         Pairs of a request's index and its score, as soon as they are computed.
@@ -128,7 +124,7 @@ def score_continuations(
         for name, tokens in request._asdict().items():
             expect(len(tokens) > 0, f"request {number}, {name}", tokens, "at least one token")
     if requests:
-        scorer = _Scorer(model, params, requests, batch_size, reuse)
+        scorer = _Scorer(model, params, requests, batch_size)
         roots = prefix_tree(scorer.inputs, share=scorer.stateful)
         return scorer.visit([(0, root) for root in roots], None)
     return iter(())
@@ -136,7 +132,7 @@ def score_continuations(
 
 class _Scorer:
     def __init__(
-        self, model: LanguageModel, params: Params, requests: Sequence[Request], batch_size: int, reuse: bool
+        self, model: LanguageModel, params: Params, requests: Sequence[Request], batch_size: int
     ) -> None:
         self.model, self.params, self.batch_size = model, params, batch_size
         self.texts = [(*request.context, *request.continuation) for request in requests]
@@ -145,7 +141,7 @@ class _Scorer:
         expect_left_to_right(model, max(map(max, self.texts)))
         expect_positions(model, "tokens of a request", max(map(len, self.inputs)))
         layers = range(model.config.num_layers)
-        self.stateful = reuse and all(make_mixer(model.config, index).stateful for index in layers)
+        self.stateful = all(make_mixer(model.config, index).stateful for index in layers)
         self.log_prob = np.zeros(len(requests))
         self.greedy = np.ones(len(requests), bool)
         self.missing = np.array([len(request.continuation) for request in requests])

@@ -40,7 +40,6 @@ class LMEvalModel(TemplateLM):
 
     Args:
         max_length: maximum tokens to read; None for the model's training context.
-        reuse: read shared prefixes of requests once.
         chat: the model's chat template, for tasks whose prompts are conversations.
         seed: for tasks that sample.
         progress: shows the progress of each kind of request.
@@ -57,7 +56,6 @@ class LMEvalModel(TemplateLM):
         *,
         max_length: int | None = None,
         batch_size: int = 8,
-        reuse: bool = True,
         chat: Chat | None = None,
         seed: int = 0,
         progress: Progress = lambda label, total: nullcontext(lambda count: None),
@@ -70,7 +68,7 @@ class LMEvalModel(TemplateLM):
         expect_positions(model, "max_length", self.max_length)
         expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
         self._model, self._params, self._tokens = model, params, tokenizer
-        self._batch_size, self._reuse, self._seed, self._progress = batch_size, reuse, seed, progress
+        self._batch_size, self._seed, self._progress = batch_size, seed, progress
         self._chat = chat
         self.asked = False
         """whether lm-eval has prepared its tasks and sent the first requests"""
@@ -178,8 +176,7 @@ class LMEvalModel(TemplateLM):
 
     def _scores(self, label: str, requests: Sequence[Request]) -> Iterable[Any]:
         self.asked = True
-        options: dict[str, Any] = {"batch_size": self._batch_size, "reuse": self._reuse}
-        scores = score_continuations(self._model, self._params, requests, **options)
+        scores = score_continuations(self._model, self._params, requests, batch_size=self._batch_size)
         with self._progress(label, len(requests)) as advance:
             for pair in scores:
                 yield pair

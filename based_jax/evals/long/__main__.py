@@ -7,24 +7,20 @@ model in the directory, so that several models are compared by one command each.
 import dataclasses
 import itertools
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-import jax
+from typing import Literal
 
 from based_jax import command
-from based_jax.evals.card.subject import layers_of, name_of
+from based_jax.evals.card.subject import layers_of, name_of, state_bytes
 from based_jax.evals.checkpoint import CheckpointOptions, digest
 from based_jax.evals.long.page import finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
 from based_jax.evals.long.run import Item, ask, is_fasta, read_passages, read_sentences
-from based_jax.evals.options import expect_positive, progress, write_json
-from based_jax.generate.rows import row_bytes
-from based_jax.json_lines import JsonLines
+from based_jax.evals.options import write_json
+from based_jax.evals.records import Records
 from based_jax.models import param_count
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, expect_ranges
 
 PROG = "based-jax eval long"
 
@@ -59,15 +55,13 @@ class Options(CheckpointOptions):
     """also ask with each kind of mixer switched off"""
     batch_size: int = 4
     """questions per batch; affects only speed and memory"""
-    json: Path | None = None
-    """write the summary to this file, too"""
     chunk: int = 512
     """prompt tokens of a question that are read at a time; affects only speed and memory"""
     seed: int = 0
     """seed of the questions"""
 
     def __post_init__(self) -> None:
-        expect_positive(self, "samples", "batch_size", "chunk")
+        expect_ranges(self, 1, "samples", "batch_size", "chunk")
         expect(len(self.depths) > 0, "depths", self.depths, "at least one")
         for family in self.families.split(","):
             expect_choice("families", family, tuple(FAMILIES))
@@ -105,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
     material = options.material()
-    model, params, tokenizer, directory = options.open()
+    model, params, tokenizer, directory = opened = options.open()
     families, lengths = dict.fromkeys(options.families.split(",")), options.tokens()
     for family in families:  # a text that is too short or without passages is an error before the work
         make_question(family, lengths[0], 0.5, "0", tokenizer, material)
@@ -115,41 +109,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     items = [Item(*point) for point in grid]
 
     name = options.name or name_of(directory)
-    options.out.mkdir(parents=True, exist_ok=True)
-    settings: dict[str, Any] = {"model": model.config.to_dict(), "material": repr(material)}
-    settings["tokenizer"] = [
-        tokenizer.vocab_size,
-        tokenizer.eot,
-        tokenizer.encode("ACGT" if tokenizer.name == "dna" else "The code is 12.").tolist(),
-    ]
-    records, run = JsonLines(options.out / f"{name}.jsonl", {"id": str, "run": str}), digest(settings, params)
-    is_same = all(record["run"] == run for record in records.rows)
-    wanted = "records of this model, tokenizer, dtype, haystack, values and questions: choose another --name"
-    expect(is_same, "out", str(records.path), wanted)
-    known = {record["id"] for record in records.rows}
-    done = sum(item.id in known for item in items)
-    if done:
-        print(f"{records.path} has {done:,} of {len(items):,} questions", file=sys.stderr)
-    how = {"run": run, "batch_size": options.batch_size, "chunk": options.chunk}
-    try:
-        with progress(name, len(items) - done, "questions") as advance:
-            for count in ask(items, model, params, tokenizer, material, records, **how):
-                done += count
-                advance(count)
-    except KeyboardInterrupt:
-        kept = f"{records.path} has them; run the same command to resume"
-        command.fail(PROG, f"interrupted after {done} of {len(items)} questions; {kept}", status=130)
+    depends = "model, tokenizer, dtype, haystack, values and questions; choose another --name"
+    records = Records(options.out / f"{name}.jsonl", digest(opened, material=repr(material)), str, depends)
+    how = {"batch_size": options.batch_size, "chunk": options.chunk}
+    batches = ask(items, model, params, tokenizer, material, records, **how)
+    found = records.collect(PROG, name, "questions", [item.id for item in items], batches)
     layers = [model.config.layer(index).mixer for index in range(model.config.num_layers)]
-    state = [
-        {"length": length, "bytes": row_bytes(jax.eval_shape(lambda size=length: model.init_state(1, size)))}
-        for length in lengths
-    ]
+    state = [{"length": length, "bytes": state_bytes(model, length)} for length in lengths]
     card = {"name": name, "layers": layers, "parameters": param_count(model.config), "state": state}
-    by_id = {record["id"]: record for record in records.rows}
-    card |= summarize(by_id[item.id] for item in items)
-    page = write_pages(options.out, card)
+    card |= summarize(found)
+    path = write_pages(options.out, card)
     write_json(options.json, card)
-    print(f"{finding(card)}\n{page.parent / name}.json and {page}")
+    print(f"{finding(card)}\n{path} and {options.out / 'index.html'}")
     return 0
 
 

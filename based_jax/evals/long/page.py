@@ -1,61 +1,49 @@
 """Summarize records of long-text questions as JSON, and write one page of all models in a directory.
 
     cells   list of {"off", "family", "length", "questions", "match", "first", "first_stderr", "chance",
-            "rank", "read_ms", "decode_ms"}; off is the mixer that is switched off, or null
-    depths  list of {"off", "family", "length", "depth", "first", "match"}
+            "rank"}; off is the mixer that is switched off, or null
+    depths  list of {"off", "family", "length", "depth", "questions", "first", "match"}
 
 match   share of the right answers in the generated text
 first   share of the right answers that are more likely than all wrong ones; chance is what a guess gives
 rank    mean rank of a right answer among the wrong ones
-read_ms, decode_ms   milliseconds for a token of a prompt and for a generated one; null if only calls that
-            compiled were timed
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from based_jax import html_page, plot
-from based_jax.evals.pages import add_result, figure
-from based_jax.html_page import number, text
+from based_jax.evals.pages import Columns, figure, line, table, write_result
 from based_jax.plot import Line, Panel, byte_size
-
-Record = Mapping[str, Any]
 
 _CELL = ("off", "family", "length")
 
 
-def summarize(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
+def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the cells and the depths of this module, in the order of the records."""
-    groups: dict[tuple[Any, ...], list[Record]] = {}
+    cells = _means(records, _CELL, ("match", "first", "chance", "rank"))
+    for cell in cells:
+        cell["first_stderr"] = math.sqrt(cell["first"] * (1 - cell["first"]) / cell["questions"])
+    return {"cells": cells, "depths": _means(records, (*_CELL, "depth"), ("first", "match"))}
+
+
+def _means(
+    records: Sequence[Mapping[str, Any]], keys: Sequence[str], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Group records by keys; return the number of questions and the means of each group."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records:
-        groups.setdefault(tuple(record[name] for name in _CELL), []).append(record)
-    cells, depths = [], []
-    for key, group in groups.items():
-        cell = dict(zip(_CELL, key, strict=True))
-        first = _mean(group, "first")
-        found = {name: _mean(group, name) for name in ("match", "first", "chance", "rank")}
-        found["first_stderr"] = math.sqrt(first * (1 - first) / len(group))
-        times = {name: _median(group, name) for name in ("read_ms", "decode_ms")}
-        cells.append({**cell, "questions": len(group), **found, **times})
-        for depth in sorted({record["depth"] for record in group}):
-            at_depth = [record for record in group if record["depth"] == depth]
-            shares = {name: _mean(at_depth, name) for name in ("first", "match")}
-            depths.append({**cell, "depth": depth, **shares})
-    return {"cells": cells, "depths": depths}
-
-
-def _mean(records: Sequence[Record], name: str) -> float:
-    return float(np.mean([record[name] for record in records]))
-
-
-def _median(records: Sequence[Record], name: str) -> float | None:
-    known = [record[name] for record in records if record[name] is not None]
-    return float(np.median(known)) if known else None
+        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
+    return [
+        dict(zip(keys, key, strict=True))
+        | {"questions": len(group)}
+        | {name: float(np.mean([record[name] for record in group])) for name in names}
+        for key, group in groups.items()
+    ]
 
 
 Summary = dict[str, Any]
@@ -68,127 +56,84 @@ _HOW = (
     "is switched off by replacing the output of its layers with zeros. Click a column to sort."
 )
 _KEYS = {"name", "layers", "parameters", "state", "cells", "depths"}
+_COLUMNS: Columns = {
+    "family": ("family", "text"),
+    "off": ("switched off", "text"),
+    "length": ("tokens", ",d"),
+    "first": ("right first", ".3f"),
+    "first_stderr": ("standard error", ".3f"),
+    "chance": ("chance", ".3f"),
+    "rank": ("mean rank", ".1f"),
+    "match": ("in the text", ".3f"),
+    "bytes": ("state, bytes", ",d"),
+}
 
 
 def write_pages(directory: Path, card: Summary) -> Path:
-    """Write NAME.json and index.html with all summaries of the directory; return the page's path.
+    """Write NAME.json and index.html with all summaries of the directory; return the path of the first.
 
     Raises:
         ValueError: a JSON file in the directory is no summary of this command.
     """
-    path, cards = add_result(directory, card, _KEYS)
-    parts = [f"<p>{_HOW}</p>", *_figure(cards)]
-    for found in cards:
-        parts += _section(found)
-    if reason := plot.missing():
-        parts.append(f"<p>{escape(reason)}</p>")
-    page = path.with_name("index.html")
-    html_page.write_page(page, "Recall in long texts", parts)
-    return page
+    return write_result(directory, card, _KEYS, "Recall in long texts", _page)
 
 
 def finding(card: Summary) -> str:
     """Return the result in a sentence per family."""
     sentences = []
     for family in dict.fromkeys(cell["family"] for cell in card["cells"]):
-        whole = [cell for cell in card["cells"] if cell["family"] == family and cell["off"] is None]
+        whole = _cells(card, family)
         above = [cell for cell in whole if cell["first"] - 2 * cell["first_stderr"] > cell["chance"]]
         longest = max((cell["length"] for cell in above), default=None)
         last = max(whole, key=lambda cell: cell["length"])
-        best = (
-            f"recalls above chance up to {longest:,} tokens"
-            if longest
-            else "recalls at no length above chance"
-        )
-        sentences.append(f"{family}: {best}; {last['first']:.0%} right first at {last['length']:,}.")
+        best = f"above chance up to {longest:,} tokens" if longest else "at no length above chance"
+        sentences.append(f"{family}: recalls {best}; {last['first']:.0%} right first at {last['length']:,}.")
     return " ".join(sentences)
 
 
-def _figure(cards: Sequence[Summary]) -> list[str]:
+def _cells(card: Summary, family: str, off: str | None = None) -> list[dict[str, Any]]:
+    """Return the cells of a family, of the whole model or without a mixer, with the bytes of the state."""
+    sizes = {row["length"]: row["bytes"] for row in card["state"]}
+    chosen = (cell for cell in card["cells"] if (cell["family"], cell["off"]) == (family, off))
+    return [{**cell, "bytes": sizes[cell["length"]]} for cell in chosen]
+
+
+def _page(cards: Sequence[Summary]) -> list[str]:
     families = dict.fromkeys(cell["family"] for card in cards for cell in card["cells"])
     panels = [Panel(family, "tokens", _lines(cards, family), "right first") for family in families]
     first = next(iter(families))
-    by_state = [
-        Line(card["name"], [(row["bytes"], _first(card, first, row["length"])) for row in card["state"]])
-        for card in cards
-    ]
-    panels.append(
-        Panel(f"{first}, by state", "state of a text (bytes)", by_state, "right first", x_tick=byte_size)
-    )
-    costs = [
-        Line(
-            card["name"],
-            [(cell["length"], cell["decode_ms"]) for cell in _whole(card, first) if cell["decode_ms"]],
-        )
-        for card in cards
-    ]
-    panels.append(Panel("cost", "tokens", costs, "ms per generated token", None, y_log=True))
-    return figure("Recall in long texts, by length, by state, and its cost", panels, columns=3)
-
-
-def _whole(card: Summary, family: str) -> list[dict[str, Any]]:
-    return [cell for cell in card["cells"] if cell["family"] == family and cell["off"] is None]
-
-
-def _first(card: Summary, family: str, length: int) -> float:
-    return next(cell["first"] for cell in _whole(card, family) if cell["length"] == length)
+    by_state = [line(card["name"], _cells(card, first), "bytes", "first") for card in cards]
+    states = "state of a text (bytes)"
+    panels.append(Panel(f"{first}, by state", states, by_state, "right first", x_tick=byte_size))
+    title = "Recall in long texts, by length and by state"
+    parts = [f"<p>{_HOW}</p>", *figure(title, panels, columns=3)]
+    for card in cards:
+        parts += _section(card)
+    return parts
 
 
 def _lines(cards: Sequence[Summary], family: str) -> list[Line]:
     """Return a line per model; of a single one also those with a mixer switched off."""
-    if len(cards) > 1:
-        return [
-            Line(c["name"], [(cell["length"], cell["first"]) for cell in _whole(c, family)]) for c in cards
-        ]
-    cells = [cell for cell in cards[0]["cells"] if cell["family"] == family]
-    return [
-        Line(
-            f"without {off}" if off else cards[0]["name"],
-            [(cell["length"], cell["first"]) for cell in cells if cell["off"] == off],
-        )
-        for off in dict.fromkeys(cell["off"] for cell in cells)
-    ]
+    lines = [line(card["name"], _cells(card, family), "length", "first") for card in cards]
+    if len(cards) == 1:
+        off = dict.fromkeys(cell["off"] for cell in cards[0]["cells"] if cell["off"])
+        lines += [line(f"without {name}", _cells(cards[0], family, name), "length", "first") for name in off]
+    return lines
 
 
 def _section(card: Summary) -> list[str]:
-    bytes_of = {row["length"]: row["bytes"] for row in card["state"]}
-    rows = [
-        [
-            text(cell["family"]),
-            text(cell["off"] or "none"),
-            number(cell["length"], ",d"),
-            *_scores(cell, bytes_of),
-        ]
-        for cell in card["cells"]
-    ]
-    heads = ["family", "switched off", "tokens", "right first", "standard error", "chance", "mean rank"]
-    heads += ["in the text", "state, bytes", "ms per token read", "ms per token generated"]
-    depths = dict.fromkeys(row["depth"] for row in card["depths"])
-    whole = [row for row in card["depths"] if row["off"] is None]
-    keys = dict.fromkeys((row["family"], row["length"]) for row in whole)
-    by_depth = [
-        [
-            text(family),
-            number(length, ",d"),
-            *(
-                number(row["first"], ".2f")
-                for row in whole
-                if (row["family"], row["length"]) == (family, length)
-            ),
-        ]
-        for family, length in keys
-    ]
+    kinds = dict.fromkeys((cell["family"], cell["off"]) for cell in card["cells"])
+    cells = [cell | {"off": off or "none"} for family, off in kinds for cell in _cells(card, family, off)]
+    by_depth: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in (row for row in card["depths"] if row["off"] is None):
+        key = {name: row[name] for name in ("family", "length")}
+        by_depth.setdefault(tuple(key.values()), key)[str(row["depth"])] = row["first"]
+    depths = {name: (name, ".2f") for name in dict.fromkeys(str(row["depth"]) for row in card["depths"])}
+    named: Columns = {"family": ("family", "text"), "length": ("tokens", ",d"), **depths}
     facts = f"{' - '.join(card['layers'])}, {card['parameters']:,} parameters"
     return [
         f"<h2>{escape(card['name'])}</h2><p>{escape(finding(card))} ({escape(facts)})</p>",
-        html_page.table(heads, rows),
+        table(cells, _COLUMNS),
         "<h3>Right first, by depth</h3>",
-        html_page.table(["family", "tokens", *map(str, depths)], by_depth),
+        table([*by_depth.values()], named),
     ]
-
-
-def _scores(cell: dict[str, Any], bytes_of: dict[int, int]) -> list[str]:
-    shares = [number(cell[name], ".3f") for name in ("first", "first_stderr", "chance")]
-    costs = [number(cell[name], ".3g") for name in ("read_ms", "decode_ms")]
-    size = number(bytes_of[cell["length"]], ",d")
-    return [*shares, number(cell["rank"], ".1f"), number(cell["match"], ".3f"), size, *costs]

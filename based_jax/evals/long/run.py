@@ -1,17 +1,31 @@
-"""Ask a model all questions of a run that have no record yet, in batches of one length."""
+"""Ask a model questions about long texts: read prompts in chunks, then try answers from their states.
+
+The state of a recurrent model does not grow with the prompt, so its memory is constant. A model with KV
+caches needs them twice.
+"""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from based_jax.data import load_documents
 from based_jax.data.readers import FASTA_EXTENSIONS, kind_of
-from based_jax.data.tokenizers import Tokenizer
-from based_jax.evals.long.questions import Material, Passage, make_question
-from based_jax.evals.long.reader import Reader
+from based_jax.data.tokenizers import Tokenizer, decode_after
+from based_jax.evals.card.subject import switched_off
+from based_jax.evals.long.questions import Material, Passage, Question, make_question
+from based_jax.evals.recall.protocol import contains
+from based_jax.evals.records import Records
+from based_jax.evals.target_scores import target_scores
 from based_jax.files import read_json_lines, read_text
-from based_jax.json_lines import JsonLines
+from based_jax.generate.capacity import capacity_for
+from based_jax.generate.loop import Progress, Rules, begin, make_tokens, read_chunk
+from based_jax.generate.prompt import bucket, chunk_sizes, pad_to, read_prompt
+from based_jax.generate.sampling import Sampler, row_settings
 from based_jax.models import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -43,19 +57,17 @@ def ask(
     params: Params,
     tokenizer: Tokenizer,
     material: Material,
-    records: JsonLines,
+    records: Records,
     *,
-    run: str,
     batch_size: int,
     chunk: int,
 ) -> Iterator[int]:
-    """Answer every item without a record, in the order of `items`; new records name the `run`.
+    """Answer every item without a record, in the order of `items`.
 
     Yields:
         After each batch, its number of new records.
     """
-    done = {record["id"] for record in records.rows}
-    missing = [item for item in items if item.id not in done]
+    missing = [item for item in items if item.id not in records.by_id]
     for off, alike in itertools.groupby(missing, lambda item: item.off):
         reader = Reader(model, params, off=off, chunk=chunk)
         for _, group in itertools.groupby(alike, lambda item: (item.family, item.length)):
@@ -66,30 +78,133 @@ def ask(
                     make_question(item.family, item.length, item.depth, item.sample, tokenizer, material)
                     for item in filled
                 ]
-                answers, seconds = reader.ask(questions, tokenizer)
-                costs = {
-                    "read_ms": seconds and 1e3 * seconds.read,
-                    "decode_ms": seconds and 1e3 * seconds.decode,
-                }
-                asked = zip(batch, questions, answers, strict=False)
-                new: list[Any] = [
+                answers = reader.ask(questions, tokenizer)
+                yield records.add(
                     {
                         "id": item.id,
                         **item._asdict(),
                         "answers": question.answers,
                         **answer._asdict(),
                         "chance": 1 / (1 + len(question.wrong)),
-                        **costs,
-                        "run": run,
                     }
-                    for item, question, answer in asked
-                ]
-                records.append(new)
-                yield len(new)
+                    for item, question, answer in zip(batch, questions, answers, strict=False)
+                )
 
 
 def _batches(items: list[Item], size: int) -> Iterator[list[Item]]:
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+class Answer(NamedTuple):
+    """How a model answers a question."""
+
+    generated: str
+    """its greedy text, up to the first newline"""
+    match: float
+    """share of the right answers in it; 1 or 0 if one of them is enough"""
+    first: float
+    """share of the right answers that are more likely than all wrong ones"""
+    rank: float
+    """mean rank of a right answer among the wrong ones, from 1"""
+
+
+class Reader:
+    """A model with compiled programs for batches of questions.
+
+    Args:
+        off: mixer whose layers are switched off.
+        chunk: prompt tokens that are read at a time.
+    """
+
+    def __init__(self, model: LanguageModel, params: Params, *, off: str | None = None, chunk: int = 512):
+        self.model, silenced = switched_off(model, off)
+        self.params, self.chunk = params, chunk
+
+        def within(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                with silenced():
+                    return function(self.model, *args)
+
+            return call
+
+        def decode(model: LanguageModel, size: int, *args: Any) -> Any:
+            return make_tokens(model, size, *args)
+
+        self._read = jax.jit(within(read_chunk), donate_argnums=1)
+        self._score = jax.jit(within(_score))
+        self._decode = jax.jit(within(decode), static_argnums=0, donate_argnums=2)
+
+    def ask(self, questions: Sequence[Question], tokenizer: Tokenizer) -> list[Answer]:
+        """Read the prompts as one batch and answer them.
+
+        Raises:
+            ValueError: a prompt beyond the model's positions, tokens outside of its vocabulary, or
+                log-probabilities that are not finite.
+        """
+        prompts = [question.tokens(tokenizer) for question in questions]
+        budget = max(question.budget(tokenizer) for question in questions)
+        progress = self._state_after(prompts, budget)
+        ranks = self._ranks(progress, questions, tokenizer)
+        tokens = self._greedy(progress, budget)
+        answers = []
+        for question, prompt, row, found in zip(questions, prompts, tokens, ranks, strict=True):
+            made = decode_after(tokenizer, prompt, row[: question.budget(tokenizer)])
+            text = made.partition("\n")[0]
+            matches = [contains(text, value) for value in question.answers]
+            match = float(any(matches)) if question.is_any_enough else float(np.mean(matches))
+            found = found.min(keepdims=True) if question.is_any_enough else found
+            answers.append(Answer(text, match, float((found == 1).mean()), float(found.mean())))
+        return answers
+
+    def _state_after(self, rows: Sequence[np.ndarray], budget: int) -> Progress:
+        prompt, most = read_prompt(rows, None, self.model.config.vocab_size), self.model.config.max_positions
+        length = prompt.tokens.shape[1]
+        expect(not most or length + budget <= most, "length", length + budget, f"at most the model's {most}")
+        chunks = chunk_sizes(length, self.chunk)
+        prompt = pad_to(prompt, sum(chunks))
+        progress = begin(self.model, len(rows), capacity_for(self.model, length + budget))
+        for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
+            chunk = prompt.tokens[:, offset:end]
+            progress = self._read(self.params, progress, chunk, prompt.lengths, offset)
+        return progress
+
+    def _ranks(
+        self, progress: Progress, questions: Sequence[Question], tokenizer: Tokenizer
+    ) -> list[np.ndarray]:
+        """Return the rank of each right answer of each question among the wrong ones."""
+        rows = [
+            [tokenizer.encode(question.space + text) for text in (*question.answers, *question.wrong)]
+            for question in questions
+        ]
+        width = bucket(max(len(tokens) for row in rows for tokens in row))
+        scores = []
+        for column in range(max(map(len, rows))):
+            tokens, mask = np.zeros((2, len(rows), width), np.int32)
+            for index, row in enumerate(rows):
+                tried = row[min(column, len(row) - 1)]
+                tokens[index, : len(tried)], mask[index, : len(tried)] = tried, 1
+            scores.append(np.asarray(self._score(self.params, progress, tokens, mask.astype(bool))))
+        expect(bool(np.isfinite(scores).all()), "log-probability", "NaN or infinite", "finite numbers")
+        by_row = np.stack(scores, axis=1)
+        ranks = []
+        for question, row in zip(questions, by_row, strict=True):
+            right, end = len(question.answers), len(question.answers) + len(question.wrong)
+            ranks.append(1 + (row[right:end][None] >= row[:right, None]).sum(axis=1))
+        return ranks
+
+    def _greedy(self, progress: Progress, budget: int) -> np.ndarray:
+        settings = row_settings([Sampler()] * len(progress.hidden), None)
+        rules = Rules(settings, np.zeros(0, np.int32), 0)
+        (tokens, _), _, _ = self._decode(bucket(budget), self.params, progress, budget, rules)
+        return np.asarray(tokens)[:, :budget]
+
+
+def _score(model, params, progress, tokens, mask):
+    """Return the log-probability of each row's tokens after its prompt."""
+    h, _ = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
+    before = jnp.concatenate([progress.hidden[:, None].astype(h.dtype), h[:, :-1]], axis=1)
+    loss, _, _ = target_scores(model, params, before.reshape(-1, before.shape[-1]), tokens.reshape(-1))
+    return -jnp.where(mask, loss.reshape(mask.shape), 0).sum(axis=1)
 
 
 def is_fasta(path: str) -> bool:

@@ -13,7 +13,7 @@ from based_jax import command
 from based_jax.convert.pretrained import load_pretrained
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.checkpoint import CheckpointOptions
-from based_jax.evals.options import expect_positive, expect_writable, progress, write_json
+from based_jax.evals.options import expect_writable, progress, write_json
 from based_jax.evals.perplexity import records as recording
 from based_jax.evals.perplexity.records import Records, make_records, read_records, write_records
 from based_jax.evals.perplexity.repeats import MAX_COUNT
@@ -23,7 +23,7 @@ from based_jax.evals.text import TextOptions, pack_text
 from based_jax.models.language_model import LanguageModel
 from based_jax.stop_request import StopRequest
 from based_jax.typing import Params
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax eval perplexity"
 
@@ -65,7 +65,7 @@ class Options(CheckpointOptions):
             expect(from_file, "reference", self.reference, "a .parquet file, as the checkpoint is one")
         else:
             expect(self.text.data is not None, "data", None, "the text to evaluate on")
-        expect_positive(self, "length", "stride", "batch_size", "max_tokens")
+        expect_ranges(self, 1, "length", "stride", "batch_size", "max_tokens")
         read = self.context == "window" and not _is_records(self.checkpoint)
         wanted = "none with --context document or a .parquet file, which have no windows to read"
         expect(self.stride is None or read, "stride", self.stride, wanted)

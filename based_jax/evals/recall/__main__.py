@@ -1,8 +1,6 @@
 """Measure recall: ``based-jax eval recall --checkpoint DIR --task swde --data hub``."""
 
 import dataclasses
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -10,17 +8,15 @@ from typing import Any, Literal
 from rich.table import Table
 
 from based_jax import command
-from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.checkpoint import CheckpointOptions, digest
-from based_jax.evals.options import as_text, expect_positive, print_table, progress, write_json
-from based_jax.evals.recall.data import Example, read_examples
-from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, DOCUMENT_TOKENS, make_prompt
-from based_jax.evals.recall.run import RecordFile, answer, greedy, summarize
+from based_jax.evals.options import as_text, print_table, write_json
+from based_jax.evals.recall.data import read_examples
+from based_jax.evals.recall.protocol import CONTEXT, make_prompt
+from based_jax.evals.recall.run import answer, greedy, summarize
+from based_jax.evals.records import Records
 from based_jax.evals.target_scores import expect_positions
-from based_jax.models import LanguageModel
 from based_jax.published.tables import table as published_table
-from based_jax.typing import Params
-from based_jax.validate import expect
+from based_jax.validate import expect_ranges
 
 PROG = "based-jax eval recall"
 
@@ -32,88 +28,42 @@ class Options(CheckpointOptions):
     task: Literal["swde", "fda", "squad_completion"]
     """the recall task, which determines the data set and its columns"""
     data: str = "hub"
-    """.jsonl or .parquet file with the published columns, hub (the published data) or hf:NAME (other data)"""
+    """.jsonl file with the published columns, hub (the published data) or hf:NAME (other data)"""
     batch_size: int = 8
     """prompts per batch; with the authors' padding it changes the answers"""
     limit: int | None = None
     """answer only this many rows, from the first"""
     padding: Literal["correct", "authors"] = "correct"
     """correct: no row sees padding; authors: visible separators before shorter rows, as in their code"""
-    repeat_context: int | None = None
-    """show the document this many times ("Just read twice": 2; 1 for comparison), not the stored text"""
-    document_tokens: int = DOCUMENT_TOKENS
-    """tokens of each copy of a document with --repeat-context; longer ones are cut around the answer"""
     context: int = CONTEXT
     """tokens of prompt and answer together; longer prompts are truncated on the left"""
     records: Path | None = None
     """.jsonl file with one line per answered example; the same command resumes from it"""
 
     def __post_init__(self) -> None:
-        expect_positive(self, "batch_size", "limit", "repeat_context", "document_tokens")
-        wanted = f"more than an answer's {ANSWER_TOKENS} tokens"
-        expect(self.context > ANSWER_TOKENS, "context", self.context, wanted)
+        expect_ranges(self, 1, "batch_size", "limit")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
-    passages = options.repeat_context is not None
-    examples = read_examples(options.task, options.data, passages=passages)
-    model, params, tokenizer, _ = options.open()
-    expect_positions(model, "context", options.context)
-    settings = run_settings(options, examples, model, tokenizer)
-    begin = time.perf_counter()
-    result = evaluate(options, examples[: options.limit], model, params, tokenizer, digest(settings, params))
-    result["seconds"] = round(time.perf_counter() - begin, 3)
-    show(options, result)
-    write_json(options.json, {"options": as_text(options), **result, "published": _published(options.task)})
-
-
-def run_settings(
-    options: Options, examples: Sequence[Example], model: LanguageModel, tokenizer: Tokenizer
-) -> dict[str, Any]:
-    """Return all settings that affect the answers, except the weights."""
-    settings: dict[str, Any] = {
-        "examples": [list(example) for example in examples],
-        "model": model.config.to_dict(),
-        "tokenizer": [tokenizer.vocab_size, tokenizer.eot, tokenizer.encode(examples[0].text).tolist()],
-        "padding": options.padding,
-        "context": options.context,
-    }
-    if options.repeat_context is not None:
-        settings |= {"repeat_context": options.repeat_context, "document_tokens": options.document_tokens}
+    examples = read_examples(options.task, options.data)
+    opened = options.open()
+    expect_positions(opened.model, "context", options.context)
+    settings: dict[str, Any] = {"examples": examples, "padding": options.padding, "context": options.context}
     if options.padding == "authors":  # answers depend on the other rows of the batch
         settings |= {"batch_size": options.batch_size, "limit": options.limit}
-    return settings
-
-
-def evaluate(
-    options: Options,
-    examples: Sequence[Example],
-    model: LanguageModel,
-    params: Params,
-    tokenizer: Tokenizer,
-    run: str,
-) -> dict[str, Any]:
-    """Answer the examples; an interrupt ends the process and reports what was saved."""
-    records = RecordFile(options.records, run)
-    form: dict[str, Any] = {"copies": options.repeat_context, "document_tokens": options.document_tokens}
-    form["context"] = options.context
-    prompts = [make_prompt(example, tokenizer, **form) for example in examples]
+    depends = "model, tokenizer, data, context, dtype and padding (authors: batch size and limit, too)"
+    records = Records(options.records, digest(opened, **settings), int, depends)
+    tokenizer, asked = opened.tokenizer, examples[: options.limit]
+    prompts = [make_prompt(example, tokenizer, context=options.context) for example in asked]
+    generator = greedy(opened.model, opened.params, tokenizer)
     batching = {"batch_size": options.batch_size, "padding": options.padding}
-    batches = answer(prompts, tokenizer, greedy(model, params, tokenizer), records, **batching)
-    done = sum(example.id in records.records for example in examples)
-    if done:
-        print(f"{options.records} has {done:,} of {len(examples):,} examples", file=sys.stderr)
-    try:
-        with progress(options.task, len(examples) - done, "examples") as advance:
-            for count in batches:
-                done += count
-                advance(count)
-    except KeyboardInterrupt:
-        kept = f"; {options.records} has them; run the same command to resume" if options.records else ""
-        command.fail(PROG, f"interrupted after {done} of {len(examples)} examples{kept}", status=130)
-    return summarize(records.records[example.id] for example in examples)
+    batches = answer(prompts, tokenizer, generator, records, **batching)
+    ids = [example.id for example in asked]
+    result = summarize(records.collect(PROG, options.task, "examples", ids, batches))
+    show(options, result)
+    write_json(options.json, {"options": as_text(options), **result, "published": _published(options.task)})
 
 
 def show(options: Options, result: Mapping[str, Any]) -> None:
@@ -122,8 +72,6 @@ def show(options: Options, result: Mapping[str, Any]) -> None:
     table = Table("model", "parameters/tokens", "source", title=title, title_justify="left")
     table.add_column("contains", justify="right")
     here = f"{result['examples']:,} examples, {result['truncated']:,} truncated, {options.padding} padding"
-    if options.repeat_context is not None:
-        here += f", document shown {options.repeat_context} times"
     ours = f"{result['contains']:.2f} ± {result['standard_error']:.2f}"
     table.add_row(options.checkpoint, "", here, ours, end_section=True)
     for row in _published(options.task):

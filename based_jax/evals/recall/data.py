@@ -8,15 +8,14 @@ fda                hazyresearch/based-fda      text, key, value
 squad_completion   hazyresearch/based-squad    text, question, value
 =================  ==========================  =====================
 
-All rows are in the split "validation". Prompts that repeat the passage of SQuAD also need its column context.
+All rows are in the split "validation".
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax.data.hub import HUB, load_rows
-from based_jax.data.optional import import_optional
 from based_jax.files import read_json_lines
 from based_jax.validate import expect, expect_choice
 
@@ -25,18 +24,12 @@ SPLIT = "validation"
 _MAX_BYTES = 1 << 30  # of a .jsonl file
 
 
-class Task(NamedTuple):
-    """A task's data set on the hub, and the name of its key column."""
-
-    hub: str
-    key: str
-
-
 TASKS = {
-    "swde": Task("hazyresearch/based-swde-v2", "key"),
-    "fda": Task("hazyresearch/based-fda", "key"),
-    "squad_completion": Task("hazyresearch/based-squad", "question"),
+    "swde": ("hazyresearch/based-swde-v2", "key"),
+    "fda": ("hazyresearch/based-fda", "key"),
+    "squad_completion": ("hazyresearch/based-squad", "question"),
 }
+"""Task -> its data set on the hub, and its key column."""
 
 
 class Example(NamedTuple):
@@ -50,65 +43,40 @@ class Example(NamedTuple):
     """the attribute, or SQuAD's question"""
     value: str
     """the answer"""
-    passage: str | None = None
-    """SQuAD's passage, if it was read"""
 
 
-def read_examples(task: str, data: str, *, passages: bool = False) -> list[Example]:
+def read_examples(task: str, data: str) -> list[Example]:
     """Read all rows of a task.
 
     Args:
-        passages: also read SQuAD's column context.
-        data: a .jsonl or .parquet file, "hub" (the published data set) or "hf:NAME" (another one there).
+        data: a .jsonl file, "hub" (the published data set) or "hf:NAME" (another one there).
 
     Raises:
         FileNotFoundError: no such file.
         ValueError: another kind of file, a missing column, or a field that is not a text.
-        ImportError: .parquet without pyarrow, or the hub without datasets.
+        ImportError: the hub without datasets.
     """
     expect_choice("task", task, tuple(TASKS))
-    columns = ("text", TASKS[task].key, "value")
-    if passages and task == "squad_completion":
-        columns += ("context",)
+    hub, key = TASKS[task]
     if data == "hub" or data.startswith(HUB):
-        name = TASKS[task].hub if data == "hub" else data.removeprefix(HUB)
-        rows = _checked(data, load_rows(f"{HUB}{name}:{SPLIT}"), columns)
+        rows = load_rows(f"{HUB}{hub if data == 'hub' else data.removeprefix(HUB)}:{SPLIT}")
     else:
-        rows = read_rows(data, columns)
-    examples = []
-    for number, row in enumerate(rows):
-        for column in columns:
-            is_text = isinstance(row[column], str)
-            expect(is_text, f"{data}, row {number}, {column}", row[column], "a text")
-        expect(bool(row["text"]), f"{data}, row {number}", row["text"], "a text that is not empty")
-        examples.append(Example(number, *(row[column] for column in columns)))
+        expect(data.endswith(".jsonl"), "data", data, "hub, hf:NAME or a .jsonl file")
+        if not Path(data).is_file():
+            raise FileNotFoundError(f"data = {data!r}: expected a file, and there is none")
+        rows = read_json_lines(data, max_bytes=_MAX_BYTES)
+    examples = [_example(number, row, ("text", key, "value"), data) for number, row in enumerate(rows)]
     expect(bool(examples), "data", data, "at least one row")
     return examples
 
 
-def read_rows(path: str | Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Read the rows of a .jsonl or .parquet file, which must have all of `columns`."""
-    file = Path(path)
-    expect(file.suffix in (".jsonl", ".parquet"), "data", str(path), "a .jsonl or .parquet file")
-    if not file.is_file():
-        raise FileNotFoundError(f"data = {str(path)!r}: expected a file, and there is none")
-    if file.suffix == ".jsonl":
-        rows = read_json_lines(file, max_bytes=_MAX_BYTES)
-    else:
-        parquet: Any = import_optional("pyarrow.parquet", "data", str(file), "eval")
-        try:
-            rows = parquet.read_table(file).to_pylist()
-        except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-            raise ValueError(f"data = {str(file)!r}: expected a Parquet file ({error})") from error
-    return list(_checked(str(path), rows, columns))
-
-
-def _checked(source: str, rows: Iterable[Any], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows; ValueError: one without all of the columns."""
-    for number, row in enumerate(rows):
-        where = f"{source}, row {number}"
-        expect(isinstance(row, Mapping), where, row, "a JSON object")
-        missing = [column for column in columns if column not in row]
-        wanted = f"columns {', '.join(columns)}; no {', '.join(missing)} here"
-        expect(not missing, where, sorted(row), wanted)
-        yield row
+def _example(number: int, row: Any, columns: Sequence[str], data: str) -> Example:
+    where = f"{data}, row {number}"
+    expect(isinstance(row, Mapping), where, row, "a JSON object")
+    missing = [column for column in columns if column not in row]
+    wanted = f"columns {', '.join(columns)}; no {', '.join(missing)} here"
+    expect(not missing, where, sorted(row), wanted)
+    for column in columns:
+        expect(isinstance(row[column], str), f"{where}, {column}", row[column], "a text")
+    expect(bool(row["text"]), where, row["text"], "a text that is not empty")
+    return Example(number, *(row[column] for column in columns))

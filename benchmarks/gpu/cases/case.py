@@ -1,10 +1,15 @@
 """A kernel call as data, which tests lower, `inspect` compiles and the section `tune` measures."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+import functools
+import importlib
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+
+from pallas_kernels.tuning import choose
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,35 @@ class Case:
         return [self, *(other for other in self.others() if other.variant != self.variant)]
 
 
-def tunable(make: Callable[..., Case], *shape: Any, variants: Iterable[Any]) -> Case:
-    """Return `make(*shape)`, the case with the variant in use, which can list those with `variants`."""
-    return replace(make(*shape), others=lambda: (make(*shape, variant=variant) for variant in variants))
+def tunable(
+    op: str,
+    kernel: str,
+    shape: str,
+    function: Callable[..., Any],
+    arguments: Sequence[jax.ShapeDtypeStruct],
+    facts: Mapping[str, Any],
+    variants: Sequence[Mapping[str, Any]],
+    **more: Any,
+) -> Case:
+    """Return the case with the variant of the tuning table, which can list those of `variants`.
+
+    Args:
+        function: takes the arrays, and the keyword `variant`.
+        facts: what selects the row of the op's tuning table.
+        variants: fields of the op's `Variant` each.
+        more: other fields of the case.
+    """
+    kind = importlib.import_module(f"pallas_kernels.{op}").Variant
+    chosen = choose(op, kind, **facts)
+
+    def case(variant: Any, others: Callable[[], Iterable[Case]] = tuple) -> Case:
+        given = functools.partial(function, variant=variant), tuple(arguments), variant == chosen
+        return Case(op, kernel, shape, variant, *given, facts=facts, others=others, **more)
+
+    return case(chosen, lambda: (case(kind(**fields)) for fields in variants))
+
+
+def grid(fits: Callable[..., bool], **values: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the combinations of the values of each field for which `fits` holds."""
+    found = (dict(zip(values, each, strict=True)) for each in itertools.product(*values.values()))
+    return [fields for fields in found if fits(**fields)]

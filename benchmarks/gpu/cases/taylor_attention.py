@@ -1,15 +1,15 @@
 """The kernels of Taylor attention on the shapes that the tuning table distinguishes."""
 
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.cases.case import Case, tunable
 from pallas_kernels.taylor_attention import specs
 from pallas_kernels.taylor_attention.function import OPERANDS, Call, Variant, is_slow
 from pallas_kernels.taylor_attention.gradients import key_or_value_gradient, query_gradients
@@ -68,7 +68,7 @@ def at_highest_precision() -> list[Case]:
     return [case(kernel, size, 64, "float32", **options) for size in (16, 24) for kernel in KERNELS]
 
 
-def _variants(key_size: int, value_size: int, present: Variant) -> list[Variant]:
+def _variants(key_size: int, value_size: int, present: Variant) -> list[dict[str, Any]]:
     """Return block sizes to measure beside those in use; no two of them are the same program."""
     widest = pl.next_power_of_2(value_size)
     products = next(products for largest, products, _ in ROWS if key_size <= largest)
@@ -82,7 +82,7 @@ def _variants(key_size: int, value_size: int, present: Variant) -> list[Variant]
                 variant = replace(present, value_tile=value_tile, tile=tile, **sizes_of_loop)
                 # A tile wider than the values is cut to their width: the same program again.
                 tried.setdefault(replace(variant, value_tile=min(value_tile, widest)), variant)
-    return sorted(set(tried.values()), key=str)
+    return [asdict(variant) for variant in sorted(set(tried.values()), key=str)]
 
 
 def case(
@@ -91,18 +91,15 @@ def case(
     value_size: int,
     dtype: str,
     packed: bool = False,
-    variant: Variant | None = None,
     sizes: Sizes = SIZES,
     precision: str | None = None,
 ) -> Case:
     """Return one kernel; `packed` includes states at both ends."""
-    variants = () if variant is None else ((kernel, variant),)
-    call = Call(1e-12, packed, True, packed, precision, sizes.block, variants)
+    call = Call(1e-12, packed, True, packed, precision, sizes.block, ())
     shape = jax.ShapeDtypeStruct
     keys = shape((sizes.batch, sizes.length, sizes.heads, key_size), dtype)
     values = shape((sizes.batch, sizes.length, sizes.heads, value_size), dtype)
     numbers = shape((sizes.batch, sizes.heads, sizes.length), "float32")
-    plan = call.plan(kernel, keys, values)
     arrays = {
         "key_sums": [keys, values],
         "query_sums": [keys, values, numbers, numbers],
@@ -110,12 +107,14 @@ def case(
     }.get(kernel, [keys, keys, values, values, numbers, numbers])
     count, fill = len(arrays), {}
     if "sums" not in kernel:
+        plan = call.plan(kernel, keys, values)
         arrays += [specs.shape(plan, axes) for axes in specs.BLOCK_STATES]
     if packed:  # one segment that continues from the state, no padding
         fill = {len(arrays): -1, len(arrays) + 1: sizes.length}
         arrays += [shape((sizes.batch, sizes.length), "int32"), shape((sizes.batch,), "int32")]
 
-    def function(*arrays: jax.Array) -> Any:
+    def function(*arrays: jax.Array, variant: Variant) -> Any:
+        plan = replace(call, variants=((kernel, variant),)).plan(kernel, keys, values)
         tables = [jnp.asarray(table) for table in specs.constant_tables(plan)]
         inputs, rest = arrays[:count], list(arrays[count:])
         states = None if "sums" in kernel else (rest.pop(0), rest.pop(0))
@@ -132,16 +131,11 @@ def case(
                 return key_or_value_gradient(plan, tables, inputs, rest, states, kernel)
 
     words = " ".join([f"K{key_size} V{value_size} {dtype}", *["packed"] * packed, *filter(None, [precision])])
-    chosen = call.variant(kernel, keys, values)
-    given = function, tuple(arrays), variant is None, is_slow(keys, keys, values)
     facts = {"kernel": kernel, "key_size": key_size, "value_size": value_size, "dtype": OPERANDS[dtype]}
     facts |= {"packed": int(packed), "precision": precision or "default"}
-
-    def others() -> Iterator[Case]:
-        for other in _variants(key_size, value_size, chosen):
-            yield case(kernel, key_size, value_size, dtype, packed, other, sizes, precision)
-
-    return Case("taylor_attention", kernel, words, chosen, *given, fill=fill, facts=facts, others=others)
+    variants = _variants(key_size, value_size, call.variant(kernel, keys, values))
+    more = {"on_request": is_slow(keys, keys, values), "fill": fill}
+    return tunable("taylor_attention", kernel, words, function, arrays, facts, variants, **more)
 
 
 def _scan(sizes: Sizes, reverse: bool) -> Case:

@@ -12,9 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pallas_kernels
-from benchmarks.gpu.cases.taylor_attention import SHAPES
 from benchmarks.gpu.sections import reference
-from benchmarks.gpu.sections.reference import FeatureMap, Problem
 from pallas_kernels import Rotary
 
 TOLERANCES = {
@@ -95,93 +93,45 @@ class Attention(Check):
 
     @property
     def name(self) -> str:
-        words = [f"K{self.key_size} V{self.value_size} {self.dtype}", f"N{self.length}"]
-        words += [self.precision] if self.precision else []
-        words += ["packed with state"] if self.packed else []
-        words += [f"block {self.block}"] if self.block else []
+        words = [f"attention K{self.key_size} V{self.value_size} {self.dtype} N{self.length}", self.precision]
+        words += ["packed with state" * self.packed, self.block and f"block {self.block}"]
         words += [self.implementation] if self.implementation != "pallas" else []
-        return " ".join(["attention", *words])
+        return " ".join(filter(None, words))
 
     def tiny(self) -> "Attention":
         return replace(self, length=130, batch=1, heads=1, block=130 if self.block else 64)
 
     def program(self) -> Program:
-        problem = self._problem()
-        arrays = [jnp.asarray(x, self.dtype) for x in problem[:4]]
-        state = [jnp.asarray(x, jnp.float32) for x in problem[4:8]] if self.packed else []
-        # The reference starts from the kernel's inputs, after rounding.
-        rounded = problem._replace(
-            **{
-                name: np.asarray(x.astype(jnp.float32), np.float64)
-                for name, x in zip(Problem._fields, [*arrays, *state], strict=False)
-            }
-        )
-        packing = [jnp.asarray(x, jnp.int32) for x in problem[8:]] if self.packed else []
+        rng, rows = np.random.default_rng(0), (self.batch, self.length, self.heads)
+        sizes = (self.key_size, self.key_size, self.value_size, self.value_size)
+        arrays = [jnp.asarray(rng.standard_normal((*rows, size)), self.dtype) for size in sizes]
+        state, packing = [], []
+        if self.packed:
+            sums = _sums(rng, (self.batch, self.heads), self.key_size, self.value_size)
+            gradients = (1e-3 * rng.standard_normal(x.shape) for x in sums)  # about as large as those of y
+            state = [jnp.asarray(x, jnp.float32) for x in (*sums, *gradients)]
+            # Row 0 continues from the initial state, row 1 starts anew.
+            packing = [jnp.asarray(x) for x in _packing(self.batch, self.length, -1)]
+        options = {"precision": self.precision, "block": self.block, "backend": self.implementation}
+        kernel = functools.partial(pallas_kernels.taylor_attention, **options)
+        tolerance, arguments = TOLERANCES[self.dtype, self.precision], (arrays, state, packing)
+        return _by_token(self._call, kernel, reference.taylor_attention, arguments, tolerance)
 
-        def judge(compiled: jax.stages.Compiled) -> Outcome:
-            results, again = (jax.block_until_ready(compiled(arrays, state, packing)) for _ in range(2))
-            expected = reference.taylor_attention(rounded)._asdict()
-            errors = {
-                name: (error_by_part if name in BY_TOKEN else error)(expected[name], x)
-                for name, x in results.items()
-            }
-            return Outcome(errors, self.tolerance, same_bits(results, again))
-
-        return Program(jax.jit(self._call).lower(arrays, state, packing), judge)
-
-    @property
-    def tolerance(self) -> float:
-        """Bound on the largest error of an array over its largest value."""
-        return TOLERANCES[self.dtype, self.precision]
-
-    def _call(self, arrays: Any, state: Any, packing: Any) -> dict[str, jax.Array]:
+    def _call(self, attend: Any, arrays: Any, state: Any, packing: Any) -> dict[str, jax.Array]:
+        """Return the results of `attend` and its gradients; of a state too, if packed."""
         q, k, v, dy = arrays
-        function = functools.partial(
-            pallas_kernels.taylor_attention,
-            precision=self.precision,
-            block=self.block,
-            backend=self.implementation,
-        )
         if not self.packed:
-            y, pull_back = jax.vjp(function, q, k, v)
-            return dict(zip(("y", "dq", "dk", "dv"), (y, *pull_back(dy)), strict=True))
-        kv, z, dkv, dz = state
+            y, pull_back = jax.vjp(attend, q, k, v)
+            return dict(zip(BY_TOKEN, (y, *pull_back(dy)), strict=True))
+        kv, z, *gradients = state
 
         def packed(q, k, v, kv, z):
             starts, counts = packing
-            return function(q, k, v, initial_state=(kv, z), return_state=True, starts=starts, counts=counts)
+            return attend(q, k, v, initial_state=(kv, z), return_state=True, starts=starts, counts=counts)
 
         (y, last), pull_back = jax.vjp(packed, q, k, v, kv, z)
-        names = ("y", "kv", "z", "dq", "dk", "dv", "dkv", "dz")
-        return dict(zip(names, (y, *last, *pull_back((dy, (dkv, dz)))), strict=True))
-
-    def _problem(self) -> Problem:
-        rng = np.random.default_rng(0)
-        batch, length, heads = self.batch, self.length, self.heads
-        q, k, v, dy = (
-            rng.standard_normal((batch, length, heads, size))
-            for size in (self.key_size, self.key_size, self.value_size, self.value_size)
-        )
-        state = (x if self.packed else 0 * x for x in self._states(rng))
-        starts, counts = np.full((batch, length), -1), np.full(batch, length)
-        if self.packed:
-            edges = [int(length * x) for x in (0.31, 0.32, 0.7)]
-            for row in range(batch):
-                # Row 0 continues from the initial state, row 1 starts anew.
-                starts[row] = np.array([-(1 - row % 2), *edges])[
-                    np.searchsorted(edges, range(length), "right")
-                ]
-                counts[row] = length - 7 * (row + 1)
-                starts[row, counts[row] :] = starts[row, counts[row] - 1]
-        return Problem(q, k, v, dy, *state, starts=starts, counts=counts)
-
-    def _states(self, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Return sums over 50 tokens, like a state, and gradients about as large as those of y."""
-        rows = (self.batch, self.heads)
-        phi = FeatureMap(self.key_size)(rng.standard_normal((*rows, 50, self.key_size)))
-        kv = phi.swapaxes(-1, -2) @ rng.standard_normal((*rows, 50, self.value_size))
-        z = phi.sum(-2)
-        return kv, z, *(1e-3 * rng.standard_normal(x.shape) for x in (kv, z))
+        names = ("y", "kv", "z", *BY_TOKEN[1:], "dkv", "dz")
+        return dict(zip(names, (y, *last, *pull_back((dy, tuple(gradients)))), strict=True))
 
 
 @dataclass(frozen=True)
@@ -206,12 +156,9 @@ class Step(Check):
 
     def program(self) -> Program:
         rng, rows = np.random.default_rng(0), (self.batch, self.heads)
-        phi = FeatureMap(self.key_size)(rng.standard_normal((*rows, 50, self.key_size)))
-        numbers = [
-            *(rng.standard_normal((*rows, n)) for n in (self.key_size, self.key_size, self.value_size)),
-            phi.swapaxes(-1, -2) @ rng.standard_normal((*rows, 50, self.value_size)),
-            phi.sum(-2),
-        ]
+        sizes = (self.key_size, self.key_size, self.value_size)
+        numbers = [rng.standard_normal((*rows, size)) for size in sizes]
+        numbers += _sums(rng, rows, self.key_size, self.value_size)
         dtypes = [self.dtype] * 3 + [self.state] * 2
         tolerance = max(TOLERANCES[dtype, None] for dtype in (self.dtype, self.state))
         if self.dtype == self.state == "float32":
@@ -258,7 +205,6 @@ class Window(Check):
         )
 
     def _expected(self, q: Any, k: Any, v: Any, k_ring: Any, v_ring: Any, length: Any) -> Any:
-        length = length.astype(int)
         q, k = (self._turned(x, length) for x in (q, k))
         return reference.window_step(q, k, v, k_ring, v_ring, length)
 
@@ -301,94 +247,17 @@ class WindowAttention(Check):
         rng, rows = np.random.default_rng(0), (self.batch, self.length)
         shapes = [(*rows, n, self.size) for n in (self.heads, self.kv_heads, self.kv_heads, self.heads)]
         arrays = [jnp.asarray(rng.standard_normal(shape), self.dtype) for shape in shapes]
-        starts, counts = np.zeros(rows, np.int32), np.full(self.batch, self.length, np.int32)
-        if self.packed:
-            edges = [int(self.length * x) for x in (0.31, 0.32, 0.7)]
-            starts[:] = np.array([0, *edges])[np.searchsorted(edges, range(self.length), "right")]
-            counts -= 7 * (1 + np.arange(self.batch, dtype=np.int32))
-        packing = [jnp.asarray(starts), jnp.asarray(counts)] if self.packed else []
+        packing = [jnp.asarray(x) for x in _packing(*rows, 0)] if self.packed else []
 
-        def call(arrays: Any, packing: Any) -> dict[str, jax.Array]:
+        def call(attend: Any, arrays: Any, packing: Any) -> dict[str, jax.Array]:
             named = dict(zip(("starts", "counts"), packing, strict=False))
-            attend = functools.partial(pallas_kernels.window_attention, left=self.left, **named)
-            y, pull_back = jax.vjp(attend, *arrays[:3])
+            y, pull_back = jax.vjp(functools.partial(attend, left=self.left, **named), *arrays[:3])
             return dict(zip(BY_TOKEN, (y, *pull_back(arrays[3])), strict=True))
 
-        def judge(compiled: jax.stages.Compiled) -> Outcome:
-            results, again = (jax.block_until_ready(compiled(arrays, packing)) for _ in range(2))
-            q, k, v, dy = (np.asarray(x.astype(jnp.float32), np.float64) for x in arrays)
-            expected = reference.window_attention(q, k, v, dy, starts, counts, self.left)
-            wanted = dict(zip(BY_TOKEN, expected, strict=True))
-            # One visible key has the weight 1, so the gradients of queries and keys are 0.
-            largest = max(float(np.abs(wanted[name]).max()) for name in BY_TOKEN[1:])
-            errors = {name: error_by_part(wanted[name], x, largest) for name, x in results.items()}
-            return Outcome(errors, TOLERANCES[self.dtype, highest], same_bits(results, again))
-
-        highest = "highest" if self.dtype == "float32" else None
-        return Program(jax.jit(call).lower(arrays, packing), judge)
-
-
-def checks() -> list[Check]:
-    """List checks that would reveal a wrong index or a race, the most used first."""
-    attention: list[Check] = [
-        Attention(),
-        Attention(packed=True),
-        Attention(dtype="float32", precision="highest", packed=True),
-        Attention(length=2048, batch=1, heads=1, block=2048),
-        Attention(block=1000, packed=True),
-    ]
-    attention += [Attention(*shape) for shape in SHAPES[1:]]
-    attention += [Attention(key_size=k, value_size=v, packed=True) for k, v in ((16, 112), (8, 64), (32, 64))]
-    attention += [Attention(dtype=dtype, packed=True) for dtype in ("float32", "float16")]
-    attention.append(Attention(key_size=24, dtype="float32", precision="highest"))
-    steps: list[Check] = [
-        Step(),
-        Step(state="bfloat16"),
-        Step(dtype="float32"),
-        Step(value_size=112),
-        Step(value_size=256),
-        Step(key_size=8),
-        Step(key_size=24),
-        Step(key_size=32, dtype="float16"),
-    ]
-    windows: list[Check] = [
-        Window(),
-        Window(rotary=Rotary(64)),
-        Window(dtype="float32", rotary=Rotary(32)),
-        Window(slots=65),
-        Window(slots=128, kv_heads=1, rotary=Rotary(64, interleaved=True)),
-        Window(size=112, rotary=Rotary(56)),
-        Window(size=70, slots=16),
-    ]
-    short: list[Check] = [
-        WindowAttention(),
-        WindowAttention(packed=True),
-        WindowAttention(dtype="float32", packed=True),
-        WindowAttention(left=127, heads=4, kv_heads=1, size=128, packed=True),
-        WindowAttention(left=15, size=112),
-        WindowAttention(left=127, size=128, dtype="float32"),
-        WindowAttention(left=0, size=20, dtype="float16"),
-    ]
-    first = [*attention[:3], steps[0], windows[0], *short[:2]]
-    return [*first, *attention[3:], *steps[1:], *windows[1:], *short[2:]]
-
-
-def triton_twins() -> list[Check]:
-    """Check the jax-triton twins of the decoding steps."""
-    return [Step(implementation="triton"), Window(rotary=Rotary(32), implementation="triton")]
-
-
-def mosaic_twins() -> list[Check]:
-    """Check the Hopper twin: one block and several, two value parts, states, padding."""
-    shapes: list[dict[str, Any]] = [
-        {},
-        {"packed": True},
-        {"length": 4096, "batch": 1, "heads": 1},
-        {"block": 256, "packed": True},
-        {"value_size": 112, "packed": True},
-        {"value_size": 128},
-    ]
-    return [Attention(implementation="mosaic", **shape) for shape in shapes]
+        tolerance = TOLERANCES[self.dtype, "highest" if self.dtype == "float32" else None]
+        functions = pallas_kernels.window_attention, reference.window_attention
+        # One visible key has the weight 1, so the gradients of queries and keys are 0.
+        return _by_token(call, *functions, (arrays, packing), tolerance, zeros=True)
 
 
 def error(expected: np.ndarray, result: Any, least: float = 1e-30) -> float:
@@ -416,6 +285,67 @@ def same_bits(one: Any, two: Any) -> bool:
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
 
 
+def _sums(rng: np.random.Generator, rows: tuple[int, ...], key_size: int, value_size: int) -> Any:
+    """Return sums over 50 tokens, like a state."""
+    phi = reference.features(rng.standard_normal((*rows, 50, key_size)))
+    return phi.swapaxes(-1, -2) @ rng.standard_normal((*rows, 50, value_size)), phi.sum(-2)
+
+
+def _packing(batch: int, length: int, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return starts of segments (B, N), beginning with `first` in even rows and 0 in odd ones, and counts."""
+    edges = [int(length * x) for x in (0.31, 0.32, 0.7)]
+    starts, counts = np.zeros((batch, length), np.int32), np.full(batch, length, np.int32)
+    for row in range(batch):
+        begins = np.array([first * (row % 2 == 0), *edges])
+        starts[row] = begins[np.searchsorted(edges, range(length), "right")]
+        counts[row] -= 7 * (row + 1)
+        starts[row, counts[row] :] = starts[row, counts[row] - 1]
+    return starts, counts
+
+
+def _by_token(
+    call: Callable[..., dict[str, Any]],
+    kernel: Any,
+    expected: Any,
+    arguments: tuple[list[jax.Array], ...],
+    tolerance: float,
+    zeros: bool = False,
+) -> Program:
+    """Trace `call(kernel, *arguments)`, to be compared with `call(expected, *arguments)` in float64.
+
+    Args:
+        zeros: whether whole gradients may be 0, so that errors are compared with the largest one.
+    """
+
+    def judge(compiled: jax.stages.Compiled) -> Outcome:
+        results, again = (jax.block_until_ready(compiled(*arguments)) for _ in range(2))
+        wide = [[_rounded(x) for x in arrays] for arrays in arguments]
+        with jax.enable_x64(True), jax.default_device(_host()):
+            wanted = jax.tree.map(np.asarray, jax.jit(functools.partial(call, expected))(*wide))
+        largest = zeros * max(float(np.abs(wanted[name]).max()) for name in BY_TOKEN[1:])
+        errors = {
+            name: error_by_part(wanted[name], x, largest) if name in BY_TOKEN else error(wanted[name], x)
+            for name, x in results.items()
+        }
+        return Outcome(errors, tolerance, same_bits(results, again))
+
+    return Program(jax.jit(functools.partial(call, kernel)).lower(*arguments), judge)
+
+
+def _host() -> Any:
+    """Return the CPU; None if JAX_PLATFORMS has the GPU alone, which then computes the reference, too."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return None
+
+
+def _rounded(x: jax.Array) -> np.ndarray:
+    """Return what the kernel reads: floats in float64."""
+    is_integer = jnp.issubdtype(x.dtype, jnp.integer)
+    return np.asarray(x) if is_integer else np.asarray(x.astype(jnp.float32), np.float64)
+
+
 def _in_place(
     function: Any, expected: Any, numbers: Any, dtypes: Any, donated: tuple[int, ...], tolerance: float
 ) -> Program:
@@ -426,8 +356,7 @@ def _in_place(
 
     def judge(compiled: jax.stages.Compiled) -> Outcome:
         results, again = (jax.block_until_ready(compiled(*arguments())) for _ in range(2))
-        rounded = [np.asarray(x.astype(jnp.float32), np.float64) for x in arguments()]
-        wanted = expected(*rounded)
+        wanted = expected(*map(_rounded, arguments()))
         errors = {f"result {i}": error(x, y) for i, (x, y) in enumerate(zip(wanted, results, strict=True))}
         return Outcome(errors, tolerance, same_bits(results, again))
 

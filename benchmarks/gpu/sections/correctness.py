@@ -7,17 +7,13 @@ from typing import Any
 import jax
 
 import pallas_kernels
-from benchmarks.gpu.sections.addresses import Addresses
-from benchmarks.gpu.sections.candidates import require
-from benchmarks.gpu.sections.checks import Check, checks, mosaic_twins, triton_twins
-from benchmarks.gpu.sections.session import Session, Step, UnavailableError
+from benchmarks.gpu.sections.check_list import Addresses, checks, mosaic_twins, triton_twins
+from benchmarks.gpu.sections.checks import Check
+from benchmarks.gpu.sections.session import Session, Step, UnavailableError, require
 from benchmarks.gpu.sections.stopwatch import COMPILERS, Candidate, Prepared
 
 QUICK = (2, 3, 4)
 """The checks that the interpreter compiles in seconds: each op once."""
-
-HEADLINE = 7
-"""Checks that come before everything else: each op's most used variants."""
 
 
 def steps(session: Session) -> list[Step]:
@@ -25,7 +21,7 @@ def steps(session: Session) -> list[Step]:
     every, large = checks(), Addresses()
     if session.quick:
         every, large = [every[i].tiny() for i in QUICK], large.tiny()
-    return _steps([*every, *triton_twins(), large], HEADLINE)
+    return _steps([*every, *triton_twins(), large])
 
 
 def mosaic_steps(session: Session) -> list[Step]:
@@ -35,13 +31,8 @@ def mosaic_steps(session: Session) -> list[Step]:
     return _steps(mosaic_twins())
 
 
-def _steps(every: Sequence[Check], urgent: int | None = None) -> list[Step]:
-    """List a step per check; the first `urgent` ones, or all, come before what has been measured earlier."""
-    first = every[:urgent]
-    return [
-        Step(check.name, candidates=partial(_rows, check), urgent=check in first, together=COMPILERS)
-        for check in every
-    ]
+def _steps(every: Sequence[Check]) -> list[Step]:
+    return [Step(check.name, candidates=partial(_rows, check), together=COMPILERS) for check in every]
 
 
 def _rows(check: Check, session: Session) -> list[Candidate]:

@@ -5,7 +5,6 @@ its launch. The state is donated and updated in place.
 """
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,9 +14,8 @@ from jax import lax
 
 from based_jax import ops
 from benchmarks.gpu import io_model
-from benchmarks.gpu.sections.candidates import require, softmax_for
 from benchmarks.gpu.sections.device import bound
-from benchmarks.gpu.sections.session import Session, Step, UnavailableError
+from benchmarks.gpu.sections.session import Session, Step, UnavailableError, require
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
 
 KEY_SIZE, SIZE, HEADS, WINDOW = 16, 64, 16, 64
@@ -34,93 +32,51 @@ BATCHES = (128, 1, 32, 512, 8, 64, 2, 4, 16, 256)
 NARROW = (32, 128, 512)
 """Batches that are also measured with a bfloat16 state."""
 
-One = Callable[..., tuple[jax.Array, Any]]
-
 
 def decode_steps(session: Session) -> list[Step]:
     """List a step per batch."""
     if session.quick:
-        return [_step("B2", _decode, 2, 1)]
-    steps = [_step(f"B{batch}", _decode, batch) for batch in BATCHES]
-    narrow = [_step(f"B{batch} bfloat16 state", _decode, batch, state="bfloat16") for batch in NARROW]
+        return [_step("taylor_step", 2, 1)]
+    steps = [_step("taylor_step", batch) for batch in BATCHES]
+    narrow = [_step("taylor_step", batch, state="bfloat16") for batch in NARROW]
     return [*steps[:4], *narrow, *steps[4:]]
 
 
 def window_steps(session: Session) -> list[Step]:
     """List a step per batch."""
     if session.quick:
-        return [_step("B2", _window, 2, 1)]
-    return [_step(f"B{batch}", _window, batch, window=WINDOW) for batch in BATCHES]
+        return [_step("window_step", 2, 1)]
+    return [_step("window_step", batch, window=WINDOW) for batch in BATCHES]
 
 
-def _step(name: str, rows: Callable[..., Any], batch: int, heads: int = HEADS, **facts: Any) -> Step:
-    facts = {"batch": batch, "heads": heads} | facts
+def _step(op: str, batch: int, heads: int = HEADS, **facts: Any) -> Step:
     dtype = facts.get("state", "float32")
-    return Step(name, candidates=partial(rows, batch, heads, dtype), facts=facts)
+    name = f"B{batch}" + " bfloat16 state" * (dtype == "bfloat16")
+    rows = partial(_candidates, op, batch, heads, dtype)
+    return Step(name, candidates=rows, facts={"batch": batch, "heads": heads} | facts)
 
 
-def _decode(batch: int, heads: int, dtype: str, session: Session) -> list[Candidate]:
-    cost = io_model.taylor_step(batch, heads, KEY_SIZE, SIZE, state_itemsize=jnp.dtype(dtype).itemsize)
-    state = ops.init_taylor_state(batch, heads, KEY_SIZE, SIZE, jnp.dtype(dtype))
-
-    def one(name: str) -> One:
-        require("taylor_step", name)
-        if name == "xla" and dtype != "float32":
-            raise UnavailableError("keeps its state in float32")
-        return partial(ops.taylor_step, implementation=name)
-
-    names = ("pallas", "triton", "xla")
-    return _rows(session, names, one, (KEY_SIZE, KEY_SIZE, SIZE), state, (batch, heads), bound(session, cost))
-
-
-def _window(batch: int, heads: int, _: str, session: Session) -> list[Candidate]:
-    cost = io_model.window_step(batch, heads, WINDOW, SIZE)
-    cache = ops.init_kv_cache(batch, WINDOW, heads, SIZE, SIZE, jnp.bfloat16)
-    stream = dataclasses.replace(cache.stream, length=jnp.full((batch,), POSITION, jnp.int32))
-    cache = dataclasses.replace(cache, stream=stream)
-
-    def one(name: str) -> One:
-        if name == "softmax_cudnn":
-            return partial(_dot_product_step, softmax_for(session, is_causal=False))
-        require("window_step", name)
-        return partial(ops.window_step, implementation=name)
-
-    names = ("pallas", "triton", "xla", "softmax_cudnn")
-    return _rows(session, names, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound(session, cost))
-
-
-def _dot_product_step(attend: Any, q: Any, k: Any, v: Any, cache: Any) -> tuple[jax.Array, Any]:
-    """Write into the ring, then attend to all of it: correct once the window is full."""
-    rows, slot = jnp.arange(len(q)), cache.stream.length % cache.slots
-    keys, values = cache.k.at[rows, slot].set(k), cache.v.at[rows, slot].set(v)
-    y = attend(q[:, None], keys, values)[:, 0]
-    stream = dataclasses.replace(cache.stream, length=cache.stream.length + 1)
-    return y, dataclasses.replace(cache, k=keys, v=values, stream=stream)
-
-
-def _rows(
-    session: Session,
-    names: tuple[str, ...],
-    one: Callable[[str], One],
-    widths: tuple[int, ...],
-    state: Any,
-    lead: tuple[int, int],
-    least: float,
-) -> list[Candidate]:
-    """Time every implementation in a loop."""
+def _candidates(op: str, batch: int, heads: int, dtype: str, session: Session) -> list[Candidate]:
+    """Time our kernel and XLA in a loop."""
+    if op == "taylor_step":
+        widths, state = (KEY_SIZE, KEY_SIZE, SIZE), ops.init_taylor_state(batch, heads, KEY_SIZE, SIZE, dtype)
+        cost = io_model.taylor_step(batch, heads, KEY_SIZE, SIZE, state_itemsize=jnp.dtype(dtype).itemsize)
+    else:
+        widths, state = (SIZE, SIZE, SIZE), _full_window(batch, heads)
+        cost = io_model.window_step(batch, heads, WINDOW, SIZE)
     steps = 2 if session.quick else LOOP_STEPS
-    keys = jax.random.split(jax.random.key(0), len(widths))
-    tokens = [
-        jax.random.normal(key, (steps, *lead, width), jnp.bfloat16)
-        for key, width in zip(keys, widths, strict=True)
-    ]
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = [(steps, batch, heads, width) for width in widths]
+    tokens = [jax.random.normal(key, shape, jnp.bfloat16) for key, shape in zip(keys, shapes, strict=True)]
 
     def prepare(name: str) -> Prepared:
-        function = one(name)
+        require(op, name)
+        if name == "xla" and dtype != "float32":
+            raise UnavailableError("keeps its state in float32")
 
         def run(tokens: Any, state: Any) -> Any:
             def body(state: Any, token: Any) -> Any:
-                y, state = function(*token, state)
+                y, state = getattr(ops, op)(*token, state, implementation=name)
                 return state, y
 
             state, y = lax.scan(body, state, tokens)
@@ -128,7 +84,14 @@ def _rows(
 
         return jitted(run, [tokens, state], {1: 1}, per_call=steps)
 
+    least = bound(session, cost)
     return [
         Candidate(f"{name} loop", partial(prepare, name), bound=least, ours=name == "pallas")
-        for name in names
+        for name in ("pallas", "xla")
     ]
+
+
+def _full_window(batch: int, heads: int) -> Any:
+    cache = ops.init_kv_cache(batch, WINDOW, heads, SIZE, SIZE, jnp.bfloat16)
+    stream = dataclasses.replace(cache.stream, length=jnp.full((batch,), POSITION, jnp.int32))
+    return dataclasses.replace(cache, stream=stream)

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.gpu.io_model import Cost
-from benchmarks.gpu.rates import GPUS
+from benchmarks.gpu import journal
+from benchmarks.gpu.io_model import GPUS, Cost
 from benchmarks.gpu.sections.session import Session, Step
-from benchmarks.gpu.sections.stopwatch import Candidate, compare, jitted
+from benchmarks.gpu.sections.stopwatch import Candidate, jitted
 from benchmarks.machine import versions
 
 PACKAGES = ("jax-cuda13-plugin", "jax-cuda12-plugin", "triton", "jax-triton", "fla-core", "flax")
@@ -44,46 +44,35 @@ def _nvidia_smi() -> dict[str, Any]:
 
 def bound(session: Session, cost: Cost) -> float:
     """Return the least seconds for `cost` at the measured rates; before, at an H200's by its datasheet."""
-    measured = {
-        row["what"]: row["per_second"]
-        for row in session.report["rows"]
-        if row["section"] == "machine" and row.get("per_second")
-    }
+    earlier = [] if session.path is None else journal.results(session.path.with_name("machine.jsonl"))
+    measured = {row["what"]: row["per_second"] for row in earlier if row.get("per_second")}
     default = GPUS["H200"]
     return cost.seconds(measured.get("copy", default.bandwidth), measured.get("matmul", default.products))
 
 
 def steps(session: Session) -> list[Step]:
     """List the steps: facts, copy bandwidth, matmul rate."""
-    found = {"facts": _facts, "copy": _copy, "matmul": _matmul}
-    return [Step(name, run, urgent=True) for name, run in found.items()]
+    return [Step("facts", _facts), Step("copy", candidates=_copy), Step("matmul", candidates=_matmul)]
 
 
 def _facts(session: Session) -> None:
-    session.report["machine"] |= facts()
-    session.say(", ".join(f"{k} {v}" for k, v in facts().items() if v is not None)[:300])
+    found = facts()
+    session.add(step="facts", what="facts", status="passed", facts=found)
+    session.say(", ".join(f"{k} {v}" for k, v in found.items() if v is not None)[:300])
 
 
-def _copy(session: Session) -> None:
+def _copy(session: Session) -> list[Candidate]:
     """Copy 1 GiB of float32, far more than the 50 MiB of cache."""
     size = 2**10 if session.quick else 2**28
     x = jnp.ones((size,), jnp.float32)
     # Scaled, because the compiler removes a bare copy.
-    times = compare(session, "copy", [Candidate("copy", lambda: jitted(lambda x: x * 1.5, [x]), ours=True)])
-    _rate(session, times, "copy", 2 * 4 * size)
+    work = {"per_second": 2 * 4 * size}
+    return [Candidate("copy", lambda: jitted(lambda x: x * 1.5, [x]), ours=True, amounts=work)]
 
 
-def _matmul(session: Session) -> None:
+def _matmul(session: Session) -> list[Candidate]:
     size = 64 if session.quick else 8192
     # Random numbers, because a device draws less power on zeros, and clocks higher.
     a, b = (jax.random.normal(jax.random.key(i), (size, size), jnp.bfloat16) for i in range(2))
-    times = compare(session, "matmul", [Candidate("matmul", lambda: jitted(jnp.matmul, [a, b]), ours=True)])
-    _rate(session, times, "matmul", 2 * size**3)
-
-
-def _rate(session: Session, times: dict[str, float], what: str, work: float) -> None:
-    if what in times:
-        row = session.report["rows"][-1]
-        row["per_second"] = work / times[what]
-        session.save()
-        session.say(f"{what}: {row['per_second'] / 1e12:.3g} T per second")
+    work = {"per_second": 2 * size**3}
+    return [Candidate("matmul", lambda: jitted(jnp.matmul, [a, b]), ours=True, amounts=work)]

@@ -17,7 +17,6 @@ import numpy as np
 
 from based_jax.models import ModelConfig
 from benchmarks.decode.models import (
-    ATTENTION,
     BASED,
     CUDNN,
     DRAWN,
@@ -39,13 +38,8 @@ ROWS, LENGTH = 16, 2048
 SERIES = 4
 """Training steps of a sample, without waits in between, as a trainer makes them."""
 
-GENERATE = (
-    ("1b", 128, (BASED, CUDNN)),
-    ("1b", 128, (ATTENTION,)),
-    ("360m", 128, (BASED, CUDNN, ATTENTION)),
-    ("360m", 1, (BASED, CUDNN, ATTENTION)),
-)
-"""(size, batch, models): two caches of a Transformer++ of 1b do not fit into 80 GB"""
+GENERATE = (("1b", 128), ("360m", 128), ("360m", 1))
+"""(size, batch)"""
 
 PREFILL = (("1b", 128, 128), ("360m", 1, 16384), ("360m", 1, 65536))
 """(size, batch, tokens)"""
@@ -57,17 +51,16 @@ def train_steps(session: Session) -> list[Step]:
     """List a training step of both models."""
     rows, length = (1, 64) if session.quick else (ROWS, LENGTH)
     what = f"B{rows} N{length}"
-    return [_step(session, "360m", what, (BASED, CUDNN), partial(_training, rows, length), rows * length)]
+    return [_step(session, "360m", what, partial(_training, rows, length), rows * length)]
 
 
 def generate_steps(session: Session) -> list[Step]:
     """List making tokens, by size and batch."""
     work = DECODED._replace(tokens=2) if session.quick else DECODED
     steps = []
-    for size, batch, names in GENERATE[-1:] if session.quick else GENERATE:
-        what = f"B{batch}" if BASED in names else f"B{batch} {' '.join(names)}"
+    for size, batch in GENERATE[-1:] if session.quick else GENERATE:
         prepare = partial(_decoding, work._replace(batch=batch))
-        steps.append(_step(session, size, what, names, prepare, batch * work.tokens))
+        steps.append(_step(session, size, f"B{batch}", prepare, batch * work.tokens))
     return steps
 
 
@@ -75,8 +68,7 @@ def prefill_steps(session: Session) -> list[Step]:
     """List reading prompts, by their length."""
     cases = [("360m", 1, 24)] if session.quick else PREFILL
     return [
-        _step(session, size, f"B{rows} N{n}", (BASED, CUDNN), partial(_reading, rows, n), rows * n)
-        for size, rows, n in cases
+        _step(session, size, f"B{rows} N{n}", partial(_reading, rows, n), rows * n) for size, rows, n in cases
     ]
 
 
@@ -84,7 +76,6 @@ def _step(
     session: Session,
     size: str,
     what: str,
-    names: tuple[str, ...],
     prepare: Callable[[ModelConfig, Any, Callable[[], Any]], Prepared],
     tokens: int,
 ) -> Step:
@@ -92,6 +83,8 @@ def _step(
         if session.quick:
             return one_of_each(model_config(name, "tiny", "bfloat16"))
         return model_config(name, size, "bfloat16")
+
+    amounts = {"tokens_per_second": tokens}
 
     def candidates(_: Session) -> list[Candidate]:
         weights = cache(random_weights)
@@ -102,7 +95,10 @@ def _step(
             own = config(with_weights_of(name))
             return prepare(config(name), abstract_weights(own), partial(weights, own))
 
-        return [Candidate(name, partial(prepared, name), ours=name == BASED, tokens=tokens) for name in names]
+        return [
+            Candidate(name, partial(prepared, name), ours=name == BASED, amounts=amounts)
+            for name in (BASED, CUDNN)
+        ]
 
     return Step(f"{size} {what}", candidates=candidates, facts={"size": size})
 

@@ -1,154 +1,92 @@
-"""Reference for the device: Taylor attention, its gradients, and the decoding steps in NumPy float64.
+"""Reference for the kernels: Taylor attention, softmax attention in windows, and their single steps.
 
-The quadratic form and its derivative by hand, one row and head at a time; nothing is shared with the kernels
-but the order of the features in a state.
+Attention has all pairs of tokens, and JAX differentiates it; nothing is shared with the kernels but the order
+of the features in a state. Call it under `jax.enable_x64`.
 """
 
-from typing import NamedTuple
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 
-class Problem(NamedTuple):
-    """Arrays of one call, float64 (B, N, H, dim), and the incoming gradients."""
-
-    q: np.ndarray
-    k: np.ndarray
-    v: np.ndarray
-    dy: np.ndarray
-    kv: np.ndarray
-    """(B, H, F, V), the initial state"""
-    z: np.ndarray
-    """(B, H, F)"""
-    dkv: np.ndarray
-    """gradients of the final state"""
-    dz: np.ndarray
-    starts: np.ndarray
-    """(B, N) first token that each token sees; negative: it sees the initial state, too"""
-    counts: np.ndarray
-    """(B,) number of real tokens"""
+def features(x: Any) -> Any:
+    """Map (..., K) to [1, x, x^2 / sqrt(2), x_m x_n for n < m] of x / K^(1/4), (..., F); NumPy's or JAX's."""
+    x = x * x.shape[-1] ** -0.25
+    m, n = np.tril_indices(x.shape[-1], -1)
+    concatenate = jnp.concatenate if isinstance(x, jax.Array) else np.concatenate
+    return concatenate([x[..., :1] * 0 + 1, x, x * x * 0.5**0.5, x[..., m] * x[..., n]], axis=-1)
 
 
-class Solution(NamedTuple):
-    """Outputs, final state, gradients of q, k, v and of the initial state."""
-
-    y: np.ndarray
-    kv: np.ndarray
-    z: np.ndarray
-    dq: np.ndarray
-    dk: np.ndarray
-    dv: np.ndarray
-    dkv: np.ndarray
-    dz: np.ndarray
-
-
-class FeatureMap:
-    """[1, x, x^2 / sqrt(2), x_m x_n for n < m] of x / K^(1/4) = weight * (x1 A) * (x1 B), x1 = (x, 1)."""
-
-    def __init__(self, width: int):
-        m, n = np.tril_indices(width, -1)
-        channels, ones = np.arange(width), np.full(width, width)
-        first = np.concatenate([[width], channels, channels, m])
-        second = np.concatenate([[width], ones, channels, n])
-        self._a, self._b = np.eye(width + 1)[:, first], np.eye(width + 1)[:, second]
-        self._weight = np.repeat(
-            [1, width**-0.25, (2 * width) ** -0.5, width**-0.5], [1, width, width, len(m)]
-        )
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Map (..., K) to (..., F)."""
-        x = self._with_one(x)
-        return self._weight * (x @ self._a) * (x @ self._b)
-
-    def gradient(self, x: np.ndarray, dphi: np.ndarray) -> np.ndarray:
-        """Return the gradient (..., K) of x for a gradient (..., F) of the features."""
-        x, dphi = self._with_one(x), dphi * self._weight
-        return ((dphi * (x @ self._b)) @ self._a.T + (dphi * (x @ self._a)) @ self._b.T)[..., :-1]
-
-    @staticmethod
-    def _with_one(x: np.ndarray) -> np.ndarray:
-        return np.concatenate([x, np.ones_like(x[..., :1])], axis=-1)
+def taylor_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    initial_state: tuple[jax.Array, jax.Array] | None = None,
+    return_state: bool = False,
+    starts: jax.Array | None = None,
+    counts: jax.Array | None = None,
+    eps: float = 1e-12,
+) -> Any:
+    """Return what `pallas_kernels.taylor_attention` returns for these arguments."""
+    batch, length, heads, width = q.shape
+    size = features(q).shape[-1]
+    zeros = jnp.zeros((batch, heads, size, v.shape[-1])), jnp.zeros((batch, heads, size))
+    kv, z = zeros if initial_state is None else initial_state
+    starts = jnp.full((batch, length), -1) if starts is None else starts
+    visible, real = _visible(q, starts, counts)
+    s = jnp.einsum("bnhk,bmhk->bhnm", q, k) * width**-0.5
+    p = jnp.where(visible[:, None], 1 + s + s * s / 2, 0)
+    phi_q = features(q) * ((starts < 0) & real)[..., None, None]
+    sums = jnp.einsum("bhnm,bmhv->bnhv", p, v) + jnp.einsum("bnhf,bhfv->bnhv", phi_q, kv)
+    normaliser = jnp.einsum("bhnm->bnh", p) + jnp.einsum("bnhf,bhf->bnh", phi_q, z) + eps
+    y = jnp.where(real[..., None, None], sums / normaliser[..., None], 0)
+    if not return_state:
+        return y
+    last = jnp.take_along_axis(starts, real.sum(1, keepdims=True) - 1, axis=1)
+    phi_k = features(k) * ((jnp.arange(length) >= last) & real)[..., None, None]
+    keeps = (last < 0)[..., None]
+    return y, (jnp.einsum("bnhf,bnhv->bhfv", phi_k, v) + keeps[..., None] * kv, phi_k.sum(1) + keeps * z)
 
 
-def taylor_attention(problem: Problem, eps: float = 1e-12) -> Solution:
-    """Return everything that `pallas_kernels.taylor_attention` and its gradient return."""
-    batch, length, heads, width = problem.q.shape
-    phi = FeatureMap(width)
-    arrays = [problem.v, problem.kv, problem.z, problem.q, problem.k, problem.v, problem.kv, problem.z]
-    out = Solution(*(np.zeros_like(x) for x in arrays))
-    for b in range(batch):
-        count, start = problem.counts[b], problem.starts[b]
-        index = np.arange(length)
-        sees = (index <= index[:, None]) & (index >= start[:, None]) & (index[:, None] < count)
-        sees_state = ((start < 0) & (index < count))[:, None]
-        ends = ((index >= start[count - 1]) & (index < count))[:, None]
-        keeps = start[count - 1] < 0
-        for h in range(heads):
-            q, k, v, dy = (x[b, :, h] for x in problem[:4])
-            kv, z, dkv, dz = (x[b, h] for x in problem[4:8])
-            phi_q, phi_k = phi(q) * sees_state, phi(k) * ends
-            s = q @ k.T / np.sqrt(width)
-            p = np.where(sees, 1 + s + s * s / 2, 0)
-            den = p.sum(1) + phi_q @ z + eps
-            real = (index < count)[:, None]
-            y = np.where(real, (p @ v + phi_q @ kv) / den[:, None], 0)
-            out.y[b, :, h] = y
-            out.kv[b, h] = phi_k.T @ v + keeps * kv
-            out.z[b, h] = phi_k.sum(0) + keeps * z
-            dn = np.where(real, dy / den[:, None], 0)
-            dd = -(dn * y).sum(1)
-            ds = np.where(sees, (dn @ v.T + dd[:, None]) * (1 + s), 0) / np.sqrt(width)
-            dphi_q = (dn @ kv.T + np.outer(dd, z)) * sees_state
-            dphi_k = (v @ dkv.T + dz) * ends
-            out.dq[b, :, h] = ds @ k + phi.gradient(q, dphi_q)
-            out.dk[b, :, h] = ds.T @ q + phi.gradient(k, dphi_k)
-            out.dv[b, :, h] = p.T @ dn + phi_k @ dkv
-            out.dkv[b, h] = phi_q.T @ dn + keeps * dkv
-            out.dz[b, h] = phi_q.T @ dd + keeps * dz
-    return out
+def window_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    left: int,
+    starts: jax.Array | None = None,
+    counts: jax.Array | None = None,
+) -> jax.Array:
+    """Return what `pallas_kernels.window_attention` returns: y (B, N, H, V), 0 at padding."""
+    visible, real = _visible(q, starts, counts)
+    index, shared = jnp.arange(q.shape[1]), q.shape[2] // k.shape[2]
+    k, v = (jnp.repeat(x, shared, axis=2) for x in (k, v))
+    visible &= index >= index[:, None] - left
+    scores = jnp.einsum("bnhk,bmhk->bhnm", q, k) * q.shape[-1] ** -0.5
+    # Padding sees itself: a row without any key would give NaN.
+    scores = jnp.where(visible[:, None] | jnp.eye(len(index), dtype=bool), scores, -jnp.inf)
+    return jnp.where(real[..., None, None], jnp.einsum("bhnm,bmhv->bnhv", jax.nn.softmax(scores), v), 0)
+
+
+def _visible(q: jax.Array, starts: Any, counts: Any) -> tuple[jax.Array, jax.Array]:
+    """Return which keys (B, N, N) each query sees by segments and padding, and which are real, (B, N)."""
+    index = jnp.arange(q.shape[1])
+    real = index < (q.shape[1] if counts is None else counts[:, None])
+    real = jnp.broadcast_to(real, q.shape[:2])
+    visible = (index <= index[:, None]) & real[..., None]
+    return visible if starts is None else visible & (index >= starts[..., None]), real
 
 
 def taylor_step(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, kv: np.ndarray, z: np.ndarray, eps: float = 1e-12
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute one token: q, k, v (B, H, dim) and the state to y and the new state."""
-    phi = FeatureMap(q.shape[-1])
-    kv, z = kv + phi(k)[..., None] * v[..., None, :], z + phi(k)
-    denominator = np.einsum("bhf,bhf->bh", phi(q), z) + eps
-    return np.einsum("bhf,bhfv->bhv", phi(q), kv) / denominator[..., None], kv, z
-
-
-def window_attention(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    dy: np.ndarray,
-    starts: np.ndarray,
-    counts: np.ndarray,
-    left: int,
-) -> tuple[np.ndarray, ...]:
-    """Return y and the gradients of q, k, v, head by head with all pairs of tokens; 0 at padding.
-
-    Args:
-        q, dy: (B, N, H, D); k, v: (B, N, G, D).
-        starts, counts: (B, N) and (B,), see `pallas_kernels.window_attention`.
-    """
-    results, shared = [np.zeros_like(x) for x in (q, q, k, v)], q.shape[2] // k.shape[2]
-    y, dq, dk, dv = results
-    token, scale = np.arange(q.shape[1]), q.shape[-1] ** -0.5
-    for row, head in np.ndindex(q.shape[0], q.shape[2]):
-        oldest = np.maximum(starts[row], token - left)[:, None]
-        visible = (token <= token[:, None]) & (token >= oldest) & (token[:, None] < counts[row])
-        at, key = (row, slice(None), head), (row, slice(None), head // shared)
-        scores = np.where(visible, scale * q[at] @ k[key].T, -np.inf)
-        weights = np.where(visible, np.exp(scores - np.maximum(scores.max(1, keepdims=True), -1e300)), 0)
-        weights /= np.maximum(weights.sum(1, keepdims=True), 1e-300)
-        y[at] = weights @ v[key]
-        slopes = weights * (dy[at] @ v[key].T - (dy[at] * y[at]).sum(1, keepdims=True)) * scale
-        dq[at] = slopes @ k[key]
-        dk[key] += slopes.T @ q[at]
-        dv[key] += weights.T @ dy[at]
-    return y, dq, dk, dv
+    kv, z = kv + features(k)[..., None] * v[..., None, :], z + features(k)
+    denominator = np.einsum("bhf,bhf->bh", features(q), z) + eps
+    return np.einsum("bhf,bhfv->bhv", features(q), kv) / denominator[..., None], kv, z
 
 
 def window_step(
@@ -157,12 +95,11 @@ def window_step(
     """Compute one token without rotation: q (B, H, K), rings (B, W, G, dim), tokens before it (B,)."""
     slots, shared = k_ring.shape[1], q.shape[1] // k.shape[1]
     k_ring, v_ring = k_ring.copy(), v_ring.copy()
-    y = np.zeros((*q.shape[:2], v.shape[-1]))
-    for b, n in enumerate(length):
-        k_ring[b, n % slots], v_ring[b, n % slots] = k[b], v[b]
-        filled = np.arange(min(n + 1, slots))  # slots fill from the first one on
-        for h in range(q.shape[1]):
-            scores = k_ring[b, filled, h // shared] @ q[b, h] / np.sqrt(q.shape[-1])
-            weights = np.exp(scores - scores.max())
-            y[b, h] = weights @ v_ring[b, filled, h // shared] / weights.sum()
-    return y, k_ring, v_ring
+    rows = np.arange(len(length))
+    k_ring[rows, length % slots], v_ring[rows, length % slots] = k, v
+    keys, values = (np.repeat(ring, shared, axis=2) for ring in (k_ring, v_ring))
+    scores = np.einsum("bhk,bwhk->bwh", q, keys) * q.shape[-1] ** -0.5
+    # Slots fill from the first one on.
+    scores = np.where(np.arange(slots)[:, None] <= length[:, None, None], scores, -np.inf)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    return np.einsum("bwh,bwhv->bhv", weights / weights.sum(1, keepdims=True), values), k_ring, v_ring

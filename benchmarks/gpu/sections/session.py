@@ -1,14 +1,12 @@
-"""Manage one run on the GPU: its clock, its report on disk after every step, and recovery from a crash.
+"""Manage the process of one section: its clock, its rows on disk as they come, and recovery from a crash.
 
-A kernel that never ran before may end the process, or the device's context. So a step records in the report
-what it is about to run (`running`); a later process that finds this entry knows what broke the last one,
-skips it with that reason, and continues (`resume`).
+A kernel that never ran before may end the process, or the device's context. So the journal names what is
+about to run. If that is the last line when a process starts, it ended the previous one: it gets a row with
+that reason, and is left out.
 """
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,40 +14,46 @@ from typing import Any
 
 from based_jax.command import one_line
 from benchmarks.gpu import journal
-from benchmarks.gpu.journal import DeviceLostError, check_device, finite
-from benchmarks.gpu.sections.targets import summary
+from benchmarks.gpu.journal import BEGUN, DONE
 
-UPDATE_SECONDS = 20.0
-"""While only compilers work, the report is written this often."""
+BROKE = "the process ended, or the device was lost, while it ran"
 
-COMPILE_SECONDS = 300.0
-"""A compiler that takes longer counts as hanging, and the watching process gets no more signals."""
+STUCK_SECONDS = 180.0
+"""A process without a new row for so long ends itself."""
 
 
 class UnavailableError(RuntimeError):
     """An optional dependency is missing: not a failure."""
 
 
+class DeviceLostError(RuntimeError):
+    """The device no longer adds two numbers: only a new process can use it again."""
+
+
 @dataclass
 class Session:
-    """The state of one run. Rows are dicts; each names its section, step and candidate."""
+    """The state of one section's run. Rows are dicts; each names its section, step and candidate."""
 
-    report: dict[str, Any]
+    section: str
     path: Path | None
+    """the journal"""
     minutes: float
     log: Callable[[str], None]
     quick: bool = False
     """sizes that take a second on a CPU, and one sample"""
     interpret: bool = False
     """kernels run in the interpreter"""
+    alive: Callable[[float], Any] = lambda seconds: None
+    """ends the process if it is not called again within so many seconds"""
     clock: Callable[[], float] = time.monotonic
     begun: float = field(init=False)
-    spent: float = field(init=False)
-    """seconds of earlier processes of the same run"""
-    section: str = field(init=False, default="")
+    rows: list[dict[str, Any]] = field(init=False)
+    """lines of the journal, also of earlier processes"""
 
     def __post_init__(self) -> None:
-        self.begun, self.spent = self.clock(), self.report["elapsed_seconds"]
+        self.begun, self.rows = self.clock(), [] if self.path is None else journal.lines(self.path)
+        if self.rows and self.rows[-1]["status"] == BEGUN:
+            self._append({**self.rows[-1], "status": "failed", "reason": BROKE})
 
     @property
     def elapsed(self) -> float:
@@ -62,21 +66,15 @@ class Session:
 
     def say(self, text: str) -> None:
         """Print a line of progress with the seconds since the start."""
-        self.log(f"[{self.elapsed:6.1f} s] {self.section}: {text}" if self.section else text)
-
-    def save(self) -> None:
-        """Write the current report."""
-        self.report |= {
-            "elapsed_seconds": round(self.spent + self.elapsed, 1),
-            "summary": summary(self.report["rows"]),
-        }
-        if self.path is not None:
-            journal.save(self.report, self.path)
+        self.log(f"[{self.elapsed:6.1f} s] {self.section}: {text}")
 
     def add(self, **row: Any) -> None:
-        """Keep a row and save. Numbers that are not finite become None, as JSON has none."""
-        self.report["rows"].append(finite({"section": self.section, **row}))
-        self.save()
+        """Keep a row."""
+        self._append({"section": self.section, **row})
+
+    def begin(self, step: str, what: str = "all", ours: bool = True) -> None:
+        """Record what is about to run."""
+        self.add(step=step, what=what, status=BEGUN, ours=ours)
 
     def skip(self, step: str, what: str, reason: str) -> None:
         """Keep the reason why there is no number."""
@@ -92,42 +90,69 @@ class Session:
     def guarded(self, step: str, what: str, ours: bool = True, runs: bool = True) -> Iterator[None]:
         """Turn errors inside into a row, and if `ours` into exit status 1; a lost device raises.
 
-        With `runs` False, the report keeps what it says is running.
+        With `runs` False, the journal keeps what it says is running.
 
         Raises:
             DeviceLostError: the device has stopped working.
         """
-        before = self.report["running"]
         if runs:
-            self.running(step, what)
+            self.begin(step, what, ours)
         try:
             yield
+        except DeviceLostError:
+            raise
+        except UnavailableError as error:
+            self.skip(step, what, str(error))
         except Exception as error:  # compilers and devices raise all kinds; other cases still run
-            if isinstance(error, DeviceLostError):
-                raise
-            if isinstance(error, UnavailableError):
-                self.skip(step, what, str(error))
-            else:
-                self.running(step, what)  # what is to blame if the device is lost
-                check_device(error)
-                self.fail(step, what, one_line(error), ours)
-        self.report["running"] = before
+            self.begin(step, what, ours)  # what is to blame if the device is lost
+            check_device(error)
+            self.fail(step, what, one_line(error), ours)
 
-    def running(self, step: str, what: str) -> None:
-        """Record what is about to run."""
-        self.report["running"] = [self.section, step, what]
-        self.save()
+    def is_done(self, step: str) -> bool:
+        """Return whether an earlier process ran the whole step."""
+        return any(row["status"] == DONE and row["step"] == step for row in self.rows)
 
-    def wait(self, futures: Iterable[Future[Any]]) -> None:
-        """Wait for compilations, signalling progress: a model may compile longer than a kernel may run."""
-        ends, futures = self.clock() + COMPILE_SECONDS, list(futures)
-        while wait(futures, UPDATE_SECONDS).not_done:
-            if self.clock() < ends:
-                self.save()
+    def broken(self, what: str, step: str | None = None) -> bool:
+        """Return whether this ended an earlier process, in any step by default."""
+        blamed = (row for row in self.rows if row.get("reason") == BROKE and row["what"] == what)
+        return any(step in (None, row["step"]) for row in blamed)
 
-    def broken(self, step: str, what: str) -> bool:
-        """Return whether this ended an earlier process."""
-        return [self.section, step, what] in self.report["broken"]
+    def _append(self, row: Mapping[str, Any]) -> None:
+        self.alive(STUCK_SECONDS)
+        self.rows.append(dict(row))
+        if self.path is not None:
+            journal.append(row, self.path)
+
+
+def require(op: str, implementation: str, *arrays: Any) -> None:
+    """Check that an implementation of an op can run here, on these arrays if given.
+
+    Raises:
+        UnavailableError: it cannot; the message has the reason.
+    """
+    from based_jax import ops
+
+    try:
+        ops.implementation_for(op, *arrays, implementation=implementation)
+    except ValueError as error:
+        raise UnavailableError(str(error)) from None
+
+
+def check_device(error: BaseException) -> None:
+    """Check the device by a simple sum.
+
+    Raises:
+        DeviceLostError: the sum fails, so `error` destroyed the device's context.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    try:
+        answer = int(jax.block_until_ready(jnp.arange(4) + 1).sum())
+    except RuntimeError:  # what the XLA runtime raises
+        raise DeviceLostError(one_line(error)) from error
+    if answer != 10:
+        raise DeviceLostError(f"the device computes 1 + 2 + 3 + 4 = {answer} after {one_line(error)}")
 
 
 @dataclass(frozen=True)
@@ -141,24 +166,5 @@ class Step:
     """lists what is timed against each other, see `stopwatch`"""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """further columns of the rows of the candidates"""
-    urgent: bool = False
-    """whether it comes before all others, measured before or not"""
     together: int = 5
     """steps of its section whose candidates compile together, before the first of them is timed"""
-    needs_memory: bool = False
-    """whether it runs in another process, for which this one must leave the device's memory"""
-
-
-def resume(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:
-    """Return the report of an earlier process, or `fresh`; the case that ended the process is `broken`."""
-    try:
-        old = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return fresh
-    if old.get("benchmark") != fresh["benchmark"] or old.get("schema") != fresh["schema"]:
-        return fresh
-    if old["running"]:
-        old["broken"].append(old["running"])
-    # Unfinished steps run again from their beginning.
-    old["rows"] = [row for row in old["rows"] if [row["section"], row["step"]] in old["done"]]
-    return old | {"running": None, "complete": False}

@@ -1,7 +1,6 @@
 """Time calls on a device: compiled side by side, warmed up, in turns, each sample ended by a wait."""
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.command import one_line
-from benchmarks.gpu.journal import BROKE
 from benchmarks.gpu.sections.session import Session
-from benchmarks.timing import calls_per_sample, in_turn, seconds_per_call
+from benchmarks.timing import Timing, calls_per_sample, in_turn
 
 SAMPLES = 10
 """Samples of a median, of calls that are not slow."""
@@ -28,6 +26,9 @@ SLOW_SECONDS = 1.0
 SHORT_SECONDS, WARM_CALLS = 0.01, 10
 """Of a call that is shorter, this many are timed to choose the calls of a sample: the first may be several
 times as slow, and candidates with fewer calls a sample then seem slower, by the host's part of a call."""
+
+COMPILE_SECONDS = 300.0
+"""Seconds of all compilations at a time; longer ones count as hanging."""
 
 COMPILERS = 12
 """Programs that compile at a time."""
@@ -46,8 +47,8 @@ class Candidate:
     """least seconds by the device's bandwidth and arithmetic"""
     ours: bool = False
     """whether it must work"""
-    tokens: int = 0
-    """tokens of a call, for tokens per second"""
+    amounts: Mapping[str, float] = field(default_factory=dict)
+    """column -> what a call does; its rate per second"""
     judge: Callable[[], Mapping[str, Any]] | None = None
     """runs it and returns the columns of its row, instead of a measurement"""
     agreement: float | None = None
@@ -73,7 +74,6 @@ def jitted(
     function: Callable[..., Any],
     arguments: Sequence[Any],
     carried: Mapping[int, int] | None = None,
-    memory_limit: float = math.inf,
     per_call: int = 1,
     make: Callable[[], Sequence[Any]] | None = None,
 ) -> Prepared:
@@ -81,21 +81,11 @@ def jitted(
 
     Traced here, in the caller's context; compiled later. With `make`, which makes the arrays before the first
     call, the arguments are only shapes.
-
-    Raises:
-        MemoryError: on `compile`, if it would need more than `memory_limit` bytes.
     """
     carried = dict(carried or {})
     lowered = jax.jit(function, donate_argnums=tuple(carried)).lower(*arguments)
     current: list[Any] = []
     compiled: list[Any] = []
-
-    def compile_it() -> None:
-        compiled.append(lowered.compile())
-        if (memory := compiled[0].memory_analysis()) is not None:
-            needed = memory.temp_size_in_bytes + memory.output_size_in_bytes
-            if needed > memory_limit:
-                raise MemoryError(f"would need {needed / 2**30:.0f} GiB of scratch memory and results")
 
     def call() -> Any:
         if not current:
@@ -111,7 +101,7 @@ def jitted(
         current.clear()
         compiled.clear()
 
-    return Prepared(call, compile_it, per_call, free=free)
+    return Prepared(call, lambda: compiled.append(lowered.compile()), per_call, free=free)
 
 
 TOGETHER = "compiling together"
@@ -128,49 +118,41 @@ class Comparison:
         self.errors: dict[str, Future[str | None]] = {}
         for candidate in candidates:
             name = candidate.name
-            if session.broken(step, name):
-                session.skip(step, name, BROKE)
+            if session.broken(name, step):
                 continue
             with session.guarded(step, name, candidate.ours, runs=False):
                 prepared = candidate.prepare()
                 self.ready[name], self.errors[name] = prepared, pool.submit(_error, prepared.compile)
 
-    def measure(self, session: Session, **facts: Any) -> dict[str, float]:
-        """Time the candidates against each other; add a row for each, with the ratio to the first one's time.
-
-        Returns:
-            Median seconds of those that ran.
-        """
+    def measure(self, session: Session, **facts: Any) -> None:
+        """Time the candidates in turns; add a row for each, with the ratio to the first one's time."""
         step, ready = self.step, self.ready
         for candidate in self.candidates:
             if candidate.name in self.errors and (reason := self.errors[candidate.name].result()) is not None:
                 ready.pop(candidate.name).free()
                 session.fail(step, candidate.name, reason, candidate.ours)
-        turns = self._warm_up(session)
-        session.running(step, "all")
-        samples: dict[str, list[float]] = {name: [] for name in turns}
-        for turn in range(max((taken for taken, _ in turns.values()), default=0)):
-            for name in in_turn(list(ready), turn):
-                wanted, calls = turns[name]
+        timings = self._warm_up(session)
+        session.begin(step)
+        for turn in range(SAMPLES):
+            for name in in_turn(list(timings), turn):
+                timing, wanted = timings[name]
                 if turn < wanted:
-                    samples[name].append(_timed(ready[name], calls))
-        medians = {name: statistics.median(taken) for name, taken in samples.items() if taken}
+                    timing.samples.append(timing.timed(ready[name].call, timing.calls))
+        found = {name: timing.statistics() for name, (timing, _) in timings.items()}
+        medians = {name: columns["seconds"] for name, columns in found.items()}
         first = medians.get(self.candidates[0].name)
         for candidate in self.candidates:
             if (name := candidate.name) in medians:
-                median, taken, tokens = medians[name], samples[name], candidate.tokens
+                median = medians[name]
+                rates = {column: amount / median for column, amount in candidate.amounts.items()}
                 session.add(
                     step=step,
                     what=name,
                     status="measured",
-                    seconds=median,
-                    seconds_min=min(taken),
-                    seconds_max=max(taken),
-                    samples=len(taken),
-                    calls_per_sample=turns[name][1],
+                    **found[name],
                     ratio_to_first=None if first is None else median / first,
                     bound_fraction=None if candidate.bound is None else candidate.bound / median,
-                    **({"tokens_per_second": tokens / median} if tokens else {}),
+                    **rates,
                     **facts,
                     **candidate.facts,
                 )
@@ -178,11 +160,10 @@ class Comparison:
         if medians:
             shown = ", ".join(f"{n} {1e3 * s:.4g}" for n, s in sorted(medians.items(), key=lambda x: x[1]))
             session.say(f"{step}: ms: {shown}")
-        return medians
 
-    def _warm_up(self, session: Session) -> dict[str, tuple[int, int]]:
-        """Call each twice; return the samples of those that run, and the calls of a sample."""
-        turns: dict[str, tuple[int, int]] = {}
+    def _warm_up(self, session: Session) -> dict[str, tuple[Timing, int]]:
+        """Call each twice; return the timing of those that run, and how many samples to take."""
+        timings: dict[str, tuple[Timing, int]] = {}
         expected: list[Any] = []
         for candidate in self.candidates:
             name, prepared = candidate.name, self.ready.get(candidate.name)
@@ -197,13 +178,16 @@ class Comparison:
                 if candidate.agreement is not None:
                     _expect_agreement(expected, result, candidate.agreement)
                 del result  # the next call may take its buffers
-                seconds = _timed(prepared, 1) * prepared.per_call
+                timing = Timing(math.inf, wait=jax.block_until_ready)
+                seconds = timing.timed(prepared.call)
                 if seconds < SHORT_SECONDS:
-                    seconds = _timed(prepared, WARM_CALLS) * prepared.per_call
-                turns[name] = _turns(seconds, prepared.series, session)
-            if name not in turns:
+                    seconds = timing.timed(prepared.call, WARM_CALLS)
+                wanted, timing.calls = _turns(seconds, prepared.series, session)
+                timing.per_call = prepared.per_call
+                timings[name] = timing, wanted
+            if name not in timings:
                 self.ready.pop(name).free()
-        return turns
+        return timings
 
 
 def _expect_agreement(expected: list[Any], result: Any, tolerance: float) -> None:
@@ -221,26 +205,21 @@ def disagreement(expected: Sequence[np.ndarray], results: Sequence[np.ndarray]) 
     return max(x if math.isfinite(x) else math.inf for x in found)
 
 
-def compare(session: Session, step: str, candidates: Sequence[Candidate], **facts: Any) -> dict[str, float]:
-    """Compile the candidates of one step and measure them; see `Comparison.measure`."""
-    return begin(session, [(step, lambda: candidates)])[step].measure(session, **facts)
-
-
 def begin(
     session: Session, steps: Sequence[tuple[str, Callable[[], Sequence[Candidate]]]]
 ) -> dict[str, Comparison]:
     """Compile the candidates of several steps, all of them before the first is timed.
 
-    Only those of the first step, which is then to blame, if compiling them together ended an earlier process.
+    Only those of the first step, which is then to blame, if compiling several ended an earlier process.
     """
     begun: dict[str, Comparison] = {}
-    alone = session.broken(steps[0][0], TOGETHER)
-    session.running(steps[0][0], "all" if alone else TOGETHER)
+    alone = session.broken(TOGETHER)
+    session.begin(steps[0][0], "all" if alone else TOGETHER, ours=alone)
     with ThreadPoolExecutor(COMPILERS) as pool:
         for step, candidates in steps[: 1 if alone else None]:
             with session.guarded(step, "all", runs=False):
                 begun[step] = Comparison(session, step, candidates(), pool)
-        session.wait([error for each in begun.values() for error in each.errors.values()])
+        session.alive(COMPILE_SECONDS)
     return begun
 
 
@@ -251,11 +230,6 @@ def _error(compile_it: Callable[[], Any]) -> str | None:
     except Exception as error:  # compilers raise all kinds
         return one_line(error)[:500]
     return None
-
-
-def _timed(prepared: Prepared, calls: int) -> float:
-    """Return the seconds per operation."""
-    return seconds_per_call(prepared.call, jax.block_until_ready, calls) / prepared.per_call
 
 
 def _turns(seconds: float, series: int, session: Session) -> tuple[int, int]:

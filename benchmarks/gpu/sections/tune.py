@@ -19,9 +19,6 @@ from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
 HEADLINE = "K16 V64 bfloat16"
 """The most important shape: a head of Based-360M."""
 
-KERNELS = ("outputs", "dq", "dk", "dv", "key_sums", "query_sums")
-"""Kernels of attention, the most important first."""
-
 TOGETHER = 8
 """Candidates of a case that take turns with its current choice."""
 
@@ -46,13 +43,11 @@ def _is_tunable(case: Case) -> bool:
     return case.default and len(case.candidates()) > 1
 
 
-def rank(case: Case) -> tuple[int, int]:
+def rank(case: Case) -> int:
     """Return a sort key: lower is measured earlier."""
     if case.op == "taylor_attention" and case.shape.startswith(HEADLINE):
-        return ("packed" in case.shape, KERNELS.index(case.kernel))
-    if case.op != "taylor_attention":
-        return (2, 0)
-    return (4 if case.on_request else 3, 0)
+        return 0
+    return 1 if case.op != "taylor_attention" else 3 if case.on_request else 2
 
 
 def batches(listed: Sequence[Sequence[Case]]) -> Iterator[tuple[str, list[Case]]]:

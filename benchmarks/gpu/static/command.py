@@ -1,6 +1,7 @@
 """`static`: measure the resources of whole models on an absent GPU, part by part, from compiled programs."""
 
 import itertools
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
@@ -12,17 +13,36 @@ from based_jax.models import ModelConfig, presets
 from based_jax.validate import expect, expect_choice
 from benchmarks import report
 from benchmarks.flags import comma_list, expect_writable
-from benchmarks.gpu.io_model import Cost
-from benchmarks.gpu.rates import GPUS, Rates
+from benchmarks.gpu.io_model import GPUS, Cost, Rates
 from benchmarks.gpu.static import cost, formulas, hlo, tables
 from benchmarks.gpu.static.cost import Work
-from benchmarks.gpu.static.parts import SOFTMAX, part_of
 from benchmarks.gpu.static.programs import PROGRAMS
 from benchmarks.gpu.static.resources import toolchain
 from benchmarks.gpu.static.topology import use_cpu
 
 FULL_ATTENTION = "attention"
 """The mixer whose softmax cuDNN would compute."""
+
+
+OTHER = "other"
+
+SOFTMAX = ", softmax"
+"""Suffix of a mixer's name for its `ops.softmax_attention`."""
+
+PRODUCTS = re.compile(
+    r"/mixer\.mix/(?:[\w.]+/)*(?:(?:q|k|v|out|in_proj|\w*_proj|gate\w*)/(?:dot_general|transpose)"
+    r"|row_products/pallas_call)$"
+)
+"""Scopes of products with the weights of a mixer, and of their gradients."""
+
+PLACES = (
+    ("cross_entropy", "cross-entropy"),
+    ("optimizer", "optimizer"),
+    ("final_norm", "norms"),
+    ("unembed", "output embedding"),
+    ("LanguageModel.hidden", "embedding"),
+)
+"""A word in the scope -> the part, for scopes outside of the layers; the first match counts."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +164,20 @@ def by_part(works: list[Work], config: ModelConfig, gpu: Rates) -> list[dict[str
         row["unknown"] += not each.is_known
     rows = [{"part": part, **row} for part, row in parts.items()]
     return sorted(rows, key=lambda row: -row["floor_seconds"])
+
+
+def part_of(scope: str, config: ModelConfig) -> str:
+    """Return the part's name: each mixer by its name, with its weight products separate from the rest."""
+    if layer := re.search(r"\blayers_(\d+)/(mixer|mlp)\b", scope):
+        if layer[2] == "mlp":
+            return "MLP"
+        mixer = config.layer(int(layer[1])).mixer
+        if PRODUCTS.search(scope):
+            return f"{mixer}, products with weights"
+        return mixer + SOFTMAX * ("/softmax_attention/" in scope)
+    if re.search(r"\blayers_\d+\b", scope):
+        return "norms"  # with the residual sum
+    return next((part for word, part in PLACES if word in scope), OTHER)
 
 
 def with_cudnn(

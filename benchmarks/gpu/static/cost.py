@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks.gpu.io_model import Cost
-from benchmarks.gpu.rates import Rates
+from benchmarks.gpu.io_model import Cost, Rates
 from benchmarks.gpu.static.hlo import Computation, Instruction, Program, Shape
 
 FREE = frozenset(
@@ -93,7 +92,7 @@ def _walk(program: Program, where: Computation, times: int, scope: str, formula:
             known = formula(inside, [shape for each in where.operands(x) for shape in each.shapes])
         if known is not None:
             # The shapes do not show how much of a result that is written into an argument is new.
-            size = known.bytes if "output_to_operand_aliasing" in x.attributes else size
+            size = known.bytes or size if "output_to_operand_aliasing" in x.attributes else size
             flops = known.flops
         is_known = x.opcode != "custom-call" or known is not None
         yield Work(inside, x.name, times * size, times * flops, times, is_wide, is_known)

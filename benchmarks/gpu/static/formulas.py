@@ -12,7 +12,7 @@ def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
     found = re.search(r"(\w+?)(?:_mosaic)?/(?:pallas_call|mpmd_map)$", scope)
     name = found[1] if found else ""
     floats = [x for x in arguments if x.dtype in ("bf16", "f16", "f32") and len(x.sizes) >= 3]
-    if name in ("taylor_scan", "softmax_loss") or name.startswith(("gated_conv_", "rms_norm_")):
+    if name in ("taylor_scan", "softmax_loss", "conv_step") or name.startswith(("gated_conv_", "rms_norm_")):
         return Cost(0, 0)  # no products; its bytes are its operands' and results'
     if name == "taylor_step":
         q, _, v, state = floats[:4]
@@ -28,9 +28,6 @@ def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
         columns = sum(matrix.count // row.count for matrix in matrices if len(matrix.sizes) > 1)
         results = columns // 2 if name == "gated_row_product" else columns
         return io_model.row_products(row.count, columns, results, _itemsize(row))
-    if name == "conv_step":
-        (batch, _, channels), taps = floats[0].sizes, floats[1].sizes[1] + 1
-        return io_model.conv_step(batch, channels, taps, 2, _itemsize(floats[0]))
     # The kernels of window attention have their window in the name.
     if window := re.fullmatch(r"window_(\w+)_left(\d+)", name):
         q, k, v = floats[:3]

@@ -14,8 +14,7 @@ from rich.progress import track
 from benchmarks import tables
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.cases.case import Case
-from benchmarks.gpu.static import mosaic_report, xla_report
-from benchmarks.gpu.static.resources import Resources, toolchain
+from benchmarks.gpu.static.resources import Resources, of_mosaic, of_portable, toolchain
 from benchmarks.gpu.static.topology import use_cpu
 from pallas_kernels import offline
 from pallas_kernels.checks import expect
@@ -69,8 +68,8 @@ def choose(match: str = "") -> list[Case]:
 
 def resources(case: Case) -> list[Resources]:
     """Return the resources of the kernels of one case."""
-    report = mosaic_report.report if case.backend == "mosaic" else xla_report.report
-    return report(case.function, *case.arguments)
+    compiled = of_mosaic if case.backend == "mosaic" else of_portable
+    return compiled(case.function, *case.arguments)
 
 
 def as_page(found: Mapping[str, Sequence[Resources]]) -> str:

@@ -1,31 +1,41 @@
-"""Assemble kernels on a machine without a GPU, and read the resources that the assembler reports.
+"""Compile kernels for an H200 without one, and read the registers, spills and shared memory that they need.
 
-Needs the wheels of the extra `inspect`, no GPU and no driver; times nothing. A missing wheel is an
-ImportError, a compiler's refusal a RuntimeError.
+From jax 0.11 on nothing in Python compiles a single kernel with XLA's Triton. So the program is compiled as
+on a GPU, and a script that keeps a copy of its input replaces `ptxas`, the assembler. Mosaic GPU writes its
+PTX to files if the environment requests that. Needs the wheels of the extra `inspect`, no GPU and no driver;
+times nothing. A missing wheel is an ImportError, a compiler's refusal a RuntimeError.
 """
 
 import importlib.metadata
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
+from unittest import mock
 
 import jax
 
-from benchmarks.gpu.static.topology import INSTALL, PLUGINS
+from benchmarks.gpu.static.topology import INSTALL, PLUGINS, compile_program, lower_program, placed, uncached
 from pallas_kernels import devices
 
 ARCHITECTURE = "sm_90a"
 
-Compiler = Literal["xla", "triton"]
+MOSAIC_WARPS = 8
 
-Found = TypeVar("Found")
+_ASSEMBLER = """#!/bin/sh
+case "$1" in --*) ;; *) cp "$1" {folder}/$$.ptx ;; esac
+exec {ptxas} "$@"
+"""
+"""XLA passes the source first, and queries the version before."""
+
+_LAUNCH = re.compile(r" (\S+) grid: .* shared_memory: (\d+) bytes")
 
 
 @dataclass(frozen=True)
@@ -50,20 +60,92 @@ class Resources:
     """older instructions of single warps, slower on this GPU"""
 
 
-def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any], Found]) -> list[Found]:
-    """Apply `read` to each call whose target begins with `target` in a lowered program, in order.
+def of_portable(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> list[Resources]:
+    """Compile `function` and assemble its kernels of Pallas' Triton backend.
+
+    Raises:
+        LookupError: `function` launches no such kernel, or the compiler's files are not as expected.
+    """
+    on_gpu = placed(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_assembler(folder, assembler())
+        with uncached():
+            compile_program(function, *on_gpu, xla_gpu_cuda_data_dir=name, xla_dump_to=f"{name}/dump")
+        sources, shared = _sources(folder), _shared(folder / "dump")
+    # The program may also hold kernels that XLA made itself.
+    found = kernels(lower_program(function, *on_gpu))
+    if missing := found.keys() - (sources.keys() & shared.keys()):
+        raise LookupError(f"jax {jax.__version__}: no {', '.join(missing)} among what XLA assembled")
+    return [assemble(name, sources[name], warps, shared[name]) for name, warps in found.items()]
+
+
+def of_mosaic(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> list[Resources]:
+    """Compile `function` and assemble the kernels that it launches through Mosaic GPU.
+
+    Raises:
+        LookupError: `function` launches no such kernel.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = dict.fromkeys(("MOSAIC_GPU_DUMP_PTX", "MOSAIC_GPU_DUMP_MLIR_PASSES"), "1")
+        with mock.patch.dict(os.environ, wanted, MOSAIC_GPU_DUMP_TO=folder), uncached():
+            compile_program(function, *placed(arguments))
+        found = sorted(Path(folder).glob("*.ptx"))
+        if not found:
+            raise LookupError("no PTX of Mosaic GPU was written while the program was compiled")
+        return list(dict.fromkeys(map(_assembled_mosaic, found)))  # a pass may launch one kernel twice
+
+
+def _assembled_mosaic(path: Path) -> Resources:
+    log = path.with_suffix(".mlir-passes.log").read_text()
+    shared = re.search(r"dynamic_shared_memory_size %c(\d+)_i32", log)
+    if shared is None:
+        raise LookupError(f"{path.stem}: no size of the shared memory in what the compiler logged")
+    # The file's name ends with the number of the kernel in this process.
+    name = re.sub(r"_\d+$", "", path.stem)
+    return assemble(name, path.read_text(), MOSAIC_WARPS, int(shared[1]))
+
+
+def _write_assembler(folder: Path, ptxas: str) -> Path:
+    """Write a `ptxas` that keeps its input in `folder`, where XLA looks for one in a CUDA installation."""
+    tool = folder / "bin" / "ptxas"
+    tool.parent.mkdir()
+    tool.write_text(_ASSEMBLER.format(folder=shlex.quote(str(folder)), ptxas=shlex.quote(ptxas)))
+    tool.chmod(0o755)
+    return tool
+
+
+def _sources(folder: Path) -> dict[str, str]:
+    """Return name of a kernel -> PTX of its module; XLA also assembles a module with only constants."""
+    texts = [path.read_text() for path in folder.glob("*.ptx")]
+    return {name: text for text in texts for name in re.findall(r"\.entry (\w+)\(", text)}
+
+
+def _shared(dump: Path) -> dict[str, int]:
+    """Return name of a kernel -> bytes of dynamic shared memory with which the program launches it."""
+    texts = [path.read_text() for path in dump.glob("*thunk_sequence.txt")]
+    return {name: int(size) for text in texts for name, size in _LAUNCH.findall(text)}
+
+
+def kernels(lowered: jax.stages.Lowered) -> dict[str, int]:
+    """Return name -> warps of the kernels of Pallas' Triton backend in a program from `offline.lower`.
 
     Raises:
         LookupError: there are none.
     """
     from jaxlib.mlir import ir
 
-    found: list[Found] = []
+    target, found = "__gpu$xla.gpu.triton", {}
 
     def visit(operation: Any) -> Any:
+        attributes = operation.attributes
         is_call = operation.name == "stablehlo.custom_call"
-        if is_call and ir.StringAttr(operation.attributes["call_target_name"]).value.startswith(target):
-            found.append(read(operation))
+        if is_call and ir.StringAttr(attributes["call_target_name"]).value.startswith(target):
+            config = ir.DictAttr(attributes["mhlo.backend_config"])
+            # The `name` of the launch: the IR itself has the name of the body.
+            location = re.search(r'([^"/]+)/pallas_call"', str(operation.location))
+            name = location[1] if location else ir.StringAttr(config["name"]).value
+            found[name] = ir.IntegerAttr(config["num_warps"]).value
         return ir.WalkResult.ADVANCE
 
     module: Any = lowered.compiler_ir("stablehlo")
@@ -71,21 +153,6 @@ def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any],
     if not found:
         raise LookupError(f"no {target} in the lowered program: jax {jax.__version__} may name it otherwise")
     return found
-
-
-def kernels(lowered: jax.stages.Lowered) -> dict[str, int]:
-    """Return name -> warps of the kernels of Pallas' Triton backend in a program from `offline.lower`."""
-    return dict(custom_calls(lowered, "__gpu$xla.gpu.triton", _kernel))
-
-
-def _kernel(operation: Any) -> tuple[str, int]:
-    from jaxlib.mlir import ir
-
-    config = ir.DictAttr(operation.attributes["mhlo.backend_config"])
-    # The `name` of the launch: the IR itself has the name of the body.
-    location = re.search(r'([^"/]+)/pallas_call"', str(operation.location))
-    name = location[1] if location else ir.StringAttr(config["name"]).value
-    return name, ir.IntegerAttr(config["num_warps"]).value
 
 
 def toolchain() -> dict[str, str]:
@@ -98,78 +165,54 @@ def toolchain() -> dict[str, str]:
     return {"target": ARCHITECTURE, "compiler": "XLA", **versions}
 
 
-def assemble(name: str, ptx: str, warps: int, shared: int, used: Compiler) -> Resources:
-    """Assemble PTX for the architecture that it names, and read what the assembler reports.
+def assemble(name: str, ptx: str, warps: int, shared: int) -> Resources:
+    """Assemble PTX, and read what the assembler reports.
 
     Args:
         shared: bytes of dynamic shared memory, which PTX does not contain.
-        used: the compiler whose assembler is tried first.
     """
-    target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
-    architecture = target[1] if target else ARCHITECTURE
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
-        report = _assemble(source, Path(folder, "kernel.cubin"), used, architecture)
+        words = [assembler(), "-v", f"-arch={ARCHITECTURE}", source, "-o", Path(folder, "kernel.cubin")]
+        done = subprocess.run(words, capture_output=True, text=True)
+    report = done.stdout + done.stderr
+    if done.returncode != 0:
+        raise RuntimeError(f"{words[0]}: {report.strip().splitlines()[0]}")
     registers = _number(r"Used (\d+) registers", report)
     if not registers:
         raise RuntimeError(f"ptxas did not report how many registers {name} uses")
     kinds = ("stack frame", "spill stores", "spill loads", "smem")
     stack, stores, loads, own_shared = (_number(rf"(\d+) bytes {kind}", report) for kind in kinds)
     shared += own_shared
-    programs = blocks_per_sm(registers, warps, shared, architecture)
     wgmma, mma = (ptx.count(name) for name in ("wgmma.mma_async", "mma.sync"))
+    programs = blocks_per_sm(registers, warps, shared)
     return Resources(name, registers, stack, stores, loads, shared, programs, wgmma, mma)
 
 
-def blocks_per_sm(registers: int, warps: int, shared: int, architecture: str = ARCHITECTURE) -> int:
-    """Return how many programs one multiprocessor holds at a time.
+def blocks_per_sm(registers: int, warps: int, shared: int) -> int:
+    """Return how many programs one multiprocessor of an H200 holds at a time.
 
     Args:
         registers: per thread; allocated to warps in units of 256 from four files of 16384.
         shared: bytes, without the 1024 per program that the system takes.
     """
-    number = re.sub(r"\D", "", architecture)  # "sm_90a" has capability 9.0
-    have = next(x for x in devices.FAMILIES if x.capability == f"{number[:-1]}.{number[-1]}")
+    have = next(x for x in devices.FAMILIES if x.capability == "9.0")
     per_warp = -(-registers * 32 // 256) * 256
     by_registers = 4 * (16384 // per_warp) // warps
     by_shared = (have.shared + 1024) // (-(-(shared + 1024) // 128) * 128)
     return min(by_registers, by_shared, have.warps // warps, have.programs)
 
 
-def _assemble(source: Path, binary: Path, used: Compiler, architecture: str = ARCHITECTURE) -> str:
-    """Return the output of `ptxas -v`, by the first assembler that supports the PTX version."""
-    refusals = []
-    for tool in _assemblers(used):
-        words = [tool, "-v", f"-arch={architecture}", source, "-o", binary]
-        done = subprocess.run(words, capture_output=True, text=True)
-        if done.returncode == 0:
-            return done.stdout + done.stderr
-        refusals.append(f"{tool}: {(done.stderr or done.stdout).strip().splitlines()[0]}")
-        if "Unsupported .version" not in done.stderr:
-            raise RuntimeError(refusals[-1])
-    raise ImportError(f"no ptxas that is new enough ({INSTALL}); {'; '.join(refusals) or 'none found'}")
-
-
-def assembler(used: Compiler) -> str:
-    """Return the path of the `ptxas` that belongs to a compiler."""
-    if tool := next(_assemblers(used), None):
-        return tool
-    raise ImportError(f"no ptxas ({INSTALL})")
-
-
-def _assemblers(used: Compiler) -> Iterator[str]:
-    """Yield paths of `ptxas`: first the one that belongs to the compiler, last the one on PATH."""
-    patterns = {"xla": ["nvidia/*/bin", "nvidia/*/*/bin"], "triton": ["triton/backends/nvidia/bin"]}
-    for pattern in [*patterns.pop(used), *(pattern for others in patterns.values() for pattern in others)]:
-        package, below = pattern.split("/", 1)
-        spec = importlib.util.find_spec(package)
-        for folder in (spec.submodule_search_locations or []) if spec else []:
-            # The triton wheel has a second assembler, ptxas-blackwell, which also supports Hopper.
-            found = Path(folder).glob(f"{below}/ptxas*")
-            yield from sorted(str(tool) for tool in found if os.access(tool, os.X_OK))
+def assembler() -> str:
+    """Return the path of `ptxas`: that of NVIDIA's packages, which XLA uses, or the one on PATH."""
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if found := sorted([*Path(folder).glob("*/bin/ptxas"), *Path(folder).glob("*/*/bin/ptxas")]):
+            return str(found[0])
     if on_path := shutil.which("ptxas"):
-        yield on_path
+        return on_path
+    raise ImportError(f"no ptxas ({INSTALL})")
 
 
 def _number(pattern: str, text: str) -> int:

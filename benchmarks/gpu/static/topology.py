@@ -7,7 +7,6 @@ import contextlib
 import functools
 import importlib.util
 import os
-import re
 import string
 import sys
 from collections.abc import Callable, Iterator
@@ -34,13 +33,12 @@ def use_cpu() -> None:
 
 
 @functools.cache
-def topology(devices: int = 1, kind: str = H200, shared: int | None = None) -> tuple[Any, ...]:
+def topology(devices: int = 1, kind: str = H200) -> tuple[Any, ...]:
     """Return GPUs that exist for the compiler only; programs with arguments sharded over them compile.
 
     Args:
         devices: number of GPUs.
         kind: name of a GPU in `devices.FAMILIES`.
-        shared: bytes of shared memory that a program may have, instead of the GPU's own.
 
     Raises:
         ImportError: jax's CUDA plugin is missing.
@@ -50,14 +48,14 @@ def topology(devices: int = 1, kind: str = H200, shared: int | None = None) -> t
 
     if not any(map(importlib.util.find_spec, PLUGINS)):
         raise ImportError(f"compiling for {devices} GPU(s) needs jax's CUDA plugin ({INSTALL})")
-    config = target_config(kind, shared)
+    config = target_config(kind)
     options = {"topology_name": "gpu", "topology": f"1x1x{devices}", "target_config": config}
     with _muted():
         jax.devices("cpu")  # loads the plugin, which reports at length that there is no GPU
         return tuple(topologies.get_topology_desc(platform="cuda", **options).devices)
 
 
-def target_config(kind: str, shared: int | None = None) -> str:
+def target_config(kind: str) -> str:
     """Return XLA's description of a GPU: its own values for compiling kernels, otherwise an H200's."""
     family = gpus.family(kind)
     if family is None:
@@ -69,14 +67,14 @@ def target_config(kind: str, shared: int | None = None) -> str:
         major=major,
         minor=minor,
         features="feature_extension: ACCELERATED_FEATURES" if int(major) >= 9 else "",
-        shared=family.shared if shared is None else shared,
+        shared=family.shared,
         per_core=family.shared + 1024,
     )
 
 
-def placed(arguments: Any, kind: str = H200, shared: int | None = None) -> list[Any]:
+def placed(arguments: Any, kind: str = H200) -> list[Any]:
     """Put the arguments, trees of arrays or shapes, whole on one virtual GPU, see `topology`."""
-    mesh = Mesh(np.array(topology(1, kind, shared)), ("device",))
+    mesh = Mesh(np.array(topology(1, kind)), ("device",))
     whole = NamedSharding(mesh, PartitionSpec())
     shape = functools.partial(jax.ShapeDtypeStruct, sharding=whole)
     return jax.tree.map(lambda x: shape(x.shape, x.dtype), list(arguments))
@@ -95,32 +93,27 @@ def lower_program(
         return program.trace(*arguments).lower(lowering_platforms=("cuda",))
 
 
-def compile_lowered(lowered: jax.stages.Lowered, **options: Any) -> jax.stages.Compiled:
-    """Compile the result of `lower_program` as on a GPU: the compiler knows the limits and partitions."""
-    with _muted():
-        return lowered.compile(compiler_options=options)
+def compile_program(
+    function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = (), **options: Any
+) -> jax.stages.Compiled:
+    """Compile `function` as on a GPU: the compiler knows the limits and partitions; see `lower_program`.
 
-
-def compile_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Compiled:
-    """Call `lower_program` and `compile_lowered`."""
+    Args:
+        options: the compiler's.
+    """
     with _on_mesh_of(arguments):  # the partitioner lowers kernels again
-        return compile_lowered(lower_program(function, *arguments))
+        lowered = lower_program(function, *arguments, donate=donate)
+        with _muted():
+            return lowered.compile(compiler_options=options)
 
 
 def compile_for(
-    kind: str,
-    function: Callable[..., Any],
-    *arguments: Any,
-    donate: tuple[int, ...] = (),
+    kind: str, function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = ()
 ) -> jax.stages.Compiled:
-    """Compile what a GPU of this kind would run, with the ops' choice of kernels for it.
-
-    Args:
-        donate: see `lower_program`.
-    """
+    """Compile what a GPU of this kind would run, with the ops' choice of kernels for it."""
     on_gpu = placed(arguments, kind)
-    with lowering_for(kind), _on_mesh_of(on_gpu):
-        return compile_lowered(lower_program(function, *on_gpu, donate=donate))
+    with lowering_for(kind):
+        return compile_program(function, *on_gpu, donate=donate)
 
 
 def _on_mesh_of(arguments: Any) -> contextlib.AbstractContextManager[Any]:
@@ -139,12 +132,6 @@ def uncached() -> Iterator[None]:
         yield
     finally:
         config.update("jax_enable_compilation_cache", before)
-
-
-def collectives(program: str) -> list[str]:
-    """Return names of the operations in compiled text that move data between devices, with repetitions."""
-    names = "all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute|reduce-scatter"
-    return re.findall(rf"\b({names})(?:-start)?\(", program)
 
 
 @contextlib.contextmanager

@@ -169,20 +169,14 @@ def test_the_command_writes_cards_of_checkpoints_and_their_page(saved, tmp_path)
         bj.evals.write_recall_card(out, first)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_bad_settings(saved):
+    for changes, message in [
         ({"lengths": (15,)}, "lengths = 15: expected even numbers"),
         ({"pairs": ()}, "expected at least one of each"),
         ({"filler": VOCAB}, f"filler = {VOCAB}: expected an integer, from 0 to {VOCAB - 1}"),
         ({"vocab_size": None}, "vocab_size = None: expected an integer"),
-    ],
-)
-def test_bad_settings(changes, message):
-    with pytest.raises(ValueError, match=message):
-        bj.evals.recall_card(lambda tokens: TABLE[tokens], **{"vocab_size": VOCAB, **SMALL, **changes})
-
-
-def test_a_checkpoint_has_its_own_vocabulary(saved):
+    ]:
+        with pytest.raises(ValueError, match=message):
+            bj.evals.recall_card(lambda tokens: TABLE[tokens], **{"vocab_size": VOCAB, **SMALL, **changes})
     with pytest.raises(ValueError, match="vocab_size = 40: expected None with a checkpoint"):
         bj.evals.recall_card(saved[0], vocab_size=VOCAB)

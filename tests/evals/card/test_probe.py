@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from based_jax.data.tasks import RecallProbe
-from based_jax.evals.card.measures import probe, recall_probe
+from based_jax.evals.card.recall_card import probe, recall_probe
 from based_jax.evals.label_scores import LabelScorer
 
 FILLER, VOCAB = 9, 40

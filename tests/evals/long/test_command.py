@@ -12,10 +12,10 @@ from based_jax.data.tokenizers import load_tokenizer
 from based_jax.evals.card.subject import without
 from based_jax.evals.long import __main__ as command
 from based_jax.evals.long.questions import make_question
-from based_jax.evals.long.reader import Reader
+from based_jax.evals.long.run import Reader
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
-from tests.commands import run_here
+from tests.commands import refused
 from tests.marks import release_but
 
 BYTES = load_tokenizer("byte")
@@ -43,7 +43,7 @@ def test_answers_are_those_of_whole_forward_passes(saved, off):
     _, params = saved
     asked = ("multi_value", 500), ("dna", 540)
     questions = [make_question(family, length, 0.5, "seed", BYTES) for family, length in asked]
-    answers, seconds = Reader(MODEL, params, off=off, chunk=200).ask(questions, BYTES)
+    answers = Reader(MODEL, params, off=off, chunk=200).ask(questions, BYTES)
     logits = jax.jit(without(MODEL, params, off))
     for question, answer in zip(questions, answers, strict=True):
         prompt = question.tokens(BYTES)
@@ -61,7 +61,6 @@ def test_answers_are_those_of_whole_forward_passes(saved, off):
         assert answer.first == (ranks == 1).mean()
         made = bj.generate(MODEL, params, prompt[None], question.budget(BYTES)) if off is None else None
         assert made is None or BYTES.decode(made[0]).partition("\n")[0] == answer.generated
-    assert seconds is None  # the call compiled
 
 
 def run(directory, out, *flags: str) -> str:
@@ -116,27 +115,18 @@ def test_dna_is_asked_with_its_own_tokenizer(tmp_path):
 )
 def test_bad_flags(saved, tmp_path, capsys, flags, message):
     argv = ["--checkpoint", saved[0], "--out", tmp_path, *flags]
-    ended = run_here(command.PROG, command.main, argv, capsys)
-    assert ended.status == 2
-    assert message in ended.err
+    assert message in refused(command.PROG, command.main, argv, capsys)
 
 
-@pytest.mark.parametrize(
-    "row", ['{"text": "a", "question": "b"}', '{"text": "a", "question": "b", "answer": []}', "[]"]
-)
-def test_bad_questions(saved, tmp_path, capsys, row):
-    path = tmp_path / "questions.jsonl"
-    path.write_text(row)
-    argv = ["--checkpoint", saved[0], "--out", tmp_path, "--families", "qa", "--questions", path]
-    ended = run_here(command.PROG, command.main, argv, capsys)
-    assert ended.status == 2
-    assert "questions.jsonl, row 1': expected an object with text, question and answer" in ended.err
-
-
-def test_records_of_another_run_are_refused(saved, tmp_path, capsys):
-    flags = ["--lengths", "300", "--no-parts", "--families", "single"]
+def test_bad_files(saved, tmp_path, capsys):
+    """Rows without questions, and records of another run."""
+    argv = ["--checkpoint", saved[0], "--out", tmp_path]
+    asked = ["--families", "qa", "--questions", tmp_path / "questions.jsonl"]
+    message = "questions.jsonl, row 1': expected an object with text, question and answer"
+    for row in ('{"text": "a", "question": "b"}', '{"text": "a", "question": "b", "answer": []}', "[]"):
+        asked[-1].write_text(row)
+        assert message in refused(command.PROG, command.main, argv + asked, capsys)
     (tmp_path / "tiny.jsonl").write_text('{"id": "None/single/300/0.5/0.0", "run": "another"}\n')
-    argv = ["--checkpoint", saved[0], "--out", tmp_path, *flags]
-    ended = run_here(command.PROG, command.main, argv, capsys)
-    assert ended.status == 2
-    assert "tiny.jsonl': expected records of this model" in ended.err
+    asked = ["--lengths", "300", "--no-parts", "--families", "single"]
+    message = "tiny.jsonl': expected a new file or one of this run: of the same model"
+    assert message in refused(command.PROG, command.main, argv + asked, capsys)

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from based_jax.convert import save_pretrained
-from based_jax.data.tokenizers import ByteTokenizer
-from based_jax.evals.checkpoint import digest
+from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
+from based_jax.evals.checkpoint import Opened, digest
 from based_jax.evals.recall import __main__ as recall
 from based_jax.evals.recall.data import Example
 from based_jax.evals.recall.protocol import make_prompt
-from based_jax.evals.recall.run import RecordFile, answer, greedy, make_batches, summarize
+from based_jax.evals.recall.run import answer, greedy, make_batches, summarize
+from based_jax.evals.records import Records
 from tests.commands import refused
+from tests.data.libraries import llama
 from tests.generate.tiny import make_bytes
 
 BYTES = ByteTokenizer()
@@ -46,9 +48,9 @@ class Copier:
 
 
 def run(prompts=PROMPTS, generator=None, path=None, digest="run", **options):
-    records = RecordFile(path, digest)
+    records = Records(path, digest, int, "model")
     list(answer(prompts, BYTES, generator or Copier(), records, **options))
-    return records.records
+    return records.by_id
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +125,8 @@ def test_answers_do_not_depend_on_the_batch(model):
 def test_a_run_continues_from_its_records(tmp_path, padding):
     path = tmp_path / "new" / "records.jsonl"
     whole = run(batch_size=2, padding=padding)
-    stopped = answer(PROMPTS, BYTES, Copier(), RecordFile(path, "run"), batch_size=2, padding=padding)
+    records = Records(path, "run", int, "model")
+    stopped = answer(PROMPTS, BYTES, Copier(), records, batch_size=2, padding=padding)
     assert next(stopped) == 2
     stopped.close()
     path.write_bytes(path.read_bytes()[:-5])  # the second record is cut short
@@ -141,12 +144,13 @@ def test_records_of_another_run_are_refused(tmp_path, model):
     path = tmp_path / "records.jsonl"
     run(path=path)
     with pytest.raises(ValueError, match=r"records = .*: expected a new file or one of this run"):
-        RecordFile(path, "another")
-    params = model[1]
-    assert digest({"a": 1, "b": 2}, params) == digest({"b": 2, "a": 1}, params)
-    assert digest({"a": 1}, params) != digest({"a": 2}, params)
-    changed = jax.tree.map(lambda leaf: leaf + 1, params)
-    assert digest({"a": 1}, params) != digest({"a": 1}, changed)
+        Records(path, "another", int, "model")
+    opened = Opened(*model, BYTES, tmp_path)
+    assert digest(opened, a=1, b=2) == digest(opened, b=2, a=1)
+    assert digest(opened, a=1) != digest(opened, a=2)
+    changed = jax.tree.map(lambda leaf: leaf + 1, opened.params)
+    assert digest(opened, a=1) != digest(opened._replace(params=changed), a=1)
+    assert digest(opened, a=1) != digest(opened._replace(tokenizer=FileTokenizer(llama().to_str())), a=1)
 
 
 def call_of(directory, *flags):
@@ -182,7 +186,6 @@ def test_the_command(directory, model, tmp_path, capsys):
         (("--batch-size", "0"), "batch_size = 0: expected at least 1"),
         (("--limit", "0"), "limit = 0: expected at least 1"),
         (("--context", "48"), "context = 48: expected more than"),
-        (("--repeat-context", "0"), "repeat_context = 0: expected at least 1"),
         (("--data", "none.jsonl"), "none.jsonl"),
         (("--checkpoint", "nowhere/at/all"), "nowhere/at/all"),
         (("--tokenizer", "none.json"), "none.json"),

@@ -1,18 +1,16 @@
-"""Write a model's parameters into the form of a checkpoint of `transformers`: the inverse of reading it.
+"""Write a model's parameters in the form of another checkpoint of it: the inverse of reading that form.
 
-A checkpoint in that form, such as the one that a fine-tuned model started from, gives config.json, the names,
-shapes and dtypes of the tensors, and the tensors that the model does not have (the vision tower, layers that
-draft tokens).
+The checkpoint, such as the one that a fine-tuned model started from, gives config.json, the names, shapes
+and dtypes of the tensors, and those that the model does not have (a vision tower, layers that draft tokens).
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from based_jax.convert.layouts import flatten
-from based_jax.convert.older_names import current_name
+from based_jax.convert.configs import UNREAD, current_key
+from based_jax.convert.layouts import Shapes, flatten
 from based_jax.convert.options import Config
 from based_jax.convert.state_dict import expect_keys, expect_weights
 from based_jax.convert.transformers import FAMILIES, is_text
@@ -24,13 +22,6 @@ _FREE = {
     *("scan_layers", "freeze_embedding", "embed_init"),
 }
 """Fields of a `ModelConfig` that do not change what its parameters compute."""
-
-
-def expect_form(config: Config, directory: Path) -> None:
-    """Check that a checkpoint has this form. ValueError: it has another."""
-    found = config.get("model_type")
-    expected = f"a checkpoint of transformers with a model_type of {', '.join(FAMILIES)}, not {found!r}"
-    expect(found in FAMILIES, "like", str(directory), expected)
 
 
 def expect_same(model: ModelConfig, like: ModelConfig) -> None:
@@ -49,27 +40,31 @@ def stored_tensors(
 
     Args:
         config: its config.json.
-        tensors: the model's, under Llama's names.
+        tensors: the model's, under the names that the reader of this form gives to tensors.
         like: those of a checkpoint in the wanted form (`read_state_dict`).
 
     Raises:
         CheckpointError: the tensors do not have the names and shapes of `like`.
     """
-    family = FAMILIES[config["model_type"]]
-    names = {current_name(key, family.names): key for key in like if is_text(key)}
+    kind = str(config.get("model_type"))
+    unread = UNREAD.get(kind, "\0")
+    keys = [key for key in like if is_text(key) and not key.endswith(unread)]
+    names = {current_key(kind, key): key for key in keys}
     shapes = {name: like[key].shape for name, key in names.items()}
-    text = _with_gates_joined(family.stored(config, tensors, shapes), shapes)
-    text = {
-        name: tensor for name, tensor in text.items() if name in shapes or not name.startswith("lm_head.")
+    if kind in FAMILIES:
+        tensors = FAMILIES[kind].stored(config, tensors, shapes)
+    found = _with_gates_joined(tensors, shapes)
+    found = {
+        name: tensor for name, tensor in found.items() if name in shapes or not name.startswith("lm_head.")
     }
-    expect_keys({name: tensor.shape for name, tensor in text.items()}, shapes)
+    expect_keys({name: tensor.shape for name, tensor in found.items()}, shapes)
     with np.errstate(over="ignore"):  # overflow is reported by name
-        stored = {key: np.asarray(text[name]).astype(like[key].dtype) for name, key in names.items()}
+        stored = {key: np.asarray(found[name]).astype(like[key].dtype) for name, key in names.items()}
     expect_weights(stored)
     return {_full_name(key): stored.get(key, tensor) for key, tensor in like.items()}
 
 
-def _with_gates_joined(tensors: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
+def _with_gates_joined(tensors: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
     """Stack the gate and the value of MLPs that store both in one matrix."""
     found = dict(tensors)
     for value in [name for name in tensors if ".mlp.up_proj." in name and name not in shapes]:
@@ -80,4 +75,4 @@ def _with_gates_joined(tensors: Mapping[str, Any], shapes: Mapping[str, Any]) ->
 
 def _full_name(key: str) -> str:
     """Return the name with the prefix that `read_state_dict` removes."""
-    return key if key.startswith(("backbone.", "lm_head.")) else f"model.{key}"
+    return key if key.startswith(("backbone.", "lm_head.", "transformer.")) else f"model.{key}"

@@ -1,6 +1,7 @@
 """The public calls with rows sharded over "data", heads or channels over "tensor", without communication."""
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,28 +34,34 @@ class Call:
     arguments: tuple[jax.ShapeDtypeStruct, ...]
     axes: tuple[str, ...]
 
-    def shardings(self, mesh: Mesh) -> tuple[NamedSharding, ...]:
-        """Return one sharding per argument."""
+    def sharded(self, mesh: Mesh) -> list[jax.ShapeDtypeStruct]:
+        """The arguments with their shardings."""
         specs = (PartitionSpec(*map(MESH_AXES.get, axes.split())) for axes in self.axes)
-        return tuple(NamedSharding(mesh, spec) for spec in specs)
-
-    def sharded(self, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """Return the arguments with their shardings."""
-        return tuple(
-            jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-            for x, sharding in zip(self.arguments, self.shardings(mesh), strict=True)
-        )
+        return [
+            jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+            for x, spec in zip(self.arguments, specs, strict=True)
+        ]
 
 
 def _call(name: str, function: Callable[..., Any], *described: tuple[str, Any], **sizes: int) -> Call:
-    """Make a call from (axes, dtype) per argument and the size of each axis."""
+    """From (axes, dtype) per argument and the size of each axis."""
     sizes = {"k": 16, "v": 64, "f": 153, "w": 64} | sizes
     arguments = [jax.ShapeDtypeStruct([sizes[a] for a in axes.split()], dtype) for axes, dtype in described]
     return Call(name, function, tuple(arguments), tuple(axes for axes, _ in described))
 
 
-def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jnp.bfloat16) -> list[Call]:
-    """Return forward and backward of `taylor_attention` and `window_attention`, and the decoding steps."""
+def _gradients(function: Callable[..., Any], count: int = 3) -> Callable[..., Any]:
+    """The gradients of the first `count` arguments, from all and the result's gradient."""
+
+    def run(*arrays: jax.Array) -> Any:
+        *arguments, gradient = arrays
+        return jax.vjp(lambda *x: function(*x, *arguments[count:]), *arguments[:count])[1](gradient)
+
+    return run
+
+
+def calls(batch: int, heads: int, length: int, dtype: Any = jnp.bfloat16) -> list[Call]:
+    """Each kernel; the backward pass runs the kernels of the forward pass, too."""
     call = functools.partial(_call, b=batch, n=length, h=heads)
     keys, values, packing = ("b n h k", dtype), ("b n h v", dtype), ("b n", jnp.int32)
     key, value, ring = ("b h k", dtype), ("b h v", dtype), ("b w h v", dtype)
@@ -65,55 +72,44 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
     def packed(q: jax.Array, k: jax.Array, v: jax.Array, starts: jax.Array) -> Any:
         return taylor_attention(q, k, v, starts=starts)
 
-    def backward(q: jax.Array, k: jax.Array, v: jax.Array, gradient: jax.Array) -> Any:
-        return jax.vjp(taylor_attention, q, k, v)[1](gradient)
-
-    def window(q: jax.Array, k: jax.Array, v: jax.Array, starts: jax.Array, gradient: jax.Array) -> Any:
-        attend = functools.partial(window_attention, left=15, starts=starts)
-        return jax.vjp(attend, q, k, v)[1](gradient)
-
-    def gate(inner: jax.Array, gradient: jax.Array) -> Any:
-        return jax.vjp(gated_conv, inner)[1](gradient)
+    def window(q: jax.Array, k: jax.Array, v: jax.Array, starts: jax.Array) -> Any:
+        return window_attention(q, k, v, left=15, starts=starts)
 
     rotary = Rotary(dim=32, base=10000.0, interleaved=False)
     return [
-        call("taylor_attention", taylor_attention, keys, keys, values),
         call("taylor_attention with state", with_state, keys, keys, values),
         call("taylor_attention packed", packed, keys, keys, values, packing),
-        call("taylor_attention backward", backward, keys, keys, values, values),
-        call("window_attention backward", window, keys, keys, values, packing, values),
+        call("taylor_attention backward", _gradients(taylor_attention), keys, keys, values, values),
+        call("window_attention backward", _gradients(window), keys, keys, values, packing, values),
         call("taylor_step", taylor_step, key, key, value, *state),
         call("window_step", functools.partial(window_step, rotary=rotary), value, value, value, *rings),
         call("conv_step", conv_step, *token, u=2, t=2, c=3),
-        call("gated_conv backward", gate, ("b n u h", dtype), ("b n h", dtype), u=2),
+        call("gated_conv backward", _gradients(gated_conv, 1), ("b n u h", dtype), ("b n h", dtype), u=2),
         call("rms_norm", add_rms_norm, ("b n d", jnp.float32), ("b n d", dtype), ("d", jnp.float32), d=64),
         call("softmax_loss", softmax_loss, ("b k", jnp.float32), ("b", jnp.int32), ("b", jnp.float32), k=64),
         call("row_products", row_products, ("k", dtype), ("h k", dtype), ("h k", dtype), k=64),
     ]
 
 
-def hopper_calls(batch: int = 128, heads: int = 16, length: int = 2048) -> list[Call]:
-    """Return forward and backward of the Mosaic kernels, with one block per row and head, and with several.
-
-    None if jax is too old.
-    """
+def hopper_calls(heads: int = 16, length: int = 2048) -> list[Call]:
+    """The Mosaic kernels, with one block per row and head, and with several; none if jax is too old."""
     if (mosaic_support.cannot_run() or "").startswith("needs jax"):
         return []
-    function = functools.partial(taylor_attention, return_state=True, backend="mosaic")
+    backward = _gradients(functools.partial(taylor_attention, backend="mosaic"))
     described = [(axes, jnp.bfloat16) for axes in ("b n h k", "b n h k", "b n h v", "b n h v")]
-
-    def backward(q: jax.Array, k: jax.Array, v: jax.Array, gradient: jax.Array) -> Any:
-        return jax.vjp(functools.partial(taylor_attention, backend="mosaic"), q, k, v)[1](gradient)
-
-    found = []
-    for words, rows in (("", batch), (", blocks", batch // 16)):
-        sizes = {"b": rows, "n": length, "h": heads}
-        found.append(_call(f"taylor_attention mosaic{words}", function, *described[:3], **sizes))
-        found.append(_call(f"taylor_attention mosaic backward{words}", backward, *described, **sizes))
-    return found
+    return [
+        _call(f"taylor_attention mosaic{words}", backward, *described, b=rows, n=length, h=heads)
+        for words, rows in (("", 128), (", blocks", 8))
+    ]
 
 
 def mesh(devices: Sequence[Any]) -> Mesh:
-    """Return a mesh with two devices over heads, if there are two, and the others over rows."""
+    """Two devices over heads, if there are two, and the others over rows."""
     tensor = 2 if len(devices) % 2 == 0 else 1
     return Mesh(np.array(devices).reshape(-1, tensor), tuple(MESH_AXES.values()))
+
+
+def collectives(program: str) -> list[str]:
+    """Names of the operations in compiled text that move data between devices, with repetitions."""
+    names = "all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute|reduce-scatter"
+    return re.findall(rf"\b({names})(?:-start)?\(", program)

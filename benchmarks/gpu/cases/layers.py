@@ -1,0 +1,162 @@
+"""The kernels of whole sequences, but for Taylor attention: a table of realistic calls of each.
+
+Every row of a tuning table is there at least once.
+"""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax import ShapeDtypeStruct as Shape
+from jax.experimental import pallas as pl
+
+from benchmarks.gpu.cases.case import Case, grid, tunable
+from pallas_kernels.gated_conv import facts_of as gate_facts
+from pallas_kernels.gated_conv import kernel as gates
+from pallas_kernels.rms_norm import facts_of as norm_facts
+from pallas_kernels.rms_norm import kernel as norms
+from pallas_kernels.softmax_loss import gradients
+from pallas_kernels.window_attention import kernels as windows
+from pallas_kernels.window_attention.function import Call as WindowCall
+from pallas_kernels.window_attention.function import facts_of as window_facts
+
+BATCH, LENGTH = 16, 2048
+
+# Past keys, H, G, K = V, dtype, whether there are segments and padding.
+WINDOW = (
+    (63, 16, 16, 64, "bfloat16", False),  # the paper's window, a layer of Based-360M
+    (63, 16, 16, 64, "bfloat16", True),
+    (63, 16, 16, 112, "bfloat16", False),  # of Based-1.3B
+    (127, 16, 4, 128, "bfloat16", False),
+    (15, 16, 16, 64, "float16", False),
+    (63, 16, 16, 64, "float32", False),
+    (127, 16, 16, 128, "float32", False),
+)
+
+# E, T, whether there is a bias, dtype, N.
+GATES = (
+    (2048, 3, True, "bfloat16", 2048),  # gated_conv of based-360m
+    (2048, 0, False, "bfloat16", 2048),  # its MLP
+    (2816, 0, False, "bfloat16", 2048),  # the MLP of attn-360m
+    (1000, 4, False, "float32", 500),  # last blocks that are not full
+)
+
+# (B, N, D), dtype of the branch, whether it has a bias.
+NORMS = (
+    ((16, 2048, 1024), "bfloat16", False),  # an MLP of based-360m
+    ((16, 2048, 1024), "bfloat16", True),  # its gated_conv
+    ((16, 2048, 1792), "bfloat16", False),  # based-1b
+    ((3, 100, 4096), "float32", True),  # a last chunk that is not full
+)
+
+# Rows, columns, vocabulary, dtype of the gradient.
+LOSSES = (
+    (8192, 50304, 50304, "bfloat16"),  # a chunk of based-360m
+    (2048, 32064, 32000, "bfloat16"),  # padded columns
+    (300, 1088, 1031, "float32"),  # one block that is not full
+)
+
+
+def window_cases() -> Iterator[Case]:
+    """Yield each kernel of the calls of `WINDOW`."""
+    for left, heads, kv_heads, size, dtype, packed in WINDOW:
+        shared, width = heads // kv_heads, pl.next_power_of_2(size)
+        query = Shape((BATCH, LENGTH, kv_heads, shared, size), dtype)
+        key = Shape((BATCH, LENGTH, kv_heads, size), dtype)
+        number = Shape((BATCH, kv_heads, shared, LENGTH), "float32")
+        blocks = (16, 32, 64) if dtype == "float32" else (32, 64, 128)
+        variants = grid(
+            # Elements of the scores and of an accumulator per thread: too few leave the tensor cores idle.
+            lambda queries, keys, warps, stages, width=width: (
+                16 <= max(queries * keys, max(queries, keys) * width) // (32 * warps) <= 64
+            ),
+            queries=blocks,
+            keys=blocks,
+            warps=(2, 4, 8),
+            stages=(1, 2),
+        )
+        call = WindowCall(left, size**-0.5, packed, ())
+        words = f"L{left} H{heads} G{kv_heads} K{size} {dtype}" + " packed" * packed
+        for kernel, run, arrays in (
+            ("outputs", windows.outputs, [query, key, key]),
+            ("dq", windows.query_gradients, [query, key, key, query, query, number]),
+            ("dkv", windows.key_and_value_gradients, [query, key, key, query, number, number]),
+        ):
+            count = len(arrays)
+            packing = [Shape((BATCH, LENGTH), "int32"), Shape((BATCH,), "int32")] * packed
+            function = functools.partial(_window, run, call, kernel, count)
+            facts = window_facts(kernel, size, size, dtype)
+            fill = {count: 0, count + 1: LENGTH} if packed else {}  # one segment, no padding
+            given = "window_attention", kernel, words, function, [*arrays, *packing], facts, variants
+            yield tunable(*given, fill=fill)
+
+
+def _window(run: Any, call: WindowCall, kernel: str, count: int, *arrays: jax.Array, variant: Any) -> Any:
+    """Run a kernel on `count` arrays and the packing after them."""
+    plan = replace(call, variants=((kernel, variant),)).plan(kernel, *arrays[:2])
+    return run(plan, arrays[:count], arrays[count:])
+
+
+def gate_cases() -> Iterator[Case]:
+    """Yield both kernels of the calls of `GATES`."""
+    for channels, taps, has_bias, dtype, length in GATES:
+        inner, results = Shape((BATCH, length, 2, channels), dtype), Shape((BATCH, length, channels), dtype)
+        parameters = [Shape((taps, channels), dtype)] * (taps > 0) + [Shape((2, channels), dtype)] * has_bias
+        variants = [
+            {"channels": width, "tokens": tokens, "rounds": chunk // tokens, "warps": warps}
+            for width, warps in ((128, 1), (128, 2), (256, 1), (256, 2), (512, 2), (512, 4), (2048, 8))
+            for tokens in (1, 2, 4, 8)
+            for chunk in ((32, 64, 128) if taps else (8, 32, 64))
+        ]
+        call = gates.Call("silu", 0, taps, has_bias, None)
+        words = f"E{channels} T{taps} {dtype}{' bias' * has_bias}"
+        for kernel, run, arrays in (
+            ("outputs", gates.outputs, [inner]),
+            ("gradients", gates.gradients, [inner, results]),
+        ):
+            function = functools.partial(_gate, run, call)
+            facts = gate_facts(call, kernel)
+            yield tunable("gated_conv", kernel, words, function, [*arrays, *parameters], facts, variants)
+
+
+def _gate(run: Any, call: gates.Call, *arrays: jax.Array, variant: Any) -> Any:
+    return run(*arrays, call=replace(call, variant=variant))
+
+
+def norm_cases() -> Iterator[Case]:
+    """Yield both kernels of the calls of `NORMS`."""
+    for shape, dtype, has_bias in NORMS:
+        stream, branch = Shape(shape, "float32"), Shape(shape, dtype)
+        scale, means = Shape(shape[2:], "float32"), Shape(shape[:2], "float32")
+        width = pl.next_power_of_2(shape[-1])
+        variants = [
+            {"tokens": tokens, "rounds": chunk // tokens, "warps": warps}
+            for tokens in (1, 2, 4, 8)
+            for chunk in (8, 16, 32, 64)
+            for warps in (2, 4, 8, 16)
+            if 4 <= tokens * width // (32 * warps) <= 32
+        ]
+        words = f"D{shape[2]} {dtype}{' bias' * has_bias}"
+        outputs = functools.partial(norms.outputs, eps=1e-5)
+        gradient = functools.partial(norms.gradient, eps=1e-5, has_bias=has_bias)
+        for kernel, function, arguments in (
+            ("outputs", outputs, [stream, branch, *[scale] * (1 + has_bias), means]),
+            ("gradient", gradient, [stream, scale, branch, stream]),
+        ):
+            facts = norm_facts(stream, kernel)
+            yield tunable("rms_norm", kernel, words, function, arguments, facts, variants)
+
+
+def loss_cases() -> Iterator[Case]:
+    """Yield the calls of `LOSSES`."""
+    variants = grid(
+        lambda columns, warps: 4 <= columns // (32 * warps) <= 32,
+        columns=(1024, 2048, 4096, 8192),
+        warps=(4, 8, 16, 32),
+    )
+    for rows, width, vocab, dtype in LOSSES:
+        arguments = [Shape((rows, width), "float32"), Shape((rows,), "int32"), Shape((rows,), "float32")]
+        function = functools.partial(gradients, vocab=vocab, dtype=dtype)
+        yield tunable("softmax_loss", "gradients", f"V{vocab} {dtype}", function, arguments, {}, variants)
