@@ -1,22 +1,30 @@
-"""Read small files from untrusted sources: text, JSON and TOML, within generous limits.
+"""Read small files from untrusted sources, within generous limits; write files whole; append lines of JSON.
 
 A model config, an index or a table of results is small and flat. Others are damaged or malicious, and are
 rejected before they can exhaust memory or stack: errors are a one-line `ValueError` that begins with the
 file's path.
 """
 
+import contextlib
 import json
+import logging
 import os
 import stat
+import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
 
 MAX_BYTES = 8 << 20
 """Maximum size. Python needs up to 25 bytes per byte of JSON, so this takes up to 200 MiB."""
 
 MAX_DEPTH = 64  # maximum nesting of lists and tables: far below Python's recursion limit
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> str:
@@ -95,3 +103,85 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if count > 1:
             raise ValueError(f"the key {key!r:.100} is there twice")
     return dict(pairs)
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a new binary file that replaces `path` at the end unless the block raises."""
+    target = Path(path)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
+        unfinished = Path(scratch) / target.name
+        with unfinished.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, target)
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write JSON in lines that a person can read, replacing `path` at the end."""
+    with whole_file(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+def raw_bytes(array: Any) -> memoryview:
+    """Return an array's numbers (NumPy or JAX, any strides) as little-endian bytes, row by row."""
+    found = np.asarray(array)
+    found = found.astype(found.dtype.newbyteorder("<"), order="C", copy=False)
+    return found.reshape(-1).view(np.uint8).data
+
+
+class JsonLines:
+    """The objects of a file, to which more are appended.
+
+    Opening drops a truncated last line, to which the next object would otherwise be appended. Invalid lines
+    are dropped with a warning, and the original file is kept as damaged_NAME.
+    """
+
+    def __init__(self, path: Path, keys: Mapping[str, type]):
+        """Read the file, if there is one; `keys` and errors are those of `read_lines`."""
+        self.path = path
+        self.rows, damaged = read_lines(path, keys)
+        write_lines(path, self.rows, damaged)
+
+    def append(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Append objects to the file."""
+        added = [*rows]
+        self.rows += added
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{json.dumps(row, allow_nan=False)}\n" for row in added))
+
+
+def read_lines(path: Path, keys: Mapping[str, type]) -> tuple[list[dict[str, Any]], str]:
+    """Return the complete lines of a file of JSON objects, and a description of invalid ones ("" if none).
+
+    `keys` are the required keys of each object and the types of their values. OSError: the file cannot be
+    read, or is a directory or a pipe.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path}: expected a regular file")
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    entries, damaged = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            entry = None
+        if isinstance(entry, dict) and all(type(entry.get(name)) is kind for name, kind in keys.items()):
+            entries.append(entry)
+        else:
+            damaged.append(str(number))
+    more = f" and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+    return entries, f"line {', '.join(damaged[:3])}{more}" if damaged else ""
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]], damaged: str = "") -> None:
+    """Replace a file of JSON objects; if there are `damaged` lines (`read_lines`), keep the old file too."""
+    content = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    if damaged:
+        kept = path.with_name(f"damaged_{path.name}")
+        os.replace(path, kept)
+        _LOGGER.warning("%s is damaged: %s left out; the file as it was is now %s", path, damaged, kept)
+    if not path.exists() or path.read_bytes() != content:
+        with whole_file(path) as file:
+            file.write(content)

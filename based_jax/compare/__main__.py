@@ -1,10 +1,8 @@
 """Compare mixers by recall and state: ``based-jax compare my_package.mixer based attention``.
 
-Each mixer is trained at several widths in the papers' two-layer model, and is a line of the figure. The
-output directory gets figure.png (recall against the size of the state, with the papers' models next to it),
-index.html (the figure and sortable tables), cards/index.html (a recall card of each line's best model),
-results.jsonl (one object per model) and runs/ (weights and logs). The same command continues; with more
-mixers or widths it trains these only.
+Each mixer is trained at several widths in the papers' two-layer model, and is a line of the figure. A recall
+card of each line's best model is in cards/index.html of the output directory, which is otherwise that of a
+study. The same command continues; with more mixers or widths it trains these only.
 """
 
 import dataclasses

@@ -15,12 +15,11 @@ from flax import linen as nn
 from based_jax.convert.model_card import ModelCard
 from based_jax.convert.pretrained import load_pretrained, save_pretrained
 from based_jax.convert.state_dict import read_state_dict, write_safetensors
-from based_jax.files import read_json
+from based_jax.files import read_json, write_json
 from based_jax.models.classifier import POOLINGS, SequenceClassifier
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
-from based_jax.whole_file import write_json
 
 VERSION = 1
 DESCRIPTION = "classifier.json"

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax.fields import expect_fields
-from based_jax.files import read_text
+from based_jax.files import read_text, whole_file
 from based_jax.models import ModelConfig
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file
 
 CARD = "README.md"
 MARK = "<!-- Written by based_jax. Remove this line to keep the page when the model is saved again. -->"

@@ -33,13 +33,12 @@ from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_d
 from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_of
 from based_jax.convert.torch_file.writer import write_torch_file
 from based_jax.convert.written_like import expect_same, stored_tensors
-from based_jax.files import read_json
+from based_jax.files import read_json, write_json
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import blank_inputs, param_shapes
 from based_jax.models.sharding import shardings_of
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
-from based_jax.whole_file import write_json
 
 FORMAT = "based_jax"
 VERSION = 1

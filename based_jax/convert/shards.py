@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from based_jax.convert.state_dict import write_safetensors
+from based_jax.files import write_json
 from based_jax.validate import expect_range
-from based_jax.whole_file import write_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -25,9 +25,8 @@ import numpy as np
 from based_jax.convert.tables import AUTHORS, RENAMED, Names
 from based_jax.convert.torch_file.instructions import CheckpointError
 from based_jax.convert.torch_file.reader import load_torch_file
-from based_jax.files import MAX_BYTES, parse_json, read_json
+from based_jax.files import MAX_BYTES, parse_json, raw_bytes, read_json, whole_file
 from based_jax.validate import shown, shown_name
-from based_jax.whole_file import raw_bytes, whole_file
 
 WEIGHT_FILES = (
     "model.safetensors",

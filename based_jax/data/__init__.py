@@ -8,12 +8,12 @@ batches = train_iterator(packed, length=512, batch_size=8, seed=0)
 
 from typing import TYPE_CHECKING
 
-from based_jax.data.corpus import Corpus as Corpus
-from based_jax.data.corpus import load_documents as load_documents
 from based_jax.data.documents import Document as Document
 from based_jax.data.documents import Skipped as Skipped
-from based_jax.data.encodings import ReadOptions as ReadOptions
 from based_jax.data.packed import PackedTokens as PackedTokens
+from based_jax.data.readers import ReadOptions as ReadOptions
+from based_jax.data.reading import Corpus as Corpus
+from based_jax.data.reading import load_documents as load_documents
 from based_jax.data.splits import split_documents as split_documents
 from based_jax.data.tokenizers import ByteTokenizer as ByteTokenizer
 from based_jax.data.tokenizers import FileTokenizer as FileTokenizer

@@ -10,7 +10,7 @@ import numpy as np
 import tokenizers
 from jaxtyping import Int32
 from numpy.typing import ArrayLike
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from based_jax.validate import expect
 
@@ -242,3 +242,34 @@ def as_ids(ids: ArrayLike) -> np.ndarray:
     integers = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
     expect(integers and int(array.min()) >= 0, "ids", ids, "one dimension of integers that are not negative")
     return array
+
+
+LEAST_VOCABULARY = 257
+"""Bytes and the document separator."""
+
+
+def train_byte_level_bpe(
+    texts: Iterator[str], vocab_size: int, *, show_progress: bool = False
+) -> tokenizers.Tokenizer:
+    """Train a byte-level BPE on texts, which are read once; the separator is ``<|endoftext|>``.
+
+    Args:
+        vocab_size: tokens, of which 257 are the bytes and the separator; fewer if the texts have fewer pairs.
+        show_progress: draw the library's progress bars on stderr.
+
+    Raises:
+        ValueError: a smaller vocabulary than 257.
+    """
+    expected = f"at least {LEAST_VOCABULARY}, the bytes and the document separator"
+    expect(vocab_size >= LEAST_VOCABULARY, "vocab_size", vocab_size, expected)
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[EOT_NAMES[0]],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=show_progress,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer

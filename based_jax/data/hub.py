@@ -1,14 +1,7 @@
 """Load data sets with the library `datasets`, from the Hugging Face hub or a directory of files.
 
-===========================  =====================================================================
-spec                         rows
-===========================  =====================================================================
-``hf:NAME``                  split "train" of the data set NAME, in its only or default configuration
-``hf:NAME:SPLIT``            another split
-``hf:NAME:CONFIG:SPLIT``     a configuration, e.g. ``hf:HuggingFaceFW/fineweb:sample-10BT:train``
-===========================  =====================================================================
-
-Each row is a document: its field "text", or another one.
+A spec is ``hf:NAME`` (its split "train"), ``hf:NAME:SPLIT`` or ``hf:NAME:CONFIG:SPLIT``, for example
+``hf:HuggingFaceFW/fineweb:sample-10BT:train``. Each row is a document: its field "text", or another one.
 """
 
 import hashlib

@@ -5,7 +5,6 @@ in the directory                               as in
 =============================================  ===========================================================
 ``train/CLASS/*.txt``, ``test/CLASS/*.txt``    GenomicBenchmarks, one sequence in each file
 ``train.csv``, ``test.csv``                    GUE (DNABERT-2), columns ``sequence`` and ``label``
-``train.jsonl``, ``test.jsonl``                one object with ``sequence`` and ``label`` in each line
 =============================================  ===========================================================
 """
 
@@ -13,24 +12,22 @@ import csv
 import io
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int32, Int64, UInt
 
 from based_jax.data.pipeline import Batch
 from based_jax.data.tokenizers import Tokenizer
-from based_jax.files import parse_json, read_text
+from based_jax.files import read_text
 from based_jax.validate import expect
 
 MAX_BYTES = 128 << 20  # limit per file
 
-_COLUMNS = ("sequence", "label")
-_EXPECTED = "a directory with train/CLASS/*.txt and test/CLASS/*.txt, train.csv and test.csv, or .jsonl"
+_EXPECTED = "a directory with train/CLASS/*.txt and test/CLASS/*.txt, or train.csv and test.csv"
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,46 +150,33 @@ def _encode(
 
 def _read_part(root: Path, part: str) -> list[tuple[str, str, str]]:
     """Return (location, sequence, label) of every example."""
-    files = {".csv": _read_csv, ".jsonl": _read_jsonl}
-    found = [root / f"{part}{ending}" for ending in files if (root / f"{part}{ending}").is_file()]
+    table = root / f"{part}.csv"
     if (root / part).is_dir():
         paths = sorted(path for path in (root / part).glob("*/*.txt") if path.is_file())
         examples = [(str(path), _read_text(path).strip(), path.parent.name) for path in paths]
-    elif found:
-        examples = _read_table(found[0], files[found[0].suffix](found[0]))
+    elif table.is_file():
+        examples = list(_read_csv(table))
     else:
         raise FileNotFoundError(f"data = {str(root)!r}: expected {_EXPECTED}; there is no {part} part")
     expect(bool(examples), "data", str(root), f"{_EXPECTED}; its {part} part is empty")
     return examples
 
 
-def _read_table(path: Path, rows: Iterable[tuple[int, Any]]) -> list[tuple[str, str, str]]:
-    examples = []
-    for line, row in rows:
-        cells = [row.get(name) if isinstance(row, dict) else None for name in _COLUMNS]
-        whole = isinstance(cells[0], str) and isinstance(cells[1], str | int)
-        expect(whole, f"{path}, line {line}", row, "a string 'sequence' and a 'label'")
-        examples.append((f"{path}, line {line}", str(cells[0]).strip(), str(cells[1])))
-    return examples
-
-
-def _read_csv(path: Path) -> list[tuple[int, Any]]:
+def _read_csv(path: Path) -> Iterator[tuple[str, str, str]]:
     # Without newline translation, only unquoted line ends separate rows. `strict` refuses a quote without an
     # end, which would take the rest of the file into one row.
     reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), strict=True)
     limit = csv.field_size_limit(MAX_BYTES)  # of the whole process
     try:
-        return [(reader.line_num, row) for row in reader]
+        for row in reader:
+            line, sequence, label = f"{path}, line {reader.line_num}", row.get("sequence"), row.get("label")
+            whole = isinstance(sequence, str) and isinstance(label, str)
+            expect(whole, line, row, "a string 'sequence' and a 'label'")
+            yield line, str(sequence).strip(), str(label)
     except csv.Error as error:
         raise ValueError(f"{path}, line {reader.line_num + 1}: expected CSV ({error})") from error
     finally:
         csv.field_size_limit(limit)
-
-
-def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(_read_text(path).split("\n"), start=1):
-        if line.strip():
-            yield number, parse_json(line, f"{path}, line {number}")
 
 
 def _read_text(path: Path) -> str:

@@ -55,13 +55,25 @@ class TokenStream:
         return int(self._windows(length, drop_last).sum())
 
     def window(self, i: int, length: int, *, drop_last: bool = False) -> dict[str, np.ndarray]:
-        """Return window `i`, counted over all shards like `num_windows`; see `PackedTokens.window`."""
+        """Return window `i` of `length` tokens, counted over all shards like `num_windows`.
+
+        Returns:
+            inputs: int32 (length,).
+            targets: int32 (length,), the token after each input.
+            segment_ids: int32 (length,), from 1; a new id at each document's EOT.
+            mask: bool (length,), False for padding to the right of a shard's end, where inputs and targets
+                are EOT and segment_ids repeat the last one.
+
+        Raises:
+            IndexError: there is no such window.
+        """
         ends = np.cumsum(self._windows(length, drop_last))
         count = int(ends[-1]) if ends.size else 0
         if not 0 <= i < count:
             raise IndexError(f"i = {i}: expected 0 <= i < {count}, the number of windows of {length} tokens")
         number = int(np.searchsorted(ends, i, side="right"))
-        return self.shard(number).window(i - (int(ends[number - 1]) if number else 0), length)
+        before = int(ends[number - 1]) if number else 0
+        return self.shard(number).window_at((i - before) * length, length)
 
     def _windows(self, length: int, drop_last: bool) -> Int64[np.ndarray, " shards"]:
         targets = self.sizes - 1
@@ -137,23 +149,8 @@ class PackedTokens(TokenStream):
         """Return itself."""
         return self
 
-    def window(self, i: int, length: int, *, drop_last: bool = False) -> dict[str, np.ndarray]:
-        """Return window `i` of `length` tokens.
-
-        Returns:
-            inputs: int32 (length,).
-            targets: int32 (length,), the token after each input.
-            segment_ids: int32 (length,), from 1; a new id at each document's EOT.
-            mask: bool (length,), False for padding to the right of the stream's end, where inputs and targets
-                are EOT and segment_ids repeat the last one.
-
-        Raises:
-            IndexError: there is no such window.
-        """
-        count = self.num_windows(length, drop_last=drop_last)
-        if not 0 <= i < count:
-            raise IndexError(f"i = {i}: expected 0 <= i < {count}, the number of windows of {length} tokens")
-        begin = i * length
+    def window_at(self, begin: int, length: int) -> dict[str, np.ndarray]:
+        """Return the window, arrays (length,), whose first input is token `begin`; see `window`."""
         real = min(length, len(self) - 1 - begin)
         stream = np.full(length + 1, self.tokens[0], dtype=np.int32)  # the stream begins with EOT
         stream[: real + 1] = self.tokens[begin : begin + real + 1]

@@ -15,7 +15,7 @@ import grain
 import numpy as np
 
 from based_jax.data.packed import Mixture, PackedTokens, TokenStream
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_range
 
 Batch = dict[str, np.ndarray]
 """inputs, targets, segment_ids: int32 (batch_size, length); mask: bool (batch_size, length), False for
@@ -184,5 +184,5 @@ class _Windows:
 
 def _check_sizes(length: int, batch_size: int, shard_index: int, shard_count: int) -> None:
     for name, size in (("length", length), ("batch_size", batch_size), ("shard_count", shard_count)):
-        expect(size >= 1, name, size, "at least 1")
+        expect_range(name, size, 1)
     expect(0 <= shard_index < shard_count, "shard_index", shard_index, f"0 to {shard_count - 1}")

@@ -1,26 +1,37 @@
-"""Read the documents of files and data sets, one after the other, from any position on.
+"""Read the documents of files and data sets, from any position on; load those of a corpus into memory.
 
 Only bad documents are lost: those before the damage in a file are kept, and a broken line of JSON or a FASTA
 record that is too large costs itself alone.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from based_jax.data import encodings, readers
+from based_jax.data import readers
 from based_jax.data.documents import Document, Skipped, Unusable, parse_line
-from based_jax.data.encodings import AUTO, UTF_8, ReadOptions
 from based_jax.data.fasta import read_sequences
-from based_jax.data.hub import parse_hub, read_texts
+from based_jax.data.hub import HUB, parse_hub, read_texts
 from based_jax.data.optional import import_optional
-from based_jax.data.report import FileReport
-from based_jax.data.sources import File
+from based_jax.data.readers import AUTO, UTF_8, ReadOptions
+from based_jax.data.report import (
+    FileReport,
+    count,
+    describe_counts,
+    describe_not_read,
+    describe_skipped,
+)
+from based_jax.data.sources import EXPECTED, File, find_files
+from based_jax.validate import expect
 
 MAX_LINE = 256 << 20  # bytes of a line of JSON
 MAX_DOCUMENT = 1 << 30  # bytes of a text file or letters of a FASTA record
 MAX_HTML = 16 << 20  # bytes of an HTML file: 200 KB of nothing but tags take a second to parse
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Item(NamedTuple):
@@ -102,7 +113,7 @@ class _TextFile:
     def __post_init__(self) -> None:
         self.encoding = self.options.codec
         if self.encoding == AUTO:
-            found = encodings.detect(readers.read_chunks(self.path, self.name, None, binary=True))
+            found = readers.detect(readers.read_chunks(self.path, self.name, None, binary=True))
             if found is None:
                 raise Unusable("binary or in an unknown encoding")
             self.encoding = found
@@ -132,7 +143,7 @@ class _TextFile:
         try:
             yield from read_sequences(self._chunks(), self.name, self.max_bytes or MAX_DOCUMENT)
         except UnicodeDecodeError as error:
-            raise Unusable(encodings.not_in(UTF_8)) from error
+            raise Unusable(readers.not_in(UTF_8)) from error
         except ValueError as error:
             raise Unusable("not FASTA", str(error)) from error
 
@@ -178,4 +189,103 @@ def _decode(content: bytes) -> str:
     try:
         return content.decode(UTF_8)
     except UnicodeDecodeError as error:
-        raise Unusable(encodings.not_in(UTF_8)) from error
+        raise Unusable(readers.not_in(UTF_8)) from error
+
+
+class UnreadableCorpus(ValueError):
+    """Files of a corpus are not what their names say; `files` reports about all of them."""
+
+    def __init__(self, message: str, files: Sequence[FileReport]) -> None:
+        super().__init__(message)
+        self.files = tuple(files)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What `load_documents` found in `spec`."""
+
+    spec: str
+    documents: tuple[Document, ...]
+    """at least one, in a deterministic order"""
+    skipped: tuple[Skipped, ...] = ()
+    files: tuple[FileReport, ...] = ()
+    """about every file, those not read included"""
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Return the UTF-8 bytes of all documents together."""
+        return sum(len(document.text.encode("utf-8")) for document in self.documents)
+
+    def describe(self) -> dict[str, str]:
+        """Describe how much was found, what could not be used, with the reasons, and what was not read."""
+        number = sum(file.is_read for file in self.files) if not self.spec.startswith(HUB) else 0
+        files = f"{count(number, 'file')}, " if number else ""
+        found = f"{files}{count(len(self.documents), 'document')}, {self.num_bytes:,} bytes"
+        rows = {"data": f"{self.spec}: {found}"}
+        rows["skipped"] = describe_skipped(self.skipped) if self.skipped else ""
+        rows["not read"] = describe_not_read(self.files)
+        return {label: text for label, text in rows.items() if text}
+
+
+def load_documents(
+    spec: str,
+    include: str | None = None,
+    *,
+    max_bytes: int = readers.MAX_BYTES,
+    options: ReadOptions = ReadOptions(),  # noqa: B008
+) -> Corpus:
+    """Load the documents that `spec` names (see `based_jax.data.sources`) and log one line about them.
+
+    Empty, binary, undecodable, unreadable and damaged files are skipped and listed in `Corpus.skipped`.
+
+    Args:
+        include: patterns of file names, separated by commas, such as "*.rst,README": matching files in a
+            directory or glob are read as text whatever their suffix; "*" is every file.
+        max_bytes: limit of one file's decompressed text.
+        options: the encoding of text files, and the field of records that is the text.
+
+    Raises:
+        FileNotFoundError: a path that does not exist, or a glob without a match.
+        ValueError: no document at all, a file of an unknown kind, a broken line of a ``.jsonl`` file, a
+            record without the field, or a file with more text than `max_bytes`, or than 100 times its own
+            size (beyond 64 MiB).
+        ImportError: a file or an option needs a package of an extra that is not installed.
+    """
+    expect(isinstance(spec, str) and bool(spec), "data", spec, EXPECTED)
+    has_files = not (spec == "stdlib" or spec.startswith(HUB))
+    expected = f"a file, a directory or a glob as data, not {spec!r}"
+    expect(include is None or has_files, "include", include, expected)
+    is_hub = spec.startswith(HUB)
+    files, others = ([File(spec, None)], []) if is_hub else find_files(spec, include)
+    reports = [file.report() for file in files]
+    found = list(read_all(files, reports, options, max_bytes, streams=False))
+    documents = [item for item in found if isinstance(item, Document)]
+    skipped = [item for item in found if isinstance(item, Skipped)]
+    skipped += [Skipped(other.file, reason) for other in others for reason in other.skipped]
+    corpus = Corpus(spec, tuple(documents), tuple(skipped), (*reports, *others))
+    _raise_first(corpus.skipped, corpus.files)
+    if not documents:
+        reasons = f"; skipped {describe_skipped(skipped)}" if skipped else ""
+        message = f"data = {spec!r}: expected at least one document with text{reasons}"
+        raise UnreadableCorpus(message, corpus.files)
+    expected = all(item.reason == "empty" for item in skipped) and all(file.is_read for file in others)
+    summary = "; ".join(f"{label} {text}" for label, text in corpus.describe().items())
+    _LOGGER.log(logging.INFO if expected else logging.WARNING, "%s", summary)
+    return corpus
+
+
+def load_file(file: File, options: ReadOptions) -> list[Document]:
+    """Return the documents of one file, with the errors of `load_documents`."""
+    found = list(read_all([file], [file.report()], options, readers.MAX_BYTES))
+    _raise_first([item for item in found if isinstance(item, Skipped)], ())
+    return [item for item in found if isinstance(item, Document)]
+
+
+def _raise_first(skipped: Sequence[Skipped], files: Sequence[FileReport]) -> None:
+    """Raise an error for what is not as its file's name says, if there is any such item."""
+    broken = [item for item in skipped if item.message]
+    if broken:
+        reasons = dict.fromkeys(item.reason for item in broken)
+        counts = {reason: sum(item.reason == reason for item in broken) for reason in reasons}
+        more = f"; in all {describe_counts(counts)}" if len(broken) > 1 else ""
+        raise UnreadableCorpus(f"{broken[0].message}{more}", files)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from based_jax.data.documents import Document, Skipped
-from based_jax.whole_file import whole_file
+from based_jax.files import whole_file
 
 FILE = "report.jsonl"
 OUTCOMES = ("kept", "partly kept", "skipped", "not read")
@@ -105,21 +105,24 @@ def table(files: Sequence[FileReport]) -> str:
     return "\n".join(lines)
 
 
-def describe_left_out(files: Iterable[FileReport]) -> str:
-    """Format the files not read by suffix, such as ``160 files by suffix (120 .rst, 40 without)``; or ""."""
+def describe_not_read(files: Iterable[FileReport]) -> str:
+    """Format the files not read by suffix, and the flag that reads those of the first suffix too; or "".
+
+    For example ``160 files by suffix (120 .rst, 40 without); --include '*.rst' reads them too``.
+    """
     left_out = count_left_out(files)
-    kinds = [f"{count:,} {suffix or 'without'}" for suffix, count in left_out.items()]
+    if not left_out:
+        return ""
+    kinds = [f"{number:,} {suffix or 'without'}" for suffix, number in left_out.items()]
     more = len(kinds) - _SUFFIXES_SHOWN
     shown = ", ".join(kinds[:_SUFFIXES_SHOWN]) + (f" and {more} more kinds" if more > 0 else "")
-    count = sum(left_out.values())
-    return f"{count:,} file{'s' * (count != 1)} by suffix ({shown})" if count else ""
+    hint = f"--include {_pattern(next(iter(left_out)))} reads them too"
+    return f"{count(sum(left_out.values()), 'file')} by suffix ({shown}); {hint}"
 
 
-def describe_not_read(files: Iterable[FileReport]) -> str:
-    """Format the files not read by suffix, and the flag that reads those of the first suffix too; or ""."""
-    left_out = count_left_out(files)
-    hint = f"; --include {_pattern(next(iter(left_out)))} reads them too" if left_out else ""
-    return f"{describe_left_out(files)}{hint}"
+def count(number: int, noun: str) -> str:
+    """Format a number of things: ``1 file``, ``2,000 files``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def count_left_out(files: Iterable[FileReport]) -> dict[str, int]:

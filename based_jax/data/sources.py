@@ -11,10 +11,9 @@ a glob             every such file that matches; ``**`` crosses directories
 =================  ==========================================================================================
 
 Each file is read once, however many links lead to it, under the first of its names. Links to directories are
-followed if the spec or a component of a glob names them, but not by ``**`` or inside a directory.
-Known files end in .txt .py .md .jsonl .html .htm .xhtml .fa .fasta .fna, each also with .gz or .zst. Other
-files are not read but reported, unless `include` matches their names: these are read as plain text. Files are
-in the order of their sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
+followed if the spec or a component of a glob names them, but not by ``**`` or inside a directory. Files that
+are not of `readers.KNOWN_FILES` are not read but reported, unless `include` matches their names: these are
+read as plain text. Files are in the order of their sorted paths. ``./stdlib`` is a file called ``stdlib``.
 """
 
 import fnmatch

@@ -3,6 +3,11 @@
 A document is held out if the SHA-256 of its text, read as a number in [0, 1), is below the fraction. So exact
 copies are always in the same split, and neither the order of the documents nor other files matter. To hold
 out whole files or records (such as a chromosome), name them instead.
+
+Token shards (`choose`) differ from text in memory (`split_documents`): with a limit in bytes, the held-out
+split has the texts with the smallest hashes that fit together. All others below the fraction are used for
+training, after the rest, as is a text that alone exceeds the limit. No document is cut, the held-out split
+may be empty and is in the order of the sources, and names cannot be combined with a limit.
 """
 
 import hashlib
@@ -10,8 +15,14 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+from jaxtyping import Bool, Int64, UInt8
+
 from based_jax.data.documents import Document
 from based_jax.validate import expect
+
+COPY = "copy of a held-out document"
+"""Reason to leave a document out of token shards."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -70,8 +81,34 @@ def split_documents(
 def position(text: str) -> float:
     """Return the text's position in [0, 1), which determines its split."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
-    # Use 53 bits, so that the quotient is exact and below 1.
-    return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)
+    return float(positions(np.frombuffer(digest, np.uint8)[None])[0])
+
+
+def choose(
+    digests: UInt8[np.ndarray, "n 32"], sizes: Int64[np.ndarray, " n"], max_bytes: int | None
+) -> tuple[Bool[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+    """Choose among the documents below the fraction, by the SHA-256 and the bytes of their texts.
+
+    Returns:
+        the documents to hold out, and the copies of them, which are in neither split.
+    """
+    texts = np.ascontiguousarray(digests).view("V32")[:, 0]
+    # In the order of the hashes.
+    _, firsts, inverse = np.unique(texts, return_index=True, return_inverse=True)
+    fits = np.ones(len(firsts), bool)
+    if max_bytes is not None:
+        fits = sizes[firsts] <= max_bytes
+        fits[fits] = np.cumsum(sizes[firsts][fits]) <= max_bytes
+    chosen = fits[inverse]
+    is_first = np.zeros(len(texts), bool)
+    is_first[firsts] = True
+    return chosen & is_first, chosen & ~is_first
+
+
+def positions(digests: UInt8[np.ndarray, "n 32"]) -> np.ndarray:
+    """Return the positions in [0, 1) of texts with these hashes, float64 (n,); see `position`."""
+    first = np.ascontiguousarray(digests[:, :8]).view(">u8")[:, 0].astype(np.uint64)
+    return (first >> np.uint64(11)) / float(1 << 53)  # 53 bits: the quotient is exact and below 1
 
 
 def _by_name(documents: Iterable[Document], names: Sequence[str]) -> tuple[list[Document], list[Document]]:

@@ -3,6 +3,7 @@
 import codecs
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +15,6 @@ from numpy.typing import ArrayLike
 
 from based_jax import files
 from based_jax.data.file_tokenizer import FILE, REPLACEMENT, FileTokenizer, as_ids, write
-from based_jax.data.nucleotides import LETTERS, decode_nucleotides, encode_nucleotides
 from based_jax.files import parse_json, read_text
 from based_jax.validate import expect
 
@@ -31,6 +31,14 @@ _MAX_INCOMPLETE = 3  # bytes of a UTF-8 character before its last one
 _WORDS = 8  # ids of a context, if their text is long enough
 _NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
+_LETTERS = "ACGTN"  # for ids 0, 1, ..., 4
+_AMBIGUOUS = "RYSWKMBDHV"  # IUPAC's codes for several bases, read as N
+_UNKNOWN = 255
+_TO_ID = bytearray([_UNKNOWN] * 256)
+for _letter in (*_LETTERS, *_AMBIGUOUS, "U"):
+    _id = _LETTERS.index({"U": "T"}.get(_letter, _letter if _letter in _LETTERS else "N"))
+    _TO_ID[ord(_letter)] = _TO_ID[ord(_letter.lower())] = _id
+_NO_NUCLEOTIDE = re.compile(f"[^{_LETTERS}U{_AMBIGUOUS}]", re.IGNORECASE | re.ASCII)
 
 Ids: TypeAlias = Sequence[int] | np.ndarray
 
@@ -91,19 +99,32 @@ class ByteTokenizer(_BuiltIn):
 
 
 class NucleotideTokenizer(_BuiltIn):
-    """DNA: A C G T N are 0 to 4, the separator is 5; lower case is read as upper case (see `nucleotides`)."""
+    """DNA: A C G T, and N for an unknown base, are 0 to 4, the separator is 5.
+
+    Lower case is read as upper case: in genome assemblies it marks repeats, not other bases. U is read as T.
+    The other IUPAC codes stand for two or three bases (R is A or G, ...) and become N. The tokenizer of
+    HyenaDNA's code (arXiv:2306.15794) has the same five letters, but maps lower case to unknown.
+    """
 
     name = "dna"
-    vocab_size = len(LETTERS) + 1
-    eot = len(LETTERS)
+    vocab_size = len(_LETTERS) + 1
+    eot = len(_LETTERS)
 
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
-        """Encode `text` as int32 (N,). Raises ValueError for a character that is not a nucleotide."""
-        return encode_nucleotides(text).astype(np.int32)
+        """Encode `text` as int32 (N,); ValueError names an unknown character and its position."""
+        # `translate` runs over the bytes in C; a non-ASCII character becomes "?", which is unknown as well.
+        ids = np.frombuffer(text.encode("ascii", errors="replace").translate(_TO_ID), dtype=np.uint8)
+        if ids.size and ids.max() == _UNKNOWN:
+            other = _NO_NUCLEOTIDE.search(text)
+            assert other is not None
+            expected = "a nucleotide: A C G T U N or another of IUPAC's codes, in upper or lower case"
+            expect(False, f"character {other.start():,} of a sequence", other.group(), expected)
+        return ids.astype(np.int32)
 
     def decode(self, ids: ArrayLike) -> str:
         """Decode `ids`, integers (N,), to upper-case letters; ignore larger ids (separator, padding)."""
-        return decode_nucleotides(as_ids(ids))
+        array, letters = as_ids(ids), np.frombuffer(_LETTERS.encode("ascii"), dtype=np.uint8)
+        return letters[array[array < len(_LETTERS)]].tobytes().decode("ascii")
 
 
 class StreamDecoder:

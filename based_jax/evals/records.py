@@ -7,7 +7,7 @@ from typing import Any
 
 from based_jax import command
 from based_jax.evals.options import progress
-from based_jax.json_lines import JsonLines
+from based_jax.files import JsonLines
 from based_jax.validate import expect
 
 

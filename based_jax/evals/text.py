@@ -12,8 +12,8 @@ import tyro
 from jaxtyping import Int
 
 from based_jax.data import Document, PackedTokens, ReadOptions, Tokenizer, load_documents, split_documents
-from based_jax.data.corpus import load_file
 from based_jax.data.hub import HUB
+from based_jax.data.reading import load_file
 from based_jax.data.shards.reader import (
     TokenShards,
     expect_no_text_flags,

@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from based_jax.experiments.job import Job
-from based_jax.files import read_json_lines
-from based_jax.json_lines import JsonLines, write_lines
+from based_jax.files import JsonLines, read_json_lines, write_lines
 
 FAILED = "failed"
 

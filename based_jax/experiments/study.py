@@ -21,12 +21,11 @@ from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.panels import Panel
 from based_jax.experiments.results import FAILED, Results, Row, Rows, best
 from based_jax.experiments.runner import Runner, find_slots, stopping
-from based_jax.files import read_json
+from based_jax.files import read_json, write_json
 from based_jax.html_page import number, text
 from based_jax.plot import Bars
 from based_jax.training.run.directory import versions
 from based_jax.validate import expect
-from based_jax.whole_file import write_json
 
 SCALES = ("smoke", "cpu", "paper")
 

@@ -8,7 +8,6 @@ run.py                 a copy of `runner.py`, which uses nothing of this library
 """
 
 import hashlib
-import importlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -18,22 +17,23 @@ from typing import Any
 import jax
 
 from based_jax.convert.state_dict import write_safetensors
+from based_jax.data.optional import import_optional
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens
 from based_jax.export import runner
-from based_jax.export.programs import KERNEL_CALL, KEY_KIND, SIGNATURES, Plan, Programs, export_programs
+from based_jax.export.programs import KEY_KIND, SIGNATURES, Plan, Programs, export_programs
+from based_jax.files import whole_file, write_json
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file, write_json
 
 WEIGHTS = "weights.safetensors"
 RUNNER = "run.py"
 TOKENIZER = "tokenizer.json"
 
-_REASONS = {
-    f"custom_call:{KERNEL_CALL}": "the fused kernels are Triton IR, which may change with every release of "
-    "jax: run them with the one that exported them"
-}
+_REASON = (
+    "the fused kernels are Triton IR, which may change with every release of jax: run them with the one that "
+    "exported them"
+)
 
 
 def export_model(
@@ -63,7 +63,7 @@ def export_model(
     if tokenizer is not None:
         most = model.config.vocab_size
         expect(tokenizer.vocab_size <= most, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {most}")
-    _expect_flatbuffers()
+    import_optional("flatbuffers", "directory", str(directory), "export")  # which jax.export needs
     programs = export_programs(model, params, plan)
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
@@ -92,14 +92,6 @@ def export_model(
     return target / runner.MANIFEST
 
 
-def _expect_flatbuffers() -> None:
-    try:
-        importlib.import_module("flatbuffers")
-    except ImportError as error:
-        expected = "to be installed; it comes with: pip install 'based-jax[export]'"
-        raise ImportError(f"jax.export needs the package 'flatbuffers' {expected}") from error
-
-
 def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str, Any]:
     """Return all entries except those of the files."""
     checks = {str(c) for exported in programs.exported.values() for c in exported.disabled_safety_checks}
@@ -110,7 +102,7 @@ def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str,
         "jax": jax.__version__,
         "platforms": list(plan.platforms),
         "calling_convention_version": programs.exported["init"].calling_convention_version,
-        "disabled_checks": {check: _REASONS[check] for check in sorted(checks)},
+        "disabled_checks": dict.fromkeys(sorted(checks), _REASON),
         **{name: getattr(plan, name) for name in of_plan},
         **{name: getattr(model.config, name) for name in ("dtype", "vocab_size")},
         "max_length": programs.limit,

@@ -6,9 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
+import tyro
 
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
@@ -32,20 +33,7 @@ class Options:
     """text to continue; "" begins a new document"""
     max_new_tokens: int = 200
     """most tokens to generate; the end of the document ends the text earlier"""
-    temperature: float = 0.8
-    """0 takes the most likely token; larger is more random"""
-    top_k: int | None = None
-    """sample among this many most likely tokens"""
-    top_p: float | None = 0.95
-    """sample among the fewest most likely tokens whose probabilities sum to this, in (0, 1]"""
-    min_p: float | None = None
-    """sample among tokens with at least this share of the most likely one's probability, in (0, 1]"""
-    repetition_penalty: float = 1.0
-    """above 1: tokens that are already in the text become less likely"""
-    presence_penalty: float = 0.0
-    """subtracted from the logits of tokens that were generated"""
-    frequency_penalty: float = 0.0
-    """subtracted from a token's logit once for every time it was generated"""
+    sampler: Annotated[Sampler, tyro.conf.arg(name="")] = Sampler(temperature=0.8, top_p=0.95)  # noqa: RUF009
     seed: int = 0
     """seed of the sampling"""
     stop: tuple[str, ...] = ()
@@ -61,7 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options = command.parse(Options, argv, prog=PROG)
     # Check the options before anything is loaded.
-    sampler = Sampler(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Sampler)})
     StopTexts(options.stop)
     expect_integer("max_new_tokens", options.max_new_tokens, 1)
     expect(0 <= options.seed < 2**32, "seed", options.seed, "an integer in [0, 2^32)")
@@ -73,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             model, params = decoding_weights(model, params, options.dtype)
     tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
     ends = {"stop": options.stop, "max_new_tokens": options.max_new_tokens}
-    rng, settings = jax.random.key(options.seed), dataclasses.asdict(sampler)
+    rng, settings = jax.random.key(options.seed), dataclasses.asdict(options.sampler)
     chunks = TextStream(model, params, tokenizer, options.prompt, **ends, rng=rng, **settings)
     try:
         return show(options.prompt, chunks)

@@ -10,58 +10,22 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from based_jax.generate.capacity import capacity_for, with_capacity
-from based_jax.generate.layer_streams import LayerStreams
+from based_jax.generate.pool import Made, Pool, Text, begin, decode, new_rows, read_chunk
+from based_jax.generate.prefix import Snapshot
 from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
 from based_jax.generate.rows import row_count, take_rows
-from based_jax.generate.sampling import Counts, RowSettings, Sampler, batch_settings, choose
+from based_jax.generate.sampling import Counts, Sampler, batch_settings
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops.core import sharding
-from based_jax.ops.core.padding import aligned
-from based_jax.ops.core.products import in_loop_over_tokens
-from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
+from based_jax.typing import Array, Mask, Params
 from based_jax.validate import INT32_MAX, expect, expect_array, expect_integer
-
-
-class Snapshot(NamedTuple):
-    """A prefix and the model's state after it."""
-
-    tokens: np.ndarray
-    """(N,) int32"""
-    state: State
-    """one row, after the tokens"""
-    hidden: Any
-    """(1, D), the final norm's output at the last token"""
-
-
-class Progress(NamedTuple):
-    """The carry of the decoding loop."""
-
-    state: State
-    hidden: Float[Array, "B D"]
-    """the final norm's output at each row's last token"""
-    done: Bool[Array, " B"]
-    """rows that have emitted a stop token"""
-    step: Int[Array, ""]
-    """number of tokens made so far"""
-    counts: Counts | None
-    """token counts of each row's text, if any row has penalties"""
-
-
-class Rules(NamedTuple):
-    """How tokens are chosen: array arguments of the compiled loop, so new values do not recompile it."""
-
-    settings: RowSettings
-    stop_tokens: np.ndarray
-    pad_token: int
-
 
 _SETTINGS = tuple(field.name for field in dataclasses.fields(Sampler))
 
@@ -125,11 +89,13 @@ def generate(
     expect_integer("max_new_tokens", max_new_tokens, 1)
     total = int(max_new_tokens)
     cuts, penalties = (top_k, top_p, min_p), (repetition_penalty, presence_penalty, frequency_penalty)
-    ends = (stop_tokens, attention_mask, pad_token, prefill_chunk, prefix)
+    ends = (stop_tokens, attention_mask, prefill_chunk, prefix)
     sampling = dict(zip(_SETTINGS, (temperature, *cuts, *penalties), strict=True))
-    start, rules = _read(model, params, prompt, total, rng, *ends, **sampling)
-    (tokens, logprobs), _, _ = _decode(model, params, start(), total, rules, size=bucket(total))
-    return (tokens[:, :total], logprobs[:, :total]) if return_logprobs else tokens[:, :total]
+    expect_integer("pad_token", pad_token, -INT32_MAX - 1)
+    start = _prompted(model, params, prompt, total, rng, *ends, **sampling)
+    _, (made, _) = decode(model, params, start(), total, int(pad_token), chunk=bucket(total))
+    tokens, logprobs = made.token[:, :total], made.logprob[:, :total]
+    return (tokens, logprobs) if return_logprobs else tokens
 
 
 def stream(
@@ -140,6 +106,7 @@ def stream(
     temperature: float | Sequence[float] = 0.0,
     rng: Array | None = None,
     *,
+    pad_token: int = 0,
     return_logprobs: bool = False,
     chunk: int = 8,
     **options: Any,
@@ -160,36 +127,65 @@ def stream(
     Raises:
         TypeError, ValueError: as `generate`.
     """
-    expect_integer("max_new_tokens", max_new_tokens, 1)
-    expect_integer("chunk", chunk, 1)
+    for name, value in (("max_new_tokens", max_new_tokens), ("chunk", chunk)):
+        expect_integer(name, value, 1)
+    expect_integer("pad_token", pad_token, -INT32_MAX - 1)
     total, size = int(max_new_tokens), int(chunk)
-    start, rules = _read(model, params, prompt, total, rng, temperature=temperature, **options)
+    start = _prompted(model, params, prompt, total, rng, temperature=temperature, **options)
 
-    def decode(progress: Progress, count: int) -> Any:
-        return _decode(model, params, progress, count, rules, size=size)
+    def make(pool: Pool, count: int) -> tuple[Pool, Made]:
+        return decode(model, params, pool, count, int(pad_token), chunk=size)
 
-    chunks = _chunks(start, decode, total, size)
+    chunks = _chunks(start, make, total, size)
     return chunks if return_logprobs else (tokens for tokens, _ in chunks)
 
 
 def _chunks(
-    start: Callable[[], Progress], decode: Callable[[Progress, int], Any], total: int, chunk: int
+    start: Callable[[], Pool], make: Callable[[Pool, int], tuple[Pool, Made]], total: int, chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     begin, count = 0, 1
-    out, made, progress = decode(start(), count)
+    pool, made = make(start(), count)
     while True:
         # Compute the next chunk while the caller uses this one.
         begin, following = begin + count, min(chunk, total - begin - count)
-        ahead = decode(progress, following) if following else None
-        (tokens, logprobs), size = map(np.asarray, out), int(made)
+        ahead = make(pool, following) if following else None
+        size = int(np.asarray(made.count).max())
         if size:
-            yield tokens[:, :size], logprobs[:, :size]
+            yield np.asarray(made.choice.token)[:, :size], np.asarray(made.choice.logprob)[:, :size]
         if size < count or ahead is None:
             return
-        (out, made, progress), count = ahead, following
+        (pool, made), count = ahead, following
 
 
-def _read(
+@sharding.own_settings()
+def snapshot(
+    model: LanguageModel, params: Params, tokens: Sequence[int], *, max_length: int | None = None
+) -> Snapshot:
+    """Read a prefix once, so that any number of texts continue from the state after it.
+
+    Args:
+        model: any model whose mixers can continue from a state.
+        params: its variables.
+        max_length: tokens that the state must hold, later ones included; only KV caches need it. Defaults to
+            N. `with_capacity` enlarges a state later.
+
+    Raises:
+        TypeError, ValueError: `tokens` is empty, holds values outside of the vocabulary, or has more than
+            `max_length` tokens or the model's positions.
+    """
+    prompt = read_prompt([tokens], None, model.config.vocab_size)
+    row = np.asarray(prompt.tokens[0])
+    most = model.config.max_positions or len(row)
+    expect(len(row) <= most, "tokens", len(row), f"at most {most} = max_positions of the model")
+    max_length = len(row) if max_length is None else max_length
+    expect_integer("max_length", max_length, 1)
+    expect(max_length >= len(row), "max_length", max_length, f"at least {len(row)}, the number of tokens")
+    text, chunks = begin(model, 1, capacity_for(model, max_length)), chunk_sizes(len(row))
+    text = _read(model, params, text, pad_to(prompt, sum(chunks)), chunks)
+    return Snapshot(row, with_capacity(model, text.state, max_length), text.hidden)
+
+
+def _prompted(
     model: LanguageModel,
     params: Params,
     prompt: Tokens,
@@ -197,12 +193,11 @@ def _read(
     rng: Array | None,
     stop_tokens: Sequence[int] = (),
     attention_mask: Any = None,
-    pad_token: int = 0,
     prefill_chunk: int | None = None,
     prefix: Snapshot | None = None,
     **sampling: Any,
-) -> tuple[Callable[[], Progress], Rules]:
-    """Validate a call's arguments; return a function that reads the prompt, and the rules of sampling."""
+) -> Callable[[], Pool]:
+    """Validate a call's arguments; return a function that reads the prompt."""
     if not isinstance(model, LanguageModel):
         what = "a LanguageModel and its variables; those of an nnx wrapper are `.module` and `.variables`"
         raise TypeError(f"model = {type(model).__name__}: expected {what}")
@@ -222,30 +217,34 @@ def _read(
         most = f"at most {limit} = max_positions of the model, {read_before}"
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
     stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
-    expect_integer("pad_token", pad_token, -INT32_MAX - 1)
     settings, penalises = batch_settings(rng, batch, **sampling)
+    settings = settings._replace(keys=jnp.copy(settings.keys))  # those of the caller must not be donated
     if prefill_chunk is not None:
         expect_integer("prefill_chunk", prefill_chunk, 1)
     chunks = chunk_sizes(length, prefill_chunk)
-    padded = pad_to(read, sum(chunks))
     capacity = capacity_for(model, before + length + total)
-    counts = _count(padded, prefix, config.vocab_size) if penalises else None
+    read = pad_to(read, sum(chunks))  # before counting, so that prompts of similar lengths share a program
+    counts = _count(read, prefix, config.vocab_size) if penalises else None
 
-    def start() -> Progress:
-        if prefix is None:
-            progress = begin(model, batch, capacity)
-        else:
-            progress = _continue(model, prefix.state, prefix.hidden, batch, capacity)
+    def start() -> Pool:
         mesh = sharding.explicit_mesh((params, prompt))  # per-row arrays are sharded like the rows
-        progress = sharding.placed(progress, mesh, like=prompt)
-        for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
-            part = padded.tokens[:, offset:end]
-            if mesh is not None:
-                part = sharding.placed(jnp.asarray(part), mesh, like=progress.hidden)
-            progress = prefill(model, params, progress, part, padded.lengths, offset)
-        return progress._replace(counts=sharding.placed(counts, mesh, like=prompt))
+        text = begin(model, batch, capacity) if prefix is None else _repeat(model, prefix, batch, capacity)
+        text = _read(model, params, sharding.placed(text, mesh, like=prompt), read, chunks, mesh)
+        return new_rows(text, settings, sharding.placed(counts, mesh, like=prompt), total, stops)
 
-    return start, Rules(settings, stops, int(pad_token))
+    return start
+
+
+def _read(
+    model: LanguageModel, params: Params, text: Text, prompt: Prompt, chunks: Sequence[int], mesh: Any = None
+) -> Text:
+    """Read a prompt, padded to the sum of the chunks, in chunks of these sizes."""
+    for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
+        part = prompt.tokens[:, offset:end]
+        if mesh is not None:
+            part = sharding.placed(jnp.asarray(part), mesh, like=text.hidden)
+        text = prefill(model, params, text, part, prompt.lengths, offset)
+    return text
 
 
 def _count(prompt: Prompt, prefix: Snapshot | None, vocab_size: int) -> Counts:
@@ -260,87 +259,22 @@ def _count(prompt: Prompt, prefix: Snapshot | None, vocab_size: int) -> Counts:
 
 
 @functools.partial(jax.jit, static_argnames=("model", "batch", "capacity"))
-def begin(model, batch, capacity):
-    """Return the progress before the prompt, for `prefill`.
-
-    Compiled, because eager code may use one array for two leaves, which cannot be donated.
-    """
-    hidden = jnp.zeros((batch, model.config.embed_width), model.config.jnp_dtype)
-    return _progress(model.init_state(batch, capacity), hidden)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "batch", "capacity"))
-def _continue(model, state, hidden, batch, capacity):
+def _repeat(model, prefix, batch, capacity):
     """Copy the prefix's state for every row: new arrays, as others may want to continue it too."""
 
     def repeat(state, hidden):
         state = state if capacity is None else with_capacity(model, state, capacity)
         every = jnp.zeros((batch,), jnp.int32)
-        return _progress(take_rows(state, every), hidden[every].astype(model.config.jnp_dtype))
+        return Text(take_rows(state, every), hidden[every].astype(model.config.jnp_dtype))
 
-    return sharding.isolated(repeat, (state, hidden), {})
-
-
-def _progress(state: State, hidden: Array) -> Progress:
-    return Progress(state, hidden, jnp.zeros(len(hidden), bool), jnp.zeros((), jnp.int32), None)
+    return sharding.isolated(repeat, (prefix.state, prefix.hidden), {})
 
 
-@functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("progress",))
-def prefill(model, params, progress, tokens, lengths, offset):
-    """Read tokens offset ... offset + C of prompts of `lengths` tokens."""
-    read = functools.partial(read_chunk, model)
-    return sharding.isolated(read, (params, progress, tokens, lengths, offset), {}, like=progress.hidden)
+@functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("text",))
+def prefill(model, params, text, tokens, lengths, offset):
+    """Read a chunk of prompts; see `read_chunk`."""
 
+    def read(*arguments):
+        return read_chunk(model, *arguments)[1]
 
-def read_chunk(model, params, progress, tokens, lengths, offset):
-    size = tokens.shape[1]
-    mask = offset + jnp.arange(size)[None] < lengths[:, None]
-    with aligned():
-        h, state = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
-    last = lengths - 1 - offset  # position in this chunk; the prompt may end before or after it
-    hidden = jnp.take_along_axis(h, jnp.clip(last, 0, size - 1)[:, None, None], axis=1)[:, 0]
-    hidden = jnp.where((last >= 0)[:, None], hidden, progress.hidden)
-    return progress._replace(state=state, hidden=hidden)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "size"), donate_argnames=("progress",))
-def _decode(model, params, progress, limit, rules, *, size):
-    """Make up to `limit` <= size tokens, fewer if every row stops.
-
-    Returns:
-        tokens and their log-probabilities: (B, size), padded after those that were made; how many were made;
-        the progress after them.
-    """
-    make = functools.partial(make_tokens, model, size)
-    return sharding.isolated(make, (params, progress, limit, rules), {}, like=progress.hidden)
-
-
-def make_tokens(model, size, params, progress, limit, rules):
-    streams = LayerStreams(progress.state)
-
-    def unfinished(carry):
-        made, progress, _ = carry
-        return (made < limit) & ~progress.done.all()
-
-    def body(carry):
-        made, (carried, hidden, done, step, counts), (tokens, logprobs) = carry
-        logits = model.apply(params, hidden, method="unembed")
-        steps = jnp.broadcast_to(step, done.shape)
-        vocab_size = model.config.vocab_size
-        chosen = choose(logits, rules.settings, steps, counts, vocab_size=vocab_size)
-        token = chosen.token
-        tokens = tokens.at[:, made].set(jnp.where(done, rules.pad_token, token))
-        logprobs = logprobs.at[:, made].set(jnp.where(done, 0, chosen.logprob))
-        done = done | (token[:, None] == rules.stop_tokens[None]).any(axis=1)
-        counts = None if counts is None else counts.add(token)
-        # Stopped rows continue with the token they would have made: padding may lie outside of the
-        # vocabulary.
-        with in_loop_over_tokens():
-            h, state = model.apply(params, token[:, None], streams.within(carried, made), method="hidden")
-        return made + 1, Progress(streams.strip(state), h[:, 0], done, step + 1, counts), (tokens, logprobs)
-
-    batch = len(progress.hidden)
-    out = jnp.full((batch, size), rules.pad_token, jnp.int32), jnp.zeros((batch, size), jnp.float32)
-    progress = progress._replace(state=streams.strip(progress.state))
-    made, progress, out = lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), progress, out))
-    return out, made, progress._replace(state=streams.after(progress.state, made))
+    return sharding.isolated(read, (params, text, tokens, lengths, offset), {}, like=text.hidden)

@@ -107,22 +107,8 @@ class RowSettings(NamedTuple):
     frequency: Float[Array, " B"]
 
 
-def row_samplers(batch_size: int, **settings: Any) -> list[Sampler]:
-    """Make one sampler per row from `Sampler`'s settings: each a value for all rows, or one per row."""
-    columns = {}
-    for name, value in settings.items():
-        values = value.tolist() if hasattr(value, "tolist") else value
-        if isinstance(values, Sequence) and not isinstance(values, str):
-            wanted = f"one value, or one for each of {batch_size} rows"
-            expect(len(values) == batch_size, name, values, wanted)
-        else:
-            values = [values] * batch_size
-        columns[name] = values
-    return [Sampler(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
-
-
 def batch_settings(rng: Any, batch_size: int, **settings: Any) -> tuple[RowSettings, bool]:
-    """Make the settings of a batch from those of `Sampler`, see `row_samplers`.
+    """Make the settings of a batch from those of `Sampler`: each is a value for all rows, or one per row.
 
     Returns:
         Settings of each row; whether any row has penalties.
@@ -130,7 +116,16 @@ def batch_settings(rng: Any, batch_size: int, **settings: Any) -> tuple[RowSetti
     Raises:
         TypeError, ValueError: a wrong setting or key, or no key where a row samples.
     """
-    samplers, keys = row_samplers(batch_size, **settings), None
+    columns = {}
+    for name, value in settings.items():
+        values = value.tolist() if hasattr(value, "tolist") else value
+        is_column = isinstance(values, Sequence) and not isinstance(values, str)
+        columns[name] = values if is_column else [values] * batch_size
+        wanted = f"one value, or one for each of {batch_size} rows"
+        expect(len(columns[name]) == batch_size, name, values, wanted)
+    rows = zip(*columns.values(), strict=True)
+    samplers = [Sampler(**dict(zip(columns, row, strict=True))) for row in rows]
+    keys = None
     if not all(sampler.greedy for sampler in samplers):
         expect(rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
         keys = row_keys(rng, batch_size)
@@ -138,16 +133,8 @@ def batch_settings(rng: Any, batch_size: int, **settings: Any) -> tuple[RowSetti
 
 
 def row_settings(samplers: Sequence[Sampler], keys: Key[Array, " B"] | None) -> RowSettings:
-    """Stack the settings of a batch.
-
-    Args:
-        keys: one per row (`row_keys`); None if every row is greedy.
-    """
-    if keys is None:
-        warm = [sampler.temperature for sampler in samplers if not sampler.greedy]
-        expect(not warm, "keys", keys, "one per row when temperature > 0")
-        keys = row_keys(jax.random.key(0), len(samplers))
-    expect_array("keys", keys, (len(samplers),))
+    """Stack the settings of a batch; `keys` are one per row (`row_keys`), None if every row is greedy."""
+    keys = row_keys(jax.random.key(0), len(samplers)) if keys is None else keys
 
     def column(name: str) -> Array:
         dtype: Any = np.int32 if name == "top_k" else np.float32
@@ -244,7 +231,9 @@ def report(
         values = jnp.zeros_like(logprobs[:, :most])
         return values, values.astype(jnp.int32)
 
-    top, ids = most_likely() if top_rows is None else lax.cond(top_rows.any(), most_likely, nothing)
+    top, ids = (
+        most_likely() if top_rows is None or not most else lax.cond(top_rows.any(), most_likely, nothing)
+    )
     return Choice(token, jnp.take_along_axis(logprobs, token[:, None], axis=1)[:, 0], ids, top)
 
 

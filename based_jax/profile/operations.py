@@ -72,14 +72,14 @@ def count_operations(function: Callable[..., Any], *arguments: Any) -> Operation
         return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
-def training_operations(config: ModelConfig, length: int, batch_size: int = 1) -> Operations:
-    """Count the operations of the forward and backward pass, by tracing the whole model.
+def training_operations(config: ModelConfig, length: int) -> Operations:
+    """Count the operations of the forward and backward pass on one sequence, by tracing the whole model.
 
     Raises:
         ValueError: a length beyond the model's learned positions or long filters.
     """
     model = LanguageModel(config)
-    tokens = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
     params = {"params": dict(param_shapes(config))}
 
     def loss(params: Any, tokens: Any) -> Any:

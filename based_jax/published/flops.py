@@ -11,8 +11,7 @@ import math
 from functools import cache
 
 from based_jax.models import ModelConfig
-from based_jax.published.models import preset_of
-from based_jax.published.tables import number, table
+from based_jax.published.tables import number, preset_of, table
 
 _FILTER = 64
 """Width of the network that generates a long filter."""

@@ -9,8 +9,7 @@ import math
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 from based_jax import command
@@ -20,7 +19,7 @@ from based_jax.data.chat.template import Chat, ChatTemplate
 from based_jax.data.optional import import_optional
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine import Engine
-from based_jax.generate.engine.prefix_cache import PrefixCache
+from based_jax.generate.prefix import PrefixCache
 from based_jax.generate.weights import decoding_weights
 from based_jax.phases import phase
 from based_jax.validate import expect
@@ -107,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 top_logprobs=min(MAX_LOGPROBS, vocab_size),
                 prefix_cache=PrefixCache(cache) if cache else None,
             )
-            later = engine.warm_up_first()
+            engine.warm_up()
         worker = Worker(engine)
         hosts = (options.host, *options.allowed_hosts)
         limits = Limits(
@@ -121,29 +120,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         address = url(listener)
         ready = functools.partial(print, f"{name}: {address}", flush=True)
         server = Server(service, ready, options.max_connections, options.drain_timeout)
-        with _meanwhile(later):
-            server.run(sockets=[listener])
+        before = signal.signal(signal.SIGTERM, lambda *_: None)
+        try:
+            with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal that stopped it again
+                server.run(sockets=[listener])
+        finally:
+            signal.signal(signal.SIGTERM, before)
     if worker.failure is not None:
         command.fail(PROG, f"the engine failed: {worker.failure}", status=1)
     return 0
-
-
-@contextlib.contextmanager
-def _meanwhile(functions: Sequence[Callable[[], object]]) -> Iterator[None]:
-    """Call functions one after another in a thread; when the block ends, the running one is the last.
-
-    The block ends at a signal. uvicorn raises it again, and the process survives it to end with status 0.
-    """
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    compiler = ThreadPoolExecutor(1, "compiler")
-    for function in functions:
-        compiler.submit(function)  # an error comes back in the first request that needs the program
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            yield
-    finally:
-        compiler.shutdown(cancel_futures=True)
-        signal.signal(signal.SIGTERM, before)
 
 
 def _check(options: Options) -> None:

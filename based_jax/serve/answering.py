@@ -6,18 +6,19 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from based_jax.data.tokenizers import Tokenizer
 from based_jax.serve.answers import Answer, Chunk, Style
 from based_jax.serve.errors import Refusal
 from based_jax.serve.fields import SharedFields
-from based_jax.serve.metrics import Clock
-from based_jax.serve.worker import Job, Worker
+from based_jax.serve.worker import Job
+
+if TYPE_CHECKING:
+    from based_jax.serve.app import Service
 
 Result = TypeVar("Result")
 
@@ -25,26 +26,13 @@ _MOST_NAMED = 1000  # most tokens whose log-probabilities the event loop writes 
 
 
 class Answering:
-    """The answers to one request that an engine works on.
-
-    Args:
-        model: its name for clients.
-        aside: runs a function in another thread.
-    """
+    """The answers to one request that the engine works on; it came at `begin`, on the event loop's clock."""
 
     def __init__(
-        self,
-        wanted: SharedFields,
-        style: Style,
-        job: Job,
-        worker: Worker,
-        tokenizer: Tokenizer,
-        model: str,
-        clock: Clock,
-        aside: Callable[..., Any],
+        self, service: "Service", wanted: SharedFields, style: Style, job: Job, begin: float
     ) -> None:
-        self.job, self.worker = job, worker
-        self._wanted, self._style, self._clock, self._aside = wanted, style, clock, aside
+        self.job, self.worker, tokenizer = job, service.worker, service.tokenizer
+        self._service, self._wanted, self._style, self._begin = service, wanted, style, begin
         self._answers = [
             Answer(tokenizer, tuple(wanted.stop), wanted.echoed(number, request, tokenizer), request.prompt)
             for number, request in enumerate(job.requests)
@@ -53,7 +41,7 @@ class Answering:
             "id": f"{style.prefix}-{secrets.token_hex(12)}",
             "object": style.name,
             "created": int(time.time()),
-            "model": model,
+            "model": service.name,
         }
 
     async def whole(self) -> dict[str, Any]:
@@ -90,7 +78,7 @@ class Answering:
         yield b"data: [DONE]\n\n"
 
     async def _chunks(self) -> AsyncIterator[tuple[int, Chunk]]:
-        left = len(self._answers)
+        left, now, is_first = len(self._answers), asyncio.get_running_loop().time, True
         while left:
             number, event = await self._next()
             answer = self._answers[number]
@@ -104,20 +92,25 @@ class Answering:
                 left -= 1
                 if event.finish is None:
                     self.worker.cancel(self.job, number)
-            self._clock.chunk()
+            if is_first:
+                self._service.metrics.first_chunk.observe(now() - self._begin)
+                is_first = False
             yield number, chunk
-        self._clock.end()
+        self._service.metrics.answer.observe(now() - self._begin)
 
     async def _run(self, count: int, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function, in another thread if it writes so many tokens that other requests would wait."""
-        return await self._aside(function, *arguments) if count > _MOST_NAMED else function(*arguments)
+        return (
+            await self._service.aside(function, *arguments) if count > _MOST_NAMED else function(*arguments)
+        )
 
     async def _next(self) -> Any:
+        seconds = self._service.limits.answer_seconds
         try:
-            async with asyncio.timeout_at(self._clock.deadline):
+            async with asyncio.timeout_at(self._begin + seconds):
                 return await self.job.next()
         except TimeoutError:
-            message = f"the answer was not complete after {self._clock.seconds:g} seconds"
+            message = f"the answer was not complete after {seconds:g} seconds"
             raise Refusal(504, message, code="timeout") from None
 
     def _usage(self) -> dict[str, int]:

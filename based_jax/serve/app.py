@@ -1,21 +1,25 @@
-"""The routes: OpenAI's completions and models, health, metrics; and the server that answers them."""
+"""The routes: OpenAI's completions and models, health, metrics; the names and the server that answer them."""
 
 import asyncio
 import contextlib
 import functools
 import hmac
+import ipaddress
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from based_jax.data.chat.template import Chat
 from based_jax.data.tokenizers import Tokenizer
@@ -24,8 +28,7 @@ from based_jax.serve.answering import Answering, EventStream, until_gone
 from based_jax.serve.answers import ChatStyle, Style, TextStyle
 from based_jax.serve.errors import HANDLERS, Refusal
 from based_jax.serve.fields import Limits, SharedFields, read_body, shorten
-from based_jax.serve.hosts import KnownHosts
-from based_jax.serve.metrics import Clock, CountResponses, Metrics
+from based_jax.serve.metrics import CountResponses, Metrics
 from based_jax.serve.requests import ChatRequest, CompletionRequest
 from based_jax.serve.worker import Worker
 
@@ -62,8 +65,8 @@ class Service:
         chat: Chat | str = NO_CHAT,
     ) -> None:
         self.worker, self.metrics = worker, Metrics(worker)
-        self._tokenizer, self._chat, self._vocab_size = tokenizer, chat, vocab_size
-        self._limits, self._hosts = limits, hosts
+        self.tokenizer, self.limits, self.name = tokenizer, limits, name
+        self._chat, self._vocab_size, self._hosts = chat, vocab_size, hosts
         self._keys = [key.encode("utf-8") for key in keys]
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
         self._model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "based_jax"}
@@ -117,11 +120,10 @@ class Service:
 
     async def _answer(self, read: Callable[[bytes], _Read], request: Request) -> Response:
         self._authorize(request)
-        clock = Clock(self.metrics, self._limits.answer_seconds)
-        wanted, requests, style = await self._aside(read, await read_body(request, self._limits.body))
+        begin = asyncio.get_running_loop().time()
+        wanted, requests, style = await self.aside(read, await read_body(request, self.limits.body))
         job = await self.worker.submit(requests)
-        own = self.worker, self._tokenizer, self._model["id"], clock, self._aside
-        answering = Answering(wanted, style, job, *own)
+        answering = Answering(self, wanted, style, job, begin)
         if wanted.stream:
             return EventStream(answering)
         try:
@@ -129,26 +131,26 @@ class Service:
         finally:
             self.worker.cancel(job)
 
-    async def _aside(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def aside(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a slow function in another thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, function, *arguments)
 
     def _read_completion(self, body: bytes) -> _Read:
         wanted = CompletionRequest.read(body)
         self._expect_model(wanted.model)
-        requests = wanted.requests(self._tokenizer, self._vocab_size, self._limits)
-        return wanted, requests, TextStyle(self._tokenizer, logprobs=wanted.logprobs is not None)
+        requests = wanted.requests(self.tokenizer, self._vocab_size, self.limits)
+        return wanted, requests, TextStyle(self.tokenizer, logprobs=wanted.logprobs is not None)
 
     def _read_chat(self, body: bytes) -> _Read:
         if isinstance(self._chat, str):
             raise Refusal(400, self._chat, code="no_chat_template")
         wanted = ChatRequest.read(body)
         self._expect_model(wanted.model)
-        requests = wanted.requests(self._chat, self._limits)
-        return wanted, requests, ChatStyle(self._tokenizer, logprobs=wanted.logprobs)
+        requests = wanted.requests(self._chat, self.limits)
+        return wanted, requests, ChatStyle(self.tokenizer, logprobs=wanted.logprobs)
 
     def _expect_model(self, name: str | None) -> None:
-        if name not in (None, self._model["id"]):
+        if name not in (None, self.name):
             message = f"model = {shorten(name)}: this server has {self._model['id']!r}"
             raise Refusal(404, message, param="model", code="model_not_found")
 
@@ -161,6 +163,43 @@ class Service:
             message = "expected the header Authorization: Bearer KEY with a known key"
             headers = {"www-authenticate": "Bearer"}
             raise Refusal(401, message, code="invalid_api_key", headers=headers)
+
+
+class KnownHosts:
+    """Middleware: refuse requests whose Host header is not one of the server's names.
+
+    A site can make its own name resolve to this server's address after its page is loaded (DNS rebinding).
+    The browser then lets the page read the server's answers, but its requests still name the site as their
+    host.
+
+    IP addresses are accepted, since no site has one as its name, and so are requests without the header,
+    which every browser sends. starlette's TrustedHostMiddleware cannot accept all addresses. `names` are
+    accepted besides this machine's; ``*.example.com`` is every name with that ending, ``*`` any.
+    """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
+        self._app = app
+        self._names = [name.lower() for name in ("localhost", "*.localhost", *names)]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host") if scope["type"] == "http" else None
+        if host is None or self.knows(host):
+            return await self._app(scope, receive, send)
+        message = f"host = {shorten(host)}: expected localhost, an IP address or a name of --allowed-hosts"
+        await Refusal(421, message, code="unknown_host").response()(scope, receive, send)
+
+    def knows(self, host: str) -> bool:
+        """Return whether a Host header is one of the server's names or an address, with any port."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        except ValueError:  # an unfinished IPv6 address
+            return False
+        if any(name.endswith(own[1:]) if own.startswith("*") else name == own for own in self._names):
+            return True
+        try:
+            return bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
 
 
 class Server(uvicorn.Server):

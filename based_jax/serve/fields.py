@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NoReturn, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 import msgspec
 from msgspec import Meta
@@ -32,8 +32,6 @@ TopTokens = Annotated[int, Meta(ge=0, le=5)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 MAX_LOGPROBS = 5
-
-Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 _SHOWN = 60  # characters of a value shown in a message
 _REASON = 200  # characters of msgspec's reason, which can contain a client's names
@@ -87,8 +85,33 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, body: bytes) -> Self:
-        """Read JSON; a Refusal (status 400) names the field that is wrong."""
-        return decode(body, cls, cls.refused, cls.neutral)
+        """Read JSON; a Refusal (status 400) names the first field that is unknown or wrong."""
+        try:
+            given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        except _MALFORMED as error:
+            refuse(None, f"the body is not a JSON object: {error}")
+        fields = {
+            name: raw
+            for name, raw in given.items()
+            if name not in _IGNORED and _compact(raw) not in (b"null", *cls.neutral.get(name, ()))
+        }
+        for name in fields:
+            if name in cls.refused:
+                refuse(name, f"{name} is not supported: {cls.refused[name]}")
+            if name not in cls.__struct_fields__:
+                param = name if name.isidentifier() and len(name) <= _SHOWN else None
+                known = ", ".join(cls.__struct_fields__)
+                refuse(param, f"unknown field {shorten(name)}: expected one of {known}")
+        try:
+            return msgspec.json.decode(msgspec.json.encode(fields), type=cls)
+        except _MALFORMED as error:
+            reason, path = str(error), _PATH.search(str(error))
+            if path is None:
+                refuse(None, f"the body is not as expected: {_escape(reason, _REASON)}")
+            name = path[1]
+            expected = _escape(reason[0].lower() + reason[1 : path.start()], _REASON)
+            within = path[0].removesuffix(f" - at `$.{name}`")
+            refuse(name, f"{name} = {shorten(fields[name])}: {expected}{within}")
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -147,43 +170,6 @@ async def read_body(request: HttpRequest, most: int) -> bytes:
     if size > most:
         raise Refusal(413, f"the body is larger than {most} bytes")
     return bytes(body)
-
-
-def decode(
-    body: bytes, kind: type[Fields], refused: Mapping[str, str], neutral: Mapping[str, Sequence[bytes]]
-) -> Fields:
-    """Decode a body; a Refusal (status 400) names the first field that is unknown or wrong.
-
-    Args:
-        refused: fields of OpenAI's API that are not served -> why.
-        neutral: fields -> values by which they ask for nothing, as null does; JSON without spaces.
-    """
-    try:
-        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except _MALFORMED as error:
-        refuse(None, f"the body is not a JSON object: {error}")
-    fields = {
-        name: raw
-        for name, raw in given.items()
-        if name not in _IGNORED and _compact(raw) not in (b"null", *neutral.get(name, ()))
-    }
-    for name in fields:
-        if name in refused:
-            refuse(name, f"{name} is not supported: {refused[name]}")
-        if name not in kind.__struct_fields__:
-            param = name if name.isidentifier() and len(name) <= _SHOWN else None
-            known = ", ".join(kind.__struct_fields__)
-            refuse(param, f"unknown field {shorten(name)}: expected one of {known}")
-    try:
-        return msgspec.json.decode(msgspec.json.encode(fields), type=kind)
-    except _MALFORMED as error:
-        reason, path = str(error), _PATH.search(str(error))
-        if path is None:
-            refuse(None, f"the body is not as expected: {_escape(reason, _REASON)}")
-        name = path[1]
-        expected = _escape(reason[0].lower() + reason[1 : path.start()], _REASON)
-        within = path[0].removesuffix(f" - at `$.{name}`")
-        refuse(name, f"{name} = {shorten(fields[name])}: {expected}{within}")
 
 
 def shorten(value: Any) -> str:

@@ -1,6 +1,5 @@
 """The metrics that ``/metrics`` reports to Prometheus."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,18 +9,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from based_jax.serve.worker import Worker
 
-_GAUGES = {
-    "waiting": "requests that have not been started",
-    "prefilling": "requests whose prompt is being read",
-    "running": "requests that have a slot",
-    "free": "slots that a request could take",
-}
-_COUNTERS = {
-    "made_tokens": "tokens made",
-    "prefilled_tokens": "tokens of prompts that were read",
-    "cached_tokens": "tokens of prompts that the prefix cache supplied",
-    "finished": "engine requests answered",
-    "cancelled": "engine requests cancelled",
+_OF_ENGINE: dict[str, tuple[Any, str]] = {
+    "waiting": (GaugeMetricFamily, "requests that have not been started"),
+    "prefilling": (GaugeMetricFamily, "requests whose prompt is being read"),
+    "running": (GaugeMetricFamily, "requests that have a slot"),
+    "free": (GaugeMetricFamily, "slots that a request could take"),
+    "made_tokens": (CounterMetricFamily, "tokens made"),
+    "prefilled_tokens": (CounterMetricFamily, "tokens of prompts that were read"),
+    "cached_tokens": (CounterMetricFamily, "tokens of prompts that the prefix cache supplied"),
+    "finished": (CounterMetricFamily, "engine requests answered"),
+    "cancelled": (CounterMetricFamily, "engine requests cancelled"),
 }
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)
 
@@ -44,31 +41,10 @@ class Metrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        stats: Any = self._worker.stats
-        open_ones = self._worker.open
+        open_ones, stats = self._worker.open, self._worker.stats
         yield GaugeMetricFamily("based_jax_open_completions", "completions being answered", value=open_ones)
-        for name, meaning in _GAUGES.items():
-            yield GaugeMetricFamily(f"based_jax_engine_{name}", meaning, value=getattr(stats, name))
-        for name, meaning in _COUNTERS.items():
-            yield CounterMetricFamily(f"based_jax_engine_{name}", meaning, value=getattr(stats, name))
-
-
-class Clock:
-    """The duration of one completion, from its request to its chunks, and its time limit in seconds."""
-
-    def __init__(self, metrics: Metrics, seconds: float) -> None:
-        self._now = asyncio.get_running_loop().time
-        self._metrics, self._begin, self._waiting = metrics, self._now(), True
-        self.seconds, self.deadline = seconds, self._begin + seconds
-
-    def chunk(self) -> None:
-        """Record a chunk; only the first one counts."""
-        if self._waiting:
-            self._metrics.first_chunk.observe(self._now() - self._begin)
-            self._waiting = False
-
-    def end(self) -> None:
-        self._metrics.answer.observe(self._now() - self._begin)
+        for name, (kind, meaning) in _OF_ENGINE.items():
+            yield kind(f"based_jax_engine_{name}", meaning, value=getattr(stats, name))
 
 
 class CountResponses:

@@ -15,16 +15,13 @@ from rich.console import Console
 
 from based_jax.convert.hub import parse_id
 from based_jax.convert.model_card import Measurement, ModelCard
-from based_jax.data import Corpus
 from based_jax.data.packed import Mixture, TokenStream
-from based_jax.data.report import describe_counts, describe_not_read, describe_skipped
-from based_jax.data.shards.reader import TokenShards
-from based_jax.models import LanguageModel, ModelConfig
-from based_jax.models.language_model import param_count
+from based_jax.data.report import count
+from based_jax.models import LanguageModel, ModelConfig, param_count
 from based_jax.training.initial_weights import Taken
 from based_jax.training.lm_config import DEFAULT_PRESET, LMConfig
 from based_jax.training.low_rank import CHANGES, LowRank
-from based_jax.training.parameter_names import kind_of
+from based_jax.training.optimizer import kind_of
 from based_jax.training.run.directory import versions
 from based_jax.training.run.progress import short
 from based_jax.training.step import Programs
@@ -34,27 +31,6 @@ _LABEL = 12  # width of the column of labels
 _ABSOLUTE = re.compile(r"(?<![\w.-])[/~][^,=\s]*/")
 _HUB_DATA = re.compile(r"hf:([\w-][\w.-]*(?:/[\w-][\w.-]*)?)")
 _OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon and AdamW"}
-
-
-def describe_data(corpus: Corpus) -> dict[str, str]:
-    """Describe the text that was read, what could not be used, and which suffixes were not read."""
-    files = f"{_count(corpus.num_files, 'file')}, " if corpus.num_files else ""
-    documents = _count(len(corpus.documents), "document")
-    rows = {"data": f"{corpus.spec}: {files}{documents}, {corpus.num_bytes:,} bytes"}
-    rows["skipped"] = describe_skipped(corpus.skipped) if corpus.skipped else ""
-    rows["not read"] = describe_not_read(corpus.files) or ""
-    return {label: text for label, text in rows.items() if text}
-
-
-def describe_tokens(spec: str, training: TokenShards) -> dict[str, str]:
-    """Describe a directory of token shards, and what was skipped when they were written."""
-    manifest, split = training.manifest, training.split
-    shards, documents = _count(len(split.shards), "shard"), _count(split.documents, "document")
-    size = f"{split.bytes:,} bytes" if split.bytes else f"{split.tokens:,} tokens"
-    rows = {"data": f"{spec}: {shards}, {documents}, {size}, tokenizer {manifest.tokenizer.name}"}
-    if skipped := describe_counts(manifest.skipped):
-        rows["skipped"] = skipped
-    return rows
 
 
 def describe_run(
@@ -82,7 +58,7 @@ def describe_run(
         "tokens": f"{len(training):,} to train on, {held}; vocabulary {model.vocab_size:,}",
         "steps": f"{config.steps:,} of {config.batch_size} x {model.max_length} tokens: "
         f"{short(consumed)} tokens, {epochs} epochs",
-        "model": f"{name}{mixer}: {param_count(model):,} parameters in {_count(model.num_layers, 'layer')}",
+        "model": f"{name}{mixer}: {param_count(model):,} parameters in {count(model.num_layers, 'layer')}",
     }
     if taken is not None:
         rows["weights"] = f"{config.init_from}: {taken.summary()}"
@@ -151,7 +127,8 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "software": ", ".join(f"{name} {version}" for name, version in versions("jax", "flax").items()),
     }
-    shown = {name: _public(fact) for name, fact in facts.items() if fact is not None}
+    known = {name: fact for name, fact in facts.items() if fact is not None}
+    shown = {name: _ABSOLUTE.sub("", f)[:500] if isinstance(f, str) else f for name, f in known.items()}
     source = f"held out of {shown['data']}"
     return ModelCard(
         name=config.workdir.resolve().name,
@@ -164,11 +141,6 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
         base_model=_hub_id(config.init_from),
         datasets=tuple(dict.fromkeys(_HUB_DATA.findall(config.data))),
     )
-
-
-def _public(fact: str | int | float) -> str | int | float:
-    """Format a fact for the card: short, and without directories of this machine."""
-    return _ABSOLUTE.sub("", fact)[:500] if isinstance(fact, str) else fact
 
 
 def _hub_id(source: str | None) -> str | None:
@@ -193,7 +165,3 @@ def show(rows: Mapping[str, str], console: Console) -> None:
 
 def _sizes(sizes: Counter[str]) -> str:
     return ", ".join(f"{kind} {short(size)}" for kind, size in sizes.most_common())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -25,11 +25,8 @@ class Taken(NamedTuple):
     def summary(self) -> str:
         """Summarize in one line how many arrays are taken, and which are not."""
         count = len(self.names) + len(self.fresh)
-        if not self.fresh and not self.unused:
-            return f"all {count} arrays"
-        return (
-            f"{len(self.names)} of {count} arrays{_some('fresh', self.fresh)}{_some('unused', self.unused)}"
-        )
+        share = f"{len(self.names)} of {count}" if self.fresh or self.unused else f"all {count}"
+        return f"{share} arrays{_some('fresh', self.fresh)}{_some('unused', self.unused)}"
 
 
 def _some(kind: str, names: list[str], most: int = 6) -> str:
@@ -41,19 +38,20 @@ def start_from(programs: Programs, directory: Path, mesh: Mesh | None = None) ->
     """Return programs whose `init` takes a checkpoint's arrays where name and shape agree (at least one)."""
     stored = _paths(load_pretrained(directory, mesh=mesh)[1])
     wanted = _paths(programs.abstract_state.params)
-    fresh = [
-        f"{path} {leaf.shape}" + (f", {stored[path].shape} there" if path in stored else "")
-        for path, leaf in wanted.items()
-        if path not in stored or stored[path].shape != leaf.shape
-    ]
-    names = [path for path in wanted if path in stored and stored[path].shape == wanted[path].shape]
-    expect(bool(names), "init_from", str(directory), "weights of which at least one array fits this model")
-    taken = Taken(names, fresh, sorted(stored.keys() - wanted.keys()))
+    taken = Taken([], [], sorted(stored.keys() - wanted.keys()))
+    for path, leaf in wanted.items():
+        there = stored[path].shape if path in stored else None
+        if there == leaf.shape:
+            taken.names.append(path)
+        else:
+            taken.fresh.append(f"{path} {leaf.shape}" + (f", {there} there" if there is not None else ""))
+    expected = "weights of which at least one array fits this model"
+    expect(bool(taken.names), "init_from", str(directory), expected)
 
     def weights() -> Params:
         # Read again rather than kept in memory during training.
         found = _paths(load_pretrained(directory, mesh=mesh)[1])
-        return {"params": unflatten_dict({tuple(path.split("/")): found[path] for path in names})}
+        return {"params": unflatten_dict({tuple(path.split("/")): found[path] for path in taken.names})}
 
     return with_weights(programs, weights), taken
 

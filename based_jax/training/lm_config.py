@@ -7,7 +7,7 @@ from typing import Annotated
 import jax
 import tyro
 
-from based_jax.data.encodings import ReadOptions
+from based_jax.data.readers import ReadOptions
 from based_jax.files import read_json
 from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
@@ -17,7 +17,6 @@ from based_jax.training.devices.hosts import HostsConfig
 from based_jax.training.named_options import parse_named
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.recipes import find_file
-from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
 
 DEFAULT_PRESET = "based-tiny"
@@ -93,9 +92,8 @@ class LMConfig:
     """peak TFLOP/s of one device, for the metric `mfu`; default: from a table of known devices"""
     dry_run: bool = False
     """read the data, draw the first batches, compile for --mesh on virtual devices, print what would stop the
-    run, sharding, memory and communication, and exit"""
+    run, sharding and memory, and exit"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
-    tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 10
     """steps between log lines"""
     eval_every: int = 200

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax import data
-from based_jax.data.corpus import UnreadableCorpus
 from based_jax.data.packed import Mixture, TokenStream, parse_mixture
+from based_jax.data.reading import UnreadableCorpus
 from based_jax.data.report import FileReport
 from based_jax.data.shards.manifest import FILE, Manifest, shard_file
 from based_jax.data.shards.reader import (
@@ -18,7 +18,6 @@ from based_jax.data.shards.reader import (
     open_tokens,
     shard_directory,
 )
-from based_jax.training.banner import describe_data, describe_tokens
 from based_jax.training.lm_config import LMConfig
 from based_jax.training.recipes import find_file, read_recipe
 from based_jax.validate import expect
@@ -43,7 +42,7 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
             held-out data for the evaluations of the run.
     """
     weights = parse_mixture(config.data)
-    expect_flags_apply(config)
+    _expect_flags_apply(config)
     if weights is None:
         return _open(config.data, config, tokenizer)
     opened: list[Any] = [_open(spec, config, tokenizer) for spec in weights]  # of streams, not mixtures
@@ -63,11 +62,10 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
 
 def data_tokenizer(config: LMConfig) -> data.Tokenizer:
     """Return the tokenizer of a run without `--init-from`: that of its shards, else `--tokenizer`."""
-    return load_data_tokenizer(sources(config), config.tokenizer)
+    return load_data_tokenizer(_sources(config), config.tokenizer)
 
 
-def sources(config: LMConfig) -> list[str]:
-    """Return the sources that `config.data` names."""
+def _sources(config: LMConfig) -> list[str]:
     return list(parse_mixture(config.data) or [config.data])
 
 
@@ -80,7 +78,7 @@ def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
     limits = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
     sides = data.split_documents(corpus.documents, fraction=config.held_out, **limits)
     training, held_out = (data.PackedTokens.from_documents(side, tokenizer) for side in sides)
-    return RunData(training, held_out, describe_data(corpus), corpus.files)
+    return RunData(training, held_out, corpus.describe(), corpus.files)
 
 
 def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
@@ -88,12 +86,11 @@ def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -
     has_sides = len(training) > 0 and (len(held_out) > 0 or config.eval_every == 0)
     expected = "shards with a training side, and a held-out side or --eval-every 0"
     expect(has_sides, "data", f"{TOKENS}{directory}", expected)
-    return RunData(training, held_out, describe_tokens(f"{TOKENS}{directory}", training))
+    return RunData(training, held_out, training.describe())
 
 
-def expect_flags_apply(config: LMConfig) -> None:
-    """Check that flags about reading text are given only if the run reads text."""
-    if all(map(shard_directory, sources(config))):
+def _expect_flags_apply(config: LMConfig) -> None:
+    if all(map(shard_directory, _sources(config))):
         expect_no_text_flags(config, "include", "reading", "held_out", "held_out_bytes", "held_out_names")
 
 
@@ -123,8 +120,8 @@ def plan_data(config: LMConfig, length: int, tokenizer: data.Tokenizer | None = 
     Raises:
         ValueError: flags that do not apply.
     """
-    expect_flags_apply(config)
-    directories = {spec: found for spec in sources(config) if (found := shard_directory(spec)) is not None}
+    _expect_flags_apply(config)
+    directories = {spec: found for spec in _sources(config) if (found := shard_directory(spec)) is not None}
     missing = {spec: found for spec, found in directories.items() if not (found / FILE).is_file()}
     if missing:
         rows = {"data": "; ".join(f"{spec}: no token shards yet" for spec in missing)}
@@ -145,7 +142,7 @@ def plan_data(config: LMConfig, length: int, tokenizer: data.Tokenizer | None = 
 
 def planned_vocab_size(config: LMConfig) -> int:
     """Return the vocabulary size of a run without `--init-from`; its shards need not exist yet."""
-    directories = filter(None, map(shard_directory, sources(config)))
+    directories = filter(None, map(shard_directory, _sources(config)))
     found = next((directory for directory in directories if (directory / FILE).is_file()), None)
     if config.tokenizer is None and found is not None:
         return Manifest.read(found).tokenizer.vocab_size

@@ -16,7 +16,6 @@ from based_jax.stop_request import StopRequest
 from based_jax.training.devices import hosts
 from based_jax.training.run.checkpoints import Checkpoints
 from based_jax.training.run.metrics import open_writer
-from based_jax.training.run.trackers import TrackConfig
 from based_jax.training.step import Batch, Programs, TrainState
 from based_jax.validate import expect_ranges
 
@@ -61,7 +60,6 @@ def fit(
     *,
     describe: Callable[[dict[str, float], int], dict[str, float]],
     evaluate: Callable[[TrainState], dict[str, float]],
-    tracking: TrackConfig | None = None,
 ) -> Outcome:
     """Train from the newest checkpoint in `workdir` (or from scratch) to `config.steps`.
 
@@ -74,7 +72,6 @@ def fit(
         workdir: directory of metrics and checkpoints, shared by all processes.
         describe: maps a step's metrics and its number of tokens to the logged values.
         evaluate: returns the held-out metrics of a state.
-        tracking: services that also receive the metrics; default: none.
 
     Raises:
         BadLoss: a loss or gradient norm was not finite; the bad state is not saved.
@@ -83,8 +80,8 @@ def fit(
     """
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.keep))
-        saved = step = begin = checkpoints.newest_intact(programs.abstract_state) or 0
-        writer = stack.enter_context(open_writer(workdir, config.steps, step, tracking))
+        saved = step = begin = checkpoints.newest_intact() or 0
+        writer = stack.enter_context(open_writer(workdir, config.steps, step))
         stop = StopRequest()
 
         def where() -> str:

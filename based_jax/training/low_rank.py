@@ -18,7 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 
 from based_jax.models import LanguageModel, ModelConfig
-from based_jax.training.parameter_names import kind_of, names_of
+from based_jax.training.optimizer import kind_of, names_of
 from based_jax.typing import Array, Params
 from based_jax.validate import expect
 

@@ -18,7 +18,7 @@ from based_jax.command import find_value
 from based_jax.files import read_toml
 from based_jax.validate import expect
 
-_ABOUT = {"title": str, "source": str, "tokens": int, "shards": str, "remarks": list}
+_ABOUT = ("title", "source", "tokens", "shards", "remarks")
 
 
 class Recipe(NamedTuple):
@@ -29,6 +29,7 @@ class Recipe(NamedTuple):
     source: str = ""  # the tables of the paper that give the settings
     tokens: int | None = None  # number of training tokens
     shards: str = ""  # the command that makes the token shards of its flag `data`
+    remarks: Sequence[str] = ()
 
 
 def flag_words(flags: Mapping[str, Any]) -> list[str]:
@@ -51,9 +52,6 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
     """
     content = read_toml(path)
     about = {name: content.pop(name) for name in _ABOUT if name in content}
-    for name, value in about.items():
-        kind = _ABOUT[name].__name__
-        expect(type(value) is _ABOUT[name], f"recipe {path}: {name}", value, f"a value of type {kind}")
     below = content.pop("flags", {})
     expect(isinstance(below, dict), f"recipe {path}: flags", below, "a table, [flags]")
     known = list(flag_names(settings))
@@ -66,7 +64,6 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
         expect(is_value, entry, value, "a string, a number or a boolean")
         expect(name not in words, entry, value, "each flag once")
         words[name] = value
-    about.pop("remarks", None)
     return Recipe(words, **about)
 
 

@@ -30,7 +30,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from based_jax.command import parse, run
 from based_jax.convert.pretrained import save_pretrained
-from based_jax.data.tokenizer_training import train_byte_level_bpe
+from based_jax.data.file_tokenizer import train_byte_level_bpe
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.evals.long.questions import Material, make_question
 from based_jax.models import LanguageModel, ModelConfig

@@ -11,8 +11,7 @@ from based_jax import mixers
 from based_jax.data.tasks import MQAR
 from based_jax.models import LanguageModel, mqar_backbone
 from based_jax.models.backbones import ALIASES
-from based_jax.training.mqar.data import load
-from based_jax.training.mqar.grid import Grid, GridState, VmappedRuns
+from based_jax.training.mqar.grid import Grid, GridState, VmappedRuns, load
 from benchmarks.flags import comma_list
 from benchmarks.models import training
 from benchmarks.study import Candidate, Flags, Program, ascending, compile_jitted

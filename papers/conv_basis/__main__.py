@@ -15,7 +15,7 @@ from based_jax.convert import load_pretrained
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.results import read
 from based_jax.experiments.study import claim
-from based_jax.json_lines import write_lines
+from based_jax.files import write_lines
 from based_jax.models import LanguageModel
 from based_jax.typing import Int, Params
 from based_jax.validate import expect_choice

@@ -7,8 +7,7 @@ import threading
 import pytest
 import tokenizers
 
-from based_jax.data.chat.renderer import Renderer
-from based_jax.data.chat.template import MAX_CHARACTERS, Chat, ChatTemplate
+from based_jax.data.chat.template import MAX_CHARACTERS, Chat, ChatTemplate, Renderer
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer, load_tokenizer, save_chat_files
 from tests.data.libraries import byte_level, merges, unigram, words
 

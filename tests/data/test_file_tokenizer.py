@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import models
 
 from based_jax.data import Document, FileTokenizer, PackedTokens, StreamDecoder, load_tokenizer
-from based_jax.data.shards.encoder import BlockEncoder
+from based_jax.data.shards.blocks import BlockEncoder
 from based_jax.data.tokenizers import complete_text, decode_after, stop_tokens
 from tests.data.libraries import FORGERIES, byte_level, llama, merges, unigram, words
 

@@ -1,7 +1,6 @@
 """Labelled sequences: the layouts on disk, rows of one length, and what is refused."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
@@ -30,18 +29,12 @@ def write_csv(root, parts):
         (root / f"{part}.csv").write_text("\r\n".join(lines) + "\r\n")
 
 
-def write_jsonl(root, parts):
-    for part, examples in parts.items():
-        lines = [json.dumps({"sequence": sequence, "label": label}) for sequence, label in examples]
-        (root / f"{part}.jsonl").write_text("\n\n".join(lines))
-
-
 def texts(part: LabelledSequences) -> list[tuple[str, str]]:
     documents = [part.tokens[start:end] for start, end in zip(part.starts, part.starts[1:], strict=False)]
     return [(DNA.decode(ids), part.classes[label]) for ids, label in zip(documents, part.labels, strict=True)]
 
 
-@pytest.mark.parametrize("write", [write_folders, write_csv, write_jsonl])
+@pytest.mark.parametrize("write", [write_folders, write_csv])
 def test_every_layout_gives_the_same(tmp_path, write):
     write(tmp_path, {"train": TRAIN, "test": TEST})
     train, test = load_labelled(tmp_path, DNA)
@@ -70,7 +63,7 @@ def test_tables_are_read_as_they_were_written(tmp_path):
 
 def test_numbers_are_ordered_as_numbers(tmp_path):
     rows = [("A", 10), ("C", 9), ("G", 0)]
-    write_jsonl(tmp_path, {"train": rows, "test": rows})
+    write_csv(tmp_path, {"train": rows, "test": rows})
     assert load_labelled(tmp_path, DNA)[0].classes == ("0", "9", "10")
 
 
@@ -132,10 +125,7 @@ def test_bad_examples_are_named(tmp_path, parts, message):
     ("name", "content", "message"),
     [
         ("train.csv", "sequence,class\nA,b\n", "train.csv, line 2 = .*expected a string 'sequence'"),
-        ("train.jsonl", '{"sequence": "A", "label": 1}\n{"seq\n', "train.jsonl, line 2: expected JSON"),
-        ("train.jsonl", "[" * 100_000, "train.jsonl, line 1: more than 64 levels"),
         ("train.csv", 'sequence,label\nA,1\n"C,1\nG,1\n', "train.csv, line 3: expected CSV"),
-        ("train.jsonl", "[1]\n", r"train.jsonl, line 1 = \[1\]: expected a string"),
         ("train.csv", "\n", "its train part is empty"),
     ],
 )

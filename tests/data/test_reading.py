@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from based_jax.data import ReadOptions, encodings, load_documents, load_tokenizer
-from based_jax.data.corpus import UnreadableCorpus
+from based_jax.data import ReadOptions, load_documents, load_tokenizer, readers
+from based_jax.data.reading import UnreadableCorpus
 from based_jax.data.report import FILE, read_report
 from based_jax.data.shards.manifest import Manifest
 from based_jax.training.commands import tokenize, tokenizer
@@ -86,9 +86,9 @@ def test_encodings_are_detected_file_by_file(tmp_path):
 
 def test_text_that_is_utf_8_needs_no_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "charset_normalizer", None)
-    assert encodings.detect([FRENCH.encode()[:4], FRENCH.encode()[4:]]) == "utf-8"  # cut inside a character
+    assert readers.detect([FRENCH.encode()[:4], FRENCH.encode()[4:]]) == "utf-8"  # cut inside a character
     with pytest.raises(ImportError, match=r"encoding = 'auto'.*pip install 'based-jax\[text\]'"):
-        encodings.detect([FRENCH.encode()[:4]])
+        readers.detect([FRENCH.encode()[:4]])
 
 
 def test_html_is_read_as_its_text(tmp_path, monkeypatch):

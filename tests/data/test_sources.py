@@ -176,14 +176,15 @@ def test_unusable_files_are_skipped_by_reason(tmp_path, caplog):
     reasons["some.jsonl:2"] = "empty"
     _write(tmp_path / "good.txt", TEXT)
 
-    with caplog.at_level(logging.INFO, logger="based_jax.data.corpus"):
+    with caplog.at_level(logging.INFO, logger="based_jax.data.reading"):
         corpus = load_documents(str(tmp_path))
     assert [document.text for document in corpus.documents] == [TEXT, "kept", "kept too"]
     assert {item.name: item.reason for item in corpus.skipped} == reasons
     assert len(corpus.skipped) == len(reasons)
-    summary = corpus.summary()
-    assert "skipped 16 (" in summary
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("WARNING", summary)]
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "skipped 16 (" in record.getMessage()
+    assert corpus.describe()["skipped"] in record.getMessage()
 
 
 # --- errors: one line that says what was given and what was expected
@@ -288,7 +289,7 @@ def test_json_files_are_text_if_include_asks_for_them(tmp_path):
     _write(tmp_path / "a.jsonl", b'{"text": "one"}\n')
     corpus = load_documents(str(tmp_path))
     assert [document.text for document in corpus.documents] == ["one"]
-    assert corpus.left_out == {".json": 1}
+    assert corpus.describe()["not read"] == "1 file by suffix (1 .json); --include '*.json' reads them too"
     for include in ("*", "*.json"):
         texts = {document.text for document in load_documents(str(tmp_path), include).documents}
         assert texts == {'{"name": "x"}', "one"}

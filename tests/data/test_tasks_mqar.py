@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from based_jax.data.tasks import IGNORE, MQAR, RepeatedContext
 from tests.data.induction_head import accuracy, induction_head
-from tests.marks import release_but
 from tests.parity.tasks import check_structure
 
 SMALL = MQAR(18, length=16, num_pairs=2)
@@ -26,19 +25,10 @@ def test_structure(seed, random_fill):
     check_structure(*arrays(segment), 18, 2, random_fill=random_fill)
 
 
-@pytest.mark.parametrize("shuffled", release_but([True], [False, True]))
-def test_repeated_context(shuffled):
-    task = RepeatedContext(18, length=16, num_pairs=2, random_fill=False, shuffled=shuffled)
-    segment = task.build(5)
+def test_repeated_context():
+    segment = RepeatedContext(18, length=16, num_pairs=2, random_fill=False).build(5)
     assert segment.slices == {"num_pairs": 2, "length": 16, "num_passes": 2}
-    inputs, labels = arrays(segment)
-    assert accuracy(induction_head(inputs), labels) == 1.0
-    passes = inputs[:, :8].reshape(1000, 2, 2, 2)
-    order = passes[..., 0].argsort(axis=2)
-    assert shuffled == (order != order[:, :1]).any()
-    same_order = np.take_along_axis(passes, order[..., None], axis=2)
-    inputs = np.hstack([same_order.reshape(1000, 8), inputs[:, 8:]])
-    check_structure(inputs, labels, 18, 2, num_passes=2, random_fill=False)
+    check_structure(*arrays(segment), 18, 2, num_passes=2, random_fill=False)
 
 
 def test_questions_before_the_context():

@@ -18,7 +18,7 @@ from based_jax.data import (
     find_vocab_size,
     load_tokenizer,
 )
-from based_jax.data.tokenizer_training import train_byte_level_bpe
+from based_jax.data.file_tokenizer import train_byte_level_bpe
 from based_jax.models import presets
 from tests.data.libraries import byte_level
 
@@ -56,20 +56,11 @@ BOTH = pytest.mark.parametrize("tokenizer", [ByteTokenizer(), FILE_TOKENIZER], i
 
 
 @BOTH
-def test_both_keep_the_protocol(tokenizer):
-    assert isinstance(tokenizer, Tokenizer)
-    assert 0 <= tokenizer.eot < tokenizer.vocab_size
-    ids = tokenizer.encode("héllo")
-    assert ids.dtype == np.int32
-    assert ids.ndim == 1
-    assert tokenizer.encode("").shape == (0,)
-    assert tokenizer.decode([]) == ""
-
-
-@BOTH
 @given(text=st.text())
 def test_text_survives_the_round_trip(tokenizer, text):
     ids = tokenizer.encode(text)
+    assert isinstance(tokenizer, Tokenizer)
+    assert (ids.dtype, ids.ndim) == (np.int32, 1)
     assert tokenizer.decode(ids) == text
     assert tokenizer.decode(ids.tolist()) == text
     assert np.all((ids >= 0) & (ids < tokenizer.vocab_size))

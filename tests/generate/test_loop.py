@@ -7,8 +7,10 @@ import pytest
 
 from based_jax.generate import generate, snapshot, stream
 from based_jax.generate.capacity import capacity_for
+from based_jax.generate.pool import LayerStreams
 from based_jax.generate.prompt import CHUNKS, bucket
 from based_jax.models.language_model import LanguageModel
+from based_jax.ops import Stream
 from tests.generate.tiny import LENGTH
 
 STEPS = 12
@@ -204,6 +206,26 @@ def test_penalties_count_a_prefix(simple):
     prefix = snapshot(simple.model, simple.params, PENALISED[:-1])
     tokens = generate(simple.model, simple.params, [PENALISED[-1:]], STEPS, prefix=prefix, **options)
     assert tokens.tolist() == expected.tolist()
+
+
+def test_layers_may_be_broken_apart(hybrid):
+    """A token may be no number from some layer on; else one stream serves all layers in the loop."""
+
+    def is_stream(node):
+        return isinstance(node, Stream)
+
+    state = hybrid.model.init_state(2, 8)
+    kept = LayerStreams(state)
+    carried = kept.strip(state)
+    assert not any(map(is_stream, jax.tree.leaves(carried, is_leaf=is_stream)))
+    broken = np.arange(carried.broken.size).reshape(carried.broken.shape) % 3 == 0
+    for restored in (kept.within, kept.after):
+        state = restored(carried._replace(broken=broken), jnp.array(7))
+        streams = [node for node in jax.tree.leaves(state, is_leaf=is_stream) if is_stream(node)]
+        assert np.array_equal([stream.broken for stream in streams], broken)
+        assert all(stream.length.tolist() == [7, 7] for stream in streams)
+        again = kept.strip(state)
+        assert all(x is y for x, y in zip(again.arrays, carried.arrays, strict=True))
 
 
 class Counting(LanguageModel):

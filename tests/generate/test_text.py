@@ -69,39 +69,40 @@ def test_text_is_the_decoded_tokens(tiny, stop):
     assert 0 < chunks.tokens <= 30
 
 
-def test_separator_ends_and_characters_stay_whole(tiny, monkeypatch):
-    said = [*"né€".encode(), 256, *b"never"]
-    asked = {}
+@pytest.fixture
+def said(tiny, monkeypatch):
+    """The chunks of a `TextStream` whose model makes given tokens, and what it asked for."""
 
-    def script(model, params, prompt, **options):
-        asked.update(options, prompt=prompt.tolist())
-        return iter(np.array([[token]], np.int32) for token in said[: said.index(256) + 1])
+    def call(tokenizer, prompt, tokens, **options):
+        asked = {}
 
-    monkeypatch.setattr(text, "stream", script)
-    case = tiny("C")
-    monkeypatch.setattr(ByteTokenizer, "vocab_size", 50)
-    chunks = TextStream(case.model, case.params, ByteTokenizer(), "ab", max_new_tokens=9)
-    assert list(chunks) == ["n", "é", "€"]
-    assert chunks.tokens == len("né€".encode()) + 1
-    assert asked == {"prompt": [[256, 97, 98]], "stop_tokens": (256,), "max_new_tokens": 9}
+        def script(model, params, prompt, **options):
+            asked.update(options, prompt=prompt.tolist())
+            return iter(np.array([[token]], np.int32) for token in tokens)
+
+        monkeypatch.setattr(text, "stream", script)
+        monkeypatch.setattr(tokenizer, "vocab_size", 50)
+        case = tiny("C")
+        chunks = TextStream(case.model, case.params, tokenizer, prompt, **options)
+        return list(chunks), chunks.tokens, asked
+
+    return call
 
 
-def test_words_keep_their_spaces_and_stop_tokens_end(tiny, monkeypatch):
+def test_separator_ends_and_characters_stay_whole(said):
+    tokens = [*"né€".encode(), 256]
+    asked = {"prompt": [[256, 97, 98]], "stop_tokens": (256,), "max_new_tokens": 9}
+    assert said(ByteTokenizer(), "ab", tokens, max_new_tokens=9) == (["n", "é", "€"], len(tokens), asked)
+
+
+def test_words_keep_their_spaces_and_stop_tokens_end(said):
     tokenizer = FileTokenizer(llama().to_str())
     tokenizer.stop_tokens = (1, 7)
-    hello = tokenizer.encode("hello").tolist()
-    asked = {}
-
-    def script(model, params, prompt, **options):
-        asked.update(options)
-        return iter(np.array([[token]], np.int32) for token in [*hello, 2 + 0xE2, 2 + 0x98, 2 + 0x83, 7])
-
-    monkeypatch.setattr(text, "stream", script)
-    monkeypatch.setattr(tokenizer, "vocab_size", 50)
-    case = tiny("C")
-    assert "".join(TextStream(case.model, case.params, tokenizer, "hello")) == " hello☃"
-    assert asked == {"stop_tokens": (1, 7)}
-    assert "".join(TextStream(case.model, case.params, tokenizer, "")) == "hello☃"
+    tokens = [*tokenizer.encode("hello").tolist(), 2 + 0xE2, 2 + 0x98, 2 + 0x83, 7]
+    for prompt, expected in (("hello", " hello☃"), ("", "hello☃")):
+        chunks, _, asked = said(tokenizer, prompt, tokens)
+        assert "".join(chunks) == expected
+        assert asked["stop_tokens"] == (1, 7)
 
 
 def test_tokenizer_must_fit(tiny):

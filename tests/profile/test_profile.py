@@ -1,7 +1,5 @@
 """What models cost: counts of known programs, the papers' formulas and printed numbers, the command."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -77,22 +75,22 @@ def test_the_papers_formulas_give_the_printed_numbers(name):
         assert flops / 1e12 == pytest.approx(printed_tflops()[name], abs=0.0051)  # two printed digits
 
 
-def test_a_model_is_the_sum_of_its_parts(tmp_path, capsys):
-    command.main(["--preset", "based-tiny", "--length", "64", "--json", str(tmp_path / "numbers.json")])
-    text = capsys.readouterr().out
-    numbers = json.loads((tmp_path / "numbers.json").read_text())
+def test_a_model_is_the_sum_of_its_parts(monkeypatch, capsys):
     config = bj.presets.get("based-tiny")
-    assert numbers["parameters"] == bj.param_count(config)
-    assert f"{numbers['parameters']:,}" in text
+    numbers = command.profile(config, 64)
+    monkeypatch.setattr(command, "profile", lambda *arguments: numbers)
+    command.main(["--preset", "based-tiny", "--length", "64"])
+    text = capsys.readouterr().out
+    parts = sum(block.parameters for block in numbers.blocks)
     norm = config.d_model
-    parts = sum(layer["parameters"] for layer in numbers["layers"])
-    assert parts + config.padded_vocab_size * config.d_model + norm == numbers["parameters"]
-    assert numbers["state_floats_by_the_papers"] == bj.LanguageModel(config).state_size(64)
+    assert parts + config.padded_vocab_size * config.d_model + norm == bj.param_count(config)
+    assert f"{bj.param_count(config):,}" in text
+    floats = sum(block.state_floats for block in numbers.blocks)
+    assert floats == bj.LanguageModel(config).state_size(64)
+    assert f"{floats:,} floats per sequence" in text
     head = 2 * 64 * config.d_model * config.padded_vocab_size
-    assert (
-        numbers["forward"]["products"] > head + sum(layer["mixer_forward"] for layer in numbers["layers"]) / 2
-    )
-    assert 2.5 < numbers["training"]["products"] / numbers["forward"]["products"] < 4.5
+    assert numbers.forward.products > head + sum(block.mixer_forward for block in numbers.blocks) / 2
+    assert 2.5 < numbers.training.products / numbers.forward.products < 4.5
 
 
 @pytest.mark.parametrize(

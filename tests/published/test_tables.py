@@ -12,7 +12,7 @@ from based_jax import command
 from based_jax.command_list import console_commands
 from based_jax.models import presets
 from based_jax.published import Column, names, number, table
-from based_jax.published.models import preset_of, run_of
+from based_jax.published.tables import preset_of, run_of
 from papers.results.parameters import PRINTED
 from tests.floors import ROOT
 
@@ -53,16 +53,6 @@ def test_names_of_the_papers_tables():
         table("based", 9)
     with pytest.raises(ValueError, match="table = 'nobody'"):
         table("nobody")
-
-
-def test_columns_that_commands_print():
-    tasks = ("lambada_ppl", "lambada", "hellaswag", "piqa", "arc_easy", "arc_challenge", "winogrande")
-    assert table("based", 2).columns == ("model", "size", *tasks, "average")
-    glue = ("boolq", "cb", "cb_f1", "copa", "multirc", "record_f1", "record_em", "rte", "wic", "wsc")
-    assert table("based", 3).columns == ("model", "shots", *glue, "average")
-    assert table("based", 4).columns == ("model", "size", "1024", "4096", "8192")
-    sets = ("enhancers_cohn", "enhancers_ensembl", "regulatory", "nontata_promoters", "ocr")
-    assert table("based", 5).columns == ("model", *sets)
 
 
 def test_one_row():

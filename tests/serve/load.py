@@ -21,25 +21,22 @@ WRONG = (b"{", b'{"prompt": 3}', b'{"unknown": 1}', b"[]", b"\xff\xfe", b'{"max_
 
 @dataclasses.dataclass
 class Report:
-    """What happened."""
+    """Counts by kind, wrong answers, seconds of good ones, and KiB of the server before and after."""
 
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    seconds: list[float] = dataclasses.field(default_factory=list)
-    """of good requests, from connecting to the last byte, without those that were asked to come again"""
     wrong: list[str] = dataclasses.field(default_factory=list)
-    elapsed: float = 0.0
+    seconds: list[float] = dataclasses.field(default_factory=list)
     rss: list[int] = dataclasses.field(default_factory=list)
-    """KiB of the server, before and after"""
+    elapsed: float = 0.0
 
     def lines(self) -> list[str]:
         ordered = sorted(self.seconds)
         middle, late = (1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
         return [
-            f"{dict(self.counts.most_common())}",
+            f"{dict(self.counts.most_common())}, {len(self.wrong)} wrong: {self.wrong[:3]}",
             f"{len(ordered) / self.elapsed:.1f} good answers/s in {self.elapsed:.0f} s",
             f"latency of good answers: p50 {middle:.0f} ms, p99 {late:.0f} ms",
             f"resident memory: {' '.join(f'{size / 1024:.0f}' for size in self.rss)} MiB",
-            f"{len(self.wrong)} wrong: {self.wrong[:3]}",
         ]
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.serve.app import KnownHosts
 from based_jax.serve.errors import Refusal
-from based_jax.serve.fields import decode
-from based_jax.serve.hosts import KnownHosts
 from based_jax.serve.requests import CompletionRequest
 from tests.serve.client import post_bytes, serving
 from tests.serve.conftest import LIMITS
@@ -141,7 +140,7 @@ def test_large_bodies(client):
 def test_a_body_of_many_values_costs_little():
     """The largest body that is decoded wholly has a million tokens; one of a wrong type ends at once."""
     with pytest.raises(Refusal, match="got `array`"):
-        decode(b'{"prompt": [' + b"[[]]," * 500_000 + b"0]}", CompletionRequest, {}, {})
+        CompletionRequest.read(b'{"prompt": [' + b"[[]]," * 500_000 + b"0]}")
 
 
 def test_keys(make_engine):

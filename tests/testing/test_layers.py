@@ -1,16 +1,18 @@
 """`check_layer` accepts right layers, and names and shrinks the faults of others."""
 
 import dataclasses
+import functools
 import math
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 from based_jax import mixers
-from based_jax.testing.layers import FEATURES, LAWS, Layer, check_layer, of_mixer
-from based_jax.testing.pytest_laws import load
+from based_jax.testing.laws import QUICKLY, Runner
+from based_jax.testing.layers import FEATURES, LAWS, Layer, check_layer
 from tests.testing import toys
 
 ALL = list(LAWS)
@@ -108,43 +110,6 @@ def test_neither_jax_nor_flax_is_needed():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-class Outcomes:
-    """A pytest plugin that keeps the outcome and the text of each test."""
-
-    def __init__(self):
-        self.of = {}
-
-    def pytest_runtest_logreport(self, report):
-        if report.when == "call":
-            self.of[report.nodeid.partition("[")[2][:-1]] = (report.outcome, report.longreprtext)
-
-
-def run_plugin(tmp_path, name):
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = .\n")
-    (tmp_path / "test_other.py").write_text("def test_other():\n    assert False\n")
-    outcomes = Outcomes()
-    plugin = ["-p", "based_jax.testing.pytest_laws", "--recurrent-laws", name]
-    arguments = ["-q", "-p", "no:cacheprovider", "-c", str(tmp_path / "pytest.ini"), *plugin]
-    return pytest.main(arguments, plugins=[outcomes]), outcomes.of
-
-
-def test_plugin(tmp_path):
-    status, outcomes = run_plugin(tmp_path, "tests.testing.toys:sees_the_next_token")
-    assert status == pytest.ExitCode.TESTS_FAILED
-    assert list(outcomes) == ALL
-    assert outcomes["batch"][0] == "passed"
-    assert outcomes["split"][0] == "skipped"
-    assert outcomes["causality"][0] == "failed"
-    assert outcomes["causality"][1].startswith("layer breaks causality\n")
-    assert run_plugin(tmp_path, "tests.testing.toys:recurrence")[0] == pytest.ExitCode.OK
-
-
-def test_plugin_names_what_is_no_layer(tmp_path):
-    for name in ("tests.testing.toys", "no_such_module:x", "tests.testing.toys:WIDTH"):
-        with pytest.raises(pytest.UsageError, match=f"--recurrent-laws = '{name}': expected"):
-            load(name, str(tmp_path))
-
-
 SUMS_OF_QUOTIENTS = {"linear_hyper_feature_attention": 1e-4}
 """tolerances: its gradients had errors of 1e-5 in float32"""
 
@@ -152,8 +117,29 @@ SUMS_OF_QUOTIENTS = {"linear_hyper_feature_attention": 1e-4}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", mixers.names())
 def test_our_mixers_pass(name):
-    layer = of_mixer(mixers.make(name, d_model=12), longest=5, tolerance=SUMS_OF_QUOTIENTS.get(name, 1e-5))
+    mixer = mixers.make(name, d_model=12)
+    run = Runner(mixer, max_length=10)
+
+    def with_ids(x, context):
+        """Ids that the inputs determine, for a mixer that wants them."""
+        return context | ({"tokens": (16 * np.abs(x[..., 0])).astype(int) % 16} if mixer.wants_tokens else {})
+
+    def forward(x, state=None, **context):
+        return run(x, state, **with_ids(x, context))
+
+    @functools.partial(jax.jit, compiler_options=QUICKLY)
+    def gradient(x, dy, context):
+        return jax.vjp(lambda x: mixer.apply(run.variables, x, None, **context)[0], x)[1](dy)[0]
+
+    layer = Layer(
+        forward,
+        mixer.d_model,
+        tuple(FEATURES),
+        run.fresh,
+        lambda x, dy, **context: np.asarray(gradient(x, dy, with_ids(x, context))),
+        tolerance=SUMS_OF_QUOTIENTS.get(name, 1e-5),
+        longest=5,
+    )
     report = check_layer(layer, examples=1)
     report.raise_if_broken()
     assert report.of("holds") == ALL
-    assert {*FEATURES} == {*layer.supports}

@@ -26,7 +26,7 @@ def traced_once() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
     """What a command sets in its process ends with the test."""
-    loggers = [logging.getLogger(name) for name in ("based_jax.data.sources", "absl", "asyncio")]
+    loggers = [logging.getLogger(name) for name in ("based_jax.data.reading", "absl", "asyncio")]
     levels = [logger.level for logger in loggers]
     yield
     for logger, level in zip(loggers, levels, strict=True):

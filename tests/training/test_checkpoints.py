@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from based_jax.training.run.checkpoints import Checkpoints, SaveFailed, array_checksum
+from based_jax.training.run.checkpoints import Checkpoints, SaveFailed
 from tests.training.runs import steps_saved
 
 STATE = {
@@ -83,15 +83,15 @@ def test_the_interface_of_orbax_1_reads_what_ours_writes(workdir):
 
 
 @pytest.mark.parametrize(
-    ("part", "damage", "reason"),
+    ("part", "damage"),
     [
-        ("state", cut, r"\d+ bytes of \d+"),
-        ("state", change_a_bit, "has changed since it was written"),  # Orbax reads it without complaint
-        ("state", lambda path: path.unlink(), "is missing"),
-        ("data", cut, r"\d+ bytes of \d+"),
+        ("state", cut),
+        ("state", change_a_bit),  # Orbax reads it without complaint
+        ("state", lambda path: path.unlink()),
+        ("data", cut),
     ],
 )
-def test_a_damaged_one_is_passed_over_with_a_warning(part, damage, reason, workdir, caplog):
+def test_a_damaged_one_is_passed_over_with_a_warning(part, damage, workdir, caplog):
     damage(largest_file(workdir / "checkpoints" / "10" / part))
     step, state, position = newest(workdir)
     assert (step, position) == (5, {"place": 5})
@@ -116,14 +116,9 @@ def ours(caplog):
     ]
 
 
-def another_model(path):
-    with Checkpoints(path.parents[1]) as checkpoints:
-        checkpoints.save(int(path.name), {**STATE, "bias": jnp.ones(4)}, {"place": 15})
-
-
 def without_files(path):
     shutil.copytree(path.with_name("10"), path)
-    (path / "checksums.json").write_text(json.dumps({"step": 15, "arrays": array_checksum(ABSTRACT)}))
+    (path / "checksums.json").write_text("{}")
 
 
 @pytest.mark.parametrize(
@@ -132,20 +127,18 @@ def without_files(path):
         (lambda path: path.mkdir(), "it has no checksums.json"),
         (lambda path: path.write_text("x"), "it is no directory"),
         (lambda path: path.symlink_to("nowhere"), "it is no directory"),
-        (lambda path: shutil.copytree(path.with_name("10"), path), "it is a checkpoint of step 10"),
-        (another_model, "its arrays are not those of this run's model"),
         (without_files, "checksums.json lists no files of a checkpoint"),
     ],
-    ids=["empty", "file", "link", "copy", "another model", "no checksums"],
+    ids=["empty", "file", "link", "no checksums"],
 )
 def test_what_is_no_checkpoint_of_the_run_is_passed_over_with_a_warning(make, reason, workdir, caplog):
     make(workdir / "checkpoints" / "15")
     with Checkpoints(workdir) as checkpoints:
-        assert checkpoints.newest_intact(ABSTRACT) == 10
+        assert checkpoints.newest_intact() == 10
         checkpoints.restore(10, ABSTRACT)
         checkpoints.save(15, jax.tree.map(jnp.asarray, STATE), {"place": 15})  # its number is free again
         checkpoints.wait()
-        assert checkpoints.newest_intact(ABSTRACT) == 15
+        assert checkpoints.newest_intact() == 15
     (message,) = ours(caplog)
     assert f"{workdir}/checkpoints/15 is damaged: {reason}" in message
     assert os.path.lexists(workdir / "damaged_checkpoints" / "15")

@@ -17,8 +17,9 @@ from based_jax.models import LanguageModel, SequenceClassifier
 from based_jax.training.commands import classify, lm
 from based_jax.training.loop import Outcome
 from based_jax.training.optimizer import OptimizerConfig
-from based_jax.training.run.metrics import MetricWriter, read_metrics
+from based_jax.training.run.metrics import read_metrics
 from tests.commands import run_here
+from tests.training.runs import stop_at
 
 EPOCHS = 4
 
@@ -108,17 +109,10 @@ def test_the_saved_classifier_is_the_best_epochs_and_gives_the_reported_accuracy
 
 
 @pytest.mark.release
-def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path, monkeypatch):
-    write = MetricWriter.write
-
-    def stop(writer, step, metrics, shown=None):
-        write(writer, step, metrics, shown)
-        if step == 8:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(MetricWriter, "write", stop)
-    outcome = classify.train(classify.ClassifyConfig(workdir=tmp_path, **settings))
-    monkeypatch.undo()
+def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(8, patch, signal.SIGINT)
+        outcome = classify.train(classify.ClassifyConfig(workdir=tmp_path, **settings))
     assert isinstance(outcome, Outcome)
     assert 8 <= outcome.step < 12
     assert classify.main(["--resume", "--workdir", str(tmp_path)]) == 0

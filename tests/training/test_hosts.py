@@ -160,13 +160,8 @@ SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_STEP_NODELIST": "node[
 
 
 def test_half_a_description_of_the_processes(monkeypatch):
-    at, zero = {"coordinator": "a:1"}, {"process_id": 0}
     for settings, variables, message in (
-        ({"num_processes": 2, **zero}, {}, "coordinator = None: expected HOST:PORT"),
-        ({**at, **zero}, {}, "num_processes = None: expected the number"),
-        ({**at, "num_processes": 2}, {}, "process_id = None: expected 0 to .* = 1"),
-        ({**at, "num_processes": 2}, {"JAX_PROCESS_ID": "2"}, "process_id = 2: expected"),
-        (at, {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES = 'two': expected"),
+        ({"coordinator": "a:1"}, {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES = 'two': expected"),
         ({"coordinator": "host"}, {}, "coordinator = 'host': expected HOST:PORT"),
         ({"num_processes": 0}, {}, "num_processes = 0: expected at least 1"),
         ({"heartbeat_timeout": 0}, {}, "heartbeat_timeout = 0: expected at least 1"),

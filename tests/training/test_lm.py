@@ -232,7 +232,6 @@ REFUSED = {
     "--remat all": "remat = 'all': expected one of 'none', 'dots', 'block'",
     "--scan-layers": "scan_layers = True: expected False with the schedule CLS",
     "--peak-tflops 0": "peak_tflops = 0.0: expected above 0",
-    "--track wand": "track = 'wand': expected wandb",
     "--recipe /no/such.toml": "/no/such.toml",
     "--steps many": "--steps",
     "--no-such-flag": "--no-such-flag",
@@ -267,3 +266,22 @@ def test_bfloat16_trains(one_layer, tmp_path):
     run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "steps": 12}, dtype="bfloat16"))
     assert run.model.config.dtype == "bfloat16"
     assert losses(tmp_path)[-1] < losses(tmp_path)[0] - 0.5
+
+
+PEAKS = {
+    "NVIDIA H200": 989,
+    "NVIDIA H100 80GB HBM3": 989,
+    "NVIDIA H100 PCIe": 756,
+    "NVIDIA A100-SXM4-80GB": 312,
+    "NVIDIA B200": 2250,
+    "NVIDIA GB200": None,
+    "TPU v4": 275,
+    "TPU v4 lite": 138,
+    "TPU v5": 459,
+    "TPU v6 lite": 918,
+    "cpu": None,
+}
+
+
+def test_peaks_by_kind_of_device():
+    assert {kind: lm.peak_tflops(kind) for kind in PEAKS} == PEAKS

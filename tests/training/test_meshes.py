@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from based_jax.models import MixerSpec, ModelConfig
-from based_jax.training.devices.sharding import mesh_sizes, parse_mesh
+from based_jax.training.devices.meshes import mesh_sizes, parse_mesh
 from tests.subprocesses import run_python
 from tests.training.test_step import make_batch, programs
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from based_jax.training.run.metrics import MetricWriter, read_metrics
-from based_jax.training.run.trackers import EventFile
+from based_jax.training.devices import hosts
+from based_jax.training.run.metrics import EventFile, MetricWriter, open_writer, read_metrics
 
 
 def test_resume_drops_later_and_broken_lines(tmp_path):
@@ -28,6 +28,13 @@ def test_resume_drops_later_and_broken_lines(tmp_path):
         {"step": 2, "loss": 0.5},
         {"step": 3, "loss": 1 / 3},
     ]
+
+
+def test_only_the_main_process_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "is_main", lambda: False)
+    with open_writer(tmp_path, 9, 0) as writer:
+        writer.write(1, {"loss": 1.0})
+    assert not list(tmp_path.iterdir())
 
 
 def _events(path: Path) -> list[Event]:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from based_jax.models import LanguageModel, mqar_backbone
-from based_jax.training.mqar.data import Batches
-from based_jax.training.mqar.grid import Grid, GridState, VmappedRuns
+from based_jax.training.mqar.grid import Batches, Grid, GridState, VmappedRuns
 from tests.subprocesses import run_python
 
 RUNS = [(rate, seed) for seed in (0, 1) for rate in (1e-3, 3e-3, 1e-2, 3e-2)]

@@ -9,9 +9,8 @@ from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.models import MixerSpec, ModelConfig
-from based_jax.training.devices.sharding import parse_mesh
-from based_jax.training.muon import RMS, matrix_axes
-from based_jax.training.optimizer import OptimizerConfig, make_optimizer
+from based_jax.training.devices.meshes import parse_mesh
+from based_jax.training.optimizer import RMS, OptimizerConfig, make_optimizer, matrix_axes
 from tests.subprocesses import run_python
 from tests.training.test_step import make_batch, programs
 

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from based_jax.convert.torch_file.instructions import STORAGE_DTYPES
+from based_jax.files import raw_bytes, whole_file
 from based_jax.validate import expect
-from based_jax.whole_file import raw_bytes, whole_file
 
 _ROOT = "archive"
 _PROTOCOL = pickle.PROTO + b"\x02"

@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Int64
 
 from based_jax.data.packed import PackedTokens, TokenStream
-from based_jax.data.shards.manifest import Manifest, Split
+from based_jax.data.report import count, describe_counts
+from based_jax.data.shards.manifest import Manifest, Split, token_dtype
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect
 
-_CHUNK = 4 << 20  # bytes that a check reads at once
 _AGAIN = "the file is damaged: copy the directory again, or tokenize the sources again"
 
 
@@ -49,7 +49,7 @@ class TokenShards(TokenStream):
         """
         folder = Path(directory)
         manifest = Manifest.read(folder)
-        dtype, starts = np.dtype(manifest.dtype), np.dtype(np.int64)
+        dtype, starts = token_dtype(manifest.tokenizer.vocab_size), np.dtype(np.int64)
         # Here rather than at first use: two threads that parse headers at once fail before Python 3.11.8
         # (github.com/python/cpython/issues/106905).
         arrays = [
@@ -92,21 +92,21 @@ class TokenShards(TokenStream):
         return PackedTokens(*self._arrays[number], self.split.shards[number].bytes)
 
     def _check(self, number: int) -> None:
-        """Read a shard's files once and compare them with the manifest."""
-        shard, (tokens, starts) = self.split.shards[number], self._arrays[number]
-        (tokens_crc32, highest), (starts_crc32, _) = _scan(tokens), _scan(starts)
-        path, record = self.directory / shard.file, self.manifest.tokenizer
-        pairs = (tokens_crc32, shard.crc32_tokens), (starts_crc32, shard.crc32_starts)
-        for file, (found, expected) in zip((shard.file, shard.starts_file), pairs, strict=True):
-            name = str(self.directory / file)
+        """Compare a shard's files with the checksums in the manifest."""
+        shard = self.split.shards[number]
+        sums = (shard.file, shard.crc32_tokens), (shard.starts_file, shard.crc32_starts)
+        for array, (file, expected) in zip(self._arrays[number], sums, strict=True):
+            found, name = zlib.crc32(array.data), str(self.directory / file)
             expect(found == expected, name, f"CRC-32 {found:08x}", f"{expected:08x}; {_AGAIN}")
-        size = record.vocab_size
-        expect(highest < size, str(path), f"token {highest}", f"ids below {size}, the vocabulary")
-        last = shard.tokens - 1
-        increasing = starts[0] == 0 and bool((np.diff(starts, append=last) > 0).all())
-        expect(increasing, str(path), "starts that do not increase from 0", "those of a token shard")
-        separated = tokens[last] == record.eot and bool((tokens[starts] == record.eot).all())
-        expect(separated, str(path), "documents without EOT", f"token {record.eot} before and after each one")
+
+    def describe(self) -> dict[str, str]:
+        """Describe the shards of this split, and what was skipped when they were written."""
+        split = self.split
+        shards, documents = count(len(split.shards), "shard"), count(split.documents, "document")
+        size, name = f"{split.bytes:,} bytes", self.manifest.tokenizer.name
+        rows = {"data": f"{TOKENS}{self.directory}: {shards}, {documents}, {size}, tokenizer {name}"}
+        skipped = describe_counts(self.manifest.skipped)
+        return rows | ({"skipped": skipped} if skipped else {})
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -134,17 +134,6 @@ def _map(path: Path, dtype: np.dtype, size: int) -> np.memmap:
     is_array = (array.shape, array.dtype) == ((size,), dtype)
     expect(is_array, str(path), f"{array.dtype}, shape {array.shape}", f"{expected}; {_AGAIN}")
     return array
-
-
-def _scan(array: np.memmap) -> tuple[int, int]:
-    """Read a mapped file once, not through the map; return its CRC-32 and its largest element."""
-    value, highest, left = 0, 0, array.nbytes
-    with open(str(array.filename), "rb") as file:
-        file.seek(array.offset)
-        while chunk := file.read(min(_CHUNK, left)):
-            value, left = zlib.crc32(chunk, value), left - len(chunk)
-            highest = max(highest, int(np.frombuffer(chunk, array.dtype).max()))
-    return value, highest
 
 
 TOKENS = "tokens:"
@@ -187,16 +176,14 @@ def expect_no_text_flags(options: Any, *names: str) -> None:
 
     `options.data` names shards.
     """
-    for own in dataclasses.fields(options):
-        value, default = getattr(options, own.name), own.default
-        if own.name in names and dataclasses.is_dataclass(value):
-            inner = [part.name for part in dataclasses.fields(value)]
-            values = [(name, getattr(value, name), getattr(default, name)) for name in inner]
-        else:
-            values = [(own.name, value, default)] if own.name in names else []
-        for name, given, usual in values:
-            expected = f"no such flag with --data {options.data}: it only affects reading text"
-            expect(given == usual, name, given, expected)
+    expected = f"no such flag with --data {options.data}: it only affects reading text"
+    defaults = {own.name: own.default for own in dataclasses.fields(options) if own.name in names}
+    for name, default in defaults.items():
+        value = getattr(options, name)
+        is_group = dataclasses.is_dataclass(value)
+        given, usual = (vars(value), vars(default)) if is_group else ({name: value}, {name: default})
+        for flag in given:
+            expect(given[flag] == usual[flag], flag, given[flag], expected)
 
 
 def expect_same_tokenizer(shards: TokenShards, tokenizer: Tokenizer) -> None:

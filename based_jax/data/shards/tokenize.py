@@ -3,6 +3,7 @@
 ``report.jsonl`` beside the shards reports about every file (see `based_jax.data.report`).
 """
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -16,10 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from based_jax.data import report
-from based_jax.data.encodings import ReadOptions
+from based_jax.data.readers import ReadOptions
 from based_jax.data.report import FileReport, describe_counts
-from based_jax.data.shards.blocks import Block, Position, Sources, read_blocks
-from based_jax.data.shards.encoder import BlockEncoder, Encoded, encode_blocks
+from based_jax.data.shards.blocks import (
+    Block,
+    BlockEncoder,
+    Encoded,
+    Position,
+    Sources,
+    encode_blocks,
+    read_blocks,
+)
 from based_jax.data.shards.manifest import (
     FILE,
     MAX_BYTES,
@@ -30,13 +38,12 @@ from based_jax.data.shards.manifest import (
     TokenizerRecord,
     token_dtype,
 )
-from based_jax.data.shards.sides import COPY, choose, positions
 from based_jax.data.shards.writer import ShardWriter
+from based_jax.data.splits import COPY, choose, positions
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.directory_lock import sole_writer
-from based_jax.files import read_json
+from based_jax.files import read_json, whole_file, write_json
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file, write_json
 
 JOURNAL = "progress.json"
 SHARD_TOKENS = 64 << 20
@@ -46,7 +53,7 @@ _INDEX = "held_out.index"
 _TRAIN = "train.hashes"  # with names: hashes of all training texts, to find copies of held-out ones
 _ENTRY = np.dtype([("digest", "u1", 32), ("length", "<i8"), ("size", "<i8")])
 _SETTINGS = ("tokenizer", "held_out", "shard_tokens", "text_field", "encoding")  # of a manifest
-SAVE_EVERY = 10.0  # seconds
+_SAVE_EVERY = 10.0  # seconds
 
 
 class Progress(NamedTuple):
@@ -55,7 +62,6 @@ class Progress(NamedTuple):
     done: int  # bytes of the sources, as on disk
     total: int
     tokens: int
-    documents: int
 
 
 def tokenize(
@@ -67,13 +73,12 @@ def tokenize(
     rule: HeldOutRule,
     options: ReadOptions = ReadOptions(),  # noqa: B008
     shard_tokens: int = SHARD_TOKENS,
-    save_every: float = SAVE_EVERY,
     progress: Callable[[Progress], bool] = lambda now: True,
 ) -> Manifest | None:
     """Write the sources' shards to `out` and return their manifest; None if `progress` returned False.
 
     The same arguments give the same bytes, whatever the number of workers and of interruptions. After a kill
-    the work of the last `save_every` seconds is repeated.
+    the work of the last ten seconds is repeated.
 
     Raises:
         ValueError: `out` holds another tokenization, the sources have changed, or there is no document.
@@ -99,16 +104,15 @@ def tokenize(
             _clean(out)
             return manifest
         state = _begin(out, plan, content)
-        with _Run(out, sources, plan, state) as run:
+        with contextlib.closing(_Run(out, sources, plan, state)) as run:
             names = (rule.names or "").split(",") if rule.names else []
             blocks = read_blocks(sources.files, run.position, options)
             for block, encoded in encode_blocks(blocks, BlockEncoder(tokenizer, names), workers):
                 run.take(block, encoded)
-                now = Progress(block.done, sources.size, run.tokens, run.documents)
-                if not progress(now):
+                if not progress(Progress(block.done, sources.size, run.tokens)):
                     run.save()
                     return None
-                if time.monotonic() - run.saved >= save_every:
+                if time.monotonic() - run.saved >= _SAVE_EVERY:
                     run.save()
             run.save()
             return run.finish(names)
@@ -133,10 +137,7 @@ class _Run:
             self._files[name] = file
         self.saved = time.monotonic()
 
-    def __enter__(self) -> "_Run":
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         self._train.abandon()
         for file in self._files.values():
             file.close()
@@ -171,24 +172,15 @@ class _Run:
         self.tokens += encoded.tokens.size
         self.documents += len(encoded.lengths)
         held_out = encoded.named if self._rule.names else positions(encoded.digests) < self._rule.fraction
-        ends = np.cumsum(encoded.lengths)
-        first = 0
-        for i in np.flatnonzero(held_out):
-            digest, length, size = encoded.digests[i], int(encoded.lengths[i]), int(encoded.sizes[i])
-            self._train_on(encoded, ends, first, int(i))
-            first = int(i) + 1
-            self._files[_SPOOL].write(encoded.tokens[ends[i] - length : ends[i]].tobytes())
-            self._files[_INDEX].write(np.array([(digest, length, size)], _ENTRY).tobytes())
-        self._train_on(encoded, ends, first, len(held_out))
-
-    def _train_on(self, encoded: Encoded, ends: np.ndarray, first: int, last: int) -> None:
-        """Append documents `first` ... `last` - 1 of a block to the training split."""
-        if first == last:
-            return
-        stream = encoded.tokens[ends[first] - encoded.lengths[first] : ends[last - 1]]
-        self._train.append(stream, encoded.lengths[first:last], encoded.sizes[first:last])
+        is_spooled, train = np.repeat(held_out, encoded.lengths), ~held_out
+        entries = np.zeros(int(held_out.sum()), _ENTRY)
+        for name, column in (("digest", "digests"), ("length", "lengths"), ("size", "sizes")):
+            entries[name] = getattr(encoded, column)[held_out]
+        self._files[_SPOOL].write(encoded.tokens[is_spooled].tobytes())
+        self._files[_INDEX].write(entries.tobytes())
+        self._train.append(encoded.tokens[~is_spooled], encoded.lengths[train], encoded.sizes[train])
         if self._rule.names:
-            self._files[_TRAIN].write(np.ascontiguousarray(encoded.digests[first:last, 8:16]).tobytes())
+            self._files[_TRAIN].write(encoded.digests[train, 8:16].tobytes())
 
     def save(self) -> None:
         """Write the journal, from which `tokenize` resumes."""
@@ -232,21 +224,16 @@ class _Run:
         writer.close()
         self._files[report.FILE].writelines(other.line().encode() for other in self._sources.others)
         self._files[report.FILE].flush()
-        self._expect_documents()
+        found = f"{self.documents} documents, skipped {describe_counts(self._skipped) or 'nothing'}"
+        messages = (own.message for own in report.read_report(self._out / report.FILE))
+        problem = next((f"; {message}" for message in messages if message), "")
+        expect(bool(self._train.shards), "data", found, f"at least one training document with text{problem}")
         skipped = dict(sorted((+self._skipped).items()))
         splits = {"train": Split.of(self._train.shards), "held_out": Split.of(writer.shards)}
         manifest = replace(self._plan, skipped=skipped, splits=splits)
         manifest.write(self._out)
         _clean(self._out)
         return manifest
-
-    def _expect_documents(self) -> None:
-        """Raise an error without a training document, with the message about a file that explains most."""
-        found = f"{self.documents} documents, skipped {describe_counts(self._skipped) or 'nothing'}"
-        messages = (own.message for own in report.read_report(self._out / report.FILE))
-        problem = next((f"; {message}" for message in messages if message), "")
-        expected = f"at least one training document with text{problem}"
-        expect(bool(self._train.shards), "data", found, expected)
 
 
 def _begin(out: Path, plan: Manifest, content: bytes) -> dict[str, Any]:

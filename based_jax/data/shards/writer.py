@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -17,6 +17,47 @@ from jaxtyping import Int64
 from based_jax.data.shards.manifest import Shard, shard_file
 
 _PART = ".part"
+
+
+class _ArrayFile:
+    """A growing one-dimensional .npy file: a new one, or one truncated to `length` items with this CRC-32."""
+
+    def __init__(self, name: Path, dtype: Any, length: int = 0, crc32: int = 0) -> None:
+        self.length, self.crc32 = length, crc32
+        self._name, self._dtype = name, np.dtype(dtype).newbyteorder("<")
+        if length and name.exists():  # it was finished after the state was taken
+            os.replace(name, f"{name}{_PART}")
+        self._file = open(f"{name}{_PART}", "r+b" if length else "wb")  # noqa: SIM115  (until it is full)
+        self._write_header(0)
+        self._file.truncate(self._file.tell() + length * self._dtype.itemsize)
+        self._file.seek(0, os.SEEK_END)
+
+    def append(self, array: np.ndarray) -> None:
+        data = np.ascontiguousarray(array, self._dtype)
+        if data.size:
+            self._file.write(data.data)
+            self.crc32, self.length = zlib.crc32(data.data, self.crc32), self.length + data.size
+
+    def sync(self) -> tuple[int, int]:
+        """Flush to disk; return the length and the CRC-32."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self.length, self.crc32
+
+    def finish(self) -> None:
+        self._file.seek(0)
+        self._write_header(self.length)
+        self.sync()
+        self.close()
+        os.replace(f"{self._name}{_PART}", self._name)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write_header(self, length: int) -> None:
+        description = np.lib.format.dtype_to_descr(self._dtype)
+        header = {"descr": description, "fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
 
 
 class ShardWriter:
@@ -32,15 +73,19 @@ class ShardWriter:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._directory, self._split, self._shard_tokens = directory, split, shard_tokens
-        self._eot = np.full(1, eot, dtype)
+        self._dtype, self._eot = dtype, np.full(1, eot, dtype)
         self.shards = [Shard(**shard) for shard in state["shards"]] if state else []
-        self._files: tuple[BinaryIO, BinaryIO] | None = None
-        self._clear()
-        if state and state["documents"]:
-            self._documents, self._tokens, self._bytes = state["documents"], state["tokens"], state["bytes"]
-            self._crcs = list(state["crcs"])
+        self._files: tuple[_ArrayFile, _ArrayFile] | None = None  # tokens and starts
+        self._bytes = 0
         (directory / split).mkdir(exist_ok=True)
-        self._cut_back()
+        if state and state["files"]:
+            self._open(*state["files"])
+            self._bytes = state["bytes"]
+        kept = {directory / name for shard in self.shards for name in (shard.file, shard.starts_file)}
+        kept |= {Path(f"{name}{_PART}") for name in self._names()} if self._files else set()
+        for path in (directory / split).iterdir():
+            if path not in kept:  # written after the state
+                path.unlink()
 
     def append(
         self, stream: np.ndarray, lengths: Int64[np.ndarray, " n"], sizes: Int64[np.ndarray, " n"]
@@ -49,104 +94,48 @@ class ShardWriter:
         first = begin = 0
         ends = np.cumsum(lengths)
         while first < len(lengths):
-            capacity = self._shard_tokens - 1 - self._tokens  # 1 for the final EOT
+            tokens, starts = self._files or self._open()
+            capacity = self._shard_tokens - 1 - tokens.length  # 1 for the final EOT
             count = int(np.searchsorted(ends[first:] - begin, capacity, side="right"))
-            if not count and self._documents:
+            if not count and starts.length:
                 self.close()
                 continue
             last = first + max(count, 1)  # a document longer than a shard gets its own shard
             end = int(ends[last - 1])
-            starts = self._tokens + ends[first:last] - lengths[first:last] - begin
-            self._write(stream[begin:end], starts.astype("<i8"))
-            self._documents += last - first
+            starts.append(tokens.length + ends[first:last] - lengths[first:last] - begin)
+            tokens.append(stream[begin:end])
             self._bytes += int(sizes[first:last].sum())
             first, begin = last, end
 
     def sync(self) -> dict[str, Any]:
         """Flush everything to disk; return a state of plain values to continue from."""
-        for file in self._files or ():
-            file.flush()
-            os.fsync(file.fileno())
-        counts = {"documents": self._documents, "tokens": self._tokens, "bytes": self._bytes}
-        return {"shards": [asdict(shard) for shard in self.shards], "crcs": self._crcs, **counts}
+        files = [file.sync() for file in self._files or ()]
+        return {"shards": [asdict(shard) for shard in self.shards], "files": files, "bytes": self._bytes}
 
     def close(self) -> None:
         """Finish the current shard, if there is one."""
-        if not self._documents or self._files is None:
+        if self._files is None:
             return
-        self._write(self._eot, np.zeros(0, "<i8"))
-        lengths = (self._tokens, self._documents)
-        for file, dtype, length, name in zip(
-            self._files, self._dtypes(), lengths, self._names(), strict=True
-        ):
-            file.seek(0)
-            _write_header(file, dtype, length)
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            os.replace(f"{name}{_PART}", name)
-        file = shard_file(self._split, len(self.shards))
-        self.shards.append(Shard(file, self._documents, self._tokens, self._bytes, *self._crcs))
-        self._files = None
-        self._clear()
+        tokens, starts = self._files
+        tokens.append(self._eot)
+        for file in self._files:
+            file.finish()
+        name = shard_file(self._split, len(self.shards))
+        sizes = starts.length, tokens.length, self._bytes
+        self.shards.append(Shard(name, *sizes, tokens.crc32, starts.crc32))
+        self._files, self._bytes = None, 0
 
     def abandon(self) -> None:
         """Close the files without finishing the shard."""
         for file in self._files or ():
             file.close()
 
-    def _clear(self) -> None:
-        self._documents = self._tokens = self._bytes = 0
-        self._crcs = [0, 0]
-
-    def _dtypes(self) -> tuple[np.dtype, np.dtype]:
-        return self._eot.dtype.newbyteorder("<"), np.dtype("<i8")
-
     def _names(self) -> tuple[Path, Path]:
         tokens = self._directory / shard_file(self._split, len(self.shards))
         return tokens, tokens.with_name(tokens.name.replace(".tokens.", ".starts."))
 
-    def _write(self, *arrays: np.ndarray) -> None:
-        if self._files is None:
-            self._files = _open(self._names(), "wb")
-            for file, dtype in zip(self._files, self._dtypes(), strict=True):
-                _write_header(file, dtype, 0)
-        for i, (file, array) in enumerate(zip(self._files, arrays, strict=True)):
-            if array.size:
-                file.write(np.ascontiguousarray(array).data)
-                self._crcs[i] = zlib.crc32(np.ascontiguousarray(array).data, self._crcs[i])
-        self._tokens += arrays[0].size
-
-    def _cut_back(self) -> None:
-        """Restore the split's files to this state: truncate the current shard, delete later ones."""
-        under_way = self._names() if self._documents else None
-        finished = {
-            self._directory / name for shard in self.shards for name in (shard.file, shard.starts_file)
-        }
-        for name in under_way or ():
-            if name.exists():  # it was finished after the state was taken
-                os.replace(name, f"{name}{_PART}")
-        kept = {Path(f"{name}{_PART}") for name in under_way or ()}
-        for path in (self._directory / self._split).iterdir():
-            if path not in finished | kept:
-                path.unlink()
-        if under_way:
-            self._files = _open(under_way, "r+b")
-            lengths = (self._tokens, self._documents)
-            for file, dtype, length in zip(self._files, self._dtypes(), lengths, strict=True):
-                _write_header(file, dtype, 0)
-                file.truncate(file.tell() + length * dtype.itemsize)
-                file.seek(0, os.SEEK_END)
-
-
-def _open(names: tuple[Path, Path], mode: str) -> tuple[BinaryIO, BinaryIO]:
-    """Open the files of an unfinished shard."""
-    tokens = open(f"{names[0]}{_PART}", mode)  # noqa: SIM115  (open until the shard is full)
-    starts = open(f"{names[1]}{_PART}", mode)  # noqa: SIM115
-    return cast(BinaryIO, tokens), cast(BinaryIO, starts)
-
-
-def _write_header(file: BinaryIO, dtype: np.dtype, length: int) -> None:
-    description = np.lib.format.dtype_to_descr(dtype)
-    header = {"descr": description, "fortran_order": False, "shape": (length,)}
-    np.lib.format.write_array_header_1_0(file, header)
+    def _open(self, *states: tuple[int, int]) -> tuple[_ArrayFile, _ArrayFile]:
+        """Open the files of the next shard, with the length and the CRC-32 of each."""
+        (tokens, starts), (of_tokens, of_starts) = self._names(), states or ((0, 0), (0, 0))
+        self._files = _ArrayFile(tokens, self._dtype, *of_tokens), _ArrayFile(starts, np.int64, *of_starts)
+        return self._files

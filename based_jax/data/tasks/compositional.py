@@ -1,5 +1,6 @@
-"""Recall of keys of two tokens: compositional MQAR (Zoology's code), where both together determine the value,
-and joint recall, where the first of them is the context of several keys.
+"""Recall with other keys than MQAR's: of two tokens, in contexts, and on embeddings.
+
+Compositional MQAR (Zoology's code), where two tokens together determine the value:
 
     a1 b2 v1  a1 b1 v2  a2 b1 v3  a2 b2 v4  .  .  a2 b1  .  .  .  a1 b2  .  ...        inputs
                                                      v3              v1                labels
@@ -21,13 +22,12 @@ from based_jax.data.tasks.task import (
     IGNORE,
     Labels,
     Task,
-    expect_counts,
     expect_rows,
     filler,
     insert_queries,
     interleave,
 )
-from based_jax.typing import Array, Int
+from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect
 
 
@@ -48,7 +48,7 @@ class Compositional(Task):
     random_fill: bool = True
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs")
+        super().__post_init__()
         side = math.isqrt(self.num_pairs)
         expect(side * side == self.num_pairs, "num_pairs", self.num_pairs, "a square number")
         expect_rows(self, 6 * self.num_pairs, "6 * num_pairs")
@@ -68,7 +68,7 @@ class Compositional(Task):
         values = distinct(for_values, np.arange(two_thirds, self.vocab_size))
         context = interleave(first, second, values)
         rest = filler(of_filler, self, context)
-        return insert_queries(context, rest, for_slots, self.power, 3, (first, second), values)
+        return insert_queries(self, context, rest, for_slots, (first, second), values)
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,6 @@ class JointRecall(Task):
     num_keys: int = 5
     num_values: int = 16
     sliced_by = ("num_contexts", "num_keys", "length")
-
-    def __post_init__(self) -> None:
-        expect_counts(self, "num_examples", "num_contexts", "num_keys", "num_values")
 
     @property
     def length(self) -> int:
@@ -124,3 +121,73 @@ class JointRecall(Task):
         pairs = jnp.stack([first + key, value], axis=-1).reshape(n, contexts, -1)
         rows = jnp.concatenate([first + keys + context, pairs], axis=2).reshape(n, -1)
         return jnp.pad(rows, ((0, 0), (1, 0)), constant_values=mark)
+
+
+@dataclass(frozen=True)
+class StackedMQAR(Task):
+    """Stacked MQAR on embeddings (Zoology's code): key and value side by side in one vector, no shift needed.
+
+        [k2|v2] [k1|v1] [k3|v3]  [k1| 0] [k3| 0] [k2| 0]        inputs
+                                    v1      v3      v2          labels
+
+    Inputs are float32 (n, (num_passes + 1) D, 2 embedding_dim). A frozen table has V unit vectors, the lower
+    half for keys, the upper half for values. Each pass has the D pairs in a new order, followed by D queries
+    in a new order. A label is the value's row in the upper half, 0 ... V/2 - 1. One layer of attention solves
+    it.
+
+    Attributes:
+        vocab_size: V, rows of the table, even.
+        num_pairs: D, at most V / 2; also queries.
+        num_passes: how often the pairs are repeated before the queries.
+        embedding_dim: width of a vector of the table.
+    """
+
+    vocab_size: int = 8192
+    num_examples: int = 1000
+    num_pairs: int = 8
+    num_passes: int = 1
+    embedding_dim: int = 64
+    sliced_by = ("num_pairs", "num_passes", "length")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expect(self.vocab_size % 2 == 0, "vocab_size", self.vocab_size, "an even number")
+        half = self.vocab_size // 2
+        expect(self.num_pairs <= half, "num_pairs", self.num_pairs, f"at most vocab_size / 2 = {half}")
+
+    @property
+    def length(self) -> int:
+        """Return the vectors per row, N."""
+        return (self.num_passes + 1) * self.num_pairs
+
+    @property
+    def input_dim(self) -> int:
+        """Return the width of an input vector, key and value."""
+        return 2 * self.embedding_dim
+
+    def embeddings(self) -> Float[Array, "V D"]:
+        """Return the table, float32 (vocab_size, embedding_dim), with rows of norm 1.
+
+        Unlike tokens, these floats may differ in their last bit between backends.
+        """
+        of_table, _ = jax.random.split(jax.random.key(0, impl="threefry2x32"))
+        table = jax.random.normal(of_table, (self.vocab_size, self.embedding_dim), jnp.float32)
+        return table / jnp.linalg.norm(table, axis=1, keepdims=True)
+
+    def label_vectors(self) -> Float[Array, "labels E"]:
+        """Return the values' vectors, the upper half of the table; see `Task.label_vectors`."""
+        return self.embeddings()[self.vocab_size // 2 :]
+
+    def draw(self, rng: Array) -> tuple[Float[Array, "n N D"], Labels]:
+        """Draw the vectors of pairs, and of queries for their values; see `Task.draw`."""
+        of_pairs, of_order = jax.random.split(rng)
+        n, pairs, half = self.num_examples, self.num_pairs, self.vocab_size // 2
+        for_keys, for_values = words(of_pairs, 2, pairs, n)
+        keys = distinct(for_keys, np.arange(half))
+        values = distinct(for_values, np.arange(half))
+        order = distinct(words(of_order, pairs, n * (self.num_passes + 1)), np.arange(pairs)).reshape(n, -1)
+        keys, values = (jnp.take_along_axis(ids, order, axis=1) for ids in (keys, values))
+        is_query = jnp.arange(self.length) >= self.num_passes * pairs
+        table = self.embeddings()
+        shown = jnp.where(is_query[:, None], 0, table[half + values])
+        return jnp.concatenate([table[keys], shown], axis=-1), jnp.where(is_query, values, IGNORE)

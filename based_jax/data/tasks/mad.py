@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.data.tasks.sampling import distinct, one_of, scaled, uniform, words
-from based_jax.data.tasks.task import IGNORE, Labels, Task, expect_counts, expect_even, interleave
+from based_jax.data.tasks.task import IGNORE, Labels, Task, expect_even, interleave
 from based_jax.typing import Array, Int
 from based_jax.validate import expect, expect_range
 
@@ -36,7 +36,7 @@ class _Words(Task):
     least: ClassVar[tuple[int, int]] = (3, 2)  # vocabulary and length
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length")
+        super().__post_init__()
         for name, least in zip(("vocab_size", "length"), self.least, strict=True):
             expect_range(name, getattr(self, name), least)
 
@@ -111,7 +111,6 @@ class FuzzyInContextRecall(_Words):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect_counts(self, "key_motif", "value_motif")
         most = min((self.vocab_size - 1) // 2, 3)
         for name in ("key_motif", "value_motif"):
             expect(getattr(self, name) <= most, name, getattr(self, name), f"at most {most}")
@@ -180,7 +179,6 @@ class SelectiveCopying(_Words):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect_counts(self, "num_copied")
         needed = 2 * self.num_copied + 1
         expect(self.length >= needed, "length", self.length, f"at least 2 num_copied + 1 = {needed}")
 
@@ -217,22 +215,19 @@ class Memorization(_Words):
 
     Attributes:
         length: even.
-        map_seed: seed of the map; use the same for training and test segments.
     """
 
     vocab_size: int = 256
     length: int = 32
-    map_seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         expect_even(self.length)
-        expect(0 <= self.map_seed < 1 << 32, "map_seed", self.map_seed, "from 0 to 2**32 - 1")
 
     def mapping(self) -> Int[Array, " keys"]:
-        """Return the value of each key, all different."""
+        """Return the value of each key, all different, and the same for every seed of a segment."""
         half = (self.vocab_size - 1) // 2
-        rng = jax.random.key(np.uint32(self.map_seed), impl="threefry2x32")
+        rng = jax.random.key(0, impl="threefry2x32")
         return distinct(words(rng, half, 1), np.arange(half, self.vocab_size - 1))[0]
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:

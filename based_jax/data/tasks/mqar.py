@@ -19,11 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.sampling import distinct, words
+from based_jax.data.tasks.sampling import distinct, uniform, words
 from based_jax.data.tasks.task import (
+    IGNORE,
     Labels,
     Task,
-    expect_counts,
+    expect_even,
     expect_rows,
     filler,
     insert_queries,
@@ -52,7 +53,7 @@ class MQAR(Task):
     num_passes: int = 1
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs", "num_passes")
+        super().__post_init__()
         expect_rows(self, *self.needed)
 
     @property
@@ -77,7 +78,7 @@ class MQAR(Task):
         rest = filler(of_filler, self, context)
         asked = self.asked
         keys, values = keys[:, :asked], values[:, :asked]
-        return insert_queries(context, rest, for_slots[:asked], self.power, 2, (keys,), values)
+        return insert_queries(self, context, rest, for_slots[:asked], (keys,), values)
 
     def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
         """Return the context: the pairs in all passes."""
@@ -90,7 +91,6 @@ class RepeatedContext(MQAR):
     """MQAR with two passes by default, as in "Just read twice" prompts (2407.05483); see `MQAR`.
 
         k1 v1 k2 v2  k1 v1 k2 v2  .  .  k2  .  k1  .  .  .      two passes
-        k1 v1 k2 v2  k2 v2 k1 v1  .  .  k2  .  k1  .  .  .      `shuffled`
         k2 v2 k1 v1  k2 v2 k1 v1  .  .  k1  .  .  .  .  .      `num_queries` 1: one of the pairs is asked for
         k1 0  k2 v2 k1 v1  k2 v2 k1 v1  .  .  k1  .  .  .      `asked_first`: the question, then the context
 
@@ -99,14 +99,12 @@ class RepeatedContext(MQAR):
 
     Attributes:
         length: at least 2 (num_passes num_pairs + queries), and 2 more for every query with `asked_first`.
-        shuffled: each pass has its own order of the pairs.
         num_queries: pairs that are asked for, in an order of the context that does not show which; 0 is all,
             in the order of the context's first pass.
         asked_first: the row begins with the keys that will be asked for, each followed by token 0.
     """
 
     num_passes: int = 2
-    shuffled: bool = False
     num_queries: int = 0
     asked_first: bool = False
     sliced_by = ("num_pairs", "length", "num_passes")
@@ -136,10 +134,8 @@ class RepeatedContext(MQAR):
         asked = keys[:, : self.asked]
         rows, pairs = keys.shape
         context = super().context(rng, keys, values)
-        if self.shuffled or self.num_queries:
-            orders = self.num_passes if self.shuffled else 1
-            order = distinct(words(rng, pairs, rows * orders), np.arange(pairs)).reshape(rows, -1)
-            order = jnp.tile(order, (1, self.num_passes // orders))
+        if self.num_queries:
+            order = jnp.tile(distinct(words(rng, pairs, rows), np.arange(pairs)), (1, self.num_passes))
             context = interleave(*(jnp.take_along_axis(tokens, order, axis=1) for tokens in (keys, values)))
         if self.asked_first:
             context = jnp.concatenate([interleave(asked, jnp.zeros_like(asked)), context], axis=1)
@@ -171,7 +167,7 @@ class Forgetting(Task):
     sliced_by = ("num_pairs", "num_updates", "length")
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs", "num_updates")
+        super().__post_init__()
         fits = self.num_updates <= self.num_pairs
         expect(fits, "num_updates", self.num_updates, f"at most num_pairs = {self.num_pairs}")
         needed = 4 * self.num_pairs + 2 * self.num_updates
@@ -192,7 +188,7 @@ class Forgetting(Task):
         last = old.at[row, updated].set(new, unique_indices=True)
         context = jnp.concatenate([interleave(keys, old), interleave(again, new)], axis=1)
         rest = filler(of_filler, self, context)
-        return insert_queries(context, rest, for_slots, self.power, 2, (keys,), last)
+        return insert_queries(self, context, rest, for_slots, (keys,), last)
 
 
 @dataclass(frozen=True)
@@ -219,7 +215,7 @@ class RecallProbe(Task):
     power: float = 0.01
 
     def __post_init__(self) -> None:
-        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs")
+        super().__post_init__()
         expect_rows(self, 4 * self.num_pairs, "4 * num_pairs")
         inside = isinstance(self.filler, int | np.integer) and 0 <= self.filler < self.vocab_size
         expect(inside, "filler", self.filler, f"an id below vocab_size = {self.vocab_size}")
@@ -234,4 +230,51 @@ class RecallProbe(Task):
         values = distinct(for_values, upper)
         context = interleave(keys, values)
         rest = jnp.full((n, self.length - context.shape[1]), self.filler, jnp.int32)
-        return insert_queries(context, rest, for_slots, self.power, 2, (keys,), values)
+        return insert_queries(self, context, rest, for_slots, (keys,), values)
+
+
+@dataclass(frozen=True)
+class SingleQuery(Task):
+    """Single-query recall, the task of H3 and Hyena that MQAR replaced (Zoology, section 3.1).
+
+        k2 v2 k1 v1 k2 v2 k3 v3 k1 v1  COPY k3        inputs
+                                            v3        label
+
+    Bigrams are drawn with replacement from a row's dictionary of `num_pairs` keys, ids below
+    h = (vocab_size - 1) // 2; values are h ... 2 h - 1. The query is one key that occurred, always at the
+    last position. Gated convolutions solve it. (In Zoology's code all rows of a segment share a dictionary,
+    which a model can memorize.)
+
+    Attributes:
+        vocab_size: V; the last id is COPY.
+        length: even, at least 4.
+        num_pairs: entries of the dictionary, at most h.
+    """
+
+    vocab_size: int = 40
+    num_examples: int = 1000
+    length: int = 64
+    num_pairs: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expect_even(self.length, 4)
+        keys = (self.vocab_size - 1) // 2
+        expect(self.num_pairs <= keys, "num_pairs", self.num_pairs, f"at most (vocab_size - 1) // 2 = {keys}")
+
+    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Draw pairs, COPY, and the key whose value is the only label; see `Task.draw`."""
+        of_dictionary, of_bigrams, of_query = jax.random.split(rng, 3)
+        n, half = self.num_examples, (self.vocab_size - 1) // 2
+        bigrams = (self.length - 2) // 2
+        for_keys, for_values = words(of_dictionary, 2, self.num_pairs, n)
+        keys = distinct(for_keys, np.arange(half))
+        values = distinct(for_values, np.arange(half, 2 * half))
+        picks = uniform(of_bigrams, n, bigrams, self.num_pairs)
+        keys, values = (jnp.take_along_axis(tokens, picks, axis=1) for tokens in (keys, values))
+        asked = uniform(of_query, n, 1, bigrams)
+        copy = jnp.full((n, 1), self.vocab_size - 1, jnp.int32)
+        query = jnp.take_along_axis(keys, asked, axis=1)
+        inputs = jnp.concatenate([interleave(keys, values), copy, query], axis=1)
+        labels = jnp.full((n, self.length - 1), IGNORE, jnp.int32)
+        return inputs, jnp.concatenate([labels, jnp.take_along_axis(values, asked, axis=1)], axis=1)

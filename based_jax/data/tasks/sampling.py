@@ -76,12 +76,9 @@ def successive(words: Array, weights: np.ndarray) -> Int[Array, "rows count"]:
     """Draw items one after the other without replacement, by weight among the remaining ones.
 
     Put the items side by side on a line, each as long as its weight. A draw is a uniform point on the line;
-    the item under it is cut out and the line closed up. So given the earlier draws, each remaining item comes
-    next with probability weight / (sum of the remaining weights), to within 2**-64: successive sampling by
-    definition.
-
-    A row stores only the positions and lengths of its cuts: O(rows * count) memory whatever the number of
-    items, O(rows * count**2) time.
+    the item under it is cut out and the line closed up. So each remaining item comes next with probability
+    weight / (sum of the remaining weights), to within 2**-64. A row stores only the positions and lengths of
+    its cuts: O(rows * count) memory whatever the number of items, O(rows * count**2) time.
 
     Args:
         words: random uint32 (count, 2, rows), with at most as many draws as items.

@@ -4,6 +4,7 @@ The rows of a recall task are a context of tokens, then queries at slots within 
 """
 
 import abc
+import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -23,10 +24,9 @@ Inputs = Int[Array, "n N"] | Float[Array, "n N D"]
 Labels = Int[Array, "n N"]
 
 
-@jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Examples of one task with one setting; a pytree of the two arrays."""
+    """Examples of one task with one setting."""
 
     inputs: Inputs
     """int32 (n, N) token ids; float32 (n, N, D) for a task on embeddings"""
@@ -35,21 +35,11 @@ class Segment:
     slices: dict[str, int | float]
     """properties to group results by, the same for every example"""
 
-    def tree_flatten_with_keys(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
-        """Return the arrays, and the slices in hashable form: a segment can then be an argument of `jit`."""
-        name = jax.tree_util.GetAttrKey
-        return tuple((name(x), getattr(self, x)) for x in ("inputs", "labels")), tuple(self.slices.items())
-
-    @classmethod
-    def tree_unflatten(cls, slices: tuple[Any, ...], arrays: tuple[Any, Any]) -> "Segment":
-        """Invert `tree_flatten_with_keys`."""
-        return cls(*arrays, dict(slices))
-
 
 class Task(abc.ABC):
     """Settings of a task, one frozen dataclass per task; invalid settings raise an error at construction.
 
-    Settings that several tasks share:
+    Numbers whose default is at least 1 must be. Settings that several tasks share:
 
         vocab_size      V, token ids
         num_examples    rows, n
@@ -66,6 +56,11 @@ class Task(abc.ABC):
     """settings to group results by"""
     decodes_last: ClassVar[bool] = False
     """whether models decode all labels from the last output, as `AutoEncoder`"""
+
+    def __post_init__(self) -> None:
+        for setting in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
+            if type(setting.default) is int and setting.default > 0:
+                expect_integer(setting.name, getattr(self, setting.name), 1)
 
     @property
     def slices(self) -> dict[str, int | float]:
@@ -103,12 +98,6 @@ def _draw(task: Task, rng: Array) -> tuple[Inputs, Labels]:
     return task.draw(rng)
 
 
-def expect_counts(task: Task, *names: str) -> None:
-    """Check that these settings are integers, at least 1."""
-    for name in names:
-        expect_integer(name, getattr(task, name), 1)
-
-
 def interleave(*columns: Int[Array, "n D"]) -> Int[Array, "n C"]:
     """Interleave columns a and b as a1 b1 a2 b2 ..."""
     return jnp.stack(columns, axis=-1).reshape(columns[0].shape[0], -1)
@@ -121,26 +110,25 @@ def filler(rng: Array, task: Any, context: Int[Array, "n C"]) -> Int[Array, "n M
 
 
 def insert_queries(
+    task: Any,
     context: Int[Array, "n C"],
     rest: Int[Array, "n M"],
     for_slots: Array,
-    power: float,
-    width: int,
     queries: tuple[Int[Array, "n D"], ...],
     answers: Int[Array, "n D"],
 ) -> tuple[Int[Array, "n N"], Int[Array, "n N"]]:
-    """Return inputs and labels of rows whose queries begin at positions C + width * slot.
+    """Return inputs and labels of rows whose queries of Q tokens begin at positions C + (Q + 1) * slot.
 
     Args:
         context: the beginning of each row.
         rest: the filler after it, partly replaced by queries. N = C + M.
-        for_slots: random words (D, 2, n) from which the queries' slots, all different in a row, are drawn.
-        power: slot g = 0, 1, ... has probability proportional to (g + 1) ** (power - 1).
-        width: positions per slot.
-        queries: tokens of each query, up to `width`; a query's label is at its last token.
+        for_slots: random words (D, 2, n) from which the queries' slots, all different in a row, are drawn:
+            slot g = 0, 1, ... has probability proportional to (g + 1) ** (task.power - 1).
+        queries: the Q tokens of each query, whose label is at the last of them.
         answers: the labels.
     """
-    slots = successive(for_slots, power_law(rest.shape[1] // width, power))
+    width = len(queries) + 1
+    slots = successive(for_slots, power_law(rest.shape[1] // width, task.power))
     inputs = jnp.concatenate([context, rest], axis=1)
     row = jnp.arange(inputs.shape[0], dtype=jnp.int32)[:, None]
     position = context.shape[1] + width * slots

@@ -19,7 +19,6 @@ from based_jax.evals.text import TextOptions, pack_text
 from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax eval card"
-_TEXT_TOKENS = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,18 +40,20 @@ class Options:
     filler: int = 0
     """token between the probe's queries"""
     text: str | None = None
-    """text whose first 100,000 tokens compare AR hits, all repeats, with other tokens: a file, or what --data
-    of eval perplexity takes; default: a synthetic stream"""
+    """text in which AR hits, all repeats, are compared with other tokens: a file, or what --data of eval
+    perplexity takes; default: a synthetic stream"""
     tokenizer: str | None = None
     """of the text: byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory, instead of
     the checkpoint's own"""
+    max_tokens: int = 100_000
+    """number of tokens of the text to use, from the start"""
     batch_size: int | None = None
     """rows per call; affects only the speed"""
     seed: int = SEED
     """seed of the data"""
 
     def __post_init__(self) -> None:
-        expect_ranges(self, 1, "examples", "batch_size")
+        expect_ranges(self, 1, "examples", "max_tokens", "batch_size")
         expect(self.tokenizer is None or self.text is not None, "tokenizer", self.tokenizer, "a text as well")
 
 
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory = find_directory(options.checkpoint)
         vocab_size = load_pretrained(directory)[0].config.vocab_size
         tokenizer = find_tokenizer(directory, options.tokenizer, vocab_size)
-        text = pack_text(TextOptions(options.text), tokenizer, _TEXT_TOKENS)[0].tokens
+        text = pack_text(TextOptions(options.text), tokenizer, options.max_tokens)[0].tokens
     given = ("name", "lengths", "pairs", "examples", "filler", "batch_size", "seed")
     settings = {field: getattr(options, field) for field in given}
     card = recall_card(options.checkpoint, text=text, **settings)

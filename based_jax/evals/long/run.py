@@ -4,6 +4,7 @@ The state of a recurrent model does not grow with the prompt, so its memory is c
 caches needs them twice.
 """
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from based_jax.evals.records import Records
 from based_jax.evals.target_scores import target_scores
 from based_jax.files import read_json_lines, read_text
 from based_jax.generate.capacity import capacity_for
-from based_jax.generate.loop import Progress, Rules, begin, make_tokens, read_chunk
+from based_jax.generate.pool import Text, begin, decode, new_rows, read_chunk
 from based_jax.generate.prompt import bucket, chunk_sizes, pad_to, read_prompt
 from based_jax.generate.sampling import Sampler, row_settings
 from based_jax.models import LanguageModel
@@ -121,18 +122,19 @@ class Reader:
         self.params, self.chunk = params, chunk
 
         def within(function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any) -> Any:
+            def call(*args: Any, **sizes: int) -> Any:
                 with silenced():
-                    return function(self.model, *args)
+                    return function(self.model, *args, **sizes)
 
             return call
 
-        def decode(model: LanguageModel, size: int, *args: Any) -> Any:
-            return make_tokens(model, size, *args)
+        def read(*args: Any) -> Text:
+            return read_chunk(*args)[1]
 
-        self._read = jax.jit(within(read_chunk), donate_argnums=1)
+        self._read = jax.jit(within(read), donate_argnums=1)
         self._score = jax.jit(within(_score))
-        self._decode = jax.jit(within(decode), static_argnums=0, donate_argnums=2)
+        make = within(inspect.unwrap(decode))  # which is traced anew, without the mixer
+        self._decode = jax.jit(make, static_argnames="chunk", donate_argnums=1)
 
     def ask(self, questions: Sequence[Question], tokenizer: Tokenizer) -> list[Answer]:
         """Read the prompts as one batch and answer them.
@@ -143,9 +145,9 @@ class Reader:
         """
         prompts = [question.tokens(tokenizer) for question in questions]
         budget = max(question.budget(tokenizer) for question in questions)
-        progress = self._state_after(prompts, budget)
-        ranks = self._ranks(progress, questions, tokenizer)
-        tokens = self._greedy(progress, budget)
+        state = self._state_after(prompts, budget)
+        ranks = self._ranks(state, questions, tokenizer)
+        tokens = self._greedy(state, budget)
         answers = []
         for question, prompt, row, found in zip(questions, prompts, tokens, ranks, strict=True):
             made = decode_after(tokenizer, prompt, row[: question.budget(tokenizer)])
@@ -156,21 +158,19 @@ class Reader:
             answers.append(Answer(text, match, float((found == 1).mean()), float(found.mean())))
         return answers
 
-    def _state_after(self, rows: Sequence[np.ndarray], budget: int) -> Progress:
+    def _state_after(self, rows: Sequence[np.ndarray], budget: int) -> Text:
         prompt, most = read_prompt(rows, None, self.model.config.vocab_size), self.model.config.max_positions
         length = prompt.tokens.shape[1]
         expect(not most or length + budget <= most, "length", length + budget, f"at most the model's {most}")
         chunks = chunk_sizes(length, self.chunk)
         prompt = pad_to(prompt, sum(chunks))
-        progress = begin(self.model, len(rows), capacity_for(self.model, length + budget))
+        state = begin(self.model, len(rows), capacity_for(self.model, length + budget))
         for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
             chunk = prompt.tokens[:, offset:end]
-            progress = self._read(self.params, progress, chunk, prompt.lengths, offset)
-        return progress
+            state = self._read(self.params, state, chunk, prompt.lengths, offset)
+        return state
 
-    def _ranks(
-        self, progress: Progress, questions: Sequence[Question], tokenizer: Tokenizer
-    ) -> list[np.ndarray]:
+    def _ranks(self, state: Text, questions: Sequence[Question], tokenizer: Tokenizer) -> list[np.ndarray]:
         """Return the rank of each right answer of each question among the wrong ones."""
         rows = [
             [tokenizer.encode(question.space + text) for text in (*question.answers, *question.wrong)]
@@ -183,7 +183,7 @@ class Reader:
             for index, row in enumerate(rows):
                 tried = row[min(column, len(row) - 1)]
                 tokens[index, : len(tried)], mask[index, : len(tried)] = tried, 1
-            scores.append(np.asarray(self._score(self.params, progress, tokens, mask.astype(bool))))
+            scores.append(np.asarray(self._score(self.params, state, tokens, mask.astype(bool))))
         expect(bool(np.isfinite(scores).all()), "log-probability", "NaN or infinite", "finite numbers")
         by_row = np.stack(scores, axis=1)
         ranks = []
@@ -192,17 +192,16 @@ class Reader:
             ranks.append(1 + (row[right:end][None] >= row[:right, None]).sum(axis=1))
         return ranks
 
-    def _greedy(self, progress: Progress, budget: int) -> np.ndarray:
-        settings = row_settings([Sampler()] * len(progress.hidden), None)
-        rules = Rules(settings, np.zeros(0, np.int32), 0)
-        (tokens, _), _, _ = self._decode(bucket(budget), self.params, progress, budget, rules)
-        return np.asarray(tokens)[:, :budget]
+    def _greedy(self, state: Text, budget: int) -> np.ndarray:
+        pool = new_rows(state, row_settings([Sampler()] * len(state.hidden), None), None, budget)
+        _, made = self._decode(self.params, pool, budget, chunk=bucket(budget))
+        return np.asarray(made.choice.token)[:, :budget]
 
 
-def _score(model, params, progress, tokens, mask):
+def _score(model, params, text, tokens, mask):
     """Return the log-probability of each row's tokens after its prompt."""
-    h, _ = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
-    before = jnp.concatenate([progress.hidden[:, None].astype(h.dtype), h[:, :-1]], axis=1)
+    h, _ = model.apply(params, tokens, text.state, mask=mask, method="hidden")
+    before = jnp.concatenate([text.hidden[:, None].astype(h.dtype), h[:, :-1]], axis=1)
     loss, _, _ = target_scores(model, params, before.reshape(-1, before.shape[-1]), tokens.reshape(-1))
     return -jnp.where(mask, loss.reshape(mask.shape), 0).sum(axis=1)
 

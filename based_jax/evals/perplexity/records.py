@@ -13,8 +13,8 @@ from based_jax.data.optional import import_optional
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.perplexity.repeats import stream_distances
 from based_jax.evals.perplexity.scoring import Scores
+from based_jax.files import whole_file
 from based_jax.validate import expect
-from based_jax.whole_file import whole_file
 
 _KEY = b"based_jax.records"
 _DTYPES = {

@@ -9,22 +9,21 @@ and rows of any lengths share a pool without pages or padding.
 
 import collections
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from based_jax.generate.capacity import token_limit
-from based_jax.generate.engine.pool import Made, empty, read, score
-from based_jax.generate.engine.prefix_cache import Hit, PrefixCache
 from based_jax.generate.engine.request import Completion, Event, Finish, Full, Request, Stats, TokenLogprob
-from based_jax.generate.engine.slots import Slots, compile_program
+from based_jax.generate.engine.slots import Slots
+from based_jax.generate.pool import Made, Text, read
+from based_jax.generate.prefix import PrefixCache, Snapshot
 from based_jax.generate.prompt import read_tokens
 from based_jax.generate.sampling import Choice
 from based_jax.models.language_model import LanguageModel
-from based_jax.typing import Params, State
+from based_jax.typing import Params
 from based_jax.validate import expect, expect_integer
 
 _PROMPTS = 8  # most prompts read at a time: running rows wait for one chunk of each per round
@@ -36,10 +35,12 @@ class _Work:
 
     ticket: int
     request: Request
-    state: State = None
-    hidden: Any = None
+    tokens: np.ndarray
+    """the prompt"""
+    text: Any = None
+    """the `Text` of the tokens that were read, while the prompt is read"""
     read: int = 0
-    """number of prompt tokens that the state has read"""
+    """number of these tokens"""
     made: int = 0
     """number of tokens delivered, a stop token included"""
     done: bool = False
@@ -107,8 +108,7 @@ class Engine:
         self._cache = prefix_cache
         self._ends = (prefill_chunk,) if prefix_cache is None else (prefill_chunk, prefix_cache.every)
         self._slots: Slots[_Work] = Slots(model, params, slots, max_length, top_logprobs)
-        fresh = empty(model, params, max_length)
-        self._nothing = Hit(0, fresh.state, fresh.hidden)
+        self._fresh = self._slots.fresh
         self._waiting: dict[int, _Work] = {}
         self._reading: dict[int, _Work] = {}
         self._pending: collections.deque[tuple[list[_Work | None], Made]] = collections.deque()
@@ -132,7 +132,7 @@ class Engine:
             raise Full(f"max_waiting = {self.max_waiting} requests wait: try again later")
         self._total["submitted"] += 1
         ticket = self._total["submitted"]
-        self._waiting[ticket] = _Work(ticket, request)
+        self._waiting[ticket] = _Work(ticket, request, np.array(request.prompt, np.int32))
         return ticket
 
     def cancel(self, ticket: int) -> bool:
@@ -194,34 +194,13 @@ class Engine:
         return [_join(events) for events in answers.values()]
 
     def warm_up(self) -> None:
-        """Compile now the programs that requests would wait for; the engine must be idle."""
-        for compiled in self.warm_up_first():
-            compiled()
-
-    def warm_up_first(self) -> list[Callable[[], object]]:
-        """Compile now only what a short request needs; the engine must be idle.
-
-        Returns:
-            Functions that compile the other programs of `warm_up`, one each, most needed first. They may be
-            called in any other thread, while the engine answers.
-        """
+        """Compile all programs now, so that no request waits for one; the engine must be idle."""
         expect(self.idle, "engine", self.stats(), "an idle one to warm up")
-        short, *longer = self._sizes
-        state, hidden = read(*self._prompt_chunk(short))
-        later = self._slots.warm_up_first(Request([0]), state, hidden, self._chunk)
-        chunks = map(self._prompt_chunk, longer)
-        compiled = functools.partial(functools.partial, compile_program)
-        scoring = [compiled(score, *self._prompt_chunk(size), **self._scored(size)) for size in self._sizes]
-        return [*(compiled(read, *chunk) for chunk in chunks), *later, *scoring]
-
-    def _prompt_chunk(self, size: int) -> tuple[Any, ...]:
-        """Return the arguments of `read` and `score` for a chunk of `size` tokens."""
-        tokens = np.zeros((1, size), np.int32)
-        return self._model, self._params, self._nothing.state, tokens, np.int32(1)
-
-    def _scored(self, size: int) -> dict[str, Any]:
-        """Return the additional arguments of `score`."""
-        return {"following": np.zeros(size, np.int32), "top_logprobs": self.top_logprobs}
+        for size in self._sizes:
+            tokens = np.zeros((1, size), np.int32)
+            text, _ = read(self._model, self._params, self._fresh, tokens, np.int32(1))
+            read(self._model, self._params, text, tokens, np.int32(1), tokens[0], self.top_logprobs)
+        self._slots.warm_up(Request([0]), self._fresh, self._chunk)
 
     # A round.
 
@@ -261,35 +240,33 @@ class Engine:
             if work.read == length:
                 del self._reading[work.ticket]
                 if self._report_prompt(work):
-                    self._slots.insert(work, work.request, work.state, work.hidden)
-                work.state = work.hidden = None
+                    self._slots.insert(work, work.request, work.text)
+                work.text = None
 
     def _begin(self, work: _Work) -> None:
         """Start a request from the longest known prefix of its prompt."""
-        found = None
+        work.text = self._fresh
         if self._cache is not None and not work.request.prompt_logprobs:
-            found = self._cache.find(work.request.prompt)
-        work.read, work.state, work.hidden = found or self._nothing
-        self._total["cached"] += work.read
+            found = self._cache.find(work.tokens)
+            if found is not None:
+                work.read, work.text = len(found.tokens), Text(found.state, found.hidden)
+                self._total["cached"] += work.read
 
     def _read_chunk(self, work: _Work) -> None:
-        prompt, begin = work.request.prompt, work.read
+        prompt, begin = work.tokens, work.read
         end = min(len(prompt), *((begin // size + 1) * size for size in self._ends))
-        count = end - begin
-        tokens = np.zeros((1, next(size for size in self._sizes if count <= size)), np.int32)
-        tokens[0, :count] = prompt[begin:end]
-        chunk = self._model, self._params, work.state, tokens, np.int32(count)
+        size = next(size for size in self._sizes if end - begin <= size)
+        chunk, count = _padded(prompt[begin:end], size), np.int32(end - begin)
+        scoring = ()
         if work.request.prompt_logprobs:
-            more, known = self._scored(tokens.shape[1]), prompt[begin + 1 : end + 1]
-            more["following"][: len(known)] = known
-            work.state, work.hidden, choice = score(*chunk, **more)
-            work.scores.append((choice, len(known)))
-        else:
-            work.state, work.hidden = read(*chunk)
+            scoring = _padded(prompt[begin + 1 : end + 1], size), self.top_logprobs
+        work.text, choice = read(self._model, self._params, work.text, chunk[None], count, *scoring)
+        if choice is not None:
+            work.scores.append((choice, min(end, len(prompt) - 1) - begin))
         work.read = end
-        self._total["prefilled"] += count
+        self._total["prefilled"] += end - begin
         if self._cache is not None:  # which keeps only the lengths it is made for
-            self._cache.put(prompt[:end], work.state, work.hidden)
+            self._cache.put(Snapshot(prompt[:end], *work.text))
 
     def _report_prompt(self, work: _Work) -> bool:
         """Report a prompt's log-probabilities if requested; return whether tokens are to be generated."""
@@ -352,6 +329,10 @@ class Engine:
         if request.logprobs is not None:
             most = f"at most {self.top_logprobs} = top_logprobs of the engine"
             expect(request.logprobs <= self.top_logprobs, "logprobs", request.logprobs, most)
+
+
+def _padded(tokens: np.ndarray, size: int) -> np.ndarray:
+    return np.pad(tokens, (0, size - len(tokens)))
 
 
 def _logprobs(choice: Choice, count: int, top: int | None) -> tuple[TokenLogprob, ...]:

@@ -7,20 +7,18 @@ rows, so no request needs its own program.
 """
 
 import functools
-import itertools
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Key
 
-from based_jax.generate.engine.pool import Made, Pool, decode, empty, insert, regroup, release
 from based_jax.generate.engine.request import Request
+from based_jax.generate.pool import Made, Pool, Text, begin, decode, insert, new_rows, regroup, release
 from based_jax.generate.sampling import Counts, RowSettings, Sampler, row_settings
 from based_jax.models.language_model import LanguageModel
-from based_jax.typing import Array, Float, Int, Params, State
+from based_jax.typing import Array, Int, Params
 
 T = TypeVar("T")
 
@@ -40,7 +38,10 @@ class Slots(Generic[T]):
         zeros = jax.device_put(np.zeros((1, model.config.vocab_size), np.int32))
         self._uncounted = Counts(zeros, zeros)
         self._sizes = [*(1 << power for power in range((most - 1).bit_length())), most]
-        self._pool = empty(model, params, capacity)
+        self.fresh = _begin(model, params, capacity)
+        """a row before its first token"""
+        free = new_rows(self.fresh, _settings(Sampler()), self._uncounted, 0, [-1] * 8, active=False)
+        self._pool = regroup(free, np.zeros(1, np.int32), np.int32(0))  # in arrays of its own
         self.owners: list[T | None] = [None]
         """the owner of each row; None for a free row"""
 
@@ -49,17 +50,13 @@ class Slots(Generic[T]):
         """Return the owners of rows."""
         return [owner for owner in self.owners if owner is not None]
 
-    def insert(self, owner: T, request: Request, state: State, hidden: Float[Array, "1 D"]) -> None:
-        """Give a request a row, growing the pool if all are taken.
-
-        Args:
-            state, hidden: one row each, after the prompt.
-        """
+    def insert(self, owner: T, request: Request, text: Text) -> None:
+        """Give a request, whose prompt is read, a row, growing the pool if all are taken."""
         if None not in self.owners:
             self._regroup(self._sizes[self._sizes.index(len(self.owners)) + 1])
         self._widen_stops(request)
         slot = self.owners.index(None)
-        self._pool = insert(self._pool, self._row(request, state, hidden), np.int32(slot))
+        self._pool = insert(self._pool, self._row(request, text), np.int32(slot))
         self.owners[slot] = owner
 
     def remove(self, owner: T, *, ended: bool) -> None:
@@ -75,7 +72,8 @@ class Slots(Generic[T]):
         Returns:
             The owners of the rows at this time, and the tokens being made for them.
         """
-        self._pool, made = decode(self._model, self._params, self._pool, chunk=chunk, top_logprobs=self._top)
+        sizes = {"chunk": chunk, "top_logprobs": self._top}
+        self._pool, made = decode(self._model, self._params, self._pool, chunk, **sizes)
         return list(self.owners), made
 
     def shrink(self) -> None:
@@ -84,32 +82,13 @@ class Slots(Generic[T]):
         if index and len(self.running) <= self._sizes[index - 1]:
             self._regroup(self._sizes[index - 1])
 
-    def warm_up_first(
-        self, request: Request, state: State, hidden: Float[Array, "1 D"], chunk: int
-    ) -> list[Callable[[], object]]:
-        """Compile the programs that a single request runs.
-
-        Returns:
-            For each program of larger pools a function that compiles it without running it. They hold no
-            pool and may be called in any thread at any time.
-        """
-        row, slot = self._row(request, state, hidden), np.int32(0)
-        pools = [_shapes(self._pool, size) for size in self._sizes]
-        self._pool = release(insert(self._pool, row, np.int32(0)), np.int32(0))
-        self.decode(chunk)
-        later: list[Callable[[], object]] = []
-        compiled = functools.partial(functools.partial, compile_program)
-        for smaller, pool in itertools.pairwise(pools):
-            up, down = (np.zeros(len(other.step), np.int32) for other in (pool, smaller))
-            static = {"chunk": chunk, "top_logprobs": self._top}
-            later += [
-                compiled(regroup, smaller, up, slot),
-                compiled(insert, pool, row, slot),
-                compiled(decode, self._model, self._params, pool, **static),
-                compiled(release, pool, slot),
-                compiled(regroup, pool, down, slot),
-            ]
-        return later
+    def warm_up(self, request: Request, text: Text, chunk: int) -> None:
+        """Compile the programs of every size of the pool, which must be free: run them without a row."""
+        row, slot = self._row(request, text), np.int32(0)
+        for size in [*self._sizes, *self._sizes[-2::-1]]:  # up, then down
+            self._regroup(size)
+            self._pool = release(insert(self._pool, row, slot), slot)
+            self.decode(chunk)
 
     def _regroup(self, size: int) -> None:
         """Make a pool of `size` rows that begins with the running ones."""
@@ -126,39 +105,29 @@ class Slots(Generic[T]):
             more = [(0, 0), (0, (1 << (count - 1).bit_length()) - stops.shape[1])]
             self._pool = self._pool._replace(stops=jnp.pad(stops, more, constant_values=-1))
 
-    def _row(self, request: Request, state: State, hidden: Float[Array, "1 D"]) -> Pool:
+    def _row(self, request: Request, text: Text) -> Pool:
         """Return a pool of one row for a request."""
-        pool, vocab_size = self._pool, self._model.config.vocab_size
-        array: Any = np.array
-        counts = self._uncounted
+        vocab_size, counts = self._model.config.vocab_size, self._uncounted
         if request.sampler.penalises:
-            prompt = array([np.bincount(request.prompt, minlength=vocab_size)], np.int32)
+            prompt = np.bincount(request.prompt, minlength=vocab_size)[None].astype(np.int32)
             counts = counts._replace(prompt=jax.device_put(prompt))
-        settings = _settings(request.sampler)
-        unused = pool.stops.shape[1] - len(request.stop_tokens)
-        return Pool(
-            state=state,
-            hidden=hidden,
-            settings=settings._replace(keys=_keys(np.uint32(request.seed))),
-            counts=counts,
-            top=array([bool(request.logprobs)]),
-            step=array([0], np.int32),
-            limit=array([request.max_new_tokens], np.int32),
-            stops=array([[*request.stop_tokens, *[-1] * unused]], np.int32),
-            active=array([True]),
-        )
+        settings = _settings(request.sampler)._replace(keys=_keys(np.uint32(request.seed)))
+        unused = self._pool.stops.shape[1] - len(request.stop_tokens)
+        stops = [*request.stop_tokens, *[-1] * unused]
+        new = request.max_new_tokens
+        return new_rows(text, settings, counts, new, stops, top=bool(request.logprobs))
 
 
-def compile_program(program: Any, *args: Any, **options: Any) -> None:
-    """Compile a jitted function for arguments, some of which may be shapes, so calls need not compile."""
-    program.lower(*args, **options).compile()
-
-
-def _shapes(pool: Pool, size: int) -> Pool:
-    """Return the shapes of a pool's arrays with `size` rows."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype, weak_type=leaf.weak_type),
-        jax.eval_shape(lambda pool: pool, pool),
+@functools.partial(jax.jit, static_argnames=("model", "capacity"))
+def _begin(model: LanguageModel, params: Params, capacity: int) -> Text:
+    """Return a row before its first token, with the dtypes that it has later."""
+    text, none = begin(model, 1, capacity), jnp.zeros((1, 1), jnp.int32)
+    # A masked token changes nothing but dtypes: a float64 model's sums start as float32 and become wider.
+    apply = functools.partial(model.apply, method="hidden")
+    hidden, later = jax.eval_shape(apply, params, none, text.state, mask=none > 0)
+    return Text(
+        jax.tree.map(lambda now, then: now.astype(then.dtype), text.state, later),
+        text.hidden.astype(hidden.dtype),
     )
 
 

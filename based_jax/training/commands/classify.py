@@ -6,10 +6,7 @@ results.json the accuracy on the test split.
 """
 
 import dataclasses
-import json
-import logging
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +24,7 @@ from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.data import Tokenizer, load_tokenizer
 from based_jax.data.labelled import LabelledRows, load_labelled
 from based_jax.data.pipeline import shuffled_batches
+from based_jax.files import write_json
 from based_jax.mixers.selection_heads import LOSSES
 from based_jax.models import ModelConfig
 from based_jax.models.classifier import POOLINGS, SequenceClassifier
@@ -34,17 +32,16 @@ from based_jax.training.initial_weights import with_weights
 from based_jax.training.lm_config import find_dtype, find_preset
 from based_jax.training.loop import LoopConfig, Outcome, fit
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
-from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
+from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
 from based_jax.training.run.directory import parse_run, prepare_run, sole_run
 from based_jax.training.run.metrics import read_metrics
-from based_jax.training.run.trackers import TrackConfig
 from based_jax.training.step import Batch, TrainState, build_programs, cross_entropies
 from based_jax.typing import Array, Params
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
 
 PROG = "based-jax train classify"
 
-_MAY_CHANGE = {"workdir", "tracking", "log_every", "checkpoint_every", "keep", "resume"}
+_MAY_CHANGE = {"workdir", "log_every", "checkpoint_every", "keep", "resume"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +52,7 @@ class ClassifyConfig:
     """run directory: config, metrics, checkpoints, final classifier, results"""
     data: str
     """directory with train/CLASS/*.txt and test/CLASS/*.txt (GenomicBenchmarks), or with train.csv and
-    test.csv, or .jsonl (sequence, label)"""
+    test.csv (sequence, label)"""
     checkpoint: str | None = None
     """weights to start from: a pretrained directory, a finished run, or a hub id"""
     preset: str | None = None
@@ -81,7 +78,6 @@ class ClassifyConfig:
     )
     dtype: str = "auto"
     """compute dtype: float32, bfloat16, or auto (bfloat16 on a GPU or TPU); parameters are float32"""
-    tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 10
     """steps between log lines"""
     checkpoint_every: int = 200
@@ -118,7 +114,6 @@ def train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
 
 
 def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
-    config.tracking.expect_installed()
     language_model, body, tokenizer = _start(config)
     train_part, test_part = load_labelled(config.data, tokenizer)
     validation = None
@@ -159,8 +154,8 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
         kept = {name: values[name] for name in ("loss", "grad_norm", "learning_rate")}
         return {**kept, "sequences_per_second": values["tokens_per_second"]}
 
-    report: Any = {"describe": describe, "evaluate": evaluate, "tracking": config.tracking}
-    outcome = fit(programs, jax.random.key(config.seed), data, config.workdir, loop, **report)
+    key = jax.random.key(config.seed)
+    outcome = fit(programs, key, data, config.workdir, loop, describe=describe, evaluate=evaluate)
     if outcome.stopped_by is not None:
         return outcome
     with naming_the_last_checkpoint(config.workdir, export):
@@ -182,7 +177,7 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
     }
     path = config.workdir / "results.json"
     with naming_the_last_checkpoint(config.workdir, path):
-        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_json(path, results)
     return results
 
 
@@ -215,8 +210,7 @@ def _start(config: ClassifyConfig) -> tuple[ModelConfig, Params | None, Tokenize
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    say_once()
+    start_logging()
     results = train(parse_run(ClassifyConfig, argv, PROG))
     if isinstance(results, Outcome):
         return 128 + int(results.stopped_by or 0)

@@ -3,7 +3,6 @@
 import dataclasses
 import gzip
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +16,7 @@ from based_jax.generate.text import TextStream
 from based_jax.training.commands.lm import LMConfig, Run, train
 from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.optimizer import OptimizerConfig
+from based_jax.training.run.checkpoints import start_logging
 from based_jax.training.run.metrics import read_metrics
 from based_jax.validate import expect_range
 
@@ -45,12 +45,11 @@ def gzip_bits_per_byte(packed: PackedTokens) -> float:
     return 8 * len(gzip.compress(text, compresslevel=9)) / len(text)
 
 
-def continuation(run: Run, prompt: str, length: int, temperature: float = 0.6) -> str:
-    """Return `prompt` followed by a sampled continuation."""
-    sampling = {"temperature": temperature, "rng": jax.random.key(1), "top_p": 0.95, "chunk": 64}
+def continuation(run: Run, length: int) -> str:
+    """Return `PROMPT` followed by a sampled continuation."""
+    sampling = {"temperature": 0.6, "rng": jax.random.key(1), "top_p": 0.95, "chunk": 64}
     model = run.model, run.outcome.state.params, run.tokenizer
-    chunks = TextStream(*model, prompt, max_new_tokens=length, **sampling)
-    return prompt + "".join(chunks)
+    return PROMPT + "".join(TextStream(*model, PROMPT, max_new_tokens=length, **sampling))
 
 
 def plot_losses(workdir: Path, mark: float) -> Path:
@@ -76,9 +75,8 @@ def plot_losses(workdir: Path, mark: float) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     demo = command.parse(DemoConfig, argv, prog=PROG)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary reports it already
+    start_logging()
+    logging.getLogger("based_jax.data.reading").setLevel(logging.ERROR)  # the summary reports it already
     keep_freed_memory()
     run = train(
         LMConfig(
@@ -100,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     size, ours = run.held_out.num_bytes, run.metrics["eval_bits_per_byte"]
     print(f"\nheld out, {size:,} bytes of Python source that the model was not trained on:")
     print(f"  based-tiny  {ours:.3f} bits per byte\n  gzip -9     {mark:.3f} bits per byte")
-    print(f"\na sample (temperature 0.6):\n\n{continuation(run, PROMPT, demo.sample)}\n")
+    print(f"\na sample (temperature 0.6):\n\n{continuation(run, demo.sample)}\n")
     print(
         f"loss curve: {curve}\ncheckpoints: {demo.workdir / 'checkpoints'}\nmodel: {demo.workdir / 'model'}"
     )

@@ -7,8 +7,9 @@ end, model/ (safetensors and tokenizer, for `based_jax.generate` and `bj.load_pr
 import dataclasses
 import logging
 import math
-import sys
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,23 @@ from based_jax.data import report
 from based_jax.data.packed import Mixture, TokenStream
 from based_jax.data.report import FileReport
 from based_jax.data.tokenizers import save_chat_files
+from based_jax.files import read_toml
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.sharding import BATCH_AXES
 from based_jax.phases import phase
 from based_jax.profile import model_flops
 from based_jax.training.banner import describe_end, describe_run, describe_trained, run_card, show
 from based_jax.training.devices import hosts
-from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.host_memory import keep_freed_memory
-from based_jax.training.devices.sharding import parse_mesh
+from based_jax.training.devices.meshes import dry_run, parse_mesh, use_virtual_devices
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_config import LMConfig, model_config
 from based_jax.training.lm_data import data_tokenizer, open_data, plan_data, planned_vocab_size
-from based_jax.training.lm_metrics import held_out_metrics, peak_tflops, tokens_per_byte, utilization
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
 from based_jax.training.low_rank import LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from based_jax.training.recipes import with_recipe
-from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
+from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
 from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, read_config, sole_run
 from based_jax.training.step import Programs, TrainState, build_programs
 from based_jax.validate import expect
@@ -50,7 +50,7 @@ PROG = "based-jax train lm"
 # Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
 # schedule stays the same up to the old end.
 _MAY_CHANGE = {
-    *("workdir", "recipe", "resume", "steps", "keep", "tracking"),
+    *("workdir", "recipe", "resume", "steps", "keep"),
     *("log_every", "eval_every", "checkpoint_every"),
     *("mesh", "dry_run", "peak_tflops", "hosts"),
 }
@@ -138,7 +138,6 @@ def train(config: LMConfig) -> Run:
 
 
 def _train(config: LMConfig, loop: LoopConfig) -> Run:
-    hosts.from_main(config.tracking.expect_installed)
     parts = assemble(config)
     if hosts.is_main():
         show(parts.summary, Console(stderr=True))
@@ -153,13 +152,15 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
 
     def describe(values: dict[str, float], tokens: int) -> dict[str, float]:
         speed = values["tokens_per_second"]
+        tflops = flops * speed / max(tokens, 1) / 1e12  # without recomputation
         return {
             **{name: values[name] for name in ("loss", "auxiliary_loss") if name in values},
             **({} if per_byte is None else {"bits_per_byte": values["loss"] / math.log(2) * per_byte}),
             "perplexity": math.exp(min(values["loss"], 700.0)),
             **{name: values[name] for name in ("grad_norm", "learning_rate")},
             "tokens_per_second": speed,
-            **utilization(flops * speed / max(tokens, 1) / 1e12, peak),
+            "model_tflops_per_second": tflops,
+            **({} if peak is None else {"mfu": tflops / peak}),
         }
 
     def evaluate(state: TrainState) -> dict[str, float]:
@@ -171,8 +172,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         return held_out_metrics(parts.held_out, measure)
 
     key = jax.random.key(config.seed)
-    options: Any = {"describe": describe, "evaluate": evaluate}
-    outcome = fit(programs, key, parts.batches, config.workdir, loop, tracking=config.tracking, **options)
+    outcome = fit(programs, key, parts.batches, config.workdir, loop, describe=describe, evaluate=evaluate)
     final = outcome.held_out
     if not final and outcome.stopped_by is None and config.eval_every:  # the run had already finished
         final = evaluate(outcome.state)
@@ -189,6 +189,40 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
             parts.tokenizer.save(export)
             save_chat_files(parts.tokenizer, export)
     return Run(model, parts.tokenizer, parts.held_out, outcome, final)
+
+
+def tokens_per_byte(stream: TokenStream | Mixture) -> float | None:
+    """Return the mean number of tokens per byte of text; None if the number of bytes is unknown."""
+    if not isinstance(stream, Mixture):
+        return len(stream) / stream.num_bytes if stream.num_bytes else None
+    parts = list(zip(stream.shares, stream.parts, strict=True))
+    if not all(part.num_bytes for _, part in parts):
+        return None
+    return 1 / sum(share * part.num_bytes / len(part) for share, part in parts)
+
+
+def held_out_metrics(
+    stream: TokenStream | Mixture, measure: Callable[[TokenStream], tuple[float, float]]
+) -> dict[str, float]:
+    """Compute loss, perplexity and bits per byte of held-out text, and the loss of each mixture source.
+
+    `measure` returns the sum of a stream's losses (nats) and the number of its targets.
+    """
+    parts = [measure(part) for part in (stream.parts if isinstance(stream, Mixture) else (stream,))]
+    nats, targets = (sum(values) for values in zip(*parts, strict=True))
+    metrics = {"eval_loss": nats / targets, "eval_perplexity": math.exp(min(nats / targets, 700.0))}
+    if tokens_per_byte(stream) is not None:
+        metrics["eval_bits_per_byte"] = nats / math.log(2) / stream.num_bytes
+    if isinstance(stream, Mixture):
+        each = zip(stream.names, parts, strict=True)
+        metrics |= {f"eval_loss/{name}": own / count for name, (own, count) in each}
+    return metrics
+
+
+def peak_tflops(device_kind: str) -> float | None:
+    """Return the peak of a device of this kind; None if it is not in peak_tflops.toml."""
+    peaks = read_toml(str(resources.files("based_jax") / "training/devices/peak_tflops.toml"))
+    return next((peak for name, peak in peaks.items() if re.search(rf"\b{name}\b", device_kind)), None)
 
 
 def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> Programs:
@@ -245,9 +279,8 @@ def _share(config: LMConfig, programs: Programs, length: int) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("based_jax.data.corpus").setLevel(logging.ERROR)  # the summary reports it already
-    say_once()
+    start_logging()
+    logging.getLogger("based_jax.data.reading").setLevel(logging.ERROR)  # the summary reports it already
     keep_freed_memory()
     config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG)
     if config.dry_run:

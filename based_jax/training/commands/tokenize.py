@@ -15,14 +15,14 @@ import tyro
 
 from based_jax import command, data
 from based_jax.data import report
-from based_jax.data.encodings import ReadOptions
+from based_jax.data.readers import ReadOptions
 from based_jax.data.report import describe_counts
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
-from based_jax.data.shards.tokenize import SAVE_EVERY, SHARD_TOKENS, Progress, tokenize
+from based_jax.data.shards.tokenize import Progress, tokenize
 from based_jax.stop_request import StopRequest
 from based_jax.training.run.progress import clock, short
-from based_jax.validate import expect, expect_range, expect_ranges
+from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax train tokenize"
 HELD_OUT_BYTES = 4 << 20
@@ -51,27 +51,13 @@ class TokenizeConfig:
     default: 4194304, or no limit with --held-out-names"""
     held_out_names: str | None = None
     """hold out these files or FASTA records instead, e.g. chr8,chr9"""
-    shard_tokens: int = SHARD_TOKENS
-    """maximum tokens per shard"""
     workers: int | None = None
     """documents to encode at the same time; default: one per core"""
-    save_every: float = SAVE_EVERY
-    """seconds between saves of the progress, the most that a kill can lose; 0: after every block"""
 
     def __post_init__(self) -> None:
         expect(bool(self.data), "data", self.data, "at least one source")
         expect(0 <= self.held_out < 1, "held_out", self.held_out, "at least 0 and below 1")
         expect_ranges(self, 1, "workers", "held_out_bytes")
-        expect_range("shard_tokens", self.shard_tokens, 2)
-        expect(self.save_every >= 0, "save_every", self.save_every, "a number of seconds, not negative")
-
-    @property
-    def rule(self) -> HeldOutRule:
-        """Return the rule that selects held-out documents."""
-        max_bytes = self.held_out_bytes
-        if max_bytes is None and self.held_out_names is None:
-            max_bytes = HELD_OUT_BYTES
-        return HeldOutRule(self.held_out, self.held_out_names, max_bytes)
 
 
 def _show_progress() -> Callable[[Progress], None]:
@@ -98,7 +84,9 @@ def _show_progress() -> Callable[[Progress], None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
     config = command.parse(TokenizeConfig, argv, prog=PROG)
-    show = _show_progress()
+    show, limit = _show_progress(), config.held_out_bytes
+    if limit is None and config.held_out_names is None:
+        limit = HELD_OUT_BYTES
     with StopRequest("this block of text", "run the same command to resume from the last save") as request:
 
         def progress(now: Progress) -> bool:
@@ -111,10 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             data.load_tokenizer(config.tokenizer),
             config.out,
             workers=config.workers or len(os.sched_getaffinity(0)),
-            rule=config.rule,
+            rule=HeldOutRule(config.held_out, config.held_out_names, limit),
             options=config.reading,
-            shard_tokens=config.shard_tokens,
-            save_every=config.save_every,
             progress=progress,
         )
         if sys.stderr.isatty():

@@ -15,12 +15,12 @@ import tyro
 from based_jax import command
 from based_jax.data import report
 from based_jax.data.documents import Document
-from based_jax.data.encodings import ReadOptions
+from based_jax.data.file_tokenizer import LEAST_VOCABULARY, train_byte_level_bpe
+from based_jax.data.readers import ReadOptions
 from based_jax.data.reading import read_all
 from based_jax.data.shards.blocks import find_sources
-from based_jax.data.tokenizer_training import LEAST_VOCABULARY, train_byte_level_bpe
+from based_jax.files import whole_file
 from based_jax.validate import expect, expect_range
-from based_jax.whole_file import whole_file
 
 PROG = "based-jax train tokenizer"
 

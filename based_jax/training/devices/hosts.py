@@ -57,11 +57,6 @@ def join(config: HostsConfig) -> None:
     number = _first(config.process_id, "JAX_PROCESS_ID", *scheduler[1:2])
     if count == 1 or (coordinator is None and count is None and number is None):
         return
-    is_known = coordinator is not None or bool(scheduler)
-    expect(is_known, "coordinator", None, "HOST:PORT of process 0, as other settings are given")
-    expect(count is not None, "num_processes", None, "the number of processes, as others are given")
-    is_one = number is not None and count is not None and 0 <= number < count
-    expect(is_one, "process_id", number, f"0 to num_processes - 1 = {(count or 1) - 1}")
     timeouts = ("heartbeat_timeout_seconds", "shutdown_timeout_seconds")
     try:
         jax.distributed.initialize(

@@ -2,9 +2,13 @@
 
 The runs' parameters and optimizer states are stacked along their first axis, which is sharded over the
 devices; the data are replicated. Runs are independent: a NaN in one does not affect the others.
+
+A segment is the task with one length and number of pairs. A batch never mixes segments, and nothing is
+shuffled: every epoch goes through the segments in order, each from its first example to its last, as in
+Zoology's code.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -16,12 +20,11 @@ from flax import linen as nn
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from based_jax.data.tasks import IGNORE
+from based_jax.data.tasks import IGNORE, Task
 from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
 from based_jax.models import LanguageModel
 from based_jax.models.classifier import AutoEncoder
 from based_jax.models.language_model import blank_inputs
-from based_jax.training.mqar.data import Batches
 from based_jax.training.step import noises, with_shardings
 from based_jax.typing import Array, Float, Int, Params
 
@@ -29,6 +32,75 @@ MAX_LOGITS = 2**24
 """Maximum logits that a run holds at a time; more are computed in chunks and recomputed for the gradient."""
 
 _PER_RUN, _SHARED = PartitionSpec("runs"), PartitionSpec()
+
+
+class Batches(NamedTuple):
+    """One segment for each of S data seeds, split into batches of B rows with up to L labels per row.
+
+    Padding rows after the last example have no labels, so they do not count.
+    """
+
+    inputs: Int[Any, "S steps B N"] | Float[Any, "S steps B N E"]  # vectors in a task on embeddings
+    positions: Int[Any, "S steps B L"]  # of each label in its row; 0 for none
+    targets: Int[Any, "S steps B L"]  # labels; IGNORE for none
+
+
+@dataclass(frozen=True)
+class Part:
+    """A segment of a data set, in batches."""
+
+    batches: Batches
+    examples: int
+    slices: Mapping[str, Any]  # properties that the examples share, such as the number of pairs
+
+    @property
+    def steps(self) -> int:
+        return self.batches.inputs.shape[1]
+
+    @property
+    def length(self) -> int:
+        return self.batches.inputs.shape[3]
+
+    @property
+    def rows(self) -> int:
+        return self.batches.inputs.shape[2]
+
+    def examples_between(self, start: int, stop: int) -> int:
+        """Count the examples in batches `start` to `stop` (exclusive)."""
+        return min(stop * self.rows, self.examples) - min(start * self.rows, self.examples)
+
+
+def data_seeds(seed: int, train: int, test: int) -> tuple[list[int], list[int]]:
+    """Derive a seed for each segment; the test seeds come from a separate range."""
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, 2**30, train).tolist(), generator.integers(2**30, 2**31, test).tolist()
+
+
+def load(task: Task, seeds: Sequence[int], *, rows: int | None = None, tokens: int | None = None) -> Part:
+    """Build `task` once per seed, on the host, in batches of at most `rows` examples and `tokens` tokens."""
+    segments = [task.build(seed) for seed in seeds]
+    inputs = np.stack([np.asarray(segment.inputs) for segment in segments])
+    positions, targets = _labels(np.stack([np.asarray(segment.labels) for segment in segments]))
+    examples, length = inputs.shape[1:3]
+    size = min(rows or examples, examples, max((tokens or examples * length) // length, 1))
+
+    def cut(array: np.ndarray, fill: int) -> np.ndarray:
+        padding = [(0, 0), (0, -examples % size), *[(0, 0)] * (array.ndim - 2)]
+        array = np.pad(array, padding, constant_values=fill)
+        dtype = np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32
+        return array.reshape(len(segments), -1, size, *array.shape[2:]).astype(dtype)
+
+    batches = Batches(cut(inputs, 0), cut(positions, 0), cut(targets, IGNORE))
+    return Part(batches, examples, segments[0].slices)
+
+
+def _labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions and values of the labels, (S, examples, L) for at most L labels per row."""
+    labelled = labels != IGNORE
+    most = max(int(labelled.sum(axis=-1).max()), 1)
+    positions = np.argsort(~labelled, axis=-1, kind="stable")[..., :most]  # labelled positions come first
+    targets = np.take_along_axis(labels, positions, axis=-1)
+    return np.where(targets == IGNORE, 0, positions), targets
 
 
 class VmappedRuns(NamedTuple):

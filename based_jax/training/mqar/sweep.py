@@ -6,103 +6,27 @@ grid continues for the others, and drops the ended runs once they are half of it
 """
 
 import contextlib
-import functools
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from based_jax.convert.model_card import ModelCard
 from based_jax.convert.pretrained import save_pretrained
-from based_jax.data.tasks import Task
-from based_jax.json_lines import JsonLines
-from based_jax.models import LanguageModel, ModelConfig
+from based_jax.files import JsonLines
+from based_jax.models import LanguageModel
 from based_jax.models.classifier import AutoEncoder
 from based_jax.stop_request import StopRequest
-from based_jax.training.mqar.data import data_seeds, load
-from based_jax.training.mqar.grid import LABEL_LOSSES, Grid, VmappedRuns
+from based_jax.training.mqar.config import Run, SyntheticConfig
+from based_jax.training.mqar.grid import Grid, VmappedRuns, data_seeds, load
 from based_jax.training.run.checkpoints import Checkpoints
 from based_jax.training.run.metrics import MetricWriter
-from based_jax.training.run.trackers import TrackConfig
-from based_jax.validate import expect, expect_choice, expect_ranges
-
-
-class Run(NamedTuple):
-    """One model of a sweep."""
-
-    learning_rate: float
-    seed: int
-
-    def __str__(self) -> str:
-        return f"learning rate {self.learning_rate:g}, seed {self.seed}"
-
-    @property
-    def tag(self) -> str:
-        """Return its name in metrics.jsonl, in characters that TensorBoard allows."""
-        return f"lr-{self.learning_rate:g}-seed-{self.seed}".replace("+", "")
-
-
-Number = TypeVar("Number", int, float)
-
-
-@dataclass(frozen=True)
-class SweepConfig:
-    """Learning rates and seeds to sweep, and the training settings of all runs."""
-
-    epochs: int = 32
-    """passes over the training examples"""
-    batch_size: int = 256
-    """examples per step"""
-    learning_rates: str = "1e-3,3.16e-3,1e-2,3.16e-2"
-    """learning rates, all trained at once"""
-    seeds: str = "0"
-    """seeds of initialisation, dropout and data, all trained at once"""
-    weight_decay: float = 0.1
-    """decoupled weight decay of every parameter"""
-    loss: str = "cross_entropy"
-    """cross_entropy; or mse for stacked: the squared distance of an output from its value's vector"""
-    stop_above: float = 0.99
-    """stop a run after the first epoch with an accuracy above this"""
-    log_every: int = 20
-    """steps between log lines"""
-
-    def __post_init__(self) -> None:
-        expect_ranges(self, 1, "epochs", "batch_size", "log_every")
-        rates, seeds = self.rates_and_seeds
-        expect(all(0 < rate < math.inf for rate in rates), "learning_rates", rates, "numbers above 0")
-        expect(all(0 <= seed < 2**32 for seed in seeds), "seeds", seeds, "integers in [0, 2^32)")
-        for name, values in (("learning_rates", rates), ("seeds", seeds)):
-            expect(len(set(values)) == len(values), name, values, "one or more different values")
-        expect(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
-        expect_choice("loss", self.loss, tuple(LABEL_LOSSES))
-        expect(self.stop_above > 0, "stop_above", self.stop_above, "above 0; 1 or more is never")
-
-    @functools.cached_property
-    def rates_and_seeds(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        rates = _numbers("learning_rates", self.learning_rates, float, "1e-3,3e-3")
-        return rates, _numbers("seeds", self.seeds, int, "0,1")
-
-    @property
-    def runs(self) -> list[Run]:
-        rates, seeds = self.rates_and_seeds
-        return [Run(rate, seed) for seed in seeds for rate in rates]
-
-    def schedule(self, epoch: int) -> float:
-        """Return the factor of the learning rate in `epoch` (from 0): half a cosine, constant in an epoch."""
-        return (1 + math.cos(math.pi * epoch / self.epochs)) / 2
-
-
-def _numbers(argument: str, text: str, kind: Callable[[str], Number], example: str) -> tuple[Number, ...]:
-    try:
-        return tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"{argument} = {text!r}: expected numbers such as {example}") from None
+from based_jax.validate import expect
 
 
 @dataclass(frozen=True)
@@ -129,33 +53,21 @@ def _by_run(rows: Sequence[dict[str, Any]]) -> dict[Run, dict[str, Any]]:
     return {Run(row["learning_rate"], row["seed"]): row for row in rows}
 
 
-def sweep(
-    architecture: ModelConfig,
-    train: Sequence[Task],
-    test: Sequence[Task],
-    config: SweepConfig,
-    workdir: Path,
-    facts: Mapping[str, Any],
-    tracking: TrackConfig | None = None,
-) -> Outcome:
-    """Train a model for each learning rate and seed, all at once; resume the sweep in `workdir`, if any.
+def sweep(config: SyntheticConfig, facts: Mapping[str, Any]) -> Outcome:
+    """Train a model for each learning rate and seed, all at once; resume the sweep in the directory, if any.
 
-    Args:
-        train: segments in training order; one pass over all of them is an epoch.
-        facts: entries to add to every record.
+    `facts` are entries of every record. One pass over all training segments, in their order, is an epoch.
 
     Raises:
-        ValueError: settings that a task rejects, or a workdir whose records and checkpoint do not match.
+        ValueError: settings that a task rejects, or a directory whose records and checkpoint do not match.
     """
-    records = JsonLines(workdir / "results.jsonl", _RECORD)
+    records = JsonLines(config.workdir / "results.jsonl", _RECORD)
     ended = _by_run(records.rows)
     pending = [number for number, run in enumerate(config.runs) if run not in ended]
     stopped_by = None
     if pending:
-        with contextlib.closing(Checkpoints(workdir, keep=1)) as checkpoints:
-            loop = _Loop(architecture, train, test, config, records, facts, checkpoints)
-            loop.start(pending)
-            stopped_by = loop.run(workdir, tracking)
+        with contextlib.closing(Checkpoints(config.workdir, keep=1)) as checkpoints:
+            stopped_by = _Loop(config, records, facts, checkpoints).run(pending)
     ended = _by_run(records.rows)
     return Outcome([ended[run] for run in config.runs if run in ended], stopped_by)
 
@@ -168,23 +80,16 @@ class _Loop:
     """State of a sweep. Runs are indices into the grid: `vmapped` are in the state, `live` have not ended."""
 
     def __init__(
-        self,
-        architecture: ModelConfig,
-        train: Sequence[Task],
-        test: Sequence[Task],
-        config: SweepConfig,
-        records: JsonLines,
-        facts: Mapping[str, Any],
-        checkpoints: Checkpoints,
+        self, config: SyntheticConfig, records: JsonLines, facts: Mapping[str, Any], checkpoints: Checkpoints
     ):
         self.config, self.records, self.facts, self.checkpoints = config, records, facts, checkpoints
-        self.runs = config.runs
+        (train, test), self.runs = config.segments, config.runs
         self.seeds = config.rates_and_seeds[1]
         by_seed = [data_seeds(seed, len(train), len(test)) for seed in self.seeds]
         of_train, of_test = (zip(*seeds, strict=True) for seeds in zip(*by_seed, strict=True))
         rows, head = config.batch_size, train[0].label_vectors()
         parts = [load(task, seeds, rows=rows) for task, seeds in zip(train, of_train, strict=True)]
-        model = (AutoEncoder if train[0].decodes_last else LanguageModel)(architecture)
+        model = (AutoEncoder if train[0].decodes_last else LanguageModel)(config.architecture)
         self.grid = Grid(model, parts[0].length, config.weight_decay, config.loss, head)
         # A test batch has at most as many tokens as the largest training batch.
         tokens = max(part.rows * part.length for part in parts)
@@ -196,7 +101,7 @@ class _Loop:
         self.epoch_steps = sum(part.steps for part in self.train)
         self.steps = config.epochs * self.epoch_steps
 
-    def start(self, pending: list[int]) -> None:
+    def _start(self, pending: list[int]) -> None:
         """Start the `pending` runs, or restore them from the last checkpoint."""
         self.live, self.step = pending, self.checkpoints.newest_intact() or 0
         self.curves: list[list[list[float]]] = [[] for _ in self.runs]
@@ -213,9 +118,10 @@ class _Loop:
             self.state, _ = self.checkpoints.restore(self.step, self.grid.abstract(self._arrays()))
         self.began = time.perf_counter() - seconds
 
-    def run(self, workdir: Path, tracking: TrackConfig | None) -> signal.Signals | None:
-        """Train and test until every run has ended or a signal requests a stop."""
-        self.writer = MetricWriter(workdir, self.steps, self.step, tracking)
+    def run(self, pending: list[int]) -> signal.Signals | None:
+        """Train and test until all `pending` runs have ended or a signal requests a stop."""
+        self._start(pending)
+        self.writer = MetricWriter(self.config.workdir, self.steps, self.step)
         with self.writer, StopRequest() as stop:
             if self.step:
                 self.writer.say(f"resuming {len(self.live)} runs at step {self.step} of {self.steps}")

@@ -4,33 +4,28 @@ Checksums of a checkpoint's files find damage and foreign files before training 
 """
 
 import contextlib
-import errno
 import inspect
 import json
 import logging
 import os
 import re
-import shutil
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
 
-from based_jax.files import read_json
+from based_jax.files import read_json, write_json
 from based_jax.training.devices import hosts
-from based_jax.whole_file import whole_file
 
 State = TypeVar("State")
 
 CHECKSUMS = "checksums.json"
 _CHUNK = 1 << 24  # bytes
 _FOLDERS = ("data", "state")  # of a checkpoint
-# Entries of checksums.json that are not files -> message if they differ.
-_FACTS = {"step": "it is a checkpoint of step {}", "arrays": "its arrays are not those of this run's model"}
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -50,7 +45,7 @@ class Checkpoints:
     def __init__(self, workdir: Path, keep: int = 3):
         self.directory = (workdir / "checkpoints").absolute()
         self._damaged = workdir.absolute() / "damaged_checkpoints"
-        self._saving: dict[str, int] = {}
+        self._saving = ""  # the step's name
         if self.directory.exists() and not self.directory.is_dir():
             raise OSError(f"{self.directory}: expected a directory of checkpoints, found a file")
         options = ocp.CheckpointManagerOptions(
@@ -71,26 +66,24 @@ class Checkpoints:
             with contextlib.suppress(Exception):
                 self.close()
 
-    def newest_intact(self, abstract: Any = None) -> int | None:
+    def newest_intact(self) -> int | None:
         """Return the step of the newest undamaged checkpoint; None if there are no checkpoints.
 
         Everything named after a newer step is moved to ``workdir/damaged_checkpoints`` with a warning:
         damaged checkpoints, those of other runs, other files.
 
-        `abstract` has the shapes and dtypes of the expected state, if they are known before `restore`.
         ValueError: there are checkpoints, and all are damaged.
         """
-        found = hosts.from_main(lambda: self._newest_intact(abstract))
+        found = hosts.from_main(self._newest_intact)
         self._manager.reload()
         return found if found >= 0 else None
 
-    def _newest_intact(self, abstract: Any) -> int:
-        arrays = {} if abstract is None else {"arrays": array_checksum(abstract)}
+    def _newest_intact(self) -> int:
         damaged: list[tuple[Path, str]] = []
         for step, path in reversed(_entries(self.directory)):
-            is_named = path.name == str(step)
             reason = f"the name of a checkpoint of step {step} is {step}"
-            reason = find_damage(path, {"step": step, **arrays}) if is_named else reason
+            if path.name == str(step):
+                reason = _find_damage(path)
             if reason is None:
                 for other, why in damaged:
                     self._put_aside(other, f"{why}; falling back to {path}")
@@ -115,9 +108,8 @@ class Checkpoints:
         SaveFailed: this save cannot be started, or the previous one could not be finished.
         """
         self.wait()
-        self._saving = {"step": step, "arrays": array_checksum(state)}
+        self._saving = str(step)
         with self._explain():
-            hosts.from_main(lambda: self._expect_space(state))
             arrays: Any = ocp.args.StandardSave(state)  # pyright: ignore[reportCallIssue]
             position: Any = ocp.args.JsonSave({"state": json.dumps(data)})  # pyright: ignore[reportCallIssue]
             self._manager.save(step, args=ocp.args.Composite(state=arrays, data=position))
@@ -163,24 +155,17 @@ class Checkpoints:
         finally:
             self._manager.close()
 
-    def _expect_space(self, state: Any) -> None:
-        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        free = shutil.disk_usage(self.directory).free
-        if free < needed:
-            raise OSError(errno.ENOSPC, f"it may take {needed:,} bytes, {free:,} are free")
-
     def _write_checksums(self) -> None:
-        for path in self.directory.glob(f"{self._saving['step']}.*"):  # Orbax's only temporary name
-            write_checksums(path, self._saving)
+        for directory in self.directory.glob(f"{self._saving}.*"):  # Orbax's only temporary name
+            write_json(directory / CHECKSUMS, _checksums(directory))
 
     @contextlib.contextmanager
     def _explain(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            step = str(self._saving.get("step", ""))
             raise SaveFailed(
-                f"checkpoint {self.directory / step} cannot be written: {_reason(error)}; "
+                f"checkpoint {self.directory / self._saving} cannot be written: {_reason(error)}; "
                 f"last complete checkpoint: {last_checkpoint(self.directory.parent)}"
             ) from error
 
@@ -203,12 +188,13 @@ def naming_the_last_checkpoint(workdir: Path, path: Path) -> Iterator[None]:
         ) from error
 
 
-def say_once() -> None:
-    """Report a failed save only through its exception, for commands.
+def start_logging() -> None:
+    """Log messages to standard error, for commands; report a failed save only through its exception.
 
     Orbax also logs the traceback of each of its threads, and writes that end after it has given up leave
     errors that are never awaited.
     """
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
@@ -234,59 +220,33 @@ def _reason(error: BaseException) -> str:
     return str(error).partition("\n")[0].partition(" See full TensorStore details")[0] or type(error).__name__
 
 
-def array_checksum(state: Any) -> int:
-    """Return a CRC-32 of the shapes and dtypes of a pytree's arrays, independent of their order."""
-    kinds = sorted(f"{leaf.dtype}{tuple(leaf.shape)}" for leaf in jax.tree.leaves(state))
-    return zlib.crc32("\n".join(kinds).encode())
-
-
-def write_checksums(directory: Path, facts: Mapping[str, int]) -> None:
-    """Write `facts` (`step`, `arrays`), and size and CRC-32 of every file, to checksums.json."""
-    found = {name: [path.stat().st_size, _crc32(path)] for name, path in _files(directory).items()}
-    with whole_file(directory / CHECKSUMS) as file:
-        file.write(json.dumps({**facts, **found}).encode())
-
-
-def find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
-    """Describe damage of a checkpoint's files or a mismatch of its `facts`; None if it is as written."""
+def _find_damage(directory: Path) -> str | None:
+    """Describe damage of a checkpoint's files; None if they are as written."""
     path = directory / CHECKSUMS
     try:
         if not directory.is_dir():
             return "it is no directory"
         if not path.exists():
             return f"it has no {CHECKSUMS}"
-        strange = [entry for entry in directory.rglob("*") if not (entry.is_file() or entry.is_dir())]
-        if strange:
-            return f"{strange[0].relative_to(directory)} is no regular file"
-        recorded = read_json(path)
-        found = {name: recorded.pop(name) for name in _FACTS}
-        for name, fact in facts.items():
-            if found[name] != fact:
-                return _FACTS[name].format(found[name])
+        recorded = {name: pair for name, pair in read_json(path).items() if isinstance(pair, list)}
         if not {name.partition("/")[0] for name in recorded}.issuperset(_FOLDERS):
             return f"{CHECKSUMS} lists no files of a checkpoint"
-        files = _files(directory)
-        for name, (size, checksum) in recorded.items():
-            if name not in files:
-                return f"{name} is missing"
-            if files[name].stat().st_size != size:
-                return f"{name} has {files[name].stat().st_size} bytes of {size}"
-            if _crc32(files[name]) != checksum:
-                return f"{name} has changed since it was written"
+        files = _checksums(directory)
+        changed = [name for name, checksum in recorded.items() if files.get(name) != checksum]
+        if changed:
+            return f"{changed[0]} is missing or has changed since it was written"
     except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         return f"{CHECKSUMS} cannot be checked ({error})"
     return None
 
 
-def _files(directory: Path) -> dict[str, Path]:
-    """List files by name relative to `directory`, except those directly in it, which Orbax edits later."""
-    paths = (path for path in sorted(directory.glob("*/**/*")) if path.is_file())
-    return {path.relative_to(directory).as_posix(): path for path in paths}
-
-
-def _crc32(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
+def _checksums(directory: Path) -> dict[str, list[int]]:
+    """Return size and CRC-32 of the files below `directory`, except those in it, which Orbax edits later."""
+    found = {}
+    for path in sorted(path for path in directory.glob("*/**/*") if path.is_file()):
+        checksum = 0
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                checksum = zlib.crc32(chunk, checksum)
+        found[path.relative_to(directory).as_posix()] = [path.stat().st_size, checksum]
+    return found

@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 
 from based_jax import command
 from based_jax.directory_lock import sole_writer
-from based_jax.files import read_json
+from based_jax.files import read_json, write_json
 from based_jax.training.devices import hosts
 from based_jax.training.recipes import flag_words
 from based_jax.validate import expect
-from based_jax.whole_file import write_json
 
 _PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
 

@@ -1,36 +1,72 @@
-"""Write a run's metrics to metrics.jsonl, trackers such as TensorBoard, and the terminal."""
+"""Write a run's metrics to metrics.jsonl, event files of TensorBoard, and the terminal."""
 
 import contextlib
 import json
 import logging
 import math
+import socket
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from based_jax.json_lines import read_lines, write_lines
+from tensorboardX import RecordWriter
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+
+from based_jax.files import read_lines, write_lines
 from based_jax.training.devices import hosts
 from based_jax.training.run.checkpoints import last_checkpoint
 from based_jax.training.run.progress import RunProgress
-from based_jax.training.run.trackers import TrackConfig, open_trackers
 
 _LOGGER = logging.getLogger(__name__)
 
 
+class EventFile:
+    """A new TensorBoard event file in `directory`, which is created if needed, written synchronously.
+
+    The `SummaryWriter` of tensorboardX writes in a thread. A full disk ends that thread, and the run then
+    waits for it forever.
+    TensorBoard discards the step `restart` and later ones from older files; this file has them again.
+    """
+
+    def __init__(self, directory: Path, restart: int | None = None):
+        directory.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+        self._records = RecordWriter(str(directory / name))
+        self._write(file_version="brain.Event:2")
+        if restart is not None:
+            self._write(step=restart, session_log={"status": "START"})
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the scalars of one step, without non-finite values."""
+        for name, value in metrics.items():
+            if math.isfinite(value):
+                self._write(step=step, summary={"value": [{"tag": name, "simple_value": value}]})
+        self._records.flush()
+
+    def close(self) -> None:
+        self._records.flush()
+        self._records.close()
+
+    def _write(self, **fields: Any) -> None:
+        self._records.write(Event(wall_time=time.time(), **fields).SerializeToString())
+
+
 class MetricWriter:
-    """Writes one JSON object per logged step, passes its metrics to the trackers, and shows some of them.
+    """Writes one JSON object and one event per logged step, and shows some of its metrics.
 
     On resuming, lines after the restored step are dropped, as they will be written again. Lines that are not
     metrics are dropped too; the original file is kept as damaged_metrics.jsonl.
     """
 
-    def __init__(self, workdir: Path, steps: int, start: int = 0, tracking: TrackConfig | None = None):
+    def __init__(self, workdir: Path, steps: int, start: int = 0):
         self.path = workdir / "metrics.jsonl"
-        _keep_until(self.path, start)
+        entries, damaged = read_lines(self.path, {"step": int})
+        write_lines(self.path, [entry for entry in entries if entry["step"] <= start], damaged)
         self._progress = RunProgress(steps, start)
         # Move the bar; show a phase between two steps; write a line above the bar.
         self.tick, self.phase, self.say = self._progress.tick, self._progress.phase, self._progress.event
-        self._trackers = open_trackers(tracking or TrackConfig(), workdir, start, self.say)
+        self._events = EventFile(workdir / "events", start + 1 if start else None)
         self._file = self.path.open("a", encoding="utf-8")
 
     def __enter__(self) -> "MetricWriter":
@@ -39,7 +75,7 @@ class MetricWriter:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._progress.__exit__(kind, error, trace)
-        for file in (*self._trackers, self._file):
+        for file in (self._events, self._file):
             # If there was an earlier error, report that one.
             with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
                 file.close()
@@ -51,8 +87,7 @@ class MetricWriter:
         try:
             self._file.write(json.dumps({"step": step, **finite}) + "\n")
             self._file.flush()
-            for tracker in self._trackers:
-                tracker.write(step, metrics)
+            self._events.write(step, metrics)
         except OSError as error:
             workdir = self.path.parent
             raise OSError(
@@ -62,7 +97,7 @@ class MetricWriter:
         self._progress.show(step, {name: metrics[name] for name in (metrics if shown is None else shown)})
 
 
-class SilentWriter(contextlib.nullcontext):
+class _SilentWriter(contextlib.nullcontext):
     """A `MetricWriter` for processes that do not write: every method does nothing."""
 
     def __enter__(self) -> Any:
@@ -72,11 +107,9 @@ class SilentWriter(contextlib.nullcontext):
         return lambda *_, **__: contextlib.nullcontext()
 
 
-def open_writer(
-    workdir: Path, steps: int, start: int = 0, tracking: TrackConfig | None = None
-) -> "MetricWriter | SilentWriter":
-    """Return the writer of a run's main process; in the others, one that does nothing."""
-    return MetricWriter(workdir, steps, start, tracking) if hosts.is_main() else SilentWriter()
+def open_writer(workdir: Path, steps: int, start: int) -> Any:
+    """Return the `MetricWriter` of a run's main process; in the others, one that does nothing."""
+    return MetricWriter(workdir, steps, start) if hosts.is_main() else _SilentWriter()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -88,8 +121,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if damaged:
         _LOGGER.warning("%s is damaged: %s left out", path, damaged)
     return entries
-
-
-def _keep_until(path: Path, step: int) -> None:
-    entries, damaged = read_lines(path, {"step": int})
-    write_lines(path, [entry for entry in entries if entry["step"] <= step], damaged)

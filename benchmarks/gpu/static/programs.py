@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from based_jax.generate import loop
+from based_jax.generate import pool
 from based_jax.generate.capacity import capacity_for
 from based_jax.generate.sampling import Sampler, row_settings
 from based_jax.models import LanguageModel, ModelConfig
@@ -52,23 +52,27 @@ def train(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages
 
 def prefill(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages.Compiled:
     """Compile reading prompts of `length` tokens into an empty state."""
-    model, progress = _begin(config, batch, length)
-    read = functools.partial(loop.read_chunk, model)
+    model, text = _begin(config, batch, length)
     tokens = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     lengths = jax.ShapeDtypeStruct((batch,), jnp.int32)
     offset = jax.ShapeDtypeStruct((), jnp.int32)
-    return compile_for(kind, read, abstract_weights(config), progress, tokens, lengths, offset, donate=(1,))
+
+    def read(*arguments: Any) -> Any:
+        return pool.read_chunk(model, *arguments)[1]
+
+    return compile_for(kind, read, abstract_weights(config), text, tokens, lengths, offset, donate=(1,))
 
 
 def decode(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages.Compiled:
     """Compile the greedy decoding loop after `length` tokens; its iterations are unknown, one is a token."""
-    model, progress = _begin(config, batch, length + TOKENS)
-    settings = jax.eval_shape(lambda: row_settings([Sampler()] * batch, None))
-    number: Any = jax.ShapeDtypeStruct((), jnp.int32)
-    stops: Any = jax.ShapeDtypeStruct((0,), jnp.int32)
-    rules = loop.Rules(settings, stops, number)
-    make = functools.partial(loop.make_tokens, model, TOKENS)
-    return compile_for(kind, make, abstract_weights(config), progress, number, rules, donate=(1,))
+    model, text = _begin(config, batch, length + TOKENS)
+
+    def new_rows(text: Any) -> Any:
+        return pool.new_rows(text, row_settings([Sampler()] * batch, None), None, TOKENS)
+
+    rows, number = jax.eval_shape(new_rows, text), jax.ShapeDtypeStruct((), jnp.int32)
+    make = functools.partial(pool.decode, model, chunk=TOKENS)
+    return compile_for(kind, make, abstract_weights(config), rows, number, donate=(1,))
 
 
 PROGRAMS: dict[str, Callable[..., jax.stages.Compiled]] = {
@@ -79,7 +83,7 @@ PROGRAMS: dict[str, Callable[..., jax.stages.Compiled]] = {
 
 
 def _begin(config: ModelConfig, batch: int, length: int) -> tuple[LanguageModel, Any]:
-    """Return a model, and its initial progress with capacity for `length` tokens."""
+    """Return a model, and its rows before the first token with capacity for `length` tokens."""
     model = LanguageModel(config)
     capacity = capacity_for(model, length)
-    return model, jax.eval_shape(functools.partial(loop.begin, model, batch, capacity))
+    return model, jax.eval_shape(functools.partial(pool.begin, model, batch, capacity))

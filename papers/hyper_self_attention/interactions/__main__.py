@@ -12,7 +12,7 @@ from based_jax import command, plot
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.results import Row
 from based_jax.experiments.study import claim
-from based_jax.json_lines import write_lines
+from based_jax.files import write_lines
 from based_jax.validate import expect
 from papers.hyper_self_attention.interactions import colliding_agents as agents
 from papers.hyper_self_attention.interactions import figure

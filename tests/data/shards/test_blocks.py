@@ -8,8 +8,7 @@ import pytest
 
 from based_jax.data import ReadOptions, load_tokenizer, reading
 from based_jax.data.shards import blocks
-from based_jax.data.shards.blocks import Position, find_sources, read_blocks
-from based_jax.data.shards.encoder import BlockEncoder
+from based_jax.data.shards.blocks import BlockEncoder, Position, find_sources, read_blocks
 
 START = Position(0, 0, 0)
 

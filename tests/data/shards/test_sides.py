@@ -16,8 +16,7 @@ from based_jax.data import load_tokenizer
 from based_jax.data.shards import tokenize as tokenizing
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
-from based_jax.data.shards.sides import positions
-from based_jax.data.splits import position
+from based_jax.data.splits import position, positions
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,8 +17,7 @@ import zstandard
 
 from based_jax.data import PackedTokens, load_documents, load_tokenizer, report
 from based_jax.data.documents import Document
-from based_jax.data.shards.blocks import Block, Position, find_sources
-from based_jax.data.shards.encoder import BlockEncoder, encode_blocks
+from based_jax.data.shards.blocks import Block, BlockEncoder, Position, encode_blocks, find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.data.tokenizers import FileTokenizer
@@ -112,9 +111,9 @@ def test_finished_and_other_settings(tmp_path, capsys):
     assert again.status == 0
     assert f"next: based-jax train lm --data tokens:{out} --workdir runs/out" in again.out
     assert "not read" not in again.out
-    ended = run_here(PROG, main, [*argv, "--shard-tokens", 5], capsys)
+    ended = run_here(PROG, main, [*argv, "--held-out", 0.5], capsys)
     assert ended.status == 2
-    assert "shard_tokens = 5" in ended.err
+    assert "held_out = {'fraction': 0.5" in ended.err
     spec.write_bytes(spec.read_bytes() + b"\n")
     assert "files as they were" in run_here(PROG, main, argv, capsys).err
     assert _contents(out) == before
@@ -126,7 +125,8 @@ def test_finished_and_other_settings(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_what_was_written_after_the_last_save_is_cut_back(tmp_path):
+def test_what_was_written_after_the_last_save_is_cut_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("based_jax.data.shards.tokenize._SAVE_EVERY", 0)
     spec, rule = _write(tmp_path / "in", "jsonl"), HeldOutRule(0.3, None, 300)
     whole = _run(tmp_path / "a", spec, rule, shard_tokens=50)
     generator, again, interruptions = random.Random(0), None, 0
@@ -138,7 +138,7 @@ def test_what_was_written_after_the_last_save_is_cut_back(tmp_path):
             return True
 
         try:
-            again = _run(tmp_path / "b", spec, rule, shard_tokens=50, save_every=0, progress=fail)
+            again = _run(tmp_path / "b", spec, rule, shard_tokens=50, progress=fail)
         except StopIteration:
             interruptions += 1
     assert interruptions > 2

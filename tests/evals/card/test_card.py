@@ -1,4 +1,4 @@
-"""The recall card: a model of another library whose recall is known, our checkpoints, and their page."""
+"""The recall card: a model of another library whose recall is known, our checkpoints, the page, the probe."""
 
 import json
 
@@ -10,9 +10,12 @@ from flax import nnx
 
 import based_jax as bj
 from based_jax import plot
+from based_jax.data.tasks import RecallProbe
 from based_jax.evals.card import __main__ as command
 from based_jax.evals.card.page import finding
+from based_jax.evals.card.recall_card import probe, recall_probe
 from based_jax.evals.card.subject import without
+from based_jax.evals.label_scores import LabelScorer
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
 
@@ -180,3 +183,41 @@ def test_bad_settings(saved):
             bj.evals.recall_card(lambda tokens: TABLE[tokens], **{"vocab_size": VOCAB, **SMALL, **changes})
     with pytest.raises(ValueError, match="vocab_size = 40: expected None with a checkpoint"):
         bj.evals.recall_card(saved[0], vocab_size=VOCAB)
+
+
+FILLER = 9
+TASK = RecallProbe(VOCAB, num_examples=6, length=32, num_pairs=4, filler=FILLER)
+SURE = (np.e**3 + VOCAB - 1) / np.e**3
+"""perplexity of a logit of 3 among zeros"""
+
+
+def sure_of(choice):
+    return 3.0 * (jnp.arange(VOCAB) == choice[..., None])
+
+
+def repeating(tokens):
+    """Return logits of a model that repeats what followed the token before, or else says filler."""
+    row, position = jnp.arange(tokens.shape[1])[:, None], jnp.arange(tokens.shape[1])
+    same = (tokens[:, :, None] == tokens[:, None, :]) & (position < row) & (tokens != FILLER)[:, :, None]
+    after = jnp.roll(tokens, -1, axis=1)
+    return sure_of(jnp.where(same.any(-1), jnp.take_along_axis(after, same.argmax(-1), axis=1), FILLER))
+
+
+def only_filler(tokens):
+    return sure_of(jnp.full_like(tokens, FILLER))
+
+
+@pytest.mark.parametrize(("model", "accuracy", "factor"), [(repeating, 1, 1), (only_filler, 0, np.e**3)])
+def test_values_and_filler_are_measured_apart(model, accuracy, factor):
+    """The induction head is wrong about filler after a key, which must not be scored."""
+    scorer = LabelScorer(model, length=32, vocab_size=VOCAB, batch_size=6)
+    wanted = {"accuracy": accuracy, "perplexity": factor * SURE, "filler_perplexity": SURE}
+    assert probe(scorer, TASK, seed=0) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_rows_without_filler():
+    """Every second token after eight pairs of 32 tokens is a key: no filler is left to ask for."""
+    scorer = LabelScorer(repeating, length=32, vocab_size=VOCAB, batch_size=6)
+    four, eight = recall_probe(scorer, 32, (4, 8, 16), 6, 0, FILLER)
+    assert four["filler_perplexity"] == pytest.approx(SURE, rel=1e-5)
+    assert (eight["pairs"], eight["filler_perplexity"]) == (8, None)

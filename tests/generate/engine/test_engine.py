@@ -6,9 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from based_jax.generate import Engine, Event, Full, Request, Sampler
+from based_jax.generate import Engine, Event, Full, PrefixCache, Request, Sampler
 from based_jax.generate.capacity import token_limit
-from based_jax.generate.engine.prefix_cache import PrefixCache
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
 from tests.generate.answers import ENGINE, check
@@ -224,16 +223,10 @@ def test_logits_that_are_no_numbers(simple):
     assert engine.stats().free == 2
 
 
-def test_the_first_request_waits_for_its_own_programs_only(simple):
+def test_no_request_waits_for_a_compilation_after_the_warm_up(simple):
     engine = Engine(simple.model, simple.params, slots=2, prefill_chunk=12, decode_chunk=3, max_length=50)
-    later = engine.warm_up_first()
+    engine.warm_up()
     with compilations() as compiled:
-        engine.run([Request([1, 2], 5)])
-        assert compiled == []
-        for compile_program in later:
-            compile_program()
-        assert len(compiled) >= 2  # decoding two rows, reading a long chunk
-        compiled.clear()
         engine.run([Request(prompt, STEPS) for prompt in PROMPTS])
         engine.run([Request([1], 5, Sampler(1.0, frequency_penalty=0.5)), Request([2], 5, logprobs=3)])
         engine.run([Request([1] * 9, 0, logprobs=1, prompt_logprobs=True)])

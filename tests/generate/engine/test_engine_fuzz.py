@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from based_jax.generate import Completion, Engine, Full, Request, Sampler
+from based_jax.generate import Engine, Event, Full, Request, Sampler
+from based_jax.generate.engine.engine import _join
 from tests.generate.answers import ENGINE, check
 from tests.generate.tiny import LENGTH
 
@@ -23,65 +24,37 @@ def random_request(random: np.random.Generator, vocab_size: int) -> Request:
     )
 
 
-class Client:
-    """Submits, collects and cancels, and keeps the books."""
-
-    def __init__(self, engine: Engine, vocab_size: int) -> None:
-        self.engine, self.vocab_size = engine, vocab_size
-        self.random = np.random.default_rng(0)
-        self.requests: dict[int, Request] = {}
-        self.answers: dict[int, Completion] = {}
-        self.refused = 0
-
-    def live(self, count: int) -> None:
-        """Send `count` requests in bursts and wait for the rest."""
-        left, most = count, 0
-        while left or not self.engine.idle:
-            for _ in range(min(left, self.random.poisson(1.5))):
-                left -= self.send()
-            if self.random.random() < 0.05:
-                self.cancel()
-            for event in self.engine.step():
-                self.hear(event)
-            stats = self.engine.stats()
-            most = max(most, stats.running)
-            assert stats.running + stats.prefilling + stats.free == self.engine.slots
-            assert stats.running <= stats.rows <= self.engine.slots
-        assert most == self.engine.slots, "the case is too easy"
-
-    def send(self) -> bool:
-        request = random_request(self.random, self.vocab_size)
-        try:
-            self.requests[self.engine.submit(request)] = request
-        except Full:
-            self.refused += 1
-            return False
-        return True
-
-    def cancel(self) -> None:
-        """Any of the latest, finished ones among them."""
-        tickets = list(self.requests)[-15:]
-        if tickets:
-            ticket = tickets[self.random.integers(len(tickets))]
-            done = ticket in self.answers and self.answers[ticket].finish is not None
-            assert self.engine.cancel(ticket) != done
-            assert not self.engine.cancel(ticket)
-
-    def hear(self, event) -> None:
-        before = self.answers.get(event.ticket, Completion((), (), None))
-        assert before.finish is None, "an event after the last one"
-        tokens, logprobs = before.tokens + event.tokens, before.logprobs + event.logprobs
-        self.answers[event.ticket] = Completion(tokens, logprobs, event.finish, end=event.end)
-
-
 @pytest.mark.release
 def test_random_requests(wide, x64):
+    """200 requests in bursts; some are refused, and some cancelled, finished ones among them."""
+    vocab_size, random = wide.model.config.vocab_size, np.random.default_rng(0)
     engine = Engine(wide.model, wide.params, **ENGINE, max_waiting=3)
-    client = Client(engine, wide.model.config.vocab_size)
-    client.live(200)
-    assert client.answers.keys() == client.requests.keys()
-    check(wide, list(client.requests.values()), [client.answers[ticket] for ticket in client.requests])
-    assert {answer.finish for answer in client.answers.values()} == {"stop", "length", "cancelled"}
-    assert client.refused
-    stats = engine.stats()
-    assert (stats.waiting, stats.prefilling, stats.running, stats.free) == (0, 0, 0, engine.slots)
+    requests: dict[int, Request] = {}
+    answers: dict[int, list[Event]] = {}
+    refused = most = 0
+    while len(requests) < 200 or not engine.idle:
+        for _ in range(min(200 - len(requests), random.poisson(1.5))):
+            request = random_request(random, vocab_size)
+            try:
+                ticket = engine.submit(request)
+            except Full:
+                refused += 1
+                continue
+            requests[ticket], answers[ticket] = request, []
+        if requests and random.random() < 0.05:
+            ticket = [*requests][-15:][random.integers(min(15, len(requests)))]
+            assert engine.cancel(ticket) != any(event.finish for event in answers[ticket])
+            assert not engine.cancel(ticket)
+        for event in engine.step():
+            assert not any(before.finish for before in answers[event.ticket]), "an event after the last one"
+            answers[event.ticket].append(event)
+        stats = engine.stats()
+        most = max(most, stats.running)
+        assert stats.running + stats.prefilling + stats.free == engine.slots
+        assert stats.running <= stats.rows <= engine.slots
+    assert most == engine.slots, "the case is too easy"
+    joined = [_join(events) for events in answers.values()]
+    check(wide, list(requests.values()), joined)
+    assert {answer.finish for answer in joined} == {"stop", "length", "cancelled"}
+    assert refused
+    assert engine.stats()[:4] == (0, 0, 0, engine.slots)

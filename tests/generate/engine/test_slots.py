@@ -1,30 +1,22 @@
 """Rows of a pool come, go and move without a trace in the others."""
 
-import chex
 import jax
 import numpy as np
-import pytest
 
 from based_jax.generate import Request
-from based_jax.generate.engine.pool import empty, read
 from based_jax.generate.engine.slots import Slots
+from based_jax.generate.pool import read
 from tests.generate.tiny import LENGTH, Tiny
 
 PROMPTS = {"a": [7, 2], "b": [3, 1, 4], "c": [4, 4, 9, 0], "d": [11], "e": [5, 5]}
-
-
-@pytest.fixture
-def slots(wide, x64):
-    return Slots(wide.model, wide.params, most=2, capacity=LENGTH)
 
 
 def put(slots: Slots[str], case: Tiny, name: str, **options) -> None:
     """Give `name` a row after its prompt."""
     prompt = PROMPTS[name]
     tokens = np.array([prompt + [0] * (8 - len(prompt))], np.int32)
-    fresh = empty(case.model, case.params, LENGTH).state
-    state, hidden = read(case.model, case.params, fresh, tokens, np.int32(len(prompt)))
-    slots.insert(name, Request(prompt, **options), state, hidden)
+    text, _ = read(case.model, case.params, slots.fresh, tokens, np.int32(len(prompt)))
+    slots.insert(name, Request(prompt, **options), text)
 
 
 def made_by(slots: Slots[str]) -> dict[str, list[int]]:
@@ -55,19 +47,9 @@ def test_owners_and_rows_move_alike(wide, x64):
     assert slots.running == ["e"]
 
 
-def test_a_row_ends_at_its_limit_or_stop(wide, slots):
-    expected = wide.greedy(PROMPTS["a"], 9)
-    number = next(i for i in range(2, 9) if expected[i] not in expected[:i])
-    put(slots, wide, "a", stop_tokens=[expected[number]], max_new_tokens=30)
-    put(slots, wide, "b", max_new_tokens=5)
-    made = [made_by(slots) for _ in range(4)]
-    assert [token for part in made for token in part["a"]] == expected[: number + 1]
-    assert [token for part in made for token in part["b"]] == wide.greedy(PROMPTS["b"], 5)
-    assert made[-1] == {"a": [], "b": []}
-
-
-def test_whatever_becomes_of_free_rows(wide, slots):
+def test_whatever_becomes_of_free_rows(wide, x64):
     """They are decoded as the others are, beyond their capacity too; NaN is the worst that they can hold."""
+    slots = Slots(wide.model, wide.params, most=2, capacity=LENGTH)
     put(slots, wide, "a", max_new_tokens=30)
     put(slots, wide, "b", max_new_tokens=30)
     tokens = made_by(slots)["a"]
@@ -76,18 +58,10 @@ def test_whatever_becomes_of_free_rows(wide, slots):
     def spoiled(leaf):
         return leaf.at[1].set(np.nan) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
-    slots._pool = slots._pool._replace(state=jax.tree.map(spoiled, slots._pool.state))
+    text = slots._pool.text
+    slots._pool = slots._pool._replace(text=text._replace(state=jax.tree.map(spoiled, text.state)))
     tokens += made_by(slots)["a"]
     assert tokens == wide.greedy(PROMPTS["a"], len(tokens))
     put(slots, wide, "c", max_new_tokens=30)  # in b's row
     made = made_by(slots)["c"]
     assert made == wide.greedy(PROMPTS["c"], len(made))
-
-
-def test_nothing_is_done_when_no_row_is_active(wide, slots):
-    before = jax.device_get(slots._pool.state)
-    owners, made = slots.decode(4)
-    assert owners == [None]
-    assert made.count.tolist() == [0]
-    assert made.choice.token.tolist() == [[0] * 4]
-    chex.assert_trees_all_equal(before, jax.device_get(slots._pool.state))
