@@ -17,7 +17,8 @@ import pytest
 from based_jax.command import run
 from benchmarks import report
 from benchmarks.__main__ import PROGRAM, main
-from benchmarks.gpu import journal, supervisor
+from benchmarks.gpu import command as gpu_command
+from benchmarks.gpu import journal
 from benchmarks.gpu.command import DEFAULT, cuda_root, environment, merged, say_result
 from benchmarks.gpu.journal import MARKS
 from benchmarks.gpu.sections import checks, correctness, running, stopwatch, torch_steps
@@ -372,11 +373,11 @@ def begin(): path.open("a").write('{"status": "begun"}\\n')
     ids=["done", "no GPU", "cannot start", "device lost", "crash", "hopeless", "time is over"],
 )
 def test_the_supervisor(body, status, lines, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor, "MAX_PROCESSES", 3)
+    monkeypatch.setattr(gpu_command, "MAX_PROCESSES", 3)
     path = tmp_path / "forward.jsonl"
     command = [sys.executable, "-c", PROGRAM_HEAD + body, str(path)]
     seconds = 3.0 if "sleep" in body else 600.0
-    assert supervisor.watch(command, path, seconds, lambda _: None) == status
+    assert gpu_command.watch(command, path, seconds, lambda _: None) == status
     statuses = [row["status"] for row in journal.lines(path)]
     assert len(statuses) == lines
     assert ("sleep" in body) == (statuses[-1:] == [journal.STOPPED]), "what ran broke nothing"

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.command import one_line
+from benchmarks.gpu.sections.checks import error
 from benchmarks.gpu.sections.session import Session
 from benchmarks.timing import Timing, calls_per_sample, in_turn
 
@@ -200,9 +201,7 @@ def _expect_agreement(expected: list[Any], result: Any, tolerance: float) -> Non
 
 def disagreement(expected: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> float:
     """Return the largest difference over the largest expected number, over all arrays; inf if not finite."""
-    pairs = zip(expected, results, strict=True)
-    found = [float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)) for a, b in pairs]
-    return max(x if math.isfinite(x) else math.inf for x in found)
+    return max(error(*pair) for pair in zip(expected, results, strict=True))
 
 
 def begin(
