@@ -159,7 +159,7 @@ class Gpu:
         """Measure a section."""
         if self.interpret:
             import based_jax  # noqa: F401  (sets XLA_FLAGS for CPUs, before JAX reads them)
-        from benchmarks.gpu.sections import running
+        from benchmarks.gpu.sections import stopwatch
         from benchmarks.gpu.sections.session import DeviceLostError, Session
 
         options: dict[str, Any] = {"quick": self.quick, "interpret": self.interpret}
@@ -173,7 +173,7 @@ class Gpu:
         session = Session(section, self.json, minutes, report.say, **options)
         try:
             with launching(self.interpret):
-                running.run(session, running.listed(session, *SECTIONS[section]))
+                stopwatch.run(session, stopwatch.listed(session, *SECTIONS[section]))
         except DeviceLostError as error:
             session.say(f"the device is lost: {error}")
             return DEVICE_LOST

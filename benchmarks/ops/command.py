@@ -36,10 +36,7 @@ class Ops(Flags):
     time budget are skipped, and the table lists them. Ctrl-C keeps the measurements so far.
     """
 
-    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (
-        *(512, 1024, 2048, 4096),
-        *(8192, 16384, 32768),
-    )
+    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = tuple(512 * 2**i for i in range(7))
     """Tokens per row."""
     candidates: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = NAMES
     """Rows to measure."""

@@ -25,9 +25,6 @@ from benchmarks.report import Report
 FULL_ATTENTION = "attention"
 """The mixer whose softmax cuDNN would compute."""
 
-
-OTHER = "other"
-
 SOFTMAX = ", softmax"
 """Suffix of a mixer's name for its `ops.softmax_attention`."""
 
@@ -176,7 +173,7 @@ def part_of(scope: str, config: ModelConfig) -> str:
         return mixer + SOFTMAX * ("/softmax_attention/" in scope)
     if re.search(r"\blayers_\d+\b", scope):
         return "norms"  # with the residual sum
-    return next((part for word, part in PLACES if word in scope), OTHER)
+    return next((part for word, part in PLACES if word in scope), "other")
 
 
 def floor_with_cudnn(
@@ -198,28 +195,19 @@ def text(report: Report) -> str:
     settings = report["settings"]
     rates = settings["rates"]
     tools = ", ".join(f"{name} {version}" for name, version in settings["toolchain"].items())
+    heads = ("program", "floor, ms", "with cuDNN, ms", "tokens/s at most", "launches", "scratch, GB")
     lines = [
         f"Compiled for {settings['gpu']} in {settings['dtype']} with {tools}; not run. Floors at "
         f"{rates['bandwidth'] / 1e12:g} TB/s and {rates['products'] / 1e12:g} TFLOP/s.",
         "",
-        tables.table(
-            (
-                "program",
-                "floor, ms",
-                "with cuDNN, ms",
-                "tokens/s at most",
-                "launches",
-                "scratch, GB",
-            ),
-            map(_program, report["summary"], report["summary"].values()),
-        ),
+        tables.table(heads, map(_program, report["summary"], report["summary"].values())),
     ]
     for name in report["summary"]:
         # Older reports repeat the rows with cuDNN's attention.
         rows = [row for row in report["rows"] if name_of(row) == name and not row.get("cudnn")]
         total = sum(row["floor_seconds"] for row in rows)
-        heads = (name, "GB", "TFLOP", "launches", "floor, ms", "share")
-        lines += ["", tables.table(heads, (_part(row, total) for row in rows))]
+        columns = (name, "GB", "TFLOP", "launches", "floor, ms", "share")
+        lines += ["", tables.table(columns, (_part(row, total) for row in rows))]
     return "\n".join(lines)
 
 
