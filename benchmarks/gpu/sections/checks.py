@@ -274,7 +274,8 @@ def same_bits(one: Any, two: Any) -> bool:
 
 def _sums(rng: np.random.Generator, rows: tuple[int, ...], key_size: int, value_size: int) -> Any:
     """Return sums over 50 tokens, like a state."""
-    phi = np.asarray(ops.symmetric_taylor_features(rng.standard_normal((*rows, 50, key_size))))
+    keys = jnp.asarray(rng.standard_normal((*rows, 50, key_size)))
+    phi = np.asarray(ops.symmetric_taylor_features(keys))
     return phi.swapaxes(-1, -2) @ rng.standard_normal((*rows, 50, value_size)), phi.sum(-2)
 
 

@@ -17,7 +17,7 @@ def taylor_attention(
 ) -> Any:
     """Return what `pallas_kernels.taylor_attention` returns for these arguments, by the quadratic form."""
     how, real = _packed(q, **packing)
-    state = initial_state and ops.LinearAttentionState(*initial_state, _after(jnp.ones(len(q), jnp.int32)))
+    state = initial_state and _state(*initial_state)
     y, last = ops.taylor_attention(q, k, v, initial_state=state, return_state=True, **how)
     y = jnp.where(real, y, 0)
     return (y, (last.kv, last.k)) if return_state else y
@@ -41,8 +41,7 @@ def _packed(q: Any, starts: Any = None, counts: Any = None) -> tuple[dict[str, A
 
 def taylor_step(q: Any, k: Any, v: Any, kv: Any, z: Any) -> tuple[Any, Any, Any]:
     """Return what `pallas_kernels.taylor_step` returns: y and the new state."""
-    state = ops.LinearAttentionState(kv, z, _after(jnp.ones(len(q), jnp.int32)))
-    y, state = ops.taylor_step(q, k, v, state, implementation="reference")
+    y, state = ops.taylor_step(q, k, v, _state(kv, z), implementation="reference")
     return y, state.kv, state.k
 
 
@@ -54,6 +53,11 @@ def window_step(
     turn: dict[str, Any] = {} if rotary is None else {f"rotary_{x}": y for x, y in asdict(rotary).items()}
     y, cache = ops.window_step(q, k, v, cache, implementation="reference", **turn)
     return y, cache.k, cache.v
+
+
+def _state(kv: Any, z: Any) -> ops.LinearAttentionState:
+    """Return the state of rows that have read a token: the next one may continue its segment."""
+    return ops.LinearAttentionState(kv, z, _after(jnp.ones(len(kv), jnp.int32)))
 
 
 def _after(length: Any) -> Any:
