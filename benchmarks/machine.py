@@ -1,13 +1,11 @@
-"""Facts about the machine that every timing needs, its available memory, and the peak memory of a call."""
+"""Facts about the machine that every timing needs, and its available memory."""
 
 import contextlib
-import ctypes
 import importlib.metadata
 import os
 import platform
 import re
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,6 @@ GIB = 2**30
 MIB = 2**20
 
 PACKAGES = ("based-jax", "jax", "jaxlib", "numpy", "torch")
-
-SETTLE_SECONDS = 0.1
-"""Seconds to wait: XLA frees a call's scratch memory some 10 ms after the result is ready."""
 
 
 def cores() -> int:
@@ -62,39 +57,7 @@ def versions(packages: Iterable[str]) -> dict[str, str | None]:
 
 def available_bytes() -> int:
     """Return the RAM that a new program could use without swapping."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        return _proc_field("/proc/meminfo", "MemAvailable")
+    with contextlib.suppress(OSError):
+        if found := re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text()):
+            return int(found[1]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # not Linux: all RAM
-
-
-def peak_bytes(call: Callable[[], Any]) -> int | None:
-    """Return the bytes by which the resident memory rises at the peak of `call`.
-
-    The kernel's high-water mark is reset first, so earlier calls do not count; None where the system
-    offers no such reset. Includes what the allocator and thread pools take, so it is coarse below 10 MiB.
-    """
-    time.sleep(SETTLE_SECONDS)
-    _return_freed_memory()
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _proc_field("/proc/self/status", "VmRSS")
-    except (OSError, KeyError):
-        call()
-        return None
-    call()
-    return max(0, _proc_field("/proc/self/status", "VmHWM") - before)
-
-
-def _return_freed_memory() -> None:
-    """Ask glibc to return freed pages, or the peak would hide in them."""
-    with contextlib.suppress(OSError, AttributeError):
-        libc: Any = ctypes.CDLL(None)
-        libc.malloc_trim(0)
-
-
-def _proc_field(path: str, name: str) -> int:
-    """Return a `Name:   123 kB` line of /proc in bytes."""
-    match = re.search(rf"^{name}:\s+(\d+) kB", Path(path).read_text(), re.MULTILINE)
-    if match is None:
-        raise KeyError(name)
-    return int(match.group(1)) * 1024

@@ -15,7 +15,7 @@ import numpy as np
 from based_jax.validate import expect, expect_choice
 from benchmarks import report
 from benchmarks.flags import expect_writable
-from benchmarks.machine import GIB, available_bytes, peak_bytes
+from benchmarks.machine import GIB, available_bytes
 from benchmarks.report import Report
 from benchmarks.timing import Timing, extrapolate, interleave, skip_reason
 
@@ -93,7 +93,6 @@ class Case:
     """what was compiled, without its arrays"""
     skipped: str | None = None
     """why it was not run"""
-    peak_bytes: int | None = None
 
     def row(self) -> dict[str, Any]:
         """Return the case JSON-ready, always with every key."""
@@ -108,7 +107,6 @@ class Case:
             "compile_seconds": self.program.compile_seconds,
             "temp_bytes": self.program.temp_bytes,
             "needed_bytes": self.program.needed_bytes,
-            "peak_rss_bytes": self.peak_bytes,
         }
 
 
@@ -166,9 +164,9 @@ class Study:
         return None if case.skipped else program
 
     def _warm_up(self, case: Case, program: Program) -> None:
-        """Make the first calls, and measure their peak memory."""
+        """Make the first calls."""
         try:
-            case.peak_bytes = peak_bytes(lambda: case.timing.warm_up(program.call))
+            case.timing.warm_up(program.call)
         except (MemoryError, RuntimeError) as error:  # JAX's and torch's own errors are RuntimeErrors
             if not isinstance(error, MemoryError) and not re.search(r"RESOURCE_EXHAUSTED|memory", str(error)):
                 raise

@@ -11,10 +11,8 @@ import numpy as np
 
 from based_jax.generate.rows import row_bytes
 from based_jax.generate.weights import decoding_weights
-from based_jax.mixers.contract import head_layout
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, presets
 from based_jax.models.language_model import param_shapes
-from based_jax.ops import implementation_for
 from based_jax.typing import Params
 
 BASED, ATTENTION, CUDNN, MAMBA = "based", "attention", "attention_cudnn", "mamba"
@@ -49,25 +47,6 @@ def model_config(name: str, size: str, dtype: str = "float32") -> ModelConfig:
         }
         config = config.replace(mixers=mixers)
     return config.replace(dtype=dtype)
-
-
-def with_weights_of(name: str) -> str:
-    """Return the model whose parameters a model shares; making those of `CUDNN` would need cuDNN."""
-    return ATTENTION if name == CUDNN else name
-
-
-def unavailable(name: str, config: ModelConfig) -> str | None:
-    """Return why this device cannot run a model, or None if it can."""
-    if name != CUDNN:
-        return None
-    (spec,) = config.mixers.values()
-    heads, _, width = head_layout(config.d_model, spec.options["num_heads"])
-    token = jax.ShapeDtypeStruct((1, 1, heads, width), config.dtype)
-    try:
-        implementation_for("softmax_attention", token, token, token, implementation="cudnn")
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 def _tiny_mamba() -> ModelConfig:

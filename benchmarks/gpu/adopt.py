@@ -46,7 +46,7 @@ KEPT = {
     "cpu/mqar": ("docs/benchmarks.md", "mqar", "models.training"),
     "cpu/train": ("docs/benchmarks.md", "train", "models.training"),
     "cpu/train_long": ("docs/benchmarks.md", "train_long", "models.training"),
-    "static/h200": ("docs/gpu.md", "static", "gpu.static.tables"),
+    "static/h200": ("docs/gpu.md", "static", "gpu.static.command"),
 }
 """Report of another command in `RESULTS` -> page, the block with its tables, the module that writes them."""
 

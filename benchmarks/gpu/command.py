@@ -11,11 +11,12 @@ import functools
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ import jax
 
 from benchmarks import report
 from benchmarks.flags import comma_list, expect_writable
-from benchmarks.gpu import journal, supervisor
+from benchmarks.gpu import journal
 from benchmarks.gpu.sections.targets import summary
 from pallas_kernels import launch
 from pallas_kernels.checks import expect
@@ -54,6 +55,12 @@ CALIBRATION = "machine"
 
 OWN_SHARE = 0.97
 """Share of the time for measuring; the rest is for starting and ending processes."""
+
+MAX_PROCESSES = 12
+"""Maximum processes of a section; if more end early, leaving out what ended them does not help."""
+
+WRONG, DEVICE_LOST, INTERRUPTED = 2, 75, 130
+"""Exit statuses: wrong flags or no GPU, a process whose device stopped answering, and Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +132,12 @@ class Gpu:
         begun = time.time()
         for name in chosen:
             status = self._section(name, journals[name], begun)
-            if status == supervisor.WRONG:
+            if status == WRONG:
                 return status
             found = merged(found, journals)
             if found["rows"]:
                 journal.save(found, path)
-            if status == supervisor.INTERRUPTED:
+            if status == INTERRUPTED:
                 return status
         return say_result(found)
 
@@ -146,13 +153,13 @@ class Gpu:
         command = [sys.executable, "-m", "benchmarks", "gpu", f"--sections={name}", f"--json={path}"]
         command += [f"--until={until:.1f}"]
         command += [f"--{flag}" for flag in ("quick", "interpret") if getattr(self, flag)]
-        return supervisor.watch(command, path, begun + seconds - time.time(), report.say)
+        return watch(command, path, begun + seconds - time.time(), report.say)
 
     def _measure(self, until: float) -> int:
         """Measure a section."""
         if self.interpret:
             import based_jax  # noqa: F401  (sets XLA_FLAGS for CPUs, before JAX reads them)
-        from benchmarks.gpu.sections import running
+        from benchmarks.gpu.sections import stopwatch
         from benchmarks.gpu.sections.session import DeviceLostError, Session
 
         options: dict[str, Any] = {"quick": self.quick, "interpret": self.interpret}
@@ -166,10 +173,10 @@ class Gpu:
         session = Session(section, self.json, minutes, report.say, **options)
         try:
             with launching(self.interpret):
-                running.run(session, running.listed(session, *SECTIONS[section]))
+                stopwatch.run(session, stopwatch.listed(session, *SECTIONS[section]))
         except DeviceLostError as error:
             session.say(f"the device is lost: {error}")
-            return supervisor.DEVICE_LOST
+            return DEVICE_LOST
         return 0
 
 
@@ -180,6 +187,30 @@ NOTE = (
     "bound_fraction is the least time that the measured copy bandwidth and matmul rate allow for the bytes "
     "and FLOPs of our kernels, over the time."
 )
+
+
+def watch(command: Sequence[str], path: Path, seconds: float, log: Callable[[str], None]) -> int:
+    """Run `command` until it ends by itself, makes no progress, or time is over; return its exit status.
+
+    Args:
+        command: appends to the journal `path`, and leaves out what was running when the last process ended.
+        seconds: time for all processes together; then the running one is killed, which is no failure.
+    """
+    ends, status = time.monotonic() + seconds, 1
+    for _ in range(MAX_PROCESSES):
+        before = len(journal.lines(path))
+        try:
+            status = subprocess.run(command, timeout=ends - time.monotonic()).returncode
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as end:
+            if path.exists():  # what was running broke nothing
+                journal.append({"status": journal.STOPPED}, path)
+            log("the time limit is reached" if isinstance(end, subprocess.TimeoutExpired) else "interrupted")
+            return 0 if isinstance(end, subprocess.TimeoutExpired) else INTERRUPTED
+        if status in (0, WRONG, INTERRUPTED) or len(journal.lines(path)) == before:
+            return status
+        log(f"the measuring process ended with status {status}; another one continues")
+    log(f"gave up after {MAX_PROCESSES} processes")
+    return status
 
 
 def merged(found: report.Report, journals: Mapping[str, Path]) -> report.Report:

@@ -54,8 +54,8 @@ def _seconds(value: float | None) -> str:
     return MISSING if value is None else f"{value:.1f}"
 
 
-def _mebibytes(key: str) -> Callable[[Row], str]:
-    return lambda row: MISSING if row[key] is None else significant(row[key] / MIB)
+def _scratch(row: Row) -> str:
+    return MISSING if row["temp_bytes"] is None else significant(row["temp_bytes"] / MIB)
 
 
 def _whole(key: str) -> Callable[[Row], str]:
@@ -99,10 +99,9 @@ TRAIN = Kind(
         "±": lambda row: f"{100 * row['spread']:.0f}%",
         "tokens/s": _whole("tokens_per_second"),
     },
-    {"scratch, MiB": _mebibytes("temp_bytes"), "peak, MiB": _mebibytes("peak_rss_bytes")},
+    {"scratch, MiB": _scratch},
     "±: quartile range over median. x: tokens per second over those of that row, with the quartile ranges of "
-    "both put together. scratch: temporary memory that XLA planned. peak: rise of the process's resident "
-    "memory at the first call, parameters not counted.",
+    "both put together. scratch: temporary memory that XLA planned.",
 )
 MQAR = Kind(
     "mqar",

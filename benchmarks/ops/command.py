@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from benchmarks import tables
-from benchmarks.analysis import crossover, growth_exponent, ratios, series
+from benchmarks.analysis import growth_exponent, series
 from benchmarks.flags import comma_list
 from benchmarks.machine import MIB
 from benchmarks.ops.candidates import (
@@ -23,9 +23,6 @@ from benchmarks.report import Report
 from benchmarks.study import Flags, ascending
 from benchmarks.tables import MISSING, PASS_TITLES, milliseconds, power, significant
 
-OURS = "taylor_xla"
-"""The candidate that the report compares with the others."""
-
 NAMES = tuple(candidate.name for candidate in CANDIDATES)
 
 
@@ -39,10 +36,7 @@ class Ops(Flags):
     time budget are skipped, and the table lists them. Ctrl-C keeps the measurements so far.
     """
 
-    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (
-        *(512, 1024, 2048, 4096),
-        *(8192, 16384, 32768),
-    )
+    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = tuple(512 * 2**i for i in range(7))
     """Tokens per row."""
     candidates: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = NAMES
     """Rows to measure."""
@@ -78,7 +72,7 @@ class Ops(Flags):
 
 
 def text(report: Report) -> str:
-    """Return the report in Markdown: time and scratch memory by length, growth, ratios and agreement."""
+    """Return the report in Markdown: time, growth and scratch memory by length."""
     settings = report["settings"]
     facts = (
         f"{settings['dtype']}: batch {settings['batch']}, {settings['heads']} heads, Taylor q and k "
@@ -90,7 +84,6 @@ def text(report: Report) -> str:
         facts,
         *(_times(report, direction) for direction in PASS_TITLES),
         _by_length(report, ["scratch memory, MiB", "pass"], _memory(report)),
-        _by_length(report, [f"time over {OURS}'s", "pass", "faster from"], _ratios(report)),
         tables.not_measured(
             report["rows"],
             lambda row: f"{row['candidate']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens",
@@ -127,13 +120,3 @@ def _memory(report: Report) -> Iterator[Line]:
             found = series(report["rows"], candidate["name"], direction, "temp_bytes")
             if found:
                 yield [candidate["label"], title], {n: significant(x / MIB) for n, x in found.items()}
-
-
-def _ratios(report: Report) -> Iterator[Line]:
-    """Times over those of our candidate, and the length from which on it is faster."""
-    for candidate in report["candidates"]:
-        for direction, title in PASS_TITLES.items():
-            ours, theirs = (series(report["rows"], name, direction) for name in (OURS, candidate["name"]))
-            if candidate["name"] != OURS and (found := ratios(ours, theirs)):
-                since = str(crossover(ours, theirs) or "-")
-                yield [candidate["name"], title, since], {n: f"{ratio:.2f}" for n, ratio in found.items()}

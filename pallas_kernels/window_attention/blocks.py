@@ -115,7 +115,7 @@ class Plan(Variant):
                 out_shape=[jax.ShapeDtypeStruct([size[a] for a in names], dtype) for names, dtype in results],
                 warps=self.warps,
                 stages=self.stages,
-                # The FLOPs of a compiled call follow from its name (`benchmarks.gpu.static.formulas`).
+                # The FLOPs of a compiled call follow from its name (`benchmarks.gpu.static.cost`).
                 name=f"window_{name}_left{self.left}",
             )
         )

@@ -17,10 +17,11 @@ import pytest
 from based_jax.command import run
 from benchmarks import report
 from benchmarks.__main__ import PROGRAM, main
-from benchmarks.gpu import journal, supervisor
+from benchmarks.gpu import command as gpu_command
+from benchmarks.gpu import journal
 from benchmarks.gpu.command import DEFAULT, cuda_root, environment, merged, say_result
 from benchmarks.gpu.journal import MARKS
-from benchmarks.gpu.sections import checks, correctness, running, stopwatch, torch_steps
+from benchmarks.gpu.sections import checks, correctness, stopwatch, torch_steps
 from benchmarks.gpu.sections.session import BROKE, DeviceLostError, Session, Step
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, begin, jitted
 from benchmarks.gpu.sections.targets import summary
@@ -206,7 +207,9 @@ def test_a_step_that_fails_does_not_stop_the_next(tmp_path):
         raise KeyError("x")
 
     s = session(tmp_path / "forward.jsonl")
-    running.run(s, [Step("one", fails), Step("two", lambda s: s.add(step="two", what="a", status="passed"))])
+    stopwatch.run(
+        s, [Step("one", fails), Step("two", lambda s: s.add(step="two", what="a", status="passed"))]
+    )
     assert rows_of(s) == [("one", "all", "failed"), ("two", "a", "passed")]
     assert "KeyError" in s.rows[2]["reason"]
     assert journal.is_complete(s.path)
@@ -222,10 +225,10 @@ def test_a_later_command_measures_what_did_not_fit(tmp_path):
     name_of = {40: "one", 80: "two", 120: "three"}
     steps = [Step(name, slow) for name in name_of.values()]
     s = session(path, clock=clock)
-    running.run(s, steps)
+    stopwatch.run(s, steps)
     assert rows_of(s) == [("one", "a", "passed"), ("two", "a", "passed"), ("three", "all", "skipped")]
     assert not journal.is_complete(path)
-    running.run(session(path, clock=clock), steps)
+    stopwatch.run(session(path, clock=clock), steps)
     assert [(row["step"], row["status"]) for row in journal.results(path)] == [
         (name, "passed") for name in name_of.values()
     ]
@@ -243,7 +246,7 @@ def test_the_candidates_of_several_steps_compile_before_the_first_is_timed():
         return Candidate("a", lambda: Prepared(call, compile=lambda: compiled.append(name)))
 
     steps = [Step(name, candidates=lambda _, name=name: [candidate(name)]) for name in "abc"]
-    running.run(s, steps)
+    stopwatch.run(s, steps)
     assert sorted(timed[0]) == ["a", "b", "c"]
     assert rows_of(s) == [(name, "a", "measured") for name in "abc"]
 
@@ -256,13 +259,13 @@ def test_torch_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(torch_steps, "PROGRAM", "toy_torch")
     monkeypatch.setattr(torch_steps.importlib.util, "find_spec", lambda name: name)
     s = session(minutes=10, clock=time.monotonic)
-    running.run(s, [step for step in torch_steps.steps(s) if step.name == "forward"])
+    stopwatch.run(s, [step for step in torch_steps.steps(s) if step.name == "forward"])
     assert rows_of(s) == [("forward", "a", "measured"), ("forward", "torch", "failed")]
     assert [row["reason"] for row in s.rows if row["status"] == "failed"] == ["Error: no memory"]
     (tmp_path / "toy_torch.py").write_text(code.replace("sys.exit(3)", "sys.stdout.flush(); time.sleep(60)"))
     monkeypatch.setattr(torch_steps, "LONGEST_SECONDS", 2.0)
     late = session(minutes=10, clock=time.monotonic)
-    running.run(late, [step for step in torch_steps.steps(late) if step.name == "forward"])
+    stopwatch.run(late, [step for step in torch_steps.steps(late) if step.name == "forward"])
     assert rows_of(late) == [("forward", "a", "measured"), ("forward", "rest", "skipped")]
 
 
@@ -278,8 +281,8 @@ def test_a_lost_device_ends_the_process_and_the_next_one_goes_on(tmp_path, monke
     ]
     monkeypatch.setattr("benchmarks.gpu.sections.session.check_device", lost)
     with pytest.raises(DeviceLostError):
-        running.run(session(path), steps)
-    running.run(session(path), steps)
+        stopwatch.run(session(path), steps)
+    stopwatch.run(session(path), steps)
     found = journal.results(path)
     assert [(row["step"], row["what"], row["status"]) for row in found] == [
         ("one", "check", "passed"),
@@ -314,7 +317,7 @@ def test_checks_pass_or_are_wrong_and_after_a_crash_each_compiles_alone(tmp_path
     path = tmp_path / "correctness.jsonl"
     session(path, section="correctness").begin("a", stopwatch.TOGETHER, ours=False)
     s = session(path, section="correctness")
-    running.run(s, steps)
+    stopwatch.run(s, steps)
     found = [("a", stopwatch.TOGETHER, "failed"), ("a", "check", "passed"), ("nan", "check", "wrong")]
     assert rows_of(s) == found
     assert [row["reason"] for row in s.rows if row["status"] == "wrong"] == ["y is off by nan"]
@@ -345,9 +348,9 @@ def test_the_journal_has_null_for_numbers_that_are_not_finite_and_may_be_cut_off
 
 def test_a_section_that_cannot_be_listed_fails_alone():
     s = session()
-    assert running.listed(s, "device", "no_such_function") == []
+    assert stopwatch.listed(s, "device", "no_such_function") == []
     assert rows_of(s) == [("listing", "all", "failed")]
-    assert [step.name for step in running.listed(s, "device", "steps")] == ["facts", "copy", "matmul"]
+    assert [step.name for step in stopwatch.listed(s, "device", "steps")] == ["facts", "copy", "matmul"]
 
 
 # The supervisor, with small programs in the place of the measuring process.
@@ -374,11 +377,11 @@ def begin(): path.open("a").write('{"status": "begun"}\\n')
     ids=["done", "no GPU", "cannot start", "device lost", "crash", "hopeless", "time is over"],
 )
 def test_the_supervisor(body, status, lines, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor, "MAX_PROCESSES", 3)
+    monkeypatch.setattr(gpu_command, "MAX_PROCESSES", 3)
     path = tmp_path / "forward.jsonl"
     command = [sys.executable, "-c", PROGRAM_HEAD + body, str(path)]
     seconds = 3.0 if "sleep" in body else 600.0
-    assert supervisor.watch(command, path, seconds, lambda _: None) == status
+    assert gpu_command.watch(command, path, seconds, lambda _: None) == status
     statuses = [row["status"] for row in journal.lines(path)]
     assert len(statuses) == lines
     assert ("sleep" in body) == (statuses[-1:] == [journal.STOPPED]), "what ran broke nothing"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.machine import GIB, MIB, available_bytes, peak_bytes
+from benchmarks.machine import GIB, available_bytes
 from benchmarks.timing import Timing, extrapolate, interleave, skip_reason
 
 
@@ -87,7 +87,5 @@ def test_skipping():
     assert skip_reason(GIB, 2 * GIB, 75.0, 60.0) == "would take 75 s"
 
 
-def test_peak_memory_of_a_call():
-    peak = peak_bytes(lambda: b"\1" * (64 * MIB))
-    assert peak is None or 60 * MIB < peak < 100 * MIB
-    assert available_bytes() > 0
+def test_there_is_memory():
+    assert GIB / 100 < available_bytes() < 10000 * GIB

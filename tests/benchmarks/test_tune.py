@@ -11,7 +11,7 @@ from benchmarks.gpu import choices
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.cases.case import Case
 from benchmarks.gpu.journal import MARKS
-from benchmarks.gpu.sections import running, stopwatch, tune
+from benchmarks.gpu.sections import stopwatch, tune
 from benchmarks.gpu.sections.session import Step
 from pallas_kernels import tuning
 from tests.benchmarks.test_gpu_command import session
@@ -42,7 +42,7 @@ def test_candidates_take_turns_with_the_current_choice_and_wrong_ones_are_refuse
         Step(name, candidates=lambda s, c=cases: tune._rows(c, s))
         for name, cases in tune.batches([case.candidates()])
     ]
-    running.run(s, steps)
+    stopwatch.run(s, steps)
     rows = {row["what"]: row for row in s.rows if row["status"] not in MARKS}
     assert [row["status"] for row in rows.values()].count("measured") == 2
     assert rows[str(NARROW)]["reason"].startswith("ValueError: results differ by 0.0")

@@ -11,7 +11,6 @@ import pytest
 
 import pallas_kernels
 from based_jax import ops
-from benchmarks.gpu.sections.check_list import Addresses, checks, mosaic_twins, triton_twins
 from benchmarks.gpu.sections.checks import (
     TOLERANCES,
     Attention,
@@ -22,6 +21,7 @@ from benchmarks.gpu.sections.checks import (
     error_by_part,
     same_bits,
 )
+from benchmarks.gpu.sections.correctness import Addresses, every_check, mosaic_twins, triton_twins
 from pallas_kernels import interpreted
 from tests.marks import slow_but
 
@@ -46,7 +46,7 @@ def assert_passes(check) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("check", checks(), ids=lambda check: check.name)
+@pytest.mark.parametrize("check", every_check(), ids=lambda check: check.name)
 def test_a_variant_against_float64_and_against_itself(check):
     assert_passes(check)
 

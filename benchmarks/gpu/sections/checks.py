@@ -3,7 +3,7 @@
 import abc
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pallas_kernels
+from based_jax import ops
 from benchmarks.gpu.sections import reference
 from pallas_kernels import Rotary
 
@@ -115,7 +116,7 @@ class Attention(Check):
         options = {"precision": self.precision, "block": self.block, "backend": self.implementation}
         kernel = functools.partial(pallas_kernels.taylor_attention, **options)
         tolerance, arguments = TOLERANCES[self.dtype, self.precision], (arrays, state, packing)
-        return _by_token(self._call, kernel, reference.taylor_attention, arguments, tolerance)
+        return _traced(self._call, kernel, reference.taylor_attention, arguments, tolerance)
 
     def _call(self, attend: Any, arrays: Any, state: Any, packing: Any) -> dict[str, jax.Array]:
         """Return the results of `attend` and its gradients; of a state too, if packed."""
@@ -157,14 +158,14 @@ class Step(Check):
     def program(self) -> Program:
         rng, rows = np.random.default_rng(0), (self.batch, self.heads)
         sizes = (self.key_size, self.key_size, self.value_size)
-        numbers = [rng.standard_normal((*rows, size)) for size in sizes]
-        numbers += _sums(rng, rows, self.key_size, self.value_size)
-        dtypes = [self.dtype] * 3 + [self.state] * 2
+        arrays = [jnp.asarray(rng.standard_normal((*rows, size)), self.dtype) for size in sizes]
+        sums = _sums(rng, rows, self.key_size, self.value_size)
+        arrays += [jnp.asarray(x, self.state) for x in sums]
         tolerance = max(TOLERANCES[dtype, None] for dtype in (self.dtype, self.state))
         if self.dtype == self.state == "float32":
             tolerance = TOLERANCES["float32", "highest"]  # no matmul: arithmetic is float32 throughout
         step = functools.partial(pallas_kernels.taylor_step, backend=self.implementation)
-        return _in_place(step, reference.taylor_step, numbers, dtypes, (3, 4), tolerance)
+        return _traced(_step, step, reference.taylor_step, arrays, tolerance, donated=(3, 4))
 
 
 @dataclass(frozen=True)
@@ -193,32 +194,13 @@ class Window(Check):
         rng, batch = np.random.default_rng(0), len(self.lengths)
         shapes = [(batch, n, self.size) for n in (self.heads, self.kv_heads, self.kv_heads)]
         shapes += [(batch, self.slots, self.kv_heads, self.size)] * 2
-        numbers = [*(rng.standard_normal(shape) for shape in shapes), np.array(self.lengths)]
-        highest = "highest" if self.dtype == "float32" else None  # no matmul
-        return _in_place(
-            functools.partial(pallas_kernels.window_step, rotary=self.rotary, backend=self.implementation),
-            self._expected,
-            numbers,
-            [self.dtype] * 5 + ["int32"],
-            (3, 4),
-            TOLERANCES[self.dtype, highest],
-        )
-
-    def _expected(self, q: Any, k: Any, v: Any, k_ring: Any, v_ring: Any, length: Any) -> Any:
-        q, k = (self._turned(x, length) for x in (q, k))
-        return reference.window_step(q, k, v, k_ring, v_ring, length)
-
-    def _turned(self, x: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Rotate pairs of channels, as complex numbers."""
-        if self.rotary is None:
-            return x
-        pairs = math.ceil(self.rotary.dim / 2)
-        angle = length[:, None, None] * self.rotary.base ** (-2 * np.arange(pairs) / self.rotary.dim)
-        one = slice(0, 2 * pairs, 2) if self.rotary.interleaved else slice(0, pairs)
-        two = slice(1, 2 * pairs, 2) if self.rotary.interleaved else slice(pairs, 2 * pairs)
-        turned, x = (x[..., one] + 1j * x[..., two]) * np.exp(1j * angle), x.copy()
-        x[..., one], x[..., two] = turned.real, turned.imag
-        return x
+        arrays = [jnp.asarray(rng.standard_normal(shape), self.dtype) for shape in shapes]
+        arrays.append(jnp.asarray(self.lengths, jnp.int32))
+        options = {"rotary": self.rotary, "backend": self.implementation}
+        kernel = functools.partial(pallas_kernels.window_step, **options)
+        expected = functools.partial(reference.window_step, rotary=self.rotary)
+        tolerance = TOLERANCES[self.dtype, "highest" if self.dtype == "float32" else None]  # no matmul
+        return _traced(_step, kernel, expected, arrays, tolerance, donated=(3, 4))
 
 
 @dataclass(frozen=True)
@@ -257,7 +239,12 @@ class WindowAttention(Check):
         tolerance = TOLERANCES[self.dtype, "highest" if self.dtype == "float32" else None]
         functions = pallas_kernels.window_attention, reference.window_attention
         # One visible key has the weight 1, so the gradients of queries and keys are 0.
-        return _by_token(call, *functions, (arrays, packing), tolerance, zeros=True)
+        return _traced(call, *functions, (arrays, packing), tolerance, zeros=True)
+
+
+def _step(step: Any, *arrays: Any) -> dict[str, Any]:
+    """Return the results of a step, numbered."""
+    return {f"result {i}": x for i, x in enumerate(step(*arrays))}
 
 
 def error(expected: np.ndarray, result: Any, least: float = 1e-30) -> float:
@@ -287,7 +274,8 @@ def same_bits(one: Any, two: Any) -> bool:
 
 def _sums(rng: np.random.Generator, rows: tuple[int, ...], key_size: int, value_size: int) -> Any:
     """Return sums over 50 tokens, like a state."""
-    phi = reference.features(rng.standard_normal((*rows, 50, key_size)))
+    keys = jnp.asarray(rng.standard_normal((*rows, 50, key_size)))
+    phi = np.asarray(ops.symmetric_taylor_features(keys))
     return phi.swapaxes(-1, -2) @ rng.standard_normal((*rows, 50, value_size)), phi.sum(-2)
 
 
@@ -303,33 +291,37 @@ def _packing(batch: int, length: int, first: int) -> tuple[np.ndarray, np.ndarra
     return starts, counts
 
 
-def _by_token(
+def _traced(
     call: Callable[..., dict[str, Any]],
     kernel: Any,
     expected: Any,
-    arguments: tuple[list[jax.Array], ...],
+    arguments: Sequence[Any],
     tolerance: float,
     zeros: bool = False,
+    donated: tuple[int, ...] = (),
 ) -> Program:
     """Trace `call(kernel, *arguments)`, to be compared with `call(expected, *arguments)` in float64.
 
     Args:
         zeros: whether whole gradients may be 0, so that errors are compared with the largest one.
+        donated: indices of arguments that the kernel overwrites.
     """
+    program = jax.jit(functools.partial(call, kernel), donate_argnums=donated)
 
     def judge(compiled: jax.stages.Compiled) -> Outcome:
-        results, again = (jax.block_until_ready(compiled(*arguments)) for _ in range(2))
-        wide = [[_rounded(x) for x in arrays] for arrays in arguments]
+        given = (jax.tree.map(jnp.copy, arguments) for _ in range(2))
+        results, again = (jax.block_until_ready(compiled(*each)) for each in given)
+        wide = jax.tree.map(_rounded, arguments)
         with jax.enable_x64(True), jax.default_device(_host()):
             wanted = jax.tree.map(np.asarray, jax.jit(functools.partial(call, expected))(*wide))
-        largest = zeros * max(float(np.abs(wanted[name]).max()) for name in BY_TOKEN[1:])
+        largest = max(float(np.abs(wanted[name]).max()) for name in BY_TOKEN[1:]) if zeros else 0.0
         errors = {
             name: error_by_part(wanted[name], x, largest) if name in BY_TOKEN else error(wanted[name], x)
             for name, x in results.items()
         }
         return Outcome(errors, tolerance, same_bits(results, again))
 
-    return Program(jax.jit(functools.partial(call, kernel)).lower(*arguments), judge)
+    return Program(program.lower(*arguments), judge)
 
 
 def _host() -> Any:
@@ -344,20 +336,3 @@ def _rounded(x: jax.Array) -> np.ndarray:
     """Return what the kernel reads: floats in float64."""
     is_integer = jnp.issubdtype(x.dtype, jnp.integer)
     return np.asarray(x) if is_integer else np.asarray(x.astype(jnp.float32), np.float64)
-
-
-def _in_place(
-    function: Any, expected: Any, numbers: Any, dtypes: Any, donated: tuple[int, ...], tolerance: float
-) -> Program:
-    """Trace a decoding step that runs twice from the same state, overwriting its argument."""
-
-    def arguments() -> list[jax.Array]:
-        return [jnp.asarray(x, dtype) for x, dtype in zip(numbers, dtypes, strict=True)]
-
-    def judge(compiled: jax.stages.Compiled) -> Outcome:
-        results, again = (jax.block_until_ready(compiled(*arguments())) for _ in range(2))
-        wanted = expected(*map(_rounded, arguments()))
-        errors = {f"result {i}": error(x, y) for i, (x, y) in enumerate(zip(wanted, results, strict=True))}
-        return Outcome(errors, tolerance, same_bits(results, again))
-
-    return Program(jax.jit(function, donate_argnums=donated).lower(*arguments()), judge)

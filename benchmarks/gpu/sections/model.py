@@ -15,8 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from based_jax.mixers.contract import head_layout
 from based_jax.models import ModelConfig
 from benchmarks.decode.models import (
+    ATTENTION,
     BASED,
     CUDNN,
     DRAWN,
@@ -25,11 +27,9 @@ from benchmarks.decode.models import (
     model_config,
     one_of_each,
     random_weights,
-    unavailable,
-    with_weights_of,
 )
 from benchmarks.decode.programs import Work, decode_arguments, decoding, filled, reading
-from benchmarks.gpu.sections.session import Session, Step, UnavailableError
+from benchmarks.gpu.sections.session import Session, Step, UnavailableError, require
 from benchmarks.gpu.sections.stopwatch import Candidate, Prepared, jitted
 
 ROWS, LENGTH = 16, 2048
@@ -90,9 +90,12 @@ def _step(
         weights = cache(random_weights)
 
         def prepared(name: str) -> Prepared:
-            if (reason := unavailable(name, config(name))) is not None:
-                raise UnavailableError(reason)
-            own = config(with_weights_of(name))
+            if name == CUDNN:
+                (spec,) = config(name).mixers.values()
+                heads, _, width = head_layout(config(name).d_model, spec.options["num_heads"])
+                token = jax.ShapeDtypeStruct((1, 1, heads, width), "bfloat16")
+                require("softmax_attention", "cudnn", token, token, token)
+            own = config(ATTENTION if name == CUDNN else name)  # making the weights would need cuDNN, too
             return prepare(config(name), abstract_weights(own), partial(weights, own))
 
         return [

@@ -1,105 +1,65 @@
-"""Reference for the kernels: Taylor attention, softmax attention in windows, and their single steps.
+"""References: the definitions of the ops, with the arguments of the kernels. Use them under `jax.enable_x64`.
 
-Attention has all pairs of tokens, and JAX differentiates it; nothing is shared with the kernels but the order
-of the features in a state. Call it under `jax.enable_x64`.
+Nothing is shared with the kernels but the order of the features in a state.
 """
 
+from dataclasses import asdict, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
-
-def features(x: Any) -> Any:
-    """Map (..., K) to [1, x, x^2 / sqrt(2), x_m x_n for n < m] of x / K^(1/4), (..., F); NumPy's or JAX's."""
-    x = x * x.shape[-1] ** -0.25
-    m, n = np.tril_indices(x.shape[-1], -1)
-    concatenate = jnp.concatenate if isinstance(x, jax.Array) else np.concatenate
-    return concatenate([x[..., :1] * 0 + 1, x, x * x * 0.5**0.5, x[..., m] * x[..., n]], axis=-1)
+from based_jax import ops
+from pallas_kernels import Rotary
 
 
 def taylor_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    initial_state: tuple[jax.Array, jax.Array] | None = None,
-    return_state: bool = False,
-    starts: jax.Array | None = None,
-    counts: jax.Array | None = None,
-    eps: float = 1e-12,
+    q: Any, k: Any, v: Any, *, initial_state: Any = None, return_state: bool = False, **packing: Any
 ) -> Any:
-    """Return what `pallas_kernels.taylor_attention` returns for these arguments."""
-    batch, length, heads, width = q.shape
-    size = features(q).shape[-1]
-    zeros = jnp.zeros((batch, heads, size, v.shape[-1])), jnp.zeros((batch, heads, size))
-    kv, z = zeros if initial_state is None else initial_state
-    starts = jnp.full((batch, length), -1) if starts is None else starts
-    visible, real = _visible(q, starts, counts)
-    s = jnp.einsum("bnhk,bmhk->bhnm", q, k) * width**-0.5
-    p = jnp.where(visible[:, None], 1 + s + s * s / 2, 0)
-    phi_q = features(q) * ((starts < 0) & real)[..., None, None]
-    sums = jnp.einsum("bhnm,bmhv->bnhv", p, v) + jnp.einsum("bnhf,bhfv->bnhv", phi_q, kv)
-    normaliser = jnp.einsum("bhnm->bnh", p) + jnp.einsum("bnhf,bhf->bnh", phi_q, z) + eps
-    y = jnp.where(real[..., None, None], sums / normaliser[..., None], 0)
-    if not return_state:
-        return y
-    last = jnp.take_along_axis(starts, real.sum(1, keepdims=True) - 1, axis=1)
-    phi_k = features(k) * ((jnp.arange(length) >= last) & real)[..., None, None]
-    keeps = (last < 0)[..., None]
-    return y, (jnp.einsum("bnhf,bnhv->bhfv", phi_k, v) + keeps[..., None] * kv, phi_k.sum(1) + keeps * z)
+    """Return what `pallas_kernels.taylor_attention` returns for these arguments, by the quadratic form."""
+    how, real = _packed(q, **packing)
+    state = initial_state and _state(*initial_state)
+    y, last = ops.taylor_attention(q, k, v, initial_state=state, return_state=True, **how)
+    y = jnp.where(real, y, 0)
+    return (y, (last.kv, last.k)) if return_state else y
 
 
-def window_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    left: int,
-    starts: jax.Array | None = None,
-    counts: jax.Array | None = None,
-) -> jax.Array:
+def window_attention(q: Any, k: Any, v: Any, *, left: int, **packing: Any) -> Any:
     """Return what `pallas_kernels.window_attention` returns: y (B, N, H, V), 0 at padding."""
-    visible, real = _visible(q, starts, counts)
-    index, shared = jnp.arange(q.shape[1]), q.shape[2] // k.shape[2]
-    k, v = (jnp.repeat(x, shared, axis=2) for x in (k, v))
-    visible &= index >= index[:, None] - left
-    scores = jnp.einsum("bnhk,bmhk->bhnm", q, k) * q.shape[-1] ** -0.5
-    # Padding sees itself: a row without any key would give NaN.
-    scores = jnp.where(visible[:, None] | jnp.eye(len(index), dtype=bool), scores, -jnp.inf)
-    return jnp.where(real[..., None, None], jnp.einsum("bhnm,bmhv->bnhv", jax.nn.softmax(scores), v), 0)
+    how, real = _packed(q, **packing)
+    return jnp.where(real, ops.softmax_attention(q, k, v, left=left, **how), 0)
 
 
-def _visible(q: jax.Array, starts: Any, counts: Any) -> tuple[jax.Array, jax.Array]:
-    """Return which keys (B, N, N) each query sees by segments and padding, and which are real, (B, N)."""
-    index = jnp.arange(q.shape[1])
-    real = index < (q.shape[1] if counts is None else counts[:, None])
-    real = jnp.broadcast_to(real, q.shape[:2])
-    visible = (index <= index[:, None]) & real[..., None]
-    return visible if starts is None else visible & (index >= starts[..., None]), real
+def _packed(q: Any, starts: Any = None, counts: Any = None) -> tuple[dict[str, Any], Any]:
+    """Return arguments of `ops` for starts of segments and numbers of tokens, and which tokens are real."""
+    how: dict[str, Any] = {"implementation": "reference"}
+    if starts is None:
+        return how, True
+    mask = jnp.arange(q.shape[1]) < counts[:, None]
+    # A segment that starts at -1 is that of the state, whose number is 0.
+    return how | {"segment_ids": starts + 1, "mask": mask}, mask[..., None, None]
 
 
-def taylor_step(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, kv: np.ndarray, z: np.ndarray, eps: float = 1e-12
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute one token: q, k, v (B, H, dim) and the state to y and the new state."""
-    kv, z = kv + features(k)[..., None] * v[..., None, :], z + features(k)
-    denominator = np.einsum("bhf,bhf->bh", features(q), z) + eps
-    return np.einsum("bhf,bhfv->bhv", features(q), kv) / denominator[..., None], kv, z
+def taylor_step(q: Any, k: Any, v: Any, kv: Any, z: Any) -> tuple[Any, Any, Any]:
+    """Return what `pallas_kernels.taylor_step` returns: y and the new state."""
+    y, state = ops.taylor_step(q, k, v, _state(kv, z), implementation="reference")
+    return y, state.kv, state.k
 
 
 def window_step(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, k_ring: np.ndarray, v_ring: np.ndarray, length: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute one token without rotation: q (B, H, K), rings (B, W, G, dim), tokens before it (B,)."""
-    slots, shared = k_ring.shape[1], q.shape[1] // k.shape[1]
-    k_ring, v_ring = k_ring.copy(), v_ring.copy()
-    rows = np.arange(len(length))
-    k_ring[rows, length % slots], v_ring[rows, length % slots] = k, v
-    keys, values = (np.repeat(ring, shared, axis=2) for ring in (k_ring, v_ring))
-    scores = np.einsum("bhk,bwhk->bwh", q, keys) * q.shape[-1] ** -0.5
-    # Slots fill from the first one on.
-    scores = np.where(np.arange(slots)[:, None] <= length[:, None, None], scores, -np.inf)
-    weights = np.exp(scores - scores.max(1, keepdims=True))
-    return np.einsum("bwh,bwhv->bhv", weights / weights.sum(1, keepdims=True), values), k_ring, v_ring
+    q: Any, k: Any, v: Any, k_ring: Any, v_ring: Any, length: Any, rotary: Rotary | None
+) -> tuple[Any, Any, Any]:
+    """Return what `pallas_kernels.window_step` returns: y and the new rings."""
+    cache = ops.KVCache(k_ring, v_ring, _after(length))
+    turn: dict[str, Any] = {} if rotary is None else {f"rotary_{x}": y for x, y in asdict(rotary).items()}
+    y, cache = ops.window_step(q, k, v, cache, implementation="reference", **turn)
+    return y, cache.k, cache.v
+
+
+def _state(kv: Any, z: Any) -> ops.LinearAttentionState:
+    """Return the state of rows that have read a token: the next one may continue its segment."""
+    return ops.LinearAttentionState(kv, z, _after(jnp.ones(len(kv), jnp.int32)))
+
+
+def _after(length: Any) -> Any:
+    """Return the stream of rows that have read so many tokens (B,)."""
+    return replace(ops.init_stream(len(length)), length=length)

@@ -1,9 +1,14 @@
-"""Time calls on a device: compiled side by side, warmed up, in turns, each sample ended by a wait."""
+"""Run the steps of a section.
 
+Calls are compiled side by side, warmed up and timed in turns; each sample ends with a wait.
+"""
+
+import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.command import one_line
-from benchmarks.gpu.sections.session import Session
+from benchmarks.gpu.journal import COMPLETE, DONE, SPENT
+from benchmarks.gpu.sections.checks import error
+from benchmarks.gpu.sections.session import Session, Step
 from benchmarks.timing import Timing, calls_per_sample, in_turn
 
 SAMPLES = 10
@@ -200,9 +207,7 @@ def _expect_agreement(expected: list[Any], result: Any, tolerance: float) -> Non
 
 def disagreement(expected: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> float:
     """Return the largest difference over the largest expected number, over all arrays; inf if not finite."""
-    pairs = zip(expected, results, strict=True)
-    found = [float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)) for a, b in pairs]
-    return max(x if math.isfinite(x) else math.inf for x in found)
+    return max(error(*pair) for pair in zip(expected, results, strict=True))
 
 
 def begin(
@@ -239,3 +244,45 @@ def _turns(seconds: float, series: int, session: Session) -> tuple[int, int]:
     calls = max(series, calls_per_sample(seconds, most=200))
     fitting = int(LONGEST_SECONDS / max(seconds * calls, 1e-9))
     return max(2 if seconds > SLOW_SECONDS else 3, min(SAMPLES, fitting)), calls
+
+
+def listed(session: Session, module: str, function: str) -> list[Step]:
+    """Return the steps that a function of a module of `gpu.sections` lists; a row instead if it cannot."""
+    with session.guarded("listing", "all"):
+        return getattr(importlib.import_module(f"benchmarks.gpu.sections.{module}"), function)(session)
+    return []
+
+
+def run(session: Session, steps: Sequence[Step]) -> None:
+    """Run the steps that no earlier process has run, until the time is spent."""
+    waiting = [step for step in steps if not session.is_done(step.name)]
+    begun: dict[str, Comparison] = {}
+    for position, step in enumerate(waiting):
+        before = session.elapsed
+        if session.left() <= 0:
+            session.say(f"the time is spent: {len(waiting) - position} steps are left for --resume")
+            for step in waiting[position:]:
+                session.add(step=step.name, what="all", status="skipped", reason=SPENT)
+            return
+        if not session.broken("all", step.name):
+            with session.guarded(step.name, "all"):
+                if step.run is not None:
+                    step.run(session)
+                else:
+                    if step.name not in begun:
+                        begun = begin(session, _next_together(session, waiting[position:]))
+                    if step.name in begun:  # it is deleted with its arrays before the next ones begin
+                        begun.pop(step.name).measure(session, **step.facts)
+        session.add(step=step.name, what="all", status=DONE)
+        session.say(f"{step.name}: done in {session.elapsed - before:.1f} s")
+    session.add(step="all", what="all", status=COMPLETE)
+
+
+def _next_together(session: Session, waiting: Sequence[Step]) -> list[tuple[str, Callable[[], Any]]]:
+    """Return the next steps that compare candidates."""
+    together: list[tuple[str, Callable[[], Any]]] = []
+    for step in waiting[: waiting[0].together]:
+        if step.candidates is None or session.broken("all", step.name):
+            break
+        together.append((step.name, partial(step.candidates, session)))
+    return together

@@ -41,8 +41,8 @@ def steps(session: Session) -> list[Step]:
 def _run(name: str, job: dict[str, Any], session: Session) -> None:
     if importlib.util.find_spec("torch") is None:
         raise UnavailableError("torch is not installed")
-    command = [sys.executable, "-m", PROGRAM, json.dumps(job)]
     limit = min(LONGEST_SECONDS, max(session.left(), 1.0))
+    command = [sys.executable, "-m", PROGRAM, json.dumps(job | {"seconds": limit})]
     session.alive(limit + STUCK_SECONDS)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     try:

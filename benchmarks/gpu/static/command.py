@@ -11,20 +11,19 @@ from typing import Annotated, Any
 from based_jax.mixers.contract import head_layout
 from based_jax.models import ModelConfig, presets
 from based_jax.validate import expect, expect_choice
-from benchmarks import report
+from benchmarks import report as reporting
+from benchmarks import tables
 from benchmarks.flags import comma_list, expect_writable
-from benchmarks.gpu.io_model import GPUS, Cost, Rates
-from benchmarks.gpu.static import cost, formulas, hlo, tables
+from benchmarks.gpu.io_model import GPUS, Rates
+from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.cost import Work
 from benchmarks.gpu.static.programs import PROGRAMS
 from benchmarks.gpu.static.resources import toolchain
 from benchmarks.gpu.static.topology import use_cpu
+from benchmarks.report import Report
 
 FULL_ATTENTION = "attention"
 """The mixer whose softmax cuDNN would compute."""
-
-
-OTHER = "other"
 
 SOFTMAX = ", softmax"
 """Suffix of a mixer's name for its `ops.softmax_attention`."""
@@ -94,21 +93,21 @@ class Static:
             "dtype": self.dtype,
             "toolchain": toolchain(),
         }
-        found = report.new_report("static", command, settings, [], ["Compiled, not run: no GPU was used."])
+        found = reporting.new_report("static", command, settings, [], ["Compiled, not run: no GPU was used."])
         measure = partial(self._measure_all, found)
-        return report.make(found, measure, f"Compiled for {self.gpu}", tables.text, self.json)
+        return reporting.make(found, measure, f"Compiled for {self.gpu}", text, self.json)
 
-    def _measure_all(self, found: report.Report) -> bool:
+    def _measure_all(self, found: Report) -> bool:
         decode = [("decode", batch, self.after) for batch in self.decode_batches]
         for preset, name in itertools.product(self.presets, self.programs):
             for program, batch, length in decode if name == "decode" else [(name, self.batch, self.length)]:
                 where = {"preset": preset, "program": program, "batch": batch, "length": length}
-                report.say(f"compiling {tables.name_of(where)}")
+                reporting.say(f"compiling {name_of(where)}")
                 rows, summary = self._measure(preset, program, batch, length)
                 found["rows"] += [where | row for row in rows]
-                found["summary"][tables.name_of(where)] = summary
+                found["summary"][name_of(where)] = summary
                 if self.json:
-                    report.save(found, self.json)
+                    reporting.save(found, self.json)
         return True
 
     def _measure(
@@ -120,17 +119,14 @@ class Static:
         gpu = GPUS[self.gpu]
         compiled = PROGRAMS[program](config, batch, length, gpu.kind)
         count = cost.turn if program == "decode" else cost.work
-        works = count(hlo.read(compiled.as_text() or ""), formulas.kernel)
+        works = count(hlo.read(compiled.as_text() or ""))
         rows = by_part(works, config, gpu)
-        fused = (
-            [] if program == "decode" else with_cudnn(rows, config, batch, length, program == "train", gpu)
-        )
         memory: Any = compiled.memory_analysis()
         tokens = batch if program == "decode" else batch * length
         summary = {
             "tokens": tokens,
             "floor_seconds": sum(row["floor_seconds"] for row in rows),
-            "floor_seconds_with_cudnn": sum(row["floor_seconds"] for row in fused or rows),
+            "floor_seconds_with_cudnn": floor_with_cudnn(rows, config, batch, length, program, gpu),
             "launches": sum(row["launches"] for row in rows),
             "scratch_bytes": memory.temp_size_in_bytes,
             "argument_bytes": memory.argument_size_in_bytes,
@@ -177,28 +173,64 @@ def part_of(scope: str, config: ModelConfig) -> str:
         return mixer + SOFTMAX * ("/softmax_attention/" in scope)
     if re.search(r"\blayers_\d+\b", scope):
         return "norms"  # with the residual sum
-    return next((part for word, part in PLACES if word in scope), OTHER)
+    return next((part for word, part in PLACES if word in scope), "other")
 
 
-def with_cudnn(
-    rows: list[dict[str, Any]], config: ModelConfig, batch: int, length: int, trains: bool, gpu: Rates
-) -> list[dict[str, Any]]:
-    """Return the rows with full attention's softmax by formula; empty for a model without it."""
-    part = f"{FULL_ATTENTION}{SOFTMAX}"
+def floor_with_cudnn(
+    rows: list[dict[str, Any]], config: ModelConfig, batch: int, length: int, program: str, gpu: Rates
+) -> float:
+    """Return the program's least seconds, but for training and prompts with full attention by formula."""
     layers = [config.layer(i) for i in range(config.num_layers) if config.layer(i).mixer == FULL_ATTENTION]
-    if not layers:
-        return []
+    if not layers or program == "decode":
+        return sum(row["floor_seconds"] for row in rows)
     options = layers[0].options
     heads, kv_heads, width = head_layout(config.d_model, options["num_heads"], options.get("num_kv_heads"))
-    one: Cost = formulas.fused_attention(batch, length, heads, kv_heads, width, trains=trains)
-    work = Work("", part, one.bytes, one.flops, 4 if trains else 1, is_wide=False)
-    fused = {
-        "part": f"{part}, by formula",
-        "bytes": len(layers) * work.bytes,
-        "flops": len(layers) * work.flops,
-        "launches": len(layers) * work.launches,
-        "floor_seconds": len(layers) * work.seconds(gpu),
-        "unknown": 0,
-    }
-    found = [row for row in rows if row["part"] != part] + [fused]
-    return sorted(found, key=lambda row: -row["floor_seconds"])
+    fused = cost.fused_attention(batch, length, heads, kv_heads, width, trains=program == "train")
+    others = (row["floor_seconds"] for row in rows if row["part"] != f"{FULL_ATTENTION}{SOFTMAX}")
+    return sum(others) + len(layers) * fused.seconds(gpu.bandwidth, gpu.products)
+
+
+def text(report: Report) -> str:
+    """Return a table of the programs, then one for each with its parts."""
+    settings = report["settings"]
+    rates = settings["rates"]
+    tools = ", ".join(f"{name} {version}" for name, version in settings["toolchain"].items())
+    heads = ("program", "floor, ms", "with cuDNN, ms", "tokens/s at most", "launches", "scratch, GB")
+    lines = [
+        f"Compiled for {settings['gpu']} in {settings['dtype']} with {tools}; not run. Floors at "
+        f"{rates['bandwidth'] / 1e12:g} TB/s and {rates['products'] / 1e12:g} TFLOP/s.",
+        "",
+        tables.table(heads, map(_program, report["summary"], report["summary"].values())),
+    ]
+    for name in report["summary"]:
+        # Older reports repeat the rows with cuDNN's attention.
+        rows = [row for row in report["rows"] if name_of(row) == name and not row.get("cudnn")]
+        total = sum(row["floor_seconds"] for row in rows)
+        columns = (name, "GB", "TFLOP", "launches", "floor, ms", "share")
+        lines += ["", tables.table(columns, (_part(row, total) for row in rows))]
+    return "\n".join(lines)
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """Describe a row's program, its key in the summary."""
+    size = f"{row['batch']} {'after' if row['program'] == 'decode' else 'x'} {row['length']}"
+    return f"{row['preset']}, {row['program']} {size}"
+
+
+def _program(name: str, x: dict[str, Any]) -> list[str]:
+    least = x["floor_seconds_with_cudnn"]
+    cudnn = f"{1e3 * least:.3g}" if least != x["floor_seconds"] else tables.MISSING
+    rate = f"{x['tokens'] / least:,.0f}"
+    floor, launches = f"{1e3 * x['floor_seconds']:.3g}", f"{x['launches']:,.0f}"
+    return [name, floor, cudnn, rate, launches, f"{x['scratch_bytes'] / 1e9:.2f}"]
+
+
+def _part(row: dict[str, Any], total: float) -> list[str]:
+    note = f" ({row['unknown']:.0f} kernels without a formula)" if row["unknown"] else ""
+    sizes = f"{row['bytes'] / 1e9:.3g}", f"{row['flops'] / 1e12:.3g}", f"{row['launches']:,.0f}"
+    return [
+        row["part"] + note,
+        *sizes,
+        f"{1e3 * row['floor_seconds']:.3g}",
+        f"{row['floor_seconds'] / total:.0%}",
+    ]

@@ -2,15 +2,17 @@
 
 A fusion is one launch that reads its operands and writes its results. If an operand is only sliced, the
 slices count; if a result is updated in place, the update counts. FLOPs are those of matrix products, and of
-kernels by the formulas in `io_model`; other arithmetic is hidden by memory access. A loop counts once per
-iteration. Caches are not modelled: what is read twice counts twice.
+our kernels and of cuDNN's attention by formula; other arithmetic is hidden by memory access. A loop counts
+once per iteration. Caches are not modelled: what is read twice counts twice.
 """
 
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.gpu.io_model import Cost, Rates
+from benchmarks.gpu import io_model
+from benchmarks.gpu.io_model import Cost, Rates, Sizes, WindowSizes
 from benchmarks.gpu.static.hlo import Computation, Instruction, Program, Shape
 
 FREE = frozenset(
@@ -49,16 +51,12 @@ class Work:
         return max(self.bytes / gpu.bandwidth, self.flops / (gpu.wide if self.is_wide else gpu.products))
 
 
-Formula = Callable[[str, list[Shape]], Cost | None]
-"""(scope of a kernel's call, its arguments) -> its cost; None if unknown."""
-
-
-def work(program: Program, formula: Formula = lambda scope, arguments: None) -> list[Work]:
+def work(program: Program) -> list[Work]:
     """Return the cost of each launch. A loop with an unknown number of iterations counts once."""
-    return list(_walk(program, program.computations[program.entry], 1, "", formula))
+    return list(_walk(program, program.computations[program.entry], 1, ""))
 
 
-def turn(program: Program, formula: Formula = lambda scope, arguments: None) -> list[Work]:
+def turn(program: Program) -> list[Work]:
     """Return the cost of each launch in one iteration of the longest loop, such as the decoding loop.
 
     Raises:
@@ -69,10 +67,10 @@ def turn(program: Program, formula: Formula = lambda scope, arguments: None) -> 
     if not bodies:
         raise LookupError("the program has no loop")
     body = max(bodies, key=lambda body: len(body.instructions))
-    return list(_walk(program, body, 1, "", formula))
+    return list(_walk(program, body, 1, ""))
 
 
-def _walk(program: Program, where: Computation, times: int, scope: str, formula: Formula) -> Iterator[Work]:
+def _walk(program: Program, where: Computation, times: int, scope: str) -> Iterator[Work]:
     """`scope` is that of the loop around these instructions, as some have none of their own."""
     for x in where.instructions:
         if x.opcode in FREE or x.opcode.endswith("-done"):
@@ -81,7 +79,7 @@ def _walk(program: Program, where: Computation, times: int, scope: str, formula:
         if x.opcode in ("while", "call", "conditional", "async-start"):
             turns = times * (x.trip_count or 1)
             bodies = (program.computations[name] for name in x.called)
-            found = [list(_walk(program, body, turns, inside, formula)) for body in bodies]
+            found = [list(_walk(program, body, turns, inside)) for body in bodies]
             # Only one branch runs: the largest stands for all.
             yield from max(found, key=lambda works: sum(each.bytes for each in works), default=[])
             continue
@@ -89,7 +87,7 @@ def _walk(program: Program, where: Computation, times: int, scope: str, formula:
         size: float = _bytes(program, where, x)
         known = None
         if x.opcode == "custom-call":
-            known = formula(inside, [shape for each in where.operands(x) for shape in each.shapes])
+            known = kernel(inside, [shape for each in where.operands(x) for shape in each.shapes])
         if known is not None:
             # The shapes do not show how much of a result that is written into an argument is new.
             size = known.bytes or size if "output_to_operand_aliasing" in x.attributes else size
@@ -156,3 +154,56 @@ def _flops(program: Program, where: Computation, x: Instruction) -> tuple[float,
     inside = program.computations[x.called[0]]
     found = [_flops(program, inside, each) for each in inside.instructions]
     return sum(flops for flops, _ in found), any(is_wide for flops, is_wide in found if flops)
+
+
+def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
+    """Return the cost of a call of one of our kernels; `scope` ends in its name."""
+    found = re.search(r"(\w+?)(?:_mosaic)?/(?:pallas_call|mpmd_map)$", scope)
+    name = found[1] if found else ""
+    floats = [x for x in arguments if x.dtype in ("bf16", "f16", "f32") and len(x.sizes) >= 3]
+    if name in ("taylor_scan", "softmax_loss", "conv_step") or name.startswith(("gated_conv_", "rms_norm_")):
+        return Cost(0, 0)  # no products; its bytes are its operands' and results'
+    if name == "taylor_step":
+        q, _, v, state = floats[:4]
+        (batch, heads, key_size), value_size = q.sizes, v.sizes[-1]
+        return io_model.taylor_step(batch, heads, key_size, value_size, _itemsize(q), _itemsize(state))
+    if name == "window_step":
+        q, k = floats[:2]
+        window = next(x.sizes[1] for x in floats if len(x.sizes) == 4)
+        batch, heads, size = q.sizes
+        return io_model.window_step(batch, heads, window, size, k.sizes[1], _itemsize(q))
+    if name in ("row_products", "gated_row_product"):
+        row, *matrices = (x for x in arguments if x.dtype in ("bf16", "f16", "f32"))
+        columns = sum(matrix.count // row.count for matrix in matrices if len(matrix.sizes) > 1)
+        results = columns // 2 if name == "gated_row_product" else columns
+        return io_model.row_products(row.count, columns, results, _itemsize(row))
+    # The kernels of window attention have their window in the name.
+    if window := re.fullmatch(r"window_(\w+)_left(\d+)", name):
+        q, k, v = floats[:3]
+        (batch, length, kv_heads, shared, key_size), value_size = q.sizes, v.sizes[-1]
+        sizes = kv_heads * shared, kv_heads, int(window[2]), key_size, value_size, _itemsize(k)
+        return io_model.window(window[1], WindowSizes(batch, length, *sizes))
+    if (taylor := name.removeprefix("taylor_")) in io_model.KERNELS:
+        v = next(x for x in floats if len(x.sizes) == 4 and x.sizes[-1] != floats[0].sizes[-1])
+        batch, length, heads, key_size = floats[0].sizes
+        return io_model.kernel(taylor, Sizes(batch, length, heads, key_size, v.sizes[-1], _itemsize(v)))
+    return None
+
+
+def _itemsize(shape: Shape) -> int:
+    return shape.bytes // shape.count
+
+
+def fused_attention(batch: int, length: int, heads: int, kv_heads: int, width: int, *, trains: bool) -> Cost:
+    """Return the cost of fused causal softmax attention in bfloat16, with gradients if `trains`.
+
+    Scores never reach memory. Forward q, k, v are read, y and a float32 log-sum are written; a query meets
+    (N + 1) / 2 keys on average, 4 FLOPs a channel each. Backward q, k, v, y, dy and the log-sum are read, dq,
+    dk, dv written; five products of that size instead of two.
+    """
+    queries, keys = (2 * batch * length * count * width for count in (heads, kv_heads))
+    log_sum = 4 * batch * length * heads
+    forward = Cost(2 * queries + 2 * keys + log_sum, 2.0 * batch * heads * length * (length + 1) * width)
+    if not trains:
+        return forward
+    return forward + Cost(4 * queries + 4 * keys + log_sum, 2.5 * forward.flops)

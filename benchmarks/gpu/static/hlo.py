@@ -9,6 +9,8 @@ from functools import cached_property
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
+_PARTS = re.compile(r" ([\w\-]+)\(")
+_OPERAND = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"\b(?:calls|body|to_apply|branch_computations)=(\{[^}]*\}|%?[\w.\-]+)")
 
 
@@ -135,24 +137,11 @@ def read(text: str) -> Program:
 
 
 def _instruction(name: str, text: str, is_root: bool) -> Instruction:
-    """Parse ``SHAPE OPCODE(OPERANDS), ATTRIBUTES``; the shape of a tuple is in parentheses."""
-    end = _closing(text, 0) + 1 if text.startswith("(") else text.index(" ")
-    opcode, rest = text[end:].strip().split("(", 1)
-    close = _closing("(" + rest, 0) - 1
-    inside = rest[:close]
-    operands = (inside,) if opcode == "parameter" else tuple(re.findall(r"%([\w.\-]+)", inside))
+    """Parse ``SHAPE OPCODE(OPERANDS), ATTRIBUTES``."""
+    shape, opcode, rest = _PARTS.split(text, maxsplit=1)
+    inside, _, attributes = rest.partition("), ")
+    operands = (inside.rstrip(")"),) if opcode == "parameter" else tuple(_OPERAND.findall(inside))
     shapes = tuple(
-        Shape(dtype, tuple(int(n) for n in sizes.split(",") if n))
-        for dtype, sizes in _ARRAY.findall(text[:end])
+        Shape(dtype, tuple(int(n) for n in sizes.split(",") if n)) for dtype, sizes in _ARRAY.findall(shape)
     )
-    return Instruction(name, opcode, shapes, operands, rest[close + 1 :], is_root)
-
-
-def _closing(text: str, start: int) -> int:
-    """Return the position of the parenthesis that closes the one at `start`."""
-    depth = 0
-    for at in range(start, len(text)):
-        depth += (text[at] == "(") - (text[at] == ")")
-        if not depth:
-            return at
-    raise ValueError(f"no closing parenthesis in {text[start : start + 80]!r}")
+    return Instruction(name, opcode, shapes, operands, attributes, is_root)

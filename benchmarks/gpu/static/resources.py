@@ -6,7 +6,6 @@ PTX to files if the environment requests that. Needs the wheels of the extra `in
 times nothing. A missing wheel is an ImportError, a compiler's refusal a RuntimeError.
 """
 
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -23,6 +22,7 @@ from unittest import mock
 import jax
 
 from benchmarks.gpu.static.topology import INSTALL, PLUGINS, compile_program, lower_program, placed, uncached
+from benchmarks.machine import versions
 from pallas_kernels import devices
 
 ARCHITECTURE = "sm_90a"
@@ -158,11 +158,9 @@ def kernels(lowered: jax.stages.Lowered) -> dict[str, int]:
 def toolchain() -> dict[str, str]:
     """Return names and versions of the tools that determine a report's numbers, besides the assembler."""
     packages = ["jax", "jaxlib", *(name.replace("_", "-") for name in PLUGINS), "triton"]
-    # In the order of the path: of two copies, the first is imported.
-    found = [*importlib.metadata.distributions()]
-    installed = {package.name: package.version for package in reversed(found)}
-    versions = {name: installed[name] for name in packages if name in installed}
-    return {"target": ARCHITECTURE, "compiler": "XLA", **versions}
+    installed = zip(packages, versions(packages).values(), strict=True)
+    found = {name: version for name, version in installed if version is not None}
+    return {"target": ARCHITECTURE, "compiler": "XLA", **found}
 
 
 def assemble(name: str, ptx: str, warps: int, shared: int) -> Resources:
