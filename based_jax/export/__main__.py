@@ -32,8 +32,6 @@ class Options:
     """directory to write, created if needed; default: exported/ next to the weights"""
     platforms: str = ",".join(PLATFORMS)
     """platforms to run on, comma-separated: cpu, cuda"""
-    kernels: Literal["xla", "pallas"] = "xla"
-    """pallas: include the fused GPU kernels; only with --platforms cuda and --batch-size"""
     batch_size: int | None = None
     """number of rows of every call; None allows any number"""
     max_length: int = 2048
