@@ -17,11 +17,11 @@ from typing import Any
 import jax
 
 from based_jax.convert.state_dict import write_safetensors
-from based_jax.data.optional import import_optional
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens
 from based_jax.export import runner
 from based_jax.export.programs import KEY_KIND, SIGNATURES, Plan, Programs, export_programs
 from based_jax.files import whole_file, write_json
+from based_jax.imports import import_optional
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from based_jax.data import PackedTokens
-from based_jax.data.optional import import_optional
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.perplexity.repeats import stream_distances
 from based_jax.evals.perplexity.scoring import Scores
 from based_jax.files import whole_file
+from based_jax.imports import import_optional
 from based_jax.validate import expect
 
 _KEY = b"based_jax.records"
