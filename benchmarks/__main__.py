@@ -5,13 +5,14 @@ and returns the exit status; `command` is the command line, for the report. Only
 that runs is imported: a rented GPU machine lacks most of the others' dependencies.
 """
 
-import importlib
+import importlib.util
 import shlex
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from based_jax.command import fail, parse, run
+from benchmarks.flags import parse_plainly
 
 PROGRAM = "python -m benchmarks"
 
@@ -56,7 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fail(PROGRAM, f"command = {name!r}: expected one of {', '.join(COMMANDS)}; --help describes them")
     found = COMMANDS[name]
     options = getattr(importlib.import_module(f"benchmarks.{found.module}"), found.options)
-    flags = parse(options, arguments[1:], prog=f"{PROGRAM} {name}", pairs=False)
+    prog = f"{PROGRAM} {name}"
+    if importlib.util.find_spec("tyro") is None:
+        flags = parse_plainly(options, arguments[1:], prog)
+    else:
+        flags = parse(options, arguments[1:], prog=prog, pairs=False)
     return flags.run(shlex.join([*PROGRAM.split(), *arguments]))
 
 

@@ -1,9 +1,13 @@
 """Flags that several benchmarks share: comma lists, and paths that are checked in advance."""
 
+import argparse
+import dataclasses
+import typing
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from tyro.constructors import PrimitiveConstructorSpec
+T = TypeVar("T")
 
 
 def comma_list(item: type, metavar: str) -> Any:
@@ -15,6 +19,10 @@ def comma_list(item: type, metavar: str) -> Any:
         except ValueError:
             raise ValueError(f"expected {metavar}, got {' '.join(words)!r}") from None
 
+    try:
+        from tyro.constructors import PrimitiveConstructorSpec
+    except ImportError:
+        return read  # for `parse_plainly`
     return PrimitiveConstructorSpec(
         nargs="*",
         metavar=metavar,
@@ -39,3 +47,20 @@ def expect_writable(flag: str, path: Path | None) -> None:
             path.unlink()
     except OSError as error:
         raise ValueError(f"{flag} = {str(path)!r}: cannot be written ({error.strerror or error})") from None
+
+
+def parse_plainly(options: Callable[..., T], arguments: Sequence[str], prog: str) -> T:
+    """Parse the flags of a dataclass without tyro, which a rented GPU machine may lack."""
+    cls: Any = options
+    parser = argparse.ArgumentParser(prog, description=cls.__doc__, allow_abbrev=False)
+    for field in dataclasses.fields(cls):
+        kind: Any = field.type
+        flag, parts = f"--{field.name}", typing.get_args(kind)
+        if kind is bool:
+            parser.add_argument(flag, action="store_true")
+        elif typing.get_origin(kind) is typing.Annotated:
+            read = parts[1]
+            parser.add_argument(flag, type=lambda text, read=read: read([text]), default=field.default)
+        else:
+            parser.add_argument(flag, type=parts[0] if parts else kind, default=field.default)
+    return cls(**vars(parser.parse_args(arguments)))

@@ -35,11 +35,13 @@ NOT_THERE = (
     "grain",
     "array_record",
     "orbax",
+    "tyro",
+    "typeguard",
     "beartype",
     "safetensors",
     "tensorboardX",
 )
-"""What a rented GPU machine may lack: the command needs jax, flax with rich, numpy, jaxtyping and tyro."""
+"""What a rented GPU machine may lack: the command needs jax, flax with rich, numpy and jaxtyping."""
 
 
 def bare_run(folder: Path, *flags: str) -> dict[str, Any]:

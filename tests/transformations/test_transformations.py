@@ -82,7 +82,7 @@ def test_outside_jit_the_error_names_the_op():
     variables = jax.eval_shape(mixer.init, jax.random.key(0), X)
     variables = jax.tree.map(lambda x: jax.numpy.ones(x.shape, x.dtype), variables)
     for name, call, x, has_reference in (
-        ("softmax_attention", lambda q: ops.softmax_attention(q, K, V, left=2), Q, True),
+        ("softmax_attention", lambda q: ops.softmax_attention(q, K, V, implementation="tiled"), Q, True),
         ("cross_entropy", CALLS["cross_entropy"][0], X, False),
         ("Mamba", lambda x: mixer.apply(variables, x)[0], X, True),
     ):

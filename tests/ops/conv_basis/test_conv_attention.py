@@ -232,13 +232,14 @@ def rope():
 
 
 def test_the_surrogate_is_attentions_gradient(rope, monkeypatch):
-    """Section 5 where scores have a conv basis, in blocks that do not divide the text."""
+    """Section 5 where scores have a conv basis, in chunks that do not divide the channels."""
     run = functools.partial(rope.gradients, starts=(0, 9, 25))
     with jax.enable_x64(True):
         assert_close(run(implementation="reference"), rope.exact, 1e-12)
         assert_close(run(), rope.exact, 1e-12)  # by rows
     monkeypatch.setattr(conv_attention_fft, "FFT_COST", 0.0)
     monkeypatch.setattr(conv_attention_fft, "BLOCK", 16)
+    monkeypatch.setattr(conv_attention_fft, "PRODUCTS", 12)
     with jax.enable_x64(True):
         actual = run()
     assert_close(actual, rope.exact, 1e-12)
