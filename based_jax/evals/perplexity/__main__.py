@@ -12,8 +12,7 @@ import tyro
 from based_jax import command
 from based_jax.convert.pretrained import load_pretrained
 from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.checkpoint import CheckpointOptions
-from based_jax.evals.options import expect_writable, progress, write_json
+from based_jax.evals.options import CheckpointOptions, expect_writable, progress, write_json
 from based_jax.evals.perplexity import records as recording
 from based_jax.evals.perplexity.records import Records, make_records, read_records, write_records
 from based_jax.evals.perplexity.repeats import MAX_COUNT

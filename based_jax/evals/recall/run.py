@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Int32
 
 from based_jax.data.tokenizers import Tokenizer
+from based_jax.evals.options import Records
 from based_jax.evals.recall.protocol import ANSWER_TOKENS, Prompt, contains, newline_tokens, read_answer
-from based_jax.evals.records import Records
 from based_jax.generate import generate
 from based_jax.generate.prompt import bucket
 from based_jax.models import LanguageModel
