@@ -17,8 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.files import JsonLines
 from based_jax.models.language_model import LanguageModel

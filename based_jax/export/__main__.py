@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import own_tokenizer
+from based_jax.convert.pretrained import find_directory, load_pretrained, own_tokenizer
 from based_jax.data.tokenizers import load_tokenizer
 from based_jax.export.directory import export_model
 from based_jax.export.programs import PLATFORMS, Plan

@@ -20,8 +20,8 @@ from flax import traverse_util
 from jax import export, lax
 
 from based_jax.convert.layouts import flatten
-from based_jax.generate.capacity import token_limit
 from based_jax.generate.sampling import Counts, RowSettings, choose
+from based_jax.generate.states import token_limit
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Params, State
 from based_jax.validate import expect, expect_choice, expect_integer

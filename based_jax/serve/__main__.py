@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
 from based_jax.data.chat.template import Chat, ChatTemplate
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine import Engine

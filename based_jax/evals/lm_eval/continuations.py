@@ -18,7 +18,7 @@ import numpy as np
 
 from based_jax.evals.target_scores import expect_left_to_right, expect_positions, target_scores
 from based_jax.generate.prompt import SMALLEST_BUCKET, bucket
-from based_jax.generate.rows import take_rows
+from based_jax.generate.states import take_rows
 from based_jax.models.language_model import LanguageModel, make_mixer
 from based_jax.typing import Params, State
 from based_jax.validate import expect

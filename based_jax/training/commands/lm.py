@@ -18,8 +18,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from based_jax import data
-from based_jax.convert.pretrained import find_directory, load_pretrained, save_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained, save_pretrained
 from based_jax.data import report
 from based_jax.data.packed import Mixture, TokenStream
 from based_jax.data.report import FileReport
