@@ -23,11 +23,13 @@ from based_jax.evals.options import progress
 from based_jax.evals.text import TextOptions, open_text
 from based_jax.files import parse_json
 from based_jax.stop_request import StopRequest
-from based_jax.validate import expect, expect_ranges
+from based_jax.validate import expect
 
 PROG = "based-jax eval bigrams"
 _BUFFER = 1 << 23
 """Tokens to sort at once."""
+_SAVE_EVERY = 100_000_000
+"""Tokens between saves of the progress."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +45,10 @@ class Options:
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
     default: tokens:DIR's, else byte"""
-    save_every: int = 100_000_000
-    """tokens between saves of the progress"""
 
     def __post_init__(self) -> None:
         expect(not self.out.exists(), "out", str(self.out), "a file that does not exist yet")
         expect(self.out.parent.is_dir(), "out", str(self.out), "a file in an existing directory")
-        expect_ranges(self, 1, "save_every")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.text,
             tokenizer,
             options.out,
-            save_every=options.save_every,
             interrupted=lambda: request.signal is not None,
         )
     if table is None:
@@ -77,14 +75,12 @@ def count(
     tokenizer: Tokenizer,
     out: Path,
     *,
-    save_every: int = 100_000_000,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> BigramTable | None:
     """Count the bigrams of a corpus into a count file, resuming an interrupted call.
 
     Args:
         out: count file; an unfinished count is kept in ``OUT.partial``.
-        save_every: tokens between saves of the progress.
         interrupted: called after each document; if it returns True, the call saves and ends.
 
     Returns:
@@ -110,7 +106,7 @@ def count(
                 if size < _BUFFER and not is_stopped:
                     continue
                 table, pending, size = table.add(np.concatenate(pending)), [], 0
-                if is_stopped or table.tokens - saved >= save_every:
+                if is_stopped or table.tokens - saved >= _SAVE_EVERY:
                     saved = table.tokens
                     source = json.dumps({"job": job, "place": [part, index + 1]})
                     dataclasses.replace(table, source=source).save(partial)

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import Progress, tokenize
 from based_jax.stop_request import StopRequest
-from based_jax.training.run.progress import clock, short
+from based_jax.training.run.progress import short
 from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax train tokenize"
@@ -74,7 +75,7 @@ def _show_progress() -> Callable[[Progress], None]:
         sizes = f"{short(now.done)}B of {short(now.total)}B  {short(now.tokens)} tokens"
         line = f"{sizes}  {short((now.tokens - first.tokens) / seconds)} tokens/s"
         if done:
-            line += f"  {clock((now.total - now.done) * seconds / done)} left"
+            line += f"  {timedelta(seconds=round((now.total - now.done) * seconds / done))} left"
         shown, end = (f"\r{line[:79]:79}", "") if is_live else (line, "\n")
         print(shown, end=end, file=sys.stderr, flush=True)
 
