@@ -28,8 +28,7 @@ from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine.request import Request as EngineRequest
 from based_jax.serve.answering import Answering, EventStream, until_gone
 from based_jax.serve.answers import ChatStyle, Style, TextStyle
-from based_jax.serve.errors import HANDLERS, Refusal
-from based_jax.serve.fields import Limits, SharedFields, read_body, shorten
+from based_jax.serve.fields import HANDLERS, Limits, Refusal, SharedFields, read_body, shorten
 from based_jax.serve.requests import ChatRequest, CompletionRequest
 from based_jax.serve.worker import Worker
 
