@@ -1,8 +1,8 @@
 """Keep one record per token, in memory and as Parquet, from which slices are computed without the model.
 
-A model could recall the last tokens of repeated bigrams (Zoology, sections 3.1, C.1). Token t of a sequence is
-a repeat if the pair (x_{t-1}, x_t) is also (x_{s-1}, x_s) for an s < t; its distance is t - s for the largest
-such s. A repeat is an AR hit if the pair is rare in the training data.
+A model could recall the last tokens of repeated bigrams (Zoology, sections 3.1, C.1). Token t of a sequence
+is a repeat if the pair (x_{t-1}, x_t) is also (x_{s-1}, x_s) for an s < t; its distance is t - s for the
+largest such s. A repeat is an AR hit if the pair is rare in the training data.
 """
 
 import dataclasses

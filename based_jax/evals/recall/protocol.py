@@ -41,7 +41,6 @@ from based_jax.models import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
 
-SPLIT = "validation"
 _MAX_BYTES = 1 << 30  # of a .jsonl file
 TASKS = {
     "swde": ("hazyresearch/based-swde-v2", "key"),
@@ -93,7 +92,7 @@ def read_examples(task: str, data: str) -> list[Example]:
     expect_choice("task", task, tuple(TASKS))
     hub, key = TASKS[task]
     if data == "hub" or data.startswith(HUB):
-        rows = load_rows(f"{HUB}{hub if data == 'hub' else data.removeprefix(HUB)}:{SPLIT}")
+        rows = load_rows(f"{HUB}{hub if data == 'hub' else data.removeprefix(HUB)}:validation")
     else:
         expect(data.endswith(".jsonl"), "data", data, "hub, hf:NAME or a .jsonl file")
         if not Path(data).is_file():
