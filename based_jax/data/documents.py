@@ -1,4 +1,4 @@
-"""Documents of exact text, how records are read, and a report about what was read of every file, or why not."""
+"""Documents of exact text, how records are read, and a report about what was read of every file."""
 
 import json
 from collections import Counter, defaultdict
