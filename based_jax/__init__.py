@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from based_jax.broken_fusions import avoid_broken_fusions
-from based_jax.first_use import on_first_use
+from based_jax.imports import on_first_use
 
 avoid_broken_fusions()  # before anything can create an array
 

@@ -1,10 +1,21 @@
-"""Write results as self-contained HTML files: one style, figures as data, tables sorted by a click."""
+"""Write results as self-contained HTML files: one style, figures as data, tables sorted by a click.
+
+Results of several models can share a directory: a JSON file for each, and one page that shows them all.
+"""
 
 import base64
 import math
-from collections.abc import Iterable, Sequence
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from html import escape
 from pathlib import Path
+from typing import Any
+
+from based_jax import plot
+from based_jax.files import read_json, write_json
+from based_jax.plot import Line, Panel
+from based_jax.validate import expect
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; color: #222 }
@@ -16,7 +27,6 @@ th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right
 th { cursor: pointer; position: sticky; top: 0; background: #fff }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left }
 td.prose { white-space: normal; min-width: 20em }
-.failed { color: #b00 }
 details { margin: 1rem 0 }
 .wide { overflow-x: auto }
 """
@@ -54,25 +64,84 @@ def image(png: Path, text: str) -> str:
     return f'<img alt="{escape(text)}" src="data:image/png;base64,{data}">'
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a sortable table of cells from `text` and `number`."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+Columns = Mapping[str, tuple[str, str]]
+"""Key of a cell -> head of its column, and format of its numbers, "text" (one line) or "prose"."""
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Columns) -> str:
+    """Return a sortable table of the columns that a row has; cells that other rows lack are empty."""
+    shown = {key: column for key, column in columns.items() if any(key in row for row in rows)}
+    head = "".join(f"<th>{escape(name)}</th>" for name, _ in shown.values())
+    lines = ("".join(_cell(row.get(key), form) for key, (_, form) in shown.items()) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def text(value: object) -> str:
-    """Return a cell with a name or another short text, on one line."""
-    return f"<td>{escape(str(value))}</td>"
-
-
-def prose(sentences: str) -> str:
-    """Return a cell with sentences, on as many lines as they need."""
-    return f'<td class="prose">{escape(sentences)}</td>'
-
-
-def number(value: float | None, form: str) -> str:
-    """Return a cell with a number in this format, sorted by its value; empty for None and NaN."""
+def _cell(value: Any, form: str) -> str:
+    """Return a cell; numbers are sorted by their value, and empty for None and NaN."""
+    if form in ("text", "prose"):
+        kind = ' class="prose"' if form == "prose" else ""
+        return f"<td{kind}>{'' if value is None else escape(str(value))}</td>"
     if value is None or math.isnan(value):
         return "<td></td>"
     return f'<td data-value="{value}">{value:{form}}</td>'
+
+
+def line(name: str, rows: Iterable[Mapping[str, Any]], x: str, y: str) -> Line:
+    """Return a line through two entries of rows, without those whose y is None."""
+    return Line(name, [(row[x], row[y]) for row in rows if row[y] is not None])
+
+
+def figure(title: str, panels: Sequence[Panel], columns: int | None = None) -> list[str]:
+    """Return the element that shows these panels; none without matplotlib."""
+    if plot.missing():
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        png = Path(folder) / "figure.png"
+        plot.draw(title, "", panels, png, columns)
+        return [image(png, title)]
+
+
+_NAME = re.compile(r"[\w][\w.\- ]*")
+
+
+def write_result(
+    directory: Path,
+    result: Mapping[str, Any],
+    keys: Set[str],
+    title: str,
+    page: Callable[[list[Any]], Iterable[str]],
+) -> Path:
+    """Write a result as NAME.json, and index.html with all of the directory, which is made if needed.
+
+    Args:
+        keys: entries of every result.
+        page: the results, in the order of their names -> elements of the page.
+
+    Returns:
+        The path of the JSON file.
+
+    Raises:
+        ValueError: a name that is no file name, or another JSON file in the directory without the keys.
+    """
+    name = result["name"]
+    expect(bool(_NAME.fullmatch(name)), "name", name, "letters, digits, spaces, dots, - and _")
+    path = directory / f"{name}.json"
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(path, result)
+    parts = [*page(results_in(directory, keys))]
+    if reason := plot.missing():
+        parts.append(f"<p>{escape(reason)}</p>")
+    write_page(directory / "index.html", title, parts)
+    return path
+
+
+def results_in(directory: Path, keys: Set[str]) -> list[Any]:
+    """Read all results of a directory, in the order of their names; each must have these keys."""
+    results = []
+    for path in sorted(directory.glob("*.json")):
+        result = read_json(path)
+        is_result = isinstance(result, dict) and result.keys() >= keys
+        expect(is_result, "directory", str(path), f"only files with {', '.join(sorted(keys))}")
+        results.append(result)
+    return results

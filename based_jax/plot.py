@@ -34,8 +34,6 @@ _LOOKS = {
 }
 """Colour and marker of each family, the same in every figure."""
 
-FAMILIES = tuple(_LOOKS)
-
 HEADING, TITLE, LABEL, SMALL = 15, 12, 11, 10
 """Points of a figure's heading, a panel's title, labels of axes and the legend, ticks and notes."""
 

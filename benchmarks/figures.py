@@ -6,8 +6,7 @@ from pathlib import Path
 
 from based_jax import plot
 from based_jax.experiments.mqar_tradeoff import STUDY, published_points
-from based_jax.experiments.panels import STATE_AXIS, lines, state_bytes
-from based_jax.experiments.results import best, read
+from based_jax.experiments.results import STATE_AXIS, best, lines, read, state_bytes
 from benchmarks.analysis import series
 from benchmarks.gpu.measured import RESULTS, devices, kept
 from benchmarks.machine import MIB

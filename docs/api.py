@@ -45,7 +45,6 @@ COMMAND_PACKAGES: dict[str, tuple[str, ...]] = {
         "based_jax.evals",
         "based_jax.evals.perplexity.scoring",
         "based_jax.evals.recall.protocol",
-        "based_jax.evals.recall.run",
         "based_jax.evals.lm_eval.model",
     ),
 }

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax.evals.card.page import read_cards
-from based_jax.experiments.based_data import TEXTS
+from based_jax.experiments.job import TEXTS
 from based_jax.experiments.results import Rows, best, read
 from based_jax.files import read_json
 from based_jax.markdown import between_markers, table

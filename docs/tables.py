@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 import based_jax as bj
-from based_jax.command_list import console_commands
+from based_jax.__main__ import console_commands
 from based_jax.mixers.registry import class_of
 from based_jax.ops.core.implementations import DECLARED
 from benchmarks.__main__ import COMMANDS as BENCHMARKS

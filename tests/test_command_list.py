@@ -7,7 +7,6 @@ import pytest
 
 import based_jax
 from based_jax import __main__ as console
-from based_jax import command_list
 from tests.floors import ROOT
 from tests.subprocesses import run_module
 
@@ -27,11 +26,11 @@ def test_every_command_in_a_process(name):
     """Its last lines: arguments come from the shell, errors go to it as one line and the status."""
     done = run_module(name, "--no-such-flag")
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    known = command_list.console_commands(ROOT / "based_jax")
-    console = {
+    known = console.console_commands(ROOT / "based_jax")
+    typed = {
         module.replace("based_jax.training.commands", "train"): words for words, (module, _) in known.items()
     }
-    words = console.get(name, console.get(f"{name}.__main__"))
+    words = typed.get(name, typed.get(f"{name}.__main__"))
     expected = f"based-jax {words}: " if words else f"python -m {name}: "
     assert done.stderr.splitlines()[-1].startswith(expected)
     assert "Traceback" not in done.stderr
@@ -46,7 +45,7 @@ def run_console(capsys, monkeypatch, *words):
 
 
 def test_the_console_command_runs_every_command():
-    known = command_list.console_commands(ROOT / "based_jax")
+    known = console.console_commands(ROOT / "based_jax")
     names = ["compare", "convert", "export", "generate", "profile", "serve"]
     names += [f"train {name}" for name in ("lm", "mqar", "synthetic", "classify", "demo")]
     names += [f"eval {name}" for name in ("perplexity", "recall", "lm-eval")]

@@ -4,7 +4,7 @@ A tolerance bounds the largest error of an array relative to its largest magnitu
 elements near zero, which are sums of larger terms that cancel, are not asked for digits that nothing has.
 """
 
-from based_jax.testing.compare import assert_close
+from based_jax.testing.arrays import assert_close
 
 __all__ = ["assert_close"]
 

@@ -20,15 +20,14 @@ from based_jax import command
 from based_jax.evals.card.page import write_recall_card
 from based_jax.evals.card.recall_card import recall_card
 from based_jax.experiments import mqar_tradeoff
-from based_jax.experiments.based_data import ABOUT, ONE_RATE
-from based_jax.experiments.job import Job
-from based_jax.experiments.panels import STATE_AXIS, Panel, lines, state_bytes
-from based_jax.experiments.results import best, read
+from based_jax.experiments.job import ABOUT, ONE_RATE, Job
+from based_jax.experiments.results import STATE_AXIS, best, lines, read, state_bytes
 from based_jax.experiments.study import Flags, Rows, Study, run_command, train_study
 from based_jax.experiments.tasks import STUDY_OF, TaskJob, task_flags
 from based_jax.files import read_json
 from based_jax.mixers.registry import class_of, expect_options
 from based_jax.models.backbones import ALIASES
+from based_jax.plot import Panel
 from based_jax.testing import check_mixer
 from based_jax.training.commands.synthetic import SyntheticConfig, facts_of
 from based_jax.training.named_options import parse_mixer, split_mixers

@@ -28,22 +28,31 @@ from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
 from based_jax.convert.model_card import ModelCard, write_card
 from based_jax.convert.options import Config
 from based_jax.convert.reference_modules import drop_tied_head, to_params
-from based_jax.convert.shards import MAX_SHARD_BYTES, write_weights
-from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict, weight_file
+from based_jax.convert.state_dict import (
+    WEIGHT_FILES,
+    expect_keys,
+    read_state_dict,
+    weight_file,
+    write_safetensors,
+)
 from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_of
 from based_jax.convert.torch_file.writer import write_torch_file
 from based_jax.convert.written_like import expect_same, stored_tensors
+from based_jax.data.tokenizers import Tokenizer, add_stop_tokens, load_tokenizer
 from based_jax.files import read_json, write_json
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import blank_inputs, param_shapes
+from based_jax.models.presets import BYTE_VOCAB
 from based_jax.models.sharding import shardings_of
 from based_jax.typing import Params
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, expect_range
 
 FORMAT = "based_jax"
 VERSION = 1
 CONFIG = "config.json"
-SAFETENSORS, TORCH_FILE = WEIGHT_FILES[0], WEIGHT_FILES[2]
+SAFETENSORS, INDEX, TORCH_FILE, _ = WEIGHT_FILES
+MAX_SHARD_BYTES = 10 * 10**9
+"""Default for directories: every preset fits into one file."""
 
 
 def load_pretrained(
@@ -148,6 +157,59 @@ def save_pretrained(
     if like is None:
         write_card(target, card, model.config, sum(leaf.size for leaf in jax.tree.leaves(params)))
     return weights
+
+
+def write_weights(
+    directory: Path, tensors: Mapping[str, np.ndarray | jax.Array], max_shard_bytes: int = MAX_SHARD_BYTES
+) -> Path:
+    """Write model.safetensors, or numbered shards and an index if one file would be too large.
+
+    Files of an earlier save that are no longer used are removed.
+
+    Args:
+        max_shard_bytes: maximum bytes of tensors per file; a larger tensor gets its own file.
+
+    Returns:
+        The file for a loader: model.safetensors or the index.
+
+    Raises:
+        ValueError: `max_shard_bytes` below 1; tensors as in `write_safetensors`.
+    """
+    expect_range("max_shard_bytes", max_shard_bytes, 1, 2**63)
+    metadata = {"format": "pt"}
+    shards = _split(tensors, max_shard_bytes)
+    # Without an index, a save that is interrupted between shards is an error, not a mixture of two models.
+    (directory / INDEX).unlink(missing_ok=True)
+    if len(shards) == 1:
+        write_safetensors(directory / SAFETENSORS, tensors, metadata)
+        shards = {}
+    for file, names in shards.items():
+        write_safetensors(directory / file, {name: tensors[name] for name in names}, metadata)
+    if shards:
+        weight_map = {name: file for file, names in shards.items() for name in names}
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}
+        write_json(directory / INDEX, index)
+        (directory / SAFETENSORS).unlink(missing_ok=True)
+    for path in directory.glob("model-*-of-*.safetensors"):
+        if path.name not in shards:
+            path.unlink()
+    return directory / (INDEX if shards else SAFETENSORS)
+
+
+def _split(tensors: Mapping[str, np.ndarray | jax.Array], most: int) -> dict[str, list[str]]:
+    """Assign tensors to files in order: file name -> names of its tensors, at least one per file."""
+    groups: list[list[str]] = []
+    free = 0
+    for name, tensor in tensors.items():
+        if not groups or tensor.nbytes > free:
+            groups.append([])
+            free = most
+        groups[-1].append(name)
+        free -= tensor.nbytes
+    count = len(groups)
+    numbered = enumerate(groups, start=1)
+    return {f"model-{number:05}-of-{count:05}.safetensors": names for number, names in numbered}
 
 
 def state_dict(model: LanguageModel, params: Params, keys: Collection[str] = ()) -> dict[str, np.ndarray]:
@@ -262,3 +324,22 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def find_tokenizer(directory: Path, spec: str | None, vocab_size: int) -> Tokenizer:
+    """Load the tokenizer `spec`, else the model's own, else bytes if the vocabulary has their size."""
+    if spec is not None:
+        tokenizer = load_tokenizer(spec)
+        add_stop_tokens(tokenizer, directory)
+        return tokenizer
+    tokenizer = own_tokenizer(directory, vocab_size)
+    if tokenizer is None:
+        raise ValueError(f"tokenizer = None: expected one to be given: {directory} has no tokenizer.json")
+    return tokenizer
+
+
+def own_tokenizer(directory: Path, vocab_size: int) -> Tokenizer | None:
+    """Load the model's own tokenizer, else bytes if the vocabulary has their size, else None."""
+    if (directory / "tokenizer.json").is_file():
+        return load_tokenizer(directory)
+    return load_tokenizer("byte") if vocab_size == BYTE_VOCAB else None

@@ -22,7 +22,7 @@ from based_jax.data.tokenizers import StreamDecoder as StreamDecoder
 from based_jax.data.tokenizers import Tokenizer as Tokenizer
 from based_jax.data.tokenizers import find_vocab_size as find_vocab_size
 from based_jax.data.tokenizers import load_tokenizer as load_tokenizer
-from based_jax.first_use import on_first_use
+from based_jax.imports import on_first_use
 
 if TYPE_CHECKING:
     from based_jax.data.pipeline import Batch as Batch

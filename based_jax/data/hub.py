@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from based_jax.data.documents import describe_fields, find_field
-from based_jax.data.optional import import_optional
+from based_jax.imports import import_optional
 from based_jax.validate import expect
 
 HUB = "hf:"

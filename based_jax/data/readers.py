@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from based_jax.data.documents import Unusable
-from based_jax.data.optional import import_optional
+from based_jax.imports import import_optional
 from based_jax.validate import expect
 
 UTF_8 = "utf-8"

@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax.data import readers
-from based_jax.data.documents import Document, Skipped, Unusable, parse_line
-from based_jax.data.fasta import read_sequences
-from based_jax.data.hub import HUB, parse_hub, read_texts
-from based_jax.data.readers import UTF_8, ReadOptions
-from based_jax.data.report import (
+from based_jax.data.documents import (
+    Document,
     FileReport,
+    Skipped,
+    Unusable,
     count,
     describe_counts,
     describe_not_read,
     describe_skipped,
+    parse_line,
 )
+from based_jax.data.fasta import read_sequences
+from based_jax.data.hub import HUB, parse_hub, read_texts
+from based_jax.data.readers import UTF_8, ReadOptions
 from based_jax.data.sources import EXPECTED, File, find_files
 from based_jax.validate import expect
 

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from based_jax.data import readers
-from based_jax.data.documents import Skipped
-from based_jax.data.report import FileReport, count_left_out
+from based_jax.data.documents import FileReport, Skipped, count_left_out
 from based_jax.validate import expect
 
 EXPECTED = "'stdlib', a file, a directory, a glob that matches files, or 'hf:NAME'"

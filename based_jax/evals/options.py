@@ -1,19 +1,77 @@
-"""Share option checks, progress and the output of results between the evaluations."""
+"""What the evaluations share: flags and checkpoint, records that resume, progress, and output of results."""
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import jax
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from based_jax import command
+from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
+from based_jax.data.tokenizers import Tokenizer
+from based_jax.files import JsonLines
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Params
 from based_jax.validate import expect
+
+
+class Opened(NamedTuple):
+    """A checkpoint to evaluate."""
+
+    model: LanguageModel
+    params: Params
+    tokenizer: Tokenizer
+    directory: Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """Options that evaluations of a checkpoint share."""
+
+    checkpoint: str
+    """pretrained directory (config.json, weights, tokenizer), a run's directory, or a hub id"""
+    tokenizer: str | None = None
+    """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory,
+    instead of the checkpoint's own"""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """compute dtype, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
+    batch_size: int = 8
+    """rows per call; affects only the speed"""
+    json: Path | None = None
+    """write all results to this file"""
+
+    def open(self) -> Opened:
+        """Open the checkpoint and its tokenizer."""
+        directory = find_directory(self.checkpoint)
+        model, params = load_pretrained(directory, dtype=self.dtype)
+        tokenizer = find_tokenizer(directory, self.tokenizer, model.config.vocab_size)
+        return Opened(model, params, tokenizer, directory)
+
+
+_SPELLED = "What decides the answers, beside the weights: The code is 12.\n"
+_VALUES = 64  # of each parameter in the digest
+
+
+def digest(opened: Opened, **settings: Any) -> str:
+    """Return a short name of a run, the same on any machine for equal settings, tokenizers and weights."""
+    tokenizer = opened.tokenizer
+    settings["model"] = opened.model.config.to_dict()
+    spelled = tokenizer.encode("ACGT" if tokenizer.name == "dna" else _SPELLED).tolist()
+    settings["tokenizer"] = [tokenizer.vocab_size, tokenizer.eot, spelled]
+    parts = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for leaf in jax.tree.leaves(opened.params):
+        parts.update(np.asarray(leaf.reshape(-1)[:_VALUES]).tobytes())
+    return parts.hexdigest()[:16]
 
 
 def expect_writable(options: Any, *names: str) -> None:
@@ -74,3 +132,58 @@ def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int
 
     with bar:
         yield advance
+
+
+class Records:
+    """The records so far, in a file or in memory: JSON objects with an `id` and the digest of their `run`.
+
+    Args:
+        path: a .jsonl file, created if needed; see `JsonLines` for damaged lines. None for memory only.
+        run: digest of everything that affects a record, see `digest`.
+        kind: type of the ids.
+        settings: description of what `run` depends on, for the error.
+
+    Raises:
+        ValueError: the file has records of another run.
+    """
+
+    def __init__(self, path: Path | None, run: str, kind: type[int] | type[str], settings: str):
+        self.run = run
+        self.by_id: dict[Any, dict[str, Any]] = {}
+        self._path, self._file = path, None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = JsonLines(path, {"id": kind, "run": str})
+            self.by_id = {row["id"]: row for row in self._file.rows}
+            is_same = all(row["run"] == run for row in self._file.rows)
+            expect(is_same, "records", str(path), f"a new file or one of this run: of the same {settings}")
+
+    def add(self, records: Iterable[dict[str, Any]]) -> int:
+        """Append the records that are new, with their run, and return their number."""
+        new = [{**record, "run": self.run} for record in records if record["id"] not in self.by_id]
+        self.by_id.update({record["id"]: record for record in new})
+        if self._file is not None:
+            self._file.append(new)
+        return len(new)
+
+    def collect(
+        self, prog: str, label: str, unit: str, ids: Sequence[Any], batches: Iterable[int]
+    ) -> list[dict[str, Any]]:
+        """Run the batches and return the records of `ids`; an interrupt ends the process with what is saved.
+
+        Args:
+            prog, label, unit: of the command, and of its progress.
+            batches: adds the missing records; yields the number of new ones after each batch.
+        """
+        done = sum(name in self.by_id for name in ids)
+        if done:
+            print(f"{self._path} has {done:,} of {len(ids):,} {unit}", file=sys.stderr)
+        try:
+            with progress(label, len(ids) - done, unit) as advance:
+                for count in batches:
+                    done += count
+                    advance(count)
+        except KeyboardInterrupt:
+            kept = f"; {self._path} has them; run the same command to resume" if self._path else ""
+            command.fail(prog, f"interrupted after {done} of {len(ids)} {unit}{kept}", status=130)
+        return [self.by_id[name] for name in ids]

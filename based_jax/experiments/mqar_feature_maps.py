@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 
-from based_jax.experiments.based_data import ONE_RATE, SLICE, TEXTS
-from based_jax.experiments.job import Job
-from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published
-from based_jax.experiments.results import best
+from based_jax.experiments.job import ONE_RATE, SLICE, TEXTS, Job
+from based_jax.experiments.results import STATE_AXIS, best, lines, published
 from based_jax.experiments.study import Rows, make_study, run
+from based_jax.plot import Panel
 from based_jax.published import number, table
 
 TAYLOR = "Taylor"

@@ -8,10 +8,10 @@ steps only.
 from itertools import chain, product
 from operator import itemgetter
 
-from based_jax.experiments.based_data import DATA, TEXTS
-from based_jax.experiments.job import Job
-from based_jax.experiments.panels import Panel, lines
+from based_jax.experiments.job import DATA, TEXTS, Job
+from based_jax.experiments.results import lines
 from based_jax.experiments.study import Rows, make_study, run
+from based_jax.plot import Panel
 
 _TEXTS = TEXTS["mqar_gates"]
 _RATE = "0.01"

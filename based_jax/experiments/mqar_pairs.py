@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from based_jax.experiments.based_data import zoology_data
-from based_jax.experiments.job import Job
-from based_jax.experiments.panels import Panel, lines
-from based_jax.experiments.results import best
+from based_jax.experiments.job import Job, zoology_data
+from based_jax.experiments.results import best, lines
 from based_jax.experiments.study import Rows, make_study, run
+from based_jax.plot import Panel
 
 _SHORT = "base_conv:kernel_size=3"
 HEADS = (1, 2, 4, 8)

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 
-from based_jax.experiments.based_data import CPU_RATE, DATA, TEXTS
-from based_jax.experiments.job import Job
-from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published, state_bytes
-from based_jax.experiments.results import best
+from based_jax.experiments.job import CPU_RATE, DATA, TEXTS, Job
+from based_jax.experiments.results import STATE_AXIS, best, lines, published, state_bytes
 from based_jax.experiments.study import Rows, make_study, run
+from based_jax.plot import Panel
 from based_jax.published import number, table
 
 FIGURE_8 = ("ScatterBrain", "BigBird", "Nystromformer")

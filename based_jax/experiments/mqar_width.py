@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from based_jax.experiments.based_data import TEXTS, zoology_data
-from based_jax.experiments.job import Job
-from based_jax.experiments.panels import Panel, lines, published
-from based_jax.experiments.results import best
+from based_jax.experiments.job import TEXTS, Job, zoology_data
+from based_jax.experiments.results import best, lines, published
 from based_jax.experiments.study import Rows, make_study, run
+from based_jax.plot import Panel
 from based_jax.published import number, table
 
 _TEXTS = TEXTS["mqar_width"]

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 
-from based_jax.experiments.based_data import ONE_RATE, TEXTS
-from based_jax.experiments.job import Job
-from based_jax.experiments.panels import Line, Panel
+from based_jax.experiments.job import ONE_RATE, TEXTS, Job
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, make_study, run
+from based_jax.plot import Line, Panel
 
 LINEAR, SLIDING, BOTH = "linear attention alone", "sliding window alone", "both"
 NO_WINDOW = "both, without the window"

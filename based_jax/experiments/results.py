@@ -1,13 +1,14 @@
-"""Store a study's results.jsonl: one object per trained model; select the best of each job."""
+"""Store a study's results.jsonl, one object per trained model; select each job's best, and make lines."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from based_jax.experiments.job import Job
 from based_jax.files import JsonLines, read_json_lines, write_lines
+from based_jax.plot import Bars, Line, byte_size
 
 FAILED = "failed"
 
@@ -74,3 +75,48 @@ def best(rows: Iterable[Mapping[str, Any]], slice_: tuple[str, str] | None = Non
         rate = max(means, key=lambda rate: means[rate])
         chosen.append({**by_rate[rate][0], "accuracy": means[rate], "seeds": len(by_rate[rate])})
     return chosen
+
+
+STATE_AXIS: Mapping[str, Any] = {
+    "x_label": "state at the longest test by the papers' formulas (bytes)",
+    "x_tick": byte_size,
+}
+"""Options of panels over `state_bytes`."""
+
+
+def lines(
+    rows: Iterable[Mapping[str, Any]],
+    x: Callable[[Mapping[str, Any]], float | None],
+    *,
+    frontier: bool = False,
+) -> list[Line]:
+    """Return the best rows as one line per family, without rows that have no x (mixers without a state)."""
+    families: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if (value := x(row)) is not None:
+            families.setdefault(row["family"], []).append((value, row["accuracy"]))
+    return [Line(family, points, frontier=frontier) for family, points in families.items()]
+
+
+def published(points: Mapping[str, Sequence[tuple[float, float]]], *, frontier: bool = False) -> list[Line]:
+    """Return a paper's points as lines."""
+    return [Line(family, values, published=True, frontier=frontier) for family, values in points.items()]
+
+
+def state_bytes(row: Mapping[str, Any]) -> float | None:
+    """Return the bytes of the state at the longest sequence, in float32, by the papers' formulas, or None."""
+    return row["state_size"] and 4 * row["state_size"]
+
+
+def bars(rows: Iterable[Mapping[str, Any]], key: str, order: Sequence[str]) -> list[Bars]:
+    """Return a panel for each value of `key`: the accuracy of each family, those in `order` first."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(row[key], {})[row["family"]] = row["accuracy"]
+
+    def panel(title: str, values: Mapping[str, float]) -> Bars:
+        names = sorted(values, key=lambda name: order.index(name) if name in order else len(order))
+        values = {name: values[name] for name in names}
+        return Bars(title.replace("_", " "), "accuracy", values, "", (0.0, 1.0))
+
+    return [panel(title, values) for title, values in found.items()]

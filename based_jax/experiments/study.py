@@ -16,14 +16,11 @@ from rich.markup import escape as plain
 
 from based_jax import command, html_page, plot
 from based_jax.directory_lock import sole_writer
-from based_jax.experiments.based_data import ABOUT, TEXTS
-from based_jax.experiments.job import Job, of_families
-from based_jax.experiments.panels import Panel
+from based_jax.experiments.job import ABOUT, TEXTS, Job, of_families
 from based_jax.experiments.results import FAILED, Results, Row, Rows, best
 from based_jax.experiments.runner import Runner, find_slots, stopping
 from based_jax.files import read_json, write_json
-from based_jax.html_page import number, text
-from based_jax.plot import Bars
+from based_jax.plot import Bars, Panel
 from based_jax.training.run.directory import versions
 from based_jax.validate import expect
 
@@ -194,32 +191,24 @@ def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
     """Write figure.png and index.html; without matplotlib there is no figure, and the page says so."""
     typed = study.command or f"{_typed(study)} --scale {scale}"
     facts = f"{study.source}. {study.about[scale]}"
+    figure, index, reason = out / "figure.png", out / "index.html", plot.missing()
     sentences = [escape(facts), f"<code>{escape(typed)}</code>, {escape(_facts(rows))}.", *study.notes]
-    figure, index = out / "figure.png", out / "index.html"
-    if reason := plot.missing():
-        _write_page(index, study.title, [*sentences, reason], None, best(rows), rows)
-        return [index]
-    plot.draw(study.title, facts, study.panels(rows, scale), figure, study.columns)
-    _write_page(index, study.title, sentences, figure, best(rows), rows)
-    return [figure, index]
-
-
-def _write_page(
-    path: Path, title: str, sentences: Sequence[str], figure: Path | None, best: Rows, rows: Rows
-) -> None:
-    """Write the page: HTML sentences, the PNG, a table of the `best` learning rates and one of all rows."""
-    slices = _slices(best)
+    if reason is None:
+        plot.draw(study.title, facts, study.panels(rows, scale), figure, study.columns)
+    chosen = best(rows)
+    slices = _slices(chosen)
     parts = [
         *[f"<p>{sentence}</p>" for sentence in sentences],
-        "" if figure is None else html_page.image(figure, title),
+        html_page.image(figure, study.title) if reason is None else f"<p>{reason}</p>",
         "<h2>Each model with its best learning rate</h2>",
         f"<p>{_STATES}</p>",
-        _table(best, slices),
+        _table(chosen, slices),
         "<details><summary>Every learning rate and seed</summary>",
         _table(rows, slices),
         "</details>",
     ]
-    html_page.write_page(path, title, parts)
+    html_page.write_page(index, study.title, parts)
+    return [index] if reason else [figure, index]
 
 
 def _slices(rows: Rows) -> list[tuple[str, str]]:
@@ -233,25 +222,30 @@ def _slices(rows: Rows) -> list[tuple[str, str]]:
 
 
 def _table(rows: Rows, slices: Sequence[tuple[str, str]]) -> str:
-    heads = ["family", "setting", "parameters", "state, bytes", "held, bytes", "accuracy"]
-    heads += [f"{value} pairs" if key == "num_pairs" else f"{key} {value}" for key, value in slices]
-    heads += ["learning rate", "seed", "epochs", "seconds", "status"]
-    return html_page.table(heads, [_cells(row, slices) for row in rows])
+    names = [f"{value} pairs" if key == "num_pairs" else f"{key} {value}" for key, value in slices]
+    heads = {value: (name, ".3f") for name, (_, value) in zip(names, slices, strict=True)}
+    columns = {
+        "family": ("family", "text"),
+        "setting": ("setting", "text"),
+        "parameters": ("parameters", ",d"),
+        "state": ("state, bytes", ",d"),
+        "state_bytes": ("held, bytes", ",d"),
+        "accuracy": ("accuracy", ".4f"),
+        **heads,
+        "learning_rate": ("learning rate", ".3g"),
+        "seed": ("seed", "text"),
+        "epochs": ("epochs", "g"),
+        "seconds": ("seconds", ".0f"),
+        "ended": ("status", "prose"),
+    }
+    return html_page.table([_cells(row, slices) for row in rows], columns)
 
 
-def _cells(row: Mapping[str, Any], slices: Sequence[tuple[str, str]]) -> list[str]:
-    size = row.get("state_size")
-    cells = [text(row["family"]), text(row["setting"]), number(row.get("parameters"), ",d")]
-    cells += [number(size and 4 * size, ",d"), number(row.get("state_bytes"), ",d")]
-    cells += [number(row.get("accuracy"), ".4f")]
-    of_slices = row.get("slices") or {}
-    cells += [number(of_slices.get(key, {}).get(value), ".3f") for key, value in slices]
-    cells += [number(row.get("learning_rate"), ".3g"), text(row.get("seed", ""))]
-    cells += [number(row.get("epochs"), "g"), number(row.get("seconds"), ".0f")]
-    status = escape(str(row["status"]))
-    if row["status"] == FAILED:
-        status = f'<span class="failed" title="{escape(str(row.get("error", "")))}">{status}</span>'
-    return [*cells, f"<td>{status}</td>"]
+def _cells(row: Mapping[str, Any], slices: Sequence[tuple[str, str]]) -> Row:
+    size, of_slices = row.get("state_size"), row.get("slices") or {}
+    shown = {value: of_slices.get(key, {}).get(value) for key, value in slices}
+    ended = ": ".join(filter(None, (row["status"], row.get("error"))))
+    return {**row, **shown, "state": size and 4 * size, "ended": ended}
 
 
 def _sentence(rows: list[Row]) -> str:

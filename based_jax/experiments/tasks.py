@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from based_jax.experiments.based_data import TEXTS
-from based_jax.experiments.job import Job
-from based_jax.experiments.panels import bars
-from based_jax.experiments.results import best
+from based_jax.experiments.job import TEXTS, Job
+from based_jax.experiments.results import bars, best
 from based_jax.experiments.study import Study, make_study, run
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import own_tokenizer
+from based_jax.convert.pretrained import find_directory, load_pretrained, own_tokenizer
 from based_jax.data.tokenizers import load_tokenizer
 from based_jax.export.directory import export_model
 from based_jax.export.programs import PLATFORMS, Plan
@@ -32,8 +31,6 @@ class Options:
     """directory to write, created if needed; default: exported/ next to the weights"""
     platforms: str = ",".join(PLATFORMS)
     """platforms to run on, comma-separated: cpu, cuda"""
-    kernels: Literal["xla", "pallas"] = "xla"
-    """pallas: include the fused GPU kernels; only with --platforms cuda and --batch-size"""
     batch_size: int | None = None
     """number of rows of every call; None allows any number"""
     max_length: int = 2048

@@ -17,11 +17,11 @@ from typing import Any
 import jax
 
 from based_jax.convert.state_dict import write_safetensors
-from based_jax.data.optional import import_optional
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens
 from based_jax.export import runner
 from based_jax.export.programs import KEY_KIND, SIGNATURES, Plan, Programs, export_programs
 from based_jax.files import whole_file, write_json
+from based_jax.imports import import_optional
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -29,11 +29,6 @@ from based_jax.validate import expect
 WEIGHTS = "weights.safetensors"
 RUNNER = "run.py"
 TOKENIZER = "tokenizer.json"
-
-_REASON = (
-    "the fused kernels are Triton IR, which may change with every release of jax: run them with the one that "
-    "exported them"
-)
 
 
 def export_model(
@@ -94,15 +89,13 @@ def export_model(
 
 def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str, Any]:
     """Return all entries except those of the files."""
-    checks = {str(c) for exported in programs.exported.values() for c in exported.disabled_safety_checks}
-    of_plan = ("kernels", "batch_size", "prefill_chunk", "decode_chunk")
+    of_plan = ("batch_size", "prefill_chunk", "decode_chunk")
     return {
         "format": runner.FORMAT,
         "version": runner.VERSION,
         "jax": jax.__version__,
         "platforms": list(plan.platforms),
         "calling_convention_version": programs.exported["init"].calling_convention_version,
-        "disabled_checks": dict.fromkeys(sorted(checks), _REASON),
         **{name: getattr(plan, name) for name in of_plan},
         **{name: getattr(model.config, name) for name in ("dtype", "vocab_size")},
         "max_length": programs.limit,

@@ -20,19 +20,15 @@ from flax import traverse_util
 from jax import export, lax
 
 from based_jax.convert.layouts import flatten
-from based_jax.generate.capacity import token_limit
 from based_jax.generate.sampling import Counts, RowSettings, choose
+from based_jax.generate.states import token_limit
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Params, State
 from based_jax.validate import expect, expect_choice, expect_integer
-from pallas_kernels import lowering_for
 
 PLATFORMS = ("cpu", "cuda")
-KERNELS = ("xla", "pallas")
 DTYPES = ("float32", "bfloat16", "float16")
 KEY_KIND = "threefry2x32"  # kind of the random keys that `extend` takes as integers
-
-KERNEL_CALL = "__gpu$xla.gpu.triton"  # the custom call that holds a Pallas kernel as Triton IR
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +37,6 @@ class Plan:
 
     platforms: tuple[str, ...] = PLATFORMS
     """platforms to run on: cpu, cuda or both"""
-    kernels: str = "xla"
-    """"pallas" includes this library's fused GPU kernels: for cuda alone, with a batch size"""
     batch_size: int | None = None
     """number of rows of every call; None allows any number"""
     max_length: int = 2048
@@ -57,15 +51,10 @@ class Plan:
         for platform in self.platforms:
             expect_choice("platforms", platform, PLATFORMS)
         expect(len(set(self.platforms)) == len(self.platforms), "platforms", self.platforms, "each once")
-        expect_choice("kernels", self.kernels, KERNELS)
         for name in ("max_length", "prefill_chunk", "decode_chunk"):
             expect_integer(name, getattr(self, name), 1)
         if self.batch_size is not None:
             expect_integer("batch_size", self.batch_size, 1)
-        if self.kernels == "pallas":
-            expect(self.platforms == ("cuda",), "platforms", self.platforms, "cuda alone with kernels pallas")
-            expected = "a number (--batch-size) with kernels pallas, whose grids depend on it"
-            expect(self.batch_size is not None, "batch_size", None, expected)
 
 
 class Programs(NamedTuple):
@@ -87,23 +76,18 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     The mixers must be able to continue from a state; the programs take the dtypes of `params`.
 
     Raises:
-        ValueError: a model that computes in float64; kernels that no layer of the model uses; an operation
-            that cannot be exported.
+        ValueError: a model that computes in float64; an operation that cannot be exported.
     """
     plan = plan or Plan()
     expect_choice("dtype", model.config.dtype, DTYPES)
     weights = {name: jnp.asarray(leaf) for name, leaf in flatten(nn.meta.unbox(params)["params"]).items()}
     functions = _Functions(model, plan)
-    checks = [export.DisabledSafetyCheck.custom_call(KERNEL_CALL)] if plan.kernels == "pallas" else []
     exported = {}
-    # Ops traced inside select the plan's kernels, whatever this machine has.
-    choosing = lowering_for() if plan.kernels == "pallas" else jax.default_device("cpu")
     try:
-        with choosing:
+        with jax.default_device("cpu"):  # ops choose their XLA form, whatever this machine has
             values = _values(functions, weights)
             for name, (arguments, _) in SIGNATURES.items():
-                function = jax.jit(getattr(functions, name))
-                make = export.export(function, platforms=plan.platforms, disabled_checks=checks)
+                make = export.export(jax.jit(getattr(functions, name)), platforms=plan.platforms)
                 exported[name] = make(*(values[argument] for argument in arguments))
     except (TypeError, jax.errors.InconclusiveDimensionOperation) as error:
         if plan.batch_size is not None:
@@ -113,9 +97,6 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
             "batch_size = None: expected a number (--batch-size) for this model, which cannot be traced for "
             f"any batch ({str(error).splitlines()[0]})"
         ) from error
-    if plan.kernels == "pallas":
-        used = any(KERNEL_CALL.encode() in made.mlir_module_serialized for made in exported.values())
-        expect(used, "kernels", "pallas", "xla, as no layer of this model uses one")
     return Programs(exported, values, weights, token_limit(model, plan.max_length))
 
 
@@ -165,15 +146,8 @@ class _Functions:
     ) -> tuple[Array, FlatState]:
         """Read one token per row; inactive rows keep their state, and their logits are meaningless."""
         variables, before = self._variables(params), self._tree_of(state)
-        # The kernels of a single step take no mask.
-        mask = active[:, None] if self.plan.kernels == "xla" else None
+        mask = active[:, None]
         hidden, after = self.model.apply(variables, token[:, None], before, mask=mask, method="hidden")
-        if mask is None:
-
-            def kept(new: Array, old: Array) -> Array:
-                return jnp.where(active.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-            after = jax.tree.map(kept, after, before)
         return self.model.apply(variables, hidden[:, 0], method="unembed"), self._flat(after)
 
     def extend(

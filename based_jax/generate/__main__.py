@@ -12,8 +12,7 @@ import jax
 import tyro
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
 from based_jax.generate.sampling import Sampler
 from based_jax.generate.text import StopTexts, TextStream
 from based_jax.generate.weights import decoding_weights

@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.generate.capacity import capacity_for, with_capacity
 from based_jax.generate.pool import Made, Pool, Text, begin, decode, new_rows, read_chunk
 from based_jax.generate.prefix import Snapshot
 from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
-from based_jax.generate.rows import row_count, take_rows
 from based_jax.generate.sampling import Counts, Sampler, batch_settings
+from based_jax.generate.states import capacity_for, row_count, take_rows, with_capacity
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops.core import sharding
 from based_jax.typing import Array, Mask, Params

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from based_jax.generate.rows import put_rows, take_rows
 from based_jax.generate.sampling import Choice, Counts, RowSettings, choose, report
+from based_jax.generate.states import put_rows, take_rows
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops.core import sharding
 from based_jax.ops.core.padding import aligned

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from based_jax.generate.rows import row_bytes, row_count
+from based_jax.generate.states import row_bytes, row_count
 from based_jax.typing import State
 from based_jax.validate import expect
 

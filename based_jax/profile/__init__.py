@@ -4,6 +4,6 @@
 """
 
 from based_jax.profile.operations import Operations, count_operations, model_flops, training_operations
-from based_jax.published.flops import training_flops
+from based_jax.published.tables import training_flops
 
 __all__ = ["Operations", "count_operations", "model_flops", "training_flops", "training_operations"]

@@ -16,7 +16,7 @@ from based_jax.models import LanguageModel, ModelConfig, param_count, presets
 from based_jax.models.language_model import make_mixer, param_shapes
 from based_jax.phases import phase
 from based_jax.profile.operations import Operations, count_operations, training_operations
-from based_jax.published.flops import printed_tflops, training_flops
+from based_jax.published.tables import printed_tflops, training_flops
 from based_jax.validate import expect_ranges
 
 PROG = "based-jax profile"

@@ -19,7 +19,7 @@ from jax.extend import core
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_shapes
 from based_jax.ops.core.platforms import on_platform
-from based_jax.published.flops import training_flops
+from based_jax.published.tables import training_flops
 
 _FREE = re.compile(
     "broadcast_in_dim|reshape|transpose|squeeze|slice|dynamic_slice|dynamic_update_slice|concatenate|pad|gather|"

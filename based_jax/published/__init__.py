@@ -1,6 +1,6 @@
 """Load the papers' numbers: `table("based", 2)` is Table 2 of Based; `names()` lists all tables.
 
-`flops` has the papers' formulas.
+`tables.training_flops` has the papers' formulas.
 """
 
 from based_jax.published.tables import Column, Table, names, number, table

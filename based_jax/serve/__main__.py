@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
 from based_jax.data.chat.template import Chat, ChatTemplate
-from based_jax.data.optional import import_optional
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine import Engine
 from based_jax.generate.prefix import PrefixCache
 from based_jax.generate.weights import decoding_weights
+from based_jax.imports import import_optional
 from based_jax.phases import phase
 from based_jax.validate import expect
 

@@ -13,8 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from based_jax.serve.answers import Answer, Chunk, Style
-from based_jax.serve.errors import Refusal
-from based_jax.serve.fields import SharedFields
+from based_jax.serve.fields import Refusal, SharedFields
 from based_jax.serve.worker import Job
 
 if TYPE_CHECKING:

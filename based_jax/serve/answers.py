@@ -4,10 +4,10 @@ A `Style` formats them for clients: as texts (completions) or as messages (chat 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from based_jax.data.token_names import token_names
+from based_jax.data.file_tokenizer import FileTokenizer
 from based_jax.data.tokenizers import StreamDecoder, Tokenizer, token_bytes
 from based_jax.generate.engine.request import Event, TokenLogprob
 from based_jax.generate.text import StopTexts
@@ -142,6 +142,40 @@ def chat_logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: T
 
 def _names(item: TokenLogprob, tokenizer: Tokenizer) -> dict[int, str]:
     return token_names(tokenizer, [item.token, *(token for token, _ in item.top)])
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str | None:
+    """Return the text of a token that follows others.
+
+    None if it has no text, or if its bytes are not whole characters, or spell a character that has a token.
+    """
+    try:
+        text = token_bytes(tokenizer, token).decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if isinstance(tokenizer, FileTokenizer) and token in tokenizer.byte_tokens:
+        return None if text == " " or tokenizer.has_entry(text) else text
+    return text or None
+
+
+def token_name(tokenizer: Tokenizer, token: int) -> str:
+    """Return a token's text, its bytes (``bytes:\\xe2``), its name in the vocabulary, or ``token_id:N``."""
+    if text := token_text(tokenizer, token):
+        return text
+    if data := token_bytes(tokenizer, token):
+        letters = (chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02x}" for byte in data)
+        return f"bytes:{''.join(letters)}"
+    entry = tokenizer.token_entry(token) if isinstance(tokenizer, FileTokenizer) else None
+    return entry or f"token_id:{token}"
+
+
+def token_names(tokenizer: Tokenizer, tokens: Iterable[int]) -> dict[int, str]:
+    """Return the names of some tokens, no two alike: a later one with the same name is ``token_id:N``."""
+    names: dict[int, str] = {}
+    for token in dict.fromkeys(tokens):
+        name = token_name(tokenizer, token)
+        names[token] = f"token_id:{token}" if name in names.values() else name
+    return names
 
 
 def _finite(logprob: float) -> float:

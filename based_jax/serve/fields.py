@@ -2,7 +2,8 @@
 
 Names, meanings and defaults are OpenAI's; `top_k`, `min_p` and `repetition_penalty` are added, as in other
 servers. msgspec checks types while it parses and stops at the first wrong value. Its reasons are kept; the
-field and its value, as the client wrote it, are put before them.
+field and its value, as the client wrote it, are put before them. Errors have OpenAI's format,
+``{"error": {"message", "type", "param", "code"}}``.
 """
 
 import dataclasses
@@ -15,13 +16,15 @@ from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 import msgspec
 from msgspec import Meta
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
 
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine.request import Request
 from based_jax.generate.sampling import Sampler
 from based_jax.serve.answers import Echo
-from based_jax.serve.errors import Refusal
 
 MAX_CHARACTERS = 32  # of a prompt per token that it may have: checked before tokenizing
 TOO_LONG = "context_length_exceeded"
@@ -40,6 +43,71 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.(\w+)[^`]*`$")  # at the end of ms
 _IGNORED = ("user",)
 
 _ALL = {"top_k": (-1, 0), "min_p": (0,)}  # values by which clients of other servers disable them
+
+_SERVED = (
+    "POST /v1/completions continues a text, POST /v1/chat/completions a conversation, "
+    "GET /v1/models names the model"
+)
+
+
+class Refusal(Exception):
+    """The reason why a request is not answered.
+
+    Args:
+        message: one sentence for the client.
+        param: the field that is wrong.
+        code: a short name that programs can test for.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code, self.headers = status, param, code, headers
+
+    def body(self) -> dict[str, Any]:
+        kind = "invalid_request_error" if self.status < 429 else "server_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+async def on_refusal(request: HttpRequest, error: Any) -> Response:
+    return error.response()
+
+
+async def on_http(request: HttpRequest, error: Any) -> Response:
+    """Answer requests that the router refuses: unknown paths and methods."""
+    path = request.scope["raw_path"].decode("ascii")[:60]  # still encoded, so without control characters
+    message = f"{request.method[:20]} {path}: {error.detail}"
+    if error.status_code == 404 and path.startswith("/v1/"):
+        message += f": not served; {_SERVED}"
+    return Refusal(error.status_code, message, headers=error.headers).response()
+
+
+async def on_gone(request: HttpRequest, error: Any) -> Response:
+    """Answer a client that has disconnected: only the metrics count it."""
+    return Response(status_code=499)
+
+
+async def on_bug(request: HttpRequest, error: Any) -> Response:
+    """Answer a request on which the server failed; the server logs the error."""
+    return Refusal(500, "the server failed on this request", code="internal_error").response()
+
+
+HANDLERS: Any = {
+    Refusal: on_refusal,
+    HTTPException: on_http,
+    ClientDisconnect: on_gone,
+    Exception: on_bug,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from based_jax.generate.engine import Engine
 from based_jax.generate.engine.request import Event, Full, Request, Stats
-from based_jax.serve.errors import Refusal
+from based_jax.serve.fields import Refusal
 
 logger = logging.getLogger(__name__)
 

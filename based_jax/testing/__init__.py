@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from based_jax.first_use import on_first_use
+from based_jax.imports import on_first_use
 
 if TYPE_CHECKING:
     from based_jax.testing.layers import Layer, Report, check_layer

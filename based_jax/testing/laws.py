@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.mixers import Mixer
-from based_jax.testing.arrays import normals
-from based_jax.testing.compare import assert_close
+from based_jax.testing.arrays import assert_close, normals
 
 TOLERANCE = 2e-6
 """float32 sums in another order, relative to the largest magnitude; measured 1e-7 to 6e-7"""

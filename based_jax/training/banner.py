@@ -15,8 +15,8 @@ from rich.console import Console
 
 from based_jax.convert.hub import parse_id
 from based_jax.convert.model_card import Measurement, ModelCard
+from based_jax.data.documents import count
 from based_jax.data.packed import Mixture, TokenStream
-from based_jax.data.report import count
 from based_jax.models import LanguageModel, ModelConfig, param_count
 from based_jax.training.initial_weights import Taken
 from based_jax.training.lm_config import DEFAULT_PRESET, LMConfig

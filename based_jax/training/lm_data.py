@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax import data
+from based_jax.data.documents import FileReport
 from based_jax.data.packed import Mixture, TokenStream, parse_mixture
 from based_jax.data.reading import UnreadableCorpus
-from based_jax.data.report import FileReport
 from based_jax.data.shards.manifest import FILE, Manifest, shard_file
 from based_jax.data.shards.reader import (
     TOKENS,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.generate.rows import row_bytes
+from based_jax.generate.states import row_bytes
 from based_jax.generate.weights import decoding_weights
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, presets
 from based_jax.models.language_model import param_shapes

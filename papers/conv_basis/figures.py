@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from based_jax import plot
-from based_jax.experiments.panels import Line, Panel
 from based_jax.experiments.results import Rows
+from based_jax.plot import Line, Panel
 from based_jax.typing import Float
 from papers.conv_basis.approximations import UNIFORM, averaged
 

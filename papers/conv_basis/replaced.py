@@ -15,7 +15,7 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.data import PackedTokens
-from based_jax.evals.target_scores import target_scores
+from based_jax.evals.perplexity.scoring import target_scores
 from based_jax.experiments.results import Row
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.models import LanguageModel

@@ -5,8 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from based_jax.models import param_count, presets
-from based_jax.published.flops import training_flops
-from based_jax.published.tables import Row, Table, names, preset_of, run_of, table
+from based_jax.published.tables import Row, Table, names, preset_of, run_of, table, training_flops
 from based_jax.validate import expect
 from papers.results.claims import recomputed
 from papers.results.evaluations import Evaluation, read_evaluations

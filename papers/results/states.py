@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from based_jax import mixers
-from based_jax.generate.rows import row_bytes
+from based_jax.generate.states import row_bytes
 from based_jax.published.tables import Row, number
 
 LENGTH = 1024

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from based_jax.experiments.based_data import SLICE
+from based_jax.experiments.job import SLICE
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Study
 from based_jax.files import read_json, read_json_lines

@@ -19,7 +19,7 @@ from based_jax.data import PackedTokens, Tokenizer
 from based_jax.data.shards.reader import load_data_tokenizer
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.options import expect_writable, write_json
-from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit, stream_distances
+from based_jax.evals.perplexity.records import MAX_COUNT, is_hit, stream_distances
 from based_jax.evals.perplexity.slices import distance_lines, distances
 from based_jax.evals.text import TextOptions, pack_text
 from based_jax.files import read_json

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.convert.shards import INDEX, SINGLE, write_weights
+from based_jax.convert.pretrained import INDEX, SAFETENSORS, write_weights
 from based_jax.convert.state_dict import read_state_dict
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=8)
@@ -28,8 +28,8 @@ def test_the_last_save_is_what_is_read(tmp_path_factory, before, sizes, most_bef
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(found[name], tensor)
     files = {path.name for path in directory.iterdir()}
-    if written.name == SINGLE:
-        assert files == {SINGLE}
+    if written.name == SAFETENSORS:
+        assert files == {SAFETENSORS}
         assert sum(tensor.nbytes for tensor in tensors.values()) <= most or len(tensors) == 1
         return
     index = json.loads((directory / INDEX).read_text())
@@ -47,7 +47,7 @@ def test_a_save_that_was_interrupted_is_no_model(tmp_path, monkeypatch):
     def fail(path, *_):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("based_jax.convert.shards.write_safetensors", fail)
+    monkeypatch.setattr("based_jax.convert.pretrained.write_safetensors", fail)
     with pytest.raises(OSError, match="full"):
         write_weights(tmp_path, tensors_of([8, 8], 1.0), 32)
     with pytest.raises(ValueError, match="no weights in this directory"):

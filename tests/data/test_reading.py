@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from based_jax.data import ReadOptions, load_documents, load_tokenizer
+from based_jax.data.documents import REPORT, read_report
 from based_jax.data.reading import UnreadableCorpus
-from based_jax.data.report import FILE, read_report
 from based_jax.data.shards.manifest import Manifest
 from based_jax.training.commands import tokenize, tokenizer
 from tests.commands import run_here
@@ -81,7 +81,7 @@ def test_tokenize_reports_every_file(mixed, tmp_path, capsys):
     argv = ["--data", mixed, "--tokenizer", "byte", "--workers", 1, "--text-field", "body.content"]
     ended = run_here(tokenize.PROG, tokenize.main, [*argv, "--out", tmp_path / "out"], capsys)
     assert ended.status == 0, ended.err
-    files = {file.file: file for file in read_report(tmp_path / "out" / FILE)}
+    files = {file.file: file for file in read_report(tmp_path / "out" / REPORT)}
     assert {name: (file.outcome, file.documents, file.skipped) for name, file in files.items()} == {
         "a.jsonl": ("partly kept", 3, {"no string field 'body.content'": 1}),
         "b.txt": ("skipped", 0, {"not UTF-8": 1}),

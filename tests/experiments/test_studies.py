@@ -14,8 +14,8 @@ from based_jax import experiments, plot
 from based_jax.command import parse
 from based_jax.experiments import mqar_feature_maps, mqar_tradeoff, study
 from based_jax.experiments.job import Job
-from based_jax.experiments.panels import Line
 from based_jax.models import LanguageModel
+from based_jax.plot import Line
 from based_jax.training.commands.synthetic import SyntheticConfig, state_bytes
 from based_jax.training.recipes import with_recipe
 

@@ -163,8 +163,6 @@ def test_dtype_and_directory(run, checkpoint, tiny, tmp_path):
         ((), "--checkpoint"),
         (("--checkpoint", "nowhere/at/all"), "nowhere/at/all"),
         (("--checkpoint", "GOOD", "--platforms", "cpu,tpu"), "platforms = 'tpu': expected one of 'cpu'"),
-        (("--checkpoint", "GOOD", "--kernels", "pallas"), "platforms = ('cpu', 'cuda'): expected cuda alone"),
-        (("--checkpoint", "GOOD", "--kernels", "pallas", "--platforms", "cuda"), "--batch-size"),
         (("--checkpoint", "GOOD", "--max-length", "0"), "max_length = 0: expected"),
         (("--checkpoint", "GOOD", "--dtype", "float64"), "--dtype"),
         (("--checkpoint", "EMPTY"), "config.json"),

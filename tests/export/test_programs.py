@@ -1,4 +1,4 @@
-"""What is inside the programs: kernels, batches, dtypes, limits; and what cannot be exported."""
+"""What is inside the programs: batches, dtypes, limits; and what cannot be exported."""
 
 import jax
 import jax.numpy as jnp
@@ -8,39 +8,10 @@ from jax import export
 
 import based_jax as bj
 from based_jax.export import Exported, Plan, export_model, export_programs, programs
-from based_jax.export.programs import KERNEL_CALL
 from based_jax.models.config import MixerSpec
 from tests.export.conftest import PLAN, unchecked
 from tests.generate.tiny import make_tiny
 from tests.tolerances import FLOAT32, assert_close
-
-FUSED = {
-    "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4}),
-    "S": MixerSpec("sliding_window", {"num_heads": 2, "left": 3}),
-}
-ON_GPU = Plan(("cuda",), kernels="pallas", batch_size=2, prefill_chunk=8, decode_chunk=4)
-
-
-@pytest.mark.release
-def test_kernels_are_inside_and_named(tmp_path):
-    """A step has Taylor attention's and the window's, prefill has Taylor attention's alone."""
-    tiny = make_tiny("LS", mixers=FUSED, norm="layer", mlp="plain", mlp_activation="gelu")
-    unchecked(export_model, tmp_path, tiny.model, tiny.params, ON_GPU)
-    calls = {}
-    for path in tmp_path.glob("*.jaxexport"):
-        program = export.deserialize(bytearray(path.read_bytes()))
-        assert program.platforms == ("cuda",)
-        calls[path.stem] = program.mlir_module().count(KERNEL_CALL)
-    assert calls == {"init": 0, "prefill": 1, "decode": 2, "extend": 2}
-    assert f'"custom_call:{KERNEL_CALL}": "the fused kernels are' in (tmp_path / "manifest.json").read_text()
-    with pytest.raises(ValueError, match="exported for cuda: expected cpu, where this process runs"):
-        Exported.load(tmp_path)
-
-
-def test_kernels_that_no_layer_uses():
-    tiny = make_tiny("A", norm="layer", mlp="plain", mlp_activation="gelu")
-    with pytest.raises(ValueError, match=r"^kernels = 'pallas': expected xla, as no layer of this model"):
-        unchecked(export_programs, tiny.model, tiny.params, ON_GPU)
 
 
 def test_layers_that_need_the_number_of_rows(monkeypatch):
@@ -97,9 +68,6 @@ def test_wrong_plans():
         ({"platforms": ()}, r"^platforms = \(\): expected at least one"),
         ({"platforms": ("gpu",)}, "^platforms = 'gpu': expected one of 'cpu', 'cuda'"),
         ({"platforms": ("cpu", "cpu")}, "^platforms = .*: expected each once"),
-        ({"kernels": "pallas", "batch_size": 2}, "^platforms = .*: expected cuda alone with kernels pallas"),
-        ({"kernels": "pallas", "platforms": ("cuda",)}, "^batch_size = None: expected a number"),
-        ({"kernels": "triton"}, "^kernels = 'triton': expected one of"),
         ({"batch_size": 0}, "^batch_size = 0: expected an integer, at least 1"),
         ({"prefill_chunk": 0}, "^prefill_chunk = 0: expected an integer"),
         ({"decode_chunk": True}, "^decode_chunk = True: expected an integer"),

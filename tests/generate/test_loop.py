@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from based_jax.generate import generate, snapshot, stream
-from based_jax.generate.capacity import capacity_for
 from based_jax.generate.pool import LayerStreams
 from based_jax.generate.prompt import CHUNKS, bucket
+from based_jax.generate.states import capacity_for
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops import Stream
 from tests.generate.tiny import LENGTH

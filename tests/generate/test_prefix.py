@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax.generate import PrefixCache, Snapshot, snapshot
-from based_jax.generate.capacity import with_capacity
+from based_jax.generate.states import with_capacity
 from based_jax.models.language_model import LanguageModel
 from based_jax.testing import laws
 from tests.mixers.test_contract import drawn, runner

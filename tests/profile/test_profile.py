@@ -9,7 +9,7 @@ import based_jax as bj
 from based_jax.models import MixerSpec
 from based_jax.profile import __main__ as command
 from based_jax.profile import count_operations, model_flops, training_flops, training_operations
-from based_jax.published.flops import printed_tflops
+from based_jax.published.tables import printed_tflops
 
 A, B = jax.ShapeDtypeStruct((3, 5), jnp.float32), jax.ShapeDtypeStruct((5, 7), jnp.float32)
 

@@ -9,7 +9,7 @@ import pytest
 
 import based_jax.published
 from based_jax import command
-from based_jax.command_list import console_commands
+from based_jax.__main__ import console_commands
 from based_jax.models import presets
 from based_jax.published import Column, names, number, table
 from based_jax.published.tables import preset_of, run_of

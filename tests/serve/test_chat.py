@@ -8,7 +8,7 @@ from based_jax.data.chat.template import Chat, ChatTemplate
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.serve.__main__ import find_chat
 from based_jax.serve.app import NO_CHAT
-from based_jax.serve.errors import Refusal
+from based_jax.serve.fields import Refusal
 from based_jax.serve.requests import ChatRequest
 from tests.serve.client import Client, read_events, serving
 from tests.serve.conftest import LIMITS

@@ -7,7 +7,7 @@ import pytest
 
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.serve.app import KnownHosts
-from based_jax.serve.errors import Refusal
+from based_jax.serve.fields import Refusal
 from based_jax.serve.requests import CompletionRequest
 from tests.serve.client import post_bytes, serving
 from tests.serve.conftest import LIMITS

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from based_jax.generate.engine.request import Event, Full, Request, Stats
-from based_jax.serve.errors import Refusal
+from based_jax.serve.fields import Refusal
 from based_jax.serve.worker import Worker
 from tests.serve.client import serving
 from tests.serve.conftest import LIMITS

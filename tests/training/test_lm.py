@@ -18,7 +18,7 @@ from flax.traverse_util import flatten_dict
 
 import based_jax as bj
 from based_jax.data import load_documents, split_documents
-from based_jax.data.report import read_report
+from based_jax.data.documents import read_report
 from based_jax.training.commands import lm
 from based_jax.training.loop import BadLoss
 from based_jax.training.low_rank import CHANGES, LowRank

@@ -41,7 +41,7 @@ def test_a_terminal_of_80_columns_has_step_share_time_and_three_metrics(steps):
     lines = _lines(console)
     assert max(map(len, lines)) <= 80
     bar = next(line for line in reversed(lines) if "━" in line)
-    left = r"15:09|5:35:\d\d"
+    left = r"0:15:09|5:35:\d\d"
     assert re.match(
         rf" *100/{steps} +\d+% ━+.* +({left}) left +loss 2.25  3.246 bits/byte  12.3k tokens/s", bar
     )

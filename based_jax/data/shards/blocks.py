@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from based_jax.data.documents import Document, Skipped, Unusable
+from based_jax.data.documents import Document, FileReport, Skipped, Unusable
 from based_jax.data.hub import HUB, hub_fingerprint
 from based_jax.data.readers import ReadOptions
 from based_jax.data.reading import read_file
-from based_jax.data.report import FileReport
 from based_jax.data.shards.manifest import SourceRecord
 from based_jax.data.sources import File, find_files, status_of
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int64
 
+from based_jax.data.documents import count, describe_counts
 from based_jax.data.packed import PackedTokens, TokenStream
-from based_jax.data.report import count, describe_counts
 from based_jax.data.shards.manifest import Manifest, Split, token_dtype
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect

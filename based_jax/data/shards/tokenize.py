@@ -1,6 +1,6 @@
 """Tokenize sources into a directory of token shards, resuming an interrupted call.
 
-``report.jsonl`` beside the shards reports about every file (see `based_jax.data.report`).
+``report.jsonl`` beside the shards reports about every file (see `based_jax.data.documents`).
 """
 
 import contextlib
@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from based_jax.data import report
+from based_jax.data.documents import REPORT, FileReport, describe_counts, read_report
 from based_jax.data.readers import ReadOptions
-from based_jax.data.report import FileReport, describe_counts
 from based_jax.data.shards.blocks import (
     Block,
     BlockEncoder,
@@ -129,7 +128,7 @@ class _Run:
         self._skipped, self._names = Counter(state["skipped"]), set(state["names"])
         self._reports = {int(index): FileReport(**own) for index, own in state["reports"].items()}
         self._train, self._files = self._writer("train", state["train"]), {}
-        for name in (_SPOOL, _INDEX, _TRAIN, report.FILE):
+        for name in (_SPOOL, _INDEX, _TRAIN, REPORT):
             (out / name).touch()
             file = (out / name).open("r+b")
             file.truncate(state["files"].get(name, 0))
@@ -161,7 +160,7 @@ class _Run:
         for index in range(self.position.file, block.end.file):
             ended = self._report(index)
             self._skipped.update(item.reason for item in ended.end())
-            self._files[report.FILE].write(ended.line().encode())
+            self._files[REPORT].write(ended.line().encode())
             del self._reports[index]
         self.position = block.end
 
@@ -220,10 +219,10 @@ class _Run:
                     split.append(stream, np.asarray([entry["length"]]), np.asarray([entry["size"]]))
         self._train.close()
         writer.close()
-        self._files[report.FILE].writelines(other.line().encode() for other in self._sources.others)
-        self._files[report.FILE].flush()
+        self._files[REPORT].writelines(other.line().encode() for other in self._sources.others)
+        self._files[REPORT].flush()
         found = f"{self.documents} documents, skipped {describe_counts(self._skipped) or 'nothing'}"
-        messages = (own.message for own in report.read_report(self._out / report.FILE))
+        messages = (own.message for own in read_report(self._out / REPORT))
         problem = next((f"; {message}" for message in messages if message), "")
         expect(bool(self._train.shards), "data", found, f"at least one training document with text{problem}")
         skipped = dict(sorted((+self._skipped).items()))

@@ -1,9 +1,8 @@
 """Count the bigrams of a training corpus: ``based-jax eval bigrams --data stdlib --out FILE``.
 
 The stream is that of training, ``EOT d1 EOT d2 ... dn EOT``, so every pair of an input and its target counts
-once. Documents are counted separately (``EOT d EOT``), so merging the counts of several files gives the same
-table as counting them together. The counts so far are in memory, and in OUT.partial, a count file whose
-source is the position in the corpus: finished parts, and finished documents of the next part.
+once. The counts so far are in memory, and in OUT.partial, a count file whose source is the position in the
+corpus: finished parts, and finished documents of the next part.
 """
 
 import dataclasses
@@ -19,16 +18,18 @@ import tyro
 from based_jax import command
 from based_jax.data import Tokenizer
 from based_jax.data.shards.reader import load_data_tokenizer
-from based_jax.evals.bigrams.table import BigramTable, merge_tables, stream_keys
+from based_jax.evals.bigrams.table import BigramTable, stream_keys
 from based_jax.evals.options import progress
 from based_jax.evals.text import TextOptions, open_text
 from based_jax.files import parse_json
 from based_jax.stop_request import StopRequest
-from based_jax.validate import expect, expect_ranges
+from based_jax.validate import expect
 
 PROG = "based-jax eval bigrams"
 _BUFFER = 1 << 23
 """Tokens to sort at once."""
+_SAVE_EVERY = 100_000_000
+"""Tokens between saves of the progress."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,43 +42,29 @@ class Options:
     out: Path
     """count file to write (safetensors: keys, counts, metadata); it must not exist"""
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
-    merge: tuple[Path, ...] = ()
-    """count files to add up, instead of --data"""
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally), a tokenizers JSON file or its directory;
     default: tokens:DIR's, else byte"""
-    save_every: int = 100_000_000
-    """tokens between saves of the progress"""
 
     def __post_init__(self) -> None:
-        one = (self.text.data is None) == bool(self.merge)
-        expect(one, "data", self.text.data, "either --data, or --merge with count files")
         expect(not self.out.exists(), "out", str(self.out), "a file that does not exist yet")
         expect(self.out.parent.is_dir(), "out", str(self.out), "a file in an existing directory")
-        expect_ranges(self, 1, "save_every")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 130 after an interruption."""
     options = command.parse(Options, argv, prog=PROG)
-    if options.merge:
-        table = merge_tables(list(map(BigramTable.load, options.merge)))
-        table.save(options.out)
-    else:
-        tokenizer = load_data_tokenizer([options.text.data or ""], options.tokenizer)
-        with StopRequest("this document", "run the same command to resume from the last save") as request:
-            table = count(
-                options.text,
-                tokenizer,
-                options.out,
-                save_every=options.save_every,
-                interrupted=lambda: request.signal is not None,
-            )
-        if table is None:
-            print(
-                f"interrupted: run the same command to resume from {_partial(options.out)}", file=sys.stderr
-            )
-            return 130
+    tokenizer = load_data_tokenizer([options.text.data or ""], options.tokenizer)
+    with StopRequest("this document", "run the same command to resume from the last save") as request:
+        table = count(
+            options.text,
+            tokenizer,
+            options.out,
+            interrupted=lambda: request.signal is not None,
+        )
+    if table is None:
+        print(f"interrupted: run the same command to resume from {_partial(options.out)}", file=sys.stderr)
+        return 130
     sizes = f"{table.tokens:,} tokens, {len(table):,} distinct bigrams, vocabulary {table.vocab_size:,}"
     print(f"{options.out}: {sizes}")
     return 0
@@ -88,14 +75,12 @@ def count(
     tokenizer: Tokenizer,
     out: Path,
     *,
-    save_every: int = 100_000_000,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> BigramTable | None:
     """Count the bigrams of a corpus into a count file, resuming an interrupted call.
 
     Args:
         out: count file; an unfinished count is kept in ``OUT.partial``.
-        save_every: tokens between saves of the progress.
         interrupted: called after each document; if it returns True, the call saves and ends.
 
     Returns:
@@ -120,25 +105,20 @@ def count(
                 is_stopped = interrupted()
                 if size < _BUFFER and not is_stopped:
                     continue
-                table, pending, size = _added(table, pending), [], 0
-                if is_stopped or table.tokens - saved >= save_every:
+                table, pending, size = table.add(np.concatenate(pending)), [], 0
+                if is_stopped or table.tokens - saved >= _SAVE_EVERY:
                     saved = table.tokens
                     source = json.dumps({"job": job, "place": [part, index + 1]})
                     dataclasses.replace(table, source=source).save(partial)
                 if is_stopped:
                     return None
-    table = _added(table, pending)
+    if pending:
+        table = table.add(np.concatenate(pending))
     expect(table.tokens > 0, "data", text.data, "at least one document with text")
     table = dataclasses.replace(table, source=f"{text}, tokenizer {tokenizer.name}")
     table.save(out)
     partial.unlink(missing_ok=True)
     return table
-
-
-def _added(table: BigramTable, keys: Sequence[np.ndarray]) -> BigramTable:
-    """Add the bigrams with these keys."""
-    counted = [BigramTable.of_keys(np.concatenate(keys), table.vocab_size)] if keys else []
-    return merge_tables([table, *counted])
 
 
 def _partial(out: Path) -> Path:
@@ -148,7 +128,7 @@ def _partial(out: Path) -> Path:
 def _resume(partial: Path, job: dict) -> tuple[BigramTable, tuple[int, int]]:
     """Return the counts of an interrupted call, or none, and their position."""
     if not partial.exists():
-        return BigramTable.of_keys(np.zeros(0, np.uint64), job["vocab_size"]), (0, 0)
+        return BigramTable.of_stream(np.zeros(0, np.int32), job["vocab_size"]), (0, 0)
     table = BigramTable.load(partial)
     saved = parse_json(table.source, str(partial))
     for key, value in job.items():

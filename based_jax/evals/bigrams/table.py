@@ -5,13 +5,10 @@ A count file is a safetensors file with two tensors and text metadata:
     keys    uint64 (n,), strictly increasing: first token * 2^32 + second token
     counts  uint64 (n,), at least 1
     format "based_jax.bigrams", version "1", vocab_size, tokens (the sum of the counts), source
-
-Tables can be added: merging the files of two streams gives the counts of both.
 """
 
 import dataclasses
 import os
-from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Integer, UInt64
@@ -51,13 +48,19 @@ class BigramTable:
         Raises:
             ValueError: a token outside the vocabulary.
         """
-        return cls.of_keys(stream_keys(tokens, vocab_size), vocab_size, source)
+        nothing = np.zeros(0, np.uint64)
+        return cls(nothing, nothing, vocab_size, 0, source).add(stream_keys(tokens, vocab_size))
 
-    @classmethod
-    def of_keys(cls, keys: UInt64[np.ndarray, " n"], vocab_size: int, source: str = "") -> "BigramTable":
-        """Count the `bigram_keys` of tokens below `vocab_size`."""
-        distinct, counts = np.unique(keys, return_counts=True)
-        return cls(distinct, counts.astype(np.uint64), vocab_size, keys.size, source)
+    def add(self, keys: UInt64[np.ndarray, " n"]) -> "BigramTable":
+        """Return the table with further bigrams, given by the `bigram_keys` of tokens below `vocab_size`."""
+        more, times = np.unique(keys, return_counts=True)
+        keys_of_both = np.concatenate([self.keys, more])
+        order = np.argsort(keys_of_both, kind="stable")  # fast for two sorted arrays, one after the other
+        ordered = keys_of_both[order]
+        counts = np.concatenate([self.counts, times.astype(np.uint64)])[order]
+        first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: ordered.size])
+        sums, tokens = np.add.reduceat(counts, first), self.tokens + keys.size
+        return dataclasses.replace(self, keys=ordered[first], counts=sums, tokens=tokens)
 
     def __len__(self) -> int:
         """Return the number of distinct bigrams."""
@@ -127,25 +130,3 @@ def stream_keys(tokens: Integer[np.ndarray, " T"], vocab_size: int) -> UInt64[np
         low, high = int(tokens.min()), int(tokens.max())
         expect(low >= 0 and high < vocab_size, "tokens", (low, high), f"in [0, {vocab_size})")
     return bigram_keys(tokens[:-1], tokens[1:])
-
-
-def merge_tables(tables: Sequence[BigramTable], source: str | None = None) -> BigramTable:
-    """Add tables up.
-
-    Args:
-        source: description of the sum; default: the tables' sources.
-
-    Raises:
-        ValueError: no tables, or tables of different vocabularies.
-    """
-    expect(bool(tables), "tables", [], "at least one")
-    sizes = sorted({table.vocab_size for table in tables})
-    expect(len(sizes) == 1, "vocab_size", sizes, "the same in all tables")
-    if source is None:
-        source = "; ".join(dict.fromkeys(table.source for table in tables))
-    keys, counts = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keys", "counts"))
-    order = np.argsort(keys, kind="stable")  # fast for few sorted arrays, one after the other
-    keys, counts = keys[order], counts[order]
-    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: keys.size])
-    total = sum(table.tokens for table in tables)
-    return BigramTable(keys[first], np.add.reduceat(counts, first), sizes[0], total, source)

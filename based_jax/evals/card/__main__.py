@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
 from based_jax.evals.card.page import finding, write_recall_card
 from based_jax.evals.card.recall_card import EXAMPLES, PAIRS, SEED, recall_card
 from based_jax.evals.text import TextOptions, pack_text

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax.evals.card.recall_card import RecallCard
-from based_jax.evals.pages import Columns, figure, line, results_in, table, write_result
+from based_jax.html_page import Columns, figure, line, results_in, table, write_result
 from based_jax.plot import Panel, byte_size
 
 _KEYS = {"name", "mqar", "hits", "probe", "state", "parts"}

@@ -28,7 +28,7 @@ from jaxtyping import Int
 from based_jax.data.tasks import IGNORE, MQAR, RecallProbe
 from based_jax.evals.card.subject import LENGTHS, StateBytes, Subject, of_checkpoint
 from based_jax.evals.label_scores import LabelScorer, LogitsFn
-from based_jax.evals.perplexity.repeats import is_hit, repeat_distances
+from based_jax.evals.perplexity.records import is_hit, repeat_distances
 from based_jax.evals.perplexity.slices import slices
 from based_jax.validate import UINT32_MAX, expect, expect_integer
 

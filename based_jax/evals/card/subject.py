@@ -19,7 +19,7 @@ from flax import linen as nn
 from based_jax import mixers
 from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.evals.label_scores import LogitsFn
-from based_jax.generate.rows import row_bytes
+from based_jax.generate.states import row_bytes
 from based_jax.models import LanguageModel, param_count
 from based_jax.typing import Array, Params
 

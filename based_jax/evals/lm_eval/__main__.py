@@ -21,8 +21,7 @@ from rich.table import Table
 from based_jax import command
 from based_jax.convert.pretrained import find_directory
 from based_jax.data.chat.template import Chat, ChatTemplate
-from based_jax.evals.checkpoint import CheckpointOptions, digest
-from based_jax.evals.options import as_text, print_table, progress, write_json
+from based_jax.evals.options import CheckpointOptions, as_text, digest, print_table, progress, write_json
 from based_jax.files import parse_json, read_json
 from based_jax.published import table as published_table
 from based_jax.validate import expect, expect_ranges

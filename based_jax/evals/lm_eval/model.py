@@ -12,9 +12,14 @@ import numpy as np
 
 from based_jax.data.chat.template import Chat
 from based_jax.data.tokenizers import Tokenizer
-from based_jax.evals.lm_eval.continuations import Request, score_continuations
-from based_jax.evals.lm_eval.generations import Settings, continue_texts, keys_for
-from based_jax.evals.target_scores import expect_positions
+from based_jax.evals.lm_eval.continuations import (
+    Request,
+    Settings,
+    continue_texts,
+    keys_for,
+    score_continuations,
+)
+from based_jax.evals.perplexity.scoring import expect_positions
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from based_jax.evals.pages import Columns, figure, line, table, write_result
+from based_jax.html_page import Columns, figure, line, table, write_result
 from based_jax.plot import Line, Panel, byte_size
 
 _CELL = ("off", "family", "length")

@@ -19,14 +19,14 @@ from based_jax.data.readers import FASTA_EXTENSIONS, kind_of
 from based_jax.data.tokenizers import Tokenizer, decode_after
 from based_jax.evals.card.subject import switched_off
 from based_jax.evals.long.questions import Material, Passage, Question, make_question
+from based_jax.evals.options import Records
+from based_jax.evals.perplexity.scoring import target_scores
 from based_jax.evals.recall.protocol import contains
-from based_jax.evals.records import Records
-from based_jax.evals.target_scores import target_scores
 from based_jax.files import read_json_lines, read_text
-from based_jax.generate.capacity import capacity_for
 from based_jax.generate.pool import Text, begin, decode, new_rows, read_chunk
 from based_jax.generate.prompt import bucket, chunk_sizes, pad_to, read_prompt
 from based_jax.generate.sampling import Sampler, row_settings
+from based_jax.generate.states import capacity_for
 from based_jax.models import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect

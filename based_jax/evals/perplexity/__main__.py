@@ -12,11 +12,9 @@ import tyro
 from based_jax import command
 from based_jax.convert.pretrained import load_pretrained
 from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.checkpoint import CheckpointOptions
-from based_jax.evals.options import expect_writable, progress, write_json
+from based_jax.evals.options import CheckpointOptions, expect_writable, progress, write_json
 from based_jax.evals.perplexity import records as recording
-from based_jax.evals.perplexity.records import Records, make_records, read_records, write_records
-from based_jax.evals.perplexity.repeats import MAX_COUNT
+from based_jax.evals.perplexity.records import MAX_COUNT, Records, make_records, read_records, write_records
 from based_jax.evals.perplexity.scoring import score_documents, score_windows
 from based_jax.evals.perplexity.slices import report, report_lines
 from based_jax.evals.text import TextOptions, pack_text

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from based_jax.evals.perplexity.records import Records
-from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit
+from based_jax.evals.perplexity.records import MAX_COUNT, Records, is_hit
 from based_jax.validate import expect
 
 NEAR = 100

@@ -8,13 +8,9 @@ from typing import Any, Literal
 from rich.table import Table
 
 from based_jax import command
-from based_jax.evals.checkpoint import CheckpointOptions, digest
-from based_jax.evals.options import as_text, print_table, write_json
-from based_jax.evals.recall.data import read_examples
-from based_jax.evals.recall.protocol import CONTEXT, make_prompt
-from based_jax.evals.recall.run import answer, greedy, summarize
-from based_jax.evals.records import Records
-from based_jax.evals.target_scores import expect_positions
+from based_jax.evals.options import CheckpointOptions, Records, as_text, digest, print_table, write_json
+from based_jax.evals.perplexity.scoring import expect_positions
+from based_jax.evals.recall.protocol import CONTEXT, answer, greedy, make_prompt, read_examples, summarize
 from based_jax.published.tables import table as published_table
 from based_jax.validate import expect_ranges
 

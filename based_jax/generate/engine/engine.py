@@ -15,13 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from based_jax.generate.capacity import token_limit
 from based_jax.generate.engine.request import Completion, Event, Finish, Full, Request, Stats, TokenLogprob
 from based_jax.generate.engine.slots import Slots
 from based_jax.generate.pool import Made, Text, read
 from based_jax.generate.prefix import PrefixCache, Snapshot
 from based_jax.generate.prompt import read_tokens
 from based_jax.generate.sampling import Choice
+from based_jax.generate.states import token_limit
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_integer

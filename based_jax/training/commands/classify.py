@@ -19,8 +19,7 @@ from flax import linen as nn
 
 from based_jax.convert import load_pretrained
 from based_jax.convert.classifier import load_classifier, save_classifier
-from based_jax.convert.pretrained import find_directory
-from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.convert.pretrained import find_directory, find_tokenizer
 from based_jax.data import Tokenizer, load_tokenizer
 from based_jax.data.labelled import LabelledRows, load_labelled
 from based_jax.data.pipeline import shuffled_batches

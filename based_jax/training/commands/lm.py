@@ -18,11 +18,9 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from based_jax import data
-from based_jax.convert.pretrained import find_directory, load_pretrained, save_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
-from based_jax.data import report
+from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained, save_pretrained
+from based_jax.data.documents import REPORT, FileReport, report_table, write_report
 from based_jax.data.packed import Mixture, TokenStream
-from based_jax.data.report import FileReport
 from based_jax.data.tokenizers import save_chat_files
 from based_jax.files import read_toml
 from based_jax.models import LanguageModel, ModelConfig
@@ -144,7 +142,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     model, programs = parts.model, parts.programs
     prepare_run(config, model=model.config.to_dict(), data=parts.fingerprint(), may_change=_MAY_CHANGE)
     if parts.files and hosts.is_main():
-        report.write_report(config.workdir / report.FILE, parts.files)
+        write_report(config.workdir / REPORT, parts.files)
     per_byte = tokens_per_byte(parts.training)
     peak = config.peak_tflops or peak_tflops(jax.devices()[0].device_kind)
     flops = config.batch_size * model_flops(model.config, model.config.max_length)
@@ -261,7 +259,7 @@ def plan(config: LMConfig) -> int:
         tokenizer, architecture, _ = _architecture(config)
     found = plan_data(config, architecture.max_length, tokenizer)
     if found.files:
-        print(report.table(found.files))
+        print(report_table(found.files))
     show(found.rows, Console(width=120))
     model = LanguageModel(architecture)
     programs = make_programs(config, model, parse_mesh(config.mesh))

@@ -13,7 +13,7 @@ import jax
 
 from based_jax import command, mixers
 from based_jax.files import write_json
-from based_jax.generate.rows import row_bytes
+from based_jax.generate.states import row_bytes
 from based_jax.models import LanguageModel, ModelConfig, param_count
 from based_jax.training.mqar.config import SyntheticConfig
 from based_jax.training.mqar.sweep import Outcome, sweep

@@ -8,20 +8,27 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from based_jax import command, data
-from based_jax.data import report
+from based_jax.data.documents import (
+    REPORT,
+    advice,
+    describe_counts,
+    describe_not_read,
+    read_report,
+    report_table,
+)
 from based_jax.data.readers import ReadOptions
-from based_jax.data.report import describe_counts
 from based_jax.data.shards.blocks import find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import Progress, tokenize
 from based_jax.stop_request import StopRequest
-from based_jax.training.run.progress import clock, short
+from based_jax.training.run.progress import short
 from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax train tokenize"
@@ -74,7 +81,7 @@ def _show_progress() -> Callable[[Progress], None]:
         sizes = f"{short(now.done)}B of {short(now.total)}B  {short(now.tokens)} tokens"
         line = f"{sizes}  {short((now.tokens - first.tokens) / seconds)} tokens/s"
         if done:
-            line += f"  {clock((now.total - now.done) * seconds / done)} left"
+            line += f"  {timedelta(seconds=round((now.total - now.done) * seconds / done))} left"
         shown, end = (f"\r{line[:79]:79}", "") if is_live else (line, "\n")
         print(shown, end=end, file=sys.stderr, flush=True)
 
@@ -120,11 +127,11 @@ def summary(out: Path, manifest: Manifest) -> str:
         sizes = f"{split.documents:,} documents, {split.tokens:,} tokens, {split.bytes:,} bytes of text"
         lines.append(f"{name}: {sizes}, {len(split.shards)} shards")
     skipped = describe_counts(manifest.skipped) or "nothing"
-    lines.append(f"skipped: {skipped}{report.advice(manifest.skipped)}")
-    files = report.read_report(out / report.FILE)
-    if not_read := report.describe_not_read(files):
+    lines.append(f"skipped: {skipped}{advice(manifest.skipped)}")
+    files = read_report(out / REPORT)
+    if not_read := describe_not_read(files):
         lines.append(f"not read: {not_read}")
     if files:
-        lines += [report.table(files), f"every file: {out / report.FILE}"]
+        lines += [report_table(files), f"every file: {out / REPORT}"]
     lines.append(f"next: based-jax train lm --data tokens:{out} --workdir runs/{out.resolve().name}")
     return "\n".join(lines)

@@ -13,8 +13,7 @@ from typing import Annotated
 import tyro
 
 from based_jax import command
-from based_jax.data import report
-from based_jax.data.documents import Document
+from based_jax.data.documents import Document, report_table
 from based_jax.data.file_tokenizer import LEAST_VOCABULARY, train_byte_level_bpe
 from based_jax.data.readers import ReadOptions
 from based_jax.data.reading import read_all
@@ -59,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config.out.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(config.out) as file:
         file.write(tokenizer.to_str(pretty=True).encode())
-    print(report.table([*files, *sources.others]))
+    print(report_table([*files, *sources.others]))
     print(f"{config.out}: {tokenizer.get_vocab_size():,} tokens")
     print(f"next: --tokenizer {config.out} of train tokenize or train lm, with the same flags of reading")
     return 0

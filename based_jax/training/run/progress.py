@@ -4,6 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -58,7 +59,7 @@ class RunProgress:
             self._since = (step, now)
         else:  # at the mean speed since this launch's first step
             done, seconds = step - self._since[0], now - self._since[1]
-            left = f"{clock((self._steps - step) * seconds / done)} left"
+            left = f"{timedelta(seconds=round((self._steps - step) * seconds / done))} left"
         self._bar.update(self._task, completed=step, left=left)
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -92,13 +93,6 @@ class RunProgress:
     def event(self, text: str) -> None:
         """Write a permanent line above the bar."""
         self._console.print(text, highlight=False, markup=False)
-
-
-def clock(seconds: float) -> str:
-    """Format seconds as "0:05", "12:34" or "1:02:03"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def short(value: float) -> str:

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax.generate import pool
-from based_jax.generate.capacity import capacity_for
 from based_jax.generate.sampling import Sampler, row_settings
+from based_jax.generate.states import capacity_for
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from based_jax.training.step import TrainState, make_train_step

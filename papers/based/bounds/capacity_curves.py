@@ -11,11 +11,11 @@ from statistics import fmean
 
 import numpy as np
 
-from based_jax.experiments.based_data import DATA
+from based_jax.experiments.job import DATA
 from based_jax.experiments.mqar_tradeoff import published_points
-from based_jax.experiments.panels import Line, lines, published, state_bytes
-from based_jax.experiments.results import Results, best
+from based_jax.experiments.results import Results, best, lines, published, state_bytes
 from based_jax.files import read_json
+from based_jax.plot import Line
 from papers.based.bounds.capacity import expected_recall
 from papers.based.bounds.recall_bound import best_recall, table_recall
 

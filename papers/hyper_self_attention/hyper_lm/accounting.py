@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import markdown, mixers
-from based_jax.generate.rows import row_bytes
+from based_jax.generate.states import row_bytes
 from based_jax.profile import count_operations
 
 WIDTH, HEADS = 64, 4

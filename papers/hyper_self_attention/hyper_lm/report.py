@@ -8,9 +8,9 @@ from statistics import fmean, median
 from typing import Any
 
 from based_jax import markdown, plot
-from based_jax.experiments.panels import Line, Panel
 from based_jax.experiments.results import FAILED, Rows
 from based_jax.models import param_count
+from based_jax.plot import Line, Panel
 from based_jax.profile import training_operations
 from papers.hyper_self_attention.hyper_lm.contenders import BASELINE, BENCHMARKS, Benchmark, Contender, swept
 from papers.hyper_self_attention.hyper_lm.jobs import SCALES, models

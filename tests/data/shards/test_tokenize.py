@@ -15,8 +15,8 @@ import pytest
 import tokenizers
 import zstandard
 
-from based_jax.data import PackedTokens, load_documents, load_tokenizer, report
-from based_jax.data.documents import Document
+from based_jax.data import PackedTokens, load_documents, load_tokenizer
+from based_jax.data.documents import REPORT, Document
 from based_jax.data.shards.blocks import Block, BlockEncoder, Position, encode_blocks, find_sources
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
@@ -60,7 +60,7 @@ def _run(
 
 
 def _contents(out: Path) -> dict[str, bytes]:
-    files = [*sorted(out.rglob("*.npy")), out / report.FILE]
+    files = [*sorted(out.rglob("*.npy")), out / REPORT]
     return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 

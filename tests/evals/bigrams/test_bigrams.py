@@ -1,4 +1,4 @@
-"""Counting bigrams: exact against a dictionary, mergeable, resumable."""
+"""Counting bigrams: exact against a dictionary, resumable."""
 
 import json
 import signal
@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from based_jax.data import ByteTokenizer, Document, PackedTokens
 from based_jax.evals.bigrams import __main__ as bigrams
-from based_jax.evals.bigrams.table import BigramTable, merge_tables
+from based_jax.evals.bigrams.table import BigramTable, stream_keys
 from tests.commands import refused, run_here
 
 SEED, SIZE = st.integers(0, 2**32 - 1), st.integers(0, 1500)
@@ -33,13 +33,13 @@ def pairs(*streams: np.ndarray) -> Counter:
 
 
 @given(SEED, st.lists(SIZE, min_size=1, max_size=5), VOCAB)
-def test_merged_tables_agree_with_a_dictionary(seed, sizes, vocab_size):
+def test_tables_agree_with_a_dictionary(seed, sizes, vocab_size):
     streams = [stream(seed + i, size, vocab_size) for i, size in enumerate(sizes)]
-    tables = [BigramTable.of_stream(tokens, vocab_size, f"part {i}") for i, tokens in enumerate(streams)]
-    table, expected = merge_tables(tables), pairs(*streams)
+    table, expected = BigramTable.of_stream(streams[0], vocab_size), pairs(*streams)
+    for tokens in streams[1:]:
+        table = table.add(stream_keys(tokens, vocab_size))
     assert as_dict(table) == expected
     assert (table.tokens, table.vocab_size) == (sum(expected.values()), vocab_size)
-    assert table.source == "; ".join(table.source for table in tables)
     first, second = stream(seed + 9, 200, vocab_size), stream(seed + 8, 200, vocab_size)
     known = np.resize(streams[0], 51) if sizes[0] else np.zeros(51, int)
     first[:50], second[:50] = known[:-1], known[1:]
@@ -80,8 +80,6 @@ def test_what_is_no_count_file(tmp_path):
             BigramTable.load(path)
     with pytest.raises(ValueError, match=r"tokens = \(3, 10\): expected in \[0, 10\)"):
         BigramTable.of_stream(np.array([3, 10]), 10)
-    with pytest.raises(ValueError, match="vocab_size"):
-        merge_tables([BigramTable.of_stream(np.array([0, 1]), size) for size in (2, 3)])
 
 
 TEXTS = {"a.txt": "abracadabra", "b.txt": "na\u00efve banana", "c.jsonl": ["one", "two two", "", "three"]}
@@ -129,27 +127,28 @@ def test_a_signal_saves_and_the_command_goes_on(corpus, tmp_path, monkeypatch, c
     assert not out.with_name("counts.partial").exists()
 
 
-def test_the_command_counts_and_merges(corpus, tmp_path, capsys):
-    def run(*argv):
-        return run_here(bigrams.PROG, bigrams.main, argv, capsys)
+def test_the_command_counts_all_or_a_split(corpus, tmp_path, capsys):
+    def counted(*argv):
+        ended = run_here(
+            bigrams.PROG, bigrams.main, (*argv, "--data", corpus, "--out", tmp_path / argv[-1]), capsys
+        )
+        assert ended.status == 0
+        return ended.out, Counter(as_dict(BigramTable.load(tmp_path / argv[-1])))
 
-    parts = [tmp_path / name for name in TEXTS]
-    for path in parts:
-        assert run("--data", corpus / path.name, "--out", path).status == 0
-    assert "44 tokens" in run("--merge", *parts, "--out", tmp_path / "all").out
-    assert as_dict(BigramTable.load(tmp_path / "all")) == expected_counts()
-    sides = [tmp_path / side for side in ("train", "held_out")]
-    for side in sides:
-        assert run("--data", corpus, "--part", side.name, "--held-out", 0.5, "--out", side).status == 0
-    merged = merge_tables([BigramTable.load(side) for side in sides])
-    assert as_dict(merged) == expected_counts()
+    said, found = counted("--part", "all")
+    assert "44 tokens" in said
+    assert found == expected_counts()
+    (_, train), (_, held_out) = (counted("--held-out", 0.5, "--part", side) for side in ("train", "held_out"))
+    assert train
+    assert held_out
+    assert train + held_out == expected_counts()
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (("--data", ".", "--out", "there"), "expected a file that does not exist yet"),
-        (("--out", "none"), "either --data, or --merge"),
+        (("--out", "none"), "data = None: expected the text"),
         (("--data", "nothing", "--out", "none"), "nothing"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
 from based_jax.evals.lm_eval import generations
-from based_jax.evals.lm_eval.generations import Settings, continue_texts, keys_for
+from based_jax.evals.lm_eval.continuations import Settings, continue_texts, keys_for
 from based_jax.generate import Sampler, generate
 from tests.data.libraries import llama
 from tests.generate.tiny import make_bytes

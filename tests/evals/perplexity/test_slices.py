@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from based_jax.data import PackedTokens
 from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.perplexity.records import Records, make_records
-from based_jax.evals.perplexity.repeats import repeat_distances
+from based_jax.evals.perplexity.records import Records, make_records, repeat_distances
 from based_jax.evals.perplexity.scoring import Scores
 from based_jax.evals.perplexity.slices import gap_explained, report
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
-from based_jax.evals.recall.data import TASKS, Example, read_examples
-from based_jax.evals.recall.protocol import contains, make_prompt, read_answer
+from based_jax.evals.recall.protocol import TASKS, Example, contains, make_prompt, read_answer, read_examples
 from tests.data.libraries import llama
 
 BYTES = ByteTokenizer()

@@ -8,12 +8,9 @@ import pytest
 
 from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
-from based_jax.evals.checkpoint import Opened, digest
+from based_jax.evals.options import Opened, Records, digest
 from based_jax.evals.recall import __main__ as recall
-from based_jax.evals.recall.data import Example
-from based_jax.evals.recall.protocol import make_prompt
-from based_jax.evals.recall.run import answer, greedy, make_batches, summarize
-from based_jax.evals.records import Records
+from based_jax.evals.recall.protocol import Example, answer, greedy, make_batches, make_prompt, summarize
 from tests.commands import refused
 from tests.data.libraries import llama
 from tests.generate.tiny import make_bytes

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from based_jax.generate import Engine, Event, Full, PrefixCache, Request, Sampler
-from based_jax.generate.capacity import token_limit
+from based_jax.generate.states import token_limit
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
 from tests.generate.answers import ENGINE, check

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.experiments.panels import Line
+from based_jax.plot import Line
 from papers.based.bounds.capacity import expected_recall, simulated_recall
 from papers.based.bounds.capacity_curves import above, bound, curves, pairs_and_values
 from papers.based.bounds.recall_bound import best_recall, bits_needed, table_recall

@@ -1,7 +1,10 @@
-"""Choose how many tokens a state can hold, for states that grow with the text, such as KV caches.
+"""Rows of a state, and how many tokens a state can hold.
 
-Capacities are powers of two, so few sizes are compiled, and a filled state can be moved to a larger one.
-The size of a recurrent state does not depend on the text.
+Every leaf has the batch as its first axis. This makes recurrent models easy to serve: a row holds its whole
+past in memory that does not grow, and moves from batch to batch with one copy.
+
+States that grow with the text, such as KV caches, have capacities that are powers of two, so few sizes are
+compiled, and a filled state can be moved to a larger one.
 """
 
 import bisect
@@ -9,13 +12,43 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from based_jax.generate.rows import row_bytes, row_count
 from based_jax.models.language_model import LanguageModel, make_mixer
-from based_jax.typing import State
+from based_jax.typing import Array, Int, State
 from based_jax.validate import expect
 
 SMALLEST_CAPACITY = 64
+
+
+def row_count(state: State) -> int:
+    """Return the number of rows of a state."""
+    leaves = jax.tree.leaves(state)
+    expect(bool(leaves), "state", type(state).__name__, "a state with at least one array")
+    counts = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
+    expect(len(counts) == 1 and None not in counts, "state", sorted(map(str, counts)), "one number of rows")
+    return leaves[0].shape[0]
+
+
+def take_rows(state: State, rows: Int[Array, " R"]) -> State:
+    """Return the rows with these indices, in this order; an index may be repeated."""
+    return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0), state)
+
+
+def put_rows(state: State, new: State, rows: Int[Array, " R"]) -> State:
+    """Return `state` with row rows[i] replaced by row i of `new`; indices out of range are ignored.
+
+    Args:
+        new: R rows of the same model and capacity.
+        rows: their new indices, each at most once.
+    """
+    return jax.tree.map(lambda old, leaf: old.at[rows].set(leaf.astype(old.dtype), mode="drop"), state, new)
+
+
+def row_bytes(state: State) -> int:
+    """Return the bytes of one row, also of abstract states (`jax.eval_shape`)."""
+    rows = row_count(state)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) // rows
 
 
 @functools.lru_cache(maxsize=32)

@@ -3,8 +3,8 @@
 import pytest
 
 from based_jax.data import ByteTokenizer, FileTokenizer, NucleotideTokenizer
-from based_jax.data.token_names import token_name, token_names
 from based_jax.data.tokenizers import token_bytes
+from based_jax.serve.answers import token_name, token_names
 from tests.data.libraries import byte_level, llama, unigram, words
 
 

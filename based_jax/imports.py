@@ -1,8 +1,9 @@
-"""Import a package's public names on first use (PEP 562), so that importing the package costs little."""
+"""Import what is not always needed: public names on first use (PEP 562), and packages of an extra."""
 
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 
@@ -30,3 +31,13 @@ def on_first_use(
         return sorted(defined.get("__all__", {*defined, *modules}))
 
     return find, public
+
+
+def import_optional(module: str, argument: str, value: str, extra: str = "data") -> ModuleType:
+    """Import a package of an extra, or raise an ImportError with the install command."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package, install = module.partition(".")[0], f"pip install 'based-jax[{extra}]'"
+        expected = f"the package {package!r} to be installed; it comes with: {install}"
+        raise ImportError(f"{argument} = {value!r}: expected {expected}") from error
