@@ -17,7 +17,8 @@ from tests.ops.contract import Contract
 from tests.ops.placement import Placement
 from tests.tolerances import FLOAT32, assert_close
 
-EMPTY = sys.modules["based_jax.ops.wkv"].EMPTY  # the package has a function of that name
+WKV = sys.modules["based_jax.ops.wkv"]  # the package has a function of that name
+EMPTY = WKV.EMPTY
 
 
 class Case(NamedTuple):
@@ -113,3 +114,17 @@ def test_keys_and_decays_of_any_size(implementation):
     arrays |= dict.fromkeys(laws.state, np.zeros((1, 4)))
     at = laws.alone(Placement(np.zeros((1, 9), np.int32)))
     assert_close(y, laws.oracle(arrays, at, Case((1, 9, 4), 4))[0], FLOAT32)
+
+
+def test_sums_of_neighbouring_parts_add_up():
+    """What devices hand on: the earlier part decays over the steps of the later one."""
+    rng = np.random.default_rng(0)
+    earlier, later = (
+        (*rng.normal(size=(3, 2, 4)).astype(np.float32), -rng.random((2, 4)).astype(np.float32))
+        for _ in range(2)
+    )
+    *sums, top, steps = map(np.float64, jax.jit(WKV._add)(tuple(earlier), tuple(later)))
+    for total, old, new in zip(sums, earlier, later, strict=False):
+        expected = old * np.exp(np.float64(earlier[2]) + later[3]) + new * np.exp(np.float64(later[2]))
+        assert_close(total * np.exp(top), expected, FLOAT32)
+    assert_close(steps, earlier[3] + later[3], FLOAT32)
