@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer
-from based_jax.evals.lm_eval import generations
+from based_jax.evals.lm_eval import continuations
 from based_jax.evals.lm_eval.continuations import Settings, continue_texts, keys_for
 from based_jax.generate import Sampler, generate
 from tests.data.libraries import llama
@@ -58,7 +58,7 @@ def test_looking_for_stops_while_tokens_come(monkeypatch):
             given.append(rows)
             yield np.array([list(row) for row in rows])
 
-    monkeypatch.setattr(generations, "stream", stream)
+    monkeypatch.setattr(continuations, "stream", stream)
     settings = Settings.read({"until": ["END", "\n"]})
     assert continue_texts(None, None, BYTES, PROMPTS, settings) == ["one. more", "two "]
     assert len(given) == 2
@@ -76,7 +76,7 @@ def test_the_prompt_is_the_context_and_stop_tokens_end(monkeypatch):
         yield np.array([[*hello, 2 + 0xE2], [*hello, 2 + 0x0A]])
         yield np.array([[2 + 0x98, 2 + 0x83], [-1, -1]])
 
-    monkeypatch.setattr(generations, "stream", stream)
+    monkeypatch.setattr(continuations, "stream", stream)
     made = continue_texts(None, None, tokenizer, [hello, hello], Settings.read({}))
     assert made == [" hello☃", " hello"]
     assert asked["stop_tokens"] == (1, 2 + 0x0A)
