@@ -75,7 +75,7 @@ def _perplexity(path: Path, content: Mapping[str, Any]) -> Evaluation:
 
 
 def _lm_eval(path: Path, content: Mapping[str, Any]) -> Evaluation:
-    options, shots = content["options"], int(content["options"].get("shots", 0))
+    options, shots = content["options"], int(content["options"].get("num_fewshot", 0))
     common_sense = options["suite"] == "common_sense"
     limit = f", first {options['limit']} examples" if "limit" in options else ""
     return Evaluation(

@@ -25,7 +25,7 @@ PERPLEXITY = {
     "gap_explained": 0.75,
 }
 LM_EVAL = {
-    "options": {"checkpoint": "based-360m", "suite": "superglue", "shots": "5", "dtype": "bfloat16"},
+    "options": {"checkpoint": "based-360m", "suite": "superglue", "num_fewshot": "5", "dtype": "bfloat16"},
     "lm_eval": "0.4.13",
     "columns": {"boolq": 50.25, "average": 47.5},
 }
