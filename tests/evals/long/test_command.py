@@ -43,7 +43,12 @@ def test_answers_are_those_of_whole_forward_passes(saved, off):
     _, params = saved
     asked = ("multi_value", 500), ("dna", 540)
     questions = [make_question(family, length, 0.5, "seed", BYTES) for family, length in asked]
-    answers = Reader(MODEL, params, off=off, chunk=200).ask(questions, BYTES)
+    reader = Reader(MODEL, params, off=off, chunk=200)
+    answers, costs = reader.ask(questions, BYTES)
+    assert costs == {"read_ms": None, "decode_ms": None}  # the call compiled
+    again, costs = reader.ask(questions, BYTES)
+    assert again == answers
+    assert all(cost and cost > 0 for cost in costs.values())
     logits = jax.jit(without(MODEL, params, off))
     for question, answer in zip(questions, answers, strict=True):
         prompt = question.tokens(BYTES)
