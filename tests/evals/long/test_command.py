@@ -98,6 +98,8 @@ def test_dna_is_asked_with_its_own_tokenizer(tmp_path):
     bj.save_pretrained(checkpoint, model, normals(model.init, np.zeros((1, 8), np.int32)))
     tokenizer.save(checkpoint)
     genome.write_text(">chr1\nACGTTGCA\nNNACCA\n")
+    with pytest.raises(ValueError, match="families = 'single,multi_key': expected dna"):
+        run(checkpoint, tmp_path / "out")
     flags = "--families", "dna", "--haystack", str(genome), "--lengths", "300", "--no-parts"
     (cell,) = json.loads(run(checkpoint, tmp_path / "out", *flags))["cells"]
     assert cell["questions"] == 2
