@@ -27,7 +27,7 @@ from based_jax.files import read_json_lines, read_text
 from based_jax.generate.pool import Text, begin, decode, new_rows, read_chunk
 from based_jax.generate.prompt import bucket, chunk_sizes, pad_to, read_prompt
 from based_jax.generate.sampling import Sampler, row_settings
-from based_jax.generate.states import capacity_for
+from based_jax.generate.states import capacity_for, longest_text
 from based_jax.models import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -175,7 +175,7 @@ class Reader:
         return answers, known
 
     def _state_after(self, rows: Sequence[np.ndarray], budget: int) -> Text:
-        prompt, most = read_prompt(rows, None, self.model.config.vocab_size), self.model.config.max_positions
+        prompt, most = read_prompt(rows, None, self.model.config.vocab_size), longest_text(self.model)
         length = prompt.tokens.shape[1]
         expect(not most or length + budget <= most, "length", length + budget, f"at most the model's {most}")
         chunks = chunk_sizes(length, self.chunk)
