@@ -11,7 +11,7 @@ import based_jax as bj
 from based_jax.data.tokenizers import load_tokenizer
 from based_jax.evals.card.subject import without
 from based_jax.evals.long import __main__ as command
-from based_jax.evals.long.questions import make_question
+from based_jax.evals.long.questions import Question, make_question
 from based_jax.evals.long.run import Reader
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
@@ -66,6 +66,12 @@ def test_answers_are_those_of_whole_forward_passes(saved, off):
         assert answer.first == (ranks == 1).mean()
         made = bj.generate(MODEL, params, prompt[None], question.budget(BYTES)) if off is None else None
         assert made is None or BYTES.decode(made[0]).partition("\n")[0] == answer.generated
+
+
+def test_a_wrong_answer_may_be_longer_than_the_right_ones(saved):
+    question = Question("x" * 100, ("a",), ("b" * 100,))
+    (answer,), _ = Reader(MODEL, saved[1]).ask([question], BYTES)
+    assert answer.rank in (1, 2)
 
 
 def run(directory, out, *flags: str) -> str:
