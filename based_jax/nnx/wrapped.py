@@ -51,8 +51,8 @@ class Wrapped(nnx.Module):
         """
         if isinstance(rngs, nnx.Rngs):
             rngs = {name: stream() for name, stream in rngs.items()}
-            if default := rngs.pop("default", None):
-                rngs = {"dropout": default, **rngs}  # the stream of every name that has none
+            if "default" in rngs:  # the stream of every name that has none
+                rngs = {"dropout": rngs.pop("default"), **rngs}
         return self.module.apply(
             self.variables, *inputs, rngs=rngs, method=method, mutable=mutable, **context
         )
