@@ -35,7 +35,7 @@ class StopTexts:
         if self.found:
             return ""
         text = self._held + chunk
-        # The one that ends first is the first that is seen, whatever the chunks are.
+        # The one that ends first comes first, whatever the chunks are.
         ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in self._stops if stop in text]
         if ends:
             self.found, self._held = True, ""

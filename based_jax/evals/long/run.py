@@ -156,8 +156,8 @@ class Reader:
         chunks = sorted(set(chunk_sizes(max(map(len, prompts)), self.chunk)))
         clock = time.perf_counter()
         tried = (each.space + text for each in questions for text in (*each.answers, *each.wrong))
-        room = max(budget, *(len(tokenizer.encode(text)) for text in tried))
-        state = jax.block_until_ready(self._state_after(prompts, room))
+        answer_size = max(budget, *(len(tokenizer.encode(text)) for text in tried))
+        state = jax.block_until_ready(self._state_after(prompts, answer_size))
         read = (time.perf_counter() - clock) / sum(map(len, prompts))
         programs = str((jax.tree.map(jnp.shape, state), chunks, bucket(budget)))
         ranks = self._ranks(state, questions, tokenizer)
@@ -176,13 +176,18 @@ class Reader:
             answers.append(Answer(text, match, float((found == 1).mean()), float(found.mean())))
         return answers, known
 
-    def _state_after(self, rows: Sequence[np.ndarray], room: int) -> Text:
+    def _state_after(self, rows: Sequence[np.ndarray], answer_size: int) -> Text:
         prompt, most = read_prompt(rows, None, self.model.config.vocab_size), longest_text(self.model)
         length = prompt.tokens.shape[1]
-        expect(not most or length + room <= most, "length", length + room, f"at most the model's {most}")
+        expect(
+            not most or length + answer_size <= most,
+            "length",
+            length + answer_size,
+            f"at most the model's {most}",
+        )
         chunks = chunk_sizes(length, self.chunk)
         prompt = pad_to(prompt, sum(chunks))
-        state = begin(self.model, len(rows), capacity_for(self.model, length + room))
+        state = begin(self.model, len(rows), capacity_for(self.model, length + answer_size))
         for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
             chunk = prompt.tokens[:, offset:end]
             state = self._read(self.params, state, chunk, prompt.lengths, offset)
