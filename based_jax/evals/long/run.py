@@ -154,10 +154,10 @@ class Reader:
         prompts = [question.tokens(tokenizer) for question in questions]
         budget = max(question.budget(tokenizer) for question in questions)
         chunks = sorted(set(chunk_sizes(max(map(len, prompts)), self.chunk)))
-        clock = time.perf_counter()
         tried = (each.space + text for each in questions for text in (*each.answers, *each.wrong))
-        answer_size = max(budget, *(len(tokenizer.encode(text)) for text in tried))
-        state = jax.block_until_ready(self._state_after(prompts, answer_size))
+        longest = max(budget, *(len(tokenizer.encode(text)) for text in tried))
+        clock = time.perf_counter()
+        state = jax.block_until_ready(self._state_after(prompts, longest))
         read = (time.perf_counter() - clock) / sum(map(len, prompts))
         programs = str((jax.tree.map(jnp.shape, state), chunks, bucket(budget)))
         ranks = self._ranks(state, questions, tokenizer)
@@ -176,18 +176,18 @@ class Reader:
             answers.append(Answer(text, match, float((found == 1).mean()), float(found.mean())))
         return answers, known
 
-    def _state_after(self, rows: Sequence[np.ndarray], answer_size: int) -> Text:
+    def _state_after(self, rows: Sequence[np.ndarray], longest: int) -> Text:
         prompt, most = read_prompt(rows, None, self.model.config.vocab_size), longest_text(self.model)
         length = prompt.tokens.shape[1]
         expect(
-            not most or length + answer_size <= most,
+            not most or length + longest <= most,
             "length",
-            length + answer_size,
+            length + longest,
             f"at most the model's {most}",
         )
         chunks = chunk_sizes(length, self.chunk)
         prompt = pad_to(prompt, sum(chunks))
-        state = begin(self.model, len(rows), capacity_for(self.model, length + answer_size))
+        state = begin(self.model, len(rows), capacity_for(self.model, length + longest))
         for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
             chunk = prompt.tokens[:, offset:end]
             state = self._read(self.params, state, chunk, prompt.lengths, offset)
