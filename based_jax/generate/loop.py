@@ -174,7 +174,7 @@ def snapshot(
     """
     prompt = read_prompt([tokens], None, model.config.vocab_size)
     row = np.asarray(prompt.tokens[0])
-    most = longest_text(model) or len(row)
+    most = longest_text(model.config) or len(row)
     expect(len(row) <= most, "tokens", len(row), f"at most {most}, the model's longest text")
     max_length = len(row) if max_length is None else max_length
     expect_integer("max_length", max_length, 1)
@@ -210,7 +210,7 @@ def _prompted(
         expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
     most = INT32_MAX - before - length
     expect(total <= most, "max_new_tokens", total, f"at most {most} after {before + length} tokens")
-    if limit := longest_text(model):  # beyond it the model returns NaN
+    if limit := longest_text(config):  # beyond it the model returns NaN
         read_before = f"less a prompt of {before + length} tokens, plus 1"
         most = f"at most {limit}, the model's longest text, {read_before}"
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from based_jax.models import ModelConfig
 from based_jax.models.language_model import LanguageModel, make_mixer
 from based_jax.typing import Array, Int, State
 from based_jax.validate import expect
@@ -112,9 +113,9 @@ def token_limit(model: LanguageModel, max_length: int) -> int | None:
 
 
 @functools.lru_cache(64)
-def longest_text(model: LanguageModel) -> int | None:
+def longest_text(config: ModelConfig) -> int | None:
     """Return how many tokens a model can read, whatever the size of its state; None if there is no limit."""
-    found = token_limit(model, _ANY_LENGTH)
+    found = token_limit(LanguageModel(config), _ANY_LENGTH)
     return None if found == _ANY_LENGTH else found
 
 

@@ -8,7 +8,8 @@ import pytest
 from based_jax.generate import generate, snapshot, stream
 from based_jax.generate.pool import LayerStreams
 from based_jax.generate.prompt import CHUNKS, bucket
-from based_jax.generate.states import capacity_for
+from based_jax.generate.states import capacity_for, longest_text
+from based_jax.models import MixerSpec
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops import Stream
 from tests.generate.tiny import LENGTH
@@ -296,6 +297,13 @@ def test_bfloat16(hybrid):
         lambda params, tokens: generate(model, params, tokens, 5, prefill_chunk=8), hybrid.params, tokens
     )
     assert made.shape == (2, 5)
+
+
+def test_texts_end_with_the_filter_of_hyena(simple):
+    config = simple.model.config.replace(schedule="H", mixers={"H": MixerSpec("hyena", {"l_max": 64})})
+    assert longest_text(config) == 64
+    with pytest.raises(ValueError, match="max_new_tokens = 6: expected at most 64, the model's longest text"):
+        generate(LanguageModel(config), {"params": {}}, np.zeros((1, 60), np.int32), 6)
 
 
 @pytest.mark.release

@@ -177,7 +177,7 @@ class Reader:
         return answers, known
 
     def _state_after(self, rows: Sequence[np.ndarray], longest: int) -> Text:
-        prompt, most = read_prompt(rows, None, self.model.config.vocab_size), longest_text(self.model)
+        prompt, most = read_prompt(rows, None, self.model.config.vocab_size), longest_text(self.model.config)
         length = prompt.tokens.shape[1]
         expect(
             not most or length + longest <= most,
