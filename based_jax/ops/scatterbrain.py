@@ -150,7 +150,10 @@ def scatterbrain_attention(
     mass = far[..., -1]
     exists = mass > SMALLEST_MASS
     mass = jnp.where(exists, mass, 1)
-    log_sum = jnp.log(mass / of_q.shape[-1]) + largest[..., 0]
+    # Divided by a constant first, for the gradient of far / mass has a factor of 1 / mass^2, which overflows.
+    scale = lax.stop_gradient(mass)
+    far, mass = far / scale[..., None], mass / scale
+    log_sum = jnp.log(mass) + jnp.log(scale / of_q.shape[-1]) + largest[..., 0]
     log_sum = jnp.where(exists, log_sum, finfo(dtype).min)
     y = merge_attention(near, ((far[..., :-1] / mass[..., None]).astype(v.dtype), log_sum))
     return (y, ScatterBrainState(written, sums)) if return_state else y
