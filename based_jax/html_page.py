@@ -88,8 +88,8 @@ def _cell(value: Any, form: str) -> str:
 
 
 def line(name: str, rows: Iterable[Mapping[str, Any]], x: str, y: str) -> Line:
-    """Return a line through two entries of rows, without those whose y is None."""
-    return Line(name, [(row[x], row[y]) for row in rows if row[y] is not None])
+    """Return a line through two entries of rows, without those whose y is None or missing."""
+    return Line(name, [(row[x], row[y]) for row in rows if row.get(y) is not None])
 
 
 def figure(title: str, panels: Sequence[Panel], columns: int | None = None) -> list[str]:

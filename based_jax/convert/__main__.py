@@ -61,14 +61,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     card = card_of(options, config)
     with phase("reading the weights", patience=math.inf):
         model, params = pretrained.load_pretrained(directory)
-    target.mkdir(parents=True, exist_ok=True)
     with phase("writing the weights", patience=math.inf):
         if options.dtype is not None and options.dtype != "float32":
             params = narrowed(params, options.dtype)
+        if options.like is None:  # a README.md of the source replaces the card
+            target.mkdir(parents=True, exist_ok=True)
+            copy_pages(directory, target)
+        weights = pretrained.save_pretrained(target, model, params, like=options.like, card=card)
         if options.like is not None:
             copy_tokenizer(pretrained.find_directory(options.like), target)
-        copy_pages(directory, target)
-        weights = pretrained.save_pretrained(target, model, params, like=options.like, card=card)
+            copy_pages(directory, target)
     shapes, page = pretrained.language_model_shapes(model.config), target / CARD
     files = [weights, *target.glob("model-*-of-*.safetensors")]
     print(

@@ -36,7 +36,7 @@ WEIGHT_FILES = (
 )
 """Names of weight files; the first one that a directory has is read."""
 _PREFIX = re.compile(r"^model\.")
-_NOT_WEIGHTS = re.compile(r"metrics|\.rotary_emb\.inv_freq$|^transformer\.decay\.decay$")
+_NOT_WEIGHTS = re.compile(r"metrics|(^|\.)rotary_emb\.inv_freq$|^transformer\.decay\.decay$")
 _SAFETENSORS_NAMES = {
     **{f"float{bits}": f"F{bits}" for bits in (64, 32, 16)},
     "bfloat16": "BF16",
@@ -177,7 +177,7 @@ def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
     _expect_header(file)
     try:
         return load_file(file)
-    except SafetensorError as error:
+    except (SafetensorError, ValueError) as error:
         reason = shown_name(str(error))  # the message quotes names unescaped
         raise CheckpointError(f"{file}: truncated or damaged safetensors file ({reason})") from error
     except (AttributeError, KeyError, TypeError) as error:

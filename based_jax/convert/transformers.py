@@ -77,8 +77,9 @@ def text_entries(config: Config) -> dict[str, Any]:
     if kind == "qwen3_5":
         kind, text = "qwen3_5_text", section(given, "text_config")
         family = FAMILIES[kind]
-        tied = {"tie_word_embeddings": given.get("tie_word_embeddings")}
-        given = own_entries(family.path, {**tied, **text}, {}, "text_config")
+        names = ("tie_word_embeddings",)
+        tied = {name: given[name] for name in names if given.get(name) is not None}
+        given = own_entries(family.path, {**text, **tied}, {}, "text_config")
     return with_defaults(family.path, given) | {"model_type": kind}
 
 

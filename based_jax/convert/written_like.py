@@ -75,4 +75,4 @@ def _with_gates_joined(tensors: Mapping[str, Any], shapes: Shapes) -> dict[str, 
 
 def _full_name(key: str) -> str:
     """Return the name with the prefix that `read_state_dict` removes."""
-    return key if key.startswith(("backbone.", "lm_head.", "transformer.")) else f"model.{key}"
+    return key if key.startswith(("backbone.", "lm_head.", "mtp.", "transformer.")) else f"model.{key}"

@@ -175,7 +175,7 @@ def _read_plain(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 def _read_gzip(file: BinaryIO, name: str) -> Iterator[bytes]:
     with gzip.GzipFile(fileobj=file) as unpacked:
-        while chunk := unpacked.read(_CHUNK):
+        while chunk := unpacked.read1(_CHUNK):  # `read` loses what it has when it meets damage
             yield chunk
 
 
@@ -189,6 +189,8 @@ def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:
             try:
                 yield frame.decompress(chunk)
             except zstandard.ZstdError as error:
+                if "too much memory" in str(error):  # of a window beyond 128 MiB (zstd --long=28)
+                    raise Unusable("too large", f"{file.name}: {error}") from error
                 raise EOFError(str(error)) from error
             if not frame.eof:
                 break

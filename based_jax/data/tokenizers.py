@@ -52,7 +52,7 @@ class Tokenizer(Protocol):
     vocab_size: int
     """number of ids; every id is below it"""
     eot: int
-    """id of the document separator, which also starts a text"""
+    """id of the document separator, which also starts a text, unless `text_start` is another"""
 
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
         """Encode `text` as int32 (N,), without separators; a separator's name inside `text` is plain text."""
@@ -202,6 +202,11 @@ def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
     """Return the bytes that a token adds to a text in UTF-8; none for special tokens and unknown ids."""
     own = getattr(tokenizer, "token_bytes", None)
     return tokenizer.decode([token]).encode() if own is None else own(token)
+
+
+def text_start(tokenizer: Tokenizer) -> int:
+    """Return the token before a text: the one that the tokenizer's file puts there, or the separator."""
+    return getattr(tokenizer, "start", tokenizer.eot)
 
 
 def stop_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from based_jax.convert.state_dict import write_safetensors
-from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens
+from based_jax.data.tokenizers import FileTokenizer, Tokenizer, stop_tokens, text_start
 from based_jax.export import runner
 from based_jax.export.programs import KEY_KIND, SIGNATURES, Plan, Programs, export_programs
 from based_jax.files import whole_file, write_json
@@ -77,7 +77,7 @@ def export_model(
         save = tokenizer.save_prepared if isinstance(tokenizer, FileTokenizer) else tokenizer.save
         save(target)
         stops = list(stop_tokens(tokenizer))
-        text = {**_entry(target / TOKENIZER), "eot": tokenizer.eot, "stop_tokens": stops}
+        text = {**_entry(target / TOKENIZER), "start": text_start(tokenizer), "stop_tokens": stops}
     shutil.copyfile(runner.__file__, target / RUNNER)
     files = {"programs": entries, "weights": _entry(target / WEIGHTS), "tokenizer": text}
     manifest = _manifest(model, plan, programs) | files

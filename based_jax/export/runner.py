@@ -233,21 +233,24 @@ class Exported:
             ValueError: an export without a tokenizer; a prompt that it cannot encode; see also `generate`.
             ImportError: the tokenizer needs the package tokenizers.
         """
+        _expect(not isinstance(prompts, str), "prompts", prompts, "a list of texts")
+        stop = [stop] if isinstance(stop, str) else stop
         _expect(all(stop), "stop", stop, "texts that are not empty")
         if self._tokenizer is None:
             raise ValueError("no tokenizer was exported: give tokens, or export again with --tokenizer")
         encode, decode = read_tokenizer(self._tokenizer)
-        eot = self.manifest["tokenizer"]["eot"]
+        start = self.manifest["tokenizer"]["start"]
         stops = self.manifest["tokenizer"]["stop_tokens"]
-        rows = [[eot, *encode(prompt)] for prompt in prompts]
+        rows = [[start, *encode(prompt)] for prompt in prompts]
         begins = [len(decode(row)) for row in rows]  # the first word of a text is decoded without its space
         made = [""] * len(rows)
         for texts, active in self._rounds(rows, max_new_tokens, stops, Sampling(**sampling)):
             for row in np.flatnonzero(active[: len(rows)]):
                 made[row] = decode([*rows[row], *texts[row]])[begins[row] :]
-                positions = [position for position in map(made[row].find, stop) if position >= 0]
-                if positions:
-                    made[row] = made[row][: min(positions)]
+                text = made[row]
+                ends = [(text.find(each) + len(each), text.find(each)) for each in stop if each in text]
+                if ends:  # at the one that ends first
+                    made[row] = text[: min(ends)[1]]
                     active[row] = False
         return made
 

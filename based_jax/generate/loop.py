@@ -20,7 +20,7 @@ from based_jax.generate.pool import Made, Pool, Text, begin, decode, new_rows, r
 from based_jax.generate.prefix import Snapshot
 from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
 from based_jax.generate.sampling import Counts, Sampler, batch_settings
-from based_jax.generate.states import capacity_for, row_count, take_rows, with_capacity
+from based_jax.generate.states import capacity_for, longest_text, row_count, take_rows, with_capacity
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops.core import sharding
 from based_jax.typing import Array, Mask, Params
@@ -174,8 +174,8 @@ def snapshot(
     """
     prompt = read_prompt([tokens], None, model.config.vocab_size)
     row = np.asarray(prompt.tokens[0])
-    most = model.config.max_positions or len(row)
-    expect(len(row) <= most, "tokens", len(row), f"at most {most} = max_positions of the model")
+    most = longest_text(model) or len(row)
+    expect(len(row) <= most, "tokens", len(row), f"at most {most}, the model's longest text")
     max_length = len(row) if max_length is None else max_length
     expect_integer("max_length", max_length, 1)
     expect(max_length >= len(row), "max_length", max_length, f"at least {len(row)}, the number of tokens")
@@ -210,10 +210,9 @@ def _prompted(
         expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
     most = INT32_MAX - before - length
     expect(total <= most, "max_new_tokens", total, f"at most {most} after {before + length} tokens")
-    if config.max_positions:  # past the end of its table the model returns NaN
-        limit = config.max_positions
+    if limit := longest_text(model):  # beyond it the model returns NaN
         read_before = f"less a prompt of {before + length} tokens, plus 1"
-        most = f"at most {limit} = max_positions of the model, {read_before}"
+        most = f"at most {limit}, the model's longest text, {read_before}"
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
     stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
     settings, penalises = batch_settings(rng, batch, **sampling)

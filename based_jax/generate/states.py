@@ -19,6 +19,7 @@ from based_jax.typing import Array, Int, State
 from based_jax.validate import expect
 
 SMALLEST_CAPACITY = 64
+_ANY_LENGTH = 1 << 30
 
 
 def row_count(state: State) -> int:
@@ -108,6 +109,13 @@ def token_limit(model: LanguageModel, max_length: int) -> int | None:
         limits += [own] if own else []
         limits += _capacity_limit(mixer, max_length)
     return min(limits, default=None)
+
+
+@functools.lru_cache(64)
+def longest_text(model: LanguageModel) -> int | None:
+    """Return how many tokens a model can read, whatever the size of its state; None if there is no limit."""
+    found = token_limit(model, _ANY_LENGTH)
+    return None if found == _ANY_LENGTH else found
 
 
 def _capacity_limit(mixer: Any, max_length: int) -> list[int]:

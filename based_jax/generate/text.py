@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from based_jax.data.tokenizers import StreamDecoder, Tokenizer, stop_tokens
+from based_jax.data.tokenizers import StreamDecoder, Tokenizer, stop_tokens, text_start
 from based_jax.generate.loop import stream
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
@@ -22,6 +22,7 @@ class StopTexts:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
+        stops = (stops,) if isinstance(stops, str) else stops
         for stop in stops:
             expect(isinstance(stop, str) and bool(stop), "stop", stop, "texts that are not empty")
         self._stops = tuple(stops)
@@ -34,10 +35,11 @@ class StopTexts:
         if self.found:
             return ""
         text = self._held + chunk
-        positions = [position for position in map(text.find, self._stops) if position >= 0]
-        if positions:
+        # The one that ends first comes first, whatever the chunks are.
+        ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in self._stops if stop in text]
+        if ends:
             self.found, self._held = True, ""
-            return text[: min(positions)]
+            return text[: min(ends)[1]]
         # The end of the text may be the beginning of a stop text: hold back the longest such end.
         longest = min(len(text), max(map(len, self._stops), default=0))
         ends = (text[-size:] for size in range(longest, 0, -1))
@@ -78,7 +80,7 @@ class TextStream:
     ) -> None:
         size = model.config.vocab_size
         expect(tokenizer.vocab_size <= size, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {size}")
-        tokens = np.concatenate([np.array([tokenizer.eot], np.int32), tokenizer.encode(prompt)])
+        tokens = np.concatenate([np.array([text_start(tokenizer)], np.int32), tokenizer.encode(prompt)])
         self._decoder = StreamDecoder(tokenizer, tokens.tolist())
         self._stop, self._ends = StopTexts(stop), stop_tokens(tokenizer)
         self._chunks = stream(model, params, tokens[None], stop_tokens=self._ends, **options)

@@ -103,7 +103,9 @@ class LinearAttention(Mixer):
         if self.decay != "none":
             log_decay = ops.fixed_log_decay(heads, self.decay_const)[None, None]
         q, k, v = project(x, self.q, self.k, self.v)
-        if rotary_dim := int(self.rotary_fraction * self.feature_dim):
+        rotary_dim = int(self.rotary_fraction * self.feature_dim)
+        rotary_dim -= rotary_dim % 2 and rotary_dim == self.feature_dim  # the last channel has no partner
+        if rotary_dim:
             rotate: dict[str, Any] = {"dim": rotary_dim, "base": self.rotary_base}
             q, k = (ops.rotary(features, context.positions, **rotate) for features in (q, k))
         options: dict[str, Any] = {"eps": self.eps, "implementation": self.implementation}
@@ -180,7 +182,7 @@ class LinearAttention(Mixer):
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, head_dim = self.layout()
         self._expect_max_length(self.feature_map != "cosformer" or self.max_length is not None, "a state")
-        return ops.init_linear_attention_state(batch_size, heads, self.feature_size, head_dim)
+        return ops.init_linear_attention_state(batch_size, heads, self.feature_size, head_dim, self.wide)
 
     def state_size(self, length: int) -> int:
         """Return (d + 1) F per head, F = 1 + 3 d'/2 + d'^2/2 for Taylor's map (Based, appendix E.2).

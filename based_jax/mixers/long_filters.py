@@ -26,8 +26,11 @@ from based_jax.validate import expect
 
 
 def taps_needed(l_max: int, length: int, state: ops.LongConvState | None) -> int:
-    """Return the number of taps that a call of `length` tokens can use; the rest need not be computed."""
-    return min(l_max, length + (0 if state is None else state.inputs.shape[1]))
+    """Return the number of taps that a call of `length` tokens can use; the rest need not be computed.
+
+    A single token has one more, by which `ops.long_conv` finds a state that holds too few inputs.
+    """
+    return min(l_max, length if state is None else max(length, 2) + state.inputs.shape[1])
 
 
 def slots_needed(l_max: int, max_length: int | None) -> int:

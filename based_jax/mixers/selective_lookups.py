@@ -66,4 +66,4 @@ class SelectiveLookups(SelectionHeads):
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         self.expect_causal()
         cache = super().empty_state(batch_size, max_length, dtype)
-        return RunningSelection(cache, jnp.full(batch_size, NOTHING, jnp.float32))
+        return RunningSelection(cache, jnp.full(batch_size, NOTHING, self.wide))

@@ -43,13 +43,16 @@ class Wrapped(nnx.Module):
 
         Args:
             inputs: the module's inputs, including the state to continue from.
-            rngs: streams of the noise in training, e.g. ``nnx.Rngs(dropout=0)``; without them no noise.
+            rngs: streams of the noise in training, e.g. ``nnx.Rngs(dropout=0)``; without them no noise. The
+                default stream of ``nnx.Rngs(0)`` is that of dropout.
             method: a method of the module other than `__call__`, such as "hidden" of a model.
             mutable: collections to return with the result, see `nn.Module.apply`.
             context: further arguments: segment_ids, positions, mask, ...
         """
         if isinstance(rngs, nnx.Rngs):
             rngs = {name: stream() for name, stream in rngs.items()}
+            if "default" in rngs:  # the stream of every name that has none
+                rngs = {"dropout": rngs.pop("default"), **rngs}
         return self.module.apply(
             self.variables, *inputs, rngs=rngs, method=method, mutable=mutable, **context
         )

@@ -108,9 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             engine.warm_up()
         worker = Worker(engine)
         hosts = (options.host, *options.allowed_hosts)
+        length = min(options.max_length, engine.limit or options.max_length)
         limits = Limits(
-            length=options.max_length,
-            max_tokens=min(options.max_tokens_limit, options.max_length - 1),
+            length=length,
+            max_tokens=min(options.max_tokens_limit, length - 1),
             choices=min(options.max_waiting, 128),
             answer_seconds=options.timeout,
         )

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -140,7 +141,8 @@ class Service:
         if wanted.stream:
             return EventStream(answering)
         try:
-            return JSONResponse(await until_gone(request.receive, answering.whole()))
+            whole = await until_gone(request.receive, answering.whole())
+            return Response(msgspec.json.encode(whole), media_type="application/json")
         finally:
             self.worker.cancel(job)
 
@@ -169,7 +171,7 @@ class Service:
 
     def _authorize(self, request: Request) -> None:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        given = key.strip().encode("utf-8")
+        given = key.strip().encode("latin-1")  # the bytes that were sent
         # Compare every key, and each in constant time, so that timing reveals nothing about them.
         matches = [hmac.compare_digest(given, known) for known in self._keys]
         if self._keys and (scheme.lower() != "bearer" or not any(matches)):

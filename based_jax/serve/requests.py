@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from based_jax.data.chat.template import Chat
-from based_jax.data.tokenizers import Tokenizer, complete_text, stop_tokens
+from based_jax.data.tokenizers import Tokenizer, complete_text, stop_tokens, text_start
 from based_jax.generate.engine.request import Request
 from based_jax.serve.answers import Echo
 from based_jax.serve.fields import (
@@ -89,7 +89,7 @@ class CompletionRequest(SharedFields, kw_only=True):
 
 def _encode(prompt: Prompt, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
     if isinstance(prompt, str):
-        return (tokenizer.eot, *tokenizer.encode(prompt).tolist())
+        return (text_start(tokenizer), *tokenizer.encode(prompt).tolist())
     if max(prompt) >= vocab_size:
         refuse("prompt", f"prompt = {shorten(max(prompt))}: expected tokens in [0, {vocab_size})")
     return prompt

@@ -1,6 +1,6 @@
 """Fine-tune low-rank updates of a model's weight matrices (LoRA, Hu et al., 2021, section 4.1).
 
-    W = W_0 + (2 / r) A B       A: (in, r), B: (r, out), B = 0 at the start
+    W = W_0 + 2 A B             A: (in, r), B: (r, out), B = 0 at the start
 
 `LowRank` takes the place of the model in a training step. The optimizer sees only A and B, and the parameters
 that are trained as well. The merged model has the same architecture as the original.
@@ -26,7 +26,7 @@ CHANGES = "low_rank"
 """Flax collection of A and B, next to "params"."""
 
 SCALE = 2.0
-"""alpha / r: the size of the change does not depend on the rank."""
+"""alpha / r: alpha grows with the rank."""
 
 
 @dataclasses.dataclass(frozen=True)

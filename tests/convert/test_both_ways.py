@@ -58,6 +58,15 @@ class TestCommand:
         with pytest.raises(ValueError, match=r"dtype and license = .*: expected neither with --like"):
             convert.main([source, str(tmp_path), "--like", source, "--license", "mit"])
 
+    def test_another_model_leaves_no_files(self, tmp_path):
+        source, like = (
+            shutil.copytree(CHECKPOINTS / name, tmp_path / name) for name in ("attn-tiny", "based-tiny")
+        )
+        (like / "tokenizer.json").write_text("{}")
+        with pytest.raises(ValueError, match="expected a checkpoint of the same model"):
+            convert.main([str(source), str(tmp_path / "target"), "--like", str(like)])
+        assert not (tmp_path / "target").exists()
+
     def test_other_weights_in_the_way(self, tmp_path):
         (tmp_path / "like").mkdir()
         for name in ("config.json", "pytorch_model.bin"):

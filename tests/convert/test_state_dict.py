@@ -137,6 +137,8 @@ class TestSafetensorsDamage:
             {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]},
             {"dtype": "F32", "shape": [1 << 62, 1 << 62], "data_offsets": [0, 4]},
             {"dtype": "F32", "shape": [1 << 62, 1 << 62, 0], "data_offsets": [0, 0]},
+            {"dtype": "F32", "shape": [1] * 65, "data_offsets": [0, 4]},
+            {"dtype": "F32", "shape": [0, 1 << 62], "data_offsets": [0, 0]},
             {"dtype": "F8_E5M2", "shape": [4], "data_offsets": [0, 4]},
             {"dtype": "X", "shape": [1], "data_offsets": [0, 4]},
             {},

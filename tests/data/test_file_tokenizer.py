@@ -6,11 +6,11 @@ import random
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import models
+from tokenizers import models, processors
 
 from based_jax.data import Document, FileTokenizer, PackedTokens, StreamDecoder, load_tokenizer
 from based_jax.data.shards.blocks import BlockEncoder
-from based_jax.data.tokenizers import complete_text, decode_after, stop_tokens
+from based_jax.data.tokenizers import complete_text, decode_after, stop_tokens, text_start
 from tests.data.libraries import FORGERIES, byte_level, llama, merges, unigram, words
 
 MARKED = {"content": "<think>", "special": True}
@@ -39,6 +39,16 @@ def test_other_texts_are_encoded_as_by_the_library():
 def test_an_unknown_character_is_no_separator():
     library = tokenizers.Tokenizer(models.BPE({"</s>": 0, "a": 1}, [], unk_token="</s>"))
     assert FileTokenizer(library.to_str()).encode("a\u2603a").tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("form", "start"), [(None, "</s>"), ("<s> $A", "<s>"), ("$A </s>", "</s>")])
+def test_the_start_of_a_text_is_that_of_its_file(form, start):
+    library = llama()
+    library.add_special_tokens(["<s>", "</s>"])
+    if form is not None:
+        numbers = [(name, library.token_to_id(name)) for name in ("<s>", "</s>")]
+        library.post_processor = processors.TemplateProcessing(single=form, special_tokens=numbers)
+    assert text_start(FileTokenizer(library.to_str())) == library.token_to_id(start)
 
 
 def test_dropout_does_not_apply(tmp_path):

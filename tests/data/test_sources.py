@@ -12,6 +12,7 @@ import pytest
 import zstandard
 
 from based_jax.data import Document, load_documents, readers
+from based_jax.data.reading import UnreadableCorpus
 
 TEXT = "first line\r\nsecond line\rthird: héllo €\n"
 
@@ -185,6 +186,25 @@ def test_unusable_files_are_skipped_by_reason(tmp_path, caplog):
     assert record.levelname == "WARNING"
     assert "skipped 16 (" in record.getMessage()
     assert corpus.describe()["skipped"] in record.getMessage()
+
+
+@pytest.mark.parametrize(("cut", "junk"), [(-9, b""), (None, b"no gzip")])
+def test_the_lines_before_damage_are_kept(tmp_path, cut, junk):
+    texts = [f"text {number}" for number in range(1000)]
+    _write(tmp_path / "damaged.jsonl.gz", gzip.compress(_lines(*texts).encode())[:cut] + junk)
+    corpus = load_documents(str(tmp_path))
+    kept = [document.text for document in corpus.documents]
+    assert kept == texts[: len(kept)]
+    assert len(kept) > 990
+    assert [item.reason for item in corpus.skipped] == ["damaged"]
+
+
+def test_a_frame_with_a_long_window_is_refused_by_name(tmp_path):
+    """Its header asks for 2^28 bytes of memory, as after zstd --long=28."""
+    _write(tmp_path / "long.txt.zst", b"\x28\xb5\x2f\xfd\x00\x90\x09\x00\x00a")
+    assert "long.txt.zst: zstd decompressor error: Frame requires too much memory" in _error(
+        str(tmp_path), UnreadableCorpus
+    )
 
 
 # --- errors: one line that says what was given and what was expected

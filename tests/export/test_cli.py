@@ -134,7 +134,7 @@ def test_the_runner_ends_at_stop_tokens(small, tmp_path, monkeypatch):
 
     monkeypatch.setattr(small.exported, "_tokenizer", tmp_path / "tokenizer.json")
     monkeypatch.setattr(small.exported, "_rounds", rounds)
-    files = {"file": "tokenizer.json", "sha256": "", "eot": 1}
+    files = {"file": "tokenizer.json", "sha256": "", "start": 1}
     for expected in ([1, 7], [1]):
         monkeypatch.setitem(small.exported.manifest, "tokenizer", files | {"stop_tokens": expected})
         assert small.exported.generate_text(["hello"]) == [" hello☃☃"]

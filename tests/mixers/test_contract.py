@@ -258,6 +258,16 @@ def test_info_agrees_with_the_mixer():
         assert info.state_size(64, 100) == mixers.make(name, d_model=64).state_size(100), case
 
 
+def test_the_dtypes_of_states_never_change_in_float64(x64):
+    """So that `lax.scan` can carry them."""
+    for case in PROPER:
+        mixer = mixers.make(case.partition("-")[0], d_model=WIDTH, dtype=jnp.float64, **CASES[case])
+        x = jax.ShapeDtypeStruct((2, 3, WIDTH), jnp.float64)
+        state = jax.eval_shape(lambda: mixer.init_state(2, laws.MAX_LENGTH))  # noqa: B023
+        (_, after), _ = jax.eval_shape(mixer.init_with_output, jax.random.key(0), x, state)
+        assert after == state, case
+
+
 def test_d_model_alone_is_enough():
     for name in mixers.names():
         mixer = mixers.make(name, d_model=1)

@@ -63,6 +63,9 @@ def test_a_state_shorter_than_the_filter():
         _, state = convolution(x, state)
         y, _ = convolution(x, state)
         assert np.isfinite(y).all() == fits
+        for is_finite in (True, fits):
+            y, state = convolution(x[:, :1], state)
+            assert np.isfinite(y).all() == is_finite
 
 
 def hyena_by_hand(mixer, params, x):

@@ -103,9 +103,9 @@ def test_noise_is_drawn_from_rngs():
     model = bj.nnx.wrap(
         bj.LanguageModel(CONFIG.replace(schedule="C", embed_dropout=0.5)), nnx.Rngs(0), TOKENS
     )
-    rngs = nnx.Rngs(dropout=1)
-    first, second = (model(TOKENS, rngs=rngs)[0] for _ in range(2))
-    assert not np.array_equal(first, second)
+    for rngs in (nnx.Rngs(dropout=1), nnx.Rngs(1)):  # the default stream serves every name
+        first, second = (model(TOKENS, rngs=rngs)[0] for _ in range(2))
+        assert not np.array_equal(first, second)
     np.testing.assert_array_equal(model(TOKENS)[0], model(TOKENS)[0])
 
 

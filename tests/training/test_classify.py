@@ -110,6 +110,8 @@ def test_the_saved_classifier_is_the_best_epochs_and_gives_the_reported_accuracy
 
 @pytest.mark.release
 def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path):
+    """In the directory of a run that ended before its first checkpoint."""
+    (tmp_path / "metrics.jsonl").write_text('{"step": 6, "eval_accuracy": 1.0}\n')
     with pytest.MonkeyPatch.context() as patch:
         stop_at(8, patch, signal.SIGINT)
         outcome = classify.train(classify.ClassifyConfig(workdir=tmp_path, **settings))

@@ -12,7 +12,7 @@ from based_jax.directory_lock import sole_writer
 from based_jax.training.commands import classify, demo, lm, mqar, synthetic
 from based_jax.training.recipes import with_recipe
 from based_jax.training.run.checkpoints import SaveFailed, naming_the_last_checkpoint
-from based_jax.training.run.directory import parse_run
+from based_jax.training.run.directory import parse_run, prepare_run
 
 COMMANDS = {
     "lm": (lm, ["--preset", "attn-tiny", "--data", "/no/such/data"]),
@@ -69,6 +69,17 @@ def test_the_last_of_several_flags_counts(tmp_path):
         (tmp_path / f"{name}.toml").write_text(f"steps = {steps}")
     recipes = ["--recipe", str(tmp_path / "a.toml"), f"--recipe={tmp_path}/b.toml"]
     assert with_recipe(recipes, lm.LMConfig)[:2] == ["--steps", "5"]
+
+
+def test_a_run_is_resumed_with_its_own_model(tmp_path):
+    """A preset's file may have changed since."""
+    run = {"config": saved_config(tmp_path), "data": {"crc32": 1}, "may_change": ("resume", "workdir")}
+    model = {"schedule": "W", "dtype": "float32", "mixers": {"W": {"options": {"sizes": (8, 8)}}}}
+    prepare_run(model=model, **run)
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    prepare_run(model={**model, "dtype": "bfloat16"}, **run)  # of another device
+    with pytest.raises(ValueError, match=r"mixers = .*: expected .* as in the run that is resumed"):
+        prepare_run(model={**model, "mixers": {"W": {"options": {"sizes": (8, 4)}}}}, **run)
 
 
 @pytest.mark.parametrize(

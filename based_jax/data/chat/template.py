@@ -22,7 +22,14 @@ from typing import Any
 
 from based_jax.data.chat import child
 from based_jax.data.file_tokenizer import BREAK, FileTokenizer
-from based_jax.data.tokenizers import CONFIG_FILE, TEMPLATE_FILE, Tokenizer, special_names, stop_tokens
+from based_jax.data.tokenizers import (
+    CONFIG_FILE,
+    TEMPLATE_FILE,
+    Tokenizer,
+    special_names,
+    stop_tokens,
+    text_start,
+)
 from based_jax.files import read_json, read_text
 from based_jax.validate import expect
 
@@ -191,7 +198,7 @@ class Chat:
         """
         tokens = self._encode(text).tolist()
         begins = bool(tokens) and tokens[0] in self._special.values()
-        return tokens if begins else [self._tokenizer.eot, *tokens]
+        return tokens if begins else [text_start(self._tokenizer), *tokens]
 
     def close(self) -> None:
         """End the rendering process."""

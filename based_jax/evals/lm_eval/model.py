@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from based_jax.data.chat.template import Chat
-from based_jax.data.tokenizers import Tokenizer
+from based_jax.data.tokenizers import Tokenizer, text_start
 from based_jax.evals.lm_eval.continuations import (
     Request,
     Settings,
@@ -80,8 +80,8 @@ class LMEvalModel(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """Return the document separator, which also starts a text."""
-        return self._tokens.eot
+        """Return the token that starts a text."""
+        return text_start(self._tokens)
 
     @property
     def tokenizer_name(self) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from based_jax import command
+from based_jax.data.tokenizers import NucleotideTokenizer
 from based_jax.evals.card.subject import layers_of, name_of, state_bytes
 from based_jax.evals.long.page import finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
@@ -99,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     material = options.material()
     model, params, tokenizer, directory = opened = options.open()
     families, lengths = dict.fromkeys(options.families.split(",")), options.tokens()
+    good = not isinstance(tokenizer, NucleotideTokenizer) or [*families] == ["dna"]
+    expect(good, "families", options.families, "dna, which is all that the model's tokenizer can encode")
     for family in families:  # a text that is too short or without passages is an error before the work
         make_question(family, lengths[0], 0.5, "0", tokenizer, material)
     off = (None, *(layers_of(model) if options.parts else ()))

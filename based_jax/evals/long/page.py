@@ -1,16 +1,18 @@
 """Summarize records of long-text questions as JSON, and write one page of all models in a directory.
 
     cells   list of {"off", "family", "length", "questions", "match", "first", "first_stderr", "chance",
-            "rank"}; off is the mixer that is switched off, or null
+            "rank", "read_ms", "decode_ms"}; off is the mixer that is switched off, or null
     depths  list of {"off", "family", "length", "depth", "questions", "first", "match"}
 
 match   share of the right answers in the generated text
 first   share of the right answers that are more likely than all wrong ones; chance is what a guess gives
 rank    mean rank of a right answer among the wrong ones
+read_ms, decode_ms   median milliseconds for a token of a prompt, and for a generated one of a whole batch;
+            null if every batch compiled
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -25,16 +27,16 @@ _CELL = ("off", "family", "length")
 
 def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the cells and the depths of this module, in the order of the records."""
-    cells = _means(records, _CELL, ("match", "first", "chance", "rank"))
+    cells = _means(records, _CELL, ("match", "first", "chance", "rank"), ("read_ms", "decode_ms"))
     for cell in cells:
         cell["first_stderr"] = math.sqrt(cell["first"] * (1 - cell["first"]) / cell["questions"])
     return {"cells": cells, "depths": _means(records, (*_CELL, "depth"), ("first", "match"))}
 
 
 def _means(
-    records: Sequence[Mapping[str, Any]], keys: Sequence[str], names: Sequence[str]
+    records: Sequence[Mapping[str, Any]], keys: Sequence[str], names: Sequence[str], times: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Group records by keys; return the number of questions and the means of each group."""
+    """Group records by keys; return the number of questions, the means and median times of each group."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records:
         groups.setdefault(tuple(record[key] for key in keys), []).append(record)
@@ -42,8 +44,14 @@ def _means(
         dict(zip(keys, key, strict=True))
         | {"questions": len(group)}
         | {name: float(np.mean([record[name] for record in group])) for name in names}
+        | {name: _median(record.get(name) for record in group) for name in times}
         for key, group in groups.items()
     ]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
 
 
 Summary = dict[str, Any]
@@ -66,6 +74,8 @@ _COLUMNS: Columns = {
     "rank": ("mean rank", ".1f"),
     "match": ("in the text", ".3f"),
     "bytes": ("state, bytes", ",d"),
+    "read_ms": ("ms per token read", ".3g"),
+    "decode_ms": ("ms per token generated", ".3g"),
 }
 
 
@@ -105,7 +115,9 @@ def _page(cards: Sequence[Summary]) -> list[str]:
     by_state = [line(card["name"], _cells(card, first), "bytes", "first") for card in cards]
     states = "state of a text (bytes)"
     panels.append(Panel(f"{first}, by state", states, by_state, "right first", x_tick=byte_size))
-    title = "Recall in long texts, by length and by state"
+    costs = [line(card["name"], _cells(card, first), "length", "decode_ms") for card in cards]
+    panels.append(Panel("cost", "tokens", costs, "ms per generated token", None, y_log=True))
+    title = "Recall in long texts, by length, by state, and its cost"
     parts = [f"<p>{_HOW}</p>", *figure(title, panels, columns=3)]
     for card in cards:
         parts += _section(card)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from based_jax.data.tokenizers import Tokenizer
+from based_jax.data.tokenizers import Tokenizer, text_start
 from based_jax.validate import INT32_MAX, expect, expect_choice
 
 WRONG = 15
@@ -90,8 +90,8 @@ class Question(NamedTuple):
     """between the prompt and what follows"""
 
     def tokens(self, tokenizer: Tokenizer) -> np.ndarray:
-        """Return the prompt's tokens after a separator, which starts a text."""
-        return np.array([tokenizer.eot, *tokenizer.encode(self.prompt)], np.int32)
+        """Return the prompt's tokens after the one that starts a text."""
+        return np.array([text_start(tokenizer), *tokenizer.encode(self.prompt)], np.int32)
 
     def budget(self, tokenizer: Tokenizer) -> int:
         """Return how many tokens an answer may have."""

@@ -6,6 +6,7 @@ caches needs them twice.
 
 import inspect
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from based_jax.files import read_json_lines, read_text
 from based_jax.generate.pool import Text, begin, decode, new_rows, read_chunk
 from based_jax.generate.prompt import bucket, chunk_sizes, pad_to, read_prompt
 from based_jax.generate.sampling import Sampler, row_settings
-from based_jax.generate.states import capacity_for
+from based_jax.generate.states import capacity_for, longest_text
 from based_jax.models import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -79,7 +80,7 @@ def ask(
                     make_question(item.family, item.length, item.depth, item.sample, tokenizer, material)
                     for item in filled
                 ]
-                answers = reader.ask(questions, tokenizer)
+                answers, costs = reader.ask(questions, tokenizer)
                 yield records.add(
                     {
                         "id": item.id,
@@ -87,6 +88,7 @@ def ask(
                         "answers": question.answers,
                         **answer._asdict(),
                         "chance": 1 / (1 + len(question.wrong)),
+                        **costs,
                     }
                     for item, question, answer in zip(batch, questions, answers, strict=False)
                 )
@@ -119,7 +121,7 @@ class Reader:
 
     def __init__(self, model: LanguageModel, params: Params, *, off: str | None = None, chunk: int = 512):
         self.model, silenced = switched_off(model, off)
-        self.params, self.chunk = params, chunk
+        self.params, self.chunk, self._compiled = params, chunk, set[str]()
 
         def within(function: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **sizes: int) -> Any:
@@ -136,8 +138,14 @@ class Reader:
         make = within(inspect.unwrap(decode))  # which is traced anew, without the mixer
         self._decode = jax.jit(make, static_argnames="chunk", donate_argnums=1)
 
-    def ask(self, questions: Sequence[Question], tokenizer: Tokenizer) -> list[Answer]:
+    def ask(
+        self, questions: Sequence[Question], tokenizer: Tokenizer
+    ) -> tuple[list[Answer], dict[str, float | None]]:
         """Read the prompts as one batch and answer them.
+
+        Returns:
+            The answers; and the milliseconds for a token of a prompt, "read_ms", and for a generated token of
+            all rows at once, "decode_ms", or None for each if a program was compiled for this batch.
 
         Raises:
             ValueError: a prompt beyond the model's positions, tokens outside of its vocabulary, or
@@ -145,9 +153,19 @@ class Reader:
         """
         prompts = [question.tokens(tokenizer) for question in questions]
         budget = max(question.budget(tokenizer) for question in questions)
-        state = self._state_after(prompts, budget)
+        chunks = sorted(set(chunk_sizes(max(map(len, prompts)), self.chunk)))
+        tried = (each.space + text for each in questions for text in (*each.answers, *each.wrong))
+        longest = max(budget, *(len(tokenizer.encode(text)) for text in tried))
+        clock = time.perf_counter()
+        state = jax.block_until_ready(self._state_after(prompts, longest))
+        read = (time.perf_counter() - clock) / sum(map(len, prompts))
+        programs = str((jax.tree.map(jnp.shape, state), chunks, bucket(budget)))
         ranks = self._ranks(state, questions, tokenizer)
+        clock = time.perf_counter()
         tokens = self._greedy(state, budget)
+        costs = {"read_ms": 1e3 * read, "decode_ms": 1e3 * (time.perf_counter() - clock) / budget}
+        known = costs if programs in self._compiled else dict.fromkeys(costs)
+        self._compiled.add(programs)
         answers = []
         for question, prompt, row, found in zip(questions, prompts, tokens, ranks, strict=True):
             made = decode_after(tokenizer, prompt, row[: question.budget(tokenizer)])
@@ -156,15 +174,20 @@ class Reader:
             match = float(any(matches)) if question.is_any_enough else float(np.mean(matches))
             found = found.min(keepdims=True) if question.is_any_enough else found
             answers.append(Answer(text, match, float((found == 1).mean()), float(found.mean())))
-        return answers
+        return answers, known
 
-    def _state_after(self, rows: Sequence[np.ndarray], budget: int) -> Text:
-        prompt, most = read_prompt(rows, None, self.model.config.vocab_size), self.model.config.max_positions
+    def _state_after(self, rows: Sequence[np.ndarray], longest: int) -> Text:
+        prompt, most = read_prompt(rows, None, self.model.config.vocab_size), longest_text(self.model)
         length = prompt.tokens.shape[1]
-        expect(not most or length + budget <= most, "length", length + budget, f"at most the model's {most}")
+        expect(
+            not most or length + longest <= most,
+            "length",
+            length + longest,
+            f"at most the model's {most}",
+        )
         chunks = chunk_sizes(length, self.chunk)
         prompt = pad_to(prompt, sum(chunks))
-        state = begin(self.model, len(rows), capacity_for(self.model, length + budget))
+        state = begin(self.model, len(rows), capacity_for(self.model, length + longest))
         for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
             chunk = prompt.tokens[:, offset:end]
             state = self._read(self.params, state, chunk, prompt.lengths, offset)

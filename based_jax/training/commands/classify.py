@@ -32,7 +32,7 @@ from based_jax.training.lm_config import find_dtype, find_preset
 from based_jax.training.loop import LoopConfig, Outcome, fit
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
-from based_jax.training.run.directory import parse_run, prepare_run, sole_run
+from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, sole_run
 from based_jax.training.run.metrics import read_metrics
 from based_jax.training.step import Batch, TrainState, build_programs, cross_entropies
 from based_jax.typing import Array, Params
@@ -134,7 +134,8 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
         programs = with_weights(programs, lambda: {"params": {"backbone": body}})
     export = config.workdir / "model"
     predict = jax.jit(lambda params, tokens, mask: model.apply(params, tokens, mask=mask)[0])
-    accuracies = (line.get("eval_accuracy") for line in read_metrics(config.workdir / "metrics.jsonl"))
+    lines = read_metrics(config.workdir / "metrics.jsonl") if has_checkpoints(config.workdir) else []
+    accuracies = (line.get("eval_accuracy") for line in lines)
     best = max((found for found in accuracies if isinstance(found, float)), default=-1.0)
 
     def evaluate(state: TrainState) -> dict[str, float]:

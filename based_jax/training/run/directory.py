@@ -33,6 +33,10 @@ def sole_run(workdir: Path) -> Iterator[None]:
         yield
 
 
+_OF_DEVICE = {"dtype"}
+"""Fields of a model that depend on the device, if the flags do not set them."""
+
+
 def prepare_run(
     config: Any, *, model: Mapping[str, Any], data: Mapping[str, int], may_change: Collection[str]
 ) -> None:
@@ -53,7 +57,9 @@ def prepare_run(
         expected = "a new directory, or --resume: this one holds checkpoints of a run"
         expect(config.resume, "workdir", str(config.workdir), expected)
         before = read_config(path)
-        expect_same_settings(settings, before["train"], may_change, "as in the run that is resumed")
+        kept = "as in the run that is resumed"
+        expect_same_settings(settings, before["train"], may_change, kept)
+        expect_same_settings(json.loads(json.dumps(model)), before.get("model", {}), _OF_DEVICE, kept)
         expect_same_data(config, data)
         if before["train"].get("steps") != settings.get("steps") and hosts.is_main():
             before["train"]["steps"] = settings["steps"]

@@ -11,7 +11,7 @@ import based_jax as bj
 from based_jax.data.tokenizers import load_tokenizer
 from based_jax.evals.card.subject import without
 from based_jax.evals.long import __main__ as command
-from based_jax.evals.long.questions import make_question
+from based_jax.evals.long.questions import Question, make_question
 from based_jax.evals.long.run import Reader
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
@@ -43,7 +43,12 @@ def test_answers_are_those_of_whole_forward_passes(saved, off):
     _, params = saved
     asked = ("multi_value", 500), ("dna", 540)
     questions = [make_question(family, length, 0.5, "seed", BYTES) for family, length in asked]
-    answers = Reader(MODEL, params, off=off, chunk=200).ask(questions, BYTES)
+    reader = Reader(MODEL, params, off=off, chunk=200)
+    answers, costs = reader.ask(questions, BYTES)
+    assert costs == {"read_ms": None, "decode_ms": None}  # the call compiled
+    again, costs = reader.ask(questions, BYTES)
+    assert again == answers
+    assert all(cost and cost > 0 for cost in costs.values())
     logits = jax.jit(without(MODEL, params, off))
     for question, answer in zip(questions, answers, strict=True):
         prompt = question.tokens(BYTES)
@@ -61,6 +66,12 @@ def test_answers_are_those_of_whole_forward_passes(saved, off):
         assert answer.first == (ranks == 1).mean()
         made = bj.generate(MODEL, params, prompt[None], question.budget(BYTES)) if off is None else None
         assert made is None or BYTES.decode(made[0]).partition("\n")[0] == answer.generated
+
+
+def test_a_wrong_answer_may_be_longer_than_the_right_ones(saved):
+    question = Question("x" * 100, ("a",), ("b" * 100,))
+    (answer,), _ = Reader(MODEL, saved[1]).ask([question], BYTES)
+    assert answer.rank in (1, 2)
 
 
 def run(directory, out, *flags: str) -> str:
@@ -93,6 +104,8 @@ def test_dna_is_asked_with_its_own_tokenizer(tmp_path):
     bj.save_pretrained(checkpoint, model, normals(model.init, np.zeros((1, 8), np.int32)))
     tokenizer.save(checkpoint)
     genome.write_text(">chr1\nACGTTGCA\nNNACCA\n")
+    with pytest.raises(ValueError, match="families = 'single,multi_key': expected dna"):
+        run(checkpoint, tmp_path / "out")
     flags = "--families", "dna", "--haystack", str(genome), "--lengths", "300", "--no-parts"
     (cell,) = json.loads(run(checkpoint, tmp_path / "out", *flags))["cells"]
     assert cell["questions"] == 2
