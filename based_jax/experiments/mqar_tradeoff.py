@@ -1,16 +1,16 @@
 """Study recall against the size of the state: Based, Figure 2, and Figure 8 with sparse approximations."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import product
 
-from based_jax.experiments.job import CPU_RATE, DATA, TEXTS, Job
+from based_jax.experiments.job import DATA, TEXTS, Job
 from based_jax.experiments.results import STATE_AXIS, best, lines, published, state_bytes
-from based_jax.experiments.study import Rows, make_study, run
+from based_jax.experiments.study import SCALES, Rows, make_study, run
 from based_jax.plot import Panel
 from based_jax.published import number, table
 
 FIGURE_8 = ("ScatterBrain", "BigBird", "Nystromformer")
+_DATA = {**DATA, "cpu": {**DATA["cpu"], **TEXTS["mqar_tradeoff"]["cpu_data"]}}
 
 
 def published_points() -> dict[str, list[tuple[float, float]]]:
@@ -34,13 +34,13 @@ def _grid(
     jobs = []
     for width, chosen in product(widths, values):
         text = ", ".join(filter(None, (f"d {width}", setting.format(*chosen))))
-        jobs.append(Job(family, text, model.format(*chosen), {"d_model": width, **DATA[scale]}))
+        jobs.append(Job(family, text, model.format(*chosen), {"d_model": width, **_DATA[scale]}))
     return jobs
 
 
-def _lines(scale: str, name: str = "") -> list[Job]:
-    """Return the jobs of the lines `name` of studies.toml, by default those of the scale."""
-    return [job for line in TEXTS["mqar_tradeoff"]["lines"][name or scale] for job in _grid(scale, *line)]
+def _lines(scale: str) -> list[Job]:
+    """Return the jobs of the scale's lines in studies.toml."""
+    return [job for line in TEXTS["mqar_tradeoff"]["lines"][scale] for job in _grid(scale, *line)]
 
 
 def _panels(rows: Rows, scale: str) -> list[Panel]:
@@ -57,19 +57,7 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     ]
 
 
-_ONE_RATE = {"learning_rates": CPU_RATE}
-STUDY = make_study(
-    "mqar_tradeoff",
-    {
-        "smoke": _lines("smoke"),
-        "cpu": [
-            *_lines("cpu"),
-            *(replace(job, flags={**job.flags, **_ONE_RATE}) for job in _lines("cpu", "cpu_one_rate")),
-        ],
-        "paper": _lines("paper"),
-    },
-    _panels,
-)
+STUDY = make_study("mqar_tradeoff", {scale: _lines(scale) for scale in SCALES}, _panels)
 
 if __name__ == "__main__":
     run(STUDY)
