@@ -56,8 +56,7 @@ class FileTokenizer:
         if isinstance(self._tokenizer.model, models.BPE) and self._tokenizer.model.unk_token == eot:
             self._tokenizer.model.unk_token = None  # an unknown character is no separator
         self.eot: int = vocabulary[eot]
-        one = self._tokenizer.encode("a")
-        self.start: int = one.ids[0] if one.special_tokens_mask[:1] == [1] else self.eot
+        self.start: int = next(iter(self._tokenizer.encode("").ids), self.eot)
         """token that the file's post-processor puts before a text, such as <s>, or else the separator"""
         self.vocab_size: int = max(vocabulary.values()) + 1  # ids may have gaps
         self.stop_tokens: tuple[int, ...] = (self.eot,)
