@@ -77,9 +77,9 @@ def text_entries(config: Config) -> dict[str, Any]:
     if kind == "qwen3_5":
         kind, text = "qwen3_5_text", section(given, "text_config")
         family = FAMILIES[kind]
-        names = ("tie_word_embeddings",)
-        tied = {name: given[name] for name in names if given.get(name) is not None}
-        given = own_entries(family.path, {**text, **tied}, {}, "text_config")
+        tied = given.get("tie_word_embeddings")
+        text = text if tied is None else {**text, "tie_word_embeddings": tied}
+        given = own_entries(family.path, text, {}, "text_config")
     return with_defaults(family.path, given) | {"model_type": kind}
 
 

@@ -30,7 +30,7 @@ ABOUT: dict[str, str] = TEXTS["based_data"]["about"]
 """A sentence about each scale."""
 
 CPU_RATE = "0.01"
-"""The learning rate of the studies that train one: in `mqar_tradeoff` no other was better by 0.001."""
+"""The learning rate of the studies that train one: in `mqar_tradeoff` the better of two for most families."""
 
 ONE_RATE = {**DATA, "cpu": {**DATA["cpu"], "learning_rates": CPU_RATE}}
 """Flags of the trainer, with one learning rate at the scale cpu."""

@@ -170,7 +170,7 @@ def snapshot(
 
     Raises:
         TypeError, ValueError: `tokens` is empty, holds values outside of the vocabulary, or has more than
-            `max_length` tokens or the model's positions.
+            `max_length` tokens or the model's longest text.
     """
     prompt = read_prompt([tokens], None, model.config.vocab_size)
     row = np.asarray(prompt.tokens[0])

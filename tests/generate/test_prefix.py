@@ -34,10 +34,7 @@ def test_errors(hybrid):
     for call, message in [
         (lambda: snapshot(model, params, TOKENS, max_length=20), "max_length = 20: expected at least 21"),
         (lambda: snapshot(model, params, [50]), r"prompt = 50: expected tokens in \[0, 50\)"),
-        (
-            lambda: snapshot(limited, params, TOKENS),
-            "tokens = 21: expected at most 20, the model's",
-        ),
+        (lambda: snapshot(limited, params, TOKENS), "tokens = 21: expected at most 20, the model's"),
         (lambda: PrefixCache(0), "max_bytes = 0: expected an integer, at least 1"),
         (lambda: PrefixCache(1, 0), "every = 0: expected an integer, at least 1"),
         (lambda: PrefixCache(10).put(two_rows), "state = '2 rows': expected one row"),
