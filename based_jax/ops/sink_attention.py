@@ -12,12 +12,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
+from based_jax.ops.attention_to_keys import (
+    AttentionOptions,
+    attend,
+    attend_in_blocks,
+    attend_in_windows,
+    merge,
+)
+from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import append
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent, write
 from based_jax.ops.core.op import body, expect_state_to_return, stateful_op
-from based_jax.ops.core.stream import Stream, continue_from
+from based_jax.ops.core.stream import Continuation, Stream, continue_from
 from based_jax.ops.softmax_attention import softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -69,8 +76,9 @@ def sink_attention(
 ) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], SinkCache]:
     """Attend to the last `left` + 1 keys and to the first `sinks` of each document; return y, (B, N, H, V).
 
-    Shared arguments, results and errors: `help(based_jax.ops)`. A call without a state compares all queries
-    with all keys, O(N^2); one with a state with its own, the window's and the sinks.
+    Shared arguments, results and errors: `help(based_jax.ops)`. A call without a state takes time linear in
+    N, unless its tokens are sharded over devices; one with a state compares all its queries with all its
+    keys, the window's and the sinks.
 
     Args:
         q, k, v: queries, keys, values; H a multiple of G (grouped-query attention).
@@ -87,10 +95,14 @@ def sink_attention(
         return (query - key <= left) | (key < sinks)
 
     chosen = choose("sink_attention", q, k, v, implementation=implementation)
+    batch, length = q.shape[:2]
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
     if initial_state is None:
+        if chosen == "xla" and length > left + 1 and not sharding.is_sharded():
+            call = continue_from(None, batch, length, segment_ids, mask)
+            return _in_windows(*call.unpadded((q, k, v)), call, left, sinks, factor)
         options: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "scale": scale}
         return body(softmax_attention)(q, k, v, allowed=allowed, implementation=chosen, **options)
-    batch, length = q.shape[:2]
     window = initial_state.window
     expect_array("initial_state.k", initial_state.k, (batch, sinks, *k.shape[2:]), "floating")
     expect_array("initial_state.v", initial_state.v, (batch, sinks, *v.shape[2:]), "floating")
@@ -106,7 +118,6 @@ def sink_attention(
     own = jnp.broadcast_to(call.key_index, (batch, length))
     near = append((ring_k, ring_v, last), (k.astype(ring_k.dtype), v.astype(ring_v.dtype), own))
     keys, values, index = append((initial_state.k, initial_state.v, first), near)
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
     how = AttentionOptions(True, None, factor, allowed, False, chosen)
     y = attend_in_blocks(q, keys, values, tokens, index, how).astype(v.dtype)
     if not return_state:
@@ -121,3 +132,18 @@ def sink_attention(
         for old, new in ((initial_state.k, k), (initial_state.v, v))
     )
     return y, SinkCache(write(window, k, v, tokens, after), *firsts)
+
+
+def _in_windows(
+    q: Array, k: Array, v: Array, call: Continuation, left: int, sinks: int, scale: Any
+) -> Float[Array, "B N H V"]:
+    """Merge attention to the window with attention to the sinks that are no longer in it."""
+    how = AttentionOptions(True, left, scale, None, True, "xla")
+    near, near_sum = attend_in_windows(q, k, v, call.tokens, call.key_index, how)
+    index, start = (jnp.broadcast_to(x, q.shape[:2]) for x in (call.tokens.index, call.tokens.start))
+    first = start[..., None] + jnp.arange(sinks)
+    row = jnp.arange(len(q))[:, None, None]
+    some_k, some_v = k.at[row, first].get(mode="clip"), v.at[row, first].get(mode="clip")
+    is_far = first < index[..., None] - left
+    far, far_sum = attend(q[:, :, None], some_k, some_v, is_far[:, :, None], scale)
+    return merge(jnp.stack([near, far[:, :, 0]]), jnp.stack([near_sum, far_sum[:, :, 0]]))
