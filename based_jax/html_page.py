@@ -105,6 +105,12 @@ def figure(title: str, panels: Sequence[Panel], columns: int | None = None) -> l
 _NAME = re.compile(r"[\w][\w.\- ]*")
 
 
+def expect_result(directory: Path, name: str, keys: Set[str]) -> None:
+    """Check, before the work, that `write_result` can write a result of this name; errors are the same."""
+    expect(bool(_NAME.fullmatch(name)), "name", name, "letters, digits, spaces, dots, - and _")
+    results_in(directory, keys)
+
+
 def write_result(
     directory: Path,
     result: Mapping[str, Any],
@@ -125,8 +131,8 @@ def write_result(
         ValueError: a name that is no file name, or another JSON file in the directory without the keys.
     """
     name = result["name"]
-    expect(bool(_NAME.fullmatch(name)), "name", name, "letters, digits, spaces, dots, - and _")
     path = directory / f"{name}.json"
+    expect_result(directory, name, keys)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(path, result)
     parts = [*page(results_in(directory, keys))]

@@ -59,18 +59,23 @@ class CheckpointOptions:
 
 
 _SPELLED = "What decides the answers, beside the weights: The code is 12.\n"
-_VALUES = 64  # of each parameter in the digest
+_VALUES = 64  # of each parameter in the digest, evenly spaced
+
+
+def spelling(tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens of a text, which differ if a tokenizer of the same name was trained anew."""
+    return tokenizer.encode("ACGT" if tokenizer.name == "dna" else _SPELLED).tolist()
 
 
 def digest(opened: Opened, **settings: Any) -> str:
     """Return a short name of a run, the same on any machine for equal settings, tokenizers and weights."""
     tokenizer = opened.tokenizer
     settings["model"] = opened.model.config.to_dict()
-    spelled = tokenizer.encode("ACGT" if tokenizer.name == "dna" else _SPELLED).tolist()
-    settings["tokenizer"] = [tokenizer.vocab_size, tokenizer.eot, spelled]
+    settings["tokenizer"] = [tokenizer.vocab_size, tokenizer.eot, spelling(tokenizer)]
     parts = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for leaf in jax.tree.leaves(opened.params):
-        parts.update(np.asarray(leaf.reshape(-1)[:_VALUES]).tobytes())
+        values = leaf.reshape(-1)
+        parts.update(np.asarray(values[:: max(values.size // _VALUES, 1)]).tobytes())
     return parts.hexdigest()[:16]
 
 

@@ -19,7 +19,7 @@ from based_jax import command
 from based_jax.data import Tokenizer
 from based_jax.data.shards.reader import load_data_tokenizer
 from based_jax.evals.bigrams.table import BigramTable, stream_keys
-from based_jax.evals.options import progress
+from based_jax.evals.options import progress, spelling
 from based_jax.evals.text import TextOptions, open_text
 from based_jax.files import parse_json
 from based_jax.stop_request import StopRequest
@@ -91,7 +91,7 @@ def count(
     """
     parts, checksum = open_text(text, tokenizer)
     job = {"text": checksum, "tokenizer": tokenizer.name}
-    job |= {"vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
+    job |= {"vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot, "spelling": spelling(tokenizer)}
     partial = _partial(out)
     table, (first_part, first_document) = _resume(partial, job)
     saved, pending, size = table.tokens, list[np.ndarray](), 0

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
-from based_jax.evals.card.page import finding, write_recall_card
+from based_jax.evals.card.page import KEYS, finding, write_recall_card
 from based_jax.evals.card.recall_card import EXAMPLES, PAIRS, SEED, recall_card
+from based_jax.evals.card.subject import name_of
 from based_jax.evals.text import TextOptions, pack_text
+from based_jax.html_page import expect_result
 from based_jax.validate import expect, expect_ranges
 
 PROG = "based-jax eval card"
@@ -60,9 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     options = command.parse(Options, argv, prog=PROG)
-    text = None
+    text, directory = None, find_directory(options.checkpoint)
+    expect_result(options.out, options.name or name_of(directory), KEYS)
     if options.text is not None:
-        directory = find_directory(options.checkpoint)
         vocab_size = load_pretrained(directory)[0].config.vocab_size
         tokenizer = find_tokenizer(directory, options.tokenizer, vocab_size)
         text = pack_text(TextOptions(options.text), tokenizer, options.max_tokens)[0].tokens

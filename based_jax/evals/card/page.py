@@ -10,7 +10,7 @@ from based_jax.evals.card.recall_card import RecallCard
 from based_jax.html_page import Columns, figure, line, results_in, table, write_result
 from based_jax.plot import Panel, byte_size
 
-_KEYS = {"name", "mqar", "hits", "probe", "state", "parts"}
+KEYS = {"name", "mqar", "hits", "probe", "state", "parts"}
 _HOW = (
     "Accuracy is the share of right answers. MQAR: rows of key-value pairs and random tokens, in which "
     "each key comes again and asks for its value. AR hits: tokens that end a bigram which came before. "
@@ -57,12 +57,12 @@ def write_recall_card(directory: str | os.PathLike[str], card: RecallCard) -> Pa
     Raises:
         ValueError: a name that is no file name, or another JSON file in the directory that is no card.
     """
-    return write_result(Path(directory), card, _KEYS, "Recall card", _page)
+    return write_result(Path(directory), card, KEYS, "Recall card", _page)
 
 
 def read_cards(directory: Path) -> list[RecallCard]:
     """Read all cards of a directory, in the order of their names."""
-    return results_in(directory, _KEYS)
+    return results_in(directory, KEYS)
 
 
 def finding(card: RecallCard) -> str:

@@ -14,11 +14,15 @@ from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from based_jax.data.tokenizers import Tokenizer, decode_after, stop_tokens
-from based_jax.evals.perplexity.scoring import expect_left_to_right, expect_positions, target_scores
+from based_jax.evals.perplexity.scoring import (
+    expect_left_to_right,
+    expect_positions,
+    expect_readable,
+    target_scores,
+)
 from based_jax.generate import Sampler, stream
 from based_jax.generate.prompt import SMALLEST_BUCKET, bucket
 from based_jax.generate.states import take_rows
@@ -142,9 +146,10 @@ class _Scorer:
         self.inputs = [text[:-1] for text in self.texts]  # the last token is only a target
         self.begins = [len(request.context) - 1 for request in requests]  # first input whose target is scored
         expect_left_to_right(model, max(map(max, self.texts)))
-        expect_positions(model, "tokens of a request", max(map(len, self.inputs)))
         layers = range(model.config.num_layers)
         self.stateful = all(make_mixer(model.config, index).stateful for index in layers)
+        expect_fits = expect_readable if self.stateful else expect_positions
+        expect_fits(model, "tokens of a request", max(map(len, self.inputs)))
         self.log_prob = np.zeros(len(requests))
         self.greedy = np.ones(len(requests), bool)
         self.missing = np.array([len(request.continuation) for request in requests])
@@ -309,5 +314,6 @@ def continue_texts(
 
 
 def keys_for(seed: int, numbers: Sequence[int]) -> Any:
-    """Return one key per index, so that a request is sampled alike in any batch."""
-    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.asarray(numbers))
+    """Return one key per number, below 2^32, so that a request is sampled alike in any batch."""
+    folds = np.array(numbers, np.uint32)
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), folds)

@@ -3,6 +3,7 @@
 results = lm_eval.simple_evaluate(LMEvalModel(model, params, tokenizer), tasks=["lambada_openai"])
 """
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +20,7 @@ from based_jax.evals.lm_eval.continuations import (
     keys_for,
     score_continuations,
 )
-from based_jax.evals.perplexity.scoring import expect_positions
+from based_jax.evals.perplexity.scoring import expect_readable
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -70,7 +71,7 @@ class LMEvalModel(TemplateLM):
         expect(tokenizer.vocab_size <= size, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {size}")
         self.max_length = model.config.max_length if max_length is None else max_length
         expect(self.max_length >= 1, "max_length", self.max_length, "at least 1")
-        expect_positions(model, "max_length", self.max_length)
+        expect_readable(model, "max_length", self.max_length)
         expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
         self._model, self._params, self._tokens = model, params, tokenizer
         self._batch_size, self._seed, self._progress = batch_size, seed, progress
@@ -89,13 +90,19 @@ class LMEvalModel(TemplateLM):
         return self._tokens.name
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Encode a text; a conversation's has its special tokens already, others get none."""
-        if self._chat is not None:
+        """Encode a text, after the token that the tokenizer's file puts first; a conversation has its own."""
+        if self._chat is not None and add_special_tokens is not False:
             return self._chat.tokens(string)
-        return self._tokens.encode(string).tolist()
+        return self._encode(string, add_special_tokens is not False)
+
+    def _encode(self, string: str, starts: bool = True) -> list[int]:
+        tokens = self._tokens.encode(string).tolist()
+        is_put = starts and getattr(self._tokens, "puts_start", False)
+        return [self.eot_token_id, *tokens] if is_put else tokens
 
     def apply_chat_template(self, chat_history: Sequence[Any], add_generation_prompt: bool = True) -> str:
         """Write a conversation as text; without a generation prompt it ends inside the last message."""
+        expect(self._chat is not None, "chat", None, "a Chat, to write conversations")
         assert self._chat is not None
         return self._chat.text(chat_history, continues=not add_generation_prompt)
 
@@ -135,12 +142,15 @@ class LMEvalModel(TemplateLM):
         return answers
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
-        """Return log-probabilities (nats) of whole texts, in windows of `max_length` tokens."""
+        """Return log-probabilities (nats) of whole texts, in windows of `max_length` tokens.
+
+        A start that the tokenizer's file puts before a text is predicted too, as in lm-eval's own backend.
+        """
         windows = [
             (number, Request(*make_disjoint_window(window)))
             for number, request in enumerate(requests)
             for window in get_rolling_token_windows(
-                self.tok_encode(request.args[0]), self.eot_token_id, self.max_length, context_len=1
+                self._encode(request.args[0]), self.eot_token_id, self.max_length, context_len=1
             )
         ]
         totals, missing = [0.0] * len(requests), Counter(owner for owner, _ in windows)
@@ -155,7 +165,9 @@ class LMEvalModel(TemplateLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
         """Continue texts by the settings of their `generation_kwargs`; see `Settings.read`."""
         self.asked = True
-        rows = [np.array(self.tok_encode(request.args[0]) or [self.eot_token_id]) for request in requests]
+        texts = [request.args[0] for request in requests]
+        rows = [np.array(self.tok_encode(text) or [self.eot_token_id]) for text in texts]
+        draws = _draws(texts)
         kinds: dict[Settings, list[int]] = {}
         for number, request in enumerate(requests):
             kinds.setdefault(Settings.read(request.args[1]), []).append(number)
@@ -171,9 +183,10 @@ class LMEvalModel(TemplateLM):
                     # Pad the last batch with discarded rows, so that one batch size compiles one program.
                     filled = [*batch, *batch[-1:] * (size - len(batch))]
                     prompts = [rows[number][-most:] for number in filled]
-                    keys = None if kind.sampler.greedy else keys_for(self._seed, filled)
-                    texts = continue_texts(self._model, self._params, self._tokens, prompts, kind, keys)
-                    for number, text in zip(batch, texts, strict=False):
+                    drawn = [draws[number] for number in filled]
+                    keys = None if kind.sampler.greedy else keys_for(self._seed, drawn)
+                    made = continue_texts(self._model, self._params, self._tokens, prompts, kind, keys)
+                    for number, text in zip(batch, made, strict=False):
                         answers[number] = text
                         self.cache_hook.add_partial("generate_until", requests[number].args, text)
                     advance(len(batch))
@@ -186,3 +199,12 @@ class LMEvalModel(TemplateLM):
             for pair in scores:
                 yield pair
                 advance(1)
+
+
+def _draws(texts: Sequence[str]) -> list[int]:
+    """Return what a text's samples depend on: a checksum of it and of how many equal ones are before it."""
+    counts, draws = Counter[str](), []
+    for text in texts:
+        draws.append(zlib.crc32(f"{counts[text]} {text}".encode("utf-8", "surrogatepass")))
+        counts[text] += 1
+    return draws

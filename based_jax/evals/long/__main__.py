@@ -14,10 +14,11 @@ from typing import Literal
 from based_jax import command
 from based_jax.data.tokenizers import NucleotideTokenizer
 from based_jax.evals.card.subject import layers_of, name_of, state_bytes
-from based_jax.evals.long.page import finding, summarize, write_pages
+from based_jax.evals.long.page import KEYS, finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
 from based_jax.evals.long.run import Item, ask, is_fasta, read_passages, read_sentences
 from based_jax.evals.options import CheckpointOptions, Records, digest, write_json
+from based_jax.html_page import expect_result
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice, expect_ranges
 
@@ -102,14 +103,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     families, lengths = dict.fromkeys(options.families.split(",")), options.tokens()
     good = not isinstance(tokenizer, NucleotideTokenizer) or [*families] == ["dna"]
     expect(good, "families", options.families, "dna, which is all that the model's tokenizer can encode")
-    for family in families:  # a text that is too short or without passages is an error before the work
-        make_question(family, lengths[0], 0.5, "0", tokenizer, material)
-    off = (None, *(layers_of(model) if options.parts else ()))
     numbers = [f"{options.seed}.{number}" for number in range(options.samples)]
-    grid = itertools.product(off, families, lengths, options.depths, numbers)
-    items = [Item(*point) for point in grid]
-
+    each = [*itertools.product(families, lengths, dict.fromkeys(options.depths), numbers)]
+    for family, length, depth, number in each:  # a text that does not fit is an error before the work
+        if length == lengths[0]:
+            make_question(family, length, depth, number, tokenizer, material, is_shortest=True)
     name = options.name or name_of(directory)
+    expect_result(options.out, name, KEYS)
+    off = (None, *(layers_of(model) if options.parts else ()))
+    items = [Item(mixer, *question) for mixer in off for question in each]
+
     depends = "model, tokenizer, dtype, haystack, values and questions; choose another --name"
     records = Records(options.out / f"{name}.jsonl", digest(opened, material=repr(material)), str, depends)
     how = {"batch_size": options.batch_size, "chunk": options.chunk}

@@ -29,7 +29,8 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, 
     """Return the cells and the depths of this module, in the order of the records."""
     cells = _means(records, _CELL, ("match", "first", "chance", "rank"), ("read_ms", "decode_ms"))
     for cell in cells:
-        cell["first_stderr"] = math.sqrt(cell["first"] * (1 - cell["first"]) / cell["questions"])
+        chosen = [record["first"] for record in records if all(record[key] == cell[key] for key in _CELL)]
+        cell["first_stderr"] = float(np.std(chosen, ddof=min(len(chosen) - 1, 1))) / math.sqrt(len(chosen))
     return {"cells": cells, "depths": _means(records, (*_CELL, "depth"), ("first", "match"))}
 
 
@@ -63,7 +64,7 @@ _HOW = (
     "writes. Depth is the position of the answer in the text, from 0, its beginning, to 1, its end. A mixer "
     "is switched off by replacing the output of its layers with zeros. Click a column to sort."
 )
-_KEYS = {"name", "layers", "parameters", "state", "cells", "depths"}
+KEYS = {"name", "layers", "parameters", "state", "cells", "depths"}
 _COLUMNS: Columns = {
     "family": ("family", "text"),
     "off": ("switched off", "text"),
@@ -85,7 +86,7 @@ def write_pages(directory: Path, card: Summary) -> Path:
     Raises:
         ValueError: a JSON file in the directory is no summary of this command.
     """
-    return write_result(directory, card, _KEYS, "Recall in long texts", _page)
+    return write_result(directory, card, KEYS, "Recall in long texts", _page)
 
 
 def finding(card: Summary) -> str:

@@ -47,6 +47,8 @@ _COMMON, _COMMON_TIMES, _RARE_TIMES = 10, 12, 2
 _FREQUENT, _FEWEST_WORDS = 3, 40  # with fewer words, the third and the fourth are equally frequent
 _CLOSE = 0.99  # of the length: enough
 _SLACK = 16  # tokens of an answer besides its values
+_TAIL = 64  # characters of a prompt that decide how an answer is split into tokens
+_CORRECTIONS = 16  # of the size of a text, before it is found by halving
 _MOTIF = 16  # bases: a text of N bases has a random one by chance with probability N / 4^16
 
 
@@ -93,6 +95,17 @@ class Question(NamedTuple):
         """Return the prompt's tokens after the one that starts a text."""
         return np.array([text_start(tokenizer), *tokenizer.encode(self.prompt)], np.int32)
 
+    def answer_tokens(self, text: str, tokenizer: Tokenizer) -> np.ndarray:
+        """Return the tokens of an answer after the prompt, which may differ from those of it alone."""
+        before = self.prompt[-_TAIL:]
+        return tokenizer.encode(before + self.space + text)[len(tokenizer.encode(before)) :]
+
+    @property
+    def chance(self) -> float:
+        """Return the expected share of right answers that are ahead of all wrong ones by a guess."""
+        right = len(self.answers) if self.is_any_enough else 1
+        return right / (right + len(self.wrong))
+
     def budget(self, tokenizer: Tokenizer) -> int:
         """Return how many tokens an answer may have."""
         return len(tokenizer.encode(", ".join(self.answers))) + _SLACK
@@ -105,14 +118,17 @@ def make_question(
     seed: str,
     tokenizer: Tokenizer,
     material: Material | None = None,
+    *,
+    is_shortest: bool = False,
 ) -> Question:
     """Make a question of at most `length` tokens, the budget of its answer included, and nearly as many.
 
     Args:
         family: one of `FAMILIES`.
         depth: position of the first needle, or of the passage with the answer, as a share of the text before
-            it: from 0 to 1. Families of words ignore it.
+            it: from 0 to 1. `variables` and the families of words ignore it.
         seed: equal seeds give equal questions, of other lengths and depths with other answers.
+        is_shortest: make the shortest text instead, to know whether one fits.
 
     Raises:
         ValueError: an unknown family, a length that is too short for it, or `qa` without two passages.
@@ -127,10 +143,13 @@ def make_question(
 
     best, least = build(1)
     expect(least <= length, "length", length, f"at least {least}, the shortest text of {family}")
+    if is_shortest:
+        return best
     # A sentence or word adds nearly the same number of tokens, so a few corrections come close to `length`.
-    low, high, size = 1, INT32_MAX, 64
+    low, high, size, corrections = 1, INT32_MAX, 64, 0
     while high - low > 1:
         question, used = build(size)
+        corrections += 1
         if used <= length:
             best, low = question, size
             if used > _CLOSE * length:
@@ -138,7 +157,10 @@ def make_question(
         else:
             high = size
         each = max((used - least) / (size - 1), 1)
-        size = min(max(size + round((length - used) / each), low + 1), high - 1)
+        size += round((length - used) / each)
+        if corrections >= _CORRECTIONS and high < INT32_MAX:
+            size = (low + high) // 2
+        size = min(max(size, low + 1), high - 1)
     return best
 
 
@@ -258,14 +280,16 @@ def _about_words(listed: list[str], right: list[str], wrong: list[str], asked: s
 
 def _qa(rng: random.Random, size: int, depth: float, material: Material) -> Question:
     passages = material.passages
-    expect(len(passages) >= 2, "passages", len(passages), "at least 2, for qa")
+    texts = {passage.text for passage in passages}
+    expect(len(texts) >= 2, "passages", f"{len(texts)} different texts", "at least 2, for qa")
     asked = rng.choice(passages)
     others = [passage for passage in passages if passage.text != asked.text]
     rng.shuffle(others)
-    lines = [passage.text for passage in others] or [""]
+    lines = [passage.text for passage in others]
     text = _surrounded(rng, size, lines, [asked.text], [round(depth * size)])
     wrong = dict.fromkeys(passage.answers[0] for passage in others)
-    wrong = [answer for answer in wrong if answer not in asked.answers]
+    right = {answer.casefold() for answer in asked.answers}
+    wrong = [answer for answer in wrong if answer.casefold() not in right]
     prompt = f"Answer the question after the text.\n{text}\nQuestion: {asked.question}\nAnswer:"
     return Question(prompt, asked.answers, tuple(wrong[:WRONG]), is_any_enough=True)
 

@@ -87,7 +87,7 @@ def ask(
                         **item._asdict(),
                         "answers": question.answers,
                         **answer._asdict(),
-                        "chance": 1 / (1 + len(question.wrong)),
+                        "chance": question.chance,
                         **costs,
                     }
                     for item, question, answer in zip(batch, questions, answers, strict=False)
@@ -154,13 +154,16 @@ class Reader:
         prompts = [question.tokens(tokenizer) for question in questions]
         budget = max(question.budget(tokenizer) for question in questions)
         chunks = sorted(set(chunk_sizes(max(map(len, prompts)), self.chunk)))
-        tried = (each.space + text for each in questions for text in (*each.answers, *each.wrong))
-        longest = max(budget, *(len(tokenizer.encode(text)) for text in tried))
+        tried = [
+            [question.answer_tokens(text, tokenizer) for text in (*question.answers, *question.wrong)]
+            for question in questions
+        ]
+        longest = max(budget, *(len(tokens) for row in tried for tokens in row))
         clock = time.perf_counter()
         state = jax.block_until_ready(self._state_after(prompts, longest))
         read = (time.perf_counter() - clock) / sum(map(len, prompts))
         programs = str((jax.tree.map(jnp.shape, state), chunks, bucket(budget)))
-        ranks = self._ranks(state, questions, tokenizer)
+        ranks = self._ranks(state, questions, tried)
         clock = time.perf_counter()
         tokens = self._greedy(state, budget)
         costs = {"read_ms": 1e3 * read, "decode_ms": 1e3 * (time.perf_counter() - clock) / budget}
@@ -193,12 +196,14 @@ class Reader:
             state = self._read(self.params, state, chunk, prompt.lengths, offset)
         return state
 
-    def _ranks(self, state: Text, questions: Sequence[Question], tokenizer: Tokenizer) -> list[np.ndarray]:
-        """Return the rank of each right answer of each question among the wrong ones."""
-        rows = [
-            [tokenizer.encode(question.space + text) for text in (*question.answers, *question.wrong)]
-            for question in questions
-        ]
+    def _ranks(
+        self, state: Text, questions: Sequence[Question], rows: Sequence[Sequence[np.ndarray]]
+    ) -> list[np.ndarray]:
+        """Return the rank of each right answer of each question among the wrong ones.
+
+        Args:
+            rows: the tokens of each question's right answers, then of its wrong ones.
+        """
         width = bucket(max(len(tokens) for row in rows for tokens in row))
         scores = []
         for column in range(max(map(len, rows))):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from based_jax import command
-from based_jax.convert.pretrained import load_pretrained
+from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.options import CheckpointOptions, expect_writable, progress, write_json
 from based_jax.evals.perplexity import records as recording
@@ -67,6 +67,9 @@ class Options(CheckpointOptions):
         read = self.context == "window" and not _is_records(self.checkpoint)
         wanted = "none with --context document or a .parquet file, which have no windows to read"
         expect(self.stride is None or read, "stride", self.stride, wanted)
+        wanted = "not with --context document, which reads each document alone"
+        is_window = self.context == "window" or not self.cross_documents
+        expect(is_window, "cross_documents", self.cross_documents, wanted)
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
         expect_writable(self, "records", "json")
         if self.records is not None:
@@ -116,6 +119,12 @@ def evaluate(
         "num_bytes": num_bytes,
     }
 
+    reference = None
+    if options.reference is not None and _is_records(options.reference):
+        reference = read_records(options.reference)
+    elif options.reference is not None:
+        find_directory(options.reference)  # an error before the work
+
     def score(source: str, model: LanguageModel, params: Params) -> Records:
         given = {"length": length, "batch_size": options.batch_size, "interrupted": interrupted}
         how = {"cross_documents": cross, "stride": options.stride}
@@ -128,15 +137,12 @@ def evaluate(
         window = length if options.context == "window" else None
         return make_records(packed, scores, window, info={"checkpoint": source, **info}, **how).reached()
 
-    records, reference = score(options.checkpoint, model, params), None
+    records = score(options.checkpoint, model, params)
     del params  # so that two models need not fit in memory
     expect(len(records) > 0, "data", str(options.text), "more time: interrupted before the first batch")
-    if options.reference is not None and _is_records(options.reference):
-        reference = read_records(options.reference)
-    elif options.reference is not None and not interrupted():
+    if options.reference is not None and reference is None and not interrupted():
         reference = score(options.reference, *load_pretrained(options.reference, dtype=options.dtype))
-        if interrupted():
-            reference = None
+    reference = None if interrupted() else reference
     return records if table is None else records.with_counts(table), reference
 
 

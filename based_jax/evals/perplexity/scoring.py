@@ -19,6 +19,7 @@ from jax import lax
 from jaxtyping import Float32, Int32
 
 from based_jax.data import PackedTokens
+from based_jax.generate.states import longest_text
 from based_jax.models.language_model import LanguageModel, make_mixer
 from based_jax.typing import Array, Float, Int, Params
 from based_jax.validate import expect
@@ -125,7 +126,7 @@ def score_documents(
     _check(model, packed, length, batch_size)
     ends = np.append(packed.starts, len(packed) - 1)
     sizes = np.diff(ends)  # targets per document: its text and the next separator
-    expect_positions(model, "tokens of a document", int(sizes.max()))
+    expect_readable(model, "tokens of a document", int(sizes.max()))
     scores = Scores.empty(len(packed) - 1)
     longest_first = np.argsort(-sizes, kind="stable")  # rows of a batch get similar lengths
     for first in range(0, len(sizes), batch_size):
@@ -199,6 +200,12 @@ def expect_positions(model: LanguageModel, argument: str, length: int) -> None:
     """Check that the model has positions for `length` tokens."""
     limit = model.config.max_positions
     expect(not limit or length <= limit, argument, length, f"at most {limit}, the model's positions")
+
+
+def expect_readable(model: LanguageModel, argument: str, length: int) -> None:
+    """Check that the model can read `length` tokens with a state, which long filters also limit."""
+    limit = longest_text(model.config)
+    expect(not limit or length <= limit, argument, length, f"at most {limit}, the model's longest text")
 
 
 def expect_left_to_right(model: LanguageModel, highest: Any) -> None:

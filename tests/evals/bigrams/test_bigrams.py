@@ -112,6 +112,7 @@ def test_a_signal_saves_and_the_command_goes_on(corpus, tmp_path, monkeypatch, c
         return encode(tokenizer, text)
 
     monkeypatch.setattr(ByteTokenizer, "encode", interrupt)
+    monkeypatch.setattr(bigrams, "spelling", lambda tokenizer: [])  # the next encoded text is a document
     flags = ("--data", corpus, "--out", out)
     for _ in range(5):  # documents
         ended = run_here(bigrams.PROG, bigrams.main, flags, capsys)
@@ -119,6 +120,8 @@ def test_a_signal_saves_and_the_command_goes_on(corpus, tmp_path, monkeypatch, c
         assert f"resume from {out}.partial" in ended.err
         assert not out.exists()
     monkeypatch.undo()
+    assert "the interrupted count in" in refused(bigrams.PROG, bigrams.main, flags, capsys)  # other tokens
+    monkeypatch.setattr(bigrams, "spelling", lambda tokenizer: [])
     (corpus / "a.txt").rename(tmp_path / "moved")
     assert "the interrupted count in" in refused(bigrams.PROG, bigrams.main, flags, capsys)
     (tmp_path / "moved").rename(corpus / "a.txt")

@@ -156,7 +156,7 @@ def test_models_that_cannot_score_are_refused(mixed):
         list(score_continuations(both, None, REQUESTS))
     short = LanguageModel(config.replace(max_positions=8))
     with pytest.raises(
-        ValueError, match="tokens of a request = 9: expected at most 8, the model's positions"
+        ValueError, match="tokens of a request = 9: expected at most 8, the model's longest text"
     ):
         list(score_continuations(short, None, [Request([1] * 8, [1, 2])]))
     broken = jax.tree.map(lambda leaf: leaf * np.nan, mixed.params)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.special
+import tokenizers
 
 from based_jax import command
 from based_jax.convert import load_pretrained, save_pretrained
@@ -371,8 +372,12 @@ def test_errors_are_one_line(folder, only_ours, capsys, flags, message):
 
 
 @pytest.mark.slow
-def test_lm_evals_own_backend_agrees(folder, only_ours, tmp_path):
-    """A Llama in the hub's format: the same samples and scores as those of lm-eval with transformers."""
+@pytest.mark.parametrize("starts", [False, True])
+def test_lm_evals_own_backend_agrees(folder, only_ours, tmp_path, starts):
+    """A Llama in the hub's format: the same samples and scores as those of lm-eval with transformers.
+
+    `starts`: its tokenizer puts a token before each text.
+    """
     backend = pytest.importorskip("lm_eval.models.huggingface", reason="needs pip install 'lm-eval[hf]'")
     import torch
     import transformers
@@ -381,11 +386,16 @@ def test_lm_evals_own_backend_agrees(folder, only_ours, tmp_path):
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     # Far larger weights than a trained model's, so that choices differ clearly.
     config = transformers.LlamaConfig(
-        **sizes, vocab_size=257, max_position_embeddings=CONTEXT, initializer_range=0.3, eos_token_id=256
+        **sizes, vocab_size=258, max_position_embeddings=CONTEXT, initializer_range=0.3, eos_token_id=256
     )
     transformers.LlamaForCausalLM(config).eval().save_pretrained(tmp_path / "llama")
     file = byte_level()
     special = {"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}
+    if starts:
+        special["bos_token"] = "<s>"
+        file.add_special_tokens(["<s>"])
+        start = {"special_tokens": [("<s>", file.token_to_id("<s>"))]}
+        file.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", "<s> $A $B", **start)
     transformers.PreTrainedTokenizerFast(tokenizer_object=file, **special).save_pretrained(tmp_path / "llama")
 
     theirs = backend.HFLM(

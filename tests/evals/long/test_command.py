@@ -120,6 +120,7 @@ def test_dna_is_asked_with_its_own_tokenizer(tmp_path):
         (["--lengths", "64"], "length = 64: expected at least"),
         (["--families", "singel"], "families = 'singel'"),
         (["--families", "qa"], "questions = None: expected a file"),
+        (["--name", "a+b"], "name = 'a+b': expected letters"),
         (["--depths", "2"], "depths = 2.0: expected from 0 to 1"),
         (["--haystack", "no_such_file.txt"], "no_such_file.txt"),
         (["--haystack", "genome.fa"], "haystack = 'genome.fa': expected noise, a FASTA file for dna alone"),

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.data.tokenizers import load_tokenizer
+from based_jax.data.tokenizers import FileTokenizer, load_tokenizer
 from based_jax.evals.long.questions import FAMILIES, VALUES, Material, Passage, make_question
+from tests.data import libraries
 
 BYTES = load_tokenizer("byte")
 PASSAGES = tuple(
@@ -72,6 +73,22 @@ def test_all_keys_are_asked_for():
     assert tuple(found) == question.answers
 
 
+def test_answers_are_split_into_tokens_as_in_the_text():
+    tokenizer = FileTokenizer(libraries.llama().to_str())
+    question = make_question("single", 2000, 0.5, "seed", BYTES)
+    (answer,) = question.answers
+    whole = tokenizer.encode(f"{question.prompt} {answer}").tolist()
+    tokens = question.answer_tokens(answer, tokenizer).tolist()
+    assert whole == [*tokenizer.encode(question.prompt).tolist(), *tokens]
+
+
+def test_a_guess_at_several_answers_of_which_any_counts():
+    passages = tuple(passage._replace(answers=(*passage.answers, "many")) for passage in PASSAGES)
+    question = make_question("qa", 2000, 0.5, "seed", BYTES, Material(passages=passages))
+    assert (len(question.answers), len(question.wrong)) == (2, 8)
+    assert question.chance == 2 / 10
+
+
 def test_chains_lead_to_the_value():
     question = make_question("variables", 3000, 0.5, "seed", BYTES)
     value = question.prompt.rpartition("with the value ")[2].split()[0]
@@ -120,7 +137,7 @@ def test_dna_hides_a_value_after_its_key(name, genome):
         ({"family": "simple"}, "family = 'simple'.*single"),
         ({"length": 100}, "length = 100: expected at least"),
         ({"depth": 1.5}, "depth = 1.5"),
-        ({"family": "qa"}, "passages = 0: expected at least 2"),
+        ({"family": "qa"}, "0 different texts': expected at least 2"),
     ],
 )
 def test_bad_input(change, message):
