@@ -110,7 +110,7 @@ def with_gradient_of(
     """Differentiate `function` through `formula`, the same in plain operations, which is then recomputed."""
     differentiable = jax.custom_vjp(function)
     differentiable.defvjp(
-        lambda *arrays: (function(*arrays), arrays),
+        lambda *arrays: (differentiable(*arrays), arrays),
         lambda arrays, cotangents: jax.vjp(formula, *arrays)[1](cotangents),
     )
     return differentiable

@@ -133,7 +133,7 @@ def _of_logits(logits: Array, targets: Array, weights: Array, vocab: int, dtype:
     """Return the gradients (B, n, rows) and the losses (B, n); a kernel reads the logits once for both."""
     flat = logits.reshape(-1, logits.shape[-1])
     if runs_kernels(logits) and pallas_kernels.supports_softmax_loss(flat) is None:
-        per_token = targets.reshape(-1), weights.reshape(-1)
+        per_token = targets.reshape(-1).astype(jnp.int32), weights.reshape(-1)
         found = pallas_kernels.softmax_loss(flat, *per_token, vocab=vocab, dtype=dtype)
         return found[0].reshape(logits.shape), found[1].reshape(targets.shape)
     if is_on_one("cpu", logits):

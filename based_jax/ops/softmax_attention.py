@@ -288,9 +288,15 @@ def window_step(
         expect_array(name, array, ("B", "heads", "dim"), "floating")
     if positions is not None:
         expect_array("positions", positions, (q.shape[0],), "integer")
-    wide = "the kernel takes no float64 cache" if cache.k.dtype == jnp.float64 else None
+        positions = positions.astype(jnp.int32)
+    reasons = {
+        "the kernel takes no float64 cache": cache.k.dtype == jnp.float64,
+        "the kernel takes no cache of wider heads": cache.k.shape[-1] != k.shape[-1],
+    }
     chosen = choose(
-        "window_step", q, k, v, cache, rotary_dim, implementation=implementation, unsupported=wide
+        *("window_step", q, k, v, cache, rotary_dim),
+        implementation=implementation,
+        unsupported=_first(reasons),
     )
     if chosen in KERNELS:
         sizes = _sizes(q[:, None], k[:, None], v[:, None])

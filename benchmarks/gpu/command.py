@@ -128,6 +128,11 @@ class Gpu:
                 each.unlink(missing_ok=True)
         chosen = [name for name in SECTIONS if name in (CALIBRATION, *self.sections)]
         settings = {name: getattr(self, name) for name in ("quick", "interpret", "minutes")}
+        if self.resume and path.exists():
+            before = journal.load(path, ("gpu",))["settings"]
+            for name in ("quick", "interpret"):
+                expected = f"{before[name]}, as in the run to resume"
+                expect(settings[name] == before[name], name, settings[name], expected)
         found = report.new_report("gpu", command, settings | {"sections": chosen}, [], [NOTE])
         begun = time.time()
         for name in chosen:
@@ -169,6 +174,11 @@ class Gpu:
             # Cached compilations also serve a process that replaces this one.
             jax.config.update("jax_compilation_cache_dir", os.path.join(_scratch(), "jax"))
         (section,) = self.sections
+        device = jax.devices()[0].device_kind
+        path = self.json and self.json.with_name(f"{CALIBRATION}.jsonl")
+        for row in journal.lines(path) if path else ():
+            before = row.get("facts", {}).get("device", device)
+            expect(device == before, "device", device, f"{before}, that of the run to resume")
         minutes = max(0.0, until - time.time()) / 60
         session = Session(section, self.json, minutes, report.say, **options)
         try:

@@ -131,9 +131,13 @@ def _run(
         return {"b": quotient(x, chunks), "c": remainder(x, chunks)}
 
     def spec(array: Any) -> pl.BlockSpec:
-        axes = {(width,): "d", (batch, length): "bn", (batch, length, width): "bnd"}
+        axes = {(width,): "d", (batch, length): "bn", (batch, length, width): "bnd"}[array.shape]
         # A block may extend beyond its array; masks keep every access inside.
-        return blocks(axes.get(array.shape, "bcd"), {"n": chunks * size, "d": padded}, at)
+        return blocks(axes, {"n": chunks * size, "d": padded}, at)
+
+    # Gradients of scale and bias follow those of both inputs: a sum for each chunk.
+    chosen = [spec(x) for x in (results[:2] if name == "gradient" else results)]
+    chosen += [blocks("bcd", {"d": padded}, at)] * (len(results) - len(chosen))
 
     def program(*refs: Any) -> None:
         first = at(pl.program_id(0))["c"] * size
@@ -144,7 +148,7 @@ def _run(
         *arrays,
         grid=(batch * chunks,),
         in_specs=list(map(spec, arrays)),
-        out_specs=list(map(spec, results)),
+        out_specs=chosen,
         out_shape=list(results),
         warps=variant.warps,
         stages=variant.stages,

@@ -91,7 +91,10 @@ def softmax_loss(
     run = functools.partial(gradients, vocab=vocab, dtype=dtype, variant=variant)
     plain = functools.partial(formula, vocab=vocab, dtype=dtype)
     fused = per_channel(run, plain, ["r v", "r", "r"], ["r v", "r"], ["r"])
-    gradient, losses = fused(logits, targets.astype(jnp.int32), weights)
+    targets = jnp.where(targets < vocab, targets, -1).astype(
+        jnp.int32
+    )  # a block may extend beyond the columns
+    gradient, losses = fused(logits, targets, weights)
     return gradient, losses
 
 
@@ -101,7 +104,7 @@ def formula(
     """Compute the kernel's results in plain operations."""
     token = jnp.arange(logits.shape[-1])
     logits = jnp.where(token < vocab, logits, LOWEST)
-    is_target = token == targets[:, None]
+    is_target = (token == targets[:, None]) & (token < vocab)
     log_sum = jax.nn.logsumexp(logits, axis=-1)
     losses = log_sum - jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
     gradient = (jnp.exp(logits - log_sum[:, None]) - is_target) * weights[:, None]

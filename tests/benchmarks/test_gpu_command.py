@@ -102,6 +102,19 @@ def test_without_a_gpu_it_says_so_in_one_line(flags, tmp_path, monkeypatch, capf
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_is_resumed_with_its_flags_and_on_its_device_only(tmp_path, monkeypatch):
+    for name, value in environment().items():
+        monkeypatch.setenv(name, os.environ.get(name, value))
+    path, quick = tmp_path / "gpu.json", {"quick": True, "interpret": True}
+    journal.save(report.new_report("gpu", "", quick, [], []), path)
+    with pytest.raises(ValueError, match="quick = False: expected True, as in the run to resume"):
+        main(["gpu", "--json", str(path), "--resume"])
+    journal.append({"status": "measured", "facts": {"device": "H100"}}, tmp_path / "machine.jsonl")
+    flags = "--quick", "--interpret", "--until", "1e12", "--sections", "forward"
+    with pytest.raises(ValueError, match="device = 'cpu': expected H100, that of the run to resume"):
+        main(["gpu", "--json", str(tmp_path / "forward.jsonl"), *flags])
+
+
 @pytest.mark.parametrize(("has_assembler", "wanted"), [(False, True), (True, False)])
 def test_cuda_root_is_set_where_jax_would_take_a_package_without_an_assembler(
     has_assembler, wanted, tmp_path, monkeypatch
@@ -223,10 +236,10 @@ def test_a_later_command_measures_what_did_not_fit(tmp_path):
         s.add(step=name_of[clock.now], what="a", status="passed")
 
     name_of = {40: "one", 80: "two", 120: "three"}
-    steps = [Step(name, slow) for name in name_of.values()]
+    steps = [Step(name, slow, least=30 * (name == "two")) for name in name_of.values()]
     s = session(path, clock=clock)
     stopwatch.run(s, steps)
-    assert rows_of(s) == [("one", "a", "passed"), ("two", "a", "passed"), ("three", "all", "skipped")]
+    assert rows_of(s) == [("one", "a", "passed"), ("two", "all", "skipped"), ("three", "all", "skipped")]
     assert not journal.is_complete(path)
     stopwatch.run(session(path, clock=clock), steps)
     assert [(row["step"], row["status"]) for row in journal.results(path)] == [
@@ -415,7 +428,7 @@ def test_targets_from_rows():
         measured("forward", "B4 N8192", "pallas", 1e-3),
         measured("torch", "forward", "fla_parallel_based", 3e-3, batch=4, length=8192),
         measured("torch", "forward", "fla_fused_chunk_based", 1.5e-3, batch=4, length=8192),
-        measured("torch", "forward", "fla_fused_chunk_based", 1e-3, batch=4, length=1024),
+        measured("torch", "forward", "fla_fused_chunk_based", 1e-3, batch=16, length=2048),
         measured("forward", "B16 N32768", "pallas", 2e-3),
         measured("backward", "B16 N32768", "pallas", 8e-3),
         measured("decode", "B128", "pallas loop", 1e-5, bound_fraction=0.85),

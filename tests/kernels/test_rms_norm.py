@@ -12,7 +12,7 @@ from tests.marks import release_but
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
 # dtype of the branch, N, D; with 6 tokens per program and 32 or 16 channels, some are full and some are not.
-CASES = [("float32", 11, 24), ("bfloat16", 12, 32)]
+CASES = [("float32", 11, 24), ("float32", 1, 32), ("bfloat16", 12, 32)]
 VARIANT = Variant(tokens=2, rounds=3)
 
 
@@ -43,7 +43,7 @@ def with_marks(arrays, gradients, broken):
     return back(gradients), (y, is_number)
 
 
-@pytest.mark.parametrize("case", release_but(CASES[:1], CASES), ids=str)
+@pytest.mark.parametrize("case", release_but(CASES[:2], CASES), ids=str)
 def test_outputs_and_gradients(case):
     arrays, gradients = drawn(*case)
     with interpreted():

@@ -166,5 +166,7 @@ class Step:
     """lists what is timed against each other, see `stopwatch`"""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """further columns of the rows of the candidates"""
+    least: float = 0.0
+    """seconds that it needs; with less time left it waits for `--resume`"""
     together: int = 5
     """steps of its section whose candidates compile together, before the first of them is timed"""

@@ -259,7 +259,7 @@ def run(session: Session, steps: Sequence[Step]) -> None:
     begun: dict[str, Comparison] = {}
     for position, step in enumerate(waiting):
         before = session.elapsed
-        if session.left() <= 0:
+        if session.left() <= step.least:
             session.say(f"the time is spent: {len(waiting) - position} steps are left for --resume")
             for step in waiting[position:]:
                 session.add(step=step.name, what="all", status="skipped", reason=SPENT)

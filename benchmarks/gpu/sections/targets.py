@@ -22,7 +22,7 @@ def targets(rows: Rows) -> list[list[str | None]]:
     """Return what, wanted and measured of each target; the last is None if a candidate did not run."""
     at_8k = _times(rows, "forward", "B4 N8192")
     peers = [
-        r["seconds"] for r in _measured(rows, "torch", "forward") if r["batch"] * r["length"] == 4 * 8192
+        r["seconds"] for r in _measured(rows, "torch", "forward") if (r["batch"], r["length"]) == (4, 8192)
     ]
     large, alone = (_times(rows, "forward", size).get("pallas") for size in ("B16 N32768", "B1 N32768"))
     both = _times(rows, "backward", "B16 N32768").get("pallas")
