@@ -69,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             copy_pages(directory, target)
         weights = pretrained.save_pretrained(target, model, params, like=options.like, card=card)
         if options.like is not None:
-            copy_tokenizer(pretrained.find_directory(options.like), target)
             copy_pages(directory, target)
+            copy_tokenizer(pretrained.find_directory(options.like), target)
     shapes, page = pretrained.language_model_shapes(model.config), target / CARD
     files = [weights, *target.glob("model-*-of-*.safetensors")]
     print(

@@ -145,14 +145,20 @@ class Exported:
                 f"{folder}: was not exported here, and its programs run with your rights: expected sha256 "
                 "(run.py --sha256), which the export printed, or trust=True (run.py --trust)"
             )
-        _check_environment(folder, manifest)
-        programs = {
-            name: _deserialize(_checked(folder, entry), manifest)
-            for name, entry in manifest["programs"].items()
-        }
-        text = manifest["tokenizer"]
-        weights = _read_weights(folder, manifest)
-        return cls(manifest, programs, weights, None if text is None else _checked(folder, text))
+        try:
+            _check_environment(folder, manifest)
+            programs = {
+                name: _deserialize(_checked(folder, entry), manifest)
+                for name, entry in manifest["programs"].items()
+            }
+            text = manifest["tokenizer"]
+            weights = _read_weights(folder, manifest)
+            _expect(manifest["prefill_chunk"] >= 1, "prefill_chunk", manifest["prefill_chunk"], "at least 1")
+            return cls(manifest, programs, weights, None if text is None else _checked(folder, text))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{folder / MANIFEST}: lacks an entry or has one of another type ({error!r:.200})"
+            ) from error
 
     def init(self, batch_size: int) -> State:
         """Return the state before the first token of `batch_size` rows."""

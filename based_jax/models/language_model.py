@@ -213,7 +213,9 @@ class LanguageModel(Module):
     @nn.nowrap
     def output_embedding(self, params: Params) -> Float[Array, "vocab D"]:
         """Return the matrix that `unembed` takes from ``{"params": ...}``; for `ops.cross_entropy`."""
-        return nn.meta.unbox(params["params"]["embedding" if self.config.tie_embeddings else "head"])
+        table = nn.meta.unbox(params["params"]["embedding" if self.config.tie_embeddings else "head"])
+        is_frozen = self.config.tie_embeddings and self.config.freeze_embedding
+        return lax.stop_gradient(table) if is_frozen else table
 
     @nn.nowrap
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:

@@ -12,6 +12,7 @@ import numpy as np
 from based_jax.mixers import Mixer
 from based_jax.mixers.module import find_stream
 from based_jax.testing import laws
+from based_jax.testing.arrays import assert_close
 from based_jax.validate import expect
 
 CHUNK = 64
@@ -140,6 +141,26 @@ def _padding(check: _Check) -> None:
         laws.padding_law(check.run, check.drawn(5), lengths, check.drawn(6), before)
 
 
+def _calls(check: _Check) -> None:
+    """Check the forms of calls that the other laws leave out, see `laws.LENGTH`."""
+    run, x, length = check.run, check.drawn(11), check.length
+    whole = laws.packed(run, x)
+    for rows, cut in ((1, length - 3), (laws.ROWS, 2)):  # without mask and ids
+        first, state = run(x[:rows, :cut], run.fresh(rows))
+        rest, _ = run(x[:rows, cut:], state)
+        assert_close(np.concatenate([first, rest], axis=1), whole[:rows], run.tolerance)
+    ids = np.repeat([[0, 1]], [3, length - 3], axis=1).repeat(laws.ROWS, axis=0)
+    assert_close(run(x, segment_ids=ids)[0], laws.packed(run, x, segment_ids=ids), run.tolerance)
+    mask = np.arange(length) < np.array([[length], [6]])
+    assert_close(run(x, mask=mask)[0][mask], whole[mask], run.tolerance)
+    _, state = run(x[:, :2], run.fresh(laws.ROWS))
+    _, state = run(x[:, 2:3], state, mask=np.array([[True], [False]]))  # the second row waits
+    y, _ = run(np.stack([x[0, 3:4], x[1, 2:3]]), state)
+    assert_close(y[:, 0], np.stack([whole[0, 3], whole[1, 2]]), run.tolerance)
+    y, _ = run(x[:, 3:4], state, segment_ids=np.ones((laws.ROWS, 1), int))  # both rows begin a document
+    assert_close(y, run(x[:, 3:4], run.fresh(laws.ROWS))[0], run.tolerance)
+
+
 def _causality(check: _Check) -> None:
     for t in range(check.length):
         laws.causality(check.run, check.drawn(7), t, 0.0 if check.exact else check.run.tolerance)
@@ -175,6 +196,9 @@ def _bfloat16(check: _Check) -> None:
     wanted = laws.packed(check.run, x)
     error = np.linalg.norm(np.asarray(y, np.float32) - wanted) / np.linalg.norm(wanted)
     assert error < 0.05, f"an error of {error:.1%}"
+    state = low.init_state(laws.ROWS, check.run.max_length)
+    _, after = jax.eval_shape(low.apply, check.run.variables, x, state)
+    chex.assert_trees_all_equal_shapes_and_dtypes(state, after, custom_message="the states before and after")
 
 
 _CHECKS: dict[str, Callable[[_Check], None]] = {
@@ -184,6 +208,7 @@ _CHECKS: dict[str, Callable[[_Check], None]] = {
     "padding law": _padding,  # first, since the split law cuts rows by masks
     "split law": _split,
     "segment law": _segments,
+    "calls of all forms": _calls,
     "containment of NaN and infinities": _containment,
     "gradients": _gradients,
     "bfloat16": _bfloat16,

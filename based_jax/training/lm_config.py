@@ -37,7 +37,8 @@ class LMConfig:
     init_from: str | None = None
     """start from the weights of this run, pretrained directory or hub id, with a fresh optimizer"""
     lora: int | None = None
-    """with --init-from: train only low-rank updates (LoRA) of this rank to the blocks' weight matrices"""
+    """with --init-from: train only low-rank updates (LoRA) of this rank to the blocks' weight matrices; these
+    have no weight decay, and one learning rate"""
     train_embeddings: bool = False
     """with --lora: also train the embedding and the head"""
     train_norms: bool = False
@@ -158,7 +159,11 @@ def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | No
     expect(can_scan, "scan_layers", True, expected)
     sizes = {"vocab_size": vocab_size, "max_length": config.length or model.max_length}
     options = {"remat": config.remat, "scan_layers": config.scan_layers, "dtype": find_dtype(config.dtype)}
-    return model.replace(**sizes, **options)
+    found = model.replace(**sizes, **options)
+    most = found.max_positions or found.max_length
+    expected = f"at most {most}, the model's learned positions"
+    expect(found.max_length <= most, "length", found.max_length, expected)
+    return found
 
 
 def find_preset(preset: str) -> ModelConfig:

@@ -66,7 +66,12 @@ class OptimizerConfig:
     """dtype of the first moment: float32 or bfloat16 (2 bytes less per parameter)"""
 
     def __post_init__(self) -> None:
-        expect(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
+        rate, decay = self.learning_rate, self.weight_decay
+        expect(0 < rate < math.inf, "learning_rate", rate, "above 0 and finite")
+        expect(0 <= decay < math.inf, "weight_decay", decay, "at least 0 and finite")
+        expect(0 <= self.eps < math.inf, "eps", self.eps, "at least 0 and finite")
+        for name in ("beta1", "beta2"):
+            expect(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to below 1")
         rates = dict.fromkeys(("final_learning_rate_share", "filter_learning_rate_share"), "learning rate")
         for name, whole in (rates | {"warmup": "steps", "cooldown": "steps"}).items():
             share = getattr(self, name)
@@ -76,7 +81,6 @@ class OptimizerConfig:
         expect_choice("moment_dtype", self.moment_dtype, ("float32", "bfloat16"))
         expect_ranges(self, 1, "schedule_steps")
         expect(self.clip > 0, "clip", self.clip, "above 0")
-        expect(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
 
 
 def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:

@@ -42,6 +42,14 @@ def test_authors_to_native_to_authors(name, tmp_path, capsys):
 
 
 class TestCommand:
+    def test_the_tokenizer_is_that_of_like(self, tmp_path):
+        source, like, target = (tmp_path / name for name in ("source", "like", "target"))
+        for folder in (source, like):
+            shutil.copytree(CHECKPOINTS / "attn-tiny", folder)
+            (folder / "tokenizer.json").write_text(json.dumps(folder.name))
+        convert.main([str(source), str(target), "--like", str(like)])
+        assert json.loads((target / "tokenizer.json").read_text()) == "like"
+
     def test_narrower_weights(self, tmp_path, capsys):
         target = tmp_path / "half"
         convert.main([str(CHECKPOINTS / "attn-tiny"), str(target), "--dtype", "bfloat16"])

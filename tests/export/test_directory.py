@@ -83,6 +83,9 @@ def test_wrong_manifests(copy):
             r"by jax 9.9.9 with calling convention 99: expected \d+ to",
         ),
         (lambda: edit(copy, sign=True, platforms=["cuda"]), "exported for cuda: expected cpu, where this"),
+        (lambda: edit(copy, sign=True, programs={}), "manifest.json: lacks an entry"),
+        (lambda: edit(copy, sign=True, programs=[]), "manifest.json: lacks an entry or has one of another"),
+        (lambda: edit(copy, sign=True, prefill_chunk=0), "prefill_chunk = 0: expected at least 1"),
     ]:
         path.write_text(text)
         write()

@@ -103,6 +103,43 @@ def sees_one_token_ahead(t):
     return change
 
 
+def widens(mix, x, state, context):
+    y, after = mix(x, state, context)
+    return y, jax.tree.map(lambda leaf: leaf.astype("float32") if leaf.dtype == "bfloat16" else leaf, after)
+
+
+FORMS = {
+    "a masked token": lambda x, state, context: x.shape[1] == 1 and {"mask": None},
+    "a token that begins a document": lambda x, state, context: x.shape[1] == 1 and {"segment_ids": None},
+    "a mask alone": lambda x, state, context: context.segment_ids is None and {"mask": None},
+    "ids alone": lambda x, state, context: context.mask is None and {"segment_ids": None},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_faults_in_one_form_of_call_are_found(form):
+    def change(mix, x, state, context):
+        return mix(x, state, dataclasses.replace(context, **(FORMS[form](x, state, context) or {})))
+
+    with pytest.raises(AssertionError, match="breaks the contract: calls of all forms"):
+        check_mixer(with_fault("Faulty", change), d_model=4, length=16)
+
+
+def test_prompts_and_single_rows_are_called_too():
+    def drops(mix, x, state, context):
+        is_prompt = x.shape[1] > 1 and context.mask is None
+        return mix(x, jax.tree.map(jnp.zeros_like, state) if is_prompt else state, context)
+
+    for change in (drops, lambda mix, x, *more: (mix(x, *more)[0] * 2 / len(x), mix(x, *more)[1])):
+        with pytest.raises(AssertionError, match="breaks the contract: calls of all forms"):
+            check_mixer(with_fault("Faulty", change), d_model=4, length=16)
+
+
+def test_a_state_that_becomes_wider_is_refused():
+    with pytest.raises(AssertionError, match="breaks the contract: bfloat16"):
+        check_mixer(with_fault("Faulty", widens), d_model=4, length=16)
+
+
 @pytest.mark.parametrize("t", [16, 24, 32, 64])
 @pytest.mark.parametrize(
     ("fault", "law"),

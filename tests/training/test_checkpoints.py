@@ -121,15 +121,20 @@ def without_files(path):
     (path / "checksums.json").write_text("{}")
 
 
+def of_another_step(path):
+    shutil.copytree(path.with_name("5"), path)
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
+        (of_another_step, "it is a checkpoint of step 5"),
         (lambda path: path.mkdir(), "it has no checksums.json"),
         (lambda path: path.write_text("x"), "it is no directory"),
         (lambda path: path.symlink_to("nowhere"), "it is no directory"),
         (without_files, "checksums.json lists no files of a checkpoint"),
     ],
-    ids=["empty", "file", "link", "no checksums"],
+    ids=["another step", "empty", "file", "link", "no checksums"],
 )
 def test_what_is_no_checkpoint_of_the_run_is_passed_over_with_a_warning(make, reason, workdir, caplog):
     make(workdir / "checkpoints" / "15")

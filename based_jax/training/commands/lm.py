@@ -121,8 +121,11 @@ def with_schedule(config: LMConfig) -> LMConfig:
     steps, path = config.steps, config.workdir / "config.json"
     if config.resume and has_checkpoints(config.workdir) and path.exists():
         saved = read_config(path)["train"]
-        expect(steps >= saved["steps"], "steps", steps, f"at least {saved['steps']}, those of the run so far")
-        steps = saved["optimizer"]["schedule_steps"] or saved["steps"]
+        before, own = saved.get("steps"), saved.get("optimizer")
+        is_whole = isinstance(before, int) and isinstance(own, dict)
+        expect(is_whole, str(path), saved, "a run's settings, with steps and an optimizer")
+        expect(steps >= before, "steps", steps, f"at least {before}, those of the run so far")
+        steps = own.get("schedule_steps") or before
     optimizer = dataclasses.replace(config.optimizer, schedule_steps=config.optimizer.schedule_steps or steps)
     return dataclasses.replace(config, optimizer=optimizer)
 

@@ -83,7 +83,7 @@ class Checkpoints:
         for step, path in reversed(_entries(self.directory)):
             reason = f"the name of a checkpoint of step {step} is {step}"
             if path.name == str(step):
-                reason = _find_damage(path)
+                reason = _find_damage(path, step)
             if reason is None:
                 for other, why in damaged:
                     self._put_aside(other, f"{why}; falling back to {path}")
@@ -157,7 +157,7 @@ class Checkpoints:
 
     def _write_checksums(self) -> None:
         for directory in self.directory.glob(f"{self._saving}.*"):  # Orbax's only temporary name
-            write_json(directory / CHECKSUMS, _checksums(directory))
+            write_json(directory / CHECKSUMS, {"step": int(self._saving), **_checksums(directory)})
 
     @contextlib.contextmanager
     def _explain(self) -> Iterator[None]:
@@ -220,15 +220,18 @@ def _reason(error: BaseException) -> str:
     return str(error).partition("\n")[0].partition(" See full TensorStore details")[0] or type(error).__name__
 
 
-def _find_damage(directory: Path) -> str | None:
-    """Describe damage of a checkpoint's files; None if they are as written."""
+def _find_damage(directory: Path, step: int) -> str | None:
+    """Describe damage of the files of a step's checkpoint; None if they are as written."""
     path = directory / CHECKSUMS
     try:
         if not directory.is_dir():
             return "it is no directory"
         if not path.exists():
             return f"it has no {CHECKSUMS}"
-        recorded = {name: pair for name, pair in read_json(path).items() if isinstance(pair, list)}
+        content = read_json(path)
+        if content.get("step", step) != step:
+            return f"it is a checkpoint of step {content['step']}"
+        recorded = {name: pair for name, pair in content.items() if isinstance(pair, list)}
         if not {name.partition("/")[0] for name in recorded}.issuperset(_FOLDERS):
             return f"{CHECKSUMS} lists no files of a checkpoint"
         files = _checksums(directory)
