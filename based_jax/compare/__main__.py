@@ -77,13 +77,15 @@ class Options(Flags):
         expect_choice("task", self.task, ("mqar", *STUDY_OF))
         has_data = self.task == "mqar" or self.scale != "paper"
         expect(has_data, "scale", self.scale, f"cpu or smoke, since the papers have no grid of {self.task}")
-        is_fine = all(width.strip().isdigit() for width in (self.widths or "1").split(","))
+        is_fine = all(width.strip().isdecimal() for width in (self.widths or "1").split(","))
         expect(is_fine, "widths", self.widths, "numbers such as 32,64")
 
     def jobs(self) -> list[Job]:
         """Return a job for each mixer and width."""
         record = self.out / "study.json"
-        epochs = self.epochs or (read_json(record).get("epochs") if record.exists() else None)
+        held = read_json(record) if record.exists() else {}
+        expect(isinstance(held, dict), str(record), held, "what a study wrote")
+        epochs = self.epochs or held.get("epochs")
         flags = dict(ONE_RATE[self.scale] if self.task == "mqar" else task_flags(self.task, self.scale))
         flags |= {"epochs": epochs or flags["epochs"], "seeds": self.seeds}
         flags |= {"learning_rates": self.learning_rates or flags["learning_rates"]}

@@ -49,17 +49,27 @@ class Results(JsonLines):
         self.rows = [row for row in self.rows if row["job"] in fine]
         write_lines(self.path, self.rows)
 
+    def move_replaced(self, jobs: Iterable[Job], path: Path) -> int:
+        """Move the rows of jobs that have other flags by now to the end of `path`; return their number."""
+        now = {(job.family, job.setting): job.name for job in jobs}
+        old = [row for row in self.rows if now.get((row["family"], row["setting"]), row["job"]) != row["job"]]
+        if old:
+            write_lines(path, [*read(path), *old])
+            self.rows = [row for row in self.rows if row not in old]
+            write_lines(self.path, self.rows)
+        return len(old)
+
 
 def best(rows: Iterable[Mapping[str, Any]], slice_: tuple[str, str] | None = None) -> list[Row]:
-    """Return each job with its best learning rate, in the order of the rows.
+    """Return each job with its best learning rate of those with most results, in the order of the rows.
 
     Args:
         rows: of any number of jobs.
         slice_: rank and report the accuracy of one slice, such as ("num_pairs", "256"), not the overall one.
 
     Returns:
-        the rows of the best learning rates with `accuracy` averaged over the `seeds`, and the number of
-        seeds. A job whose models all failed is left out.
+        the rows of the best learning rates with `accuracy` and `slices` averaged over the `seeds`, their
+        number. A job whose models all failed is left out.
     """
     jobs: dict[str, dict[float, list[Mapping[str, Any]]]] = {}
     for row in rows:
@@ -72,9 +82,18 @@ def best(rows: Iterable[Mapping[str, Any]], slice_: tuple[str, str] | None = Non
 
     for by_rate in jobs.values():
         means = {rate: fmean(map(accuracy, seeds)) for rate, seeds in by_rate.items()}
-        rate = max(means, key=lambda rate: means[rate])
-        chosen.append({**by_rate[rate][0], "accuracy": means[rate], "seeds": len(by_rate[rate])})
+        rate = max(means, key=lambda rate: (len(by_rate[rate]), means[rate]))
+        seeds = by_rate[rate]
+        mean = {"accuracy": means[rate], "slices": _mean_slices([row["slices"] for row in seeds])}
+        numbers = ", ".join(str(row["seed"]) for row in seeds)
+        chosen.append({**seeds[0], **mean, "seed": numbers, "seeds": len(seeds)})
     return chosen
+
+
+def _mean_slices(slices: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Average the accuracies of models that were tested with the same data."""
+    first, *_ = slices
+    return {key: {value: fmean(each[key][value] for each in slices) for value in first[key]} for key in first}
 
 
 STATE_AXIS: Mapping[str, Any] = {

@@ -144,8 +144,10 @@ def train(
     results = Results(out / "results.jsonl")
     if flags.retry:
         results.drop_failed()
-    pending = [job for job in jobs if not results.has(job)]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if count := results.move_replaced(jobs, out / "replaced.jsonl"):
+        console.print(f"{count} results of jobs that have other flags now are in {out / 'replaced.jsonl'}")
+    pending = [job for job in jobs if not results.has(job)]
     began, ended = time.perf_counter(), []
     received: list[signal.Signals] = []
 

@@ -30,7 +30,7 @@ _FREE = re.compile(
 )
 """Primitives that count nothing: movement of data, comparisons and random bits."""
 
-_REDUCTIONS = ("reduce_", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "scatter")
+_REDUCTIONS = ("reduce_", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 """Primitives that count one operation per input number."""
 
 
@@ -134,6 +134,9 @@ def _of_equation(equation: Any) -> Operations:
         return inner.times(equation.params["length"])
     if name == "pallas_call":
         return inner.times(math.prod(equation.params["grid_mapping"].grid))
+    if name.startswith("scatter"):  # whose program combines two numbers
+        added = math.prod(equation.invars[2].aval.shape)
+        return Operations(rest=0.0 if name == "scatter" else float(added))
     if inner.total or any(True for _ in _jaxprs(equation)):
         return inner
     if _FREE.fullmatch(name):

@@ -197,38 +197,45 @@ def _size(row: Row) -> tuple[str, str]:
 
 
 def training_flops(config: ModelConfig, length: int) -> float | None:
-    """Return the papers' count for a step on `length` tokens; None if a layer has no formula there."""
-    mixers = [config.layer(index).mixer for index in range(config.num_layers)]
-    if not set(mixers) <= _MACS.keys():
-        return None
+    """Return the papers' count for a step on `length` tokens; None if a layer has no formula there.
+
+    The formulas have MLPs of 8 or 4 D^2 multiply-adds, so a layer with another one has none, either.
+    """
+    layers = [config.layer(index) for index in range(config.num_layers)]
+    maps = {"gated": 3, "plain": 2}.get(config.mlp, 0)
+    mlp = maps * config.mlp_hidden / config.d_model
+    for mixer in {layer.mixer for layer in layers}:
+        counted = _MLPS.get(mixer, mlp)
+        if mixer not in _MACS or abs(mlp - counted) > 0.1 * counted:
+            return None
     ends = 2 * config.vocab_size * length * config.d_model
-    return 6.0 * (ends + sum([_MACS[mixer](config, length) for mixer in mixers]))
+    return 6.0 * (ends + sum([_MACS[layer.mixer](config, length, layer.options) for layer in layers]))
 
 
 def _fft(length: int, channels: float) -> float:
     return 10 * length * math.log2(length) * channels
 
 
-def _attention(config: ModelConfig, length: int) -> float:
+def _attention(config: ModelConfig, length: int, options: Mapping[str, Any]) -> float:
     """Count the maps, scores and values, and an MLP of three maps of width 8/3 D."""
-    width, heads = config.d_model, config.layer(0).options.get("num_heads") or 1
+    width, heads = config.d_model, options.get("num_heads") or 1
     return 4 * length * width**2 + 2 * (heads * length**2 + length**2 * width) + 8 * length * width**2
 
 
-def _base_conv(config: ModelConfig, length: int) -> float:
+def _base_conv(config: ModelConfig, length: int, _: Any) -> float:
     """Count half of the channels, or layers, as short convolutions and half as long ones."""
     width = config.d_model
     mixer = _fft(length, width / 2) + length * width / 2 + width / 2 * _FILTER + length * width**2
     return mixer + 4 * length * width**2
 
 
-def _hyena(config: ModelConfig, length: int) -> float:
+def _hyena(config: ModelConfig, length: int, _: Any) -> float:
     width = config.d_model
     maps = 3 * length * width**2 + 9 * length * width + 3 * length * width + length * width**2
     return maps + _fft(length, width) + _FILTER * width + 4 * length * width**2
 
 
-def _long_conv(config: ModelConfig, length: int) -> float:
+def _long_conv(config: ModelConfig, length: int, _: Any) -> float:
     width = config.d_model
     return _fft(length, width) + length * width**2 + 8 * length * width**2
 
@@ -238,10 +245,13 @@ _MACS = {
     "base_conv": _base_conv,
     "hyena": _hyena,
     "long_conv": _long_conv,
-    "rwkv4": lambda config, length: 13 * length * config.d_model**2,
-    "rwkv_channel_mix": lambda config, length: 0.0,  # counted with the RWKV layer before it
+    "rwkv4": lambda config, length, _: 13 * length * config.d_model**2,
+    "rwkv_channel_mix": lambda config, length, _: 0.0,  # counted with the RWKV layer before it
 }
 """Multiply-adds of a layer with its MLP."""
+
+_MLPS = {"attention": 8, "long_conv": 8, "base_conv": 4, "hyena": 4}
+"""Those of the MLP, in D^2 for each token."""
 
 
 @cache

@@ -9,7 +9,9 @@ from rich.markup import escape
 from based_jax.data import ByteTokenizer
 from based_jax.experiments.results import FAILED, Results
 from based_jax.experiments.runner import find_slots, stopping
+from based_jax.files import read_json
 from based_jax.models import MixerSpec, ModelConfig, presets
+from based_jax.validate import expect
 from papers.conv_basis.settings import Setting
 from papers.hyper_self_attention.hyper_lm.jobs import MODELS, TRAINER, LMJob
 from papers.hyper_self_attention.hyper_lm.runs import LMRunner
@@ -48,12 +50,14 @@ def train(
     """
     run = job(setting)
     export = out / "runs" / run.name / "model"
+    config = out / MODELS / f"{run.model}.json"
+    is_same = not config.exists() or ModelConfig.from_dict(read_json(config)) == model_config(setting)
+    expect(is_same, "out", str(out), "another directory: this holds a model of other settings")
     if not export.exists():
         (out / RECORD).unlink(missing_ok=True)  # it belongs to a missing model, or to a failure
     results = Results(out / RECORD)
     if results.has(run):
         return export
-    config = out / MODELS / f"{run.model}.json"
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(model_config(setting).to_json() + "\n", encoding="utf-8")
     report(f"training a model for {setting.steps} steps; log in {escape(str(export.parent / 'log.txt'))}")

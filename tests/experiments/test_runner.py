@@ -1,5 +1,6 @@
 """Jobs as processes: recorded once, failures kept, resumed, stopped. The trainer is a script of the test."""
 
+import dataclasses
 import sys
 import threading
 import time
@@ -9,7 +10,7 @@ import pytest
 from based_jax.directory_lock import DirectoryInUse, sole_writer
 from based_jax.experiments import runner as slots
 from based_jax.experiments.job import Job, of_families
-from based_jax.experiments.results import Results, best
+from based_jax.experiments.results import Results, best, read
 from based_jax.experiments.runner import Runner, Slot
 from tests.subprocesses import PATIENCE
 
@@ -111,12 +112,24 @@ def test_the_best_learning_rate_is_best_over_seeds(tmp_path):
 
     results = Results(tmp_path / "results.jsonl")
     results.add(FINE, [row(0.1, 0, 0.9), row(0.1, 1, 0.2), row(0.2, 0, 0.6), row(0.2, 1, 0.7)])
+    results.add(FINE, [row(0.3, 0, 0.99), row(0.3, 1, None, "failed")])  # a rate at which some diverge
     results.add(WAITS, [row(0.1, 0, None, "failed"), row(0.2, 0, 0.5)])
     results.add(DIES, [{"status": "failed", "error": "no memory left"}])
     fine, waits = best(results.rows)
     assert (fine["learning_rate"], fine["accuracy"], fine["seeds"]) == (0.2, pytest.approx(0.65), 2)
+    assert (fine["slices"], fine["seed"]) == ({"num_pairs": {"8": pytest.approx(0.35)}}, "0, 1")
     assert (waits["learning_rate"], waits["accuracy"], waits["seeds"]) == (0.2, 0.5, 1)
     assert best(results.rows, ("num_pairs", "8"))[0]["learning_rate"] == 0.1
+
+
+def test_results_of_other_flags_are_moved(tmp_path):
+    results, old = Results(tmp_path / "results.jsonl"), dataclasses.replace(FINE, flags={"epochs": 7})
+    kept = dataclasses.replace(FINE, family="another")
+    for job in (old, kept):
+        results.add(job, [{"status": "finished", "accuracy": 0.5}])
+    assert results.move_replaced([FINE], tmp_path / "replaced.jsonl") == 1
+    assert [row["job"] for row in Results(results.path).rows] == [kept.name]
+    assert [row["job"] for row in read(tmp_path / "replaced.jsonl")] == [old.name]
 
 
 def test_flags_of_the_trainer():

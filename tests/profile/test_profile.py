@@ -62,6 +62,9 @@ def test_gradients_recomputation_and_transforms():
         lambda x, w: lax.conv_general_dilated(x, w, (1,), "SAME", feature_group_count=4), inputs, kernel
     )
     assert depthwise.products == 2 * 2 * 4 * 9 * 3
+    rows, at = jax.ShapeDtypeStruct((8, 3), jnp.float32), jnp.arange(5)
+    assert count_operations(lambda x: x.at[at].add(1.0), rows).rest >= 5 * 3
+    assert count_operations(lambda x: x.at[at].set(1.0), rows).rest < 5 * 3
 
 
 @pytest.mark.parametrize("name", printed_tflops())
@@ -125,3 +128,5 @@ def test_layers_of_a_kind_are_traced_once_and_recomputation_is_not_the_models():
 def test_the_papers_formula_is_taken_where_there_is_one():
     config = bj.presets.get("zoology-attention-73m")
     assert model_flops(config, 2048) == training_flops(config, 2048) == pytest.approx(1.52e12, rel=5e-3)
+    assert training_flops(config.replace(mlp_hidden=config.d_model), 2048) is None
+    assert training_flops(config.replace(mlp="none"), 2048) is None

@@ -149,7 +149,8 @@ def expect_rows(task: Any, needed: int, formula: str) -> None:
     expect(length >= needed, "length", length, f"at least {formula} = {needed}")
     expect_even(length)
     expect(vocab_size > length, "vocab_size", vocab_size, f"more than length = {length}")
-    expect(0 < power < float("inf"), "power", power, "a finite number above 0")
+    is_number = isinstance(power, int | float)
+    expect(is_number and 0 < power < float("inf"), "power", power, "a finite number above 0")
 
 
 def expect_even(length: int, least: int = 0) -> None:

@@ -23,7 +23,7 @@ BOUND, TABLE, LINEAR = "bound (F.3)", "table of values", "linear state, random k
 """Names of the lines."""
 
 FLOAT_BITS = 32
-"""Bytes of a number in the linear states."""
+"""Bits of a number in the linear states."""
 
 WIDTHS = tuple(2**n for n in range(2, 9))
 """d_k = d_v of the linear states."""

@@ -51,7 +51,11 @@ def _states(seed: int) -> Iterator[Check]:
         source="Based, theorem F.3 (3.1)",
         checked=f"bits of {sized} against n; {' and '.join(s.mixer for s in forget)} confuse strings",
         sizes=f"all strings of n = {bits} bits, random parameters",
-        error=float(too_small + sum(states.collision is None for states in forget)),
+        error=float(
+            too_small
+            + sum(states.collision is None for states in forget)
+            + len({name for name, _ in MIXERS[2:]} ^ {states.mixer for states in forget})
+        ),
     )
 
     games = [play(model(slots), bits) for model in (last_pairs, hashed) for slots in range(1, bits)]

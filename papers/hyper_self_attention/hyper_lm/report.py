@@ -117,8 +117,7 @@ def _perplexity(runs: Runs, form: str) -> str:
 def _size(scale: str, key: str) -> tuple[int, float]:
     """Return a model's parameters and the operations of a training step's matrix products, in 10^9.
 
-    All are counted by tracing: `profile.model_flops` uses the papers' formula, which exists for attention
-    only.
+    All are counted by tracing: `profile.model_flops` uses the papers' formula for some attention models.
     """
     settings = SCALES[scale]
     config = models(settings)[key]

@@ -31,9 +31,12 @@ def summary(lines: list[Row], tokens: int) -> dict[str, Any]:
     """Summarize a run from the lines of metrics.jsonl and the number of tokens per step.
 
     `eval_loss` (nats per token, of the last line), `perplexity`, `steps`, `seconds_per_step` (the median of
-    the logged steps) and `curve`, pairs of a step and the mean training loss since the point before.
+    the logged steps) and `curve`, pairs of a step and the mean training loss since the point before. A run
+    without a finite loss has failed.
     """
     last = lines[-1]
+    if last["eval_loss"] is None:
+        return {"status": "failed", "error": "the last loss is not finite"}
     return {
         "status": "finished",
         "eval_loss": last["eval_loss"],

@@ -20,6 +20,5 @@ Arguments with the same name mean the same everywhere:
     orthonormal     whether sinusoidal embeddings are scaled to be orthonormal
     radius          of agents, in cells
 
-Shapes that do not fit, values out of range and symbols that are not integers raise a ValueError or TypeError
-that names the argument, its value and what was expected.
+The functions do not check their arguments, except for `gradient_flow`.
 """
