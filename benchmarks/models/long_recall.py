@@ -138,6 +138,12 @@ def make_model(name: str, vocab_size: int) -> LanguageModel:
     return LanguageModel(ModelConfig.from_dict({**sizes, "schedule": "CXYCXY", "mixers": mixers}))
 
 
+def answers_in(is_answer: np.ndarray) -> np.ndarray:
+    """Return where the targets of rows are answers: (1, a multiple of 1,024), filled with -1."""
+    found = np.flatnonzero(is_answer[:, 1:])
+    return np.pad(found, (0, -found.size % 1024), constant_values=-1).astype(np.int32)[None]
+
+
 def make_step(model: LanguageModel, optimizer: optax.GradientTransformation, eot: int) -> Callable[..., Any]:
     """Return the training step, (parameters, memory, rows, answers, rate) -> (parameters, memory, loss).
 
@@ -145,14 +151,15 @@ def make_step(model: LanguageModel, optimizer: optax.GradientTransformation, eot
         eot: the separator of documents, which starts each text.
     """
 
-    def step(params: Params, memory: Any, rows: Any, is_answer: Any, rate: Any) -> Any:
+    def step(params: Params, memory: Any, rows: Any, answers: Any, rate: Any) -> Any:
         rows = rows.astype(jnp.int32)
-        inputs, weights = rows[:, :-1], is_answer[:, 1:].astype(jnp.float32)
+        inputs, labels, weights = rows[:, :-1], rows[:, 1:].reshape(-1)[answers], answers >= 0
         segments = jnp.cumsum(inputs == eot, axis=1)
 
         def loss(params: Params) -> Any:
             hidden, _ = model.apply(params, inputs, segment_ids=segments, method="hidden")
-            nats = cross_entropy(hidden, model.output_embedding(params), rows[:, 1:], weights)
+            chosen = hidden.reshape(-1, hidden.shape[-1])[answers]
+            nats = cross_entropy(chosen, model.output_embedding(params), labels, weights.astype(jnp.float32))
             return nats / weights.sum()
 
         value, gradients = jax.value_and_grad(loss)(params)
@@ -194,7 +201,7 @@ class Train:
             chosen = rng.integers(len(tokens) // len(SLOTS), size=ROWS) * len(SLOTS)
             chosen += rng.integers(slots, size=ROWS)
             rate = np.float32(self.learning_rate * min(count / WARMUP, 1 - done))
-            params, memory, loss = step(params, memory, tokens[chosen], is_answer[chosen], rate)
+            params, memory, loss = step(params, memory, tokens[chosen], answers_in(is_answer[chosen]), rate)
             if count % 50 == 0 or count == 1:
                 losses.append((count, round(float(loss), 4)))
                 seconds = time.monotonic() - start

@@ -44,3 +44,11 @@ def test_texts_differ_by_their_seeds(tokenizer):
     one, again, other = (long_recall.make_text(256, seed, tokenizer)[0] for seed in "001")
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)
+
+
+def test_answers_are_found_among_the_targets():
+    is_answer = np.zeros((2, 5), bool)
+    is_answer[0, 0] = is_answer[0, 2] = is_answer[1, 1] = True  # the first token of a row is no target
+    found = long_recall.answers_in(is_answer)
+    assert found.shape == (1, 1024)
+    assert found[found >= 0].tolist() == [1, 4]
