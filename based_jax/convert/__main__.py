@@ -66,11 +66,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             params = narrowed(params, options.dtype)
         if options.like is None:  # a README.md of the source replaces the card
             target.mkdir(parents=True, exist_ok=True)
-            copy_pages(directory, target)
+            copy_tokenizer(directory, target)
+            copy_page(directory, target)
         weights = pretrained.save_pretrained(target, model, params, like=options.like, card=card)
         if options.like is not None:
-            copy_pages(directory, target)
-            copy_tokenizer(pretrained.find_directory(options.like), target)
+            like = pretrained.find_directory(options.like)
+            copy_tokenizer(like if tokenizer_files(like) else directory, target)
+            copy_page(directory, target)
     shapes, page = pretrained.language_model_shapes(model.config), target / CARD
     files = [weights, *target.glob("model-*-of-*.safetensors")]
     print(
@@ -95,15 +97,19 @@ def card_of(options: Options, config: Mapping[str, Any]) -> ModelCard:
     return card
 
 
+def tokenizer_files(source: Path) -> list[Path]:
+    """Return the tokenizer's files in a directory."""
+    return [file for pattern in TOKENIZER_FILES for file in source.glob(pattern)]
+
+
 def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the tokenizer's files."""
-    for file in (file for pattern in TOKENIZER_FILES for file in source.glob(pattern)):
+    for file in tokenizer_files(source):
         shutil.copyfile(file, target / file.name)
 
 
-def copy_pages(source: Path, target: Path) -> None:
-    """Copy the tokenizer, and a README.md that based_jax did not write."""
-    copy_tokenizer(source, target)
+def copy_page(source: Path, target: Path) -> None:
+    """Copy a README.md that based_jax did not write."""
     page = source / CARD
     if page.is_file() and not (target / CARD).exists() and not is_ours(read_text(page)):
         shutil.copyfile(page, target / CARD)

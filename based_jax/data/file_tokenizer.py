@@ -56,10 +56,12 @@ class FileTokenizer:
         if isinstance(self._tokenizer.model, models.BPE) and self._tokenizer.model.unk_token == eot:
             self._tokenizer.model.unk_token = None  # an unknown character is no separator
         self.eot: int = vocabulary[eot]
-        whole, bare = (self._tokenizer.encode("a", add_special_tokens=put).ids for put in (True, False))
-        self.puts_start: bool = whole[:1] != bare[:1]
+        text = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).encode("a")
+        processor = self._tokenizer.post_processor
+        text = text if processor is None else processor.process(text)
+        self.puts_start: bool = text.special_tokens_mask[:1] == [1]
         """whether the file's post-processor puts a token before a text, such as <s>"""
-        self.start: int = whole[0] if self.puts_start else self.eot
+        self.start: int = text.ids[0] if self.puts_start else self.eot
         """this token, or else the separator"""
         self.vocab_size: int = max(vocabulary.values()) + 1  # ids may have gaps
         self.stop_tokens: tuple[int, ...] = (self.eot,)

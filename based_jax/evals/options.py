@@ -59,7 +59,7 @@ class CheckpointOptions:
 
 
 _SPELLED = "What decides the answers, beside the weights: The code is 12.\n"
-_VALUES = 64  # of each parameter in the digest, evenly spaced
+_VALUES = 64  # of each parameter in the digest, at least, evenly spaced
 
 
 def spelling(tokenizer: Tokenizer) -> list[int]:
@@ -75,7 +75,8 @@ def digest(opened: Opened, **settings: Any) -> str:
     parts = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for leaf in jax.tree.leaves(opened.params):
         values = leaf.reshape(-1)
-        parts.update(np.asarray(values[:: max(values.size // _VALUES, 1)]).tobytes())
+        step = max(values.size // _VALUES, 1) | 1  # odd, or it would take one column of a matrix
+        parts.update(np.asarray(values[::step]).tobytes())
     return parts.hexdigest()[:16]
 
 

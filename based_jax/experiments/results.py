@@ -51,11 +51,15 @@ class Results(JsonLines):
 
     def move_replaced(self, jobs: Iterable[Job], path: Path) -> int:
         """Move the rows of jobs that have other flags by now to the end of `path`; return their number."""
-        now = {(job.family, job.setting): job.name for job in jobs}
-        old = [row for row in self.rows if now.get((row["family"], row["setting"]), row["job"]) != row["job"]]
+        now: dict[tuple[Any, Any], str] = {(job.family, job.setting): job.name for job in jobs}
+
+        def is_old(row: Row) -> bool:
+            return now.get((row.get("family"), row.get("setting")), row["job"]) != row["job"]
+
+        old = [row for row in self.rows if is_old(row)]
         if old:
             write_lines(path, [*read(path), *old])
-            self.rows = [row for row in self.rows if row not in old]
+            self.rows = [row for row in self.rows if not is_old(row)]
             write_lines(self.path, self.rows)
         return len(old)
 
@@ -68,8 +72,8 @@ def best(rows: Iterable[Mapping[str, Any]], slice_: tuple[str, str] | None = Non
         slice_: rank and report the accuracy of one slice, such as ("num_pairs", "256"), not the overall one.
 
     Returns:
-        the rows of the best learning rates with `accuracy` and `slices` averaged over the `seeds`, their
-        number. A job whose models all failed is left out.
+        the rows of the best learning rates with `accuracy` and `slices` averaged over the seeds; `seed` lists
+        them and `seeds` is their number. A job whose models all failed is left out.
     """
     jobs: dict[str, dict[float, list[Mapping[str, Any]]]] = {}
     for row in rows:
@@ -84,8 +88,8 @@ def best(rows: Iterable[Mapping[str, Any]], slice_: tuple[str, str] | None = Non
         means = {rate: fmean(map(accuracy, seeds)) for rate, seeds in by_rate.items()}
         rate = max(means, key=lambda rate: (len(by_rate[rate]), means[rate]))
         seeds = by_rate[rate]
-        mean = {"accuracy": means[rate], "slices": _mean_slices([row["slices"] for row in seeds])}
-        numbers = ", ".join(str(row["seed"]) for row in seeds)
+        mean = {"accuracy": means[rate], "slices": _mean_slices([row.get("slices") or {} for row in seeds])}
+        numbers = ", ".join(str(row.get("seed")) for row in seeds)
         chosen.append({**seeds[0], **mean, "seed": numbers, "seeds": len(seeds)})
     return chosen
 

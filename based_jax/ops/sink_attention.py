@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops.attention_to_keys import (
+    QUERY_BLOCK,
     AttentionOptions,
     attend,
     attend_in_blocks,
@@ -20,12 +21,13 @@ from based_jax.ops.attention_to_keys import (
     merge,
 )
 from based_jax.ops.core import sharding
-from based_jax.ops.core.arrays import append
+from based_jax.ops.core.arrays import accumulation_dtype, append
+from based_jax.ops.core.chunks import map_chunks
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent, write
 from based_jax.ops.core.op import body, expect_state_to_return, stateful_op
 from based_jax.ops.core.stream import Continuation, Stream, continue_from
-from based_jax.ops.softmax_attention import softmax_attention
+from based_jax.ops.softmax_attention import checked_sizes, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -98,6 +100,7 @@ def sink_attention(
     batch, length = q.shape[:2]
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     if initial_state is None:
+        checked_sizes(q, k, v)
         if chosen == "xla" and length > left + 1 and not sharding.is_sharded():
             call = continue_from(None, batch, length, segment_ids, mask)
             return _in_windows(*call.unpadded((q, k, v)), call, left, sinks, factor)
@@ -141,9 +144,23 @@ def _in_windows(
     how = AttentionOptions(True, left, scale, None, True, "xla")
     near, near_sum = attend_in_windows(q, k, v, call.tokens, call.key_index, how)
     index, start = (jnp.broadcast_to(x, q.shape[:2]) for x in (call.tokens.index, call.tokens.start))
-    first = start[..., None] + jnp.arange(sinks)
-    row = jnp.arange(len(q))[:, None, None]
-    some_k, some_v = k.at[row, first].get(mode="clip"), v.at[row, first].get(mode="clip")
-    is_far = first < index[..., None] - left
-    far, far_sum = attend(q[:, :, None], some_k, some_v, is_far[:, :, None], scale)
+    # Many queries add to the gradient of a sink.
+    wide_k, wide_v = (x.astype(accumulation_dtype(x)) for x in (k, v))
+
+    def attend_far(tokens: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        q, index, start = tokens
+        first = start[..., None] + jnp.arange(sinks)
+        visible = (first < index[..., None] - left)[:, :, None]
+        if call.start is None:
+            return attend(q[:, :, None], k[:, None, :sinks], v[:, None, :sinks], visible, scale)
+        some_k, some_v = _rows(wide_k, first).astype(k.dtype), _rows(wide_v, first).astype(v.dtype)
+        return attend(q[:, :, None], some_k, some_v, visible, scale)
+
+    far, far_sum = map_chunks(attend_far, (q, index, start), QUERY_BLOCK)
     return merge(jnp.stack([near, far[:, :, 0]]), jnp.stack([near_sum, far_sum[:, :, 0]]))
+
+
+@jax.vmap
+def _rows(x: Float[Array, "N G D"], index: Int[Array, "n S"]) -> Float[Array, "n S G D"]:
+    """Return the tokens of each row at these indices, the last one beyond its end."""
+    return x.at[index].get(mode="clip")

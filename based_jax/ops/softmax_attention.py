@@ -133,7 +133,7 @@ def softmax_attention(
     Raises:
         ValueError: a text longer than the cache, where lengths are known.
     """
-    cache, sizes = initial_state, _sizes(q, k, v)
+    cache, sizes = initial_state, checked_sizes(q, k, v)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     padded = cudnn_attention.padded_width(sizes[-1])
     if cache is not None and k.shape == v.shape and cache.k.shape[-1] == cache.v.shape[-1] == padded:
@@ -299,7 +299,7 @@ def window_step(
         unsupported=_first(reasons),
     )
     if chosen in KERNELS:
-        sizes = _sizes(q[:, None], k[:, None], v[:, None])
+        sizes = checked_sizes(q[:, None], k[:, None], v[:, None])
         expect_cache(cache, sizes, causal=True, left=cache.slots - 1, return_state=True, mask=None)
         turn = None
         if rotary_dim is not None:
@@ -318,7 +318,7 @@ def window_step(
     return y[:, 0], cache
 
 
-def _sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
+def checked_sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
     """Check queries, keys and values; return B, N, G, K, V."""
     expect_array("q", q, ("B", "N", "H", "K"), "floating")
     batch, length, heads, width = q.shape

@@ -119,7 +119,7 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
         "batch": f"{rows:,} x {model.max_length:,} tokens",
         "tokens": step * rows * model.max_length,
         "optimizer": f"{_OPTIMIZERS[optimizer.optimizer]}, {optimizer.schedule} schedule"
-        + f", weight decay {optimizer.weight_decay:g}" * (config.lora is None),
+        + f", weight decay {optimizer.weight_decay:g}" * (config.lora is None or bool(config.also_trained)),
         "peak learning rate": optimizer.learning_rate,
         "low-rank changes": config.lora and ", ".join([f"rank {config.lora}", *config.also_trained]),
         "dtype": model.dtype,

@@ -161,7 +161,7 @@ def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | No
     options = {"remat": config.remat, "scan_layers": config.scan_layers, "dtype": find_dtype(config.dtype)}
     found = model.replace(**sizes, **options)
     most = found.max_positions or found.max_length
-    expected = f"at most {most}, the model's learned positions"
+    expected = f"at most {most}, the model's positions"
     expect(found.max_length <= most, "length", found.max_length, expected)
     return found
 

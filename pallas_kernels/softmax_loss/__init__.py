@@ -91,9 +91,8 @@ def softmax_loss(
     run = functools.partial(gradients, vocab=vocab, dtype=dtype, variant=variant)
     plain = functools.partial(formula, vocab=vocab, dtype=dtype)
     fused = per_channel(run, plain, ["r v", "r", "r"], ["r v", "r"], ["r"])
-    targets = jnp.where(targets < vocab, targets, -1).astype(
-        jnp.int32
-    )  # a block may extend beyond the columns
+    targets = targets.astype(jnp.int32)
+    targets = jnp.where(targets < vocab, targets, -1)  # a block may extend beyond the columns
     gradient, losses = fused(logits, targets, weights)
     return gradient, losses
 

@@ -1,11 +1,12 @@
 """Windows with sinks: which keys a query sees, and calls that continue, against float64 softmax by hand."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from based_jax import ops
-from tests.tolerances import FLOAT32, assert_close
+from tests.tolerances import BFLOAT16, FLOAT32, assert_close
 
 LEFT, SINKS, BATCH, LENGTH, HEADS, WIDTH = 2, 2, 2, 14, 2, 3
 RNG = np.random.default_rng(0)
@@ -55,3 +56,19 @@ def test_calls_that_continue(cuts):
     # The first keys of the last document of each row, in order.
     assert_close(state.k[0], K[0, :SINKS], 0)
     assert_close(state.k[1], K[1, 9 : 9 + SINKS], 0)
+
+
+@pytest.mark.parametrize("ids", [None, np.repeat([[0, 1]], 600, axis=1)], ids=["one document", "documents"])
+def test_gradients_of_sinks_are_summed_over_many_queries(ids):
+    x = np.random.default_rng(1).normal(size=(1, 1200, 1, 2)).astype(np.float32)
+    gradients = []
+    for dtype, implementation in (("bfloat16", "xla"), ("float32", "reference")):
+        options = {"left": 3, "sinks": 2, "segment_ids": ids, "implementation": implementation}
+        total = jax.jit(jax.grad(lambda k, v: ops.sink_attention(v, k, v, **options).sum(), (0, 1)))  # noqa: B023
+        gradients.append(total(jnp.asarray(x, dtype), jnp.asarray(x, dtype)))
+    assert_close(gradients[0], gradients[1], BFLOAT16)
+
+
+def test_keys_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"k has shape \(2, 13, 1, 3\): expected"):
+        ops.sink_attention(Q, K[:, 1:], V, left=LEFT, sinks=SINKS)

@@ -5,6 +5,7 @@ The rows of a recall task are a context of tokens, then queries at slots within 
 
 import abc
 import dataclasses
+import numbers
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -149,8 +150,8 @@ def expect_rows(task: Any, needed: int, formula: str) -> None:
     expect(length >= needed, "length", length, f"at least {formula} = {needed}")
     expect_even(length)
     expect(vocab_size > length, "vocab_size", vocab_size, f"more than length = {length}")
-    is_number = isinstance(power, int | float)
-    expect(is_number and 0 < power < float("inf"), "power", power, "a finite number above 0")
+    is_real = isinstance(power, numbers.Real)
+    expect(is_real and 0 < power < float("inf"), "power", power, "a finite number above 0")
 
 
 def expect_even(length: int, least: int = 0) -> None:

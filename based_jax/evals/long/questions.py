@@ -98,7 +98,9 @@ class Question(NamedTuple):
     def answer_tokens(self, text: str, tokenizer: Tokenizer) -> np.ndarray:
         """Return the tokens of an answer after the prompt, which may differ from those of it alone."""
         before = self.prompt[-_TAIL:]
-        return tokenizer.encode(before + self.space + text)[len(tokenizer.encode(before)) :]
+        own, both = tokenizer.encode(before), tokenizer.encode(before + self.space + text)
+        follows = np.array_equal(both[: len(own)], own)  # no token has parts of both
+        return both[len(own) :] if follows else tokenizer.encode(self.space + text)
 
     @property
     def chance(self) -> float:

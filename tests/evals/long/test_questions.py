@@ -1,13 +1,15 @@
 """Questions about long texts: their lengths, answers, depths and seeds, without a model."""
 
 from collections import Counter
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax.data.tokenizers import FileTokenizer, load_tokenizer
-from based_jax.evals.long.questions import FAMILIES, VALUES, Material, Passage, make_question
+from based_jax.evals.long.questions import FAMILIES, VALUES, Material, Passage, Question, make_question
 from tests.data import libraries
 
 BYTES = load_tokenizer("byte")
@@ -80,6 +82,15 @@ def test_answers_are_split_into_tokens_as_in_the_text():
     whole = tokenizer.encode(f"{question.prompt} {answer}").tolist()
     tokens = question.answer_tokens(answer, tokenizer).tolist()
     assert whole == [*tokenizer.encode(question.prompt).tolist(), *tokens]
+
+
+def test_a_token_across_the_join_leaves_the_answer_whole():
+    def encode(text):  # a token for each two letters
+        return np.array([hash(text[i : i + 2]) for i in range(0, len(text), 2)])
+
+    pairs = SimpleNamespace(encode=encode)
+    question = Question("abc", ("defg",), (), space="")
+    assert question.answer_tokens("defg", pairs).tolist() == pairs.encode("defg").tolist()
 
 
 def test_a_guess_at_several_answers_of_which_any_counts():
