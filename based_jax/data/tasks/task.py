@@ -5,7 +5,6 @@ The rows of a recall task are a context of tokens, then queries at slots within 
 
 import abc
 import dataclasses
-import numbers
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -150,7 +149,7 @@ def expect_rows(task: Any, needed: int, formula: str) -> None:
     expect(length >= needed, "length", length, f"at least {formula} = {needed}")
     expect_even(length)
     expect(vocab_size > length, "vocab_size", vocab_size, f"more than length = {length}")
-    is_real = isinstance(power, numbers.Real)
+    is_real = isinstance(power, int | float | np.floating)
     expect(is_real and 0 < power < float("inf"), "power", power, "a finite number above 0")
 
 
