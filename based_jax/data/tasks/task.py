@@ -150,7 +150,7 @@ def expect_rows(task: Any, needed: int, formula: str) -> None:
     expect_even(length)
     expect(vocab_size > length, "vocab_size", vocab_size, f"more than length = {length}")
     is_real = isinstance(power, int | float | np.floating)
-    expect(is_real and 0 < power < float("inf"), "power", power, "a finite number above 0")
+    expect(is_real and 0 < float(power) < float("inf"), "power", power, "a finite number above 0")
 
 
 def expect_even(length: int, least: int = 0) -> None:
