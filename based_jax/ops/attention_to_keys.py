@@ -113,8 +113,8 @@ def attend_in_blocks(
         y, log_sum = _by_key_blocks(own, k, v, key_index)
         y = y.astype(v.dtype)
         return (y, log_sum) if how.return_log_sum else y
-    own = functools.partial(attend_to, k=k, v=v, key_index=key_index, sums=how.return_log_sum)
-    return map_chunks(own, tokens_of_call, length if how.chosen == "reference" else QUERY_BLOCK)
+    own = functools.partial(attend_to, key_index=key_index, sums=how.return_log_sum)
+    return map_chunks(own, tokens_of_call, length if how.chosen == "reference" else QUERY_BLOCK, k, v)
 
 
 def _continues_long_cache(q: Array, k: Array) -> bool:

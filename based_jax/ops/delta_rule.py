@@ -122,6 +122,7 @@ def generalized_delta_rule(
     if log_decay is not None:
         channels = () if log_decay.ndim == 3 else (width,)
         decay.expect_log_decay(log_decay, batch, length, (heads, *channels))
+        log_decay = log_decay.astype(accumulation_dtype(v))  # before its gradient sums over what shares it
         log_decay = log_decay if channels else log_decay[..., None]
         log_decay = jnp.broadcast_to(log_decay, (batch, length, *log_decay.shape[2:]))
     expect_state(initial_state, kv=(batch, heads, width, value_size))

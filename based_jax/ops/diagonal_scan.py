@@ -92,7 +92,7 @@ def selective_scan(
         expect_array("D", D, (channels,), "floating")
     expect_state(initial_state, h=(batch, *A.shape))
     dtype = accumulation_dtype(x)
-    rate = A.astype(dtype)
+    rate, skip = A.astype(dtype), None if D is None else D.astype(dtype)  # the scan sums their gradients
 
     def terms(tokens: Any) -> tuple[Array, Array]:
         x, dt, B, _ = (array.astype(dtype) for array in tokens)
@@ -100,8 +100,8 @@ def selective_scan(
 
     def readout(h: Array, tokens: Any) -> Array:
         y = jnp.einsum("bces,bcs->bce", h, tokens[3].astype(dtype))
-        if D is not None:
-            y = y + D.astype(dtype) * tokens[0].astype(dtype)
+        if skip is not None:
+            y = y + skip * tokens[0].astype(dtype)
         return y.astype(x.dtype)
 
     options: dict[str, Any] = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}

@@ -279,6 +279,7 @@ def feature_map(name: str, floor: float = FLOOR) -> FeatureMap:
 
 def performer_map(projection: Float[Array, "F K"]) -> FeatureMap:
     """Return FAVOR+'s map with positive features, for directions as from `orthogonal_features`."""
+    projection = projection.astype(accumulation_dtype(projection))  # scans sum its gradients
     return FeatureMap(Partial(_positive_features, projection), None, Partial(fixed_size, projection.shape[0]))
 
 
@@ -316,6 +317,8 @@ def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.flo
 
 def all_poly_map(linear: Float[Array, "F K"], squares: Float[Array, "F K"]) -> FeatureMap:
     """Return the map of learned second-order polynomials ((P x)^2 + R x^2) / sqrt(2), maybe negative."""
+    # Scans sum their gradients.
+    linear, squares = (x.astype(accumulation_dtype(x)) for x in (linear, squares))
     return FeatureMap(Partial(_polynomials, linear, squares), None, Partial(fixed_size, linear.shape[0]))
 
 

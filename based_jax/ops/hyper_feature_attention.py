@@ -180,12 +180,12 @@ def _in_blocks(
         values, marks = written.v, slot_index(call.after.length, cache.slots)
     ks, values, marks = sharding.whole((tuple(ks), values, marks))
 
-    def attend(chunk: Any) -> Array:
+    def attend(chunk: Any, ks: Any, values: Array) -> Array:
         qs, first, last = chunk
         visible = (first[:, :, None] <= marks[:, None]) & (marks[:, None] <= last[:, :, None])
         return _attend(qs, ks, values, visible, kind, scale)
 
-    y = map_chunks(attend, (qs, first, last), block)
+    y = map_chunks(attend, (qs, first, last), block, ks, values)
     y = y.astype(v.dtype)  # the cache's values may have another dtype
     return (y if written is None else nan_where_outgrown(written, y)), written
 

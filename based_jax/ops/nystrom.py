@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops.attention_to_keys import AttentionOptions, attend_in_blocks
-from based_jax.ops.core.arrays import accumulation_dtype
+from based_jax.ops.core.arrays import accumulation_dtype, set_rows
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import expect_qkv, op, stateful_op
@@ -212,10 +212,10 @@ def _landmarks(
         ends &= positions.mask
     slot = jnp.sum(index >= 0, axis=1, keepdims=True) + jnp.cumsum(ends, axis=1)
     fits = slot[:, -1] <= index.shape[1]
-    at = jnp.arange(batch)[:, None], jnp.where(ends, slot - 1, index.shape[1])  # out of range: dropped
+    at = jnp.where(ends, slot - 1, index.shape[1])  # out of range: dropped
     now = jnp.broadcast_to(positions.index, (batch, length))
     keys, values, index = (
-        old.at[at].set(new.astype(old.dtype), mode="drop")
+        set_rows(old, at, new.astype(old.dtype))
         for old, new in ((keys, means), (values, readouts), (index, now))
     )
     return keys, values, index, fits

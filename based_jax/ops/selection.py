@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Shaped
 
 from based_jax.ops.attention_to_keys import attend
-from based_jax.ops.core.arrays import checkpoint
+from based_jax.ops.core.arrays import accumulation_dtype, checkpoint, set_rows
 from based_jax.ops.core.kv_cache import put
 from based_jax.ops.core.op import body, op
 from based_jax.ops.core.stream import Stream, TokenPositions, advance, unpadded
@@ -59,7 +59,7 @@ def repeated(
     *keys, order_of = lax.sort((start, *grams, index), dimension=1, num_keys=1 + order)
     same = jnp.stack([key[:, 1:] == key[:, :-1] for key in keys]).all(axis=0)
     same = jnp.pad(same, ((0, 0), (1, 0)))
-    result = jnp.zeros(tokens.shape, bool).at[jnp.arange(batch)[:, None], order_of].set(same)
+    result = set_rows(jnp.zeros(tokens.shape, bool), order_of, same)
     return result if mask is None else result & mask
 
 
@@ -98,10 +98,12 @@ def segment_lengths(positions: TokenPositions, batch_size: int) -> Int[Array, "B
 @op()
 def segment_sum(values: Shaped[Array, "B N"], positions: TokenPositions) -> Shaped[Array, "B N"]:
     """Return the sum over the real tokens of each token's segment. NOT causal."""
-    start, rows = _starts(positions, values.shape[0])
+    start = _starts(positions, values.shape[0])
     if positions.mask is not None:
         values = jnp.where(positions.mask, values, 0)
-    return jnp.zeros_like(values).at[rows, start].add(values)[rows, start]
+    is_float = jnp.issubdtype(values.dtype, jnp.floating)
+    wide = values.astype(accumulation_dtype(values)) if is_float else values
+    return _sums(wide, start).astype(values.dtype)
 
 
 @op()
@@ -110,28 +112,29 @@ def highest(
 ) -> Bool[Array, "B N"]:
     """Mark the tokens with the `count` highest scores of their segment. NOT causal: ranks whole segments."""
     batch, length = scores.shape
-    start, rows = _starts(positions, batch)
+    start = _starts(positions, batch)
     if positions.mask is not None:
         scores = jnp.where(positions.mask, scores, -jnp.inf)
     index = jnp.broadcast_to(jnp.arange(length), scores.shape)
     # Sort by segment, then by score: the rank is the index in this order minus the segment's start.
     order = lax.sort((start, -scores, index), dimension=1, num_keys=2)[2]
-    rank = jnp.zeros_like(index).at[rows, order].set(index) - start
+    rank = set_rows(jnp.zeros_like(index), order, index) - start
     return rank < count if positions.mask is None else (rank < count) & positions.mask
 
 
 @op()
 def segment_softmax(scores: Float[Array, "B N"], positions: TokenPositions) -> Float[Array, "B N"]:
     """Return the softmax over the tokens of each segment, 0 for padding. NOT causal."""
-    start, rows = _starts(positions, scores.shape[0])
+    start, dtype = _starts(positions, scores.shape[0]), scores.dtype
+    scores = scores.astype(accumulation_dtype(scores))
     if positions.mask is not None:
         scores = jnp.where(positions.mask, scores, NOTHING)
-    top = jnp.full_like(scores, NOTHING).at[rows, start].max(lax.stop_gradient(scores))[rows, start]
+    top = _largest(lax.stop_gradient(scores), start)
     weights = jnp.exp(scores - top)
     if positions.mask is not None:
         weights = jnp.where(positions.mask, weights, 0)
     total = body(segment_sum)(weights, positions)
-    return weights / jnp.where(total > 0, total, 1)
+    return (weights / jnp.where(total > 0, total, 1)).astype(dtype)
 
 
 @op()
@@ -177,23 +180,32 @@ def attention_of_some(
         mask: True for real tokens, right padding.
     """
     expect_array("q", q, ("B", "N", "H", "K"), "floating")
-    batch, length = q.shape[:2]
+    length = q.shape[1]
     expect(1 <= count <= length, "count", count, f"1 to N = {length}")
-    rows = jnp.arange(batch)[:, None]
     index = jnp.argsort((~chosen).astype(jnp.int32), axis=1, stable=True)[:, :count]
     visible = jnp.arange(length) <= index[:, :, None]
     if mask is not None:
         visible &= mask[:, None, :]
         q, k, v = unpadded(mask, (q, k, v))
-    some, _ = attend(q[rows, index], k, v, visible, q.shape[-1] ** -0.5)
-    some = jnp.where(chosen[rows, index][..., None, None], some, 0)
-    return jnp.zeros((*q.shape[:3], v.shape[-1]), some.dtype).at[rows, index].set(some)
+    queries = jnp.take_along_axis(q, index[..., None, None], axis=1)
+    some, _ = attend(queries, k, v, visible, q.shape[-1] ** -0.5)
+    some = jnp.where(jnp.take_along_axis(chosen, index, axis=1)[..., None, None], some, 0)
+    return set_rows(jnp.zeros((*q.shape[:3], v.shape[-1]), some.dtype), index, some)
 
 
-def _starts(positions: TokenPositions, batch_size: int) -> tuple[Int[Array, "B N"], Int[Array, "B 1"]]:
-    """Return the start of each token's segment in its row, and the indices of the rows."""
-    start = jnp.broadcast_to(positions.start, (batch_size, positions.index.shape[1]))
-    return start, jnp.arange(batch_size)[:, None]
+@jax.vmap
+def _sums(x: Array, start: Array) -> Array:
+    return jnp.zeros_like(x).at[start].add(x)[start]
+
+
+@jax.vmap
+def _largest(x: Array, start: Array) -> Array:
+    return jnp.full_like(x, NOTHING).at[start].max(x)[start]
+
+
+def _starts(positions: TokenPositions, batch_size: int) -> Int[Array, "B N"]:
+    """Return the start of each token's segment in its row."""
+    return jnp.broadcast_to(positions.start, (batch_size, positions.index.shape[1]))
 
 
 @op()
@@ -243,7 +255,7 @@ def strongest_lags(
         mask: True for real tokens, right padding; padding does not count towards a row's length.
     """
     expect_array("x", x, ("B", "N", "K"), "floating")
-    length = x.shape[1]
+    x, length = x.astype(accumulation_dtype(x)), x.shape[1]  # transforms take no narrower dtype
     expect(count >= 1, "count", count, "at least 1")
     lengths = jnp.full((x.shape[0], 1), length, x.dtype)
     if mask is not None:

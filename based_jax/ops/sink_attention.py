@@ -152,9 +152,10 @@ def _in_windows(
         first = start[..., None] + jnp.arange(sinks)
         visible = (first < index[..., None] - left)[:, :, None]
         if call.start is None:
-            return attend(q[:, :, None], k[:, None, :sinks], v[:, None, :sinks], visible, scale)
-        some_k, some_v = _rows(wide_k, first).astype(k.dtype), _rows(wide_v, first).astype(v.dtype)
-        return attend(q[:, :, None], some_k, some_v, visible, scale)
+            some_k, some_v = (x[:, None, :sinks] for x in (wide_k, wide_v))
+        else:
+            some_k, some_v = (_rows(x, first) for x in (wide_k, wide_v))
+        return attend(q[:, :, None], some_k.astype(k.dtype), some_v.astype(v.dtype), visible, scale)
 
     far, far_sum = map_chunks(attend_far, (q, index, start), QUERY_BLOCK)
     return merge(jnp.stack([near, far[:, :, 0]]), jnp.stack([near_sum, far_sum[:, :, 0]]))

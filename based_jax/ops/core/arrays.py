@@ -46,6 +46,16 @@ def select(condition: Array, yes: Any, no: T) -> T:
     return map_pairs(lambda yes, no: jnp.where(condition, yes, no), yes, no)
 
 
+@jax.vmap
+def set_rows(x: Array, index: Array, values: Array) -> Array:
+    """Write values (B, N, ...) to x (B, M, ...) at each row's indices (B, N); those out of range are dropped.
+
+    By `vmap`, from which the compiler sees that rows are independent: indices of rows would gather x where
+    the batch is sharded.
+    """
+    return x.at[index].set(values, mode="drop")
+
+
 def accumulation_dtype(x: Any) -> Any:
     """Return the dtype of sums over x: float64 for float64 (references), else float32."""
     return jnp.float64 if x.dtype == jnp.float64 else jnp.float32

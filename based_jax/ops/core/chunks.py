@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.arrays import checkpoint, map_arrays
+from based_jax.ops.core.arrays import accumulation_dtype, checkpoint, map_arrays, map_pairs
 from based_jax.typing import Array, Bool, Float, Int
 
 S = TypeVar("S")
@@ -69,13 +69,20 @@ def scan_chunks(
     return map_arrays(lambda x: join_tokens(x, length), y), state
 
 
-def map_chunks(function: Callable[[Any], Y], inputs: Any, chunk_size: int) -> Y:
-    """Apply a function to chunks of the tokens' inputs; the backward pass recomputes each chunk."""
+def map_chunks(function: Callable[..., Y], inputs: Any, chunk_size: int, *whole: Any) -> Y:
+    """Apply a function to chunks of the tokens' inputs; the backward pass recomputes each chunk.
+
+    Args:
+        function: chunk of `inputs`, and `whole` -> outputs.
+        whole: trees of floating-point arrays that every chunk reads; their gradients are summed in float32.
+    """
     if jax.tree.leaves(inputs)[0].shape[1] <= chunk_size:
-        return function(inputs)
+        return function(inputs, *whole)
+    # A scan sums the gradients of what it closes over in its dtype.
+    wide = map_arrays(lambda x: x.astype(accumulation_dtype(x)), whole)
 
     def step(nothing: None, chunk: Any, start: Any, mask: Any) -> tuple[Any, None]:
-        return function(chunk), nothing
+        return function(chunk, *map_pairs(lambda x, like: x.astype(like.dtype), wide, whole)), nothing
 
     return scan_chunks(step, None, inputs, chunk_size=chunk_size, start=None, mask=None)[0]
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.ops.core.arrays import append, lift, map_arrays
+from based_jax.ops.core.arrays import append, lift, map_arrays, set_rows
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.op import expect_at_most
 from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, init_stream
@@ -30,8 +30,7 @@ def put(ring: Array, values: Array, positions: TokenPositions, stream: Stream) -
     if positions.mask is not None:
         stays &= positions.mask
     slot = jnp.where(stays, index % slots, slots)  # slot W is out of range: those writes are dropped
-    rows = jnp.arange(batch)[:, None]
-    return ring.at[rows, slot].set(values.astype(ring.dtype), mode="drop", unique_indices=False)
+    return set_rows(ring, slot, values.astype(ring.dtype))
 
 
 def latest(ring: Array, length: Int[Array, " B"], count: int) -> tuple[Array, Int[Array, "B count"]]:

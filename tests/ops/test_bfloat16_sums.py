@@ -1,0 +1,74 @@
+"""bfloat16 sums over thousands of tokens or hundreds of chunks: they stop growing unless they are float32."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax import ops
+from based_jax.ops import attention_to_keys, selection
+from based_jax.ops.feature_maps import all_poly_map
+from tests.tolerances import BFLOAT16, assert_close
+
+RNG = np.random.default_rng(0)
+LENGTH, CHUNK = 2048, 8
+
+
+def positive(*shape):
+    return RNG.uniform(0.5, 1, size=shape)
+
+
+X, Q, K = positive(1, LENGTH, 4), positive(1, LENGTH, 1, 4), positive(1, LENGTH, 1, 4)
+K[:, 0] *= 5  # queries attend most to the first token
+WEIGHTS = positive(6, 4), positive(6, 4)
+TOLERANCE = 2 * BFLOAT16  # weights and features of chunks are rounded, and so are their products
+
+
+def skip(D):
+    x = jnp.asarray(X, D.dtype)
+    A, B = -jnp.ones((4, 2), D.dtype), jnp.ones((1, LENGTH, 2), D.dtype)
+    return ops.selective_scan(x, x, A, B, B, D, chunk_size=CHUNK)
+
+
+def maps(linear, squares):
+    q, k = (jnp.asarray(x, linear.dtype) for x in (Q, K))
+    made = all_poly_map(linear, squares)
+    return ops.linear_attention(q, k, q, feature_map=made, chunk_size=CHUNK)
+
+
+def full(v):
+    q, k = (jnp.asarray(x, v.dtype) for x in (Q, K))
+    return ops.softmax_attention(q, k, v, scale=1.0, implementation="xla")
+
+
+def products(v):
+    q, k = (jnp.asarray(x, v.dtype) for x in (Q, K))
+    return ops.hyper_feature_attention([q, q], [k, k], v, scale=0.1, chunk_size=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "arrays"),
+    [(skip, (positive(4),)), (maps, WEIGHTS), (full, (Q,)), (products, (Q,))],
+)
+def test_gradients_of_what_all_chunks_read(function, arrays, monkeypatch):
+    monkeypatch.setattr(attention_to_keys, "QUERY_BLOCK", CHUNK)
+    narrow = [jnp.asarray(x, "bfloat16") for x in arrays]
+
+    def gradients(*arrays):
+        return jax.grad(lambda *x: function(*x).astype("float32").sum(), range(len(arrays)))(*arrays)
+
+    found, expected = gradients(*narrow), gradients(*(x.astype("float32") for x in narrow))
+    assert_close(found, expected, TOLERANCE)
+
+
+def test_sums_over_a_segment():
+    positions, _ = ops.advance(None, 1, 4096)
+    ones = jnp.ones((1, 4096), "bfloat16")
+    assert selection.segment_sum(ones, positions)[0, 0] == 4096
+    assert_close(selection.segment_softmax(ones, positions), np.full((1, 4096), 2.0**-12), 0)
+
+
+def test_lags_of_narrow_rows():
+    rows = jnp.asarray(np.tile([1.0, 0.0, 0.0, 0.0], 16)[None, :, None], "bfloat16")
+    lags, _ = selection.strongest_lags(rows, 1)
+    assert lags.tolist() == [[4]]
