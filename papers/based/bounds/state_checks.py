@@ -45,17 +45,14 @@ def _states(seed: int) -> Iterator[Check]:
     sizes = {states.mixer: states.size for states in played if states.size is not None}
     forget = [states for states in played if not states.recalls]
     sized = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    others = {name for name, _ in MIXERS[2:]} ^ {states.mixer for states in forget}
     too_small = sum(max(0, bits - size) for size in sizes.values())
     yield Check(
         statement="A mixer that recalls n bits has a state of n bits",
         source="Based, theorem F.3 (3.1)",
         checked=f"bits of {sized} against n; {' and '.join(s.mixer for s in forget)} confuse strings",
         sizes=f"all strings of n = {bits} bits, random parameters",
-        error=float(
-            too_small
-            + sum(states.collision is None for states in forget)
-            + len({name for name, _ in MIXERS[2:]} ^ {states.mixer for states in forget})
-        ),
+        error=float(too_small + len(others) + sum(states.collision is None for states in forget)),
     )
 
     games = [play(model(slots), bits) for model in (last_pairs, hashed) for slots in range(1, bits)]
