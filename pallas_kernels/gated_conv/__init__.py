@@ -81,9 +81,7 @@ def gated_conv(
     count = 0 if taps is None else taps.shape[0]
     if variant is not None:  # a chunk's gradient reads one chunk beyond it
         chunk = variant.tokens * variant.rounds
-        expect(
-            chunk >= count - 1, "tokens * rounds of variant", chunk, f"at least {count - 1}, the taps less 1"
-        )
+        expect(chunk >= count - 1, "tokens * rounds of variant", chunk, f"at least {count - 1}")
     call = Call(activation, activated, count, bias is not None, variant)
     return _gated(call, inner, tuple(parameters))
 
