@@ -304,7 +304,8 @@ def commands_page() -> str:
         "An underscore in a name stands for a hyphen. `python -m` with the module in the table runs the same "
         "command; `python -m train.lm` and its neighbours need a checkout.",
         "A wrong flag, path or value ends the command with one line on stderr and exit status 2. Long "
-        "commands show their progress, and Ctrl-C saves the work.",
+        "commands show their progress. Training, tokenizing, studies and `eval long` save their work at "
+        "Ctrl-C, and the same command continues, `train lm` and `train classify` with `--resume`.",
         _table(["command", "module", "what it does"], rows),
         "## Benchmarks",
         "Benchmarks run in a checkout ([benchmarks](../benchmarks.md)).",
