@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     off = (None, *(layers_of(model) if options.parts else ()))
     items = [Item(mixer, *question) for mixer in off for question in each]
 
-    depends = "model, tokenizer, dtype, haystack, values and questions; choose another --name"
+    depends = "model, tokenizer, dtype, haystack, needles, values and questions; choose another --name"
     records = Records(options.out / f"{name}.jsonl", digest(opened, material=repr(material)), str, depends)
     how = {"batch_size": options.batch_size, "chunk": options.chunk}
     batches = ask(items, model, params, tokenizer, material, records, **how)
