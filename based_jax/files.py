@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from based_jax.validate import expect
+
 MAX_BYTES = 8 << 20
 """Maximum size. Python needs up to 25 bytes per byte of JSON, so this takes up to 200 MiB."""
 
@@ -53,6 +55,13 @@ def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> An
     Errors are those of `read_text` and `parse_json`.
     """
     return parse_json(read_text(path, max_bytes=max_bytes), str(path), unique_keys=True)
+
+
+def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the object in a small JSON file; errors are those of `read_json`, also for any other value."""
+    value = read_json(path)
+    expect(isinstance(value, dict), str(path), type(value).__name__, "a JSON object")
+    return value
 
 
 def read_json_lines(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> list[Any]:

@@ -39,7 +39,7 @@ from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_
 from based_jax.convert.torch_file.writer import write_torch_file
 from based_jax.convert.written_like import expect_same, stored_tensors
 from based_jax.data.tokenizers import Tokenizer, add_stop_tokens, load_tokenizer
-from based_jax.files import read_json, write_json
+from based_jax.files import read_object, write_json
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import blank_inputs, param_shapes
 from based_jax.models.presets import BYTE_VOCAB
@@ -283,9 +283,7 @@ def read_config(directory: Path) -> Mapping[str, Any]:
     if not path.is_file():
         expected = f"expected {CONFIG} and weights in this directory, found no {CONFIG}"
         raise FileNotFoundError(f"{directory}: {expected}")
-    config = read_json(path)
-    expect(isinstance(config, dict), str(path), type(config).__name__, "a JSON object")
-    return config
+    return read_object(path)
 
 
 def parse_config(config: Mapping[str, Any], shapes: Shapes, directory: Path) -> ModelConfig:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from based_jax import files
 from based_jax.data.file_tokenizer import FILE, REPLACEMENT, FileTokenizer, as_ids, write
-from based_jax.files import parse_json, read_text
+from based_jax.files import parse_json, read_object, read_text
 from based_jax.validate import expect
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
@@ -259,7 +259,7 @@ def save_chat_files(tokenizer: Tokenizer, directory: str | Path) -> None:
 def add_stop_tokens(tokenizer: Tokenizer, directory: Path) -> None:
     """Add the ends of texts that a model's ``generation_config.json`` lists, if its directory has one."""
     path = directory / GENERATION_FILE
-    value = _read_object(path).get("eos_token_id") if path.is_file() else None
+    value = read_object(path).get("eos_token_id") if path.is_file() else None
     found = value if isinstance(value, list) else [value]
     known = {token for token in found if type(token) is int and 0 <= token < tokenizer.vocab_size}
     tokenizer.stop_tokens = tuple(sorted({*stop_tokens(tokenizer), *known}))  # pyright: ignore
@@ -294,7 +294,7 @@ def _chat_files(directory: Path) -> dict[str, bytes]:
 def _read(path: Path, name: str) -> Tokenizer:
     directory, is_own = path.parent, path.name == FILE
     config = directory / CONFIG_FILE
-    described = _read_object(config) if is_own and config.is_file() else {}
+    described = read_object(config) if is_own and config.is_file() else {}
     named = special_names(described)
     tokenizer = _read_file(path, name, [*named.values(), *_other_special_names(described)])
     if (
@@ -306,12 +306,6 @@ def _read(path: Path, name: str) -> Tokenizer:
         tokenizer.chat_files = _chat_files(directory)
         add_stop_tokens(tokenizer, directory)
     return tokenizer
-
-
-def _read_object(path: Path) -> Mapping[str, Any]:
-    value = files.read_json(path)
-    expect(isinstance(value, dict), str(path), type(value).__name__, "a JSON object")
-    return value
 
 
 def _read_file(

@@ -8,7 +8,7 @@ import jax
 import tyro
 
 from based_jax.data.readers import ReadOptions
-from based_jax.files import read_json
+from based_jax.files import read_object
 from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
 from based_jax.models.block import find_repeats
@@ -172,8 +172,7 @@ def find_preset(preset: str) -> ModelConfig:
         return presets.get(preset)
     path = find_file(Path(preset))
     expect(path.is_file(), "preset", preset, f"a JSON file or one of {', '.join(presets.names())}")
-    fields = read_json(path)
-    expect(isinstance(fields, dict), f"preset {path}", fields, "a JSON object")
+    fields = read_object(path)
     try:
         return ModelConfig.from_dict(fields)
     except ValueError as error:

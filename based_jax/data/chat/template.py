@@ -30,7 +30,7 @@ from based_jax.data.tokenizers import (
     stop_tokens,
     text_start,
 )
-from based_jax.files import read_json, read_text
+from based_jax.files import read_object, read_text
 from based_jax.validate import expect
 
 MAX_CHARACTERS = 1 << 17
@@ -58,10 +58,7 @@ class ChatTemplate:
         """
         config, source = {}, None
         if (directory / CONFIG_FILE).is_file():
-            config = read_json(directory / CONFIG_FILE)
-            expect(
-                isinstance(config, dict), str(directory / CONFIG_FILE), type(config).__name__, "a JSON object"
-            )
+            config = read_object(directory / CONFIG_FILE)
             source = _one_of(config.get("chat_template"), directory / CONFIG_FILE)
         if (directory / TEMPLATE_FILE).is_file():
             source = read_text(directory / TEMPLATE_FILE)
