@@ -4,6 +4,7 @@ import codecs
 import contextlib
 import json
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -248,6 +249,13 @@ def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
 def find_vocab_size(spec: str | Path = "byte") -> int:
     """Return the vocabulary size of `load_tokenizer(spec)`, with the same errors; "gpt2" needs no file."""
     return _GPT2_VOCAB if spec == "gpt2" else load_tokenizer(spec).vocab_size
+
+
+def saved_bytes(tokenizer: Tokenizer) -> bytes:
+    """Return the content of the file that `tokenizer.save` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(folder)
+        return Path(folder, FILE).read_bytes()
 
 
 def save_chat_files(tokenizer: Tokenizer, directory: str | Path) -> None:

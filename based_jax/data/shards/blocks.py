@@ -19,7 +19,7 @@ from based_jax.data.documents import Document, FileReport, Skipped, Unusable
 from based_jax.data.hub import HUB, hub_fingerprint
 from based_jax.data.readers import ReadOptions
 from based_jax.data.reading import read_file
-from based_jax.data.shards.manifest import SourceRecord
+from based_jax.data.shards.manifest import SourceRecord, token_dtype
 from based_jax.data.sources import File, find_files, status_of
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer
 from based_jax.validate import expect
@@ -138,7 +138,7 @@ class BlockEncoder:
 
     def __init__(self, tokenizer: Tokenizer, names: Sequence[str] = ()) -> None:
         self._tokenizer, self._names = tokenizer, frozenset(names)
-        self._dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+        self._dtype = token_dtype(tokenizer.vocab_size)
 
     def encode(self, items: Sequence[tuple[int, Document | Skipped]]) -> Encoded:
         """Encode the items of a block, each with the index of its file."""

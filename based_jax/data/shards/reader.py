@@ -6,7 +6,6 @@ Opening a directory reads only the manifest and the files' headers.
 import dataclasses
 import functools
 import hashlib
-import tempfile
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from jaxtyping import Int64
 from based_jax.data.documents import count, describe_counts
 from based_jax.data.packed import PackedTokens, TokenStream
 from based_jax.data.shards.manifest import Manifest, Split, token_dtype
-from based_jax.data.tokenizers import Tokenizer, load_tokenizer
+from based_jax.data.tokenizers import Tokenizer, load_tokenizer, saved_bytes
 from based_jax.validate import expect
 
 _AGAIN = "the file is damaged: copy the directory again, or tokenize the sources again"
@@ -190,15 +189,9 @@ def expect_same_tokenizer(shards: TokenShards, tokenizer: Tokenizer) -> None:
     """Check that the ids of shards are those of a model's tokenizer; a ValueError names both."""
     own, record = shards.tokenizer, shards.manifest.tokenizer
     # Save both with the same version of the library: versions may write files differently.
-    if own is not tokenizer and _saved(own) != _saved(tokenizer):
+    if own is not tokenizer and saved_bytes(own) != saved_bytes(tokenizer):
         expected = (
             f"that of the shards in {shards.directory}: {record.name!r} with {record.vocab_size} tokens"
         )
         given = f"{tokenizer.name!r} with {tokenizer.vocab_size} tokens"
         raise ValueError(f"tokenizer = {given}: expected {expected}")
-
-
-def _saved(tokenizer: Tokenizer) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save(folder)
-        return Path(folder, "tokenizer.json").read_bytes()

@@ -6,7 +6,6 @@
 import contextlib
 import hashlib
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -39,7 +38,7 @@ from based_jax.data.shards.manifest import (
 )
 from based_jax.data.shards.writer import ShardWriter
 from based_jax.data.splits import COPY, choose, positions
-from based_jax.data.tokenizers import Tokenizer
+from based_jax.data.tokenizers import Tokenizer, saved_bytes
 from based_jax.directory_lock import sole_writer
 from based_jax.files import read_json, whole_file, write_json
 from based_jax.validate import expect
@@ -87,9 +86,7 @@ def tokenize(
     together = rule.names is None or rule.max_bytes is None
     expected = "none with held_out_names, which hold out whole documents"
     expect(together, "held_out_bytes", rule.max_bytes, expected)
-    with tempfile.TemporaryDirectory() as scratch:
-        tokenizer.save(scratch)
-        content = Path(scratch, _TOKENIZER).read_bytes()
+    content = saved_bytes(tokenizer)
     sha256 = hashlib.sha256(content).hexdigest()
     record = TokenizerRecord(tokenizer.name, tokenizer.vocab_size, tokenizer.eot, sha256)
     dtype = token_dtype(tokenizer.vocab_size).name
@@ -104,7 +101,7 @@ def tokenize(
             return manifest
         state = _begin(out, plan, content)
         with contextlib.closing(_Run(out, sources, plan, state)) as run:
-            names = (rule.names or "").split(",") if rule.names else []
+            names = rule.names.split(",") if rule.names else []
             blocks = read_blocks(sources.files, run.position, options)
             for block, encoded in encode_blocks(blocks, BlockEncoder(tokenizer, names), workers):
                 run.take(block, encoded)
