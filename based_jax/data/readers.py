@@ -10,7 +10,7 @@ import gzip
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -114,9 +114,13 @@ def read_chunks(
 
 
 def _transcoded(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    """Yield a text as UTF-8."""
+    decoder = codecs.getincrementaldecoder(encoding)()
     try:
-        yield from transcode(chunks, encoding)
-    except UnicodeDecodeError as error:
+        for chunk in chunks:
+            yield decoder.decode(chunk).encode(errors="surrogatepass")
+        yield decoder.decode(b"", final=True).encode(errors="surrogatepass")
+    except UnicodeError as error:  # itself for utf-16 without its mark, before Python 3.13
         raise Unusable(not_in(encoding)) from error
 
 
@@ -202,14 +206,6 @@ def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:
 def not_in(encoding: str) -> str:
     """Return the reason to skip a text that has bytes which are not in this encoding."""
     return f"not {encoding.upper() if encoding == UTF_8 else encoding}"
-
-
-def transcode(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """Yield a text as UTF-8; UnicodeDecodeError for bytes that are not in the encoding."""
-    decoder = codecs.getincrementaldecoder(encoding)()
-    for chunk in chunks:
-        yield decoder.decode(chunk).encode(errors="surrogatepass")
-    yield decoder.decode(b"", final=True).encode(errors="surrogatepass")
 
 
 def _is_encoding(name: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from based_jax.data import ReadOptions, load_documents, load_tokenizer
-from based_jax.data.documents import REPORT, read_report
+from based_jax.data.documents import REPORT, Skipped, read_report
 from based_jax.data.reading import UnreadableCorpus
 from based_jax.data.shards.manifest import Manifest
 from based_jax.training.commands import tokenize, tokenizer
@@ -61,6 +61,14 @@ def test_a_file_in_an_encoding_that_is_named(tmp_path, encoding, ending, monkeyp
     corpus = load_documents(str(tmp_path), options=ReadOptions(encoding=encoding))
     assert [document.text for document in corpus.documents] == [FRENCH, FRENCH[:-1], FRENCH[:-1]]
     assert not corpus.skipped
+
+
+def test_a_file_in_another_encoding_is_skipped(tmp_path):
+    (tmp_path / "a.txt").write_bytes(FRENCH.encode("utf-16-le"))  # without the mark
+    (tmp_path / "b.txt").write_bytes(FRENCH.encode("utf-16"))
+    corpus = load_documents(str(tmp_path), options=ReadOptions(encoding="utf-16"))
+    assert [document.name for document in corpus.documents] == ["b.txt"]
+    assert corpus.skipped == (Skipped("a.txt", "not utf-16"),)
 
 
 @pytest.fixture
