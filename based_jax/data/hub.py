@@ -5,8 +5,8 @@ A spec is ``hf:NAME`` (its split "train"), ``hf:NAME:SPLIT`` or ``hf:NAME:CONFIG
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from based_jax.data.documents import describe_fields, find_field
 from based_jax.imports import import_optional
@@ -16,8 +16,6 @@ HUB = "hf:"
 """Prefix of the spec of such a data set."""
 
 _EXPECTED = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
-
-Loaded = TypeVar("Loaded")
 
 
 class HubSpec(NamedTuple):
@@ -46,10 +44,7 @@ def load_rows(spec: str, *, streams: bool = False) -> Any:
         ImportError: `datasets` is not installed.
         ValueError: no such data set, configuration or split.
     """
-    hub = parse_hub(spec)
-    datasets = import_optional("datasets", "data", spec)
-    options = {"streaming": True} if streams else {}
-    return _load(spec, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split, **options))
+    return _call(spec, "load_dataset", split=parse_hub(spec).split, streaming=streams)
 
 
 def read_texts(spec: str, first: int = 0, field: str = "text", *, streams: bool = True) -> Iterator[str]:
@@ -80,19 +75,20 @@ def hub_fingerprint(spec: str) -> str:
     Errors: see `load_rows`.
     """
     hub = parse_hub(spec)
-    datasets = import_optional("datasets", "data", spec)
-    builder = _load(spec, lambda: datasets.load_dataset_builder(hub.name, hub.config))
+    builder = _call(spec, "load_dataset_builder")
     files = (builder.config.data_files or {}).get(hub.split)
     found = (hub, builder.config.name, files and (list(files), files.origin_metadata))
     return hashlib.sha256(repr(found).encode("utf-8", errors="replace")).hexdigest()
 
 
-def _load(spec: str, load: Callable[[], Loaded]) -> Loaded:
+def _call(spec: str, function: str, **options: Any) -> Any:
+    """Call a function of `datasets` for the data set of a spec."""
+    hub = parse_hub(spec)
+    datasets = import_optional("datasets", "data", spec)
     try:
-        return load()
+        return getattr(datasets, function)(hub.name, hub.config, **options)
     except Exception as error:  # the library raises many kinds: network, configuration, format, permission
-        split = parse_hub(spec).split
-        expected = f"a data set with a split {split!r} that can be loaded; {_reason(error)}"
+        expected = f"a data set with a split {hub.split!r} that can be loaded; {_reason(error)}"
         raise ValueError(f"data = {spec!r}: expected {expected}") from error
 
 

@@ -62,7 +62,7 @@ def test_wrong_files_are_named():
 def test_the_hub_gives_the_validation_rows(monkeypatch):
     class Hub:
         @staticmethod
-        def load_dataset(name, config, split):
+        def load_dataset(name, config, split, streaming):
             asked.append((name, split))
             if name == "none":
                 raise RuntimeError("no such thing\nat all")
