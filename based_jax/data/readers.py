@@ -21,12 +21,11 @@ from based_jax.validate import expect
 
 UTF_8 = "utf-8"
 
-TEXT_EXTENSIONS = (".txt", ".py", ".md")
 JSONL_EXTENSION = ".jsonl"
 FASTA_EXTENSIONS = (".fa", ".fasta", ".fna")
 COMPRESSIONS = (".gz", ".zst")
-_EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, *FASTA_EXTENSIONS)
-KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}; .parquet as hf:DIR"
+EXTENSIONS = (".txt", ".py", ".md", JSONL_EXTENSION, *FASTA_EXTENSIONS)
+KNOWN_FILES = f"{' '.join(EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}; .parquet as hf:DIR"
 
 BYTE_ORDER_MARK = codecs.BOM_UTF8  # at the beginning of a file, not part of its text
 MAX_BYTES = 16 << 30  # default limit of the text in one file; an argument of `load_documents`
@@ -55,11 +54,6 @@ class ReadOptions:
     def codec(self) -> str:
         """Return the canonical name of the encoding."""
         return codecs.lookup(self.encoding).name
-
-
-def is_known_file(path: Path) -> bool:
-    """Return whether the file has a known text extension."""
-    return kind_of(path)[0] in _EXTENSIONS
 
 
 def without_compression(name: str) -> str:

@@ -26,7 +26,7 @@ from based_jax.data.documents import (
 from based_jax.data.fasta import read_sequences
 from based_jax.data.hub import HUB, parse_hub, read_texts
 from based_jax.data.readers import UTF_8, ReadOptions
-from based_jax.data.sources import EXPECTED, File, find_files
+from based_jax.data.sources import File, find_files
 from based_jax.validate import expect
 
 MAX_LINE = 256 << 20  # bytes of a line of JSON
@@ -237,12 +237,10 @@ def load_documents(
             size (beyond 64 MiB).
         ImportError: a file or an option needs a package of an extra that is not installed.
     """
-    expect(isinstance(spec, str) and bool(spec), "data", spec, EXPECTED)
+    files, others = find_files(spec, include)
     has_files = not (spec == "stdlib" or spec.startswith(HUB))
     expected = f"a file, a directory or a glob as data, not {spec!r}"
     expect(include is None or has_files, "include", include, expected)
-    is_hub = spec.startswith(HUB)
-    files, others = ([File(spec, None)], []) if is_hub else find_files(spec, include)
     reports = [file.report() for file in files]
     found = list(read_all(files, reports, options, max_bytes, streams=False))
     documents = [item for item in found if isinstance(item, Document)]

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from based_jax.data import readers
 from based_jax.data.documents import FileReport, Skipped, count_left_out
+from based_jax.data.hub import HUB
 from based_jax.validate import expect
 
 EXPECTED = "'stdlib', a file, a directory, a glob that matches files, or 'hf:NAME'"
@@ -55,7 +56,10 @@ class Files(NamedTuple):
 
 def find_files(spec: str, include: str | None = None) -> Files:
     """Find the files that a spec names, with the errors of `load_documents`."""
+    expect(isinstance(spec, str) and bool(spec), "data", spec, EXPECTED)
     others = list[FileReport]()
+    if spec.startswith(HUB):
+        return Files([File(spec, None)], others)
     if spec == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
         files = _walk(root, others, _STDLIB_EXCLUDED)
@@ -109,7 +113,7 @@ def _by_suffix(files: Iterable[tuple[str, Path]], include: str | None) -> Files:
     found, left_out = dict[str, File](), list[FileReport]()
     for name, path in files:
         names = (path.name, readers.without_compression(path.name), name)
-        is_known = readers.is_known_file(path)
+        is_known = readers.kind_of(path)[0] in readers.EXTENSIONS
         if is_known or any(fnmatch.filter(names, pattern) for pattern in patterns):
             status = status_of(path)
             identity = f"{status.st_dev}:{status.st_ino}" if status else str(path)

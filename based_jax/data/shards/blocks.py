@@ -22,7 +22,6 @@ from based_jax.data.reading import read_file
 from based_jax.data.shards.manifest import SourceRecord, token_dtype
 from based_jax.data.sources import File, find_files, status_of
 from based_jax.data.tokenizers import FileTokenizer, Tokenizer
-from based_jax.validate import expect
 
 BLOCK = 1 << 20  # characters of text after which a block ends
 _MAX_ITEMS = 4096
@@ -102,21 +101,18 @@ def find_sources(specs: Sequence[str], include: str | None = None) -> Sources:
     """
     files, records, others = list[File](), list[SourceRecord](), list[FileReport]()
     for spec in specs:
-        expect(bool(spec), "data", spec, "a file, a directory, a glob, 'stdlib' or 'hf:NAME'")
-        digest, own = hashlib.sha256(), list[File]()
+        (own, left_out), digest = find_files(spec, include), hashlib.sha256()
+        files += own
+        others += left_out
         if spec.startswith(HUB):
-            files.append(File(spec, None))
+            own = []
             digest.update(hub_fingerprint(spec).encode())
-        else:
-            own, left_out = find_files(spec, include)
-            others += left_out
-            for file in own:
-                state = file.path and status_of(file.path)
-                times = [(state.st_size, state.st_mtime_ns)] if state else []
-                digest.update(f"{file.name}\0{times}\n".encode("utf-8", errors="replace"))
+        for file in own:
+            state = file.path and status_of(file.path)
+            times = [(state.st_size, state.st_mtime_ns)] if state else []
+            digest.update(f"{file.name}\0{times}\n".encode("utf-8", errors="replace"))
         size = sum(file.size for file in own)
         records.append(SourceRecord(spec, include, len(own), size, digest.hexdigest()))
-        files += own
     return Sources(files, tuple(records), others)
 
 
