@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from based_jax.files import parse_json, whole_file
+from based_jax.files import parse_json, read_lines, whole_file
 
 REPORT = "report.jsonl"
 """File with a line for each file: an object with the fields of `FileReport` and its outcome."""
@@ -74,8 +74,13 @@ def describe_fields(record: Any) -> str:
     return f"its {kind} are {', '.join(names[:_SHOWN]) or 'none'}{more} (--text-field chooses one)"
 
 
-def text_of(record: Any, field: str, expected: str) -> str:
-    """Return the text of a parsed object; an `Unusable` message begins with `expected`."""
+def parse_line(line: str, field: str, name: str, number: int) -> str:
+    """Return the text of a line of JSON; an `Unusable` message names the file and the line."""
+    expected = f"{name}, line {number}: expected a JSON object with a string field {field!r}"
+    try:
+        record = parse_json(line, "JSON")
+    except ValueError as error:
+        raise Unusable("not JSON", f"{expected}, but this is not JSON ({error})") from error
     text = find_field(record, field)
     if not isinstance(text, str):
         raise Unusable(f"no string field {field!r}", f"{expected}, but {describe_fields(record)}")
@@ -85,16 +90,6 @@ def text_of(record: Any, field: str, expected: str) -> str:
         problem = f"its text is not valid Unicode ({error.reason})"
         raise Unusable("not Unicode", f"{expected}, but {problem}") from error
     return text
-
-
-def parse_line(line: str, field: str, name: str, number: int) -> str:
-    """Return the text of a line of JSON; an `Unusable` message names the file and the line."""
-    expected = f"{name}, line {number}: expected a JSON object with a string field {field!r}"
-    try:
-        record = parse_json(line, "JSON")
-    except ValueError as error:
-        raise Unusable("not JSON", f"{expected}, but this is not JSON ({error})") from error
-    return text_of(record, field, expected)
 
 
 def _string_fields(record: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -166,8 +161,7 @@ def write_report(path: Path, files: Iterable[FileReport]) -> None:
 
 def read_report(path: Path) -> list[FileReport]:
     """Read a ``report.jsonl``; empty if there is none."""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    rows = [json.loads(line) for line in lines]
+    rows, _ = read_lines(path, {"file": str})
     return [FileReport(**{name: value for name, value in row.items() if name != "outcome"}) for row in rows]
 
 

@@ -5,6 +5,7 @@ record that is too large costs itself alone.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -269,7 +270,6 @@ def _raise_first(skipped: Sequence[Skipped], files: Sequence[FileReport]) -> Non
     """Raise an error for what is not as its file's name says, if there is any such item."""
     broken = [item for item in skipped if item.message]
     if broken:
-        reasons = dict.fromkeys(item.reason for item in broken)
-        counts = {reason: sum(item.reason == reason for item in broken) for reason in reasons}
-        more = f"; in all {describe_counts(counts)}" if len(broken) > 1 else ""
+        counts = describe_counts(Counter(item.reason for item in broken))
+        more = f"; in all {counts}" if len(broken) > 1 else ""
         raise UnreadableCorpus(f"{broken[0].message}{more}", files)
