@@ -153,7 +153,9 @@ def _read_part(root: Path, part: str) -> list[tuple[str, str, str]]:
     table = root / f"{part}.csv"
     if (root / part).is_dir():
         paths = sorted(path for path in (root / part).glob("*/*.txt") if path.is_file())
-        examples = [(str(path), _read_text(path).strip(), path.parent.name) for path in paths]
+        examples = [
+            (str(path), read_text(path, max_bytes=MAX_BYTES).strip(), path.parent.name) for path in paths
+        ]
     elif table.is_file():
         examples = list(_read_csv(table))
     else:
@@ -165,7 +167,7 @@ def _read_part(root: Path, part: str) -> list[tuple[str, str, str]]:
 def _read_csv(path: Path) -> Iterator[tuple[str, str, str]]:
     # Without newline translation, only unquoted line ends separate rows. `strict` refuses a quote without an
     # end, which would take the rest of the file into one row.
-    reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), strict=True)
+    reader = csv.DictReader(io.StringIO(read_text(path, max_bytes=MAX_BYTES), newline=""), strict=True)
     limit = csv.field_size_limit(MAX_BYTES)  # of the whole process
     try:
         for row in reader:
@@ -177,7 +179,3 @@ def _read_csv(path: Path) -> Iterator[tuple[str, str, str]]:
         raise ValueError(f"{path}, line {reader.line_num + 1}: expected CSV ({error})") from error
     finally:
         csv.field_size_limit(limit)
-
-
-def _read_text(path: Path) -> str:
-    return read_text(path, max_bytes=MAX_BYTES)

@@ -32,11 +32,6 @@ class TokenStream:
     checksum: Any
     """an integer by which a run that resumes on other data is detected"""
 
-    @property
-    def name(self) -> str:
-        """Return the name to use in errors."""
-        return "stream"
-
     @cached_property
     def sizes(self) -> Int64[np.ndarray, " shards"]:
         """Return the number of tokens of each shard."""
@@ -78,24 +73,6 @@ class TokenStream:
     def _windows(self, length: int, drop_last: bool) -> Int64[np.ndarray, " shards"]:
         targets = self.sizes - 1
         return targets // length if drop_last else -(-targets // length)
-
-    def head(self, tokens: int) -> "PackedTokens":
-        """Copy the first `tokens` tokens into memory as one stream; the last document may be cut.
-
-        Raises:
-            ValueError: there is no document.
-        """
-        expect(len(self) > 0, self.name, "no document", "at least one on this side")
-        chunks, starts, size, num_bytes = list[np.ndarray](), list[np.ndarray](), 0, 0
-        for number in range(self.sizes.size):
-            packed, last = self.shard(number), number == self.sizes.size - 1
-            # The final EOT of a shard is the leading EOT of the next shard's first document.
-            chunks.append(packed.tokens[: min(tokens - size, len(packed) - (not last))])
-            starts.append(packed.starts[packed.starts < chunks[-1].size] + size)
-            size, num_bytes = size + chunks[-1].size, num_bytes + packed.num_bytes
-            if size >= tokens:
-                break
-        return PackedTokens(np.concatenate(chunks), np.concatenate(starts), num_bytes)
 
 
 @dataclass(frozen=True, eq=False)

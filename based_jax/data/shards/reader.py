@@ -61,10 +61,6 @@ class TokenShards(TokenStream):
         return cls(folder, manifest, manifest.splits[side], arrays)
 
     @property
-    def name(self) -> str:
-        return str(self.directory)
-
-    @property
     def num_bytes(self) -> int:
         """Return the UTF-8 bytes of the documents' text."""
         return self.split.bytes
@@ -89,6 +85,24 @@ class TokenShards(TokenStream):
             self._check(number)
             self._checked.add(number)
         return PackedTokens(*self._arrays[number], self.split.shards[number].bytes)
+
+    def head(self, tokens: int) -> PackedTokens:
+        """Copy the first `tokens` tokens into memory as one stream; the last document may be cut.
+
+        Raises:
+            ValueError: there is no document.
+        """
+        expect(len(self) > 0, str(self.directory), "no document", "at least one on this side")
+        chunks, starts, size, num_bytes = list[np.ndarray](), list[np.ndarray](), 0, 0
+        for number in range(self.sizes.size):
+            packed, last = self.shard(number), number == self.sizes.size - 1
+            # The final EOT of a shard is the leading EOT of the next shard's first document.
+            chunks.append(packed.tokens[: min(tokens - size, len(packed) - (not last))])
+            starts.append(packed.starts[packed.starts < chunks[-1].size] + size)
+            size, num_bytes = size + chunks[-1].size, num_bytes + packed.num_bytes
+            if size >= tokens:
+                break
+        return PackedTokens(np.concatenate(chunks), np.concatenate(starts), num_bytes)
 
     def _check(self, number: int) -> None:
         """Compare a shard's files with the checksums in the manifest."""
