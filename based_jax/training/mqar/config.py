@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -154,16 +154,18 @@ class SyntheticConfig:
     @functools.cached_property
     def segments(self) -> tuple[list[Task], list[Task]]:
         name, settings = self.task_and_settings
-        names = columns(name)
-        settings_of_one = {**task_settings(name), **settings}
-        train = [(*(settings_of_one[AXES[column]] for column in names), self.examples)]
+        known = task_settings(name)
+        names = [column for column, setting in AXES.items() if setting in known]
+        train = [(*({**known, **settings}[AXES[column]] for column in names), self.examples)]
         if self.train is not None:
             train = parse_segments("train", self.train, [*names, "examples"])
-        test = [row[:-1] for row in train]
-        if self.test is not None:
-            test = parse_segments("test", self.test, names)
-        tests = make_segments(name, settings, test, self.test_examples)
-        return make_segments(name, settings, train), tests
+        test = [row[:-1] for row in train] if self.test is None else parse_segments("test", self.test, names)
+        keys = [*(AXES[column] for column in names), EXAMPLES]
+
+        def tasks(rows: Iterable[Sequence[int]]) -> list[Task]:
+            return [make_task(name, {**settings, **dict(zip(keys, row, strict=True))}) for row in rows]
+
+        return tasks(train), tasks((*row, self.test_examples) for row in test)
 
     @property
     def longest(self) -> int:
@@ -205,23 +207,6 @@ def _numbers(argument: str, text: str, kind: Callable[[str], Any], example: str)
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f"{argument} = {text!r}: expected numbers such as {example}") from None
-
-
-def columns(task: str) -> list[str]:
-    """Return the columns of a task's segments besides the number of examples."""
-    return [column for column, setting in AXES.items() if setting in task_settings(task)]
-
-
-def make_segments(
-    task: str, settings: Mapping[str, Any], rows: Sequence[Sequence[int]], examples: int | None = None
-) -> list[Task]:
-    """Return one task per row of `parse_segments`, all with the same `settings`.
-
-    A row has values of `columns(task)`, and the number of examples if `examples` is None.
-    """
-    names = [*(AXES[column] for column in columns(task)), EXAMPLES]
-    count = () if examples is None else (examples,)
-    return [make_task(task, {**settings, **dict(zip(names, (*row, *count), strict=True))}) for row in rows]
 
 
 def parse_segments(argument: str, text: str, names: Sequence[str]) -> list[tuple[int, ...]]:
