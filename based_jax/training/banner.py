@@ -13,7 +13,7 @@ import jax
 from flax.traverse_util import flatten_dict
 from rich.console import Console
 
-from based_jax.convert.hub import parse_id
+from based_jax.convert.hub import is_hub_id, parse_id
 from based_jax.convert.model_card import Measurement, ModelCard
 from based_jax.data.documents import count
 from based_jax.data.packed import Mixture, TokenStream
@@ -145,12 +145,9 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
 
 def _hub_id(source: str | None) -> str | None:
     """Return the hub repository that a run started from; None for a directory, or from scratch."""
-    if source is None or "/" not in source or Path(source).exists():
+    if source is None or "/" not in source or not is_hub_id(source) or Path(source).exists():
         return None
-    try:
-        return parse_id(source)[0]
-    except ValueError:
-        return None
+    return parse_id(source)[0]
 
 
 def show(rows: Mapping[str, str], console: Console) -> None:

@@ -1,7 +1,7 @@
 """Start a run from the weights of a checkpoint instead of random ones, with a fresh optimizer."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
+from based_jax.convert.layouts import flatten
 from based_jax.convert.pretrained import load_pretrained
 from based_jax.training.step import Programs, TrainState
 from based_jax.typing import Array, Params
@@ -36,8 +37,8 @@ def _some(kind: str, names: list[str], most: int = 6) -> str:
 
 def start_from(programs: Programs, directory: Path, mesh: Mesh | None = None) -> tuple[Programs, Taken]:
     """Return programs whose `init` takes a checkpoint's arrays where name and shape agree (at least one)."""
-    stored = _paths(load_pretrained(directory, mesh=mesh)[1])
-    wanted = _paths(programs.abstract_state.params)
+    stored = flatten(load_pretrained(directory, mesh=mesh)[1]["params"])
+    wanted = flatten(programs.abstract_state.params["params"])
     taken = Taken([], [], sorted(stored.keys() - wanted.keys()))
     for path, leaf in wanted.items():
         there = stored[path].shape if path in stored else None
@@ -50,8 +51,8 @@ def start_from(programs: Programs, directory: Path, mesh: Mesh | None = None) ->
 
     def weights() -> Params:
         # Read again rather than kept in memory during training.
-        found = _paths(load_pretrained(directory, mesh=mesh)[1])
-        return {"params": unflatten_dict({tuple(path.split("/")): found[path] for path in taken.names})}
+        found = flatten(load_pretrained(directory, mesh=mesh)[1]["params"])
+        return {"params": unflatten_dict({path: found[path] for path in taken.names}, sep="/")}
 
     return with_weights(programs, weights), taken
 
@@ -70,8 +71,3 @@ def with_weights(programs: Programs, weights: Callable[[], Params]) -> Programs:
         return dataclasses.replace(state, params=unflatten_dict(params))
 
     return dataclasses.replace(programs, init=init)
-
-
-def _paths(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the leaves by path, such as "layers_0/mixer/q"."""
-    return {"/".join(path): leaf for path, leaf in flatten_dict(params["params"]).items()}

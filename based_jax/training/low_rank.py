@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 from jax import lax
 
+from based_jax.convert.layouts import flatten
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.training.optimizer import kind_of, names_of
 from based_jax.typing import Array, Params
@@ -56,7 +57,7 @@ class LowRank:
         """
         variables = self.model.init(key, tokens)
         changes = {}
-        leaves: dict[str, Any] = dict(flatten_dict(nn.meta.unbox(variables["params"]), sep="/"))
+        leaves = flatten(nn.meta.unbox(variables["params"]))
         maps = [path for path, leaf in leaves.items() if path.endswith("/kernel") and leaf.ndim > 1]
         for number, path in enumerate(sorted(maps)):
             leaf = leaves[path]
@@ -70,10 +71,9 @@ class LowRank:
 
     def merged(self, params: Params) -> Params:
         """Return the model's variables with the updates added; what is not trained has no gradients."""
-        leaves: dict[tuple[str, ...], Any] = dict(flatten_dict(params["params"]))
-        kept: dict[str, Any] = {
-            "/".join(path): leaf if kind_of(path) in self.also else lax.stop_gradient(leaf)
-            for path, leaf in leaves.items()
+        kept = {
+            path: leaf if kind_of(path.split("/")) in self.also else lax.stop_gradient(leaf)
+            for path, leaf in flatten(params["params"]).items()
         }
         for path, change in params[CHANGES].items():
             kept[path] = kept[path] + SCALE * (change["a"] @ change["b"]).reshape(kept[path].shape)
