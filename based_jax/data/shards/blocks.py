@@ -57,11 +57,7 @@ class Block:
         self.size += len(found.text) if isinstance(found, Document) else 0
 
 
-def read_blocks(
-    files: Sequence[File],
-    start: Position = Position(0, 0, 0),  # noqa: B008
-    options: ReadOptions = ReadOptions(),  # noqa: B008
-) -> Iterator[Block]:
+def read_blocks(files: Sequence[File], start: Position, options: ReadOptions) -> Iterator[Block]:
     """Yield the documents of the files from `start` on: the end of an earlier block, or zeros."""
     block, done = Block(), sum(file.size for file in files[: start.file])
     for index in range(start.file, len(files)):
@@ -88,10 +84,6 @@ class Sources(NamedTuple):
     files: list[File]
     records: tuple[SourceRecord, ...]
     others: list[FileReport]  # about directories that cannot be listed, and files that are not read
-
-    @property
-    def size(self) -> int:
-        return sum(file.size for file in self.files)
 
 
 def find_sources(specs: Sequence[str], include: str | None = None) -> Sources:

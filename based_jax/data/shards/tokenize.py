@@ -99,13 +99,13 @@ def tokenize(
             _expect_same(out, manifest.to_dict(), plan.to_dict())
             _clean(out)
             return manifest
-        state = _begin(out, plan, content)
+        state, size = _begin(out, plan, content), sum(file.size for file in sources.files)
         with contextlib.closing(_Run(out, sources, plan, state)) as run:
             names = rule.names.split(",") if rule.names else []
             blocks = read_blocks(sources.files, run.position, options)
             for block, encoded in encode_blocks(blocks, BlockEncoder(tokenizer, names), workers):
                 run.take(block, encoded)
-                if not progress(Progress(block.done, sources.size, run.tokens)):
+                if not progress(Progress(block.done, size, run.tokens)):
                     run.save()
                     return None
                 if time.monotonic() - run.saved >= _SAVE_EVERY:
