@@ -5,7 +5,6 @@ non-finite loss; then its record is written, and its weights in model/ if no run
 grid continues for the others, and drops the ended runs once they are half of it.
 """
 
-import contextlib
 import math
 import signal
 import time
@@ -66,7 +65,7 @@ def sweep(config: SyntheticConfig, facts: Mapping[str, Any]) -> Outcome:
     pending = [number for number, run in enumerate(config.runs) if run not in ended]
     stopped_by = None
     if pending:
-        with contextlib.closing(Checkpoints(config.workdir, keep=1)) as checkpoints:
+        with Checkpoints(config.workdir, keep=1) as checkpoints:
             stopped_by = _Loop(config, records, facts, checkpoints).run(pending)
     ended = _by_run(records.rows)
     return Outcome([ended[run] for run in config.runs if run in ended], stopped_by)
