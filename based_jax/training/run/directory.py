@@ -60,7 +60,7 @@ def prepare_run(
         kept = "as in the run that is resumed"
         expect_same_settings(settings, before["train"], may_change, kept)
         expect_same_settings(json.loads(json.dumps(model)), before.get("model", {}), _OF_DEVICE, kept)
-        expect_same_data(config, data)
+        _expect_same_data(str(config.data), data, before["data"])
         if before["train"].get("steps") != settings.get("steps") and hosts.is_main():
             before["train"]["steps"] = settings["steps"]
             write_json(path, before)
@@ -85,14 +85,13 @@ def expect_same_settings(
         expect(name in may_change or old == value, name, value, f"{old!r} {kept}")
 
 
-def expect_same_data(config: Any, data: Mapping[str, int]) -> None:
-    """Check `data` (see `prepare_run`) against the data of the run in `config.workdir`."""
-    before = read_config(config.workdir / "config.json")["data"]
-    was, now = (", ".join(f"{name} {values[name]}" for name in values) for values in (before, data))
+def _expect_same_data(name: str, data: Mapping[str, int], before: Mapping[str, int]) -> None:
+    """Check `data` (see `prepare_run`) against those of the run that is resumed."""
+    was, now = (", ".join(f"{fact} {values[fact]}" for fact in values) for values in (before, data))
     for checksum, kind in (("crc32", "training"), ("held_out_crc32", "held-out")):
         is_same = before.get(checksum, data.get(checksum)) == data.get(checksum)
         expected = f"the same {kind} text as in the run that is resumed ({was}), but it has changed ({now})"
-        expect(is_same, "data", str(config.data), expected)
+        expect(is_same, "data", name, expected)
 
 
 def has_checkpoints(workdir: Path) -> bool:
