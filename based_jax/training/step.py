@@ -19,7 +19,7 @@ from based_jax.ops import cross_entropy
 from based_jax.ops.core import sharding
 from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.training.devices import hosts
-from based_jax.typing import Array, Float, Int, Params
+from based_jax.typing import Array, Int, Params
 
 Batch = Mapping[str, Any]
 """Arrays (B, N): integer `inputs` and `targets`; optionally a boolean `mask` of the real tokens and of the
@@ -72,13 +72,6 @@ def next_token_losses(
     weights = counted(batch).astype(accumulation_dtype(hidden))
     nats = cross_entropy(hidden, model.output_embedding(params), batch["targets"], weights)
     return (nats, jnp.sum(weights)), collected
-
-
-def cross_entropies(logits: Any, batch: Batch) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return the sum of the cross-entropies (nats) of the targets that count, and their number."""
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
-    weights = counted(batch).astype(losses.dtype)
-    return jnp.sum(losses * weights), jnp.sum(weights)
 
 
 def make_train_step(

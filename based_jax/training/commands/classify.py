@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
@@ -34,7 +35,7 @@ from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule
 from based_jax.training.run.checkpoints import naming_the_last_checkpoint, start_logging
 from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, sole_run
 from based_jax.training.run.metrics import read_metrics
-from based_jax.training.step import Batch, TrainState, build_programs, cross_entropies
+from based_jax.training.step import Batch, TrainState, build_programs, counted
 from based_jax.typing import Array, Params
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
 
@@ -103,7 +104,9 @@ def class_losses(
     (logits, _), collected = model.apply(
         params, batch["inputs"], mask=batch.get("input_mask"), mutable=[LOSSES], **options
     )
-    return cross_entropies(logits, batch), collected
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
+    weights = counted(batch).astype(losses.dtype)
+    return (jnp.sum(losses * weights), jnp.sum(weights)), collected
 
 
 def train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
