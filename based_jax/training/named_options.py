@@ -34,12 +34,12 @@ def parse_named(argument: str, text: str) -> tuple[str, dict[str, Any]]:
 
     ValueError: a pair without a name or a value, a repeated name, or commas between options.
     """
+    _expect_colons(argument, text)
     name, *pairs = text.strip().split(":")
     return name, _options(argument, text, pairs)
 
 
 def _options(argument: str, text: str, pairs: Iterable[str]) -> dict[str, Any]:
-    _expect_colons(argument, text)
     options: dict[str, Any] = {}
     for pair in pairs:
         name, _, value = (part.strip() for part in pair.partition("="))

@@ -18,8 +18,6 @@ from based_jax.command import find_value
 from based_jax.files import read_toml
 from based_jax.validate import expect
 
-_ABOUT = ("title", "source", "tokens", "shards", "remarks")
-
 
 class Recipe(NamedTuple):
     """The flags of a run, and what the file says about it."""
@@ -51,14 +49,15 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
         OSError, ValueError: no such file, not TOML, or an unknown key; the message names the nearest flag.
     """
     content = read_toml(path)
-    about = {name: content.pop(name) for name in _ABOUT if name in content}
+    notes = Recipe._fields[1:]
+    about = {name: content.pop(name) for name in notes if name in content}
     below = content.pop("flags", {})
     expect(isinstance(below, dict), f"recipe {path}: flags", below, "a table, [flags]")
     known = list(flag_names(settings))
     words = {}
     for key, value in (*content.items(), *below.items()):
         name = key.replace("_", "-")
-        near = difflib.get_close_matches(name, [*known, *_ABOUT], 1, cutoff=0)
+        near = difflib.get_close_matches(name, [*known, *notes], 1, cutoff=0)
         entry, is_value = f"recipe {path}: {key}", isinstance(value, str | bool | int | float)
         expect(name in known, entry, value, f"a flag of the command as key, such as {near[0]}")
         expect(is_value, entry, value, "a string, a number or a boolean")
