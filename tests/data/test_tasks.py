@@ -163,7 +163,7 @@ REFUSED = {
     "SingleQuery(num_pairs=20)": "num_pairs = 20: expected at most (vocab_size - 1) // 2 = 19",
     "SingleQuery(length=7)": "length = 7: expected an even number, at least 4",
     "RecallProbe(num_pairs=257)": "length = 1024: expected at least 4 * num_pairs = 1028",
-    "RecallProbe(filler=-1)": "filler = -1: expected an id below vocab_size = 32000",
+    "RecallProbe(filler=-1)": "filler = -1: expected an integer, from 0 to 31999",
     "StackedMQAR(vocab_size=9)": "vocab_size = 9: expected an even number",
     "StackedMQAR(vocab_size=10, num_pairs=6)": "num_pairs = 6: expected at most vocab_size / 2 = 5",
     "Parity(length=0)": "length = 0: expected an integer, at least 1",

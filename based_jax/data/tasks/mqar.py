@@ -31,7 +31,7 @@ from based_jax.data.tasks.task import (
     interleave,
 )
 from based_jax.typing import Array, Int
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_integer
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,7 @@ class RecallProbe(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         expect_rows(self, 4 * self.num_pairs, "4 * num_pairs")
-        inside = isinstance(self.filler, int | np.integer) and 0 <= self.filler < self.vocab_size
-        expect(inside, "filler", self.filler, f"an id below vocab_size = {self.vocab_size}")
+        expect_integer("filler", self.filler, 0, self.vocab_size - 1)
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         """Draw pairs, and queries for their values between filler tokens; see `Task.draw`."""

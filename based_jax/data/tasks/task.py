@@ -15,7 +15,7 @@ import numpy as np
 
 from based_jax.data.tasks.sampling import power_law, successive, uniform
 from based_jax.typing import Array, Float, Int
-from based_jax.validate import expect, expect_integer
+from based_jax.validate import UINT32_MAX, expect, expect_integer
 
 IGNORE = -100
 """Label of a token that counts neither in the loss nor in the accuracy."""
@@ -87,8 +87,7 @@ class Task(abc.ABC):
         Raises:
             ValueError: a seed that is not an integer of 32 bits.
         """
-        integer = isinstance(seed, int | np.integer)
-        expect(integer and 0 <= seed < 1 << 32, "seed", seed, "an integer from 0 to 2**32 - 1")
+        expect_integer("seed", seed, 0, UINT32_MAX)
         inputs, labels = _draw(self, jax.random.key(np.uint32(seed), impl="threefry2x32"))
         return Segment(inputs, labels, self.slices)
 
