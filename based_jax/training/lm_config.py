@@ -170,7 +170,7 @@ def find_preset(preset: str) -> ModelConfig:
     """Return a preset by its name, or the config in a JSON file."""
     if preset in presets.names():
         return presets.get(preset)
-    path = find_file(Path(preset))
+    path = find_file(preset)
     expect(path.is_file(), "preset", preset, f"a JSON file or one of {', '.join(presets.names())}")
     fields = read_object(path)
     try:

@@ -19,7 +19,7 @@ from based_jax.data.shards.reader import (
     shard_directory,
 )
 from based_jax.training.lm_config import LMConfig
-from based_jax.training.recipes import find_file, read_recipe
+from based_jax.training.recipes import read_recipe
 from based_jax.validate import expect
 
 _BATCHES = 2  # that a plan draws
@@ -152,7 +152,7 @@ def planned_vocab_size(config: LMConfig) -> int:
 def _command_for(config: LMConfig, directory: Path) -> str:
     """Return the command that makes missing shards: the recipe's, if they are its data."""
     if config.recipe is not None:
-        recipe = read_recipe(find_file(Path(config.recipe)), LMConfig)
+        recipe = read_recipe(config.recipe, LMConfig)
         if recipe.shards and recipe.flags.get("data") == f"{TOKENS}{directory}":
             return recipe.shards
     tokenizer, out = shlex.quote(config.tokenizer or "byte"), shlex.quote(str(directory))

@@ -42,12 +42,13 @@ def flag_words(flags: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def read_recipe(path: Path, settings: type[Any]) -> Recipe:
-    """Read a recipe for the command whose flags are the fields of the dataclass `settings`.
+def read_recipe(file: str | Path, settings: type[Any]) -> Recipe:
+    """Read a recipe (see `find_file`) for the command whose flags are the fields of the dataclass `settings`.
 
     Raises:
         OSError, ValueError: no such file, not TOML, or an unknown key; the message names the nearest flag.
     """
+    path = find_file(file)
     content = read_toml(path)
     notes = Recipe._fields[1:]
     about = {name: content.pop(name) for name in notes if name in content}
@@ -74,8 +75,9 @@ def flag_names(settings: Any) -> Iterator[str]:
         yield from flag_names(hint) if dataclasses.is_dataclass(hint) else [field.name.replace("_", "-")]
 
 
-def find_file(path: Path) -> Path:
-    """Return `path`, or this package's file if `path` is recipes/... and does not exist here."""
+def find_file(name: str | Path) -> Path:
+    """Return the path `name`, or this package's file if it is recipes/... and does not exist here."""
+    path = Path(name)
     ours = Path(str(resources.files("based_jax") / str(path)))
     return ours if path.parts[:1] == ("recipes",) and not path.exists() and ours.exists() else path
 
@@ -86,4 +88,4 @@ def with_recipe(argv: Sequence[str] | None, settings: type[Any]) -> list[str]:
     path = find_value(given, "--recipe")
     if path is None:
         return given
-    return [*flag_words(read_recipe(find_file(Path(path)), settings).flags), *given]
+    return [*flag_words(read_recipe(path, settings).flags), *given]
