@@ -2,7 +2,6 @@
 
 import dataclasses
 import gzip
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -76,7 +75,6 @@ def plot_losses(workdir: Path, mark: float) -> Path:
 def main(argv: Sequence[str] | None = None) -> int:
     demo = command.parse(DemoConfig, argv, prog=PROG)
     start_logging()
-    logging.getLogger("based_jax.data.reading").setLevel(logging.ERROR)  # the summary reports it already
     keep_freed_memory()
     run = train(
         LMConfig(

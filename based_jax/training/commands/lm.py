@@ -5,7 +5,6 @@ end, model/ (safetensors and tokenizer, for `based_jax.generate` and `bj.load_pr
 """
 
 import dataclasses
-import logging
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -281,7 +280,6 @@ def _share(config: LMConfig, programs: Programs, length: int) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
     start_logging()
-    logging.getLogger("based_jax.data.reading").setLevel(logging.ERROR)  # the summary reports it already
     keep_freed_memory()
     config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG)
     if config.dry_run:

@@ -197,6 +197,7 @@ def start_logging() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    logging.getLogger("based_jax.data.reading").setLevel(logging.ERROR)  # a run's summary reports it already
 
     def hook(unraisable: Any) -> None:
         orphan = inspect.iscoroutine(unraisable.object) or str(unraisable.exc_value) == "Event loop is closed"
