@@ -71,12 +71,12 @@ def kind_of(path: Path) -> tuple[str, str]:
 def read_chunks(
     path: Path,
     name: str,
-    max_bytes: int | None = MAX_BYTES,
+    max_bytes: int | None,
     *,
+    encoding: str,
+    report: Callable[[int], None],
     offset: int = 0,
     binary: bool = False,
-    encoding: str = UTF_8,
-    report: Callable[[int], None] = lambda position: None,
 ) -> Iterator[bytes]:
     """Yield a file's decompressed text in chunks of bytes.
 

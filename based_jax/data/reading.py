@@ -123,8 +123,7 @@ class _TextFile:
         """Yield the documents of a text file, or the records of a FASTA file."""
         if extension in readers.FASTA_EXTENSIONS:
             return self._sequences()
-        limit = MAX_DOCUMENT if self.max_bytes is None else min(MAX_DOCUMENT, self.max_bytes)
-        return [_document(self.name, _decode(b"".join(self._chunks(limit))))]
+        return [_document(self.name, _decode(b"".join(self._chunks(MAX_DOCUMENT))))]
 
     def _sequences(self) -> Iterator[Document | Skipped]:
         try:
