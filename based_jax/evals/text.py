@@ -103,7 +103,7 @@ def _open_shards(
     options: TextOptions, directory: Path, tokenizer: Tokenizer, side: Literal["train", "held_out"]
 ) -> TokenShards:
     """Open one split of shards, by default `side`."""
-    expect_no_text_flags(options, "include", "reading", "held_out", "held_out_bytes", "held_out_names")
+    expect_no_text_flags(options)
     return open_tokens(directory, side if options.part == "all" else options.part, tokenizer)
 
 

@@ -91,7 +91,7 @@ def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -
 
 def _expect_flags_apply(config: LMConfig) -> None:
     if all(map(shard_directory, _sources(config))):
-        expect_no_text_flags(config, "include", "reading", "held_out", "held_out_bytes", "held_out_names")
+        expect_no_text_flags(config)
 
 
 def _short_names(specs: Sequence[str]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 Opening a directory reads only the manifest and the files' headers.
 """
 
-import dataclasses
 import functools
 import hashlib
 import zlib
@@ -17,6 +16,7 @@ from jaxtyping import Int64
 
 from based_jax.data.documents import count, describe_counts
 from based_jax.data.packed import PackedTokens, TokenStream
+from based_jax.data.readers import ReadOptions
 from based_jax.data.shards.manifest import Manifest, Split, token_dtype
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer, saved_bytes
 from based_jax.validate import expect
@@ -184,19 +184,16 @@ def load_data_tokenizer(specs: Iterable[str], tokenizer: str | None) -> Tokenize
     return load_tokenizer(tokenizer or "byte")
 
 
-def expect_no_text_flags(options: Any, *names: str) -> None:
-    """Check that these fields of a dataclass, which only affect reading text, have their defaults.
+_TEXT_FLAGS = ("include", "held_out", "held_out_bytes", "held_out_names")
 
-    `options.data` names shards.
-    """
+
+def expect_no_text_flags(options: Any) -> None:
+    """Check that flags that only affect reading text have their defaults; `options.data` names shards."""
+    given = {name: getattr(options, name) for name in _TEXT_FLAGS} | vars(options.reading)
+    usual = {name: getattr(type(options), name) for name in _TEXT_FLAGS} | vars(ReadOptions())
     expected = f"no such flag with --data {options.data}: it only affects reading text"
-    defaults = {own.name: own.default for own in dataclasses.fields(options) if own.name in names}
-    for name, default in defaults.items():
-        value = getattr(options, name)
-        is_group = dataclasses.is_dataclass(value)
-        given, usual = (vars(value), vars(default)) if is_group else ({name: value}, {name: default})
-        for flag in given:
-            expect(given[flag] == usual[flag], flag, given[flag], expected)
+    for flag, value in given.items():
+        expect(value == usual[flag], flag, value, expected)
 
 
 def expect_same_tokenizer(shards: TokenShards, tokenizer: Tokenizer) -> None:
