@@ -259,9 +259,12 @@ def load_documents(
 
 
 def load_file(file: File, options: ReadOptions) -> list[Document]:
-    """Return the documents of one file, with the errors of `load_documents`."""
+    """Return the documents of one file, with the errors of `load_documents`; warn of what is skipped."""
     found = list(read_all([file], [file.report()], options, readers.MAX_BYTES))
-    _raise_first([item for item in found if isinstance(item, Skipped)], ())
+    skipped = [item for item in found if isinstance(item, Skipped) and item.reason != "empty"]
+    _raise_first(skipped, ())
+    if skipped:
+        _LOGGER.warning("skipped %s", describe_skipped(skipped))
     return [item for item in found if isinstance(item, Document)]
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from based_jax.data import ReadOptions, load_documents, load_tokenizer
 from based_jax.data.documents import REPORT, Skipped, read_report
-from based_jax.data.reading import UnreadableCorpus
+from based_jax.data.reading import UnreadableCorpus, load_file
 from based_jax.data.shards.manifest import Manifest
+from based_jax.data.sources import find_files
 from based_jax.training.commands import tokenize, tokenizer
 from tests.commands import run_here
 
@@ -69,6 +70,14 @@ def test_a_file_in_another_encoding_is_skipped(tmp_path):
     corpus = load_documents(str(tmp_path), options=ReadOptions(encoding="utf-16"))
     assert [document.name for document in corpus.documents] == ["b.txt"]
     assert corpus.skipped == (Skipped("a.txt", "not utf-16"),)
+
+
+def test_a_file_read_alone_warns_of_what_is_skipped(tmp_path, caplog):
+    (tmp_path / "a.txt").write_bytes(FRENCH.encode("latin-1"))
+    (file,) = find_files(str(tmp_path)).found
+    assert load_file(file, ReadOptions()) == []
+    assert caplog.messages == ["skipped 1 (1 not UTF-8: a.txt); --encoding names another encoding"]
+    assert [found.text for found in load_file(file, ReadOptions(encoding="latin-1"))] == [FRENCH]
 
 
 @pytest.fixture
