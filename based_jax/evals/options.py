@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -23,6 +23,8 @@ from based_jax.files import JsonLines
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
+
+T = TypeVar("T")
 
 
 class Opened(NamedTuple):
@@ -102,6 +104,13 @@ def write_json(path: Path | None, content: Any) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def batches(items: list[T], size: int) -> Iterator[tuple[list[T], list[T]]]:
+    """Yield batches, and each with its last item repeated up to `size`: one size compiles one program."""
+    for first in range(0, len(items), size):
+        batch = items[first : first + size]
+        yield batch, [*batch, *batch[-1:] * (size - len(batch))]
 
 
 _SECONDS = 20.0

@@ -20,6 +20,7 @@ from based_jax.evals.lm_eval.continuations import (
     keys_for,
     score_continuations,
 )
+from based_jax.evals.options import batches
 from based_jax.evals.perplexity.scoring import expect_readable
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
@@ -172,16 +173,13 @@ class LMEvalModel(TemplateLM):
         for number, request in enumerate(requests):
             kinds.setdefault(Settings.read(request.args[1]), []).append(number)
         answers = [""] * len(requests)
-        size = self._batch_size
         with self._progress("continuations", len(requests)) as advance:
             for kind, numbers in kinds.items():
                 most = self.max_length - kind.max_tokens
                 wanted = f"less than {self.max_length}, the context"
                 expect(most >= 1, "max_gen_toks", kind.max_tokens, wanted)
                 numbers.sort(key=lambda number: -len(rows[number]))
-                for batch in (numbers[first : first + size] for first in range(0, len(numbers), size)):
-                    # Pad the last batch with discarded rows, so that one batch size compiles one program.
-                    filled = [*batch, *batch[-1:] * (size - len(batch))]
+                for batch, filled in batches(numbers, self._batch_size):
                     prompts = [rows[number][-most:] for number in filled]
                     drawn = [draws[number] for number in filled]
                     keys = None if kind.sampler.greedy else keys_for(self._seed, drawn)

@@ -20,7 +20,7 @@ from based_jax.data.readers import FASTA_EXTENSIONS, kind_of
 from based_jax.data.tokenizers import Tokenizer, decode_after
 from based_jax.evals.card.subject import switched_off
 from based_jax.evals.long.questions import Material, Passage, Question, make_question
-from based_jax.evals.options import Records
+from based_jax.evals.options import Records, batches
 from based_jax.evals.perplexity.scoring import target_scores
 from based_jax.evals.recall.protocol import contains
 from based_jax.files import read_json_lines, read_text
@@ -73,9 +73,7 @@ def ask(
     for off, alike in itertools.groupby(missing, lambda item: item.off):
         reader = Reader(model, params, off=off, chunk=chunk)
         for _, group in itertools.groupby(alike, lambda item: (item.family, item.length)):
-            for batch in _batches(list(group), batch_size):
-                # Repeat the last question in a smaller batch, so that one batch size compiles one program.
-                filled = [*batch, *batch[-1:] * (batch_size - len(batch))]
+            for batch, filled in batches(list(group), batch_size):
                 questions = [
                     make_question(item.family, item.length, item.depth, item.sample, tokenizer, material)
                     for item in filled
@@ -92,10 +90,6 @@ def ask(
                     }
                     for item, question, answer in zip(batch, questions, answers, strict=False)
                 )
-
-
-def _batches(items: list[Item], size: int) -> Iterator[list[Item]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 class Answer(NamedTuple):

@@ -33,7 +33,7 @@ from jaxtyping import Int32
 
 from based_jax.data.hub import HUB, load_rows
 from based_jax.data.tokenizers import Ids, Tokenizer, decode_after
-from based_jax.evals.options import Records
+from based_jax.evals.options import Records, batches
 from based_jax.files import read_json_lines
 from based_jax.generate import generate
 from based_jax.generate.prompt import bucket
@@ -202,29 +202,28 @@ def answer(
     done = records.by_id
     # With the authors' padding a row depends on its batch, so resuming must form the same batches.
     wanted = [prompt for prompt in prompts if padding == "authors" or prompt.example.id not in done]
-    for batch in make_batches(wanted, batch_size, padding):
+    for batch, filled in make_batches(wanted, batch_size, padding):
         if all(prompt.example.id in done for prompt in batch):
             continue
-        rows = [prompt.tokens for prompt in batch]
+        rows = [prompt.tokens for prompt in filled]
         if padding == "authors":
             width = max(map(len, rows))
             rows = [np.pad(row, (width - len(row), 0), constant_values=tokenizer.eot) for row in rows]
-        # Pad the last batch with discarded rows, so that one batch size compiles one program.
-        tokens = generator([*rows, *rows[-1:] * (batch_size - len(rows))])[: len(rows)]
-        yield records.add([judge(*pair, tokenizer) for pair in zip(batch, tokens, strict=True)])
+        made = zip(batch, generator(rows), strict=False)
+        yield records.add([judge(*pair, tokenizer) for pair in made])
 
 
-def make_batches(prompts: Iterable[Prompt], batch_size: int, padding: str) -> Iterator[list[Prompt]]:
-    """Form batches, longest prompts first.
+def make_batches(
+    prompts: Iterable[Prompt], batch_size: int, padding: str
+) -> Iterator[tuple[list[Prompt], list[Prompt]]]:
+    """Form `batches`, longest prompts first.
 
     With correct padding, the prompts of a batch have the same rounded length, so that a row has the same
     shape whatever else is in the batch; the authors cut the sorted list into batches.
     """
     ordered = sorted(prompts, key=lambda prompt: (-prompt.length, prompt.example.text))
     for _, alike in groupby(ordered, lambda prompt: padding == "correct" and bucket(len(prompt.tokens))):
-        group = list(alike)
-        for start in range(0, len(group), batch_size):
-            yield group[start : start + batch_size]
+        yield from batches(list(alike), batch_size)
 
 
 def judge(prompt: Prompt, tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def test_batches_are_padded_as_the_authors_pad_them():
 def test_correct_batches_hold_rows_that_are_read_with_one_shape():
     batches = list(make_batches(PROMPTS, 2, "correct"))
     # Prompts of 51 (cut to 32), 28, 28, 16 and 7 tokens: the first three are read as 32, the others as 16.
-    assert [[prompt.example.id for prompt in batch] for batch in batches] == [[3, 0], [2], [1, 4]]
+    assert [[prompt.example.id for prompt in batch] for batch, _ in batches] == [[3, 0], [2], [1, 4]]
 
 
 def test_answers_do_not_depend_on_the_batch(model):
