@@ -6,9 +6,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from based_jax.evals.card.recall_card import RecallCard
+from based_jax.evals.card.recall_card import RecallCard, cells_of
 from based_jax.html_page import Columns, figure, line, results_in, table, write_result
-from based_jax.plot import Panel, byte_size
+from based_jax.plot import Line, Panel, byte_size
 
 KEYS = {"name", "mqar", "hits", "probe", "state", "parts"}
 _HOW = (
@@ -89,14 +89,15 @@ def _page(cards: Sequence[RecallCard]) -> list[str]:
 def _comparison(cards: Sequence[RecallCard]) -> list[str]:
     rows = []
     for card in cards:
-        probe, state = (_list(card[key])[-1:] or [{}] for key in ("probe", "state"))
+        probe, state = (cells_of(card[key])[-1:] or [{}] for key in ("probe", "state"))
         known = {"name": card["name"], "finding": finding(card), "bytes": state[0].get("bytes")}
         known |= {"accuracy": card["parts"].get("accuracy"), "probe": probe[0].get("accuracy")}
         rows.append(known | {"hits": (card["hits"].get("hits") or {}).get("perplexity")})
     by_pairs = [
-        line(card["name"], _list(card["mqar"], length=card["length"]), "pairs", "accuracy") for card in cards
+        line(card["name"], cells_of(card["mqar"], length=card["length"]), "pairs", "accuracy")
+        for card in cards
     ]
-    by_state = [line(card["name"], _list(card["state"]), "bytes", "accuracy") for card in cards]
+    by_state = [line(card["name"], cells_of(card["state"]), "bytes", "accuracy") for card in cards]
     states = "state after a row (bytes), a point per length"
     panels = [
         Panel("by pairs, at the longest rows", _PAIRS, by_pairs),
@@ -126,12 +127,6 @@ def _cells(found: Any) -> str:
     return table(found, _COLUMNS)
 
 
-def _list(found: Any, **chosen: int) -> list[dict[str, Any]]:
-    """Return the cells with these settings; none if they were not measured."""
-    cells = found if isinstance(found, list) else []
-    return [cell for cell in cells if all(cell[name] == value for name, value in chosen.items())]
-
-
 def _hits(hits: Any) -> list[str]:
     if "not_measured" in hits:
         return [_cells(hits)]
@@ -157,23 +152,18 @@ def _parts(parts: RecallCard) -> list[str]:
 
 
 def _figure(card: RecallCard) -> list[str]:
-    cells, parts = _list(card["mqar"]), card["parts"]
+    cells, parts = cells_of(card["mqar"]), card["parts"]
     if not cells:
         return []
     lengths = sorted({cell["length"] for cell in cells})
     by_length = [
-        line(f"{length} tokens", _list(cells, length=length), "pairs", "accuracy") for length in lengths
+        line(f"{length} tokens", cells_of(cells, length=length), "pairs", "accuracy") for length in lengths
     ]
     panels = [Panel("by length", _PAIRS, by_length)]
     if "without" in parts:
         rows = {"whole model": parts} | {f"without {row['part']}": row for row in parts["without"]}
         lines = [
-            line(
-                name,
-                [{"pairs": int(n), "accuracy": x} for n, x in row["by_pairs"].items()],
-                "pairs",
-                "accuracy",
-            )
+            Line(name, [(int(count), accuracy) for count, accuracy in row["by_pairs"].items()])
             for name, row in rows.items()
             if "by_pairs" in row
         ]

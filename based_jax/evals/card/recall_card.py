@@ -119,7 +119,7 @@ def recall_card(
     if not _is_causal(scorer):
         return {**card, **{section: {"not_measured": _NOT_CAUSAL} for section in _SECTIONS}}
     card["mqar"] = _measured("MQAR", lambda: score_cells(subject.apply_fn))
-    cells = card["mqar"] if isinstance(card["mqar"], list) else []
+    cells = cells_of(card["mqar"])
     largest = max((cell["pairs"] for cell in cells if cell["length"] == longest), default=min(pairs))
     source = "text" if text is not None else f"synthetic stream of {largest} pairs"
 
@@ -297,5 +297,10 @@ def _by_pairs(cells: Sequence[Cell]) -> dict[str, float]:
 
 def _mean(cells: Sequence[Cell], **chosen: int) -> float:
     """Return the mean accuracy of the cells with these settings."""
-    fits = [cell for cell in cells if all(cell[name] == value for name, value in chosen.items())]
-    return float(np.mean([cell["accuracy"] for cell in fits]))
+    return float(np.mean([cell["accuracy"] for cell in cells_of(cells, **chosen)]))
+
+
+def cells_of(found: Any, **chosen: int) -> list[Cell]:
+    """Return the cells with these settings; none if they were not measured."""
+    cells = found if isinstance(found, list) else []
+    return [cell for cell in cells if all(cell[name] == value for name, value in chosen.items())]
