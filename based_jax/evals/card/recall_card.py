@@ -29,7 +29,7 @@ from based_jax.data.tasks import IGNORE, MQAR, RecallProbe
 from based_jax.evals.card.subject import LENGTHS, StateBytes, Subject, of_checkpoint
 from based_jax.evals.label_scores import LabelScorer, LogitsFn
 from based_jax.evals.perplexity.records import is_hit, repeat_distances
-from based_jax.evals.perplexity.slices import slices
+from based_jax.evals.perplexity.slices import perplexity, slices
 from based_jax.validate import UINT32_MAX, expect, expect_integer
 
 PAIRS = (2, 4, 8, 16, 32, 64)
@@ -158,14 +158,10 @@ def _mqar(
                 segment = MQAR(scorer.vocab_size, examples, length, count).build(seed)
                 scores = scorer(segment.inputs, segment.labels)
                 by_row = scores.correct.reshape(examples, count).mean(axis=1)
-                found = {"accuracy": float(by_row.mean()), "perplexity": _perplexity(scores.loss)}
+                found = {"accuracy": float(by_row.mean()), "perplexity": perplexity(scores.loss)}
                 found["stderr"] = float(by_row.std(ddof=min(examples - 1, 1)) / math.sqrt(examples))
                 cells.append({"length": length, "pairs": count, **found})
     return cells
-
-
-def _perplexity(losses: np.ndarray) -> float | None:
-    return math.exp(min(float(losses.mean(dtype=np.float64)), 700.0)) if losses.size else None
 
 
 def _fits(vocab_size: int, length: int, pairs: int) -> bool:
@@ -200,8 +196,8 @@ def probe(scorer: LabelScorer, task: RecallProbe, seed: int) -> Cell:
     is_value = answers[scores.row, scores.position] != IGNORE
     return {
         "accuracy": float(scores.correct[is_value].mean()),
-        "perplexity": _perplexity(scores.loss[is_value]),
-        "filler_perplexity": _perplexity(scores.loss[~is_value]),
+        "perplexity": perplexity(scores.loss[is_value]),
+        "filler_perplexity": perplexity(scores.loss[~is_value]),
     }
 
 

@@ -132,8 +132,12 @@ def _bins(values: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
 
 def _summary(loss: np.ndarray, total: int) -> dict[str, Any]:
     mean = float(loss.mean(dtype=np.float64)) if loss.size else None
-    perplexity = None if mean is None else math.exp(min(mean, 700.0))
-    return {"tokens": int(loss.size), "share": loss.size / total, "loss": mean, "perplexity": perplexity}
+    return {"tokens": loss.size, "share": loss.size / total, "loss": mean, "perplexity": perplexity(loss)}
+
+
+def perplexity(loss: np.ndarray) -> float | None:
+    """Return the exponential of the mean loss in nats, at most e^700; None without losses."""
+    return math.exp(min(float(loss.mean(dtype=np.float64)), 700.0)) if loss.size else None
 
 
 def report_lines(result: dict[str, Any]) -> list[str]:
