@@ -159,7 +159,7 @@ def _mqar(
                 scores = scorer(segment.inputs, segment.labels)
                 by_row = scores.correct.reshape(examples, count).mean(axis=1)
                 found = {"accuracy": float(by_row.mean()), "perplexity": perplexity(scores.loss)}
-                found["stderr"] = float(by_row.std(ddof=min(examples - 1, 1)) / math.sqrt(examples))
+                found["stderr"] = float(by_row.std(ddof=1) / math.sqrt(examples))
                 cells.append({"length": length, "pairs": count, **found})
     return cells
 
