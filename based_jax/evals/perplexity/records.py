@@ -161,34 +161,23 @@ def import_pyarrow() -> tuple[Any, Any]:
 
 
 def repeat_distances(
-    inputs: Integer[np.ndarray, "B N"],
-    targets: Integer[np.ndarray, "B N"],
-    mask: Bool[np.ndarray, "B N"] | None = None,
-    segment_ids: Integer[np.ndarray, "B N"] | None = None,
+    inputs: Integer[np.ndarray, "B N"], targets: Integer[np.ndarray, "B N"]
 ) -> Int32[np.ndarray, "B N"]:
     """Count the tokens since the previous occurrence of each target's bigram; O(N log N) per row.
 
     Args:
-        targets: tokens below 2^32.
-        mask: False for padding, to the right of a row's tokens.
-        segment_ids: not decreasing along a row; pairs of other segments do not count.
+        inputs, targets: tokens below 2^32.
 
     Returns:
-        int32 (B, N), at least 1 for a repeat, else 0, as for padding.
+        int32 (B, N), at least 1 for a repeat, else 0.
     """
     keys = bigram_keys(inputs, targets)
     order = np.argsort(keys, axis=1, kind="stable")  # equal pairs are adjacent, in order of position
     keys = np.take_along_axis(keys, order, axis=1)
-    same = keys[:, 1:] == keys[:, :-1]
-    if segment_ids is not None:
-        # If the previous equal pair is in another segment, so are all before it.
-        segments = np.take_along_axis(np.asarray(segment_ids), order, axis=1)
-        same &= segments[:, 1:] == segments[:, :-1]
-    gaps = np.where(same, order[:, 1:] - order[:, :-1], 0)
+    gaps = np.where(keys[:, 1:] == keys[:, :-1], order[:, 1:] - order[:, :-1], 0)
     distances = np.zeros(keys.shape, np.int32)
     np.put_along_axis(distances, order[:, 1:], gaps.astype(np.int32), axis=1)
-    # Padding follows all tokens, so it contains no token's previous pair.
-    return distances if mask is None else np.where(mask, distances, 0).astype(np.int32)
+    return distances
 
 
 def stream_distances(
