@@ -27,10 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from based_jax.evals.card.page import read_cards
+from based_jax.evals.card.page import KEYS
 from based_jax.experiments.job import TEXTS
 from based_jax.experiments.results import Rows, best, read
 from based_jax.files import read_json
+from based_jax.html_page import results_in
 from based_jax.markdown import between_markers, table
 from based_jax.validate import expect
 
@@ -81,7 +82,7 @@ class Cards:
     def write(self) -> str:
         """Return the table."""
         lines = []
-        for card in read_cards(RESULTS / self.results):
+        for card in results_in(RESULTS / self.results, KEYS):
             parts = card["parts"]
             off = [f"{part['part']} {part['accuracy']:.3f}" for part in parts["without"]]
             state, probe = card["state"][-1]["bytes"], card["probe"][-1]["accuracy"]

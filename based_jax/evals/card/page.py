@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from based_jax.evals.card.recall_card import RecallCard, cells_of
-from based_jax.html_page import Columns, figure, line, results_in, table, write_result
+from based_jax.html_page import Columns, figure, line, table, write_result
 from based_jax.plot import Line, Panel, byte_size
 
 KEYS = {"name", "mqar", "hits", "probe", "state", "parts"}
@@ -58,11 +58,6 @@ def write_recall_card(directory: str | os.PathLike[str], card: RecallCard) -> Pa
         ValueError: a name that is no file name, or another JSON file in the directory that is no card.
     """
     return write_result(Path(directory), card, KEYS, "Recall card", _page)
-
-
-def read_cards(directory: Path) -> list[RecallCard]:
-    """Read all cards of a directory, in the order of their names."""
-    return results_in(directory, KEYS)
 
 
 def finding(card: RecallCard) -> str:
