@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from based_jax import command
-from based_jax.convert.pretrained import find_directory, find_tokenizer, load_pretrained
+from based_jax.convert.pretrained import find_directory, find_tokenizer, parse_config, read_config
 from based_jax.evals.card.page import KEYS, finding, write_recall_card
 from based_jax.evals.card.recall_card import EXAMPLES, PAIRS, SEED, recall_card
 from based_jax.evals.card.subject import name_of
@@ -65,12 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     text, directory = None, find_directory(options.checkpoint)
     expect_result(options.out, options.name or name_of(directory), KEYS)
     if options.text is not None:
-        vocab_size = load_pretrained(directory)[0].config.vocab_size
+        vocab_size = parse_config(read_config(directory), {}, directory).vocab_size
         tokenizer = find_tokenizer(directory, options.tokenizer, vocab_size)
         text = pack_text(TextOptions(options.text), tokenizer, options.max_tokens)[0].tokens
     given = ("name", "lengths", "pairs", "examples", "filler", "batch_size", "seed")
     settings = {field: getattr(options, field) for field in given}
-    card = recall_card(options.checkpoint, text=text, **settings)
+    card = recall_card(directory, text=text, **settings)
     path = write_recall_card(options.out, card)
     print(f"{finding(card)}\n{path} and {options.out / 'index.html'}")
     return 0

@@ -95,14 +95,15 @@ class Subject(NamedTuple):
 
 def of_checkpoint(source: str | os.PathLike[str]) -> Subject:
     """Open a checkpoint by `load_pretrained`; its parts are its kinds of mixers."""
-    model, params = load_pretrained(source)
+    directory = find_directory(source)
+    model, params = load_pretrained(directory)
     config, kinds = model.config, layers_of(model)
     longest = min(config.max_length, LENGTHS[-1])
     stateless = [kind for kind in kinds if not mixers.info(kind).stateful]
     return Subject(
         without(model, params, None),
         config.vocab_size,
-        name_of(find_directory(source)),
+        name_of(directory),
         sorted({max(longest // share // 2 * 2, 2) for share in (1, 2, 4)}),
         {
             "source": "checkpoint",
