@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from based_jax.fields import expect_fields
 from based_jax.files import read_text, whole_file
+from based_jax.markdown import table
 from based_jax.models import ModelConfig
 from based_jax.validate import expect
 
@@ -149,8 +150,7 @@ def _front_matter(card: ModelCard, mixers: Sequence[str]) -> str:
 
 
 def _table(head: Sequence[str], rows: Any) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return "\n".join(table(head, rows, words=range(len(head))))
 
 
 def _cell(value: Any) -> str:
