@@ -7,7 +7,6 @@ are written to DST, in our form or in that of another checkpoint. See `pretraine
 import dataclasses
 import math
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -125,4 +124,4 @@ def narrowed(params: Params, dtype: str) -> Params:
 
 
 if __name__ == "__main__":
-    command.run(PROG, lambda: main(sys.argv[1:]))
+    command.run(PROG, main)
