@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 
 from based_jax.convert import hub
 from based_jax.convert.configs import current_names, model_config
+from based_jax.convert.hub import CONFIG
 from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
 from based_jax.convert.model_card import ModelCard, write_card
 from based_jax.convert.options import Config
@@ -49,7 +50,6 @@ from based_jax.validate import expect, expect_choice, expect_range
 
 FORMAT = "based_jax"
 VERSION = 1
-CONFIG = "config.json"
 SAFETENSORS, INDEX, TORCH_FILE, _ = WEIGHT_FILES
 MAX_SHARD_BYTES = 10 * 10**9
 """Default for directories: every preset fits into one file."""
@@ -271,7 +271,7 @@ def find_directory(source: str | os.PathLike[str], revision: str | None = None) 
         raise FileNotFoundError(f"{source}: expected a finished run, but it has no model/{CONFIG}")
     if path.is_dir():
         return path
-    if isinstance(source, str) and not Path(source).exists() and hub.is_hub_id(source):
+    if isinstance(source, str) and not path.exists() and hub.is_hub_id(source):
         # Refuses what is not supported before the weights are fetched.
         return hub.fetch(source, revision, check=lambda found: parse_config(read_config(found), {}, found))
     raise FileNotFoundError(f"{source}: expected a directory with {CONFIG} and weights, or a hub id")

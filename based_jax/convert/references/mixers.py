@@ -27,6 +27,7 @@ from based_jax.convert.options import (
 )
 from based_jax.convert.options import tables as tables_of_options
 from based_jax.convert.references import zoology
+from based_jax.convert.references.ops import FLA_EPS
 from based_jax.files import read_json
 from based_jax.models import MixerSpec
 from based_jax.ops import left_from_torch_window
@@ -34,9 +35,6 @@ from based_jax.validate import expect, expect_choice, nearest
 
 BASE_CONV = "based.models.mixers.convolution.BaseConv"
 ATTENTION = "flash_attn.modules.mha.MHA"
-
-FLA_EPS = 1e-6
-"""Added to the normaliser by fla's kernels, whatever `eps` is."""
 
 _MAPS: dict[str, dict[str, str]] = read_json(Path(__file__).with_name("feature_maps.json"))
 SHORT_NAMES = _MAPS["short_names"]

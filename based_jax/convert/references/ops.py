@@ -13,7 +13,7 @@ from based_jax.ops.feature_maps import FeatureMap
 from based_jax.typing import Array, Float
 
 FLA_EPS = 1e-6
-"""Added to the normaliser by fla's functions."""
+"""Added to the normaliser by fla's functions and kernels, whatever `eps` is."""
 
 
 def _squares(x: Float[Array, "... K"]) -> Float[Array, "... F"]:

@@ -6,10 +6,8 @@ from typing import Any
 
 from based_jax.convert.fla import ACTIVATIONS, expanded, gla_options, mamba2_ranges
 from based_jax.convert.options import Config as Meta
-from based_jax.convert.options import expect_known, fraction, read, size
+from based_jax.convert.options import Options, expect_known, fraction, read, size
 from based_jax.validate import expect, expect_choice
-
-Options = dict[str, Any]
 
 
 def _base_conv(meta: Meta, options: Options) -> Options:
