@@ -88,7 +88,6 @@ def block(meta: Meta, shapes: Shapes) -> Block:
 def block_rules(meta: Meta) -> Rules:
     """Return the layout rules of a block."""
     name, given = _call(meta)
-    expect_choice("mixer", name, tuple(_BLOCK_MIXERS))
     is_alt = "alt" in str(meta.get("mlp", "")).split(" ")[-1]
     rules = MIXERS[_BLOCK_MIXERS[name][0]].rules_for(given)
     return tables.block_rules(rules, mlp=tables.rules("authors", "alt_mlp" if is_alt else "mlp"))
@@ -110,6 +109,7 @@ def _call(meta: Meta) -> tuple[str, dict[str, Any]]:
     found = re.fullmatch(r"(\w+)(?:\((.*)\))?", text)
     expect(found is not None, "mixer", text, "a class with arguments: 'BaseConv(k=3, expand_proj=2)'")
     name, arguments = (found[1], found[2] or "") if found else ("", "")
+    expect_choice("mixer", name, tuple(_BLOCK_MIXERS))
     pairs = (part.partition("=") for part in arguments.split(",") if part.strip())
     return name, {key.strip(): _value(value.strip()) for key, _, value in pairs}
 
@@ -124,7 +124,6 @@ def _value(text: str) -> Any:
 def _mixer(meta: Meta, shapes: Shapes) -> Any:
     """Build a block's mixer; arguments that the text does not have come from the weights."""
     name, given = _call(meta)
-    expect_choice("mixer", name, tuple(_BLOCK_MIXERS))
     path, inferred = _BLOCK_MIXERS[name]
     given = {"kernel_size" if name == "BaseConv" and key == "k" else key: v for key, v in given.items()}
     expect_known(path, given, name)
