@@ -42,13 +42,13 @@ def from_torch(meta: Meta, state_dict: Mapping[str, Any]) -> tuple[nn.Module, Pa
             unexpected, of a wrong shape or not weights (`expect_weights`), by name; an untied head.
     """
     reference = find(meta)
-    shapes = {key: tuple(tensor.shape) for key, tensor in with_norms_before(state_dict).items()}
+    state_dict = with_norms_before(state_dict)
+    shapes = {key: tuple(tensor.shape) for key, tensor in state_dict.items()}
     module = reference.build(meta, shapes)
     if isinstance(module, TorchOp):
         expect_keys(shapes, {})
         return module, {"params": {}}
     if reference.names is not None:
-        state_dict = with_norms_before(state_dict)
         if cast(LanguageModel, module).config.tie_embeddings:
             state_dict = drop_tied_head(state_dict, reference.names)
         inputs = jnp.zeros((1, 1), jnp.int32)
