@@ -8,7 +8,6 @@ import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +19,7 @@ from based_jax.validate import expect_choice
 TRAINER = (sys.executable, "-m", "based_jax", "train", "mqar")
 """The trainer is a separate process: if it runs out of memory, the study goes on."""
 
-TEXTS: dict[str, dict[str, Any]] = read_toml(str(resources.files("based_jax") / "experiments/studies.toml"))
+TEXTS: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_name("studies.toml"))
 """Study -> its title, source, notes and lists."""
 
 DATA: dict[str, dict[str, Any]] = {scale: TEXTS["based_data"][scale] for scale in ("paper", "cpu", "smoke")}

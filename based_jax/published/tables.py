@@ -13,22 +13,21 @@ paper's misprints.
 
 import csv
 import io
-import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from based_jax.files import read_json, read_toml
 from based_jax.models import ModelConfig, presets
 from based_jax.validate import expect, expect_choice
 
 Cell = str | int | float | None
 Row = Mapping[str, Cell]
 
-_DATA = files("based_jax.published") / "data"
+_DATA = Path(__file__).with_name("data")
 _FILTER = 64
 """Width of the network that generates a long filter."""
 
@@ -121,7 +120,7 @@ def shared_columns() -> dict[str, Column]:
 
 @cache
 def _descriptions() -> dict[str, Any]:
-    return tomllib.loads((_DATA / "tables.toml").read_text(encoding="utf-8"))
+    return read_toml(_DATA / "tables.toml")
 
 
 @cache
@@ -155,7 +154,7 @@ def _values(cells: list[str]) -> list[Cell]:
         return [cell or None for cell in cells]
 
 
-_PRESETS: dict[str, Any] = json.loads((_DATA / "presets.json").read_text(encoding="utf-8"))
+_PRESETS: dict[str, Any] = read_json(_DATA / "presets.json")
 _BASED = {(model, size): preset for model, size, preset in _PRESETS["based"]}
 _ABLATIONS = {tuple(key): preset for *key, preset in _PRESETS["ablations"]}  # by the table's key
 
