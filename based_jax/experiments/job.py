@@ -88,7 +88,7 @@ def of_families(jobs: Sequence[Job], families: str | None) -> list[Job]:
     return [job for job in jobs if job.family in wanted]
 
 
-def zoology_data(scale: str, family: str = "") -> dict[str, Any]:
+def zoology_data(scale: str, family: str) -> dict[str, Any]:
     """Return the trainer's flags that Zoology's studies share, at each scale.
 
     At the scale cpu Attention may take six times the steps. Without a convolution it picks among a text's

@@ -1,6 +1,6 @@
 """Study recall by feature map of linear attention, against state and parameters: Based, Figure 3."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from based_jax.experiments.job import ONE_RATE, SLICE, TEXTS, Job
 from based_jax.experiments.results import STATE_AXIS, best, lines, published
@@ -29,8 +29,7 @@ def published_points() -> dict[str, list[tuple[float, float]]]:
     return points
 
 
-def _jobs(scale: str, widths: Iterable[int], taylor: Iterable[int], maps: Iterable[str]) -> list[Job]:
-    widths = tuple(widths)
+def _jobs(scale: str, widths: Sequence[int], taylor: Iterable[int], maps: Iterable[str]) -> list[Job]:
     longest = max(int(part.split(":")[0]) for part in ONE_RATE[scale]["test"].split(","))
 
     def job(family: str, width: int, dim: int, options: str = "") -> Job:

@@ -131,11 +131,11 @@ def state_bytes(row: Mapping[str, Any]) -> float | None:
     return row["state_size"] and 4 * row["state_size"]
 
 
-def bars(rows: Iterable[Mapping[str, Any]], key: str, order: Sequence[str]) -> list[Bars]:
-    """Return a panel for each value of `key`: the accuracy of each family, those in `order` first."""
+def bars(rows: Iterable[Mapping[str, Any]], order: Sequence[str]) -> list[Bars]:
+    """Return a panel for each setting: the accuracy of each family, those in `order` first."""
     found: dict[str, dict[str, float]] = {}
     for row in rows:
-        found.setdefault(row[key], {})[row["family"]] = row["accuracy"]
+        found.setdefault(row["setting"], {})[row["family"]] = row["accuracy"]
 
     def panel(title: str, values: Mapping[str, float]) -> Bars:
         names = sorted(values, key=lambda name: order.index(name) if name in order else len(order))

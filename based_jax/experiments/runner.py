@@ -142,8 +142,8 @@ def stopping(runner: Runner) -> Iterator[list[signal.Signals]]:
             signal.signal(number, handler)
 
 
-def find_slots(count: int | None = None) -> list[Slot]:
-    """Return `count` slots for processes, by default one for each accelerator, or two on a CPU.
+def find_slots(count: int | None) -> list[Slot]:
+    """Return `count` slots for processes; if None, one for each accelerator, or two on a CPU.
 
     The devices are counted in a separate process: a process that has used them holds the accelerators'
     memory. An OSError reports that JAX finds none.

@@ -22,7 +22,7 @@ from based_jax.experiments.runner import Runner, find_slots, stopping
 from based_jax.files import read_json, write_json
 from based_jax.plot import Bars, Panel
 from based_jax.training.run.directory import versions
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_ranges
 
 SCALES = ("smoke", "cpu", "paper")
 
@@ -65,7 +65,7 @@ class Flags:
     """print the command lines of the jobs without training"""
 
     def __post_init__(self) -> None:
-        expect(self.at_once is None or self.at_once >= 1, "at_once", self.at_once, "at least 1")
+        expect_ranges(self, 1, "at_once")
 
 
 def make_study(name: str, jobs: Mapping[str, Sequence[Job]], panels: Any) -> Study:
@@ -110,7 +110,7 @@ def run_command(
         return run(flags, jobs, out)
 
 
-def claim(out: Path, facts: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> None:
+def claim(out: Path, facts: Mapping[str, Any], also: Mapping[str, Any] = {}) -> None:
     """Write study.json with the facts of a study, or check that the directory holds the same study.
 
     The facts in `also` are written but not compared.
@@ -118,7 +118,7 @@ def claim(out: Path, facts: Mapping[str, Any], also: Mapping[str, Any] | None = 
     path = out / "study.json"
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
-        write_json(path, {**facts, **(also or {})})
+        write_json(path, {**facts, **also})
         return
     content = read_json(path)
     expect(isinstance(content, dict), str(path), content, "what a study wrote")
@@ -175,7 +175,7 @@ def train(
 
 
 def train_study(
-    study: Study, flags: Flags, jobs: Sequence[Job], out: Path, facts: Mapping[str, Any] | None = None
+    study: Study, flags: Flags, jobs: Sequence[Job], out: Path, facts: Mapping[str, Any] = {}
 ) -> int:
     """Train the jobs that have no result in `out`, and draw the study; return the exit status as `train`.
 
@@ -184,7 +184,7 @@ def train_study(
     is_known = (out / "study.json").exists() or not (out / "results.jsonl").exists()
     expect(is_known, "out", str(out), "a directory of a study: it has no study.json")
     also = {"versions": versions("jax", "flax", "optax")}
-    claim(out, {"study": study.name, "scale": flags.scale, **(facts or {})}, also)
+    claim(out, {"study": study.name, "scale": flags.scale, **facts}, also)
     write = partial(draw, study, flags.scale, out=out)
     return train(flags, jobs, out, f"of {len(jobs)} jobs", Runner, _sentence, write)
 

@@ -61,7 +61,7 @@ def study_of_tasks(name: str) -> Study:
             setting, more = (f"{task}, {length} tokens", {"length": length}) if length else (task, {})
             paper += jobs(task, setting, {**flags, **more}, features=16, left=63)
     grids = {"smoke": small("smoke", texts["smoke"]), "cpu": cpu, "paper": paper}
-    return make_study(name, grids, lambda rows, scale: bars(best(rows), "setting", [*models]))
+    return make_study(name, grids, lambda rows, scale: bars(best(rows), [*models]))
 
 
 STUDY = study_of_tasks("tasks")
