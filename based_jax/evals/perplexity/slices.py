@@ -36,7 +36,6 @@ def report(records: Records, max_count: int = MAX_COUNT, reference: Records | No
     Raises:
         ValueError: a reference on other tokens.
     """
-    expect(max_count >= 0, "max_count", max_count, "at least 0")
     hits = is_hit(records.distance, records.count, max_count)
     found = {"max_count": max_count, **_losses(records, hits)}
     num_bytes = records.info.get("num_bytes")
