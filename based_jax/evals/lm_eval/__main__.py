@@ -103,10 +103,9 @@ class Options(CheckpointOptions):
         one = (self.tasks is None) != (self.suite is None)
         expect(one, "tasks", self.tasks, "names of tasks, or --suite instead")
         expect(self.tasks is None or all(self.names), "tasks", self.tasks, "comma-separated names")
-        shots = self.num_fewshot
-        expect(shots is None or shots >= 0, "num_fewshot", shots, "at least 0")
-        bare = self.suite == "common_sense"
-        expect(not bare or not shots, "num_fewshot", shots, "0 for common_sense, as in the paper")
+        expect_ranges(self, 0, "num_fewshot")
+        fits = self.suite != "common_sense" or not self.num_fewshot
+        expect(fits, "num_fewshot", self.num_fewshot, "0 for common_sense, as in the paper")
         given = {} if self.metadata is None else parse_json(self.metadata, "metadata")
         expect(isinstance(given, dict), "metadata", self.metadata, "a JSON object")
         folder = self.include is None or self.include.is_dir()
@@ -164,7 +163,7 @@ def evaluate(options: Options) -> Mapping[str, Any]:
     adapter = LMEvalModel(model, params, tokenizer, progress=show_progress, **sizes)
     cache = None
     if options.cache is not None:
-        cache = options.cache / digest(opened, context=adapter.max_length)  # each model has its own file
+        cache = str(options.cache / digest(opened, context=adapter.max_length))  # a file for each model
     try:
         return evaluator.simple_evaluate(
             adapter,
@@ -174,7 +173,7 @@ def evaluate(options: Options) -> Mapping[str, Any]:
             bootstrap_iters=BOOTSTRAP,
             log_samples=options.samples is not None,
             task_manager=manager,
-            use_cache=None if cache is None else str(cache),
+            use_cache=cache,
             apply_chat_template=options.apply_chat_template,
             system_instruction=options.system_instruction,
             gen_kwargs=options.gen_kwargs,
