@@ -63,16 +63,16 @@ class Options(CheckpointOptions):
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "samples", "batch_size", "chunk")
         expect(len(self.depths) > 0, "depths", self.depths, "at least one")
-        for family in self.families.split(","):
+        families = self.families.split(",")
+        for family in families:
             expect_choice("families", family, tuple(FAMILIES))
         for depth in self.depths:
             expect(0 <= depth <= 1, "depths", depth, "from 0 to 1")
-        has_dna = "dna" in self.families.split(",")
-        good = self.families == "dna" if is_fasta(self.haystack) else self.haystack == "noise" or not has_dna
+        is_noise = self.haystack == "noise"
+        good = families == ["dna"] if is_fasta(self.haystack) else is_noise or "dna" not in families
         expect(good, "haystack", self.haystack, "noise, a FASTA file for dna alone, or a text without dna")
-        is_asked = "qa" in self.families.split(",")
         wanted = "a file if families has qa, and none otherwise"
-        expect(is_asked == (self.questions is not None), "questions", self.questions, wanted)
+        expect(("qa" in families) == (self.questions is not None), "questions", self.questions, wanted)
         self.tokens()
 
     def tokens(self) -> list[int]:
