@@ -15,8 +15,8 @@ from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.options import CheckpointOptions, expect_writable, progress, write_json
 from based_jax.evals.perplexity import records as recording
 from based_jax.evals.perplexity.records import MAX_COUNT, Records, make_records, read_records, write_records
-from based_jax.evals.perplexity.scoring import score_documents, score_windows
-from based_jax.evals.perplexity.slices import report, report_lines
+from based_jax.evals.perplexity.scoring import Scores, score_documents, score_windows
+from based_jax.evals.perplexity.slices import expect_same_tokens, report, report_lines
 from based_jax.evals.text import TextOptions, pack_text
 from based_jax.models.language_model import LanguageModel
 from based_jax.stop_request import StopRequest
@@ -118,24 +118,29 @@ def evaluate(
         "cross_documents": cross,
         "num_bytes": num_bytes,
     }
+    how: dict[str, Any] = {"cross_documents": cross, "stride": options.stride}
 
+    def recorded(source: str, scores: Scores) -> Records:
+        window = length if options.context == "window" else None
+        return make_records(packed, scores, window, info={"checkpoint": source, **info}, **how)
+
+    # Errors before the work.
     reference = None
     if options.reference is not None and _is_records(options.reference):
         reference = read_records(options.reference)
+        expect_same_tokens(recorded("", Scores.empty(len(packed) - 1)), reference)
     elif options.reference is not None:
-        find_directory(options.reference)  # an error before the work
+        find_directory(options.reference)
 
     def score(source: str, model: LanguageModel, params: Params) -> Records:
         given = {"length": length, "batch_size": options.batch_size, "interrupted": interrupted}
-        how = {"cross_documents": cross, "stride": options.stride}
         with progress(source, len(packed) - 1, "tokens") as advance:
             given["advance"] = advance
             if options.context == "window":
                 scores = score_windows(model, params, packed, **how, **given)
             else:
                 scores = score_documents(model, params, packed, **given)
-        window = length if options.context == "window" else None
-        return make_records(packed, scores, window, info={"checkpoint": source, **info}, **how).reached()
+        return recorded(source, scores).reached()
 
     records = score(options.checkpoint, model, params)
     del params  # so that two models need not fit in memory

@@ -42,14 +42,19 @@ def report(records: Records, max_count: int = MAX_COUNT, reference: Records | No
     if num_bytes:
         found["bits_per_byte"] = float(records.loss.sum(dtype=np.float64)) / math.log(2) / num_bytes
     if reference is not None:
-        pairs = ((getattr(reference, x), getattr(records, x)) for x in ("position", "sequence", "target"))
-        same = all(np.array_equal(*pair) for pair in pairs)
-        wanted = f"the model's {len(records)} tokens in the same sequences"
-        expect(same, "reference", f"records of {len(reference)} tokens", wanted)
+        expect_same_tokens(records, reference)
         found["reference"] = _losses(dataclasses.replace(reference, count=records.count), hits)
         found["gap_explained"] = gap_explained(records.loss, reference.loss, hits)
     found["distances"] = distances(records.distance, hits)
     return found
+
+
+def expect_same_tokens(records: Records, reference: Records) -> None:
+    """Check that the records of two models are of the same tokens in the same sequences."""
+    pairs = ((getattr(reference, x), getattr(records, x)) for x in ("position", "sequence", "target"))
+    same = all(np.array_equal(*pair) for pair in pairs)
+    wanted = f"the model's {len(records)} tokens in the same sequences"
+    expect(same, "reference", f"records of {len(reference)} tokens", wanted)
 
 
 def _losses(records: Records, hits: np.ndarray) -> dict[str, Any]:

@@ -201,6 +201,16 @@ def test_the_command_and_its_recomputation_agree(files, records, capsys):
     assert again.read_bytes() == made.read_bytes()
 
 
+def test_a_reference_on_other_tokens_is_an_error_before_the_work(files, records, capsys, monkeypatch):
+    monkeypatch.setattr(perplexity, "score_windows", None)
+    write_records(files / "reference.parquet", records)
+    words = ("--checkpoint", files / "model", "--data", files / "text.jsonl", "--stride", "4")
+    words = (*words, "--reference", files / "reference.parquet")
+    ended = run_here(perplexity.PROG, perplexity.main, words, capsys)
+    assert ended.status == 2
+    assert "reference = 'records of 68 tokens': expected the model's 68 tokens in" in ended.err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
