@@ -68,8 +68,7 @@ class Job:
     @property
     def line(self) -> str:
         """The command line to type."""
-        command = self.trainer[-1].rpartition(".")[2]
-        return " ".join([f"based-jax train {command}", *self.arguments])
+        return " ".join(["based-jax", *self.trainer[3:], *self.arguments])
 
 
 def of_families(jobs: Sequence[Job], families: str | None) -> list[Job]:
