@@ -50,9 +50,7 @@ def parse_id(source: str, revision: str | None = None) -> tuple[str, str | None]
     return repository, wanted
 
 
-def fetch(
-    source: str, revision: str | None = None, *, check: Callable[[Path], object] = lambda directory: None
-) -> Path:
+def fetch(source: str, revision: str | None, check: Callable[[Path], object]) -> Path:
     """Download a repository's files at one commit, or find them in the cache; return the local directory.
 
     All files are of the same commit, even if a branch moves meanwhile. A full commit hash whose files are in

@@ -273,7 +273,7 @@ def find_directory(source: str | os.PathLike[str], revision: str | None = None) 
         return path
     if isinstance(source, str) and not path.exists() and hub.is_hub_id(source):
         # Refuses what is not supported before the weights are fetched.
-        return hub.fetch(source, revision, check=lambda found: parse_config(read_config(found), {}, found))
+        return hub.fetch(source, revision, lambda found: parse_config(read_config(found), {}, found))
     raise FileNotFoundError(f"{source}: expected a directory with {CONFIG} and weights, or a hub id")
 
 
