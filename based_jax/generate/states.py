@@ -53,6 +53,11 @@ def row_bytes(state: State) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) // rows
 
 
+def state_bytes(module: Any, length: int) -> int:
+    """Return the bytes of a model's or a mixer's state of one sequence of this length."""
+    return row_bytes(jax.eval_shape(lambda: module.init_state(1, length)))
+
+
 @functools.lru_cache(maxsize=32)
 def state_grows(model: LanguageModel) -> bool:
     """Return whether the size of a model's state depends on how many tokens it must hold."""
@@ -121,10 +126,7 @@ def longest_text(config: ModelConfig) -> int | None:
 
 def _capacity_limit(mixer: Any, max_length: int) -> list[int]:
     """Return the limit set by one layer's state, if there is one, as a list of at most one."""
-
-    def size(length: int) -> int:
-        return row_bytes(jax.eval_shape(lambda: mixer.init_state(1, length)))
-
+    size = functools.partial(state_bytes, mixer)
     full, beyond = size(max_length), size(max_length + (1 << 16))
     if size(1) == beyond:
         return []

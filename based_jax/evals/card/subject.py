@@ -19,7 +19,7 @@ from flax import linen as nn
 from based_jax import mixers
 from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.evals.label_scores import LogitsFn
-from based_jax.generate.states import row_bytes
+from based_jax.generate.states import state_bytes
 from based_jax.models import LanguageModel, param_count
 from based_jax.typing import Array, Params
 
@@ -119,8 +119,3 @@ def name_of(directory: Path) -> str:
     """Return the name of a checkpoint, for a card."""
     path = directory.resolve()
     return path.parent.name if path.name == "model" else path.name
-
-
-def state_bytes(model: LanguageModel, length: int) -> int:
-    """Return the bytes of the state of one sequence of this length."""
-    return row_bytes(jax.eval_shape(lambda: model.init_state(1, length)))

@@ -13,11 +13,12 @@ from typing import Literal
 
 from based_jax import command
 from based_jax.data.tokenizers import NucleotideTokenizer
-from based_jax.evals.card.subject import layers_of, name_of, state_bytes
+from based_jax.evals.card.subject import layers_of, name_of
 from based_jax.evals.long.page import KEYS, finding, summarize, write_pages
 from based_jax.evals.long.questions import FAMILIES, Material, make_question
 from based_jax.evals.long.run import Item, ask, is_fasta, read_passages, read_sentences
 from based_jax.evals.options import CheckpointOptions, Records, digest, write_json
+from based_jax.generate.states import state_bytes
 from based_jax.html_page import expect_result
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice, expect_ranges

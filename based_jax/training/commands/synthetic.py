@@ -13,7 +13,7 @@ import jax
 
 from based_jax import command, mixers
 from based_jax.files import write_json
-from based_jax.generate.states import row_bytes
+from based_jax.generate import states
 from based_jax.models import LanguageModel, ModelConfig, param_count
 from based_jax.training.mqar.config import SyntheticConfig
 from based_jax.training.mqar.sweep import Outcome, sweep
@@ -53,9 +53,8 @@ def state_bytes(architecture: ModelConfig, length: int) -> int | None:
 
     None if a mixer has no state with its options, such as `input_conv` with the filter "autocorrelation".
     """
-    model = LanguageModel(architecture)
     try:
-        return row_bytes(jax.eval_shape(lambda: model.init_state(1, length)))
+        return states.state_bytes(LanguageModel(architecture), length)
     except ValueError:
         return None
 
