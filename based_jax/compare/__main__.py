@@ -24,7 +24,7 @@ from based_jax.experiments.job import ABOUT, ONE_RATE, Job
 from based_jax.experiments.results import STATE_AXIS, best, lines, read, state_bytes
 from based_jax.experiments.study import Flags, Rows, Study, run_command, train_study
 from based_jax.experiments.tasks import STUDY_OF, TaskJob, task_flags
-from based_jax.files import read_json
+from based_jax.files import read_object
 from based_jax.mixers.registry import class_of, expect_options
 from based_jax.models.backbones import ALIASES
 from based_jax.plot import Panel
@@ -83,8 +83,7 @@ class Options(Flags):
     def jobs(self) -> list[Job]:
         """Return a job for each mixer and width."""
         record = self.out / "study.json"
-        held = read_json(record) if record.exists() else {}
-        expect(isinstance(held, dict), str(record), held, "what a study wrote")
+        held = read_object(record) if record.exists() else {}
         epochs = self.epochs or held.get("epochs")
         flags = dict(ONE_RATE[self.scale] if self.task == "mqar" else task_flags(self.task, self.scale))
         flags |= {"epochs": epochs or flags["epochs"], "seeds": self.seeds}

@@ -15,7 +15,7 @@ from flax import linen as nn
 from based_jax.convert.model_card import ModelCard
 from based_jax.convert.pretrained import load_pretrained, save_pretrained
 from based_jax.convert.state_dict import read_state_dict, write_safetensors
-from based_jax.files import read_json, write_json
+from based_jax.files import read_object, write_json
 from based_jax.models.classifier import POOLINGS, SequenceClassifier
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
@@ -67,8 +67,8 @@ def load_classifier(
     path = Path(directory) / DESCRIPTION
     if not path.is_file():
         raise FileNotFoundError(f"{directory}: expected a classifier, but there is no {DESCRIPTION}")
-    description = read_json(path)
-    known = isinstance(description, dict) and description.get("version") == VERSION
+    description = read_object(path)
+    known = description.get("version") == VERSION
     expect(known, str(path), description, f"a classifier of version {VERSION}")
     names: Any = description.get("classes")
     pooling: Any = description.get("pooling")

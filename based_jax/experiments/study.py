@@ -19,7 +19,7 @@ from based_jax.directory_lock import sole_writer
 from based_jax.experiments.job import ABOUT, TEXTS, Job, of_families
 from based_jax.experiments.results import FAILED, Results, Row, Rows, best
 from based_jax.experiments.runner import Runner, find_slots, stopping
-from based_jax.files import read_json, write_json
+from based_jax.files import read_object, write_json
 from based_jax.plot import Bars, Panel
 from based_jax.training.run.directory import versions
 from based_jax.validate import expect, expect_ranges
@@ -120,8 +120,7 @@ def claim(out: Path, facts: Mapping[str, Any], also: Mapping[str, Any] = {}) -> 
         out.mkdir(parents=True, exist_ok=True)
         write_json(path, {**facts, **also})
         return
-    content = read_json(path)
-    expect(isinstance(content, dict), str(path), content, "what a study wrote")
+    content = read_object(path)
     held = {name: content.get(name) for name in facts}
     expected = f"another directory: this holds another study or scale, {held}"
     expect(held == json.loads(json.dumps(facts)), "out", str(out), expected)
