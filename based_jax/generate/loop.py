@@ -6,7 +6,6 @@
 Rows of one batch may have prompts of different lengths: the state holds each row's position.
 """
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +18,12 @@ import numpy as np
 from based_jax.generate.pool import Made, Pool, Text, begin, decode, new_rows, read_chunk
 from based_jax.generate.prefix import Snapshot
 from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
-from based_jax.generate.sampling import Counts, Sampler, batch_settings
+from based_jax.generate.sampling import SETTINGS, Counts, batch_settings
 from based_jax.generate.states import capacity_for, longest_text, row_count, take_rows, with_capacity
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops.core import sharding
 from based_jax.typing import Array, Mask, Params
 from based_jax.validate import INT32_MAX, expect, expect_array, expect_integer
-
-_SETTINGS = tuple(field.name for field in dataclasses.fields(Sampler))
 
 
 @sharding.own_settings()
@@ -86,11 +83,11 @@ def generate(
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
     """
     expect_integer("max_new_tokens", max_new_tokens, 1)
-    total = int(max_new_tokens)
-    cuts, penalties = (top_k, top_p, min_p), (repetition_penalty, presence_penalty, frequency_penalty)
-    ends = (stop_tokens, attention_mask, prefill_chunk, prefix)
-    sampling = dict(zip(_SETTINGS, (temperature, *cuts, *penalties), strict=True))
     expect_integer("pad_token", pad_token, -INT32_MAX - 1)
+    total = int(max_new_tokens)
+    penalties = repetition_penalty, presence_penalty, frequency_penalty
+    sampling = dict(zip(SETTINGS, (temperature, top_k, top_p, min_p, *penalties), strict=True))
+    ends = stop_tokens, attention_mask, prefill_chunk, prefix
     start = _prompted(model, params, prompt, total, rng, *ends, **sampling)
     _, (made, _) = decode(model, params, start(), total, int(pad_token), chunk=bucket(total))
     tokens, logprobs = made.token[:, :total], made.logprob[:, :total]

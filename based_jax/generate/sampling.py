@@ -52,8 +52,7 @@ class Sampler:
     repetition_penalty: float = 1.0
     """positive logits of tokens that are in the prompt or were made are divided by it, negative ones
     multiplied: above 1 these tokens become less likely (Keskar et al. 2019, section 4.1, for positive
-        logits); in
-    [1e-20, 1e20]"""
+    logits); in [1e-20, 1e20]"""
     presence_penalty: float = 0.0
     """subtracted from the logits of tokens that were made; like the next one as in OpenAI's API, which
     ignores the prompt, and in [-1e20, 1e20]"""
@@ -87,7 +86,7 @@ class Sampler:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 
-_NUMBERS = tuple(field.name for field in dataclasses.fields(Sampler))
+SETTINGS = tuple(field.name for field in dataclasses.fields(Sampler))
 
 
 class RowSettings(NamedTuple):
@@ -125,10 +124,9 @@ def batch_settings(rng: Any, batch_size: int, **settings: Any) -> tuple[RowSetti
         expect(len(columns[name]) == batch_size, name, values, wanted)
     rows = zip(*columns.values(), strict=True)
     samplers = [Sampler(**dict(zip(columns, row, strict=True))) for row in rows]
-    keys = None
-    if not all(sampler.greedy for sampler in samplers):
-        expect(rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
-        keys = row_keys(rng, batch_size)
+    is_greedy = all(sampler.greedy for sampler in samplers)
+    expect(is_greedy or rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
+    keys = None if is_greedy else row_keys(rng, batch_size)
     return row_settings(samplers, keys), any(sampler.penalises for sampler in samplers)
 
 
@@ -144,7 +142,7 @@ def row_settings(samplers: Sequence[Sampler], keys: Key[Array, " B"] | None) -> 
         fits = [nothing if v is None else max(-largest, min(v, largest)) for v in values]
         return jnp.asarray(np.array(fits, dtype))
 
-    return RowSettings(keys, *map(column, _NUMBERS))
+    return RowSettings(keys, *map(column, SETTINGS))
 
 
 class Counts(NamedTuple):
@@ -154,18 +152,15 @@ class Counts(NamedTuple):
     output: Int[Array, "B vocab"]
 
     @classmethod
-    def of_prompt(
-        cls, tokens: Int[Array, "B N"], mask: Bool[Array, "B N"] | None, vocab_size: int
-    ) -> "Counts":
+    def of_prompt(cls, tokens: Int[Array, "B N"], mask: Bool[Array, "B N"], vocab_size: int) -> "Counts":
         """Count the prompts' tokens; `mask` is True for real tokens."""
-        tokens = jnp.asarray(tokens)
         none = jnp.zeros((tokens.shape[0], vocab_size), jnp.int32)
         rows = jnp.arange(tokens.shape[0])[:, None]
-        return cls(none.at[rows, tokens].add(1 if mask is None else jnp.asarray(mask, jnp.int32)), none)
+        return cls(none.at[rows, tokens].add(mask.astype(jnp.int32)), none)
 
-    def add(self, token: Int[Array, " B"], active: Bool[Array, " B"] | None = None) -> "Counts":
-        """Add one token per row; only to the `active` rows, if given."""
-        real = 1 if active is None else active.astype(jnp.int32)
+    def add(self, token: Int[Array, " B"], active: Bool[Array, " B"]) -> "Counts":
+        """Add one token to each of the `active` rows."""
+        real = active.astype(jnp.int32)
         return self._replace(output=self.output.at[jnp.arange(token.shape[0]), token].add(real))
 
 
