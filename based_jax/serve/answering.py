@@ -33,8 +33,8 @@ class Answering:
         self.job, self.worker, tokenizer = job, service.worker, service.tokenizer
         self._service, self._wanted, self._style, self._begin = service, wanted, style, begin
         self._answers = [
-            Answer(tokenizer, tuple(wanted.stop), wanted.echoed(number, request, tokenizer), request.prompt)
-            for number, request in enumerate(job.requests)
+            Answer(tokenizer, wanted.stop, each.prompt, wanted.echoed(i, tokenizer), each.prompt_logprobs)
+            for i, each in enumerate(job.requests)
         ]
         self._head = {
             "id": f"{style.prefix}-{secrets.token_hex(12)}",

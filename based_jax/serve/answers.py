@@ -24,35 +24,30 @@ class Chunk(NamedTuple):
     finish: str | None  # "stop" or "length" with the last chunk
 
 
-class Echo(NamedTuple):
-    """A prompt that is returned before its answer."""
-
-    text: str
-    tokens: Sequence[int]
-    logprobs: bool = False  # report the tokens, even if there is only the first
-
-
 class Answer:
     """One answer in progress.
 
     Args:
         stop: texts that end it; they are not part of it.
-        echo: the prompt to return first, if the request asked for it.
-        prompt: the prompt's tokens, if it is not returned.
+        prompt: the prompt's tokens.
+        echo: the prompt's text to return first, if the request asked for it.
+        prompt_logprobs: whether to report the prompt's tokens, even if there is only one.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         stop: Sequence[str],
-        echo: Echo | None = None,
         prompt: Sequence[int] = (),
+        echo: str = "",
+        prompt_logprobs: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._stop = StopTexts(stop)
-        self._echo = Echo("", ()) if echo is None else echo
-        self._decoder = StreamDecoder(tokenizer, prompt if echo is None else echo.tokens)
-        self._begin = len(self._echo.text)  # offset of the answer's own text
+        self._echo, self._prompted = echo, prompt[0] if prompt_logprobs else None
+        """what the next chunk begins with: a text, and a prompt's tokens, of which this is the first"""
+        self._decoder = StreamDecoder(tokenizer, prompt)
+        self._begin = len(echo)  # offset of the answer's own text
         self._decoded = 0  # characters, those after a stop text included
         self._sent = 0
         self._held: list[tuple[int, TokenLogprob]] = []
@@ -63,8 +58,7 @@ class Answer:
         """Return the chunk that an event adds; events after the end add nothing."""
         if self.finish is not None:
             return Chunk("", [], self.finish)
-        asked = self._echo.logprobs or event.prompt_logprobs
-        first = _echoed(self._tokenizer, self._echo, event.prompt_logprobs) if asked else []
+        first = [] if self._prompted is None else self._of_prompt(self._prompted, event.prompt_logprobs)
         text = ""
         for index, token in enumerate(event.tokens):
             self.tokens += 1
@@ -83,8 +77,16 @@ class Answer:
                 self._held.append((self._decoded, event.end))
         self.finish = "stop" if self._stop.found else event.finish
         self._sent += len(text)
-        text, self._echo = self._echo.text + text, Echo("", ())
+        text, self._echo, self._prompted = self._echo + text, "", None
         return Chunk(text, first + self._release(), self.finish)
+
+    def _of_prompt(self, first: int, logprobs: Sequence[TokenLogprob]) -> list[tuple[int, TokenLogprob]]:
+        """Return the prompt's tokens and their offsets; the first token has no log-probability: NaN."""
+        decoder, begin, made = StreamDecoder(self._tokenizer), 0, []
+        for item in (TokenLogprob(first, math.nan, ()), *logprobs):
+            made.append((min(begin, len(self._echo)), item))
+            begin += len(decoder.feed(item.token))
+        return made
 
     def _read(self, decoded: str) -> str:
         self._decoded += len(decoded)
@@ -96,17 +98,6 @@ class Answer:
         known = len(self._held) if everything else sum(begin < self._sent for begin, _ in self._held)
         shown, self._held = self._held[:known], self._held[known:]
         return [(self._begin + begin, item) for begin, item in shown]
-
-
-def _echoed(
-    tokenizer: Tokenizer, echo: Echo, logprobs: Sequence[TokenLogprob]
-) -> list[tuple[int, TokenLogprob]]:
-    """Return a prompt's tokens and their offsets; the first token has no log-probability: NaN."""
-    decoder, begin, made = StreamDecoder(tokenizer), 0, []
-    for item in (TokenLogprob(echo.tokens[0], math.nan, ()), *logprobs):
-        made.append((min(begin, len(echo.text)), item))
-        begin += len(decoder.feed(item.token))
-    return made
 
 
 def logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokenizer) -> dict[str, Any]:

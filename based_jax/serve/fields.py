@@ -24,7 +24,6 @@ from starlette.responses import JSONResponse, Response
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine.request import Request
 from based_jax.generate.sampling import Sampler
-from based_jax.serve.answers import Echo
 
 MAX_CHARACTERS = 32  # of a prompt per token that it may have: checked before tokenizing
 TOO_LONG = "context_length_exceeded"
@@ -182,7 +181,6 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             refuse(name, f"{name} = {shorten(fields[name])}: {expected}{within}")
 
     def __post_init__(self) -> None:
-        self.stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         if self.stream_options and not self.stream:
             refuse("stream_options", "stream_options: expected only with stream = true")
 
@@ -190,9 +188,9 @@ class SharedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def echoed(self, number: int, request: Request, tokenizer: Tokenizer) -> Echo | None:
-        """Return the prompt to send before answer `number`, whose request is given; None for none."""
-        return None
+    def echoed(self, number: int, tokenizer: Tokenizer) -> str:
+        """Return the text to send before answer `number`."""
+        return ""
 
     def sampler(self) -> Sampler:
         """Return the sampler; a setting out of its range is refused."""

@@ -9,7 +9,6 @@ from msgspec import Meta
 from based_jax.data.chat.template import Chat
 from based_jax.data.tokenizers import Tokenizer, complete_text, stop_tokens, text_start
 from based_jax.generate.engine.request import Request
-from based_jax.serve.answers import Echo
 from based_jax.serve.fields import (
     MAX_CHARACTERS,
     Count,
@@ -79,12 +78,9 @@ class CompletionRequest(SharedFields, kw_only=True):
             made += self.copies(request)
         return made
 
-    def echoed(self, number: int, request: Request, tokenizer: Tokenizer) -> Echo | None:
-        if not self.echo:
-            return None
-        prompt = self.prompts[number // self.n]
-        text = prompt if isinstance(prompt, str) else complete_text(tokenizer, prompt)
-        return Echo(text, request.prompt, request.prompt_logprobs)
+    def echoed(self, number: int, tokenizer: Tokenizer) -> str:
+        prompt = self.prompts[number // self.n] if self.echo else ""
+        return prompt if isinstance(prompt, str) else complete_text(tokenizer, prompt)
 
 
 def _encode(prompt: Prompt, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:

@@ -8,14 +8,14 @@ from tokenizers import AddedToken
 from based_jax.data.tokenizers import ByteTokenizer, FileTokenizer, complete_text
 from based_jax.generate.engine.request import Event, TokenLogprob
 from based_jax.serve.answering import _event
-from based_jax.serve.answers import Answer, Echo, chat_logprobs_object, logprobs_object
+from based_jax.serve.answers import Answer, chat_logprobs_object, logprobs_object
 from tests.data.libraries import llama
 
 
 def play(text: str, size: int, finish: str, stop: tuple[str, ...] = (), prompt: str = ""):
     """The chunks of an answer whose tokens come `size` at a time."""
     tokens = list(text.encode())
-    answer = Answer(ByteTokenizer(), stop, Echo(prompt, [256, *prompt.encode()]))
+    answer = Answer(ByteTokenizer(), stop, [256, *prompt.encode()], prompt)
     chunks = []
     for begin in range(0, len(tokens), size):
         part = tuple(tokens[begin : begin + size])
@@ -58,7 +58,7 @@ def test_what_comes_after_the_end_is_nothing():
 
 
 def test_the_tokens_of_a_prompt_and_of_the_end_are_reported():
-    answer = Answer(ByteTokenizer(), ("x",), Echo("é!", [256, *"é!".encode()]))
+    answer = Answer(ByteTokenizer(), ("x",), [256, *"é!".encode()], "é!", prompt_logprobs=True)
     prompt = [TokenLogprob(token, -1.0, ()) for token in "é!".encode()]
     made = TokenLogprob(98, -2.0, ()), TokenLogprob(256, -4.0, ())
     chunks = [
@@ -89,11 +89,11 @@ def test_the_prompt_is_the_context_of_an_answer(echo):
         (words, [*hello, 2 + 0xE2], [2 + 0x98, 2 + 0x83], "☃"),
         (ByteTokenizer(), b"a\xe2", b"\x98\x83", "☃"),
     ):
-        shown = Echo(complete_text(tokenizer, [*prompt]), [*prompt])
-        answer = Answer(tokenizer, (), shown if echo else None, [*prompt])
+        shown = complete_text(tokenizer, [*prompt]) if echo else ""
+        answer = Answer(tokenizer, (), [*prompt], shown)
         chunks = [answer.feed(Event(1, (token,), (), None)).text for token in ids]
         chunks.append(answer.feed(Event(1, (), (), "length")).text)
-        assert "".join(chunks) == (shown.text if echo else "") + text
+        assert "".join(chunks) == shown + text
         assert "\ufffd" not in "".join(chunks)
 
 
