@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,4 +71,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    command.run(PROG, lambda: main(sys.argv[1:]))
+    command.run(PROG, main)
