@@ -84,17 +84,14 @@ class Layout:
         return (*head, *tail, *[None] * (self.last - len(tail)))
 
     @functools.cached_property
-    def tables(self) -> "Tables":
-        """The constant operands of the kernels, in float32."""
-        factors = np.zeros((2, self.padded_key_size + 1, self.size), np.float32)  # the factor 1 comes last
+    def tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """R, T and T with the queries' weights, (padded K, size) float32."""
+        one, two = np.zeros((2, self.padded_key_size, self.size), np.float32)
         for row, feature in enumerate(self.features):
-            for side, channel in enumerate(feature or ()):
-                factors[side, -1 if channel is None else channel, row] = 1
-        (one, two), (one_offset, two_offset) = factors[:, :-1], factors[:, -1, -self.last :]
-        # Features with t = 1 in the last tile are the linear ones and, where r = 1 too, the constant.
-        half_linear = np.where(one_offset == 1, 1, 0.5) * two_offset
-        weighted = np.where(one * two == 1, np.float32(0.5), two)  # squares
-        return Tables(one, two, weighted, one_offset, two_offset, half_linear.astype(np.float32))
+            for table, channel in zip((one, two), feature or (), strict=False):
+                if channel is not None:
+                    table[channel, row] = 1
+        return one, two, np.where(one * two == 1, np.float32(0.5), two)  # squares
 
     @property
     def _scales(self) -> np.ndarray:
@@ -163,19 +160,7 @@ class Layout:
     def moments_gradient_out(self, dmoments: jax.Array) -> jax.Array:
         """Convert sums over the queries to the initial moments' gradient: half of x x^T, and one count."""
         weights = np.zeros((self.padded_key_size + 1, self.last), np.float32)
-        weights[:-1] = self.tables.half_linear
+        weights[:-1, self.linear_columns] = 0.5
+        weights[:-1, self.constant_column] = 1
         weights[-1, 0] = 1
         return dmoments * weights
-
-
-@dataclass(frozen=True, eq=False)
-class Tables:
-    """R, T and T with the queries' weights, (padded K, size), and of the last tile's features, (last,): r, t,
-    and 1/2 at the linear ones and 1 at the constant."""
-
-    one: np.ndarray
-    two: np.ndarray
-    weighted: np.ndarray
-    one_offset: np.ndarray
-    two_offset: np.ndarray
-    half_linear: np.ndarray

@@ -61,8 +61,7 @@ def shape(plan: Plan, axes: str, dtype: Any = jnp.float32, blocks: int | None = 
 
 def constant_tables(plan: Plan) -> list[np.ndarray]:
     """Return the tables as operands: R, T, weighted T, and their transposes."""
-    tables = plan.layout.tables
-    columns = (tables.one, tables.two, tables.weighted)
+    columns = plan.layout.tables
     return [x.astype(plan.operand) for x in (*columns, *(x.T for x in columns))]
 
 

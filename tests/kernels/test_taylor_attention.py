@@ -226,19 +226,20 @@ def test_under_vmap():
 def test_layout(key_size):
     """The tables build each symmetric feature once, weighted for q . k, and states go there and back."""
     layout = Layout(key_size, 32)
-    tables, size = layout.tables, ops.symmetric_taylor_size(key_size)
+    (one, two, weighted), size = layout.tables, ops.symmetric_taylor_size(key_size)
     linear = list(range(layout.first_linear, layout.constant_column))
     assert list(layout.linear_columns) == linear, "the kernels compare numbers of features with both ends"
     rng = np.random.default_rng(key_size)
     q, k = rng.normal(size=(2, 5, layout.padded_key_size)) * (np.arange(layout.padded_key_size) < key_size)
 
     def phi(x, two):
-        offsets = np.zeros((2, layout.size))
-        offsets[:, -layout.last :] = tables.one_offset, tables.two_offset
-        return (x @ tables.one + offsets[0]) * (x @ two + offsets[1])
+        r, t = np.zeros((2, layout.size))
+        end = layout.size - layout.last + layout.constant_column
+        r[end], t[end - key_size : end + 1] = 1, 1
+        return (x @ one + r) * (x @ two + t)
 
     s = (q * k).sum(-1) / np.sqrt(key_size)
-    phi_q, phi_k = phi(q / np.sqrt(key_size), tables.weighted), phi(k, tables.two)
+    phi_q, phi_k = phi(q / np.sqrt(key_size), weighted), phi(k, two)
     assert_close((phi_q * phi_k).sum(-1), 1 + s + s**2 / 2, FLOAT64)
     assert np.count_nonzero(np.abs(phi_k).sum(0)) == size <= layout.size
 
