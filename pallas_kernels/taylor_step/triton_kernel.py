@@ -1,4 +1,4 @@
-"""`kernel._body` in Triton's own language; imported only if the `triton` package is installed."""
+"""`_body` of the package in Triton's own language; imported only if the `triton` package is installed."""
 
 import triton
 import triton.language as tl

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 
 from pallas_kernels.checks import INTEGERS, expect, expect_array, expect_power_of_two, unsupported
 from pallas_kernels.partition import per_row_and_head, with_gradient_of
@@ -115,7 +116,7 @@ def window_step(
         functools.partial(kernel.step, scale=factor, variant=variant, backend=backend),
         operands=("b h r k", "b h k", "b h v", "b w h k", "b w h v", "b", "b", "b"),
         results=("b h r v", "b w h k", "b w h v"),
-        constants=kernel.constants(width, rotary),
+        constants=kernel.rotation_tables(pl.next_power_of_2(width), rotary),
     )
     step = with_gradient_of(functools.partial(formula, scale=factor, rotary=rotary), run)
     y, k_ring, v_ring = step(grouped, k, v, k_ring, v_ring, *integers)

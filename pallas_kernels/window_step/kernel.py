@@ -57,11 +57,6 @@ def rotation_tables(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.n
     return partner.astype(np.int32), frequency.astype(np.float32)
 
 
-def constants(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tables that `step` takes: `rotation_tables`, padded to a power of two of channels."""
-    return rotation_tables(pl.next_power_of_2(width), rotary)
-
-
 def split(slots: int, shared: int, variant: Variant) -> tuple[int, int, int]:
     """Return queries per program, whole tiles of a ring, and a power of two >= the remaining slots."""
     queries = max(n for n in range(1, variant.queries + 1) if shared % n == 0)
@@ -72,7 +67,8 @@ def split(slots: int, shared: int, variant: Variant) -> tuple[int, int, int]:
 def step(*arrays: jax.Array, scale: float, variant: Variant, backend: str) -> tuple[jax.Array, ...]:
     """Run the kernel; shapes as in `pallas_kernels.window_step`, but q (B, G, R, K) and y (B, G, R, V).
 
-    After the rings come length, start and the index at which positions are 0, (B,) each, and the `constants`.
+    After the rings come length, start and the index at which positions are 0, (B,) each, and the
+    `rotation_tables`, padded to a power of two of channels.
     """
     q, k, v, k_ring, v_ring, *integers_and_tables = arrays
     batch, slots, heads, width = k_ring.shape
