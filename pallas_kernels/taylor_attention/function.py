@@ -42,12 +42,16 @@ class Call:
     variants: tuple[tuple[str, Variant], ...]
     backend: str = "pallas"
 
+    def facts(self, kernel: str, q: Any, v: Any) -> dict[str, Any]:
+        """Return the facts that select a row of the tuning table."""
+        sizes = {"kernel": kernel, "key_size": q.shape[-1], "value_size": v.shape[-1]}
+        dtypes = {"dtype": OPERANDS[q.dtype.name], "precision": self.precision or "default"}
+        return {**sizes, **dtypes, "packed": int(self.packed)}
+
     def variant(self, kernel: str, q: Any, v: Any) -> Variant:
         """Return the block sizes of a kernel: the caller's, or the tuning table's."""
-        facts = {"kernel": kernel, "key_size": q.shape[-1], "value_size": v.shape[-1]}
-        facts |= {"dtype": OPERANDS[q.dtype.name], "packed": int(self.packed)}
-        facts["precision"] = self.precision or "default"
-        return dict(self.variants).get(kernel) or tuning.choose("taylor_attention", Variant, **facts)
+        found = dict(self.variants).get(kernel)
+        return found or tuning.choose("taylor_attention", Variant, **self.facts(kernel, q, v))
 
     def plan(self, kernel: str, q: Any, v: Any) -> Plan:
         """Return the plan of a kernel on one device's share of the rows and heads."""

@@ -11,9 +11,9 @@ from jax.experimental import pallas as pl
 
 from benchmarks.gpu.cases.case import Case, tunable
 from pallas_kernels.taylor_attention import specs
-from pallas_kernels.taylor_attention.function import OPERANDS, Call, Variant, is_slow
+from pallas_kernels.taylor_attention.function import Call, Variant, is_slow
 from pallas_kernels.taylor_attention.gradients import key_or_value_gradient, query_gradients
-from pallas_kernels.taylor_attention.layout import ROWS
+from pallas_kernels.taylor_attention.layout import Layout
 from pallas_kernels.taylor_attention.outputs import outputs
 from pallas_kernels.taylor_attention.sums import ELEMENTS, WARPS, key_sums, query_sums, scan_states
 
@@ -70,9 +70,8 @@ def at_highest_precision() -> list[Case]:
 
 def _variants(key_size: int, value_size: int, present: Variant) -> list[dict[str, Any]]:
     """Return block sizes to measure beside those in use; no two of them are the same program."""
-    widest = pl.next_power_of_2(value_size)
-    products = next(products for largest, products, _ in ROWS if key_size <= largest)
-    tiles = [(present.value_tile, tile) for tile in (32, 64) if products % tile == 0]
+    widest, layout = pl.next_power_of_2(value_size), Layout(key_size, 1)
+    tiles = [(present.value_tile, tile) for tile in (32, 64) if layout.pure % tile == 0]
     tiles += [(value_tile, present.tile) for value_tile in (32, 64, 128)]
     tried = {}
     for chunk, warps in ((present.chunk, present.warps), (64, 4), (128, 4), (128, 8), (32, 4), (64, 8)):
@@ -131,11 +130,10 @@ def case(
                 return key_or_value_gradient(plan, tables, inputs, rest, states, kernel)
 
     words = " ".join([f"K{key_size} V{value_size} {dtype}", *["packed"] * packed, *filter(None, [precision])])
-    facts = {"kernel": kernel, "key_size": key_size, "value_size": value_size, "dtype": OPERANDS[dtype]}
-    facts |= {"packed": int(packed), "precision": precision or "default"}
+    given = function, arrays, call.facts(kernel, keys, values)
     variants = _variants(key_size, value_size, call.variant(kernel, keys, values))
     more = {"on_request": is_slow(keys, keys, values), "fill": fill}
-    return tunable("taylor_attention", kernel, words, function, arrays, facts, variants, **more)
+    return tunable("taylor_attention", kernel, words, *given, variants, **more)
 
 
 def _scan(sizes: Sizes, reverse: bool) -> Case:
