@@ -9,11 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pallas_kernels.taylor_attention.layout import Layout, symmetric_size
+
 FLOAT32 = 4
 """Bytes of a running sum, a normaliser or its gradient, whatever the inputs' dtype."""
-
-STATE_ROWS = ((8, 32, 32), (16, 128, 32), (24, 320, 64), (32, 512, 64))
-"""Key sizes up to the first number: rows of pure products, and rows of the mixed tile after them."""
 
 
 class Rates(NamedTuple):
@@ -83,24 +82,19 @@ class Sizes:
         return 1 if self.block is None else math.ceil(self.length / self.block)
 
     @property
-    def state_rows(self) -> int:
-        """R, zero rows included."""
-        return sum(_rows(self.key_size))
+    def layout(self) -> Layout:
+        """The rows of the state, R, zero rows included; their tiles do not matter."""
+        return Layout(self.key_size, 1)
 
     @property
     def state_bytes(self) -> int:
         """Bytes per row and head: sums phi(k) v^T, moments of the keys and their count, float32."""
-        moments = (_padded(self.key_size) + 1) * _rows(self.key_size)[1]
-        return FLOAT32 * (self.state_rows * self.value_size + moments)
+        moments = (self.layout.padded_key_size + 1) * self.layout.last
+        return FLOAT32 * (self.layout.size * self.value_size + moments)
 
     def states(self, count: int) -> int:
         """Return the bytes of `count` states per row and head."""
         return self.batch * self.heads * count * self.state_bytes
-
-
-def symmetric_size(key_size: int) -> int:
-    """Return F, the number of symmetric features of a key: 153 for 16 channels."""
-    return 1 + key_size + key_size * (key_size + 1) // 2
 
 
 class Kernel(NamedTuple):
@@ -139,11 +133,11 @@ KERNELS = {
 
 def kernel(name: str, sizes: Sizes) -> Cost:
     """Return the cost of one of `KERNELS`."""
-    work, key_size = KERNELS[name], _padded(sizes.key_size)
+    work, rows, key_size = KERNELS[name], sizes.layout.size, sizes.layout.padded_key_size
     size = sizes.itemsize * (work.keys * sizes.key_size + work.values * sizes.value_size)
     states = sizes.blocks - 1 if name.endswith("sums") else sizes.blocks * (sizes.blocks > 1)
-    features = work.features * 4 * key_size * sizes.state_rows
-    sums = work.sums * 2 * (sizes.state_rows * sizes.value_tile + key_size * _rows(sizes.key_size)[1])
+    features = work.features * 4 * key_size * rows
+    sums = work.sums * 2 * (rows * sizes.value_tile + key_size * sizes.layout.last)
     pairs = 2 * sizes.chunk * (work.key_pairs * key_size + work.value_pairs * sizes.value_tile)
     tiles = math.ceil(sizes.value_size / sizes.value_tile)
     moved = sizes.tokens * (size + FLOAT32 * work.numbers) + sizes.states(states)
@@ -243,13 +237,3 @@ def window(name: str, sizes: WindowSizes) -> Cost:
     return Cost(
         tokens * (size + FLOAT32 * numbers * sizes.heads), tokens * sizes.heads * pairs * 2 * width * products
     )
-
-
-def _rows(key_size: int) -> tuple[int, int]:
-    """Return the rows of pure products, and of the mixed tile."""
-    return next((products, mixed) for limit, products, mixed in STATE_ROWS if key_size <= limit)
-
-
-def _padded(key_size: int) -> int:
-    """Return K as padded for a matmul."""
-    return 16 if key_size <= 16 else 32

@@ -7,7 +7,6 @@ import jax
 from benchmarks.gpu import io_model
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.io_model import KERNELS, Cost, Sizes, WindowSizes, kernel
-from pallas_kernels.taylor_attention.layout import Layout
 
 ONE = Sizes(batch=1, length=1, heads=1)
 """One token of one head, K = 16, V = 64, bfloat16."""
@@ -41,13 +40,6 @@ def test_costs_are_linear_in_rows_and_heads():
         pairs.append((cost(one), cost(many)))
     for single, total in pairs:
         assert total == Cost(30 * single.bytes, 30 * single.flops)
-
-
-def test_the_layout_is_the_kernels():
-    for key_size in (1, 8, 9, 16, 17, 24, 25, 32):
-        sizes, layout = Sizes(1, 1, 1, key_size=key_size, value_size=1), Layout(key_size, 1)
-        assert sizes.state_rows == layout.size
-        assert sizes.state_bytes == 4 * (layout.size + (layout.padded_key_size + 1) * layout.last)
 
 
 def test_bytes_of_attention_are_those_of_the_kernels_arrays():
