@@ -75,5 +75,4 @@ def case(variant: Variant | None = None, length: int = 512) -> Case:
         variant=chosen,
         function=lambda x, y: gram(x, y, variant=chosen),
         arguments=(x, x),
-        default=variant is None,
     )

@@ -27,17 +27,15 @@ class Case:
     function: Callable[..., Any]
     """maps arrays to the kernel's results"""
     arguments: tuple[jax.ShapeDtypeStruct, ...]
-    default: bool = True
-    """the variant that a call with this shape gets from the tuning table"""
     on_request: bool = False
     """whether a call with this shape runs something else unless it names the kernel"""
     backend: str = "pallas"
     """"mosaic" for kernels that only `inspect` uses: they need a newer jax and have nothing to tune"""
-    fill: Mapping[int, int] = field(default_factory=dict, hash=False)
+    fill: Mapping[int, int] = field(default_factory=dict)
     """argument -> value of its integers in a measurement; default 0"""
-    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     """what selects the shape's row of the tuning table"""
-    carried: Mapping[int, int] = field(default_factory=dict, hash=False)
+    carried: Mapping[int, int] = field(default_factory=dict)
     """argument -> the result that replaces it in the next call, in place"""
     others: Callable[[], Iterable["Case"]] = tuple
     """lists the variants worth measuring on this shape"""
@@ -71,13 +69,12 @@ def tunable(
         more: other fields of the case.
     """
     kind = importlib.import_module(f"pallas_kernels.{op}").Variant
-    chosen = choose(op, kind, **facts)
 
     def case(variant: Any, others: Callable[[], Iterable[Case]] = tuple) -> Case:
-        given = functools.partial(function, variant=variant), tuple(arguments), variant == chosen
+        given = functools.partial(function, variant=variant), tuple(arguments)
         return Case(op, kernel, shape, variant, *given, facts=facts, others=others, **more)
 
-    return case(chosen, lambda: (case(kind(**fields)) for fields in variants))
+    return case(choose(op, kind, **facts), lambda: (case(kind(**fields)) for fields in variants))
 
 
 def grid(fits: Callable[..., bool], **values: Sequence[Any]) -> list[dict[str, Any]]:

@@ -65,4 +65,4 @@ def _mosaic(value_size: int, packed: bool) -> Case:
 
     words = f"K16 V{value_size} bfloat16" + " packed" * packed
     given = "mosaic", words, Fixed(), function, tuple(arrays)
-    return Case("taylor_attention", *given, on_request=True, backend="mosaic")
+    return Case("taylor_attention", *given, backend="mosaic")

@@ -35,12 +35,8 @@ def steps(session: Session) -> list[Step]:
         cases = attention.cases([(16, 64, "bfloat16")], QUICK)
         listed = [case.candidates()[:3] for case in cases if case.kernel in ("outputs", "dv")][:2]
     else:
-        listed = [case.candidates() for case in sorted(filter(_is_tunable, catalog.cases()), key=rank)]
+        listed = [case.candidates() for case in sorted(catalog.cases(), key=rank)]
     return [Step(name, candidates=functools.partial(_rows, cases)) for name, cases in batches(listed)]
-
-
-def _is_tunable(case: Case) -> bool:
-    return case.default and len(case.candidates()) > 1
 
 
 def rank(case: Case) -> int:
