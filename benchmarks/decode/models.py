@@ -27,7 +27,7 @@ SIZES = ("tiny", "360m", "1b")
 INIT_STD = 0.02
 
 DRAWN = 1_000_003
-"""How many numbers `random_weights` draws: a prime, so that the rows of a matrix differ."""
+"""How many numbers `random_like` draws: a prime, so that the rows of a matrix differ."""
 
 _PREFIXES = {BASED: "based", ATTENTION: "attn", CUDNN: "attn", MAMBA: "mamba"}
 
@@ -61,16 +61,18 @@ def one_of_each(config: ModelConfig) -> ModelConfig:
 
 
 def random_weights(config: ModelConfig) -> Params:
-    """Return small random numbers for all parameters, in the dtypes in which decoding stores them.
+    """Return small random numbers for all parameters, in the dtypes in which decoding stores them."""
+    return random_like(abstract_weights(config))
+
+
+def random_like(shapes: Params) -> Params:
+    """Return small random numbers of these shapes and dtypes.
 
     The time of a step does not depend on them, and initialising large models properly takes minutes. So only
     a few are drawn and repeated.
     """
     drawn = INIT_STD * np.random.default_rng(0).standard_normal(DRAWN, np.float32)
-    of_dtype = {dtype: drawn.astype(dtype) for dtype in ("float32", config.dtype)}
-    return jax.tree.map(
-        lambda leaf: jnp.asarray(np.resize(of_dtype[leaf.dtype.name], leaf.shape)), abstract_weights(config)
-    )
+    return jax.tree.map(lambda x: jnp.asarray(np.resize(drawn.astype(x.dtype), x.shape)), shapes)
 
 
 @cache

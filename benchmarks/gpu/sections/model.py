@@ -21,11 +21,10 @@ from benchmarks.decode.models import (
     ATTENTION,
     BASED,
     CUDNN,
-    DRAWN,
-    INIT_STD,
     abstract_weights,
     model_config,
     one_of_each,
+    random_like,
     random_weights,
 )
 from benchmarks.decode.programs import Work, decode_arguments, decoding, filled, reading
@@ -112,16 +111,12 @@ def _training(rows: int, length: int, config: ModelConfig, *_: Any) -> Prepared:
     except ImportError as error:
         raise UnavailableError(f"needs the packages of the trainer ({error})") from None
     step, shapes = training(config, rows, length)
-    drawn = INIT_STD * np.random.default_rng(0).standard_normal(DRAWN, np.float32)
 
     def make() -> list[Any]:
-        def filled(leaf: Any) -> jax.Array:
-            return jnp.asarray(np.resize(drawn, leaf.shape))
-
         state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
         tokens = np.random.default_rng(0).integers(0, config.vocab_size, (rows, length + 1), np.int32)
         batch = {"inputs": jnp.asarray(tokens[:, :-1]), "targets": jnp.asarray(tokens[:, 1:])}
-        return [replace(state, params=jax.tree.map(filled, shapes[0].params)), batch]
+        return [replace(state, params=random_like(shapes[0].params)), batch]
 
     return replace(jitted(step, shapes, {0: 0}, make=make), series=SERIES)
 
