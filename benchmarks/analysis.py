@@ -1,4 +1,4 @@
-"""Summarize timings: growth exponents, crossover lengths, ratios. Pure functions of the measured rows."""
+"""Summarize timings: growth exponents, crossover lengths. Pure functions of the measured rows."""
 
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
@@ -26,16 +26,11 @@ def growth_exponent(values: Mapping[int, float], start: int = 0) -> float | None
     return float(x @ y / (x @ x))
 
 
-def ratios(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
-    """Return theirs / ours where both were measured: above 1, ours is faster."""
-    return {length: theirs[length] / ours[length] for length in sorted(ours.keys() & theirs.keys())}
-
-
 def crossover(ours: Mapping[int, float], theirs: Mapping[int, float]) -> int | None:
-    """Return the first measured length from which ours stays faster; None if it is slower at the last one."""
+    """Return the first common length from which ours stays faster; None if it is slower at the last one."""
     found = None
-    for length, ratio in sorted(ratios(ours, theirs).items(), reverse=True):
-        if ratio <= 1:
+    for length in sorted(ours.keys() & theirs.keys(), reverse=True):
+        if theirs[length] <= ours[length]:
             break
         found = length
     return found

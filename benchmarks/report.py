@@ -74,11 +74,6 @@ def make(
     return 130 if not report["complete"] else 0 if agrees else 1
 
 
-def on_page(report: Report, text: Callable[[Report], str]) -> str:
-    """Return what a page has of a report: its tables and notes."""
-    return tables.blocks(text(report), *report["notes"])
-
-
 def say(line: str) -> None:
     """Report progress."""
     print(line, file=sys.stderr, flush=True)

@@ -15,7 +15,6 @@ from typing import Any
 
 from based_jax import markdown, plot
 from benchmarks import figures
-from benchmarks import report as reporting
 from benchmarks.gpu import choices, measured_models, measured_ops
 from benchmarks.gpu.cases import catalog
 from benchmarks.gpu.measured import RESULTS, Device, Report, devices, folder, kept, read
@@ -179,10 +178,10 @@ def pages(
     blocks["docs/kernels.md"] = {"measured:defaults": measured_ops.defaults(backends)}
     blocks[TARGETS] = {"measured:targets": targets(found)}
     for name, (page, block, module) in KEPT.items():
-        report = tree / RESULTS / f"{name}.json"
-        if report.is_file():
-            text = importlib.import_module(f"benchmarks.{module}").text
-            blocks.setdefault(page, {})[block] = reporting.on_page(json.loads(report.read_text()), text)
+        path = tree / RESULTS / f"{name}.json"
+        if path.is_file():
+            report, write = json.loads(path.read_text()), importlib.import_module(f"benchmarks.{module}").text
+            blocks.setdefault(page, {})[block] = "\n\n".join([write(report), *report["notes"]])
     return {tree / page: _filled(page, (tree / page).read_text(), named) for page, named in blocks.items()}
 
 

@@ -1,8 +1,8 @@
-"""Exponents, crossovers and ratios on made-up timings with known answers."""
+"""Exponents and crossovers on made-up timings with known answers."""
 
 import pytest
 
-from benchmarks.analysis import crossover, growth_exponent, ratios, series
+from benchmarks.analysis import crossover, growth_exponent, series
 
 LENGTHS = (512, 1024, 2048, 4096)
 
@@ -41,7 +41,6 @@ def test_crossover(theirs, expected):
 def test_only_lengths_that_both_have_are_compared():
     assert crossover({512: 2.0, 1024: 2.0, 2048: 2.0}, {512: 1.0, 1024: 3.0}) == 1024
     assert crossover({512: 1.0}, {}) is None
-    assert ratios({512: 2.0, 1024: 4.0}, {1024: 8.0, 2048: 1.0}) == {1024: 2.0}
 
 
 def test_series_is_sorted_and_leaves_out_what_was_not_measured():

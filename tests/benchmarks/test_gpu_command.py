@@ -149,7 +149,7 @@ def session(path=None, minutes: float = 1.0, clock: Any = None, section: str = "
 
 
 def compare(session: Session, step: str, candidates: list[Candidate]) -> None:
-    begin(session, [(step, lambda: candidates)])[step].measure(session)
+    begin(session, [Step(step, candidates=lambda _: candidates)])[step].measure(session)
 
 
 def working(name: str) -> Candidate:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -201,29 +200,24 @@ def _expect_agreement(expected: list[Any], result: Any, tolerance: float) -> Non
     """Compare results with the first ones, which are kept in `expected`."""
     found = [np.asarray(x.astype(jnp.float32)) for x in jax.tree.leaves(result)]
     expected[:] = expected or found
-    if (off := disagreement(expected, found)) > tolerance:
+    if (off := max(map(error, expected, found))) > tolerance:
         raise ValueError(f"results differ by {off:.2g} of the largest")
 
 
-def disagreement(expected: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> float:
-    """Return the largest difference over the largest expected number, over all arrays; inf if not finite."""
-    return max(error(*pair) for pair in zip(expected, results, strict=True))
-
-
-def begin(
-    session: Session, steps: Sequence[tuple[str, Callable[[], Sequence[Candidate]]]]
-) -> dict[str, Comparison]:
-    """Compile the candidates of several steps, all of them before the first is timed.
+def begin(session: Session, waiting: Sequence[Step]) -> dict[str, Comparison]:
+    """Compile the candidates of the next steps that compare some, all of them before the first is timed.
 
     Only those of the first step, which is then to blame, if compiling several ended an earlier process.
     """
     begun: dict[str, Comparison] = {}
     alone = session.broken(TOGETHER)
-    session.begin(steps[0][0], "all" if alone else TOGETHER, ours=alone)
+    session.begin(waiting[0].name, "all" if alone else TOGETHER, ours=alone)
     with ThreadPoolExecutor(COMPILERS) as pool:
-        for step, candidates in steps[: 1 if alone else None]:
-            with session.guarded(step, "all", runs=False):
-                begun[step] = Comparison(session, step, candidates(), pool)
+        for step in waiting[: 1 if alone else waiting[0].together]:
+            if step.candidates is None or session.broken("all", step.name):
+                break
+            with session.guarded(step.name, "all", runs=False):
+                begun[step.name] = Comparison(session, step.name, step.candidates(session), pool)
         session.alive(COMPILE_SECONDS)
     return begun
 
@@ -270,19 +264,9 @@ def run(session: Session, steps: Sequence[Step]) -> None:
                     step.run(session)
                 else:
                     if step.name not in begun:
-                        begun = begin(session, _next_together(session, waiting[position:]))
+                        begun = begin(session, waiting[position:])
                     if step.name in begun:  # it is deleted with its arrays before the next ones begin
                         begun.pop(step.name).measure(session, **step.facts)
         session.add(step=step.name, what="all", status=DONE)
         session.say(f"{step.name}: done in {session.elapsed - before:.1f} s")
     session.add(step="all", what="all", status=COMPLETE)
-
-
-def _next_together(session: Session, waiting: Sequence[Step]) -> list[tuple[str, Callable[[], Any]]]:
-    """Return the next steps that compare candidates."""
-    together: list[tuple[str, Callable[[], Any]]] = []
-    for step in waiting[: waiting[0].together]:
-        if step.candidates is None or session.broken("all", step.name):
-            break
-        together.append((step.name, partial(step.candidates, session)))
-    return together

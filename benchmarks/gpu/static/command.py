@@ -196,10 +196,9 @@ def text(report: Report) -> str:
     rates = settings["rates"]
     tools = ", ".join(f"{name} {version}" for name, version in settings["toolchain"].items())
     heads = ("program", "floor, ms", "with cuDNN, ms", "tokens/s at most", "launches", "scratch, GB")
-    lines = [
+    parts = [
         f"Compiled for {settings['gpu']} in {settings['dtype']} with {tools}; not run. Floors at "
         f"{rates['bandwidth'] / 1e12:g} TB/s and {rates['products'] / 1e12:g} TFLOP/s.",
-        "",
         tables.table(heads, map(_program, report["summary"], report["summary"].values())),
     ]
     for name in report["summary"]:
@@ -207,8 +206,8 @@ def text(report: Report) -> str:
         rows = [row for row in report["rows"] if name_of(row) == name and not row.get("cudnn")]
         total = sum(row["floor_seconds"] for row in rows)
         columns = (name, "GB", "TFLOP", "launches", "floor, ms", "share")
-        lines += ["", tables.table(columns, (_part(row, total) for row in rows))]
-    return "\n".join(lines)
+        parts.append(tables.table(columns, (_part(row, total) for row in rows)))
+    return tables.blocks(*parts)
 
 
 def name_of(row: dict[str, Any]) -> str:
