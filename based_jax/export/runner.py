@@ -78,9 +78,10 @@ class Sampling:
             ("temperature", _is_number, 0, most, "a finite number, at least 0"),
             ("top_p", _is_number, above_0, 1, "a number in (0, 1]"),
             ("min_p", _is_number, 0, 1, "a number in [0, 1]"),
-            ("repetition_penalty", _is_number, above_0, most, "a finite number above 0"),
-            ("presence_penalty", _is_number, -most, most, "a finite number"),
-            ("frequency_penalty", _is_number, -most, most, "a finite number"),
+            # Beyond these bounds penalties could make float32 logits infinite.
+            ("repetition_penalty", _is_number, 1e-20, 1e20, "a number from 1e-20 to 1e20"),
+            ("presence_penalty", _is_number, -1e20, 1e20, "a number from -1e20 to 1e20"),
+            ("frequency_penalty", _is_number, -1e20, 1e20, "a number from -1e20 to 1e20"),
         ):
             value = getattr(self, name)
             _expect(kind(value) and low <= value <= high, name, value, expected)

@@ -52,8 +52,8 @@ def generate(
 
     Compiled programs per model and batch size: one decoding loop per bucket of `max_new_tokens` and one
     prefill for each of the three sizes in `prompt.CHUNKS`; prompts of other lengths, other settings, keys and
-    stop tokens reuse them. A state that grows with the text (full attention's) has a capacity of a power of
-    two tokens, and another power compiles again; so do the first penalties, which count tokens.
+    as many stop tokens reuse them. A state that grows with the text (full attention's) has a capacity of a
+    power of two tokens, and another power compiles again; so do the first penalties, which count tokens.
 
     Args:
         model: any model whose mixers can continue from a state.

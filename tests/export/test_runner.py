@@ -145,7 +145,7 @@ def test_wrong_arguments(plain):
         ({"top_p": 0}, "^top_p = 0: expected"),
         ({"min_p": 2}, "^min_p = 2: expected"),
         ({"seed": -1}, "^seed = -1: expected"),
-        ({"repetition_penalty": 0}, "^repetition_penalty = 0: expected"),
+        ({"repetition_penalty": 1e-308}, "^repetition_penalty = 1e-308: expected a number from 1e-20"),
         ({"presence_penalty": float("inf")}, "^presence_penalty = inf: expected"),
     ]:
         with pytest.raises(ValueError, match=message):
