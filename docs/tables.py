@@ -115,15 +115,15 @@ def mixers_page() -> str:
             'assert "num_heads" in bj.mixers.options("gla")  # name -> default and meaning',
         ),
         "All mixers share one contract ([one contract](concepts/contract.md)): training, prefill and "
-        "decoding are the same call, and all of them are causal and support packed documents and padding. The "
-        "authors' forms that are not causal (`causal=False`, `hard=True`, the autocorrelation of `input_conv`) "
-        "are options, and have no state. Those of `nystrom` and `scatterbrain` take neither packed documents nor "
-        "padding, that of `input_conv` no packed documents.",
+        "decoding are the same call, and all of them are causal and support packed documents and padding. "
+        "The authors' forms that are not causal (`causal=False`, `hard=True`, the autocorrelation of "
+        "`input_conv`) are options, and have no state. Those of `nystrom` and `scatterbrain` take neither "
+        "packed documents nor padding, that of `input_conv` no packed documents.",
         "Costs are per sequence and layer, without the projections' N D^2. Letters: N tokens, D d_model, "
         "H heads, d_h channels of a head (d_k of keys, d_v of values), E inner channels, S states per "
-        "channel, F features, d' channels before Taylor's map, C tokens of a chunk, w window, k taps (segments in "
-        "`conv_basis`, selected queries in `selected_attention`), b tokens of a block, m landmarks, t lags, "
-        "p channels per H3 head.",
+        "channel, F features, d' channels before Taylor's map, C tokens of a chunk, w window, k taps "
+        "(segments in `conv_basis`, selected queries in `selected_attention`), b tokens of a block, "
+        "m landmarks, t lags, p channels per H3 head.",
         "The bytes are those of one row of "
         f"{STATE_LENGTH:,} tokens in float32, with d_model = {STATE_WIDTH} and the other options at their "
         'defaults. "Counted" is four bytes for each float that `state_size` counts by the papers\' '
