@@ -61,6 +61,11 @@ class InputConv(Mixer):
     width: Size | None = None
     copy_next: bool = False
 
+    @property
+    def causal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether no output depends on later inputs, which an autocorrelation reads."""
+        return self.filter == "programmatic"
+
     def setup(self) -> None:
         expect_choice("filter", self.filter, FILTERS)
         is_valid = not self.copy_next or self.filter == "programmatic"
@@ -72,9 +77,7 @@ class InputConv(Mixer):
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         if self.filter == "autocorrelation":
             expect_whole_rows("filter = 'autocorrelation'", state=state, segment_ids=context.segment_ids)
-            lags, strength = selection.strongest_lags(
-                self.comparison(x).astype(self.wide), self.lags, context.mask
-            )
+            lags, strength = selection.strongest_lags(self.comparison(x), self.lags, context.mask)
             return self.projection(x) * selection.shifted_sum(x, lags, jax.nn.softmax(strength)), None
         tokens, positions, stream = context.tokens, context.token_positions, context.stream
         if tokens is None:

@@ -32,7 +32,7 @@ class MixerInfo:
     name: str
     summary: str
     causal: bool
-    """outputs do not depend on later inputs"""
+    """outputs do not depend on later inputs, by default"""
     stateful: bool
     """can continue from a state"""
     packing: bool
@@ -135,7 +135,7 @@ def info(name: str) -> MixerInfo:
     """
     mixer = class_of(name)
     summary, *_ = (mixer.__doc__ or "").strip().splitlines()
-    flags = (mixer.causal, mixer.stateful, mixer.packing)
+    flags = (bool(mixer.causal), mixer.stateful, mixer.packing)  # a property is True by default
     return MixerInfo(name, summary, *flags, options=_options(mixer))
 
 

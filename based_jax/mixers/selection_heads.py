@@ -59,6 +59,11 @@ class Lookups(SelectionHeads):
 
     hard: bool = False
 
+    @property
+    def causal(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether no output depends on later inputs: not with `hard`, which ranks whole segments."""
+        return not self.hard
+
     def weigh(self, x: Float[Array, "B N D"]) -> Float[Array, "B N"]:
         """Return the weight of each token, in float32."""
         raise NotImplementedError(f"{type(self).__name__} does not define weigh")

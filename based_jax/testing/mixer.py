@@ -69,9 +69,9 @@ def check_mixer(
         AssertionError: the mixer breaks a law, named in the message.
         ValueError: a mixer whose laws are others: not causal, without a state, or one that wants token ids.
     """
-    for name, wanted in (("causal", True), ("stateful", True), ("packing", True), ("wants_tokens", False)):
-        expect(getattr(mixer, name) == wanted, f"{mixer.__name__}.{name}", getattr(mixer, name), str(wanted))
     built = mixer(d_model=d_model, **options)
+    for name, wanted in (("causal", True), ("stateful", True), ("packing", True), ("wants_tokens", False)):
+        expect(getattr(built, name) == wanted, f"{mixer.__name__}.{name}", getattr(built, name), str(wanted))
     own = getattr(built, "chunk_size", None)
     chunk = max(own, CHUNK) if isinstance(own, int) else CHUNK
     length = 5 * chunk // 2 + 1 if length is None else length

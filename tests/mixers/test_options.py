@@ -125,6 +125,12 @@ def test_arguments_that_options_exclude_are_named(unchecked):
             init(name, options, **context)
 
 
+def test_forms_that_read_later_inputs_are_not_causal():
+    for name, options in {"sma": {"hard": True}, "input_conv": {"filter": "autocorrelation"}}.items():
+        assert make(name, {}).causal
+        assert not make(name, options).causal
+
+
 def test_defaults_divide():
     """The papers' numbers where they divide: 4 heads (GLA), 256 (RetNet) and 64 channels per head."""
     assert mixers.GLA(64).layout() == (4, 8, 16)
