@@ -55,7 +55,7 @@ class Mixer(Module):
     out_init_std: AtLeastZero | None = None
 
     causal: ClassVar[bool] = True
-    """outputs do not depend on later inputs; the default, if a mixer has an option of this name"""
+    """outputs do not depend on later inputs; the default, if an option decides it"""
     stateful: ClassVar[bool] = True
     """can continue from a state"""
     packing: ClassVar[bool] = True
@@ -122,9 +122,9 @@ class Mixer(Module):
         if mask is not None and may_precede(mask):
             shift = Shift(mask, x)
             given = {"segment_ids": segment_ids, "positions": positions, "mask": mask, "tokens": tokens}
-            given = shift.left(given)
+            given = shift.left({**given, "are_numbers": are_numbers})
             with aligned():
-                y, state = self(shift.left(x), state, **given, **options)
+                y, state = self(shift.left(x), state, apart=apart, **given, **options)
             return shift.back(y), state
         norm = x if isinstance(x, PendingNorm) else None
         x = jnp.asarray(x, self.dtype) if norm is None else norm.astype(self.dtype)
@@ -185,7 +185,7 @@ class Mixer(Module):
         Args:
             batch_size: rows.
             max_length: tokens that a row will ever have; only mixers whose state grows need it.
-            dtype: of cached activations; default the computation's. Running sums are float32 regardless.
+            dtype: of cached activations; default the computation's. Running sums are at least float32.
         """
         return self.empty_state(batch_size, max_length, jnp.dtype(self.dtype if dtype is None else dtype))
 
@@ -261,7 +261,7 @@ def register(name: str) -> Callable[[M], M]:
     satisfies the contract.
 
     Args:
-        name: lower-case letters, digits and underscores.
+        name: lower-case letters, digits and underscores, beginning with a letter.
 
     Raises:
         TypeError: the class is not a subclass of `Mixer`.
