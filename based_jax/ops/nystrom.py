@@ -186,10 +186,9 @@ def landmark_attention(
     far_keys, far_values = keys.astype(k.dtype), values.astype(v.dtype)
     far = attend_in_blocks(q, far_keys, far_values, call.tokens, index, options)
     y = merge_attention(near, (far[0], far[1] + math.log(size)))
-    if not return_state:
-        return y
-    y = nan_unless(fits[:, None, None, None], y)
-    return y, LandmarkState(last, ring, keys, values, index, call.after)
+    if state is not None:
+        y = nan_unless(fits[:, None, None, None], y)
+    return (y, LandmarkState(last, ring, keys, values, index, call.after)) if return_state else y
 
 
 def _landmarks(

@@ -112,3 +112,13 @@ def test_zoologys_form_is_attention_when_landmarks_suffice_and_leaks_else():
     later = [x.astype(np.float32) for x in later]
     moved = np.abs(np.asarray(run(*later, num_landmarks=5)) - run(q, k, v, num_landmarks=5))
     assert moved[:, :12].max() > 1e-3
+
+
+def test_a_row_with_more_landmarks_than_slots_is_nan():
+    state = ops.init_landmark_state(2, 1, 2, 2, 3, 3)
+    options = {"tokens_per_landmark": 2, "initial_state": state}
+    for length, is_nan in ((3, False), (4, True)):
+        arrays = drawn(np.float32, length)
+        y, _ = ops.landmark_attention(*arrays, return_state=True, **options)
+        for outputs in (y, ops.landmark_attention(*arrays, **options)):
+            assert np.isnan(outputs).all() == is_nan
