@@ -21,7 +21,7 @@ from based_jax.ops.attention_to_keys import (
     merge,
 )
 from based_jax.ops.core import sharding
-from based_jax.ops.core.arrays import accumulation_dtype, append
+from based_jax.ops.core.arrays import accumulation_dtype, append, set_rows
 from based_jax.ops.core.chunks import map_chunks
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent, write
@@ -88,9 +88,11 @@ def sink_attention(
         sinks: number of first keys, at least 1.
         scale: factor of the scores; None is K^(-1/2).
         initial_state: of `init_sink_cache`.
+        return_state: needs `initial_state`.
     """
     expect(left >= 0, "left", left, "at least 0")
     expect(sinks >= 1, "sinks", sinks, "at least 1")
+    checked_sizes(q, k, v)
     expect_state_to_return(initial_state, return_state)
 
     def allowed(query: Array, key: Array) -> Array:
@@ -100,7 +102,6 @@ def sink_attention(
     batch, length = q.shape[:2]
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     if initial_state is None:
-        checked_sizes(q, k, v)
         if chosen == "xla" and length > left + 1 and not sharding.is_sharded():
             call = continue_from(None, batch, length, segment_ids, mask)
             return _in_windows(*call.unpadded((q, k, v)), call, left, sinks, factor)
@@ -129,11 +130,8 @@ def sink_attention(
     position = jnp.broadcast_to(tokens.positions, (batch, length))
     is_first = (own >= after.start[:, None]) & (position < sinks)  # of the last document of the call
     slot = jnp.where(is_first, position, sinks)  # out of range: dropped
-    row = jnp.arange(batch)[:, None]
-    firsts = (
-        old.at[row, slot].set(new.astype(old.dtype), mode="drop")
-        for old, new in ((initial_state.k, k), (initial_state.v, v))
-    )
+    pairs = (initial_state.k, k), (initial_state.v, v)
+    firsts = (set_rows(old, slot, new.astype(old.dtype)) for old, new in pairs)
     return y, SinkCache(write(window, k, v, tokens, after), *firsts)
 
 

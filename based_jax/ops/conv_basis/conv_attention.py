@@ -33,7 +33,7 @@ from based_jax.ops.conv_basis.conv_attention_fft import (
     with_gradient_of,
 )
 from based_jax.ops.conv_basis.conv_basis import conv_recover
-from based_jax.ops.core.arrays import accumulation_dtype, checkpoint, map_rows, with_gradient
+from based_jax.ops.core.arrays import accumulation_dtype, checkpoint, map_rows, set_rows, with_gradient
 from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.kv_cache import expect_capacity, nan_where_outgrown, put, slot_index
 from based_jax.ops.core.op import body, expect_qkv, expect_state, expect_state_to_return, op, stateful_op
@@ -327,12 +327,9 @@ def _extend(
 
     scores = jnp.einsum("bahk,bhkn->bhan", anchors.astype(q.dtype), q)
     lag = position[:, None, None] - at[..., None]
-    slots = kernels.shape[-1]
-    lag = jnp.where(own[:, None, None] & (lag >= 0), lag, slots)  # out of range: dropped
-    # NumPy's grids take no symbolic batch size, which exports for any batch have.
-    b, h, a = (jnp.arange(size) for size in kernels.shape[:3])
-    at_lags = kernels.at[b[:, None, None, None], h[:, None, None], a[:, None], lag]
-    return anchors, at_lags.set(scores.astype(kernels.dtype), mode="drop")
+    lag = jnp.where(own[:, None, None] & (lag >= 0), lag, kernels.shape[-1])  # out of range: dropped
+    lag = jnp.broadcast_to(lag, scores.shape)
+    return anchors, jax.vmap(jax.vmap(set_rows))(kernels, lag, scores.astype(kernels.dtype))
 
 
 def _refuse(_kept: Any, _gradient: Any) -> Any:
