@@ -9,7 +9,7 @@ al. 2023). With `hard`, Zoology's evaluation, only the ceil(sqrt(N)) tokens with
 import jax
 from flax import linen as nn
 
-from based_jax.fields import AtLeastZero
+from based_jax.fields import Positive
 from based_jax.mixers.contract import register
 from based_jax.mixers.initializers import named
 from based_jax.mixers.selection_heads import Lookups
@@ -24,7 +24,7 @@ class SMA(Lookups):
         alpha: the temperature's initial value over sqrt(d_model).
     """
 
-    alpha: AtLeastZero = 0.3
+    alpha: Positive = 0.3
 
     def setup(self) -> None:
         super().setup()

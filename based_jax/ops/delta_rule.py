@@ -120,10 +120,9 @@ def generalized_delta_rule(
     for name, array in (("a", a), ("b", b)):
         expect_array(name, array, q.shape, "floating")
     if log_decay is not None:
-        channels = () if log_decay.ndim == 3 else (width,)
-        decay.expect_log_decay(log_decay, batch, length, (heads, *channels))
+        decay.expect_log_decay(log_decay, batch, length, (heads,), (heads, width))
         log_decay = log_decay.astype(accumulation_dtype(v))  # before its gradient sums over what shares it
-        log_decay = log_decay if channels else log_decay[..., None]
+        log_decay = log_decay if log_decay.ndim == 4 else log_decay[..., None]
         log_decay = jnp.broadcast_to(log_decay, (batch, length, *log_decay.shape[2:]))
     expect_state(initial_state, kv=(batch, heads, width, value_size))
     chunk_size = expect_chunk_size(chunk_size, CHUNK)

@@ -82,8 +82,8 @@ def linear_attention(
         q, k: queries and keys before the feature map (after it, with the default `IDENTITY`).
         v: values.
         feature_map: phi and the matching similarity; see `feature_maps`.
-        log_decay: logarithm of the decay that each token applies to the sums before it, <= 0; axes of size 1
-            broadcast, so (1, 1, H) is a fixed decay per head. Affects the numerator only.
+        log_decay: logarithm of the decay that each token applies to the sums before it, <= 0; the first two
+            axes may be 1, so (1, 1, H) is a fixed decay per head. Affects the numerator only.
         normalize: divide by the normaliser; False returns the numerator.
         eps: added to the normaliser (1e-12 in the authors' torch code, 1e-6 in fla's kernels).
         chunk_size: tokens per chunk of "xla"; default 128. "reference" is quadratic in N.

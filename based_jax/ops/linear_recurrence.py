@@ -22,7 +22,7 @@ from based_jax.ops.core.implementations import choose
 from based_jax.ops.core.op import expect_chunk_size, expect_state, stateful_op
 from based_jax.ops.core.stream import Continuation, Stream, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect_array, expect_divisible
+from based_jax.validate import expect, expect_array, expect_divisible
 
 Tokens = tuple[Array, Array, Array, Any]
 """q, scaled, and k, (B, N, G, K); v, (B, N, H, V); log_decay, (B, N, H, channels), or None"""
@@ -50,6 +50,7 @@ def init_linear_recurrence_state(
 
 def fixed_log_decay(num_heads: int, exponent: float = -5.0) -> Float[Array, " H"]:
     """Return log(1 - 2^(exponent - h)) of head h, RetNet's multi-scale decay (Sun et al. 2023, eq. 8)."""
+    expect(exponent < 0, "exponent", exponent, "below 0")
     return jnp.asarray(np.log1p(-(2.0 ** (exponent - np.arange(num_heads)))))
 
 
@@ -90,7 +91,6 @@ def linear_recurrence(
     expect_array("v", v, (batch, length, "H", "V"), "floating")
     heads, value_size = v.shape[2:]
     expect_divisible("heads of v", heads, "heads of q and k", groups)
-    channels = () if log_decay.ndim == 3 else (width,)
     decay.expect_log_decay(log_decay, batch, length, (heads,), (heads, width))
     if bonus is not None:
         expect_array("bonus", bonus, (heads, width), "floating")
@@ -100,7 +100,7 @@ def linear_recurrence(
     dtype = accumulation_dtype(v)
     state = initial_state or init_linear_recurrence_state(batch, heads, width, value_size, dtype)
     call = continue_from(initial_state, batch, length, segment_ids, mask)
-    gates = log_decay.astype(dtype) if channels else log_decay.astype(dtype)[..., None]
+    gates = log_decay.astype(dtype) if log_decay.ndim == 4 else log_decay.astype(dtype)[..., None]
     gates = jnp.broadcast_to(gates, (batch, length, *gates.shape[2:]))
     queries, keys, values, gates = cast(call.unpadded((q, k, v, gates)), dtype)
     tokens = (queries * (width**-0.5 if scale is None else scale), keys, values, gates)

@@ -103,6 +103,7 @@ OTHERS = {
     "conv_score_error": {"q": Q, "k": Q},
     "advance": {"stream": None, "batch_size": 2, "length": 3},
     "hyper_taylor_map": {},
+    "fixed_log_decay": {"num_heads": 2},
     "rms_norm": {"x": Q},
     "sink_attention": QKV | {"left": 2, "sinks": 1},
     "layer_norm": {"x": Q},
@@ -209,10 +210,16 @@ SPECIAL = {
         ),
     ],
     "hyper_taylor_map": [({"order": 1}, "order = 1: expected at least 2")],
+    "fixed_log_decay": [({"exponent": 1.0}, "exponent = 1.0: expected below 0")],
+    "linear_attention": [
+        ({"log_decay": -0.1}, r"log_decay = -0.1: expected an array of shape \(2, 3, 2\)"),
+        ({"log_decay": ones(2)}, r"log_decay has shape \(2,\): expected \(2, 3, 2\)"),
+    ],
     "linear_recurrence": [
         ({"v": ones((2, 3, 3, 5))}, "heads of v = 3: expected a multiple of heads of q and k"),
         ({"log_decay": ones((2, 3, 3))}, r"\(2, 3, 2\) or \(2, 3, 2, 4\); the first two may be 1"),
         ({"log_decay": ones((2, 3, 2, 1))}, r"or \(2, 3, 2, 4\)"),
+        ({"log_decay": -0.1}, r"log_decay has shape \(\): expected"),
         ({"bonus": ones((3, 4))}, "bonus has shape"),
     ],
     "rms_norm": [({"scale": ones(1)}, r"scale has shape \(1,\): expected \(4,?\)")],
@@ -232,6 +239,7 @@ SPECIAL = {
         ({"return_state": True}, "return_state = True: expected False without a state"),
         ({"initial_state": SINKS(5, 1, 2, 4, 5)}, "slots of initial_state = 6"),
         ({"initial_state": SINKS(2, 3, 2, 4, 5)}, "initial_state.k"),
+        ({"initial_state": SINKS(2, 1, 2, 4, 5), "q": V}, "k has shape"),
         ({"implementation": "pallas"}, "implementation = 'pallas'"),
     ],
     "rotary": [

@@ -11,6 +11,7 @@ Gates are (..., C, K), one per channel, or (..., C, 1), one per head; leading ax
 """
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from based_jax.typing import Array, Float
@@ -22,12 +23,12 @@ BLOCK = 16
 
 def expect_log_decay(log_decay: Array, batch: int, length: int, *rest: tuple[int, ...]) -> None:
     """Check log-gates of shape (B, N, *one of `rest`), whose first two axes may be 1."""
-    full = batch, length
-    sizes = [1 if size == 1 else most for size, most in zip(log_decay.shape, full, strict=False)]
-    fitting = [each for each in rest if log_decay.shape == (*sizes, *each)]
+    full, shape = (batch, length), np.shape(log_decay)
+    sizes = [1 if shape[axis : axis + 1] == (1,) else most for axis, most in enumerate(full)]
+    fitting = [each for each in rest if shape == (*sizes, *each)]
     if not fitting and len(rest) > 1:
         shapes = " or ".join(str((*full, *each)) for each in rest)
-        raise ValueError(f"log_decay has shape {log_decay.shape}: expected {shapes}; the first two may be 1")
+        raise ValueError(f"log_decay has shape {shape}: expected {shapes}; the first two may be 1")
     expect_array("log_decay", log_decay, (*sizes, *[*fitting, *rest][0]), "floating")
 
 
