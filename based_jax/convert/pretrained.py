@@ -101,7 +101,7 @@ def load_pretrained(
 
 
 def _shardings(model: LanguageModel, mesh: Mesh) -> Mapping[str, Any]:
-    boxed = jax.eval_shape(model.init, jax.random.key(0), blank_inputs(model.config, 1, 1))
+    boxed = jax.eval_shape(model.init, jax.random.key(0), blank_inputs(model.config))
     return flatten(shardings_of(boxed["params"], mesh))
 
 

@@ -70,7 +70,7 @@ def by_results(model: LanguageModel, params: Params) -> Params:
 
     Otherwise XLA makes a transposed copy of them whenever it begins to make tokens for a single text.
     """
-    boxed = jax.eval_shape(model.init, jax.random.key(0), blank_inputs(model.config, 1, 1))
+    boxed = jax.eval_shape(model.init, jax.random.key(0), blank_inputs(model.config))
     axes = {
         path: getattr(box, "names", ()) for path, box in jax.tree.leaves_with_path(boxed, is_leaf=_is_named)
     }

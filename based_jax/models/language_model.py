@@ -224,7 +224,7 @@ class LanguageModel(Module):
         Args:
             batch_size: rows.
             max_length: maximum tokens of a row; needed if a layer's state grows (full attention).
-            dtype: dtype of cached activations; default the model's. Running sums are always float32.
+            dtype: dtype of cached activations; default the model's. Running sums are at least float32.
 
         Raises:
             ValueError: max_length missing or not positive where a layer needs it.
@@ -316,11 +316,11 @@ def layer_kinds(config: ModelConfig) -> list[list[int]]:
     return list(kinds.values())
 
 
-def blank_inputs(config: ModelConfig, rows: int, length: int) -> Array:
-    """Return tokens 0, or zero vectors for a model of vectors, for `init`."""
+def blank_inputs(config: ModelConfig, length: int = 1) -> Array:
+    """Return a row of tokens 0, or of zero vectors for a model of vectors, for `init`."""
     if config.input_dim is None:
-        return jnp.zeros((rows, length), jnp.int32)
-    return jnp.zeros((rows, length, config.input_dim), jnp.float32)
+        return jnp.zeros((1, length), jnp.int32)
+    return jnp.zeros((1, length, config.input_dim), jnp.float32)
 
 
 @functools.lru_cache(maxsize=64)
@@ -328,7 +328,7 @@ def param_shapes(config: ModelConfig) -> Mapping[str, Any]:
     """Return shapes and dtypes of the "params" that ``init`` makes; traces one layer of each kind."""
     kinds = sorted(set(config.schedule))
     model = LanguageModel(config.replace(schedule="".join(kinds)))
-    token = jax.eval_shape(lambda: blank_inputs(config, 1, 1))
+    token = jax.eval_shape(lambda: blank_inputs(config))
     shapes = dict(nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), token))["params"])
     layers = {kind: shapes.pop(f"layers_{index}") for index, kind in enumerate(kinds)}
     return MappingProxyType(shapes | {f"layers_{i}": layers[kind] for i, kind in enumerate(config.schedule)})

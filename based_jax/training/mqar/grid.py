@@ -181,7 +181,7 @@ class Grid:
         """Return the initial state; runs with the same seed start from the same parameters."""
 
         def init(seed: Array) -> Params:
-            variables = self.model.init(_keys(seed)[0], blank_inputs(self.model.config, 1, self.length))
+            variables = self.model.init(_keys(seed)[0], blank_inputs(self.model.config, self.length))
             params = nn.meta.unbox(variables["params"])
             return {"params": params if self.head is None else {**params, "embedding": self.head}}
 
