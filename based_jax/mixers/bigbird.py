@@ -3,7 +3,7 @@
     y_i = sum_j softmax_j(q_i . k_j / sqrt(d)) v_j   over j <= i with one of
           i - j <= 3 b,   j < 2 b,   (i, j) in one of the 2 x 2 cells whose corners are drawn at random
 
-b is the block size; 3 b corners are drawn from the l_max^2 pairs, and those above the diagonal are dropped.
+b is the block size; 3 b corners are drawn from (l_max - 1)^2 pairs, and only those below the diagonal stay.
 As in Zoology's code the pattern masks dense attention: only `state_size` counts it as sparse.
 """
 

@@ -38,7 +38,7 @@ class LinearAttention(Mixer):
         feature_dim: query/key channels per head (the paper's d').
         eps: added to the normaliser.
         decay: "none", "fixed" (gamma), or "gated" (gamma and the gate g).
-        decay_const: exponent of gamma for head 0.
+        decay_const: exponent of gamma for head 0, below 0.
         feature_map: name of a map, such as one registered by `bj.feature_maps.register`; the normaliser of
             "identity" and "all_poly" may vanish.
         feature_scale: factor of queries and keys before the map; must be 1 for "cosformer", "performer"
@@ -165,11 +165,8 @@ class LinearAttention(Mixer):
         expect(is_allowed, "learned_map", False, f"True for feature_map = {name!r}")
         is_plain = name not in feature_maps.PARAMETRIC
         expect(is_plain or self.feature_scale == 1, "feature_scale", self.feature_scale, f"1 for {name!r}")
-        is_default = self.feature_floor == feature_maps.FLOOR
-        has_floor = name in feature_maps.FLOORED
-        expect(
-            has_floor or is_default, "feature_floor", self.feature_floor, f"{feature_maps.FLOOR} for {name!r}"
-        )
+        has_floor = name in feature_maps.FLOORED or self.feature_floor == feature_maps.FLOOR
+        expect(has_floor, "feature_floor", self.feature_floor, f"{feature_maps.FLOOR} for {name!r}")
         if name in ("performer", "all_poly"):
             return count or (256 if name == "performer" else width)
         expected = f"None for feature_map = {name!r}, whose number is fixed"

@@ -29,7 +29,7 @@ class Mamba2(Mixer):
 
     Attributes:
         d_state: states per channel, 128 as in Mamba-2's code (Zoology's grid: 8, 16, 24).
-        head_dim: channels per head; default 64, or the closest divisor.
+        head_dim: channels per head; default 64, or the next larger divisor of the channels in heads.
         num_groups: pairs of B and C, each shared by neighbouring heads.
         norm_groups: groups of neighbouring channels that are normed together; default num_groups.
         d_conv: taps of the convolution.
@@ -124,7 +124,7 @@ class Mamba2(Mixer):
         how: dict[str, Any] = {"chunk_size": self.chunk_size, "implementation": self.implementation}
         how |= {"scale": 1.0, "initial_state": state and state.ssm}
         y, ssm = context.run(ops.linear_recurrence, C, B, u * dt[..., None], dt * A, **how)
-        y = (y + D.reshape(heads, -1) * u).reshape(*lead, channels).astype(self.dtype)
+        y = (y + D * u).reshape(*lead, channels).astype(self.dtype)
         y = self._gated(y, jax.nn.silu(z))
         if beside := self.width - channels:
             rest = self.linear((2, beside), "embed", None, "mlp", **options, name="mlp")(x)

@@ -68,10 +68,8 @@ class RetNet(GatedHeads):
         shape = y.shape[-2:]
         scale, bias = jnp.ones(shape), None
         if self.norm_affine:
-            scale, bias = (
-                self.param(f"norm_{name}", init("heads", "head_dim"), shape)
-                for name, init in (("scale", ones), ("bias", zeros))
-            )
+            scale = self.param("norm_scale", ones("heads", "head_dim"), shape)
+            bias = self.param("norm_bias", zeros("heads", "head_dim"), shape)
         return ops.layer_norm(y, scale, bias, self.norm_eps)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:

@@ -30,7 +30,7 @@ class RWKV5(RWKVLayer, RWKVMemory):
     """RWKV-5 time mixing: a linear recurrence with a learned decay per channel.
 
     Attributes:
-        head_size: channels per head; default 64, or the closest divisor.
+        head_size: channels per head; default 64, or the next larger divisor of d_model.
         norm_eps: epsilon of the group norm.
         chunk_size: tokens per chunk; the result does not depend on it.
         implementation: passed to `ops.linear_recurrence`.

@@ -274,9 +274,8 @@ def expect_max_length(max_length: int | None) -> int:
         ValueError: `max_length` is None or below 1.
     """
     known = max_length is not None and max_length >= 1
-    expect(
-        known, "max_length", max_length, "the number of tokens that the state must hold: it grows with them"
-    )
+    expected = "the number of tokens that the state must hold: it grows with them"
+    expect(known, "max_length", max_length, expected)
     return max_length or 0
 
 

@@ -168,9 +168,8 @@ class ModelConfig:
             has_mlp = self.mlp not in ("identity", "none")
             expect(has_mlp, "mlp", self.mlp, f"gated or plain with block = {self.block!r}")
             expect(self.drop_path == 0, "drop_path", self.drop_path, f"0 with block = {self.block!r}")
-        expect(
-            not (self.scan_layers and self.is_noisy), "scan_layers", True, "False with dropout in the blocks"
-        )
+        can_scan = not (self.scan_layers and self.is_noisy)
+        expect(can_scan, "scan_layers", True, "False with dropout in the blocks")
         if self.input_dim is not None:
             expect(self.tie_embeddings, "tie_embeddings", False, "True with input_dim")
         is_fixed = self.freeze_embedding and self.tie_embeddings and self.input_dim is None

@@ -134,7 +134,6 @@ class IdentityMLP(nn.Module):
 
     projects_input: ClassVar[bool] = False
 
-    @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
         """Return x."""
         return x

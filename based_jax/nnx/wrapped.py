@@ -74,12 +74,8 @@ class Wrapped(nnx.Module):
             for tree in (ours, theirs)
         ]
         wrong = sorted(key for key in shapes[0] | shapes[1] if shapes[0].get(key) != shapes[1].get(key))
-        expect(
-            not wrong,
-            "variables",
-            wrong[:10],
-            "this module's; these are missing, unexpected or of a wrong shape",
-        )
+        expected = "this module's; these are missing, unexpected or of a wrong shape"
+        expect(not wrong, "variables", wrong[:10], expected)
         nnx.update(self, nnx.State(theirs))
 
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:

@@ -14,7 +14,8 @@ Ops on sequences share arguments, results and errors:
   None for the best (`implementation_for`) on the platform that a program is traced for; a named one runs or
   raises.
 
-Outputs have the dtype of the values (v, else x); sums and states are float32, or float64 for float64 inputs.
+Outputs have the dtype of the values (v, else x); sums are float32, or float64 for float64 inputs, and caches
+of keys, values and inputs keep the dtype that they were made with.
 An argument of the wrong shape, dtype or value raises TypeError or ValueError, which name it, its value and
 what was expected. Dimension letters: `based_jax.typing`. Sequences sharded over devices: `core.sharding`.
 """

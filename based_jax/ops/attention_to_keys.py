@@ -176,16 +176,15 @@ def _grouped(x: Float[Array, "... N H D"], k: Float[Array, "... M G K"]) -> Floa
 def _by_key_blocks(attend_to: Any, k: Array, v: Array, key_index: Array) -> tuple[Array, Array]:
     """Return `attend_to` (k, v, key_index) from its results for blocks of keys; skip blocks without keys."""
     slots = k.shape[1]
-    size = min(BLOCK, slots)
 
     def step(nothing: None, first: Array) -> tuple[None, Any]:
-        begin = jnp.minimum(first, slots - size)
+        begin = jnp.minimum(first, slots - BLOCK)
 
         def block(x: Array) -> Array:
-            return lax.dynamic_slice_in_dim(x, begin, size, axis=1)
+            return lax.dynamic_slice_in_dim(x, begin, BLOCK, axis=1)
 
         # The last block may begin before `first`, among keys of the one before it.
-        index = jnp.where(begin + jnp.arange(size) >= first, block(key_index), -1)
+        index = jnp.where(begin + jnp.arange(BLOCK) >= first, block(key_index), -1)
 
         def attend() -> Any:
             return attend_to(block(k), block(v).astype(accumulation_dtype(v)), index)
@@ -194,7 +193,7 @@ def _by_key_blocks(attend_to: Any, k: Array, v: Array, key_index: Array) -> tupl
         nothing_seen = jnp.zeros(y.shape, y.dtype), jnp.full(log_sum.shape, finfo(log_sum.dtype).min)
         return nothing, cond((index >= 0).any(), attend, lambda: nothing_seen)
 
-    _, (y, log_sum) = lax.scan(step, None, jnp.arange(0, slots, size))
+    _, (y, log_sum) = lax.scan(step, None, jnp.arange(0, slots, BLOCK))
     return merge(y, log_sum), jax.nn.logsumexp(log_sum, axis=0)
 
 

@@ -30,7 +30,7 @@ def padded_width(width: int) -> int:
     return -(-width // 8) * 8
 
 
-def supports(kernel: str, q: Any, k: Any, v: Any) -> str | None:
+def supports(q: Any, k: Any, v: Any) -> str | None:
     """Return why cuDNN cannot take these arrays on the default GPU, or None if it can."""
     if pallas_kernels.is_lowered_for_gpu():
         return "is not chosen for an absent GPU, whose cuDNN is unknown"

@@ -165,14 +165,12 @@ TAYLOR = FeatureMap(symmetric_taylor_features, taylor_similarity, symmetric_tayl
 
 
 def _map(
-    features: Callable[[Array], Array],
-    size: Callable[[int], int] = lambda width: width,
-    similarity: Callable[[Array, int], Array] | None = None,
+    features: Callable[[Array], Array], similarity: Callable[[Array, int], Array] | None = None
 ) -> FeatureMap:
-    return FeatureMap(features, similarity, size)
+    return FeatureMap(features, similarity, Partial(operator.mul, 1))
 
 
-IDENTITY = _map(lambda x: x, similarity=lambda products, width: products)
+IDENTITY = _map(lambda x: x, lambda products, width: products)
 """The identity; also for queries and keys that are already mapped."""
 
 _WITHOUT_FLOOR: dict[str, FeatureMap] = {
@@ -253,7 +251,7 @@ def register(name: str) -> Callable[[M], M]:
         my_map = "my_package.my_module:my_map"
 
     Args:
-        name: lower-case letters, digits and underscores.
+        name: lower-case letters, digits and underscores, beginning with a letter.
 
     Raises:
         TypeError: neither a function of one argument nor a `FeatureMap`.

@@ -79,14 +79,14 @@ def hyper_attention(
         ValueError: a text longer than the cache, if lengths are known.
     """
     check_hyper_attention(q, ks, vs, ordered, strict)
-    (k, share_k), (v, share_v) = _packed(ks), _packed(vs)
-    sizes = (*k.shape, v.shape[-1])
-    expect_cache(initial_state, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     call: dict[str, Any] = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
     if len(ks) == 1:
         return softmax_attention(
             q, ks[0], vs[0], return_state=return_state, causal=causal, left=left, scale=scale, **call
         )
+    (k, share_k), (v, share_v) = _packed(ks), _packed(vs)
+    sizes = (*k.shape, v.shape[-1])
+    expect_cache(initial_state, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     tuples = _Tuples(len(ks), (share_k, share_v), causal, ordered, strict, left, scale)
     return _attend_to_tuples(q, k, v, tuples, return_state=return_state, **call)
 

@@ -92,7 +92,6 @@ def hyper_feature_attention(
     """
     qs, ks = tuple(qs), tuple(ks)
     _check(qs, ks, v, kind)
-    chunk_size = None if chunk_size is None else expect_chunk_size(chunk_size, CHUNK)
     is_linear = causal and kind == "linear"
     expect(not normalize or is_linear, "normalize", normalize, "False unless causal, with kind = 'linear'")
     expect(not return_state or causal, "return_state", return_state, "False when causal is False")
@@ -110,12 +109,12 @@ def hyper_feature_attention(
     if kind == "linear" and causal:
         q = jnp.concatenate([scale ** len(qs) * qs[0], *qs[1:]], axis=-1)
         k, phi = jnp.concatenate(ks, axis=-1), tensor_product_map([q.shape[-1] for q in qs])
-        linear: dict[str, Any] = {"initial_state": state, "chunk_size": chunk_size or CHUNK}
+        linear: dict[str, Any] = {"initial_state": state, "chunk_size": expect_chunk_size(chunk_size, CHUNK)}
         linear |= {"segment_ids": segment_ids, "mask": mask}
         return body(linear_attention)(
             q, k, v, feature_map=phi, normalize=normalize, return_state=return_state, **linear
         )
-    block = chunk_size or max(QUERY_BLOCK // len(qs), 1)
+    block = expect_chunk_size(chunk_size, max(QUERY_BLOCK // len(qs), 1))
     y, written = _in_blocks(qs, ks, v, causal, kind, scale, state, block, segment_ids, mask)
     return y if written is None or not return_state else (y, written)
 

@@ -135,10 +135,8 @@ def _convolve(
         return _newest(x, kernel, start)
     if start is not None:
         return _packed(x, kernel, start)[:, kept:]
-    # Wrap-around affects only the unused outputs at stored inputs.
-    return circular_convolution(kernel, x, fft_size(x.shape[1] + len(kernel) - 1 - kept))[
-        :, kept : x.shape[1]
-    ]
+    size = fft_size(x.shape[1] + len(kernel) - 1 - kept)  # wrap-around affects the unused outputs only
+    return circular_convolution(kernel, x, size)[:, kept : x.shape[1]]
 
 
 def _of_channels(

@@ -47,9 +47,8 @@ def rotary(
     expected = f"1 to the head width {width} (an odd dim takes dim + 1)"
     expect(dim > 0 and 2 * pairs <= width, "dim", dim, expected)
     turning = base ** (-np.arange(0, dim, 2) / dim) if frequencies is None else np.asarray(frequencies)
-    expect(
-        turning.shape == (pairs,), "frequencies", frequencies, f"None or {pairs} numbers, one for each pair"
-    )
+    expected = f"None or {pairs} numbers, one for each pair"
+    expect(turning.shape == (pairs,), "frequencies", frequencies, expected)
     angles = _angles(positions, turning)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     cos, sin = (y[:, :, None, :].astype(x.dtype) for y in (cos, sin))

@@ -80,9 +80,6 @@ def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float
         key: `jax.random.key(seed)`.
         shape: (R, K), number of directions and width of queries and keys.
         dtype: of the result, floating.
-
-    Returns:
-        (R, K).
     """
 
     def norm(x: Array) -> Array:

@@ -67,7 +67,7 @@ def left_from_torch_window(window_size: int) -> int:
 def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
     if kernel == "pallas":
         return pallas_kernels.supports_window_attention(q, k, v)
-    return cudnn_attention.supports(kernel, q, k, v)
+    return cudnn_attention.supports(q, k, v)
 
 
 def _fastest(found: str, q: Any, k: Any, v: Any) -> str:
@@ -114,9 +114,9 @@ def softmax_attention(
         causal: key j is visible to query i only if j <= i.
         left: number of past keys that a query sees besides its own; None for all. Needs `causal`.
         scale: factor of the scores; None is K^(-1/2).
-        initial_state: cache to continue from (`kv_cache.init_kv_cache`): `left` + 1 slots for a window,
-            otherwise as many as the whole text may have tokens. Needs `causal`. Its heads may have
-            more channels, the next multiple of 8: "cudnn" would otherwise pad all keys for every token.
+        initial_state: cache to continue from (`init_kv_cache`): `left` + 1 slots for a window, otherwise as
+            many as the whole text may have tokens. Needs `causal`. Its heads may have more channels, the next
+            multiple of 8: "cudnn" would otherwise pad all keys for every token.
         return_state: also return the cache with k, v written into it; needs `initial_state`.
         allowed: a sparser pattern: positions of queries and of keys within their segment (integers that
             broadcast) to booleans; a key must be allowed too. Needs `causal`.
@@ -133,12 +133,12 @@ def softmax_attention(
     Raises:
         ValueError: a text longer than the cache, where lengths are known.
     """
-    cache, sizes = initial_state, checked_sizes(q, k, v)
+    cache, (*_, width) = initial_state, checked_sizes(q, k, v)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    padded = cudnn_attention.padded_width(sizes[-1])
+    padded = cudnn_attention.padded_width(width)
     if cache is not None and k.shape == v.shape and cache.k.shape[-1] == cache.v.shape[-1] == padded:
         q, k, v = (cudnn_attention.pad_channels(x, padded) for x in (q, k, v))
-    width, sizes = sizes[-1], (*k.shape, v.shape[-1])
+    sizes = (*k.shape, v.shape[-1])
     expect_cache(cache, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
@@ -205,7 +205,7 @@ def _softmax_attention(
         y = cond(is_empty, lambda: _attend_alone(q, k, v, call, None, how), after_cache)
     elif chosen == "cudnn":
         key_index = slot_index(stream.length, cache.slots)
-        visible = visible_keys(tokens.index, tokens.start, key_index, left, None)
+        visible = visible_keys(tokens.index, tokens.start, key_index, left)
         y = cudnn_attention.attend(q, written.k, written.v, visible=visible, scale=how.scale)
     else:
         y = after_cache()

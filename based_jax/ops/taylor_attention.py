@@ -153,7 +153,7 @@ def taylor_step(
     """Take one decoding step: add the token to the state, then read it (a token sees itself).
 
     The fused kernels update the state in place if it is donated to `jit`, and keep its dtype; the others
-    return a float32 state.
+    return a float32 state (float64 for float64 values).
 
     Returns:
         y: (B, H, V), and the new state.

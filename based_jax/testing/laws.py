@@ -28,9 +28,6 @@ state (`packed`), rows that continue (`continued`), both with masks and segment 
 MAX_LENGTH = 48
 """capacity of a state in tokens"""
 
-PACKED = np.repeat([[3, 1, 3, 0]], [4, 3, 1, 5], axis=1).repeat(ROWS, axis=0)
-"""segment ids of rows with four documents, the first and the third with the same id"""
-
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Options for the compiler: these programs run a few times, optimizing takes most of the time"""
 
@@ -88,11 +85,9 @@ def stepped(run: Runner, x: np.ndarray, state: Any = None, **context: Any) -> tu
     return np.concatenate(outputs, axis=1), state
 
 
-def in_chunks(
-    run: Runner, x: np.ndarray, sizes: list[int], state: Any = None, **context: Any
-) -> tuple[np.ndarray, Any]:
+def in_chunks(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> tuple[np.ndarray, Any]:
     """Return outputs and state of one call per chunk; each call has all tokens, the later ones masked."""
-    state, chunks, begin = run.fresh(len(x)) if state is None else state, [x[:, :0]], 0
+    state, chunks, begin = run.fresh(len(x)), [x[:, :0]], 0
     index = np.arange(x.shape[1])
     for size in sizes:
         rolled = {name: np.roll(a, -begin, axis=1) for name, a in {**everything(x, context), "x": x}.items()}

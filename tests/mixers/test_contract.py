@@ -139,6 +139,10 @@ def test_every_mixer_has_a_case():
     assert {case.partition("-")[0] for case in CASES} == set(mixers.names()) - with_tokens
 
 
+PACKED = np.repeat([[3, 1, 3, 0]], [4, 3, 1, 5], axis=1).repeat(laws.ROWS, axis=0)
+"""segment ids of rows with four documents, the first and the third with the same id"""
+
+
 def drawn(seed, length=laws.LENGTH):
     return laws.inputs(laws.ROWS, length, WIDTH, seed)
 
@@ -158,7 +162,7 @@ def test_split_law_inside_packed_documents(run):
     """Cuts inside a document, at its border, and just after it; the second row ends in its last one."""
     mask = np.arange(laws.LENGTH) < np.array([[laws.LENGTH], [11]])
     for sizes in ([6, 7], [7, 6], [8, 5], [1] * 13):
-        laws.split_law(run, drawn(2), sizes, mask=mask, segment_ids=laws.PACKED)
+        laws.split_law(run, drawn(2), sizes, mask=mask, segment_ids=PACKED)
 
 
 def test_a_continued_row_stays_in_its_segment_without_ids(run):
@@ -178,8 +182,8 @@ def test_calls_without_masks_and_ids_and_of_other_lengths(run_of_kind):
     second, state = run(x[:, 6:12], state)
     third, _ = run(x[:, 12:], state)
     laws.assert_close(np.concatenate([first, second, third], axis=1), laws.packed(run, x), laws.TOLERANCE)
-    tokens, _ = laws.stepped(run, x, segment_ids=laws.PACKED)
-    laws.assert_close(tokens, laws.packed(run, x, segment_ids=laws.PACKED), laws.TOLERANCE)
+    tokens, _ = laws.stepped(run, x, segment_ids=PACKED)
+    laws.assert_close(tokens, laws.packed(run, x, segment_ids=PACKED), laws.TOLERANCE)
 
 
 def test_segment_law(run):

@@ -65,8 +65,9 @@ def register(
         name: name that callers pass as `implementation`.
         function: takes the op's arguments without `implementation` and returns the op's results, including
             the state with `return_state`. JAX differentiates it directly.
-        supports: called with the same arguments; returns None, or a phrase with the reason why the function
-            cannot run this call ("takes heads of at most 64 channels"). Default: it runs every call.
+        supports: called with the same arguments (by `implementation_for` with the arrays alone); returns
+            None, or a phrase with the reason why the function cannot run this call ("takes heads of at most
+            64 channels"). Default: it runs every call.
         priority: if `implementation` is None, candidates with a priority are tried in descending order,
             before the library's own; without a priority the function runs only by name.
 

@@ -77,7 +77,8 @@ def advance(
     the last real token of each row. Without `segment_ids` a continued row stays in its segment.
 
     Raises:
-        TypeError, ValueError: `segment_ids` is not (batch_size, length) integers, or `mask` not booleans.
+        TypeError, ValueError: `segment_ids` is not (batch_size, length) integers, or `mask` not booleans with
+            padding on the right.
     """
     if segment_ids is not None:
         expect_array("segment_ids", segment_ids, (batch_size, length), "integer")
