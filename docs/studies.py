@@ -100,30 +100,27 @@ class Needles:
     results: str
 
     def write(self) -> str:
-        """Return the table: the shares of right answers that are likelier than all wrong ones, by length."""
+        """Return two tables by length: whole models, and right first with each kind of layer switched off."""
         folder = RESULTS / self.results
-        training = read_json(folder / "training.json")
-        lines, lengths = [], []
-        for name, run in training.items():
-            summary = read_json(folder / f"{name}.json")
-            whole = [cell for cell in summary["cells"] if cell["off"] is None]
-            lengths = sorted({*lengths, *(cell["length"] for cell in whole)})
+        summaries = {name: read_json(folder / f"{name}.json") for name in read_json(folder / "training.json")}
+        lengths = sorted({cell["length"] for summary in summaries.values() for cell in summary["cells"]})
+        whole, parts = [], []
+        for name, summary in summaries.items():
             state = f"{summary['state'][-1]['bytes']:,} at {summary['state'][-1]['length']:,}"
-            for family in dict.fromkeys(cell["family"] for cell in whole):
-                found = {cell["length"]: cell for cell in whole if cell["family"] == family}
-                lines.append([name, family, state, f"{run['tokens'] / 1e6:.1f}", found])
-        rows = [
-            [
-                *words,
-                *(
-                    f"{found[n]['first']:.2f} / {found[n]['match']:.2f}" if n in found else ""
-                    for n in lengths
-                ),
-            ]
-            for *words, found in lines
-        ]
-        heads = ["model", "question", "state, bytes", "million tokens", *(f"{n:,}" for n in lengths)]
-        return "\n".join(table(heads, rows, words=(0, 1, 2)))
+            found = {(cell["off"], cell["family"], cell["length"]): cell for cell in summary["cells"]}
+            for off, family in dict.fromkeys((off, family) for off, family, _ in found):
+                row = [found.get((off, family, length)) for length in lengths]
+                if off is None:
+                    cells = [f"{cell['first']:.2f} / {cell['match']:.2f}" if cell else "" for cell in row]
+                    whole.append([name, family, state, *cells])
+                else:
+                    parts.append(
+                        [name, off, family, *(f"{cell['first']:.2f}" if cell else "" for cell in row)]
+                    )
+        columns = [f"{length:,}" for length in lengths]
+        first = table(["model", "question", "state, bytes", *columns], whole, words=(0, 1, 2))
+        second = table(["model", "without", "question", *columns], parts, words=(0, 1, 2))
+        return "\n".join([*first, "", *second])
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,14 @@
     python -m benchmarks.models.long_recall data  --out DATA
     python -m benchmarks.models.long_recall train --model based --data DATA --out runs/based
 
-All models have the same width, MLPs and short convolutions, and almost as many parameters; the window with
+All models have the same width, MLPs and short convolution, and almost as many parameters; the window with
 sinks has the bytes of Based's state. They learn from texts of `multi_query` (`single` for one needle) in 128
-to 1,024 tokens, short ones first. After a text all its needles are asked for, one by one, then some again,
-and only answers count in the loss. Seeds of these texts begin with "train"; those of `eval long` are numbers.
+to 1,024 tokens, short ones first. After a text all its needles are asked for, one by one, then in half of the
+texts some again, and only answers count in the loss. Seeds of these texts begin with "train"; those of `eval
+long` are numbers.
+
+Muon makes this a matter of minutes: with six layers, and texts that asked again more often, the loss of Based
+was 1.2 after 250 steps with Muon, and with AdamW (at 3e-3) 3.2 then and 1.9 after 2,000.
 """
 
 import functools
@@ -35,15 +39,19 @@ from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.evals.long.questions import Material, make_question
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.ops import cross_entropy
+from based_jax.training.optimizer import OptimizerConfig, make_optimizer
 from based_jax.typing import Params
 from based_jax.validate import expect_ranges
 
 PROGRAM = "python -m benchmarks.models.long_recall"
 
-WIDTH, LENGTH, WARMUP = 128, 1024, 100
+WIDTH, LENGTH = 64, 1024
 
-ROWS, SEED = 16, 0
+ROWS, SEED = 8, 0
 """Rows of a step; seed of the parameters and of the choice of rows."""
+
+SCHEDULE: Any = {"schedule": "linear", "final_learning_rate_share": 0.0, "warmup": 0.03}
+SCHEDULE |= {"beta2": 0.98, "weight_decay": 0.0}
 
 SLOTS = (128, 256, 512, 1024)
 """Lengths of texts; a row of `LENGTH` tokens has texts of one length."""
@@ -60,7 +68,7 @@ MODELS = {
     "hybrid": (DELTA, WINDOW),
     "attention": (ATTENTION, ATTENTION),
 }
-"""The mixers after a short convolution, twice."""
+"""The mixers after a short convolution."""
 
 _NUMBER = " ?[0-9]{1,2}"  # a token of numbers, two digits at most
 
@@ -80,14 +88,14 @@ def make_tokenizer(path: Path) -> None:
 def make_text(slot: int, seed: str, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens of a text with its questions and answers, and which are of answers: both (slot,)."""
     rng = random.Random(f"train {slot} {seed}")
-    count = rng.randint(1, slot // 32)
+    count = rng.randint(1, (slot - 32) // 24)
     family, material = "multi_query" if count > 1 else "single", Material(needles=max(count, 2))
     length = rng.randint(45 + 17 * count, slot)  # at least the shortest text
     question = make_question(family, length, rng.random(), f"train {slot} {seed}", tokenizer, material)
     text, _, asked = question.prompt.rpartition("\nThe code of ")
     pairs = list(zip(asked.removesuffix(" is").split(", "), question.answers, strict=True))
     rng.shuffle(pairs)
-    pairs += rng.choices(pairs, k=slot // 10)
+    pairs += rng.choices(pairs, k=rng.choice((0, slot // 10)))
     parts = [([tokenizer.eot, *tokenizer.encode(text), *tokenizer.encode("\n")], False)]
     for key, value in pairs:
         parts += [(tokenizer.encode(f"The code of {key} is"), False), (tokenizer.encode(f" {value}\n"), True)]
@@ -115,7 +123,7 @@ class Data:
 
     out: Path
     """Directory of the files."""
-    texts: int = 40000
+    texts: int = 24576
     """Rows of 1,024 tokens."""
 
     def run(self) -> None:
@@ -135,7 +143,7 @@ def make_model(name: str, vocab_size: int) -> LanguageModel:
     first, second = MODELS[name]
     mixers = {"C": CONV, "X": first, "Y": second}
     sizes = {"d_model": WIDTH, "mlp_hidden": 2 * WIDTH, "vocab_size": vocab_size, "max_length": LENGTH}
-    return LanguageModel(ModelConfig.from_dict({**sizes, "schedule": "CXYCXY", "mixers": mixers}))
+    return LanguageModel(ModelConfig.from_dict({**sizes, "schedule": "CXY", "mixers": mixers}))
 
 
 def answers_in(is_answer: np.ndarray) -> np.ndarray:
@@ -145,13 +153,13 @@ def answers_in(is_answer: np.ndarray) -> np.ndarray:
 
 
 def make_step(model: LanguageModel, optimizer: optax.GradientTransformation, eot: int) -> Callable[..., Any]:
-    """Return the training step, (parameters, memory, rows, answers, rate) -> (parameters, memory, loss).
+    """Return the training step, (parameters, memory, rows, answers) -> (parameters, memory, loss).
 
     Args:
         eot: the separator of documents, which starts each text.
     """
 
-    def step(params: Params, memory: Any, rows: Any, answers: Any, rate: Any) -> Any:
+    def step(params: Params, memory: Any, rows: Any, answers: Any) -> Any:
         rows = rows.astype(jnp.int32)
         inputs, labels, weights = rows[:, :-1], rows[:, 1:].reshape(-1)[answers], answers >= 0
         segments = jnp.cumsum(inputs == eot, axis=1)
@@ -164,7 +172,7 @@ def make_step(model: LanguageModel, optimizer: optax.GradientTransformation, eot
 
         value, gradients = jax.value_and_grad(loss)(params)
         changes, memory = optimizer.update(gradients, memory, params)
-        return optax.apply_updates(params, jax.tree.map(lambda x: -rate * x, changes)), memory, value
+        return optax.apply_updates(params, changes), memory, value
 
     return step
 
@@ -180,8 +188,8 @@ class Train:
     model: Literal["based", "window", "hybrid", "attention"]
     """Which of the models."""
     steps: int = 3000
-    """Steps of 16 rows."""
-    learning_rate: float = 3e-3
+    """Steps of 8 rows."""
+    learning_rate: float = 8e-3
     """Peak of the learning rate."""
 
     def run(self) -> None:
@@ -190,7 +198,7 @@ class Train:
         tokenizer = load_tokenizer(str(self.data / "tokenizer.json"))
         tokens, is_answer = (np.load(self.data / f"{name}.npy") for name in ("tokens", "is_answer"))
         model = make_model(self.model, tokenizer.vocab_size)
-        optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=0.98))
+        optimizer = make_optimizer(OptimizerConfig("muon", self.learning_rate, **SCHEDULE), self.steps)
         step = jax.jit(make_step(model, optimizer, tokenizer.eot), donate_argnums=(0, 1))
         params = nn.unbox(jax.jit(model.init)(jax.random.key(SEED), jnp.zeros((1, 1), jnp.int32)))
         memory, losses = optimizer.init(params), []
@@ -200,8 +208,7 @@ class Train:
             slots = min(1 + int(2 * len(SLOTS) * done), len(SLOTS))
             chosen = rng.integers(len(tokens) // len(SLOTS), size=ROWS) * len(SLOTS)
             chosen += rng.integers(slots, size=ROWS)
-            rate = np.float32(self.learning_rate * min(count / WARMUP, 1 - done))
-            params, memory, loss = step(params, memory, tokens[chosen], answers_in(is_answer[chosen]), rate)
+            params, memory, loss = step(params, memory, tokens[chosen], answers_in(is_answer[chosen]))
             if count % 50 == 0 or count == 1:
                 losses.append((count, round(float(loss), 4)))
                 seconds = time.monotonic() - start
