@@ -262,8 +262,9 @@ def transformations_page() -> str:
     return _page(
         "Transformations",
         "This page lists which ops and mixers work under which of JAX's transformations and settings. "
-        '"works" means that the numbers equal those without it. The tests check every cell, with `pallas` '
-        "in its interpreter. Ops and functions of `bj.ops` that are not listed work under all of them.",
+        '"works" means that the numbers equal those without it. The tests check every cell on a CPU, at a '
+        "few tokens, with `pallas` in its interpreter; they do not check `cudnn`, `mosaic` and `triton`. Ops "
+        "and functions of `bj.ops` that are not listed work under all of them.",
         _block(
             "import jax",
             "import jax.numpy as jnp",
@@ -280,7 +281,8 @@ def transformations_page() -> str:
         'windows of `softmax_attention` by their kernels: pass `implementation="xla"`. To use forward mode:',
         '- Pass `implementation="reference"` to an op that takes it, or to one of the mixers '
         f"{plain}.\n"
-        "- `softmax_attention` by `xla` has forward mode without a window (`left`).\n"
+        '- Pass `implementation="xla"` for full softmax attention of 256 tokens or more on a CPU, which '
+        "picks `tiled`, and to ops that pick a kernel on a GPU.\n"
         "- `cross_entropy` has no other form. Compute the logits and use `optax`'s.",
         "`jax_debug_nans` reports no NaN of a valid computation. Outputs that are NaN on purpose are "
         "computed as 0 / 0, so the first operation that it reports, with `jax_disable_jit` too, is the "
