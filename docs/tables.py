@@ -165,6 +165,7 @@ INITS = (
         "torch's default, a variance of 1 / (3 fan_in), the output over sqrt(layers)",
         "`num_layers=L`; normal instead of uniform",
     ),
+    ("mamba2", "as `mamba`", "as `mamba`"),
     (
         "retnet",
         "torchscale: Xavier with a gain of 2^-2.5, of 1 for the output; with DeepNet's scales v and the "

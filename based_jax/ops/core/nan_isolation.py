@@ -36,7 +36,7 @@ def nan_unless(good: Bool[Array, "..."], y: Float[Array, "..."]) -> Float[Array,
     NaN is computed as 0 / 0: `jax.debug_nans` would report a constant in every call that is not compiled as
     one program, but reports this one only where it reaches y.
     """
-    return jnp.where(good, y, 0 / good.astype(y.dtype))
+    return jnp.where(good, y, 0 / jnp.asarray(good, y.dtype))
 
 
 def broken_tokens(
