@@ -123,6 +123,8 @@ class LMEvalModel(TemplateLM):
         Raises:
             ValueError: a continuation without tokens, or with more than `max_length`.
         """
+        for request in requests:  # lm-eval reads the first token of a continuation without context
+            expect(any(request.args), "continuation", "", "a text that adds tokens to its context")
         return super().loglikelihood(list(requests), disable_tqdm=True)
 
     def _loglikelihood_tokens(

@@ -144,8 +144,9 @@ def test_texts_become_requests_as_lm_eval_says(model, log_p):
     tokens = [(b"A b", b" c"), ([256], b"abc"), ([256], b"  a"), (long.encode(), b"tail"), (b"A b", b" c")]
     for pair, answer in zip(tokens, found, strict=True):
         assert answer == (pytest.approx(log_p(*pair)[0], abs=TOLERANCE), log_p(*pair)[1])
-    with pytest.raises(ValueError, match="continuation = '': expected a text that adds tokens"):
-        ask(adapter, "loglikelihood", ("a", ""))
+    for context in ("a", ""):
+        with pytest.raises(ValueError, match="continuation = '': expected a text that adds tokens"):
+            ask(adapter, "loglikelihood", (context, ""))
     with pytest.raises(ValueError, match="continuation = '65 tokens': expected at most 64, the context"):
         ask(adapter, "loglikelihood", ("a", "b" * 65))
 
