@@ -50,8 +50,8 @@ WIDTH, LENGTH = 64, 1024
 ROWS, SEED = 8, 0
 """Rows of a step; seed of the parameters and of the choice of rows."""
 
-SCHEDULE: Any = {"schedule": "linear", "final_learning_rate_share": 0.0, "warmup": 0.03}
-SCHEDULE |= {"beta2": 0.98, "weight_decay": 0.0}
+OTHERS: Any = {"schedule": "linear", "final_learning_rate_share": 0.0, "warmup": 0.03, "beta2": 0.98}
+"""Settings of the optimizer that are not its defaults."""
 
 SLOTS = (128, 256, 512, 1024)
 """Lengths of texts; a row of `LENGTH` tokens has texts of one length."""
@@ -198,7 +198,9 @@ class Train:
         tokenizer = load_tokenizer(str(self.data / "tokenizer.json"))
         tokens, is_answer = (np.load(self.data / f"{name}.npy") for name in ("tokens", "is_answer"))
         model = make_model(self.model, tokenizer.vocab_size)
-        optimizer = make_optimizer(OptimizerConfig("muon", self.learning_rate, **SCHEDULE), self.steps)
+        optimizer = make_optimizer(
+            OptimizerConfig("muon", self.learning_rate, weight_decay=0.0, **OTHERS), self.steps
+        )
         step = jax.jit(make_step(model, optimizer, tokenizer.eot), donate_argnums=(0, 1))
         params = nn.unbox(jax.jit(model.init)(jax.random.key(SEED), jnp.zeros((1, 1), jnp.int32)))
         memory, losses = optimizer.init(params), []
