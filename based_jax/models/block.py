@@ -108,13 +108,10 @@ class Block(nn.Module):
         h = h if self.is_parallel else self.drop1(h)
         if self.norms_outputs:
             return self._norming_outputs(h.astype(wide), residual, state, context)
-        stream: Any
-        if residual is None:
-            stream = keep_tokens(h.astype(wide))
-            x, are_numbers = self.norm1(stream), None
-        else:
-            can_compute = self.mixer.projects_input and not self.is_parallel and context.get("mask") is None
-            stream, x, are_numbers = _add(self.norm1, can_compute, residual, h)
+        if residual is None and wide != accumulation_dtype(h):
+            residual = jnp.zeros_like(h)
+        can_compute = self.mixer.projects_input and not self.is_parallel and context.get("mask") is None
+        stream, x, are_numbers = _add(self.norm1, can_compute, residual, h)
         # A fused norm knows which tokens are numbers. The next one marks those that the mixer breaks and adds
         # the mixer's bias, which dropout would have to precede.
         is_pending = stream is None  # till the mixer has read x

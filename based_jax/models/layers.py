@@ -13,6 +13,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.mixers.contract import Projection
 from based_jax.mixers.initializers import ones, zeros
+from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.products import ACTIVATIONS
 from based_jax.ops.core.sharding import keep_tokens
@@ -30,7 +31,7 @@ class RMSNorm(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: Array,
+        x: Array | None,
         branch: Array | None = None,
         broken: Array | None = None,
         bias: Array | None = None,
@@ -42,9 +43,9 @@ class RMSNorm(nn.Module):
         With a branch, and maybe its bias and broken tokens, return the results of `ops.norm.add_rms_norm`:
         their sum with x, its norm, and which tokens are numbers or None; `pending`: see there.
         """
-        scale = self.param("scale", ones("embed"), x.shape[-1:])
+        scale = self.param("scale", ones("embed"), cast(Array, x if branch is None else branch).shape[-1:])
         if branch is None:
-            return ops.rms_norm(x, scale, self.eps).astype(self.dtype)
+            return ops.rms_norm(cast(Array, x), scale, self.eps).astype(self.dtype)
         options: dict[str, Any] = {"eps": self.eps, "dtype": self.dtype, "pending": pending}
         return add_rms_norm(x, branch, scale, broken, bias, **options)
 
@@ -56,14 +57,19 @@ class LayerNorm(nn.Module):
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Array, branch: Array | None = None) -> Any:
+    def __call__(self, x: Array | None, branch: Array | None = None) -> Any:
         """Normalise the last axis, multiply by the scale and add the bias; the shape stays.
 
-        With a branch return x + branch, its norm, and None.
+        With a branch return x + branch, its norm, and None; x may be None as in `RMSNorm`.
         """
+        if x is None:
+            x = cast(Array, branch)
+            x = x.astype(accumulation_dtype(x))
+        elif branch is not None:
+            x = x + branch.astype(x.dtype)
+        x = x if branch is None else keep_tokens(x)
         scale = self.param("scale", ones("embed"), x.shape[-1:])
         bias = self.param("bias", zeros("embed"), x.shape[-1:])
-        x = x if branch is None else keep_tokens(x + branch.astype(x.dtype))
         y = ops.layer_norm(x, scale, bias, self.eps).astype(self.dtype)
         return y if branch is None else (x, y, None)
 

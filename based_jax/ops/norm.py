@@ -32,7 +32,7 @@ def rms_norm(
 
 
 def add_rms_norm(
-    stream: Float[Array, "B N D"],
+    stream: Float[Array, "B N D"] | None,
     branch: Float[Array, "B N D"],
     scale: Float[Array, " D"],
     broken: Bool[Array, "B N"] | None = None,
@@ -44,25 +44,28 @@ def add_rms_norm(
 ) -> tuple[Any, Float[Array, "B N D"] | PendingNorm, Bool[Array, "B N"] | None]:
     """Add a branch and its bias, NaN at broken tokens, to the residual stream, and normalise the sum.
 
-    On a GPU one kernel does this and another computes the gradients, where XLA takes several passes. Single
-    tokens, as in decoding, take the kernel on GPUs on which it was measured to be faster.
+    Without a stream the sum is the branch in its accumulation dtype. On a GPU one kernel does this, and
+    another computes the gradients, where XLA takes several passes. Single tokens, as in decoding, take the
+    kernel on GPUs on which it was measured to be faster.
 
     Returns:
         The sum in stream's dtype, and its norm in `dtype`. With the kernels also which tokens are numbers
         (their sum of squares is finite); the norm of the others is then 0. Otherwise None. With `pending`
         None, a `PendingNorm` and None, if the products that read the norm can compute all this.
     """
-    is_fused = stream.ndim == 3 and branch.dtype == dtype and products.runs_kernels(stream)
-    is_fused = is_fused and (stream.shape[1] != 1 or pallas_kernels.was_faster("rms_norm"))
+    is_fused = branch.ndim == 3 and branch.dtype == dtype and products.runs_kernels(branch)
+    is_fused = is_fused and (branch.shape[1] != 1 or pallas_kernels.was_faster("rms_norm"))
+    wide = accumulation_dtype(branch)
     if is_fused and pallas_kernels.supports_rms_norm(stream, branch) is None:
         if pending and products.reads_pending_norms(branch):
+            stream = jnp.zeros(branch.shape, wide) if stream is None else stream
             return None, PendingNorm(stream, branch, scale, broken, bias, eps=eps), None
         return pallas_kernels.add_rms_norm(stream, branch, scale, broken, bias, eps=eps)
     if bias is not None:
         branch = products.plus_bias(branch, bias)
     if broken is not None:
         branch = nan_unless(~broken[..., None], branch)
-    stream = keep_tokens(stream + branch.astype(stream.dtype))
+    stream = keep_tokens(branch.astype(wide) if stream is None else stream + branch.astype(stream.dtype))
     return stream, rms_norm(stream, scale, eps).astype(dtype), None
 
 

@@ -2,10 +2,11 @@
 
     x = stream + branch + bias,  y = x r scale,  r = (mean(x^2) + eps)^(-1/2)
 
-    dx = dx' + r g - x r^3 mean(g x),  g = dy scale;   dscale = sum over tokens of dy x r,  dbias of dx
+    dx = dx' + r (dy scale - y / scale mean(dy y));   dscale = sum over tokens of dy y / scale,  dbias of dx
 
-A program walks over a chunk of the tokens of one row, some at a time with all their channels; backward it
-keeps its share of dscale and dbias in registers.
+The gradients need y, which the products after it keep anyway, and not x, which nothing else keeps. A program
+walks over a chunk of the tokens of one row, some at a time with all their channels; backward it keeps its
+share of dscale and dbias in registers.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,25 +35,34 @@ class Variant:
     stages: int = 1
 
 
-def outputs(
-    stream: jax.Array, branch: jax.Array, scale: jax.Array, *addends: jax.Array, eps: float, variant: Variant
-) -> tuple[jax.Array, ...]:
-    """Return x and y (B, N, D), in the dtypes of stream and branch, and mean(x^2) (B, N) in float32.
+def divisor(scale: jax.Array, dtype: Any) -> jax.Array:
+    """Return the scales, with 2^-100, or 2^-14 for y in float16, in place of smaller ones.
+
+    So y, of this dtype, tells x even where a scale is 0.
+    """
+    least = max(2.0**-100, float(jnp.finfo(dtype).tiny))
+    return jnp.where(jnp.abs(scale) < least, jnp.where(scale < 0, -least, least), scale)
+
+
+def outputs(scale: jax.Array, *addends: jax.Array, eps: float, variant: Variant) -> tuple[jax.Array, ...]:
+    """Return x and y (B, N, D), and mean(x^2) (B, N) in float32.
 
     Args:
-        stream, branch: (B, N, D); scale: (D,).
-        addends: any of a bias (D,), and a float32 array (B, N) that is added to every channel: 0, or NaN.
+        scale: (D,).
+        addends: of x: maybe the stream, and the branch (B, N, D); then any of a bias (D,), and a float32
+            array (B, N) that is added to every channel: 0, or NaN. x has the stream's dtype, y the branch's.
     """
+    *stream, branch = (x for x in addends if x.ndim == 3)
 
     def body(tokens: "_Tokens", refs: Sequence[Any], results: Sequence[Any]) -> None:
-        scale = tokens.load_channels(refs[2])
-        of_channels = [tokens.load_channels(refs[3 + n]) for n, x in enumerate(addends) if x.ndim == 1]
-        of_tokens = [refs[3 + n] for n, x in enumerate(addends) if x.ndim == 2]
+        scale = divisor(tokens.load_channels(refs[0]), branch.dtype)
+        bias = {n: tokens.load_channels(refs[1 + n]) for n, x in enumerate(addends) if x.ndim == 1}
+        load = {3: tokens.load, 2: tokens.load_numbers}
 
         def step(turn: Any, carry: Any) -> Any:
             tokens.move(turn)
-            x = tokens.load(refs[0]) + tokens.load(refs[1])
-            x = sum((*of_channels, *map(tokens.load_numbers, of_tokens)), x)
+            terms = [bias[n] if n in bias else load[x.ndim](refs[1 + n]) for n, x in enumerate(addends)]
+            x: Any = sum(terms[1:], terms[0])
             mean = tokens.mean(x * x)
             y = x * lax.rsqrt(mean + eps) * scale
             tokens.store(results[0], x)
@@ -60,59 +70,66 @@ def outputs(
             tokens.store_numbers(results[2], mean)
             return carry
 
-        lax.fori_loop(0, min(variant.rounds, pl.cdiv(stream.shape[1], variant.tokens)), step, 0)
+        lax.fori_loop(0, min(variant.rounds, pl.cdiv(branch.shape[1], variant.tokens)), step, 0)
 
-    like = jax.ShapeDtypeStruct
-    results = like(stream.shape, stream.dtype), like(stream.shape, branch.dtype), like(stream.shape[:2], f32)
-    return tuple(_run(variant, body, "outputs", (stream, branch, scale, *addends), results))
+    like, shape = jax.ShapeDtypeStruct, branch.shape
+    x = like(shape, stream[0].dtype if stream else f32)
+    results = x, like(shape, branch.dtype), like(shape[:2], f32)
+    return tuple(_run(variant, body, "outputs", (scale, *addends), results))
 
 
 def gradient(
-    x: jax.Array,
+    y: jax.Array,
+    mean: jax.Array,
     scale: jax.Array,
-    dy: jax.Array,
     dx: jax.Array,
+    dy: jax.Array,
+    dmean: jax.Array,
     *,
+    has_stream: bool,
     has_bias: bool,
     eps: float,
     variant: Variant,
 ) -> tuple[jax.Array, ...]:
-    """Return dx (B, N, D) in x's dtype and in dy's; dscale, and dbias, of each row, (B, D) in float32.
+    """Return the gradients of the stream and branch; of scale and bias those of each row, (B, D) in float32.
 
     Args:
-        x, dy, dx: (B, N, D). Where mean(x^2) is NaN or infinite, the first result is dx, the second 0.
+        y, mean: results of `outputs`. Where the mean is NaN or infinite, the stream's gradient is dx, others
+            are 0.
         scale: (D,).
+        dx, dy, dmean: gradients of the results of `outputs`.
     """
 
     def body(tokens: "_Tokens", refs: Sequence[Any], results: Sequence[Any]) -> None:
-        scale = tokens.load_channels(refs[1])
+        scale = divisor(tokens.load_channels(refs[2]), y.dtype)
+        inverse = 1 / scale
 
         def step(turn: Any, sums: list[jax.Array]) -> list[jax.Array]:
             tokens.move(turn)
-            x, dy, dx = (tokens.load(refs[n]) for n in (0, 2, 3))
-            mean, product = tokens.mean(x * x), tokens.mean(dy * scale * x)
-            is_number = mean < jnp.inf
+            dx, dy, y = (tokens.load(refs[n]) for n in (3, 4, 0))
+            mean, dmean = (tokens.load_numbers(refs[n]) for n in (1, 5))
+            is_number, of_scale = mean < jnp.inf, dy * y
             factor = lax.rsqrt(mean + eps)
-            more = factor * (dy * scale - x * (factor * factor * product))
-            dx += jnp.where(is_number, more, 0.0)
-            tokens.store(results[0], dx)
+            along = dmean * (2 / tokens.width) / factor - factor * tokens.mean(of_scale)
+            dx += jnp.where(is_number, factor * dy * scale + y * inverse * along, 0.0)
             of_branch = jnp.where(is_number, dx, 0.0)
-            tokens.store(results[1], of_branch)
-            more = jnp.where(is_number, dy * x * factor, 0.0), of_branch
+            for ref, value in zip(results, [dx] * has_stream + [of_branch], strict=False):
+                tokens.store(ref, value)
+            more = jnp.where(is_number, of_scale, 0.0), of_branch
             return [total + new for total, new in zip(sums, more, strict=False)]
 
         zeros = jnp.zeros((variant.tokens, tokens.padded), f32)
-        sums = lax.fori_loop(0, variant.rounds, step, [zeros] * len(results[2:]))
-        for ref, total in zip(results[2:], sums, strict=True):
-            tokens.store_channels(ref, jnp.sum(total, axis=0))
+        sums = lax.fori_loop(0, variant.rounds, step, [zeros] * (1 + has_bias))
+        for ref, total, factor in zip(results[1 + has_stream :], sums, (inverse, 1.0), strict=False):
+            tokens.store_channels(ref, jnp.sum(total * factor, axis=0))
 
-    batch, length, width = x.shape
+    batch, length, width = y.shape
     chunks = pl.cdiv(length, variant.tokens * variant.rounds)
     like = jax.ShapeDtypeStruct
     sums = [like((batch, chunks, width), f32)] * (1 + has_bias)
-    results = like(x.shape, x.dtype), like(x.shape, dy.dtype), *sums
-    found = _run(variant, body, "gradient", (x, scale, dy, dx), results)
-    return *found[:2], *(jnp.sum(each, axis=1) for each in found[2:])
+    results = [like(y.shape, dx.dtype)] * has_stream + [like(y.shape, y.dtype), *sums]
+    found = _run(variant, body, "gradient", (y, mean, scale, dx, dy, dmean), results, len(sums))
+    return *found[: -len(sums)], *(jnp.sum(each, axis=1) for each in found[-len(sums) :])
 
 
 def _run(
@@ -121,9 +138,10 @@ def _run(
     name: str,
     arrays: Sequence[jax.Array],
     results: Sequence[jax.ShapeDtypeStruct],
+    sums: int = 0,
 ) -> Any:
-    """Launch a program for each row and chunk of tokens."""
-    batch, length, width = arrays[0].shape
+    """Launch a program for each row and chunk of tokens; the last results are `sums` over each chunk."""
+    batch, length, width = results[0].shape
     size = variant.tokens * variant.rounds
     chunks, padded = pl.cdiv(length, size), pl.next_power_of_2(width)
 
@@ -135,9 +153,7 @@ def _run(
         # A block may extend beyond its array; masks keep every access inside.
         return blocks(axes, {"n": chunks * size, "d": padded}, at)
 
-    # Gradients of scale and bias follow those of both inputs: a sum for each chunk.
-    chosen = [spec(x) for x in (results[:2] if name == "gradient" else results)]
-    chosen += [blocks("bcd", {"d": padded}, at)] * (len(results) - len(chosen))
+    chosen = [spec(x) for x in results[: len(results) - sums]] + [blocks("bcd", {"d": padded}, at)] * sums
 
     def program(*refs: Any) -> None:
         first = at(pl.program_id(0))["c"] * size
@@ -160,7 +176,7 @@ class _Tokens:
     """The tokens that a program has in registers."""
 
     def __init__(self, variant: Variant, first: Any, length: int, width: int):
-        self._variant, self._first, self._length, self._width = variant, first, length, width
+        self._variant, self._first, self._length, self.width = variant, first, length, width
         self.padded = pl.next_power_of_2(width)
         self._channels = None if self.padded == width else jnp.arange(self.padded) < width
         self.move(0)
@@ -175,7 +191,7 @@ class _Tokens:
 
     def mean(self, x: jax.Array) -> jax.Array:
         """Return the mean over the channels, (tokens, 1)."""
-        return jnp.sum(x, axis=1, keepdims=True) * (1 / self._width)
+        return jnp.sum(x, axis=1, keepdims=True) * (1 / self.width)
 
     def load(self, ref: Any) -> jax.Array:
         """Return (tokens, channels) in float32."""

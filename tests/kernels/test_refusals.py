@@ -101,8 +101,8 @@ REFUSED = {
         ({"activation": "gelu"}, "the activation is 'gelu'"),
     ],
     "add_rms_norm": [
-        ({"stream": of(2, 3, 8200)}, "the last axis of stream is 8200 long"),
-        ({"branch": of(2, 4, 8)}, "shape of branch"),
+        ({"branch": of(2, 3, 8200)}, "the last axis of branch is 8200 long"),
+        ({"stream": of(2, 4, 8)}, "shape of stream"),
         ({"scale": of(4)}, "shape of scale"),
         ({"bias": of(4)}, "shape of bias"),
     ],

@@ -19,8 +19,9 @@ VARIANT = Variant(tokens=2, rounds=3)
 def drawn(dtype, length, width):
     rng = np.random.default_rng(width)
     stream, branch, dx, dy = (rng.normal(size=(2, length, width)) for _ in range(4))
-    scale, bias = (array(rng.normal(size=width), "float32") for _ in range(2))
-    arrays = array(stream, "float32"), array(branch, dtype), scale, bias
+    scale, bias = (rng.normal(size=width) for _ in range(2))
+    scale[:2] = 0, -1e-35  # their gradients must not vanish with y
+    arrays = array(stream, "float32"), array(branch, dtype), array(scale, "float32"), array(bias, "float32")
     return arrays, (array(dx, "float32"), array(dy, dtype))
 
 
@@ -51,12 +52,16 @@ def test_outputs_and_gradients(case):
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (arrays, gradients))
 
-        outputs, back = jax.vjp(lambda *x: formula(*x, eps=1e-5)[:2], *wide[0])
+        def plain(stream, branch, scale, bias):
+            return formula(scale, stream, branch, bias, eps=1e-5)[:2]
+
+        outputs, back = jax.vjp(plain, *wide[0])
         expected = outputs, back(wide[1])
     assert found[1][1].dtype == case[0]
     narrow = case[0] == "bfloat16"
     assert_close(found[0], expected[0], BFLOAT16 if narrow else FLOAT32)
     assert_close(found[1], expected[1], BFLOAT16 if narrow else FLOAT32_GRADIENT)
+    assert np.asarray(found[1][2][:2]).all()
 
 
 def test_tokens_that_are_no_numbers_have_zeros_and_change_no_other_gradient():
@@ -84,3 +89,16 @@ def test_gradients_of_vmapped_rows_are_those_of_the_formula():
         run = lambda part, gradients: results((*part, *arrays[2:]), gradients)[1]  # noqa: E731
         mapped = jax.jit(jax.vmap(run))(*more)
         assert_close(jax.tree.map(lambda x: x[0], mapped), run(arrays[:2], gradients), FLOAT32_GRADIENT)
+
+
+def test_no_stream_is_a_stream_of_zeros():
+    (stream, branch, scale, bias), gradients = drawn("float32", 11, 24)
+
+    def run(stream):
+        outputs, back = jax.vjp(
+            lambda *x: add_rms_norm(stream, *x, None, bias, variant=VARIANT)[:2], branch, scale
+        )
+        return outputs, back(gradients)
+
+    with interpreted():
+        assert_close(jax.jit(lambda: run(None))(), jax.jit(run)(jnp.zeros_like(stream)), FLOAT32)

@@ -140,12 +140,12 @@ def norm_cases() -> Iterator[Case]:
         ]
         words = f"D{shape[2]} {dtype}{' bias' * has_bias}"
         outputs = functools.partial(norms.outputs, eps=1e-5)
-        gradient = functools.partial(norms.gradient, eps=1e-5, has_bias=has_bias)
+        gradient = functools.partial(norms.gradient, eps=1e-5, has_stream=True, has_bias=has_bias)
         for kernel, function, arguments in (
-            ("outputs", outputs, [stream, branch, *[scale] * (1 + has_bias), means]),
-            ("gradient", gradient, [stream, scale, branch, stream]),
+            ("outputs", outputs, [scale, stream, branch, *[scale] * has_bias, means]),
+            ("gradient", gradient, [branch, means, scale, stream, branch, means]),
         ):
-            facts = norm_facts(stream, kernel)
+            facts = norm_facts(branch, kernel)
             yield tunable("rms_norm", kernel, words, function, arguments, facts, variants)
 
 
