@@ -12,7 +12,7 @@ from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
 from pallas_kernels.rms_norm import add_rms_norm
 from pallas_kernels.rms_norm import supports as supports_rms_norm
-from pallas_kernels.row_products import GATES, SumNorm, gated_row_product, row_products
+from pallas_kernels.row_products import GATES, SumNorm, conv_row_product, gated_row_product, row_products
 from pallas_kernels.row_products import supports as supports_row_products
 from pallas_kernels.softmax_loss import softmax_loss
 from pallas_kernels.softmax_loss import supports as supports_softmax_loss
@@ -41,6 +41,7 @@ __all__ = [
     "add_rms_norm",
     "cannot_launch",
     "cannot_run",
+    "conv_row_product",
     "conv_step",
     "fastest_taylor_attention",
     "fastest_taylor_step",

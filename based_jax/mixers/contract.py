@@ -289,10 +289,11 @@ class Projection(nn.Module):
     gate: str | None = None
 
     @nn.compact
-    def __call__(self, x: Array, apart: bool = False) -> Any:
+    def __call__(self, x: Array, apart: bool = False, into: Callable[..., Any] | None = None) -> Any:
         """Map the last axes of x, (..., *contracted), to new ones: return (..., *features).
 
-        With `apart` return that without the bias, and the bias or None.
+        With `apart` return that without the bias, and the bias or None. With `into` return what this function
+        makes of the rows (..., K), the matrix (K, columns) and the bias (columns,) or None.
         """
         inputs = len(self.axes) - len(self.features)
         lead, contracted = x.shape[:-inputs], x.shape[-inputs:]
@@ -305,6 +306,8 @@ class Projection(nn.Module):
             return gated_product(rows, matrix, self.gate)
         bias = self.param("bias", zeros(*self.axes[inputs:]), self.features) if self.bias else None
         added = None if apart or bias is None else bias.reshape(-1)
+        if into is not None:
+            return into(rows, matrix, added)
         y = product(rows, matrix, added).reshape(*lead, *self.features)
         if apart:
             return y, bias

@@ -20,6 +20,7 @@ from based_jax import ops
 from based_jax.fields import Repeats
 from based_jax.mixers.contract import Context, Mixer, register
 from based_jax.ops.core.products import fused_gate, plus_bias
+from based_jax.ops.short_conv import projected_conv_step
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_divisible
 
@@ -60,17 +61,16 @@ class GatedConv(Mixer):
             first, gate, second = jnp.moveaxis(project(x), -2, 0)
             conv, state = context.run(ops.short_conv, first * second, taps, bias, initial_state=state)
             return out(conv * gate), state
-        inner, in_bias = (project(x), None) if context.is_plain_step else project(x, apart=True)
+        if context.is_plain_step:
+            step = functools.partial(projected_conv_step, kernel=taps, state=state, bias=bias)
+            y, state = project(x, into=step)
+            return out(y), state
+        inner, in_bias = project(x, apart=True)
         if context.is_whole and bias is None and (y := fused_gate(inner, taps, in_bias)) is not None:
             return out(y), None
         inner = inner if in_bias is None else plus_bias(inner, in_bias)
-        if context.is_plain_step:
-            y, state = ops.short_conv_step(inner[:, 0], taps, state, bias, gated=True)
-            y = y[:, None]
-        else:
-            conv, state = context.run(ops.short_conv, inner[..., 0, :], taps, bias, initial_state=state)
-            y = jax.nn.silu(conv) * inner[..., 1, :]
-        return out(y), state
+        conv, state = context.run(ops.short_conv, inner[..., 0, :], taps, bias, initial_state=state)
+        return out(jax.nn.silu(conv) * inner[..., 1, :]), state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         return ops.init_short_conv_state(batch_size, self.channels, self.kernel_size, dtype)

@@ -6,8 +6,10 @@ The last tap multiplies the current token, as in torch's Conv1d with left paddin
 T - 1 inputs.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +17,9 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops.core import sharding
-from based_jax.ops.core.implementations import choose
+from based_jax.ops.core.implementations import choose, implementation_for
 from based_jax.ops.core.op import body, op, stateful_op
+from based_jax.ops.core.products import PendingNorm, is_alone, launched, product
 from based_jax.ops.core.stream import Stream, advance, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
@@ -156,15 +159,50 @@ def short_conv_step(
         y, (B, E), and the new state.
     """
     expect_array("inner", inner, ("B", 2, "E"), "floating")
-    batch, _, channels = inner.shape
-    expect_array("kernel", kernel, ("T", channels), "floating")
-    taps = kernel.astype(inner.dtype)
-    wide = "the kernel takes no float64 state" if state.inputs.dtype == jnp.float64 else None
-    if choose("short_conv_step", inner, taps, implementation=implementation, unsupported=wide) == "pallas":
-        bias = None if bias is None else bias.astype(inner.dtype)
-        age = state.stream.length - state.stream.start
-        y, inputs = pallas_kernels.conv_step(inner, state.inputs, age, taps, bias, gated=gated)
-        return y, ShortConvState(inputs, body(advance)(state.stream, batch, 1)[1])
+    expect_array("kernel", kernel, ("T", inner.shape[-1]), "floating")
+    taps, refusal = kernel.astype(inner.dtype), _refusal(state)
+    if choose("short_conv_step", inner, taps, implementation=implementation, unsupported=refusal) == "pallas":
+        step = functools.partial(pallas_kernels.conv_step, inner, gated=gated)
+        return cast(Any, _by_kernel(step, taps, state, bias))
     conv, state = body(short_conv)(inner[:, :1], kernel, bias, initial_state=state, return_state=True)
     y = jax.nn.silu(conv[:, 0])
     return (y * inner[:, 1] if gated else y), state
+
+
+def projected_conv_step(
+    x: Float[Array, "B 1 K"] | PendingNorm,
+    weights: Float[Array, "K columns"],
+    added: Float[Array, " columns"] | None,
+    *,
+    kernel: Float[Array, "T E"],
+    state: ShortConvState,
+    bias: Float[Array, " E"] | None = None,
+) -> tuple[Float[Array, "B 1 E"], ShortConvState]:
+    """Take a gated `short_conv_step` of x @ weights + added, two halves of E columns.
+
+    One launch computes it where a kernel would compute the products, and another one the step.
+    """
+    taps, halves = kernel.astype(x.dtype), weights.T.reshape(2, -1, len(weights))
+    inner = jax.ShapeDtypeStruct((x.shape[0], *halves.shape[:2]), x.dtype)
+    chosen = implementation_for("short_conv_step", inner, taps, unsupported=_refusal(state))
+    if chosen == "pallas" and is_alone():
+        biases = None if added is None else added.astype(x.dtype).reshape(2, -1)
+        step = functools.partial(launched, pallas_kernels.conv_row_product, x, halves, added=biases)
+        if (found := _by_kernel(step, taps, state, bias)) is not None:
+            return found[0].reshape(1, 1, -1), found[1]
+    products = product(x, weights, added).reshape(inner.shape)
+    y, state = short_conv_step(products, kernel, state, bias, gated=True)
+    return y[:, None], state
+
+
+def _refusal(state: ShortConvState) -> str | None:
+    return "the kernel takes no float64 state" if state.inputs.dtype == jnp.float64 else None
+
+
+def _by_kernel(
+    step: Callable[..., Any], taps: Array, state: ShortConvState, bias: Array | None
+) -> tuple[Array, ShortConvState] | None:
+    """Return the outputs and the next state that a kernel computes, or None if it returns None."""
+    bias, age = None if bias is None else bias.astype(taps.dtype), state.stream.length - state.stream.start
+    found = step(history=state.inputs, age=age, taps=taps, bias=bias)
+    return found and (found[0], ShortConvState(found[1], body(advance)(state.stream, len(age), 1)[1]))

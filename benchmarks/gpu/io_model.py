@@ -198,6 +198,12 @@ def row_products(length: int, columns: int, results: int, itemsize: int = 2) -> 
     return Cost(itemsize * (length * columns + length + results), 2 * length * columns)
 
 
+def conv_row_product(length: int, channels: int, taps: int, itemsize: int = 2) -> Cost:
+    """The same of two halves, and a step of `channels` convolutions: taps in, history in and out."""
+    products = row_products(length, 2 * channels, channels, itemsize)
+    return products + Cost(itemsize * channels * (taps + 2 * (taps - 1)), 0)
+
+
 @dataclass(frozen=True)
 class WindowSizes:
     """One call of window attention."""

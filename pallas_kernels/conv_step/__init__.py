@@ -1,6 +1,7 @@
 """Decoding step of a short convolution (Based, arXiv 2402.18668, section 4.2), fused and in place."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from pallas_kernels.partition import per_channel
 from pallas_kernels.triton_launch import cannot_launch
 from pallas_kernels.tuning import choose
 
-__all__ = ["Variant", "conv_step", "supports"]
+__all__ = ["Variant", "conv_step", "formula", "loaded", "supports"]
 
 MAX_TAPS = 8
 
@@ -131,25 +132,39 @@ def _step(*arrays: jax.Array, gated: bool, variant: Variant) -> tuple[jax.Array,
 
 
 def _body(inner, history, age, taps, *refs, width, blocks, gated) -> None:
-    """Compute one block; all loads come before the stores, since the history is overwritten in place."""
+    """Compute one block."""
     *bias, y, new_history = refs
-    f32, every, channels = jnp.float32, slice(None), y.shape[0]
+    every, channels = slice(None), y.shape[0]
     inside = None
     if width % channels:
         inside = pl.program_id(0) % blocks * channels + jnp.arange(channels) < width
-    count = taps.shape[0]
-    x = load(inner, (0, every), inside)
-    earlier = [load(history, (n, every), inside) for n in range(count - 1)]
-    total = load(taps, (count - 1, every), inside).astype(f32) * x.astype(f32)
-    for ref in bias:
-        total += load(ref, every, inside).astype(f32)
-    for back in range(1, count):
-        # Inputs before the segment may be NaN.
-        tap = jnp.where(age[...] >= back, earlier[count - 1 - back].astype(f32), 0)
-        total += load(taps, (count - 1 - back, every), inside).astype(f32) * tap
-    out = total * jax.nn.sigmoid(total)
-    if gated:
-        out *= load(inner, (1, every), inside).astype(f32)
+    step = loaded(history, age, taps, *bias, inside=inside)
+    x, *factors = (load(inner, (n, every), inside) for n in range(1 + gated))
+    out = step(x, new_history)
+    for factor in factors:
+        out *= factor.astype(jnp.float32)
     store(y, every, out, inside)
-    for n, kept in enumerate([*earlier[1:], x][: count - 1]):
-        store(new_history, (n, every), kept, inside)
+
+
+def loaded(history: Any, age: Any, taps: Any, *bias: Any, inside: Any) -> Callable[..., jax.Array]:
+    """Load refs of some channels, and return a function that takes their step.
+
+    It maps x (E,) to silu(conv(x) + bias) in float32, and stores the new history into a ref. All loads come
+    before the stores, since the history is overwritten in place.
+    """
+    f32, every, old = jnp.float32, slice(None), age[...]
+    earlier, (*kernel, last) = (
+        [load(ref, (n, every), inside) for n in range(ref.shape[0])] for ref in (history, taps)
+    )
+    addends = [load(ref, every, inside) for ref in bias]
+
+    def step(x: jax.Array, new_history: Any) -> jax.Array:
+        total = last.astype(f32) * x.astype(f32) + sum(each.astype(f32) for each in addends)
+        for back in range(1, len(kernel) + 1):
+            # Inputs before the segment may be NaN.
+            total += kernel[-back].astype(f32) * jnp.where(old >= back, earlier[-back].astype(f32), 0)
+        for n, kept in enumerate([*earlier[1:], x]):
+            store(new_history, (n, every), kept, inside)
+        return total * jax.nn.sigmoid(total)
+
+    return step

@@ -1,6 +1,6 @@
 """Products of one row with matrices, as in decoding one text: several, or one with a gate, in one launch.
 
-The row may be the norm of a sum, which the launch computes, too.
+The launch may also compute the row, as the norm of a sum, and take the step of a short convolution.
 """
 
 import functools
@@ -12,14 +12,16 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import rms_norm
-from pallas_kernels.checks import expect, expect_array, expect_power_of_two, unsupported
+from pallas_kernels.checks import INTEGERS, expect, expect_array, expect_power_of_two, unsupported
+from pallas_kernels.conv_step import formula as conv_formula
+from pallas_kernels.conv_step import supports as supports_conv
 from pallas_kernels.partition import per_channel
 from pallas_kernels.row_products import kernel
-from pallas_kernels.row_products.kernel import GATES, Variant
+from pallas_kernels.row_products.kernel import GATES, Operands, Variant
 from pallas_kernels.triton_launch import cannot_launch
 from pallas_kernels.tuning import choose
 
-__all__ = ["GATES", "SumNorm", "Variant", "gated_row_product", "row_products", "supports"]
+__all__ = ["GATES", "SumNorm", "Variant", "conv_row_product", "gated_row_product", "row_products", "supports"]
 
 MULTIPLE = 64
 """K must be a multiple of this"""
@@ -89,7 +91,7 @@ def row_products(
     expect(len(biases) in (0, len(matrices)), "biases", len(biases), f"none or {len(matrices)}")
     for n, bias in enumerate(biases):
         expect_array(f"biases[{n}]", bias, matrices[n].shape[:1])
-    return _run(x, matrices, biases, None, norm, variant)
+    return _run(x, matrices, norm, variant, biases=tuple(biases))
 
 
 def gated_row_product(
@@ -113,7 +115,47 @@ def gated_row_product(
     variant = _checked("gated_row_product", x, (matrix,), variant)
     expect_array("matrix", matrix, (2, matrix.shape[-2], len(x)))
     expect(gate in GATES, "gate", gate, " or ".join(map(repr, GATES)))
-    return _run(x, [matrix], (), gate, norm, variant)
+    return _run(x, [matrix], norm, variant, gate=gate)
+
+
+def conv_row_product(
+    x: jax.Array,
+    matrix: jax.Array,
+    history: jax.Array,
+    age: jax.Array,
+    taps: jax.Array,
+    bias: jax.Array | None = None,
+    added: jax.Array | None = None,
+    *,
+    norm: SumNorm | None = None,
+    variant: Variant | None = None,
+) -> tuple[jax.Array, ...]:
+    """Take the gated `conv_step` of one row's products with both halves of a matrix; see `row_products`.
+
+    Args:
+        x: (K,).
+        matrix: (2, E, K).
+        history, age, taps, bias: those of `conv_step`, for one row.
+        added: (2, E), added to the rounded products, or None.
+
+    Returns:
+        y: (E,) in x's dtype; the new history, (1, T - 1, E), and what `row_products` returns with a norm.
+    """
+    variant = _checked("conv_row_product", x, (matrix,), variant)
+    channels = matrix.shape[-2]
+    expect_array("matrix", matrix, (2, channels, len(x)))
+    if reason := supports_conv(jax.ShapeDtypeStruct((1, 2, channels), x.dtype), taps):
+        raise ValueError(f"conv_row_product: {reason}")
+    expect_array("history", history, (1, len(taps) - 1, channels))
+    expect_array("age", age, (1,), INTEGERS)
+    expect_array("taps", taps, (len(taps), channels))
+    biases, conv = [() if each is None else (each,) for each in (added, bias)]
+    for name, given, shape in (("added", biases, (2, channels)), ("bias", conv, (channels,))):
+        for each in given:
+            expect_array(name, each, shape)
+    conv = history[0], age.astype(jnp.int32), taps, *conv
+    y, history, *sums = _run(x, [matrix], norm, variant, biases=biases, conv=conv)
+    return y, history[None], *sums
 
 
 def _checked(name: str, x: Any, matrices: Any, variant: Variant | None) -> Variant:
@@ -128,37 +170,46 @@ def _checked(name: str, x: Any, matrices: Any, variant: Variant | None) -> Varia
 
 
 def _run(
-    x: jax.Array, matrices: Any, biases: Any, gate: str | None, norm: SumNorm | None, variant: Variant
+    x: jax.Array,
+    matrices: Any,
+    norm: Any,
+    variant: Variant,
+    gate: Any = None,
+    biases: Any = (),
+    conv: Any = (),
 ) -> tuple[jax.Array, ...]:
-    row, count, results = [x], len(matrices), [f"n{n}" for n in range(len(matrices))]
+    row, names = [x], [f"n{n}" for n in range(len(matrices))]
     if norm is not None:
         nan = None if norm.broken is None else jnp.where(norm.broken, jnp.nan, jnp.float32(0)).reshape(1)
         row = [each for each in (norm.stream, x, norm.scale, norm.bias, nan) if each is not None]
         for each in row:
             expect_array("array of norm", each, (1,) if each is nan else x.shape)
-    options: dict[str, Any] = {"rows": len(row), "count": count, "gate": gate, "eps": norm.eps if norm else 0}
+    arrays, structure = jax.tree.flatten(Operands(tuple(row), tuple(matrices), biases, conv))
+    options: dict[str, Any] = {"structure": structure, "gate": gate, "eps": norm.eps if norm else 0}
     run = functools.partial(kernel.products, **options, variant=variant)
     operands = ["k" if each.shape == x.shape else "one" for each in row]
-    operands += [*(f"{'two ' if gate else ''}{name} k" for name in results), *results[: len(biases)]]
-    sums = [] if norm is None else ["k", "one"]
-    whole = per_channel(run, functools.partial(formula, **options), operands, [*results, *sums], results)
-    found = whole(*row, *matrices, *biases)
+    lines = [f"two {name}" if gate or conv else name for name in names]
+    operands += [*(f"{line} k" for line in lines), *lines[: len(biases)]]
+    operands += ["h n0", "one", "t n0", "n0"][: len(conv)]
+    results = [*names, *(["h n0"] if conv else []), *([] if norm is None else ["k", "one"])]
+    found = per_channel(run, functools.partial(formula, **options), operands, results, names)(*arrays)
     return found if norm is None else (*found[:-1], found[-1][0] < jnp.inf)
 
 
-def formula(*arrays: Any, rows: int, count: int, gate: str | None, eps: float) -> tuple[jax.Array, ...]:
+def formula(*arrays: Any, structure: Any, gate: str | None, eps: float) -> tuple[jax.Array, ...]:
     """Compute the results of `kernel.products` in plain operations."""
-    x, sums = arrays[0], ()
-    if rows > 1:
-        total, x, mean = rms_norm.formula(*arrays[:rows], eps=eps)
+    row, matrices, biases, conv = jax.tree.unflatten(structure, arrays)
+    x, sums = row[0], ()
+    if len(row) > 1:
+        total, x, mean = rms_norm.formula(*row, eps=eps)
         sums = jnp.where(mean < jnp.inf, total, jnp.nan), mean.reshape(1)
-    matrices, biases = arrays[rows : rows + count], arrays[rows + count :]
+    dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
+    found = [dot(matrix, x).astype(x.dtype) for matrix in matrices]
+    if biases:
+        found = list(map(jnp.add, found, biases))
     if gate:
-        value, factor = (_product(x, half).astype(jnp.float32) for half in matrices[0])
-        return (value * GATES[gate](factor)).astype(x.dtype), *sums
-    found = [_product(x, matrix) for matrix in matrices]
-    return *(map(jnp.add, found, biases) if biases else found), *sums
-
-
-def _product(x: Any, matrix: Any) -> jax.Array:
-    return jnp.dot(matrix, x, preferred_element_type=jnp.float32).astype(x.dtype)
+        value, factor = found[0].astype(jnp.float32)
+        found = [(value * GATES[gate](factor)).astype(x.dtype)]
+    if conv:
+        found = [each[0] for each in conv_formula(found[0][None], conv[0][None], *conv[1:], gated=True)]
+    return *found, *sums

@@ -2,20 +2,22 @@
 
 Memory limits these products, so a matrix is stored by its results, (N, K), and a program reads whole rows of
 it. Partial sums, one per number of a tile, are float32 and added at the end. With a gate a program computes
-the same results of both halves of a matrix (2, F, K). The row may be the norm of a sum (`_Norm`): every
-program computes it, for a norm in a launch of its own takes longer.
+the same results of both halves of a matrix (2, F, K); so it does if they are the inputs and the gate of a
+short convolution, which it then advances. The row may be the norm of a sum (`_Norm`): every program computes
+it, for a norm in a launch of its own takes longer.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
+from pallas_kernels.conv_step import loaded
 from pallas_kernels.launch import launch, load, store, whole
 
 
@@ -43,19 +45,31 @@ GATES: dict[str, Callable[[jax.Array], jax.Array]] = {"sigmoid": jax.nn.sigmoid,
 """Activations of a gate, in float32."""
 
 
-def products(
-    *arrays: jax.Array, rows: int, count: int, gate: str | None, eps: float, variant: Variant
-) -> tuple[jax.Array, ...]:
-    """Run the kernel on the row, `count` matrices (N, K) or (2, N, K), and maybe as many biases (N,).
+class Operands(NamedTuple):
+    """Arrays of one launch."""
 
-    Args:
-        arrays: the first `rows` are the row, or those of `_Norm`.
+    row: tuple[Any, ...]
+    """one array, or those of `_Norm`, (K,)"""
+    matrices: tuple[Any, ...]
+    """(N, K) each, or one (2, N, K)"""
+    biases: tuple[Any, ...]
+    """none, or one for each matrix: (N,), or (2, N)"""
+    conv: tuple[Any, ...]
+    """none, or of a convolution of halves history (T - 1, N), age (1,), taps (T, N), and maybe bias (N,)"""
+
+
+def products(
+    *arrays: jax.Array, structure: Any, gate: str | None, eps: float, variant: Variant
+) -> tuple[jax.Array, ...]:
+    """Run the kernel on arrays, which are `Operands` of this structure.
 
     Returns:
-        Each matrix @ the row, plus its bias, (N,); of halves (first @ the row) * gate(second @ the row). With
-        a norm also the sum and its mean square.
+        Each matrix @ the row, plus its bias, (N,); of halves with a gate first * gate(second), with a
+        convolution silu(conv(first)) * second and the new history. With a norm also the sum and its mean
+        square.
     """
-    row, matrices, results = arrays[:rows], arrays[rows : rows + count], variant.results
+    given: Operands = jax.tree.unflatten(structure, arrays)
+    row, matrices, results = given.row, given.matrices, variant.results
     sizes, ends = [matrix.shape[-2] for matrix in matrices], [0]
     for size in sizes:
         ends.append(ends[-1] + pl.cdiv(size, results))
@@ -64,58 +78,72 @@ def products(
         """Return a program's block of one matrix; programs of other matrices get any block and ignore it."""
         return lambda i: jnp.clip(i - begin, 0, end - begin - 1)
 
-    def spec(matrix: jax.Array, at: Any) -> pl.BlockSpec:
-        *halves, _, length = matrix.shape
-        return pl.BlockSpec((*halves, results, length), lambda i: (*(0 for _ in halves), at(i), 0))
+    def spec(array: Any, at: Any, axis: int = -1) -> pl.BlockSpec:
+        """Return a spec of an array whose axis `axis` is that of results."""
+        before, after = array.shape[:axis], array.shape[axis:][1:]
+        shape = *before, results, *after
+        return pl.BlockSpec(shape, lambda i: (*(0 for _ in before), at(i), *(0 for _ in after)))
 
-    parts = [part(*ends[n : n + 2]) for n in range(count)]
-    out_specs = [pl.BlockSpec((results,), lambda i, at=at: (at(i),)) for at in parts]
-    like, dtype = jax.ShapeDtypeStruct, row[min(1, rows - 1)].dtype
-    sums = [like(row[0].shape, row[0].dtype), like((1,), f32)] if rows > 1 else []
+    parts = [part(*ends[n : n + 2]) for n in range(len(matrices))]
+    like, dtype = jax.ShapeDtypeStruct, row[min(1, len(row) - 1)].dtype
+    ys = [like((size,), dtype) for size in sizes]
+    out_specs, aliases, name = [*map(spec, ys, parts)], {}, "gated_row_product" if gate else "row_products"
+    in_specs = [*map(whole, row), *(spec(each, at, -2) for each, at in zip(matrices, parts, strict=True))]
+    in_specs += map(spec, given.biases, parts)
+    if given.conv:
+        aliases, name = {len(in_specs): len(ys)}, "conv_row_product"
+        history, age, *others = given.conv
+        of_history, *of_others = (spec(each, parts[0]) for each in (history, *others))
+        in_specs += [of_history, whole(age), *of_others]
+        ys.append(like(history.shape, history.dtype))
+        out_specs.append(of_history)
+    sums = [like(row[0].shape, row[0].dtype), like((1,), f32)] if len(row) > 1 else []
     options: dict[str, Any] = {"gate": gate, "eps": eps, "width": variant.width}
     return tuple(
         launch(
-            functools.partial(_products, rows=rows, ends=ends, parts=parts, sizes=sizes, **options),
+            functools.partial(_products, structure=structure, ends=ends, parts=parts, sizes=sizes, **options),
             *arrays,
             grid=(ends[-1],),
-            in_specs=[
-                *map(whole, row),
-                *map(spec, matrices, parts),
-                *out_specs[: len(arrays) - rows - count],
-            ],
+            in_specs=in_specs,
             out_specs=[*out_specs, *map(whole, sums)],
-            out_shape=[*(like((size,), dtype) for size in sizes), *sums],
+            out_shape=[*ys, *sums],
             warps=variant.warps,
             stages=variant.stages,
-            name="gated_row_product" if gate else "row_products",
+            aliases=aliases,
+            name=name,
         )
     )
 
 
 def _products(
-    *refs: Any, rows: int, ends: list[int], parts: list[Any], sizes: Any, gate: Any, eps: float, width: int
+    *refs: Any, structure: Any, ends: list[int], parts: Any, sizes: Any, gate: Any, eps: float, width: int
 ) -> None:
-    program, count = pl.program_id(0), len(sizes)
-    row, refs, sums = refs[:rows], refs[rows : -2 if rows > 1 else None], refs[-2:]
-    matrices, biases, ys = refs[:count], refs[count:-count], refs[-count:]
+    given: Operands = jax.tree.unflatten(structure, refs[: structure.num_leaves])
+    program, results = pl.program_id(0), refs[structure.num_leaves :]
 
-    for n in range(count):
+    for n, matrix in enumerate(given.matrices):
         # A closure per matrix: pl.when traces it at once.
         @pl.when((program >= ends[n]) & (program < ends[n + 1]))
-        def _(n: int = n) -> None:
-            y, every = ys[n], slice(None)
-            x: Any = row[0] if rows == 1 else _Norm(row, eps, width)
+        def _(n: int = n, matrix: Any = matrix) -> None:
+            y, every = results[n], slice(None)
+            x: Any = given.row[0] if len(given.row) == 1 else _Norm(given.row, eps, width)
             inside = _inside(parts[n](program), y.shape[0], sizes[n])
-            total, *factor = _sums(x, matrices[n], [(0,), (1,)] if gate else [()], width, inside)
-            if gate or biases:  # round as a product that is stored in memory, as in a batch
-                total = total.astype(y.dtype).astype(f32)
-            if gate:
-                total *= GATES[gate](factor[0].astype(y.dtype).astype(f32))
+            halves = [(0,), (1,)] if len(matrix.shape) == 3 else [()]
+            # These loads come before those of the sums, so that nothing waits for them after the sums.
+            biases = [load(given.biases[n], (*half, every), inside) for half in halves if given.biases]
+            conv = loaded(*given.conv, inside=inside) if given.conv else None
+            # Rounded as products that are stored in memory, as in a batch.
+            found = [_rounded(total, y.dtype) for total in _sums(x, matrix, halves, width, inside)]
             if biases:
-                total += load(biases[n], every, inside).astype(f32)
+                found = [_rounded(a + b.astype(f32), y.dtype) for a, b in zip(found, biases, strict=True)]
+            total, *factor = found
+            if gate:
+                total *= GATES[gate](factor[0])
+            if conv:
+                total = conv(total, results[1]) * factor[0]
             store(y, every, total, inside)
-            if rows > 1 and n == 0:
-                x.store_sum(program, *sums)
+            if len(given.row) > 1 and n == 0:
+                x.store_sum(program, *results[-2:])
 
 
 class _Norm:
@@ -153,6 +181,10 @@ class _Norm:
 
     def _sum(self, at: Any) -> Any:
         return sum(ref[at if ref.shape == self.shape else slice(None)].astype(f32) for ref in self._addends)
+
+
+def _rounded(x: jax.Array, dtype: Any) -> jax.Array:
+    return x.astype(dtype).astype(f32)
 
 
 def _inside(part: Any, results: int, count: int) -> jax.Array | None:

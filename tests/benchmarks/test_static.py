@@ -135,6 +135,7 @@ LAYER = "jit(step)/jvp(LanguageModel.hidden)/layers_"
     [
         (f"{LAYER}1/mixer/mixer.mix/q/dot_general", "linear_attention, products with weights"),
         (f"{LAYER}1/mixer/mixer.mix/row_products/pallas_call", "linear_attention, products with weights"),
+        (f"{LAYER}0/mixer/mixer.mix/conv_row_product/pallas_call", "gated_conv, products with weights"),
         (f"{LAYER}1/mixer/mixer.mix/taylor_attention/taylor_dk/pallas_call", "linear_attention"),
         (f"{LAYER}2/mixer/mixer.mix/softmax_attention/reduce_max", "sliding_window, softmax"),
         (f"{LAYER}0/mlp/out/dot_general", "MLP"),
@@ -173,6 +174,8 @@ def test_kernels_have_formulas():
     assert products == Cost(2 * (64 * 64 + 64 + 64), 2 * 64 * 64)
     gated = cost.kernel("x/gated_row_product/pallas_call", [row, halves])
     assert gated == Cost(2 * (64 * 32 + 64 + 16), 2 * 64 * 32)
+    conv = [row, halves, Shape("bf16", (2, 16)), Shape("bf16", (3, 16))]
+    assert cost.kernel("x/conv_row_product/pallas_call", conv) == gated + Cost(2 * 16 * (3 + 2 * 2), 0)
     q, k = Shape("bf16", (4, 128, 2, 3, 16)), Shape("bf16", (4, 128, 2, 16))
     short = cost.kernel("x/window_outputs_left15/pallas_call", [q, k, k])
     assert short == window("outputs", WindowSizes(4, 128, 6, 2, 15, 16, 16))

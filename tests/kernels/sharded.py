@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pallas_kernels.conv_step import conv_step
 from pallas_kernels.gated_conv import gated_conv
 from pallas_kernels.rms_norm import add_rms_norm
-from pallas_kernels.row_products import row_products
+from pallas_kernels.row_products import conv_row_product, row_products
 from pallas_kernels.softmax_loss import softmax_loss
 from pallas_kernels.taylor_attention import mosaic_support, taylor_attention
 from pallas_kernels.taylor_step import taylor_step
@@ -67,6 +67,7 @@ def calls(batch: int, heads: int, length: int, dtype: Any = jnp.bfloat16) -> lis
     key, value, ring = ("b h k", dtype), ("b h v", dtype), ("b w h v", dtype)
     state, rings = [("b h f v", jnp.float32), ("b h f", jnp.float32)], [ring, ring, ("b", jnp.int32)]
     token = [("b u h", dtype), ("b t h", dtype), ("b", jnp.int32), ("c h", dtype)]
+    product = [("k", dtype), ("u h k", dtype), ("o t h", dtype), ("o", jnp.int32), ("c h", dtype)]
     with_state = functools.partial(taylor_attention, return_state=True)
 
     def packed(q: jax.Array, k: jax.Array, v: jax.Array, starts: jax.Array) -> Any:
@@ -88,6 +89,7 @@ def calls(batch: int, heads: int, length: int, dtype: Any = jnp.bfloat16) -> lis
         call("rms_norm", add_rms_norm, ("b n d", jnp.float32), ("b n d", dtype), ("d", jnp.float32), d=64),
         call("softmax_loss", softmax_loss, ("b k", jnp.float32), ("b", jnp.int32), ("b", jnp.float32), k=64),
         call("row_products", row_products, ("k", dtype), ("h k", dtype), ("h k", dtype), k=64),
+        call("conv_row_product", conv_row_product, *product, u=2, t=2, o=1, c=3, k=64),
     ]
 
 

@@ -1,8 +1,10 @@
 """A whole model trains and decodes through the kernels, in the interpreter, with the numbers of "xla"."""
 
 import dataclasses
+import importlib
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,7 +112,7 @@ def test_prefill_and_decoding(tokens, params):
 
 
 @pytest.mark.release
-def test_decoding_one_text_in_bfloat16(tokens):
+def test_decoding_one_text_in_bfloat16(tokens, monkeypatch):
     """One row takes the products of `row_products`, which must be those of the modules' own kernels."""
     plain = bj.LanguageModel(config(None).replace(d_model=64, dtype="bfloat16"))
     params = normals(plain.init, tokens[:1], scale=0.05)
@@ -125,13 +127,19 @@ def test_decoding_one_text_in_bfloat16(tokens):
                 hidden, state = apply(params, tokens[:, t : t + 1], state)
                 outputs.append(hidden)
             program = str(jax.make_jaxpr(apply)(params, tokens[:, :1], state))
-        return jnp.concatenate(outputs, axis=1), program
+        return jnp.concatenate(outputs, axis=1), program, state
 
     with interpreted():
-        kernels, program = decode(tokens)
-        broken, _ = decode(tokens.at[0, 2].set(23))
+        kernels, program, state = decode(tokens)
+        broken, *_ = decode(tokens.at[0, 2].set(23))
+        with monkeypatch.context() as patch:
+            module = importlib.import_module("based_jax.ops.short_conv")
+            patch.setattr(module, "launched", lambda *arrays, **options: None)
+            apart, longer, state_apart = decode(tokens)
     assert "rms_norm" not in program, "the products that read norms compute them"
     assert np.isfinite(np.asarray(broken)).all(axis=-1).tolist() == [[True, True, False, False]]
-    for name in ("name=row_products", "name=gated_row_product", "name=conv_step"):
+    for name in ("name=row_products", "name=gated_row_product", "name=conv_row_product"):
         assert name in program
+    assert ("name=conv_step" in program, "name=conv_step" in longer) == (False, True)
+    chex.assert_trees_all_equal((kernels, state), (apart, state_apart))
     assert_close(kernels, decode(tokens)[0], 2 * BFLOAT16)

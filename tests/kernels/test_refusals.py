@@ -17,6 +17,7 @@ def of(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
 
 ints = functools.partial(of, dtype="int32")
 
+STEP = {"history": of(1, 2, 8), "age": ints(1), "taps": of(3, 8)}
 VALID = {
     "taylor_attention": {"q": of(1, 4, 2, 8), "k": of(1, 4, 2, 8), "v": of(1, 4, 2, 3)},
     "taylor_step": {
@@ -33,6 +34,7 @@ VALID = {
     "add_rms_norm": {"stream": of(2, 3, 8), "branch": of(2, 3, 8), "scale": of(8)},
     "row_products": {"x": of(128), "matrices": (of(8, 128), of(8, 128))},
     "gated_row_product": {"x": of(128), "matrix": of(2, 8, 128)},
+    "conv_row_product": {"x": of(128), "matrix": of(2, 8, 128), **STEP},
     "softmax_loss": {"logits": of(2, 8), "targets": ints(2), "weights": of(2)},
 }
 
@@ -117,6 +119,12 @@ REFUSED = {
         ({"matrix": of(8, 128)}, "shape of matrix = "),
         ({"gate": "gelu"}, "gate = 'gelu': expected 'sigmoid' or 'silu'"),
     ],
+    "conv_row_product": [
+        ({"taps": of(1, 8)}, "conv_row_product: a convolution has 1 taps"),
+        ({"history": of(2, 2, 8)}, "shape of history = "),
+        ({"bias": of(2, 8)}, "shape of bias = "),
+        ({"added": of(8)}, "shape of added = "),
+    ],
     "softmax_loss": [
         ({"logits": of(2, 8, dtype="bfloat16")}, "logits has dtype bfloat16"),
         ({"logits": of(2, 1 << 30)}, "the kernel takes up to"),
@@ -127,7 +135,8 @@ REFUSED = {
 }
 """Changes of valid arguments, and a part of the message."""
 
-FOLDERS = {"add_rms_norm": "rms_norm", "gated_row_product": "row_products"}
+FOLDERS = {"add_rms_norm": "rms_norm"}
+FOLDERS |= dict.fromkeys(("gated_row_product", "conv_row_product"), "row_products")
 
 
 def trace(op: str, **changes) -> None:

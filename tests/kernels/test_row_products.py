@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import SumNorm, gated_row_product, interpreted, row_products
+from pallas_kernels import SumNorm, conv_row_product, gated_row_product, interpreted, row_products
+from pallas_kernels.conv_step import conv_step, formula
 from pallas_kernels.row_products import Variant
 from tests.arrays import array
+from tests.kernels import test_conv_step
 from tests.marks import release_but
 from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
@@ -89,6 +91,44 @@ def test_the_row_may_be_the_norm_of_a_sum(case, broken):
         assert np.isnan(found).all() if broken else np.allclose(found, total, atol=FLOAT32)
 
 
+# dtype, E, T, biases of products and of the convolution, age, whether a first norm is a number, None without.
+CONVS = [
+    ("bfloat16", 42, 3, 1, 0, 1, True),
+    ("float16", 40, 4, 0, 1, 9, False),
+    ("bfloat16", 7, 2, 1, 1, 0, None),
+]
+
+
+@pytest.mark.parametrize("case", release_but(CONVS[:2], CONVS), ids=str)
+def test_products_and_a_convolution_are_those_of_two_kernels(case):
+    dtype, channels, taps, has_added, has_bias, age, is_number = case
+    x, halves, more = drawn(128, (2, channels), channels, dtype=dtype)
+    # What lies before the segment may be anything.
+    history = more[:, 1:taps].T[None].at[:, : max(taps - 1 - age, 0)].set(jnp.nan)
+    conv = [jnp.array([age]), more[:, 8 : 8 + taps].T, *[more[:, 0]] * has_bias]
+    added = [halves[..., 1]] * has_added
+    norm = None if is_number is None else SumNorm(more[0], jnp.ones(128), jnp.array(not is_number))
+
+    def both(x, halves, history, conv):
+        one = conv_row_product(x, halves, history, *conv, added=added[0] if added else None, norm=norm)
+        flat = [each.reshape(-1) for each in added]
+        inner, *sums = row_products(x, halves.reshape(-1, 128), biases=flat, norm=norm)
+        y, after = conv_step(inner.reshape(1, 2, channels), history, *conv, gated=True)
+        return one, (y[0], after, *sums)
+
+    with interpreted():
+        one, two = jax.jit(both)(x, halves, history, conv)
+    for found, each in zip(one, two, strict=True):
+        np.testing.assert_array_equal(found, each)
+    row, wide = exact(x, halves)
+    if norm:
+        row += exact(norm.stream)[0]
+        row *= is_number / np.sqrt(np.mean(row**2) + norm.eps)
+    inner = wide @ row + sum(exact(*added))
+    y = test_conv_step.expected(inner[None], history, *conv, gated=True)
+    assert_close(one[0], y[0], 4 * TOLERANCES[dtype])
+
+
 def test_a_sum_whose_squares_overflow_is_no_number():
     x, matrix = drawn(64, 8)
     with interpreted():
@@ -114,3 +154,17 @@ def test_rows_of_vmap_and_gradients_are_those_of_the_formula():
     for y, matrix in zip(products, matrices, strict=True):
         assert_close(y[0], matrix @ row, FLOAT32)
     assert_close(gradients, sum(2 * matrix.T @ (matrix @ row) for matrix in matrices), FLOAT32_GRADIENT)
+
+
+def test_a_convolution_under_vmap_and_its_gradients_are_those_of_the_formula():
+    x, matrix = drawn(128, (2, 8))
+    conv = matrix[:1, :, :2].mT, jnp.array([1]), matrix[1, :, :3].T
+
+    def plain(x):
+        return formula((matrix @ x)[None], *conv, gated=True)[0]
+
+    with interpreted():
+        mapped = jax.jit(jax.vmap(lambda x: conv_row_product(x, matrix, *conv)[0]))(x[None])
+        gradients = jax.jit(jax.jacrev(lambda x: conv_row_product(x, matrix, *conv)[0]))(x)
+    assert_close(mapped, plain(x), FLOAT32)
+    assert_close(gradients[None], jax.jit(jax.jacrev(plain))(x), FLOAT32_GRADIENT)

@@ -67,7 +67,8 @@ def check_detection() -> None:
         pytest.param(
             [
                 *("taylor_attention backward", "window_attention backward", "taylor_step", "window_step"),
-                *("conv_step", "row_products", "gated_conv backward", "rms_norm", "softmax_loss"),
+                *("conv_step", "row_products", "conv_row_product", "gated_conv backward"),
+                *("rms_norm", "softmax_loss"),
             ],
             marks=pytest.mark.release,
         ),

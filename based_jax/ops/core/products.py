@@ -59,7 +59,7 @@ class PendingNorm:
         self.shape, self.dtype = self._arrays[1].shape, self._arrays[1].dtype
 
     def products(self, kernel: Callable[..., Any], *matrices: Array, **options: Any) -> list[Array]:
-        """Return the results of `pallas_kernels.row_products` or `gated_row_product` for y."""
+        """Return the results of `pallas_kernels.row_products` or another product of a row, for y."""
         stream, branch, scale, broken, bias = self._arrays
         norm = pallas_kernels.SumNorm(stream.reshape(-1), scale, broken, bias, self._eps)
         *found, stream, is_number = kernel(branch.reshape(-1), *matrices, norm=norm, **options)
@@ -89,7 +89,7 @@ def product(
     before adding them, and often stores them all, three times the memory traffic of the weights.
     """
     biases = () if bias is None else (bias.astype(x.dtype),)
-    if _is_alone() and (found := row_products(x, weights, biases=biases)) is not None:
+    if is_alone() and (found := row_products(x, weights, biases=biases)) is not None:
         return found[0]
     y = _product(x.array if isinstance(x, PendingNorm) else x, weights)
     return y if bias is None else plus_bias(y, bias)
@@ -112,16 +112,9 @@ def row_products(
     *weights: Float[Array, "K V"],
     biases: Sequence[Float[Array, " V"]] = (),
 ) -> tuple[Array, ...] | None:
-    """Return x @ each of `weights`, plus its bias, in one launch, or None.
-
-    None unless x is one 16-bit row in a loop over tokens, on a GPU that runs the kernel and on which it was
-    measured to be faster than XLA.
-    """
-    by_results = [matrix.T for matrix in weights]
-    if not _takes_kernel(x, *by_results):
-        return None
-    found = _launch(pallas_kernels.row_products, x, *by_results, biases=biases)
-    return tuple(y.reshape(*x.shape[:-1], -1) for y in found)
+    """Return x @ each of `weights`, plus its bias, in one launch, or None; see `launched`."""
+    found = launched(pallas_kernels.row_products, x, *(matrix.T for matrix in weights), biases=biases)
+    return None if found is None else tuple(y.reshape(*x.shape[:-1], -1) for y in found)
 
 
 def gated_product(
@@ -132,9 +125,8 @@ def gated_product(
     Args:
         weights: (K, 2 F): the columns of values, then those of the gate.
     """
-    halves = weights.T.reshape(2, -1, len(weights))
-    if activation in pallas_kernels.GATES and _takes_kernel(x, halves):
-        y = _launch(pallas_kernels.gated_row_product, x, halves, gate=activation)
+    halves, kernel = weights.T.reshape(2, -1, len(weights)), pallas_kernels.gated_row_product
+    if activation in pallas_kernels.GATES and (y := launched(kernel, x, halves, gate=activation)):
         return y[0].reshape(*x.shape[:-1], -1)
     inner = product(x, weights).reshape(*x.shape[:-1], 2, -1)
     if (y := fused_gate(inner, activation=activation, activated=1)) is not None:
@@ -185,15 +177,22 @@ def runs_kernels(x: Array) -> bool:
 
 def reads_pending_norms(x: Array) -> bool:
     """Return whether the products of x, in a loop over tokens, may compute the norm that x is."""
-    return _is_alone() and _takes_kernel(x)
+    return is_alone() and _takes_kernel(x)
 
 
-def _is_alone() -> bool:
-    # The kernel would gather weights that are sharded over devices by their rows.
+def is_alone() -> bool:
+    """Return whether kernels may read any weights: they gather those whose rows are sharded over devices."""
     return jax.device_count() == 1 or pallas_kernels.is_interpreted()
 
 
-def _launch(kernel: Callable[..., Any], x: Any, *matrices: Array, **options: Any) -> Sequence[Array]:
+def launched(kernel: Callable[..., Any], x: Any, *matrices: Array, **options: Any) -> Sequence[Array] | None:
+    """Return the results of a kernel for a row's products with matrices, such as (V, K), or None.
+
+    None unless x is one 16-bit row in a loop over tokens, on a GPU that runs the kernel and on which it was
+    measured to be faster than XLA.
+    """
+    if not _takes_kernel(x, *matrices):
+        return None
     if isinstance(x, PendingNorm):
         return x.products(kernel, *matrices, **options)
     return kernel(x.reshape(-1), *matrices, **options)

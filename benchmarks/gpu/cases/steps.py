@@ -1,16 +1,18 @@
 """The kernels of one token: a table of realistic calls of each, with every row of its tuning table."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import jax
 from jax import ShapeDtypeStruct as Shape
 from jax.experimental import pallas as pl
 
 from benchmarks.gpu.cases.case import Case, grid, tunable
 from pallas_kernels.conv_step import conv_step
 from pallas_kernels.conv_step import facts_of as conv_facts
+from pallas_kernels.row_products import conv_row_product, gated_row_product, row_products
 from pallas_kernels.row_products import facts_of as row_facts
-from pallas_kernels.row_products import gated_row_product, row_products
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from pallas_kernels.taylor_step import facts_of as taylor_facts
 from pallas_kernels.taylor_step import taylor_step
@@ -66,6 +68,13 @@ PRODUCTS = [
     (1792, ((2, 3584),), "bfloat16"),  # based-1b's
     (1024, ((2, 2730),), "float16"),  # a last block that is not full
     (192, (192, 64), "bfloat16"),
+]
+
+# K, E, T, bias of the convolution, dtype.
+CONV_PRODUCTS = [
+    (1024, 2048, 3, False, "bfloat16"),  # gated_conv of based-360m
+    (1792, 3584, 3, False, "bfloat16"),  # based-1b's
+    (192, 190, 4, True, "float16"),  # a last block that is not full
 ]
 
 
@@ -125,17 +134,35 @@ def conv_cases() -> Iterator[Case]:
 
 
 def product_cases() -> Iterator[Case]:
-    """Yield the calls of `PRODUCTS`."""
+    """Yield the calls of `PRODUCTS` and `CONV_PRODUCTS`."""
     for length, results, dtype in PRODUCTS:
         gated = isinstance(results[0], tuple)
         sizes = [(*(count if gated else (count,)), length) for count in results]
         arguments = [Shape(shape, dtype) for shape in ((length,), *sizes)]
-        variants = grid(
-            lambda width, results, warps: 4 <= width * results // (32 * warps) <= 64,  # numbers per thread
-            width=[width for width in (64, 256, 512, 1024, 2048) if length % width == 0],
-            results=(2, 4, 8, 16),
-            warps=(2, 4, 8),
-        )
         words = f"K{length} N{'+'.join(str(size[-2]) for size in sizes)} {dtype}"
         kernel, function = ("gated", gated_row_product) if gated else ("several", row_products)
-        yield tunable("row_products", kernel, words, function, arguments, row_facts(*arguments), variants)
+        yield _of_row(kernel, words, function, arguments, row_facts(*arguments))
+    for length, channels, taps, bias, dtype in CONV_PRODUCTS:
+        sizes = [(length,), (2, channels, length), (2, channels), (1, taps - 1, channels), (taps, channels)]
+        arguments = [Shape(size, dtype) for size in (*sizes, *[(channels,)] * bias)]
+        arguments.insert(4, Shape((1,), "int32"))
+        words = f"K{length} E{channels} T{taps} {dtype}{' bias' * bias}"
+        options: Any = {"fill": {4: POSITION}, "carried": {3: 1}}
+        yield _of_row("conv", words, _conv_product, arguments, row_facts(*arguments[:2]), **options)
+
+
+def _conv_product(x: Any, matrix: Any, added: Any, *conv: Any, variant: Any) -> tuple[jax.Array, ...]:
+    return conv_row_product(x, matrix, *conv, added=added, variant=variant)
+
+
+def _of_row(
+    kernel: str, words: str, function: Callable[..., Any], arguments: Sequence[Shape], facts: Any, **more: Any
+) -> Case:
+    length = arguments[0].shape[0]
+    variants = grid(
+        lambda width, results, warps: 4 <= width * results // (32 * warps) <= 64,  # numbers per thread
+        width=[width for width in (64, 256, 512, 1024, 2048) if length % width == 0],
+        results=(2, 4, 8, 16),
+        warps=(2, 4, 8),
+    )
+    return tunable("row_products", kernel, words, function, arguments, facts, variants, **more)

@@ -30,7 +30,7 @@ SOFTMAX = ", softmax"
 
 PRODUCTS = re.compile(
     r"/mixer\.mix/(?:[\w.]+/)*(?:(?:q|k|v|out|in_proj|\w*_proj|gate\w*)/(?:dot_general|transpose)"
-    r"|row_products/pallas_call)$"
+    r"|\w*row_products?/pallas_call)$"
 )
 """Scopes of products with the weights of a mixer, and of their gradients."""
 

@@ -177,6 +177,10 @@ def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
         columns = sum(matrix.count // row.count for matrix in matrices if len(matrix.sizes) > 1)
         results = columns // 2 if name == "gated_row_product" else columns
         return io_model.row_products(row.count, columns, results, _itemsize(row))
+    if name == "conv_row_product":
+        (_, channels, length), *convs = floats[0].sizes, *(x.sizes for x in arguments if len(x.sizes) == 2)
+        taps = max(count for count, _ in convs)
+        return io_model.conv_row_product(length, channels, taps, _itemsize(floats[0]))
     # The kernels of window attention have their window in the name.
     if window := re.fullmatch(r"window_(\w+)_left(\d+)", name):
         q, k, v = floats[:3]

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import pallas_kernels
+from based_jax import ops
 from based_jax.ops.core import platforms
 from based_jax.ops.core.products import gated_product, in_loop_over_tokens, product, row_products
 from based_jax.ops.norm import add_rms_norm
+from based_jax.ops.short_conv import projected_conv_step
 from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.topology import PLUGINS, compile_for, use_cpu
 from tests.tolerances import BFLOAT16, assert_close
@@ -56,6 +58,21 @@ def test_a_row_of_16_bits_takes_the_kernels_where_they_run():
     assert_close(y, x @ first, BFLOAT16)
     assert (y.shape, gated.shape) == ((1, 1, 8), (1, 1, 16))
     assert_close(gated, plain, BFLOAT16)
+
+
+def test_a_row_and_its_convolution_take_one_kernel_where_both_run():
+    x, weights, taps = (_drawn(*size, dtype="bfloat16") for size in ((1, 1, 64), (64, 16), (3, 8)))
+
+    def run(x):
+        state = ops.init_short_conv_state(len(x), 8, 3, x.dtype)
+        return projected_conv_step(x, weights.astype(x.dtype), weights[0], kernel=taps, state=state)
+
+    with pallas_kernels.interpreted():
+        plain = run(x)
+        with in_loop_over_tokens():
+            programs = [str(jax.make_jaxpr(run)(each)) for each in (x, x.astype("float32"), x.repeat(2, 0))]
+            assert_close(run(x), plain, 2 * BFLOAT16)
+    assert ["name=conv_row_product" in each for each in programs] == [True, False, False]
 
 
 def test_rows_of_a_cpu_are_multiplied_in_one_axis():
