@@ -201,8 +201,11 @@ def formula(*arrays: Any, structure: Any, gate: str | None, eps: float) -> tuple
     row, matrices, biases, conv = jax.tree.unflatten(structure, arrays)
     x, sums = row[0], ()
     if len(row) > 1:
-        total, x, mean = rms_norm.formula(*row, eps=eps)
-        sums = jnp.where(mean < jnp.inf, total, jnp.nan), mean.reshape(1)
+        stream, branch, scale, *more = row
+        more = [each if each.shape == scale.shape else each[None] for each in more]
+        total, x, mean = rms_norm.formula(scale, stream[None, None], branch[None, None], *more, eps=eps)
+        total, x, mean = total[0, 0], x[0, 0], mean[0]
+        sums = jnp.where(mean < jnp.inf, total, jnp.nan), mean
     dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
     found = [dot(matrix, x).astype(x.dtype) for matrix in matrices]
     if biases:
