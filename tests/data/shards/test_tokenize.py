@@ -123,6 +123,10 @@ def test_finished_and_other_settings(tmp_path, capsys, monkeypatch):
     ended = run_here(PROG, main, [*argv[:4], "--out", tmp_path / "other"], capsys)
     assert ended.status == 2
     assert "an empty or new directory" in ended.err
+    (tmp_path / "other" / JOURNAL).write_text('{"of": "another program"}')
+    ended = run_here(PROG, main, [*argv[:4], "--out", tmp_path / "other"], capsys)
+    assert ended.status == 2
+    assert f"{tmp_path / 'other' / JOURNAL}: expected the progress" in ended.err
 
 
 @pytest.mark.usefixtures("small_blocks")
