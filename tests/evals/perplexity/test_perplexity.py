@@ -171,7 +171,7 @@ def files(model, packed, tmp_path_factory):
 
 
 def test_the_command_and_its_recomputation_agree(files, records, capsys):
-    made, again = files / "a.parquet", files / "b.parquet"
+    made, again = files / "a.parquet", files / "new" / "b.parquet"
     options = ("--batch-size", 2, "--counts", files / "counts", "--max-count", 8, "--stride", 5)
     first = ("--checkpoint", files / "model", "--reference", files / "model", "--data", files / "text.jsonl")
     outputs = ("--records", made, "--json", files / "a.json")
@@ -219,7 +219,7 @@ def test_a_reference_on_other_tokens_is_an_error_before_the_work(files, records,
         (("--data", "text.jsonl", "--counts", "text.jsonl"), "expected a count file of bigrams"),
         (("--data", "text.jsonl", "--counts", "others"), "a vocabulary of 9': expected the tokenizer's 257"),
         (("--data", "text.jsonl", "--records", "a.csv"), "a name that ends in .parquet"),
-        (("--data", "text.jsonl", "--json", "no/where.json"), "a file in an existing directory"),
+        (("--data", "text.jsonl", "--json", "text.jsonl/a"), "a file that can be written"),
         (("--data", "text.jsonl", "--reference", "none.parquet"), "expected a Parquet file of records"),
         (("--data", "text.jsonl", "--batch-size", "0"), "batch_size = 0"),
         (("--data", "text.jsonl", "--context", "line"), "--context"),
