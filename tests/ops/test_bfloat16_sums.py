@@ -72,3 +72,11 @@ def test_lags_of_narrow_rows():
     rows = jnp.asarray(np.tile([1.0, 0.0, 0.0, 0.0], 16)[None, :, None], "bfloat16")
     lags, _ = selection.strongest_lags(rows, 1)
     assert lags.tolist() == [[4]]
+
+
+def test_means_of_landmarks():
+    k = jnp.asarray(K[:, :256], "bfloat16")
+    state = ops.init_landmark_state(1, 2, 128, 1, 4, 4, "bfloat16")
+    call = {"tokens_per_landmark": 128, "initial_state": state, "return_state": True}
+    means = ops.landmark_attention(k, k, k, **call)[1].keys
+    assert_close(means, np.asarray(k, float).reshape(1, 2, 128, 1, 4).mean(axis=2), BFLOAT16)
