@@ -8,7 +8,7 @@ import pytest
 from based_jax import ops
 from based_jax.ops import attention_to_keys, selection
 from based_jax.ops.feature_maps import all_poly_map
-from tests.tolerances import BFLOAT16, assert_close
+from tests.tolerances import BFLOAT16, FLOAT32, assert_close
 
 RNG = np.random.default_rng(0)
 LENGTH, CHUNK = 2048, 8
@@ -65,6 +65,8 @@ def test_sums_over_a_segment():
     positions, _ = ops.advance(None, 1, 4096)
     ones = jnp.ones((1, 4096), "bfloat16")
     assert selection.segment_sum(ones, positions)[0, 0] == 4096
+    log_sum = selection.running_log_sum(ones, jnp.full(1, selection.NOTHING), positions)[1]
+    assert_close(log_sum, np.full(1, 1 + np.log(4096)), FLOAT32)
     assert_close(selection.segment_softmax(ones, positions), np.full((1, 4096), 2.0**-12), 0)
 
 
