@@ -53,7 +53,7 @@ def by_definition(packed: PackedTokens, forward, rows: list[tuple[int, int]]) ->
     """Scores where the targets after inputs begin ... end of each row are read as one text."""
     scores = Scores.empty(len(packed) - 1)
     for begin, end in rows:
-        log_p = forward(packed.tokens[begin:end].astype(np.int32))[: end - begin]
+        log_p = forward(packed.as_inputs(packed.tokens[begin:end].astype(np.int32)))[: end - begin]
         scores.loss[begin:end] = -np.take_along_axis(
             log_p, packed.tokens[begin + 1 : end + 1, None].astype(int), 1
         )[:, 0]
@@ -105,7 +105,9 @@ def test_strides_beyond_a_window_are_refused(model, packed, stride):
         score_windows(*model, packed, length=LENGTH, batch_size=2, stride=stride)
 
 
-def test_documents_have_the_losses_of_each_document_read_at_once(model, packed, forward):
+@pytest.mark.parametrize("start", [None, 65])
+def test_documents_have_the_losses_of_each_document_read_at_once(model, packed, forward, start):
+    packed = dataclasses.replace(packed, start=start)
     ends = [*packed.starts.tolist(), len(packed) - 1]
     expected = by_definition(packed, forward, list(itertools.pairwise(ends)))
     assert_same(score_documents(*model, packed, length=LENGTH, batch_size=2), expected)
