@@ -2,6 +2,7 @@
 
 import difflib
 import numbers
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,6 +47,15 @@ def expect_ranges(settings: Any, least: float, *names: str) -> None:
     for name in names:
         if (value := getattr(settings, name)) is not None:
             expect_range(name, value, least)
+
+
+def expect_writable(settings: Any, *names: str) -> None:
+    """Check that paths in these attributes are None or can be written; missing directories are no error."""
+    for name in names:
+        if (path := getattr(settings, name)) is not None:
+            nearest = next(parent for parent in (path, *path.parents) if parent.exists())
+            is_free = nearest.is_dir() == (nearest != path)
+            expect(is_free and os.access(nearest, os.W_OK), name, str(path), "a file that can be written")
 
 
 def expect_integer(argument: str, value: Any, least: int, most: int | None = None) -> None:

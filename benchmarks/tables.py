@@ -6,6 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.markdown import Markdown
 
+from based_jax import markdown
+
 Report = dict[str, Any]
 
 MISSING = "\N{EN DASH}"
@@ -19,9 +21,7 @@ PASS_TITLES = {"forward": "forward", "forward_backward": "fwd+bwd"}
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
     """Return a Markdown table: the first `left` columns are text, the others numbers, on the right."""
-    rule = "|" + "---|" * left + "---:|" * (len(columns) - left)
-    head, *body = (f"| {' | '.join(cells)} |" for cells in (columns, *rows))
-    return "\n".join([head, rule, *body])
+    return "\n".join(markdown.table(columns, rows, range(left)))
 
 
 def blocks(*parts: str) -> str:

@@ -54,14 +54,15 @@ _SHOWN = 12  # fields in a message
 
 
 def find_field(record: Any, field: str) -> Any:
-    """Return the value at a path such as "body.content"; a key that has the dots itself comes first.
+    """Return the value at a path such as "body.content"; a key may have dots itself.
 
     None: there is no such field.
     """
     if not isinstance(record, dict) or field in record:
         return record[field] if isinstance(record, dict) else None
-    first, _, rest = field.partition(".")
-    return find_field(record.get(first), rest) if rest else None
+    cuts = (at for at, character in enumerate(field) if character == ".")
+    found = (find_field(record.get(field[:at]), field[at + 1 :]) for at in cuts)
+    return next((value for value in found if value is not None), None)
 
 
 def describe_fields(record: Any) -> str:

@@ -3,9 +3,11 @@
     stream  =  EOT d1 EOT d2 ... EOT dn EOT          (T tokens)
 
 Each document's segment begins with its EOT: the first token of a document is predicted from its own EOT, and
-its last token predicts the next EOT. Window i predicts tokens i * length + 1 ... (i + 1) * length of the
-stream, so every token but the first is predicted exactly once, and a window's first input is the previous
-window's last target. A `Mixture` of several streams is for training, by weight.
+its last token predicts the next EOT. If the tokenizer's file puts a token before a text, such as <s>, models
+read that one in place of EOT, as in generation, and still predict EOT. Window i predicts tokens
+i * length + 1 ... (i + 1) * length of the stream, so every token but the first is predicted exactly once, and
+a window's first input is the previous window's last target. A `Mixture` of several streams is for training,
+by weight.
 """
 
 import os
@@ -17,10 +19,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64, UInt
+from jaxtyping import Int32, Int64, UInt
 
 from based_jax.data.documents import Document
-from based_jax.data.tokenizers import Tokenizer
+from based_jax.data.tokenizers import Tokenizer, text_start
 from based_jax.validate import expect
 
 
@@ -53,7 +55,7 @@ class TokenStream:
         """Return window `i` of `length` tokens, counted over all shards like `num_windows`.
 
         Returns:
-            inputs: int32 (length,).
+            inputs: int32 (length,), with `PackedTokens.start` in place of EOT.
             targets: int32 (length,), the token after each input.
             segment_ids: int32 (length,), from 1; a new id at each document's EOT.
             mask: bool (length,), False for padding to the right of a shard's end, where inputs and targets
@@ -85,6 +87,8 @@ class PackedTokens(TokenStream):
     """increasing positions of the documents' EOTs, without the final EOT"""
     num_bytes: int
     """UTF-8 bytes of the documents' text, to convert nats per token to bits per byte"""
+    start: int | None = None
+    """token that models read in place of EOT; None: EOT itself"""
 
     @classmethod
     def from_documents(cls, documents: Iterable[Document], tokenizer: Tokenizer) -> "PackedTokens":
@@ -110,7 +114,8 @@ class PackedTokens(TokenStream):
             position += 1 + ids.size
             num_bytes += len(document.text.encode("utf-8"))
         expect(bool(starts), "documents", [], "at least one document")
-        return cls(np.concatenate([*chunks, eot]), np.asarray(starts, dtype=np.int64), num_bytes)
+        tokens, begins = np.concatenate([*chunks, eot]), np.asarray(starts, dtype=np.int64)
+        return cls(tokens, begins, num_bytes, text_start(tokenizer))
 
     @cached_property
     def checksum(self) -> int:
@@ -126,6 +131,10 @@ class PackedTokens(TokenStream):
         """Return itself."""
         return self
 
+    def as_inputs(self, tokens: Int32[np.ndarray, "*shape"]) -> Int32[np.ndarray, "*shape"]:
+        """Return tokens of the stream as models read them: `start` in place of EOT, the first token."""
+        return tokens if self.start is None else np.where(tokens == self.tokens[0], self.start, tokens)
+
     def window_at(self, begin: int, length: int) -> dict[str, np.ndarray]:
         """Return the window, arrays (length,), whose first input is token `begin`; see `window`."""
         real = min(length, len(self) - 1 - begin)
@@ -136,7 +145,7 @@ class PackedTokens(TokenStream):
         changes = np.zeros(length, dtype=np.int32)
         changes[self.starts[first:last] - begin] = 1
         return {
-            "inputs": stream[:-1],
+            "inputs": self.as_inputs(stream[:-1]),
             "targets": stream[1:].copy(),
             "segment_ids": 1 + np.cumsum(changes, dtype=np.int32),
             "mask": np.arange(length) < real,

@@ -62,8 +62,10 @@ def split_documents(
     if names:
         train, held_out = _by_name(documents, names.split(","))
     else:
-        train = [document for document in documents if position(document.text) >= fraction]
-        held_out = [document for document in documents if position(document.text) < fraction]
+        sides: tuple[list[Document], list[Document]] = [], []
+        for document in documents:
+            sides[position(document.text) < fraction].append(document)
+        train, held_out = sides
         if not train or not held_out:
             train, held_out = _cut_tails(documents, fraction)
             message = "%d documents are too few to hold out whole ones: held out their tails"

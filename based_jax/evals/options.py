@@ -82,13 +82,6 @@ def digest(opened: Opened, **settings: Any) -> str:
     return parts.hexdigest()[:16]
 
 
-def expect_writable(options: Any, *names: str) -> None:
-    """Check that files in these fields are None or in an existing directory."""
-    for name in names:
-        path = getattr(options, name)
-        expect(path is None or path.parent.is_dir(), name, str(path), "a file in an existing directory")
-
-
 def as_text(options: Any) -> dict[str, str]:
     """Return the fields that are set, as strings for a results file."""
     return {name: str(value) for name, value in dataclasses.asdict(options).items() if value is not None}

@@ -96,7 +96,8 @@ def pack_text(options: TextOptions, tokenizer: Tokenizer, max_tokens: int) -> tu
         packed = PackedTokens.from_documents(load_text(options), tokenizer)
     if len(packed) - 1 <= max_tokens:
         return packed, packed.num_bytes or None
-    return PackedTokens(packed.tokens[: max_tokens + 1], packed.starts[packed.starts < max_tokens], 0), None
+    starts = packed.starts[packed.starts < max_tokens]
+    return PackedTokens(packed.tokens[: max_tokens + 1], starts, 0, packed.start), None
 
 
 def _open_shards(

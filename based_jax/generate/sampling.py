@@ -155,13 +155,17 @@ class Counts(NamedTuple):
     def of_prompt(cls, tokens: Int[Array, "B N"], mask: Bool[Array, "B N"], vocab_size: int) -> "Counts":
         """Count the prompts' tokens; `mask` is True for real tokens."""
         none = jnp.zeros((tokens.shape[0], vocab_size), jnp.int32)
-        rows = jnp.arange(tokens.shape[0])[:, None]
-        return cls(none.at[rows, tokens].add(mask.astype(jnp.int32)), none)
+        return cls(_counted(none, tokens, mask), none)
 
     def add(self, token: Int[Array, " B"], active: Bool[Array, " B"]) -> "Counts":
         """Add one token to each of the `active` rows."""
-        real = active.astype(jnp.int32)
-        return self._replace(output=self.output.at[jnp.arange(token.shape[0]), token].add(real))
+        return self._replace(output=_counted(self.output, token, active))
+
+
+@jax.vmap  # indices of rows would gather the counts where the batch is sharded
+def _counted(counts: Array, tokens: Array, real: Array) -> Array:
+    """Add the real tokens of each row to its counts."""
+    return counts.at[tokens].add(real.astype(jnp.int32))
 
 
 class Choice(NamedTuple):

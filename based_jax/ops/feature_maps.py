@@ -276,7 +276,11 @@ def feature_map(name: str, floor: float = FLOOR) -> FeatureMap:
 
 
 def performer_map(projection: Float[Array, "F K"]) -> FeatureMap:
-    """Return FAVOR+'s map with positive features, for directions as from `orthogonal_features`."""
+    """Return FAVOR+'s map with positive features, for directions as from `orthogonal_features`.
+
+    phi(q) . phi(k) falls like exp(-(|q|^2 + |k|^2) / (2 sqrt(K))): for K = 16 below eps, 1e-12, from norms of
+    about 10 on, where the outputs of `linear_attention` tend to 0. Scale such queries and keys.
+    """
     projection = projection.astype(accumulation_dtype(projection))  # scans sum its gradients
     return FeatureMap(Partial(_positive_features, projection), None, Partial(fixed_size, projection.shape[0]))
 

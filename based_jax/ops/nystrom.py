@@ -156,13 +156,13 @@ def landmark_attention(
     q, k, v = call.unpadded((q, k, v))
 
     # Means and readouts of the last c tokens, at every token: those at the end of a chunk are the landmarks.
-    both = jnp.concatenate([q, k], axis=2).reshape(batch, length, -1)
+    both = jnp.concatenate([q, k], axis=2).reshape(batch, length, -1).astype(accumulation_dtype(q))
     taps = jnp.full((size, both.shape[-1]), 1 / size, both.dtype)
     last = None if state is None else state.means
     context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
     results = short_conv(both, taps, initial_state=last, return_state=return_state, **context)
     means, last = outputs_and_state(results, return_state)
-    q_mean, k_mean = jnp.split(means.reshape(batch, length, 2 * heads, width), 2, axis=2)
+    q_mean, k_mean = jnp.split(means.astype(q.dtype).reshape(batch, length, 2 * heads, width), 2, axis=2)
     how: dict[str, Any] = {"initial_state": None if state is None else state.piece}
     how |= {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
     readout = softmax_attention(q_mean, k, v, left=size - 1, **how)

@@ -143,10 +143,13 @@ def running_log_sum(
 ) -> tuple[Float[Array, "B N"], Float[Array, " B"]]:
     """Return log sum_{j <= i} exp(score_j) over the segment of each token i, and its last value to continue.
 
+    Both in float32 (float64 for float64 scores): in bfloat16 the sums of many tokens stop growing.
+
     Args:
         scores: scores of the tokens at `positions`.
         before: the value at each row's last token before this call; `NOTHING` if there was none.
     """
+    scores = scores.astype(accumulation_dtype(scores))
     if positions.mask is not None:
         scores = jnp.where(positions.mask, scores, NOTHING)
     begins = jnp.broadcast_to(positions.positions == 0, scores.shape)

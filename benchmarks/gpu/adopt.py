@@ -204,12 +204,12 @@ def targets(found: Sequence[Device]) -> str:
     headings = ["", "wanted", *(f"measured, {device.name}" for device in shown)]
     text = "\n".join(markdown.table(headings if shown else [*headings, "measured"], rows.values()))
     sources = "; ".join(_source(device) for device in shown)
-    note = f"Medians of `python -m benchmarks gpu`; {sources}." if shown else "Not measured yet."
-    return text.replace("|  |", "| |") + f"\n\n{note}"
+    note = f"Medians of `python -m benchmarks gpu` and of timings beside it; {sources}."
+    return text.replace("|  |", "| |") + f"\n\n{note if shown else 'Not measured yet.'}"
 
 
 def _source(device: Device) -> str:
-    latest = device.of("gpu")[-1].content["machine"]
+    latest = device.reports[-1].content["machine"]
     day = str(latest.get("date"))[:10]
     return f"{device.name} (`{RESULTS}/{folder(device.name)}`): jax {latest.get('jax')}, {day}"
 

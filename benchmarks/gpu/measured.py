@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.gpu import journal
+from benchmarks.gpu.sections.targets import targets
 from pallas_kernels import devices as gpus
 from pallas_kernels.checks import expect
 
@@ -106,8 +107,9 @@ class Device(NamedTuple):
         return self.of("gpu")[-1].content["summary"]["tables"]["targets"] if self.of("gpu") else []
 
     def targets(self) -> dict[str, str]:
-        """Return target -> its newest measurement, by `benchmarks gpu`."""
-        found: dict[str, str] = {}
+        """Return target -> its newest measurement, by `benchmarks gpu` or by timings beside it."""
+        rows = [row for report in self.of("timings") for row in report.content["rows"]]
+        found = {str(what): value for what, _, value in targets(rows) if value is not None}
         for report in self.of("gpu"):
             for what, _, value in report.content["summary"]["tables"]["targets"]:
                 if value is not None:

@@ -18,13 +18,13 @@ from based_jax import command, plot
 from based_jax.data import PackedTokens, Tokenizer
 from based_jax.data.shards.reader import load_data_tokenizer
 from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.options import expect_writable, write_json
+from based_jax.evals.options import write_json
 from based_jax.evals.perplexity.records import MAX_COUNT, is_hit, stream_distances
 from based_jax.evals.perplexity.slices import distance_lines, distances
 from based_jax.evals.text import TextOptions, pack_text
 from based_jax.files import read_json
 from based_jax.plot import Bars, Line, Panel
-from based_jax.validate import expect, expect_ranges
+from based_jax.validate import expect, expect_ranges, expect_writable
 
 PROG = "python -m papers.zoology.distances"
 _MAX_BYTES = 64 << 20  # size limit of a results file

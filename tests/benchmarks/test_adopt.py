@@ -110,10 +110,15 @@ def test_later_reports_add_to_earlier_ones(tree, tmp_path):
     first = gpu([timed("pallas", 2e-3)], "2026-11-24")
     again = gpu([timed("pallas", 3e-3)], "2026-11-25")
     last = gpu([timed("pallas", 9e-3, "backward")], "2026-11-26")
-    for name, content in {"one": first, "two": again, "three": last}.items():
+    peers = ("fla_parallel_based", 4e-3), ("fla_fused_chunk_based", 3e-3), ("pallas", 1e-3)
+    at_8k = {"step": "forward", "batch": 4, "length": 8192}
+    beside = gpu([timed(what, seconds, "torch") | at_8k for what, seconds in peers])
+    reports = {"one": first, "two": again, "three": last, "beside": beside | {"benchmark": "timings"}}
+    for name, content in reports.items():
         adopt.adopt(directory(tmp_path / name, **{name: content}), tree)
     page = (tree / adopt.TARGETS).read_text()
     assert "| forward, B 16, H 16, N 32768 | at most 2.5 ms | 3 ms, missed |" in page
+    assert "best of flash-linear-attention over ours | at least 2 | 3 |" in page
     assert "2026-11-26" in page
 
 

@@ -1,5 +1,7 @@
 """PackedTokens: the stream, and windows that tile it, against a loop over tokens."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -72,6 +74,15 @@ def test_windows_tile_the_stream_exactly(texts, length):
         expected = [1 + owner - here[0] for owner in here]
         expected += [expected[-1]] * (length - len(here))
         np.testing.assert_array_equal(window["segment_ids"], expected)
+
+
+def test_models_read_what_the_tokenizers_file_puts_before_a_text():
+    tokenizer: Any = ByteTokenizer()
+    tokenizer.start = 1
+    window = _pack(["ab", "c"], tokenizer).window(0, 6)
+    assert window["inputs"][:5].tolist() == [1, 97, 98, 1, 99]
+    assert window["targets"].tolist() == [97, 98, EOT, 99, EOT, EOT]
+    assert window["inputs"].dtype == np.int32
 
 
 @given(texts=TEXTS, length=st.integers(1, 20))

@@ -15,7 +15,8 @@ from based_jax.training.commands import tokenize, tokenizer
 from tests.commands import run_here
 
 FRENCH = "Un été à la plage, déjà vu, où l'été dure.\n"
-RECORDS = [{"id": str(n), "body": {"content": f"text {n}", "lang": "en"}, "a.b": "dots"} for n in range(3)]
+DOTS = {"a.b": "dots", "a": {"x": 0}, "a.c": {"d.e": "inside"}}
+RECORDS = [{"id": str(n), "body": {"content": f"text {n}", "lang": "en"}} | DOTS for n in range(3)]
 BODY = ReadOptions(text_field="body.content")
 
 
@@ -32,8 +33,9 @@ def test_the_text_is_a_field_at_any_depth(tmp_path):
     path = _write(tmp_path / "a.jsonl", RECORDS)
     assert _texts(path, BODY) == ["text 0", "text 1", "text 2"]
     assert _texts(path, ReadOptions(text_field="a.b")) == ["dots"] * 3
+    assert _texts(path, ReadOptions(text_field="a.c.d.e")) == ["inside"] * 3
     with pytest.raises(
-        UnreadableCorpus, match=r"'body\.text'.* are id, body\.content, body\.lang, a\.b \(--text"
+        UnreadableCorpus, match=r"'body\.text'.* are id, body\.content, body\.lang, a\.b, a\.c\.d\.e \(--text"
     ):
         load_documents(str(path), options=ReadOptions(text_field="body.text"))
 

@@ -8,7 +8,7 @@ import pytest
 from based_jax import ops
 from based_jax.ops import attention_to_keys, selection
 from based_jax.ops.feature_maps import all_poly_map
-from tests.tolerances import BFLOAT16, assert_close
+from tests.tolerances import BFLOAT16, FLOAT32, assert_close
 
 RNG = np.random.default_rng(0)
 LENGTH, CHUNK = 2048, 8
@@ -65,6 +65,8 @@ def test_sums_over_a_segment():
     positions, _ = ops.advance(None, 1, 4096)
     ones = jnp.ones((1, 4096), "bfloat16")
     assert selection.segment_sum(ones, positions)[0, 0] == 4096
+    log_sum = selection.running_log_sum(ones, jnp.full(1, selection.NOTHING), positions)[1]
+    assert_close(log_sum, np.full(1, 1 + np.log(4096)), FLOAT32)
     assert_close(selection.segment_softmax(ones, positions), np.full((1, 4096), 2.0**-12), 0)
 
 
@@ -72,3 +74,11 @@ def test_lags_of_narrow_rows():
     rows = jnp.asarray(np.tile([1.0, 0.0, 0.0, 0.0], 16)[None, :, None], "bfloat16")
     lags, _ = selection.strongest_lags(rows, 1)
     assert lags.tolist() == [[4]]
+
+
+def test_means_of_landmarks():
+    k = jnp.asarray(K[:, :256], "bfloat16")
+    state = ops.init_landmark_state(1, 2, 128, 1, 4, 4, "bfloat16")
+    call = {"tokens_per_landmark": 128, "initial_state": state, "return_state": True}
+    means = ops.landmark_attention(k, k, k, **call)[1].keys
+    assert_close(means, np.asarray(k, float).reshape(1, 2, 128, 1, 4).mean(axis=2), BFLOAT16)

@@ -6,6 +6,7 @@ PROGRAM = """
 import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from based_jax import ops
+from based_jax.generate.sampling import Counts
 from based_jax.ops import selection
 
 mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -39,6 +40,10 @@ for function in (landmarks, cached, with_sinks, conv_basis, selected):
     total = lambda x, ids: sum(leaf.astype("float32").sum() for leaf in jax.tree.leaves(function(x, ids)))
     rows = jax.jit(jax.grad(total), in_shardings=(over, over), out_shardings=over)
     assert "all-gather" not in rows.lower(x, ids).compile().as_text(), function.__name__
+
+count = lambda ids: Counts.of_prompt(ids, ids == 0, 64).add(ids[:, 0], ids[:, 0] == 0)
+count = jax.jit(count, in_shardings=over, out_shardings=over)
+assert "all-gather" not in count.lower(ids).compile().as_text()
 """
 
 

@@ -139,6 +139,8 @@ def test_a_vocabulary_of_more_than_two_bytes(from_shards, tmp_path):
     words = {"<|endoftext|>": 0, **{f"w{number}": number for number in range(1, 70_000)}}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w1"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    begins = {"special_tokens": [("w2", 2)]}
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("w2 $A", **begins)
     tokenizer.save(str(tmp_path / "words.json"))
     ids = np.random.default_rng(0).integers(65_000, 70_000, (50, 40))
     lines = (json.dumps({"text": " ".join(f"w{number}" for number in row)}) for row in ids.tolist())
@@ -155,7 +157,7 @@ def test_a_vocabulary_of_more_than_two_bytes(from_shards, tmp_path):
     parts = lm.assemble(lm.LMConfig(workdir=tmp_path / "run", **settings))
     assert parts.model.config.vocab_size == 70_000
     inputs = next(parts.batches)["inputs"]
-    assert {*inputs.flat} <= {0, *ids.flat}
+    assert {2} < {*inputs.flat} <= {2, *ids.flat}
     assert inputs.max() > 1 << 16
 
 

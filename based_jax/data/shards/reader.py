@@ -18,7 +18,7 @@ from based_jax.data.documents import count, describe_counts
 from based_jax.data.packed import PackedTokens, TokenStream
 from based_jax.data.readers import ReadOptions
 from based_jax.data.shards.manifest import Manifest, Split, token_dtype
-from based_jax.data.tokenizers import Tokenizer, load_tokenizer, saved_bytes
+from based_jax.data.tokenizers import Tokenizer, load_tokenizer, saved_bytes, text_start
 from based_jax.validate import expect
 
 _AGAIN = "the file is damaged: copy the directory again, or tokenize the sources again"
@@ -84,7 +84,8 @@ class TokenShards(TokenStream):
         if number not in self._checked:
             self._check(number)
             self._checked.add(number)
-        return PackedTokens(*self._arrays[number], self.split.shards[number].bytes)
+        start = text_start(self.tokenizer)
+        return PackedTokens(*self._arrays[number], self.split.shards[number].bytes, start)
 
     def head(self, tokens: int) -> PackedTokens:
         """Copy the first `tokens` tokens into memory as one stream; the last document may be cut.
@@ -102,7 +103,8 @@ class TokenShards(TokenStream):
             size, num_bytes = size + chunks[-1].size, num_bytes + packed.num_bytes
             if size >= tokens:
                 break
-        return PackedTokens(np.concatenate(chunks), np.concatenate(starts), num_bytes)
+        start = text_start(self.tokenizer)
+        return PackedTokens(np.concatenate(chunks), np.concatenate(starts), num_bytes, start)
 
     def _check(self, number: int) -> None:
         """Compare a shard's files with the checksums in the manifest."""

@@ -232,16 +232,20 @@ class _Run:
 
 def _begin(out: Path, plan: Manifest, content: bytes) -> dict[str, Any]:
     """Return the state to resume from, that of the journal or the initial state; write the tokenizer."""
-    if (out / JOURNAL).exists():
-        journal = read_json(out / JOURNAL, max_bytes=MAX_BYTES)
-        _expect_same(out, journal["settings"], plan.to_dict())
-        state = journal["state"]
+    counts = {"tokens": 0, "documents": 0, "skipped": {}, "names": [], "reports": {}}
+    state = {"position": (0, 0, 0), **counts, "train": None, "files": {}}
+    if (path := out / JOURNAL).exists():
+        journal = read_json(path, max_bytes=MAX_BYTES)
+        try:
+            _expect_same(out, journal["settings"], plan.to_dict())
+            state = {name: journal["state"][name] for name in state}
+        except (KeyError, TypeError, AttributeError) as error:
+            expected = "expected the progress of this command; start again in a new directory"
+            raise ValueError(f"{path}: {expected} ({error!r})") from error
     else:
         names = [path.name for path in out.iterdir()]
         others = [name for name in names if name != "run.lock" and not name.startswith(".")]
         expect(not others, "out", str(out), "an empty or new directory, or one that this command began")
-        counts = {"tokens": 0, "documents": 0, "skipped": {}, "names": [], "reports": {}}
-        state = {"position": (0, 0, 0), **counts, "train": None, "files": {}}
         _write_journal(out, plan, state)
     with whole_file(out / _TOKENIZER) as file:
         file.write(content)

@@ -275,6 +275,7 @@ class Settings(NamedTuple):
             temperature = 1.0 if sample else 0.0
         counts = [options[name] for name in _MAX_TOKENS_NAMES if options.get(name) is not None]
         max_tokens = counts[0] if counts else MAX_TOKENS
+        max_tokens = int(max_tokens) if str(max_tokens).isdecimal() else max_tokens  # lm-eval takes "64"
         good = isinstance(max_tokens, int) and max_tokens >= 1
         expect(good, "max_gen_toks", max_tokens, "an integer, at least 1")
         given = {name: options[name] for name in _SAMPLING if options.get(name) is not None}

@@ -12,7 +12,7 @@ import tyro
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.evals.bigrams.table import BigramTable
-from based_jax.evals.options import CheckpointOptions, expect_writable, progress, write_json
+from based_jax.evals.options import CheckpointOptions, progress, write_json
 from based_jax.evals.perplexity import records as recording
 from based_jax.evals.perplexity.records import MAX_COUNT, Records, make_records, read_records, write_records
 from based_jax.evals.perplexity.scoring import Scores, score_documents, score_windows
@@ -21,7 +21,7 @@ from based_jax.evals.text import TextOptions, pack_text
 from based_jax.models.language_model import LanguageModel
 from based_jax.stop_request import StopRequest
 from based_jax.typing import Params
-from based_jax.validate import expect, expect_ranges
+from based_jax.validate import expect, expect_ranges, expect_writable
 
 PROG = "based-jax eval perplexity"
 

@@ -124,6 +124,7 @@ def write_records(path: str | os.PathLike[str], records: Records) -> None:
     if records.count is not None:
         columns["count"] = records.count
     table = pyarrow.table(columns).replace_schema_metadata({_KEY: json.dumps(records.info)})
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
         parquet.write_table(table, file, compression="zstd", row_group_size=_GROUP)
 

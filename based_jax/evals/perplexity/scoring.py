@@ -164,7 +164,7 @@ def _rows(
     mask = positions < np.pad(ends, (0, missing))[:, None]
     inside = np.minimum(positions, len(packed) - 2)
     inputs, targets = (packed.tokens[inside + shift].astype(np.int32) for shift in (0, 1))
-    return positions, {"inputs": inputs, "targets": targets, "mask": mask}
+    return positions, {"inputs": packed.as_inputs(inputs), "targets": targets, "mask": mask}
 
 
 @functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))

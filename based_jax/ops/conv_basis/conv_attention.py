@@ -40,7 +40,7 @@ from based_jax.ops.core.op import body, expect_qkv, expect_state, expect_state_t
 from based_jax.ops.core.sharding import own_settings
 from based_jax.ops.core.stream import Continuation, Stream, TokenPositions, continue_from, init_stream
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array, expect_choice
+from based_jax.validate import INT32_MAX, expect, expect_array, expect_choice
 
 GRADIENTS = ("surrogate", "anchors")
 
@@ -251,6 +251,7 @@ def _pair_scores(
     `index` counts from 0; `start` is that of the documents, negative if before the call.
     """
     length = q.shape[-1]
+    expect(length**2 <= INT32_MAX, "N", length, "at most 46340 tokens, to index all pairs in int32")
     true = jnp.einsum("bhkn,bhkm->bhnm", q, k)
     position = (index - start)[:, None]
     anchor = start[:, None] + jnp.take_along_axis(at, segment_at(at, position), axis=-1)

@@ -101,11 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return request.signal is None
 
         sources = find_sources(config.data, config.include)
+        # Only Linux reports which cores a process may use.
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         manifest = tokenize(
             sources,
             data.load_tokenizer(config.tokenizer),
             config.out,
-            workers=config.workers or len(os.sched_getaffinity(0)),
+            workers=config.workers or cores,
             rule=HeldOutRule(config.held_out, config.held_out_names, limit),
             options=config.reading,
             progress=progress,

@@ -25,7 +25,7 @@ class Flags:
     """Train linear self-attention on colliding agents, test it at other lengths, and draw its weights."""
 
     scale: Literal["smoke", "cpu", "paper"] = "smoke"
-    """smoke: seconds; cpu: a minute or two; paper: the paper's N 360, R 5, L 20 and 100,000 sequences"""
+    """smoke: seconds; cpu: less than a minute; paper: the paper's N 360, R 5, L 20 and 100,000 sequences"""
     out: Path | None = None
     """directory of the study; default runs/interactions-SCALE"""
     seed: int = 0

@@ -102,7 +102,7 @@ def test_small_shards_whatever_the_workers_and_the_interruptions(tmp_path):
     assert Manifest.read(tmp_path / "a") == Manifest.read(tmp_path / "c")
 
 
-def test_finished_and_other_settings(tmp_path, capsys):
+def test_finished_and_other_settings(tmp_path, capsys, monkeypatch):
     spec, out = _write(tmp_path / "in", "jsonl"), tmp_path / "out"
     argv = ["--data", spec, "--tokenizer", "byte", "--out", out, "--workers", 1]
     assert run_here(PROG, main, argv, capsys).status == 0
@@ -119,9 +119,14 @@ def test_finished_and_other_settings(tmp_path, capsys):
     assert _contents(out) == before
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "x").touch()
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)  # as on macOS and Windows
     ended = run_here(PROG, main, [*argv[:4], "--out", tmp_path / "other"], capsys)
     assert ended.status == 2
     assert "an empty or new directory" in ended.err
+    (tmp_path / "other" / JOURNAL).write_text('{"of": "another program"}')
+    ended = run_here(PROG, main, [*argv[:4], "--out", tmp_path / "other"], capsys)
+    assert ended.status == 2
+    assert f"{tmp_path / 'other' / JOURNAL}: expected the progress" in ended.err
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -19,7 +19,7 @@ PROMPTS = [BYTES.encode(text) for text in ("What is", "a longer one")]
     ("options", "expected"),
     [
         ({}, Settings((), 256, Sampler(0.0))),
-        ({"until": "\n"}, Settings(("\n",), 256, Sampler(0.0))),
+        ({"until": "\n", "max_gen_toks": "64"}, Settings(("\n",), 64, Sampler(0.0))),
         ({"until": ["a", ""], "max_gen_toks": 8}, Settings(("a",), 8, Sampler(0.0))),
         ({"do_sample": False, "temperature": 0.7}, Settings((), 256, Sampler(0.0))),
         ({"temperature": 0.7, "top_p": 0.9}, Settings((), 256, Sampler(0.7, None, 0.9))),

@@ -353,6 +353,7 @@ def test_an_interrupted_command_continues(folder, only_ours, tmp_path, monkeypat
         (("--tasks", "fact"), "tasks = 'fact': expected facts"),
         (("--tasks", "nothing"), "expected one that lm-eval or --include has"),
         (("--tasks", "broken"), "expected tasks whose data can be loaded and whose prompts can be made; "),
+        (("--tasks", "facts", "--samples", "."), "samples = '.': expected a file that can be written"),
         (("--tasks", "beams"), "generation_kwargs = ['num_beams']: expected only until"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[1],

@@ -117,6 +117,7 @@ def test_dna_is_asked_with_its_own_tokenizer(tmp_path):
     ("flags", "message"),
     [
         (["--lengths", "1m"], "lengths = '1m': expected numbers of tokens"),
+        (["--json", "."], "json = '.': expected a file"),
         (["--lengths", "64"], "length = 64: expected at least"),
         (["--families", "singel"], "families = 'singel'"),
         (["--families", "qa"], "questions = None: expected a file"),

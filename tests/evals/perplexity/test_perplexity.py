@@ -53,7 +53,7 @@ def by_definition(packed: PackedTokens, forward, rows: list[tuple[int, int]]) ->
     """Scores where the targets after inputs begin ... end of each row are read as one text."""
     scores = Scores.empty(len(packed) - 1)
     for begin, end in rows:
-        log_p = forward(packed.tokens[begin:end].astype(np.int32))[: end - begin]
+        log_p = forward(packed.as_inputs(packed.tokens[begin:end].astype(np.int32)))[: end - begin]
         scores.loss[begin:end] = -np.take_along_axis(
             log_p, packed.tokens[begin + 1 : end + 1, None].astype(int), 1
         )[:, 0]
@@ -105,7 +105,9 @@ def test_strides_beyond_a_window_are_refused(model, packed, stride):
         score_windows(*model, packed, length=LENGTH, batch_size=2, stride=stride)
 
 
-def test_documents_have_the_losses_of_each_document_read_at_once(model, packed, forward):
+@pytest.mark.parametrize("start", [None, 65])
+def test_documents_have_the_losses_of_each_document_read_at_once(model, packed, forward, start):
+    packed = dataclasses.replace(packed, start=start)
     ends = [*packed.starts.tolist(), len(packed) - 1]
     expected = by_definition(packed, forward, list(itertools.pairwise(ends)))
     assert_same(score_documents(*model, packed, length=LENGTH, batch_size=2), expected)
@@ -171,7 +173,7 @@ def files(model, packed, tmp_path_factory):
 
 
 def test_the_command_and_its_recomputation_agree(files, records, capsys):
-    made, again = files / "a.parquet", files / "b.parquet"
+    made, again = files / "a.parquet", files / "new" / "b.parquet"
     options = ("--batch-size", 2, "--counts", files / "counts", "--max-count", 8, "--stride", 5)
     first = ("--checkpoint", files / "model", "--reference", files / "model", "--data", files / "text.jsonl")
     outputs = ("--records", made, "--json", files / "a.json")
@@ -219,7 +221,7 @@ def test_a_reference_on_other_tokens_is_an_error_before_the_work(files, records,
         (("--data", "text.jsonl", "--counts", "text.jsonl"), "expected a count file of bigrams"),
         (("--data", "text.jsonl", "--counts", "others"), "a vocabulary of 9': expected the tokenizer's 257"),
         (("--data", "text.jsonl", "--records", "a.csv"), "a name that ends in .parquet"),
-        (("--data", "text.jsonl", "--json", "no/where.json"), "a file in an existing directory"),
+        (("--data", "text.jsonl", "--json", "text.jsonl/a"), "a file that can be written"),
         (("--data", "text.jsonl", "--reference", "none.parquet"), "expected a Parquet file of records"),
         (("--data", "text.jsonl", "--batch-size", "0"), "batch_size = 0"),
         (("--data", "text.jsonl", "--context", "line"), "--context"),

@@ -184,6 +184,7 @@ def test_the_command(directory, model, tmp_path, capsys):
         (("--limit", "0"), "limit = 0: expected at least 1"),
         (("--context", "48"), "context = 48: expected more than"),
         (("--data", "none.jsonl"), "none.jsonl"),
+        (("--json", "."), "json = '.': expected a file that can be written"),
         (("--checkpoint", "nowhere/at/all"), "nowhere/at/all"),
         (("--tokenizer", "none.json"), "none.json"),
         (("--task", "squad_completion"), "no question here"),

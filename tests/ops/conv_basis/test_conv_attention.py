@@ -187,6 +187,12 @@ def test_one_token(by_fft, implementation):
         assert_close(attend(q, k, v, implementation=implementation, **how), v, FLOAT32)
 
 
+def test_more_pairs_than_int32_counts():
+    x = jax.ShapeDtypeStruct((1, 46_341, 1, 4), jnp.float32)
+    with pytest.raises(ValueError, match="N = 46341: expected at most 46340 tokens"):
+        jax.eval_shape(lambda x: ops.conv_attention(x, x, x, starts=(0,), implementation="reference"), x)
+
+
 def test_a_text_longer_than_its_state():
     q, k, v = (x[:, :3] for x in numbers(0, dtype=np.float32))
     state = blank(ops.init_conv_attention_state, 2, 4, 2, 2, 4, 3)
