@@ -53,7 +53,8 @@ def generate(
     Compiled programs per model and batch size: one decoding loop per bucket of `max_new_tokens` and one
     prefill for each of the three sizes in `prompt.CHUNKS`; prompts of other lengths, other settings, keys and
     as many stop tokens reuse them. A state that grows with the text (full attention's) has a capacity of a
-    power of two tokens, and another power compiles again; so do the first penalties, which count tokens.
+    power of two tokens, and another power compiles again; so do the first row that samples and the first
+    penalties, which count tokens.
 
     Args:
         model: any model whose mixers can continue from a state.
@@ -213,7 +214,8 @@ def _prompted(
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
     stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
     settings, penalises = batch_settings(rng, batch, **sampling)
-    settings = settings._replace(keys=jnp.copy(settings.keys))  # those of the caller must not be donated
+    if settings.keys is not None:  # those of the caller must not be donated
+        settings = settings._replace(keys=jnp.copy(settings.keys))
     if prefill_chunk is not None:
         expect_integer("prefill_chunk", prefill_chunk, 1)
     chunks = chunk_sizes(length, prefill_chunk)

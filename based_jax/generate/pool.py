@@ -194,7 +194,9 @@ def _decode(
     def body(carry: Any) -> Any:
         index, pool, made = carry
         choice = next_choice(pool)
-        made = jax.tree.map(lambda tokens, new: tokens.at[:, index].set(new), made, choice)
+        # On a GPU `.at[:, index].set` would check in a launch of its own whether the index is in range.
+        put = functools.partial(lax.dynamic_update_index_in_dim, index=index, axis=1)
+        made = jax.tree.map(put, made, choice)
         with in_loop_over_tokens():
             pool = _advance(model, params, pool, choice.token, streams.within(pool.text.state, index))
         return index + 1, with_state(pool, streams.strip(pool.text.state)), made

@@ -11,7 +11,9 @@ decoding; min-p is relative to the most likely token at this temperature (Nguyen
 The padded end of the vocabulary is cut off first, so it is never sampled.
 
 Settings are arrays with an entry per row: one program serves all of them, and only does the work that the
-batch's settings need. A row's token depends on its own logits, settings and key, not on the other rows.
+batch's settings need. Settings without keys, where all rows are greedy, have a program of their own: on a GPU
+the choice whether to sample waits for the host at every token. A row's token depends on its own logits,
+settings and key, not on the other rows.
 """
 
 import dataclasses
@@ -92,7 +94,8 @@ SETTINGS = tuple(field.name for field in dataclasses.fields(Sampler))
 class RowSettings(NamedTuple):
     """Keys and the fields of `Sampler` in its order, an entry per row: an argument of compiled programs."""
 
-    keys: Key[Array, " B"]
+    keys: Key[Array, " B"] | None
+    """None if every row is greedy"""
     temperature: Float[Array, " B"]
     """0 is greedy"""
     top_k: Int[Array, " B"]
@@ -132,7 +135,6 @@ def batch_settings(rng: Any, batch_size: int, **settings: Any) -> tuple[RowSetti
 
 def row_settings(samplers: Sequence[Sampler], keys: Key[Array, " B"] | None) -> RowSettings:
     """Stack the settings of a batch; `keys` are one per row (`row_keys`), None if every row is greedy."""
-    keys = row_keys(jax.random.key(0), len(samplers)) if keys is None else keys
 
     def column(name: str) -> Array:
         dtype: Any = np.int32 if name == "top_k" else np.float32
@@ -202,14 +204,15 @@ def choose(
     """
     logits = logits[:, :vocab_size]
     penalised = adjusted(logits, settings, counts)
-    greedy = jnp.argmax(penalised, axis=-1)
+    token, keys = jnp.argmax(penalised, axis=-1), settings.keys
+    if keys is not None:
+        samples, greedy = settings.temperature > 0, token
 
-    def sample() -> Array:
-        drawn = _draw(candidates(penalised, settings), settings.keys, step)
-        return jnp.where(settings.temperature > 0, drawn, greedy)
+        def sample() -> Array:
+            return jnp.where(samples, _draw(candidates(penalised, settings), keys, step), greedy)
 
-    token = lax.cond((settings.temperature > 0).any(), sample, lambda: greedy).astype(jnp.int32)
-    return report(logits, token, top_logprobs, top_rows)
+        token = lax.cond(samples.any(), sample, lambda: greedy)
+    return report(logits, token.astype(jnp.int32), top_logprobs, top_rows)
 
 
 def report(

@@ -152,7 +152,7 @@ def _attend(
     if phi.similarity is None:
         scores = jnp.einsum("bhif,bhjf->bhij", phi_q, phi_k)
     else:
-        scores = phi.similarity(jnp.einsum("bhik,bhjk->bhij", q, k), width)
+        scores = phi.similarity(_products(q, k), width)
     # Set masked similarities to zero: phi(q).phi(k) of an unrelated pair is not small.
     scores = jnp.where(visibility.visible, scores, 0)
 
@@ -169,3 +169,12 @@ def _attend(
     if mask is not None:  # also keeps 0 / eps of rows without tokens out of the gradients
         y = jnp.where(mask[:, None, :, None], y, 0)
     return y, (new_kv, new_k_sum)
+
+
+def _products(q: Float[Array, "B H C K"], k: Float[Array, "B H C K"]) -> Float[Array, "B H C C"]:
+    """Return q.k of all pairs of tokens of a chunk."""
+    size, width = q.shape[-2:]
+    if size > 1 or width > 32:
+        return jnp.einsum("bhik,bhjk->bhij", q, k)
+    # A GPU computes a sum of slices in the kernel that reads it; a reduction would be a launch of its own.
+    return functools.reduce(jnp.add, (q[..., c : c + 1] * k[..., c : c + 1] for c in range(width)))

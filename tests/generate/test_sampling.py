@@ -188,7 +188,15 @@ def test_settings_are_arguments_of_one_program():
     logits, steps = jnp.zeros((ROWS, VOCAB)), jnp.zeros(ROWS, int)
     for sampler in (Sampler(), Sampler(1.0), Sampler(0.3, 5, 0.9, 0.1, 1.2, 0.5, 0.5)):
         program(logits, same_for_all(sampler, ROWS), steps)
-    program(logits, row_settings([Sampler()] * ROWS, None), steps)
+
+
+@given(seed=st.integers(0, 2**16))
+@settings(max_examples=10)
+def test_without_keys_every_row_is_greedy(seed):
+    logits, steps = np.random.default_rng(seed).normal(size=(ROWS, VOCAB)), np.zeros(ROWS, int)
+    greedy = row_settings([Sampler()] * ROWS, None)
+    with_keys = compiled(logits, same_for_all(Sampler(), ROWS), steps, vocab_size=VOCAB)
+    chex.assert_trees_all_equal(compiled(logits, greedy, steps, vocab_size=VOCAB), with_keys)
 
 
 def test_keys_differ_between_rows_and_steps():
