@@ -55,17 +55,16 @@ def add_rms_norm(
     """
     is_fused = branch.ndim == 3 and branch.dtype == dtype and products.runs_kernels(branch)
     is_fused = is_fused and (branch.shape[1] != 1 or pallas_kernels.was_faster("rms_norm"))
-    wide = accumulation_dtype(branch)
     if is_fused and pallas_kernels.supports_rms_norm(stream, branch) is None:
         if pending and products.reads_pending_norms(branch):
-            stream = jnp.zeros(branch.shape, wide) if stream is None else stream
             return None, PendingNorm(stream, branch, scale, broken, bias, eps=eps), None
         return pallas_kernels.add_rms_norm(stream, branch, scale, broken, bias, eps=eps)
     if bias is not None:
         branch = products.plus_bias(branch, bias)
     if broken is not None:
         branch = nan_unless(~broken[..., None], branch)
-    stream = keep_tokens(branch.astype(wide) if stream is None else stream + branch.astype(stream.dtype))
+    wide = accumulation_dtype(branch) if stream is None else stream.dtype
+    stream = keep_tokens(branch.astype(wide) if stream is None else stream + branch.astype(wide))
     return stream, rms_norm(stream, scale, eps).astype(dtype), None
 
 

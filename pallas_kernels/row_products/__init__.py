@@ -33,8 +33,8 @@ MAX_SIZE = 2**16
 class SumNorm(NamedTuple):
     """What makes y = z / sqrt(mean(z^2) + eps) * scale, z = stream + x + bias, of a row x."""
 
-    stream: jax.Array
-    """(K,)"""
+    stream: jax.Array | None
+    """(K,), or None for 0 in float32"""
     scale: jax.Array
     """(K,)"""
     broken: jax.Array | None = None
@@ -178,16 +178,16 @@ def _run(
     biases: Any = (),
     conv: Any = (),
 ) -> tuple[jax.Array, ...]:
-    row, names = [x], [f"n{n}" for n in range(len(matrices))]
+    row, names = (x,), [f"n{n}" for n in range(len(matrices))]
     if norm is not None:
         nan = None if norm.broken is None else jnp.where(norm.broken, jnp.nan, jnp.float32(0)).reshape(1)
-        row = [each for each in (norm.stream, x, norm.scale, norm.bias, nan) if each is not None]
-        for each in row:
-            expect_array("array of norm", each, (1,) if each is nan else x.shape)
-    arrays, structure = jax.tree.flatten(Operands(tuple(row), tuple(matrices), biases, conv))
+        row = x, norm.scale, norm.stream, norm.bias, nan
+        for each in jax.tree.leaves(row[:4]):
+            expect_array("array of norm", each, x.shape)
+    arrays, structure = jax.tree.flatten(Operands(row, tuple(matrices), biases, conv))
     options: dict[str, Any] = {"structure": structure, "gate": gate, "eps": norm.eps if norm else 0}
     run = functools.partial(kernel.products, **options, variant=variant)
-    operands = ["k" if each.shape == x.shape else "one" for each in row]
+    operands = ["k" if each.shape == x.shape else "one" for each in jax.tree.leaves(row)]
     lines = [f"two {name}" if gate or conv else name for name in names]
     operands += [*(f"{line} k" for line in lines), *lines[: len(biases)]]
     operands += ["h n0", "one", "t n0", "n0"][: len(conv)]
@@ -201,9 +201,10 @@ def formula(*arrays: Any, structure: Any, gate: str | None, eps: float) -> tuple
     row, matrices, biases, conv = jax.tree.unflatten(structure, arrays)
     x, sums = row[0], ()
     if len(row) > 1:
-        stream, branch, scale, *more = row
-        more = [each if each.shape == scale.shape else each[None] for each in more]
-        total, x, mean = rms_norm.formula(scale, stream[None, None], branch[None, None], *more, eps=eps)
+        _, scale, stream, bias, nan = row
+        stream, x = (each if each is None else each[None, None] for each in (stream, x))
+        addends = stream, x, bias, None if nan is None else nan[None]
+        total, x, mean = rms_norm.formula(scale, *jax.tree.leaves(addends), eps=eps)
         total, x, mean = total[0, 0], x[0, 0], mean[0]
         sums = jnp.where(mean < jnp.inf, total, jnp.nan), mean
     dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)

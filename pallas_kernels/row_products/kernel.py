@@ -49,7 +49,7 @@ class Operands(NamedTuple):
     """Arrays of one launch."""
 
     row: tuple[Any, ...]
-    """one array, or those of `_Norm`, (K,)"""
+    """one array, (K,), or those of `_Norm`"""
     matrices: tuple[Any, ...]
     """(N, K) each, or one (2, N, K)"""
     biases: tuple[Any, ...]
@@ -85,10 +85,13 @@ def products(
         return pl.BlockSpec(shape, lambda i: (*(0 for _ in before), at(i), *(0 for _ in after)))
 
     parts = [part(*ends[n : n + 2]) for n in range(len(matrices))]
-    like, dtype = jax.ShapeDtypeStruct, row[min(1, len(row) - 1)].dtype
-    ys = [like((size,), dtype) for size in sizes]
+    like = jax.ShapeDtypeStruct
+    ys = [like((size,), row[0].dtype) for size in sizes]
     out_specs, aliases, name = [*map(spec, ys, parts)], {}, "gated_row_product" if gate else "row_products"
-    in_specs = [*map(whole, row), *(spec(each, at, -2) for each, at in zip(matrices, parts, strict=True))]
+    in_specs = [
+        *map(whole, jax.tree.leaves(row)),
+        *(spec(each, at, -2) for each, at in zip(matrices, parts, strict=True)),
+    ]
     in_specs += map(spec, given.biases, parts)
     if given.conv:
         aliases, name = {len(in_specs): len(ys)}, "conv_row_product"
@@ -97,7 +100,10 @@ def products(
         in_specs += [of_history, whole(age), *of_others]
         ys.append(like(history.shape, history.dtype))
         out_specs.append(of_history)
-    sums = [like(row[0].shape, row[0].dtype), like((1,), f32)] if len(row) > 1 else []
+    sums = []
+    if len(row) > 1:
+        stream = row[2]
+        sums = [like(row[0].shape, f32 if stream is None else stream.dtype), like((1,), f32)]
     options: dict[str, Any] = {"gate": gate, "eps": eps, "width": variant.width}
     return tuple(
         launch(
@@ -149,14 +155,14 @@ def _products(
 class _Norm:
     """A row that is read like a ref: y = x r scale, r = (mean(x^2) + eps)^(-1/2), 0 if that is no number.
 
-    x is the sum of the stream (K,), a branch (K,), whose dtype y has, and maybe of a bias (K,) or one number
-    (1,). Its mean square is summed where y is first read, by then with a matrix's loads in flight.
+    x is the sum of a branch (K,), whose dtype y has, and maybe a stream and a bias (K,), and a number (1,).
+    Its mean square is summed where y is first read, by then with a matrix's loads in flight.
     """
 
     def __init__(self, refs: Sequence[Any], eps: float, width: int) -> None:
-        stream, branch, self._scale, *more = refs
-        self._addends, self._eps, self._width = [stream, branch, *more], eps, width
-        self.shape, self._dtype = stream.shape, branch.dtype
+        branch, self._scale, stream, *more = refs
+        self._addends = [ref for ref in (stream, branch, *more) if ref is not None]
+        self._eps, self._width, self.shape, self._dtype = eps, width, branch.shape, branch.dtype
 
     def __getitem__(self, at: Any) -> jax.Array:
         y = self._sum(at) * lax.rsqrt(self._mean + self._eps) * self._scale[at].astype(f32)

@@ -71,7 +71,12 @@ def test_the_row_may_be_the_norm_of_a_sum(case, broken):
     dtype, length, results, variant = case
     x, *matrices, halves = drawn(length, *results, (2, 24), dtype=dtype)
     stream, scale, bias = (array(np.roll(np.asarray(x, np.float32), n), "float32") for n in (1, 2, 3))
-    norm = SumNorm(stream, scale, None if broken is None else jnp.array(broken), bias)
+    norm = (
+        SumNorm(None, scale, None, bias)
+        if broken is None
+        else SumNorm(stream, scale, jnp.array(broken), bias)
+    )
+    stream = jnp.zeros_like(stream) if broken is None else stream
 
     def both(x):
         options = {"norm": norm, "variant": variant}
@@ -145,7 +150,7 @@ def test_rows_of_vmap_and_gradients_are_those_of_the_formula():
         gradients = jax.jit(jax.grad(lambda *arrays: sum(jnp.sum(y**2) for y in row_products(*arrays))))(
             x, first, second
         )
-        norm = SumNorm(second[0], first[0], bias=first[1])
+        norm = SumNorm(second[0], first[0], jnp.array(False), first[1])
         normed = jax.jit(jax.vmap(lambda x: row_products(x, first, norm=norm)))(x[None])
         alone = row_products(x, first, norm=norm)
     for y, each in zip(normed, alone, strict=True):

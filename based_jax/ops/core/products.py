@@ -53,7 +53,7 @@ class PendingNorm:
     are_numbers: Bool[Array, "1 1"]
 
     def __init__(self, *arrays: Array | None, eps: float) -> None:
-        """Take the arrays of `add_rms_norm`: stream, branch, scale, broken or None, bias or None."""
+        """Take the arrays of `add_rms_norm`: stream or None, branch, scale, broken or None, bias or None."""
         self._arrays: Any = arrays
         self._eps = eps
         self.shape, self.dtype = self._arrays[1].shape, self._arrays[1].dtype
@@ -61,7 +61,8 @@ class PendingNorm:
     def products(self, kernel: Callable[..., Any], *matrices: Array, **options: Any) -> list[Array]:
         """Return the results of `pallas_kernels.row_products` or another product of a row, for y."""
         stream, branch, scale, broken, bias = self._arrays
-        norm = pallas_kernels.SumNorm(stream.reshape(-1), scale, broken, bias, self._eps)
+        flat = None if stream is None else stream.reshape(-1)
+        norm = pallas_kernels.SumNorm(flat, scale, broken, bias, self._eps)
         *found, stream, is_number = kernel(branch.reshape(-1), *matrices, norm=norm, **options)
         self.stream, self.are_numbers = stream.reshape(self.shape), is_number.reshape(self.shape[:-1])
         return found
