@@ -28,6 +28,9 @@ __all__ = ["Variant", "fastest", "supports", "taylor_step"]
 
 MAX_VALUE_SIZE = 256
 
+FEW = 64
+"""so many programs, one a row and head, leave half of a GPU without any"""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -75,7 +78,8 @@ def supports(q: Any, k: Any, v: Any) -> str | None:
 
 def facts_of(q: Any, k: Any, v: Any, kv: Any) -> dict[str, Any]:
     """Return the facts that select a row of the tuning table."""
-    return {"key_size": q.shape[-1], "value_size": v.shape[-1], "state": jnp.dtype(kv.dtype).name}
+    sizes = {"key_size": q.shape[-1], "value_size": v.shape[-1], "few": int(q.shape[0] * q.shape[1] <= FEW)}
+    return {**sizes, "state": jnp.dtype(kv.dtype).name}
 
 
 def fastest(q: Any, k: Any, v: Any, kv: Any) -> str:

@@ -24,18 +24,19 @@ ROWS, HEADS = 128, 16
 POSITION = 750
 """Number of earlier tokens of every row in a measurement: the windows are full."""
 
-# K, V, dtype of q, k, v, dtype of the state.
+# B, K, V, dtype of q, k, v, dtype of the state.
 TAYLOR = [
-    (16, 64, "bfloat16", "float32"),  # a head of the released 360m model
-    (16, 64, "bfloat16", "bfloat16"),
-    (16, 64, "float32", "float32"),
-    (16, 112, "bfloat16", "float32"),  # and of the 1.3b model
-    (16, 128, "bfloat16", "float32"),
-    (16, 256, "bfloat16", "float32"),
-    (8, 64, "bfloat16", "float32"),
-    (24, 64, "bfloat16", "float32"),
-    (32, 64, "bfloat16", "float32"),
-    (32, 256, "float32", "float32"),  # the largest that is supported
+    (1, 16, 64, "bfloat16", "float32"),  # a head of the released 360m model
+    (ROWS, 16, 64, "bfloat16", "float32"),
+    (ROWS, 16, 64, "bfloat16", "bfloat16"),
+    (ROWS, 16, 64, "float32", "float32"),
+    (ROWS, 16, 112, "bfloat16", "float32"),  # and of the 1.3b model
+    (ROWS, 16, 128, "bfloat16", "float32"),
+    (ROWS, 16, 256, "bfloat16", "float32"),
+    (ROWS, 8, 64, "bfloat16", "float32"),
+    (ROWS, 24, 64, "bfloat16", "float32"),
+    (ROWS, 32, 64, "bfloat16", "float32"),
+    (ROWS, 32, 256, "float32", "float32"),  # the largest that is supported
 ]
 
 # W, H, G, K = V, dtype, rotary.
@@ -80,17 +81,20 @@ CONV_PRODUCTS = [
 
 def taylor_cases() -> Iterator[Case]:
     """Yield the calls of `TAYLOR`."""
-    for key_size, value_size, dtype, state in TAYLOR:
+    for batch, key_size, value_size, dtype, state in TAYLOR:
         width, count = pl.next_power_of_2(value_size), symmetric_size(key_size)
-        tokens = [Shape((ROWS, HEADS, size), dtype) for size in (key_size, key_size, value_size)]
-        sums = [Shape((ROWS, HEADS, *size), state) for size in ((count, value_size), (count,))]
+        tokens = [Shape((batch, HEADS, size), dtype) for size in (key_size, key_size, value_size)]
+        sums = [Shape((batch, HEADS, *size), state) for size in ((count, value_size), (count,))]
         variants = grid(
             # Fewer elements per thread do not fill its loads; more do not fit its registers.
             lambda rows, warps, width=width: 8 <= rows * width // (32 * warps) <= 64,
-            rows=(8, 16, 32, 64, 128),
-            warps=(1, 2, 4, 8),
+            rows=(8, 16, 32, 64, 128, *([256] if batch == 1 else [])),
+            warps=(1, 2, 4, 8, *([16] if batch == 1 else [])),
         )
-        words, arguments = f"K{key_size} V{value_size} {dtype} state {state}", [*tokens, *sums]
+        words, arguments = (
+            f"{'B1 ' * (batch == 1)}K{key_size} V{value_size} {dtype} state {state}",
+            [*tokens, *sums],
+        )
         given = "taylor_step", "step", words, taylor_step, arguments, taylor_facts(*arguments[:4]), variants
         yield tunable(*given, carried={3: 1, 4: 2})
 
