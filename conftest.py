@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import json
+import logging
 import os
 import platform
 from importlib.metadata import version
@@ -164,6 +165,16 @@ def resident_bytes() -> int:
     """Return the memory that this process holds, 0 where the system does not report it."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+
+
+@pytest.fixture(autouse=True)
+def own_logging():
+    """What a command sets in its process ends with the test."""
+    loggers = [logging.getLogger(name) for name in ("based_jax.data.reading", "absl", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

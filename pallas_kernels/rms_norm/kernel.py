@@ -38,7 +38,7 @@ class Variant:
 def divisor(scale: jax.Array, dtype: Any) -> jax.Array:
     """Return the scales, with 2^-100, or 2^-14 for y in float16, in place of smaller ones.
 
-    So y, of this dtype, tells x even where a scale is 0.
+    So y, of this dtype, determines x even where a scale is 0.
     """
     least = max(2.0**-100, float(jnp.finfo(dtype).tiny))
     return jnp.where(jnp.abs(scale) < least, jnp.where(scale < 0, -least, least), scale)

@@ -1,7 +1,6 @@
 """A tiny model and a tiny text, shared by the training tests."""
 
 import functools
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,16 +20,6 @@ def traced_once() -> Iterator[None]:
             for command in (lm, classify):
                 patch.setattr(command, name, once)
         yield
-
-
-@pytest.fixture(autouse=True)
-def own_logging() -> Iterator[None]:
-    """What a command sets in its process ends with the test."""
-    loggers = [logging.getLogger(name) for name in ("based_jax.data.reading", "absl", "asyncio")]
-    levels = [logger.level for logger in loggers]
-    yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
