@@ -1,5 +1,6 @@
 """MAD's tasks, joint recall and permutations: labels against plain definitions, and shares of the draws."""
 
+import functools
 import itertools
 
 import jax
@@ -13,6 +14,7 @@ from based_jax.models import mqar_backbone
 from based_jax.models.classifier import AutoEncoder
 from based_jax.training.commands import synthetic
 from based_jax.training.mqar import sweep
+from tests.arrays import normals
 
 
 def recall(task, row):
@@ -74,9 +76,14 @@ def permuted(task, row):
     return labels
 
 
+@functools.cache
+def mapping_of(task):
+    return np.asarray(task.mapping()).tolist()
+
+
 def memory(task, row):
     assert row[1::2] == [task.vocab_size - 1] * (len(row) // 2)
-    mapping = np.asarray(task.mapping()).tolist()
+    mapping = mapping_of(task)
     assert len(set(mapping)) == (task.vocab_size - 1) // 2 <= min(mapping)
     return [token for key in row[::2] for token in (IGNORE, mapping[key])]
 
@@ -129,15 +136,21 @@ def test_compression_is_decoded_from_the_last_output(tmp_path, monkeypatch):
     """The outputs differ by their position only, and the trainer of the task takes this model."""
     config = mqar_backbone(None, 8, vocab_size=5, layers=["short_conv"], mlp="none")
     model, tokens = AutoEncoder(config), np.array([[0, 1, 2, 3, 4], [1, 0, 2, 3, 4]])
-    params = jax.jit(model.init)(jax.random.key(0), tokens)
-    hidden, _ = model.apply(params, tokens, method="hidden")
+    params = normals(model.init, tokens)
+
+    @jax.jit
+    def outputs(params):
+        hidden, _ = model.apply(params, tokens, method="hidden")
+        encoder = {"params": params["params"]["backbone"]}
+        expected = bj.LanguageModel(config).apply(encoder, hidden, method="unembed")
+        return hidden, expected, model.apply(params, tokens)[0]
+
+    hidden, expected, logits = map(np.asarray, outputs(params))
     assert hidden.shape == (2, 5, 8)
     # A convolution of 4 tokens at the last one does not see the first: nothing else leads to the outputs.
     np.testing.assert_allclose(hidden[0], hidden[1], atol=1e-6)
     assert np.abs(np.diff(hidden[0], axis=0)).max(axis=1).min() > 1e-3
-    encoder = {"params": params["params"]["backbone"]}
-    expected = bj.LanguageModel(config).apply(encoder, hidden, method="unembed")
-    np.testing.assert_allclose(model.apply(params, tokens)[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(logits, expected, rtol=1e-6)
     models = []
     monkeypatch.setattr(sweep, "Grid", lambda model, *settings: models.append(model))
     flags = {"task": "compression", "examples": 4, "test_examples": 4, "length": 4, "d_model": 8}

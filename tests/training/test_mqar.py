@@ -25,8 +25,8 @@ from tests.commands import run_here
 from tests.training.runs import losses, stop_at
 
 SETTINGS = {"layers": "short_conv,attention", "d_model": 16, "vocab_size": 16, "length": 8, "pairs": 2}
-SETTINGS |= {"examples": 1000, "test_examples": 150, "epochs": 10, "batch_size": 32, "test": "8:1,8:2"}
-SETTINGS |= {"learning_rates": "1e-2,1e38", "seeds": "0,1", "stop_above": 0.9, "log_every": 16}
+SETTINGS |= {"examples": 1000, "test_examples": 150, "epochs": 4, "batch_size": 32, "test": "8:1,8:2"}
+SETTINGS |= {"learning_rates": "1e-2,1e38", "seeds": "0,1", "stop_above": 0.76, "log_every": 16}
 SETTINGS |= {"dropout": 0.02, "random_fill": False}
 
 
@@ -105,8 +105,8 @@ def test_a_grid_learns_but_for_the_rate_that_diverges(finished):
     assert [record["seed"] for record in good] == [0, 1]
     for record in good:
         assert record["learning_rate"] == 1e-2
-        assert record["accuracy"] > 0.6
-        assert record["status"] == ("stopped" if record["accuracy"] > 0.9 else "finished")
+        assert record["accuracy"] > 0.55
+        assert record["status"] == ("stopped" if record["accuracy"] > SETTINGS["stop_above"] else "finished")
         assert record["slices"]["length"]["8"] == pytest.approx(record["accuracy"])
         by_pairs = record["slices"]["num_pairs"]
         assert by_pairs["1"] > by_pairs["2"]
@@ -118,16 +118,16 @@ def test_a_grid_learns_but_for_the_rate_that_diverges(finished):
 
 
 @pytest.mark.release
-def test_a_lane_of_the_grid_is_the_run_alone(finished, tmp_path):
-    """The same numbers as one learning rate and seed at a time, up to rounding that training amplifies."""
-    run(tmp_path, learning_rates="1e-2", seeds="1", stop_above=0.01, test="8:2")
+def test_a_lane_does_not_depend_on_the_others(finished, tmp_path):
+    """The same numbers beside another seed, in another lane, up to rounding that training amplifies."""
+    run(tmp_path, learning_rates="1e-2", seeds="1,2", stop_above=0.01, test="8:2")
     tag = "lr-0.01-seed-1"
-    ours, alone = (
+    ours, theirs = (
         [line.get(f"loss/{tag}") for line in read_metrics(directory / "metrics.jsonl")]
         for directory in (finished[0], tmp_path)
     )
-    assert len(alone) == 2
-    np.testing.assert_allclose(ours[:2], alone, rtol=2e-5)
+    assert len(theirs) == 2
+    np.testing.assert_allclose(ours[:2], theirs, rtol=2e-5)
 
 
 @pytest.mark.slow

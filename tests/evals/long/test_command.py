@@ -1,16 +1,19 @@
 """The command `eval long` on a tiny model: scores against whole forward passes, resumption, pages, errors."""
 
+import copy
 import json
 
+import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 import based_jax as bj
 from based_jax.data.tokenizers import load_tokenizer
 from based_jax.evals.card.subject import without
 from based_jax.evals.long import __main__ as command
+from based_jax.evals.long import run as long
 from based_jax.evals.long.questions import Question, make_question
 from based_jax.evals.long.run import Reader
 from based_jax.models import MixerSpec, ModelConfig
@@ -27,63 +30,94 @@ CONFIG = ModelConfig(
     mlp_hidden=16,
 )
 MODEL = bj.LanguageModel(CONFIG)
+CHUNK = 160
+"""of prompts of 300 and 310 tokens: the second chunk is not full"""
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A directory of random weights, and the weights."""
     directory = tmp_path_factory.mktemp("checkpoints") / "tiny"
-    params = normals(MODEL.init, np.zeros((1, 8), np.int32))
+    params = nn.meta.unbox(normals(MODEL.init, np.zeros((1, 8), np.int32)))
     bj.save_pretrained(directory, MODEL, params)
     return directory, params
 
 
+@pytest.fixture(scope="module", autouse=True)
+def readers():
+    """Readers of the same model share their programs, which take most of a run's time."""
+    made = {}
+
+    def reader(model, params, *, off=None, chunk=512):
+        first = made.setdefault((model, off, chunk), Reader(model, params, off=off, chunk=chunk))
+        chex.assert_trees_all_equal(params, first.params)
+        again = copy.copy(first)
+        again._compiled = set()
+        return again
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long, "Reader", reader)
+        yield reader
+
+
 @pytest.mark.parametrize("off", release_but([None], [None, "linear_attention"]))
-def test_answers_are_those_of_whole_forward_passes(saved, off):
+def test_answers_are_those_of_whole_forward_passes(saved, readers, off):
     _, params = saved
-    asked = ("multi_value", 500), ("dna", 540)
+    asked = ("multi_value", 300), ("dna", 310)
     questions = [make_question(family, length, 0.5, "seed", BYTES) for family, length in asked]
-    reader = Reader(MODEL, params, off=off, chunk=200)
+    reader = readers(MODEL, params, off=off, chunk=CHUNK)
     answers, costs = reader.ask(questions, BYTES)
     assert costs == {"read_ms": None, "decode_ms": None}  # the call compiled
     again, costs = reader.ask(questions, BYTES)
     assert again == answers
     assert all(cost and cost > 0 for cost in costs.values())
-    logits = jax.jit(without(MODEL, params, off))
-    for question, answer in zip(questions, answers, strict=True):
-        prompt = question.tokens(BYTES)
-        space = " " if question is questions[0] else ""
+    prompts = [question.tokens(BYTES) for question in questions]
+    tried = [
+        [*prompt, *BYTES.encode((" " if question is questions[0] else "") + text)]
+        for question, prompt in zip(questions, prompts, strict=True)
+        for text in (*question.answers, *question.wrong)
+    ]
+    padded = np.zeros((len(tried), max(map(len, tried))), np.int32)
+    for row, tokens in zip(padded, tried, strict=True):
+        row[: len(tokens)] = tokens
+    losses = np.asarray(jax.jit(without(MODEL, params, off))(padded), np.float64)
+    losses -= np.log(np.exp(losses).sum(axis=-1, keepdims=True))
+    scores = iter(
+        [loss[np.arange(len(tokens) - 1), tokens[1:]] for loss, tokens in zip(losses, tried, strict=True)]
+    )
+    budgets = [question.budget(BYTES) for question in questions]
+    made = bj.generate(MODEL, params, prompts, max(budgets)) if off is None else None
+    for index, (question, prompt, answer) in enumerate(zip(questions, prompts, answers, strict=True)):
         texts = (*question.answers, *question.wrong)
-        tried = [[*prompt, *BYTES.encode(space + text)] for text in texts]
-        losses = jax.nn.log_softmax(logits(jnp.asarray(tried)).astype(np.float32))
-        rows = np.asarray(tried)[:, len(prompt) :]
-        scores = np.take_along_axis(np.asarray(losses)[:, len(prompt) - 1 : -1], rows[..., None], axis=2).sum(
-            (1, 2)
-        )
-        right, wrong = np.split(scores, [len(question.answers)])
+        sums = np.array([next(scores)[len(prompt) - 1 :].sum() for _ in texts])
+        right, wrong = np.split(sums, [len(question.answers)])
         ranks = 1 + (wrong[None] > right[:, None]).sum(axis=1)
         assert answer.rank == ranks.mean()
         assert answer.first == (ranks == 1).mean()
-        made = bj.generate(MODEL, params, prompt[None], question.budget(BYTES)) if off is None else None
-        assert made is None or BYTES.decode(made[0]).partition("\n")[0] == answer.generated
+        if made is not None:
+            text = BYTES.decode(made[index, : budgets[index]])
+            assert text.partition("\n")[0] == answer.generated
 
 
-def test_a_wrong_answer_may_be_longer_than_the_right_ones(saved):
+def test_a_wrong_answer_may_be_longer_than_the_right_ones():
+    """The caches have room for it."""
+    model = bj.LanguageModel(CONFIG.replace(schedule="A"))
     question = Question("x" * 100, ("a",), ("b" * 100,))
-    (answer,), _ = Reader(MODEL, saved[1]).ask([question], BYTES)
+    params = normals(model.init, np.zeros((1, 8), np.int32))
+    (answer,), _ = Reader(model, params).ask([question], BYTES)
     assert answer.rank in (1, 2)
 
 
 def run(directory, out, *flags: str) -> str:
     """Run the command on few questions and return its summary."""
-    few = ["--depths", "0.5", "--samples", "2", "--batch-size", "2", "--chunk", "128"]
+    few = ["--depths", "0.5", "--samples", "2", "--batch-size", "2", "--chunk", str(CHUNK)]
     assert command.main(["--checkpoint", str(directory), "--out", str(out), *few, *flags]) == 0
     return (out / "tiny.json").read_text()
 
 
 @pytest.mark.release
 def test_a_run_is_resumed_and_extended(saved, tmp_path, capsys):
-    flags = "--lengths", "300", "--families", "single"
+    flags = "--lengths", "300", "--families", "multi_value"
     first = run(saved[0], tmp_path, *flags, "--no-parts")
     lines = (tmp_path / "tiny.jsonl").read_text().splitlines()
     both = json.loads(run(saved[0], tmp_path, *flags))
