@@ -171,14 +171,20 @@ def padding_law(
         assert_close(after[row], continued(run, more, last)[0][row], run.tolerance)
 
 
-def causality(run: Runner, x: np.ndarray, t: int, tolerance: float = 0.0) -> None:
-    """Check that outputs depend on their own token and, by default to the last bit, on no later ones."""
-    other = x.copy()
-    other[:, t:] += 1.0
-    before, after = packed(run, x), packed(run, other)
-    assert_close(after[:, :t], before[:, :t], tolerance)
-    assert np.any(before[:, t] != after[:, t])
-    other[:, t:] = no_numbers(x.shape[1])[t:]
-    after = packed(run, other)
-    assert_close(after[:, :t], before[:, :t], tolerance)
-    assert np.all(np.isnan(after[:, t:]))
+def causality(run: Runner, x: np.ndarray, *cuts: int, tolerance: float = 0.0) -> None:
+    """Check that outputs depend on their own token and, by default to the last bit, on no later ones.
+
+    Args:
+        cuts: tokens from which on the inputs change, one at a time.
+    """
+    before = packed(run, x)
+    for t in cuts:
+        other = x.copy()
+        other[:, t:] += 1.0
+        after = packed(run, other)
+        assert_close(after[:, :t], before[:, :t], tolerance)
+        assert np.any(before[:, t] != after[:, t])
+        other[:, t:] = no_numbers(x.shape[1])[t:]
+        after = packed(run, other)
+        assert_close(after[:, :t], before[:, :t], tolerance)
+        assert np.all(np.isnan(after[:, t:]))

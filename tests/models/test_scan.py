@@ -12,6 +12,7 @@ import based_jax as bj
 from based_jax.models import MixerSpec
 from based_jax.models.block import find_repeats
 from based_jax.profile import count_operations
+from based_jax.testing.laws import QUICKLY
 from tests.arrays import normals
 from tests.tolerances import FLOAT64, assert_close
 
@@ -59,7 +60,7 @@ def gradients(config: bj.ModelConfig, params, **context):
     def loss(params):
         return jnp.mean(bj.LanguageModel(config).apply(params, tokens, **context)[0] ** 2)
 
-    return jax.jit(jax.value_and_grad(loss))(params)
+    return jax.jit(jax.value_and_grad(loss), compiler_options=QUICKLY)(params)
 
 
 def start(config: bj.ModelConfig):
@@ -75,7 +76,7 @@ def test_outputs_and_gradients_stay(x64):
         "segment_ids": jnp.asarray([[0, 0, 0, 0, 1, 1, 1, 1]] * 2),
         "mask": jnp.arange(8) < jnp.asarray([[8], [6]]),
     }
-    wanted = gradients(config, params, **context)
+    wanted = gradients(config.replace(remat="none"), params, **context)
     assert_close(gradients(config.replace(scan_layers=True), params, **context), wanted, FLOAT64)
 
 

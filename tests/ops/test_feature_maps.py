@@ -264,7 +264,8 @@ def test_a_registered_map_obeys_the_laws(registered):
     assert "doubled" in bj.feature_maps.names()
     mixer = LinearAttention(12, num_heads=2, feature_dim=4, feature_map="doubled")
     assert mixer.init_state(3).kv.shape == (3, 2, 8, 6)
-    check_mixer(LinearAttention, num_heads=2, feature_dim=4, feature_map="doubled", feature_scale=0.1)
+    options = {"num_heads": 2, "feature_dim": 4, "feature_map": "doubled", "feature_scale": 0.1}
+    check_mixer(LinearAttention, length=24, **options)
 
 
 def test_a_map_that_reads_other_tokens_breaks_a_law(registered):
