@@ -154,9 +154,9 @@ MAMBA2_OF_OTHERS = (
 def mamba2_form(config: Config) -> dict[str, Any]:
     """Return entries of Mamba-2's norm in place of those that the code which wrote a config does not read.
 
-    fla of today reads `norm_before_gate` and norms the channels of each group. `transformers` and older fla
-    gate first, whatever the entry says, and norm all channels together. The names of other entries show
-    which code wrote the config.
+    fla of today reads `norm_before_gate`; `transformers` and older fla gate first, whatever the entry says.
+    Older fla, which also writes `fuse_norm`, norms all channels together, as `transformers` did up to 5.18;
+    the others norm those of each group. The names of entries show which code wrote the config.
     """
     of_today, of_others = (
         [name for name in names if name in config] for names in (MAMBA2_OF_TODAY, MAMBA2_OF_OTHERS)
@@ -167,7 +167,8 @@ def mamba2_form(config: Config) -> dict[str, Any]:
         fits = bool(of_today or of_others) or config.get(name) in (None, usual)
         expected = "for others, fla's dt_limit or transformers' time_step_limit, which show who wrote it"
         expect(fits, name, config.get(name), f"{usual}; {expected}")
-    return {"norm_before_gate": False, "norm_groups": 1} if of_others else {}
+    form: dict[str, Any] = {"norm_before_gate": False} if of_others else {}
+    return form | ({"norm_groups": 1} if of_others and "fuse_norm" in config else {})
 
 
 def _mamba2(config: Config) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def granite(config: Config, options: Options, attention: Options) -> Layers:
     attention["scale"] = number(config, "attention_multiplier", 1.0) * attention.get("scale", usual) / usual
     full = mixer_spec("attention", options, **attention)
     steps = step_limits(config, "time_step_limit")
-    mamba = mixer_spec("mamba2", options, head_dim=width, norm_groups=1, **steps)
+    mamba = mixer_spec("mamba2", options, head_dim=width, **steps)
     mixers = {"mamba": mamba, "attention": full, "linear_attention": mamba, "full_attention": full}
     return layers_of(config, mixers, ["mamba"] * config["num_hidden_layers"]), {}
 

@@ -278,7 +278,7 @@ class Layer:
             return self.linear("out_proj", y * silu(z))
         is_before = is_fla and config.get("norm_before_gate", False)
         y = y if is_before else y * silu(z)
-        parts = self.split(y, groups if is_fla else 1)
+        parts = self.split(y, 1 if not is_fla and "fuse_norm" in config else groups)
         y = rms_norm(parts, 1.0, epsilon(config)).reshape(y.shape) * weights["norm.weight"]
         return self.linear("out_proj", y * silu(z) if is_before else y)
 

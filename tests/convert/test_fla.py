@@ -52,7 +52,7 @@ TRANSFORMERS = {name: MAMBA2[name] for name in MAMBA2 if name not in ("norm_eps"
     "num_heads": 4,
     "n_groups": 2,
 }
-"""A Mamba-2 as `transformers` writes it: its norm is over all groups."""
+"""A Mamba-2 as `transformers` writes it; older fla writes `fuse_norm` too, and norms all groups together."""
 GATED_DELTA_NET = {"head_dim": 3, "expand_v": 2.0}
 HYBRID = [
     {
@@ -92,6 +92,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mamba2 options": {"n_groups": 2, "D_has_hdim": True, "use_bias": True, "dt_limit": [0.3, 0.8]},
     "mamba2 norm first": {"norm_before_gate": True, "use_conv_bias": False, "tie_word_embeddings": True},
     "mamba2 of transformers": {"norm_before_gate": True},
+    "mamba2 of older fla, with the entries of transformers": {"fuse_norm": True},
     "mamba2 fraction": {"expand": 1.7, "head_dim": 13},
     "mamba2 bare": {"rmsnorm": False, "dt_limit": [0.0, {"__float__": "Infinity"}]},
 }
