@@ -11,9 +11,9 @@ decoding; min-p is relative to the most likely token at this temperature (Nguyen
 The padded end of the vocabulary is cut off first, so it is never sampled.
 
 Settings are arrays with an entry per row: one program serves all of them, and only does the work that the
-batch's settings need. Settings without keys, where all rows are greedy, have a program of their own: on a GPU
-the choice whether to sample waits for the host at every token. A row's token depends on its own logits,
-settings and key, not on the other rows.
+batch's settings need. Settings without keys, where all rows are greedy, have a program of their own, in which
+no token needs the choice whether to sample. A row's token depends on its own logits, settings and key, not on
+the other rows.
 """
 
 import dataclasses

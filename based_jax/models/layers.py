@@ -13,11 +13,9 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.mixers.contract import Projection
 from based_jax.mixers.initializers import ones, zeros
-from based_jax.ops.core.arrays import accumulation_dtype
 from based_jax.ops.core.nan_isolation import nan_unless
 from based_jax.ops.core.products import ACTIVATIONS
-from based_jax.ops.core.sharding import keep_tokens
-from based_jax.ops.norm import add_rms_norm
+from based_jax.ops.norm import add_rms_norm, residual_sum
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_choice
 
@@ -62,12 +60,7 @@ class LayerNorm(nn.Module):
 
         With a branch return x + branch, its norm, and None; x may be None as in `RMSNorm`.
         """
-        if x is None:
-            x = cast(Array, branch)
-            x = x.astype(accumulation_dtype(x))
-        elif branch is not None:
-            x = x + branch.astype(x.dtype)
-        x = x if branch is None else keep_tokens(x)
+        x = cast(Array, x) if branch is None else residual_sum(x, branch)
         scale = self.param("scale", ones("embed"), x.shape[-1:])
         bias = self.param("bias", zeros("embed"), x.shape[-1:])
         y = ops.layer_norm(x, scale, bias, self.eps).astype(self.dtype)

@@ -44,7 +44,7 @@ def add_rms_norm(
 ) -> tuple[Any, Float[Array, "B N D"] | PendingNorm, Bool[Array, "B N"] | None]:
     """Add a branch and its bias, NaN at broken tokens, to the residual stream, and normalise the sum.
 
-    Without a stream the sum is the branch in its accumulation dtype. On a GPU one kernel does this, and
+    Without a stream the sum is the branch, see `residual_sum`. On a GPU one kernel does this, and
     another computes the gradients, where XLA takes several passes. Single tokens, as in decoding, take the
     kernel on GPUs on which it was measured to be faster.
 
@@ -63,9 +63,17 @@ def add_rms_norm(
         branch = products.plus_bias(branch, bias)
     if broken is not None:
         branch = nan_unless(~broken[..., None], branch)
-    wide = accumulation_dtype(branch) if stream is None else stream.dtype
-    stream = keep_tokens(branch.astype(wide) if stream is None else stream + branch.astype(wide))
+    stream = residual_sum(stream, branch)
     return stream, rms_norm(stream, scale, eps).astype(dtype), None
+
+
+def residual_sum(
+    stream: Float[Array, "B N D"] | None, branch: Float[Array, "B N D"]
+) -> Float[Array, "B N D"]:
+    """Return stream + branch in stream's dtype, or the branch in its accumulation dtype."""
+    if stream is None:
+        return keep_tokens(branch.astype(accumulation_dtype(branch)))
+    return keep_tokens(stream + branch.astype(stream.dtype))
 
 
 @op()

@@ -88,13 +88,11 @@ def taylor_cases() -> Iterator[Case]:
         variants = grid(
             # Fewer elements per thread do not fill its loads; more do not fit its registers.
             lambda rows, warps, width=width: 8 <= rows * width // (32 * warps) <= 64,
-            rows=(8, 16, 32, 64, 128, *([256] if batch == 1 else [])),
-            warps=(1, 2, 4, 8, *([16] if batch == 1 else [])),
+            rows=(8, 16, 32, 64, 128, 256),
+            warps=(1, 2, 4, 8, 16),
         )
-        words, arguments = (
-            f"{'B1 ' * (batch == 1)}K{key_size} V{value_size} {dtype} state {state}",
-            [*tokens, *sums],
-        )
+        words = f"{'B1 ' * (batch == 1)}K{key_size} V{value_size} {dtype} state {state}"
+        arguments = [*tokens, *sums]
         given = "taylor_step", "step", words, taylor_step, arguments, taylor_facts(*arguments[:4]), variants
         yield tunable(*given, carried={3: 1, 4: 2})
 
