@@ -53,8 +53,8 @@ def generate(
     Compiled programs per model and batch size: one decoding loop per bucket of `max_new_tokens` and one
     prefill for each of the three sizes in `prompt.CHUNKS`; prompts of other lengths, other settings, keys and
     as many stop tokens reuse them. A state that grows with the text (full attention's) has a capacity of a
-    power of two tokens, and another power compiles again; so do the first row that samples and the first
-    penalties, which count tokens.
+    power of two tokens, and another power compiles again; so do the first row that samples, the first
+    penalties, which count tokens, and the first `return_logprobs`.
 
     Args:
         model: any model whose mixers can continue from a state.
@@ -90,9 +90,10 @@ def generate(
     sampling = dict(zip(SETTINGS, (temperature, top_k, top_p, min_p, *penalties), strict=True))
     ends = stop_tokens, attention_mask, prefill_chunk, prefix
     start = _prompted(model, params, prompt, total, rng, *ends, **sampling)
-    _, (made, _) = decode(model, params, start(), total, int(pad_token), chunk=bucket(total))
-    tokens, logprobs = made.token[:, :total], made.logprob[:, :total]
-    return (tokens, logprobs) if return_logprobs else tokens
+    sizes = {"chunk": bucket(total), "top_logprobs": 0 if return_logprobs else None}
+    _, (made, _) = decode(model, params, start(), total, int(pad_token), **sizes)
+    tokens = made.token[:, :total]
+    return tokens if made.logprob is None else (tokens, made.logprob[:, :total])
 
 
 def stream(
@@ -131,15 +132,15 @@ def stream(
     start = _prompted(model, params, prompt, total, rng, temperature=temperature, **options)
 
     def make(pool: Pool, count: int) -> tuple[Pool, Made]:
-        return decode(model, params, pool, count, int(pad_token), chunk=size)
+        sizes = {"chunk": size, "top_logprobs": 0 if return_logprobs else None}
+        return decode(model, params, pool, count, int(pad_token), **sizes)
 
-    chunks = _chunks(start, make, total, size)
-    return chunks if return_logprobs else (tokens for tokens, _ in chunks)
+    return _chunks(start, make, total, size)
 
 
 def _chunks(
     start: Callable[[], Pool], make: Callable[[Pool, int], tuple[Pool, Made]], total: int, chunk: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> Iterator[Any]:
     begin, count = 0, 1
     pool, made = make(start(), count)
     while True:
@@ -148,7 +149,8 @@ def _chunks(
         ahead = make(pool, following) if following else None
         size = int(np.asarray(made.count).max())
         if size:
-            yield np.asarray(made.choice.token)[:, :size], np.asarray(made.choice.logprob)[:, :size]
+            tokens, logprobs = np.asarray(made.choice.token)[:, :size], made.choice.logprob
+            yield tokens if logprobs is None else (tokens, np.asarray(logprobs)[:, :size])
         if size < count or ahead is None:
             return
         (pool, made), count = ahead, following

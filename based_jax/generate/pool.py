@@ -169,21 +169,28 @@ def decode(
     pad_token: int = 0,
     *,
     chunk: int,
-    top_logprobs: int = 0,
+    top_logprobs: int | None = 0,
 ) -> tuple[Pool, Made]:
     """Make up to `most` <= chunk tokens per active row; end earlier when no row is active.
 
     Args:
         pad_token: what rows have after their last token, with log-probability 0.
         chunk: length of the arrays of tokens.
-        top_logprobs: how many of the most likely tokens to report for each, where a row asks for them.
+        top_logprobs: how many of the most likely tokens to report for each, where a row asks for them;
+            None for no log-probabilities at all.
     """
     make = functools.partial(_decode, model, chunk, top_logprobs)
     return sharding.isolated(make, (params, pool, most, pad_token), {}, like=pool.text.hidden)
 
 
 def _decode(
-    model: LanguageModel, chunk: int, top_logprobs: int, params: Params, pool: Pool, most: Any, pad_token: Any
+    model: LanguageModel,
+    chunk: int,
+    top_logprobs: int | None,
+    params: Params,
+    pool: Pool,
+    most: Any,
+    pad_token: Any,
 ) -> tuple[Pool, Made]:
     streams, begin, vocab_size = LayerStreams(pool.text.state), pool.step, model.config.vocab_size
 
@@ -220,8 +227,9 @@ def _decode(
     index, pool, made = lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), pool, unfilled))
     count = pool.step - begin
     is_made = jnp.arange(chunk) < count[:, None]
-    token, logprob = jnp.where(is_made, made.token, pad_token), jnp.where(is_made, made.logprob, 0)
-    made = made._replace(token=token, logprob=logprob)
+    made = made._replace(token=jnp.where(is_made, made.token, pad_token))
+    if made.logprob is not None:
+        made = made._replace(logprob=jnp.where(is_made, made.logprob, 0))
     return with_state(pool, streams.after(pool.text.state, index)), Made(made, count)
 
 
@@ -237,11 +245,12 @@ def _advance(model: LanguageModel, params: Params, pool: Pool, token: Int[Array,
 
 
 class Carried(NamedTuple):
-    """A state without what all of its streams share."""
+    """A state in the loop: what its streams do not share."""
 
     arrays: list[Array]
     """the other leaves, in the order of the state"""
-    broken: Bool[Array, "streams B"]
+    broken: Bool[Array, " B"] | None
+    """rows with a NaN or an infinity in some layer, so that their logits are NaN; None without streams"""
 
 
 class LayerStreams:
@@ -258,8 +267,9 @@ class LayerStreams:
     def strip(self, state: State) -> Carried:
         """Return the loop's carry for a state: the one before the loop, or a later one."""
         leaves = self._tree.flatten_up_to(state)
-        broken = jnp.array([leaf.broken for leaf in leaves if _is_stream(leaf)])
-        return Carried([leaf for leaf in leaves if not _is_stream(leaf)], broken)
+        broken = [leaf.broken for leaf in leaves if _is_stream(leaf)]
+        arrays = [leaf for leaf in leaves if not _is_stream(leaf)]
+        return Carried(arrays, functools.reduce(jnp.logical_or, broken) if broken else None)
 
     def within(self, carried: Carried, made: Int[Array, "..."]) -> State:
         """Return the state after `made` tokens, with the first layer's stream, computed once, in all."""
@@ -271,12 +281,12 @@ class LayerStreams:
         return self._restore(carried, made, self._leaves)
 
     def _restore(self, carried: Carried, made: Array, before: list[Any]) -> State:
-        arrays, broken = iter(carried.arrays), iter(carried.broken)
+        arrays = iter(carried.arrays)
 
         def moved(leaf: Any) -> Any:
             if not _is_stream(leaf):
                 return next(arrays)
-            return dataclasses.replace(leaf, length=leaf.length + made, broken=next(broken))
+            return dataclasses.replace(leaf, length=leaf.length + made, broken=carried.broken)
 
         return jax.tree.unflatten(self._tree, [moved(leaf) for leaf in before])
 

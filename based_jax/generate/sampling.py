@@ -171,14 +171,15 @@ def _counted(counts: Array, tokens: Array, real: Array) -> Array:
 
 
 class Choice(NamedTuple):
-    """A token per row, and its probability under the model."""
+    """A token per row and its probability under the model; all but the token are None if nobody asks."""
 
     token: Int[Array, " B"]
-    logprob: Float[Array, " B"]
-    """log softmax of the model's own logits, without penalties and temperature; float32"""
-    top_ids: Int[Array, "B K"]
-    """the K most likely tokens, most likely first"""
-    top_logprobs: Float[Array, "B K"]
+    logprob: Any = None
+    """float32 (B,): log softmax of the model's own logits, without penalties and temperature"""
+    top_ids: Any = None
+    """int32 (B, K): the K most likely tokens, most likely first"""
+    top_logprobs: Any = None
+    """float32 (B, K)"""
 
 
 def choose(
@@ -188,7 +189,7 @@ def choose(
     counts: Counts | None = None,
     *,
     vocab_size: int,
-    top_logprobs: int = 0,
+    top_logprobs: int | None = 0,
     top_rows: Bool[Array, " B"] | None = None,
 ) -> Choice:
     """Choose one token per row.
@@ -198,7 +199,7 @@ def choose(
         step: number of tokens that each row has made; the key of a token is fold_in(row's key, step).
         counts: tokens of each row's text; None for no penalties, whatever `settings` says.
         vocab_size: number of tokens that may be chosen.
-        top_logprobs: K.
+        top_logprobs: K; None for no log-probabilities, which need two more passes over the vocabulary.
         top_rows: rows whose most likely tokens are needed; if there are none, all rows report zeros. None
             means all rows.
     """
@@ -212,7 +213,8 @@ def choose(
             return jnp.where(samples, _draw(candidates(penalised, settings), keys, step), greedy)
 
         token = lax.cond(samples.any(), sample, lambda: greedy)
-    return report(logits, token.astype(jnp.int32), top_logprobs, top_rows)
+    token = token.astype(jnp.int32)
+    return Choice(token) if top_logprobs is None else report(logits, token, top_logprobs, top_rows)
 
 
 def report(

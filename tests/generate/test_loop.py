@@ -1,5 +1,7 @@
 """The loop makes the tokens that recomputing the whole text would make, for any batching of the rows."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -209,22 +211,28 @@ def test_penalties_count_a_prefix(simple):
     assert tokens.tolist() == expected.tolist()
 
 
-def test_layers_may_be_broken_apart(hybrid):
-    """A token may be no number from some layer on; else one stream serves all layers in the loop."""
+def test_layers_share_a_stream_in_the_loop(hybrid):
+    """A row that is broken from some layer on is broken: its logits are NaN."""
 
     def is_stream(node):
         return isinstance(node, Stream)
 
+    def streams_of(state):
+        return [node for node in jax.tree.leaves(state, is_leaf=is_stream) if is_stream(node)]
+
     state = hybrid.model.init_state(2, 8)
     kept = LayerStreams(state)
-    carried = kept.strip(state)
-    assert not any(map(is_stream, jax.tree.leaves(carried, is_leaf=is_stream)))
-    broken = np.arange(carried.broken.size).reshape(carried.broken.shape) % 3 == 0
+    last = streams_of(state)[-1]
+    last_broken = dataclasses.replace(last, broken=jnp.array([False, True]))
+    carried = kept.strip(
+        jax.tree.map(lambda node: last_broken if node is last else node, state, is_leaf=is_stream)
+    )
+    assert not streams_of(carried)
     for restored in (kept.within, kept.after):
-        state = restored(carried._replace(broken=broken), jnp.array(7))
-        streams = [node for node in jax.tree.leaves(state, is_leaf=is_stream) if is_stream(node)]
-        assert np.array_equal([stream.broken for stream in streams], broken)
-        assert all(stream.length.tolist() == [7, 7] for stream in streams)
+        state = restored(carried, jnp.array(7))
+        for node in streams_of(state):
+            assert node.broken.tolist() == [False, True]
+            assert node.length.tolist() == [7, 7]
         again = kept.strip(state)
         assert all(x is y for x, y in zip(again.arrays, carried.arrays, strict=True))
 
@@ -251,10 +259,13 @@ def test_a_second_call_compiles_nothing(simple):
     assert 0 < first <= 6  # one prefill and two decoding loops, whose bodies JAX may trace twice
     rng = jax.random.key(1)
     assert make([[4, 5, 6, 7, 8]], temperature=0.9, top_p=0.3, top_k=3, min_p=0.1, rng=rng) == first
-    assert make(np.array([[4, 5]]), temperature=[0.9], rng=rng, pad_token=3, return_logprobs=True) == first
+    assert make(np.array([[4, 5]]), temperature=[0.9], rng=rng, pad_token=3) == first
     greedy = make([[3]])  # loops without sampling
     assert first < greedy <= first + 4
-    assert make([[4, 5, 6]], pad_token=3, return_logprobs=True) == greedy
+    assert make([[4, 5, 6]], pad_token=3) == greedy
+    logprobs = make([[3]], return_logprobs=True)  # loops with them
+    assert greedy < logprobs <= greedy + 4
+    assert make([[4, 5, 6]], pad_token=3, return_logprobs=True) == logprobs
 
 
 @pytest.mark.release

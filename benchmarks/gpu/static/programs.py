@@ -71,7 +71,7 @@ def decode(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stage
         return pool.new_rows(text, row_settings([Sampler()] * batch, None), None, TOKENS)
 
     rows, number = jax.eval_shape(new_rows, text), jax.ShapeDtypeStruct((), jnp.int32)
-    make = functools.partial(pool.decode, model, chunk=TOKENS)
+    make = functools.partial(pool.decode, model, chunk=TOKENS, top_logprobs=None)
     return compile_for(kind, make, abstract_weights(config), rows, number, donate=(1,))
 
 
