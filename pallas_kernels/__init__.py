@@ -14,6 +14,8 @@ from pallas_kernels.rms_norm import add_rms_norm
 from pallas_kernels.rms_norm import supports as supports_rms_norm
 from pallas_kernels.row_products import GATES, SumNorm, conv_row_product, gated_row_product, row_products
 from pallas_kernels.row_products import supports as supports_row_products
+from pallas_kernels.selective_scan import selective_scan
+from pallas_kernels.selective_scan import supports as supports_selective_scan
 from pallas_kernels.softmax_loss import softmax_loss
 from pallas_kernels.softmax_loss import supports as supports_softmax_loss
 from pallas_kernels.taylor_attention import fastest as fastest_taylor_attention
@@ -54,12 +56,14 @@ __all__ = [
     "is_slow_taylor_attention",
     "lowering_for",
     "row_products",
+    "selective_scan",
     "softmax_loss",
     "supports_conv_step",
     "supports_gated_conv",
     "supports_mosaic_taylor_attention",
     "supports_rms_norm",
     "supports_row_products",
+    "supports_selective_scan",
     "supports_softmax_loss",
     "supports_taylor_attention",
     "supports_taylor_step",

@@ -172,6 +172,35 @@ def store(ref: Any, index: Any, value: jax.Array, valid: Any = None) -> None:
         require().store(ref.at[index], value, mask=jnp.broadcast_to(valid, value.shape))
 
 
+def barrier() -> None:
+    """Let the threads of a program see what the others have stored so far."""
+    if not is_interpreted():
+        require().debug_barrier()
+
+
+def multiply_add(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+    """Return a b + c of float32 arrays that broadcast, in one instruction: XLA's Triton fuses no products."""
+    return a * b + c if is_interpreted() else _instruction("fma.rn.f32", a, b, c)
+
+
+def exp2(x: jax.Array) -> jax.Array:
+    """Return 2**x of a float32 array in one instruction, 0 instead of numbers that are not normal."""
+    return jnp.exp2(x) if is_interpreted() else _instruction("ex2.approx.ftz.f32", x)
+
+
+def _instruction(name: str, *arrays: jax.Array) -> jax.Array:
+    shape = jnp.broadcast_shapes(*(x.shape for x in arrays))
+    result = jax.ShapeDtypeStruct(shape, jnp.float32)
+    places = ", ".join(f"${i}" for i in range(len(arrays) + 1))
+    return require().elementwise_inline_asm(
+        f"{name} {places};",
+        args=[jnp.broadcast_to(x, shape) for x in arrays],
+        constraints=",".join(["=f", *"f" * len(arrays)]),
+        pack=1,
+        result_shape_dtypes=[result],
+    )[0]
+
+
 def dot(
     a: jax.Array, b: jax.Array, contract: tuple[int, int], into: Any = None, precision: str | None = None
 ) -> jax.Array:

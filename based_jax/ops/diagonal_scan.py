@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+import pallas_kernels
 from based_jax.ops.core.arrays import accumulation_dtype, lift, map_arrays, with_gradient
 from based_jax.ops.core.chunks import scan_chunks
 from based_jax.ops.core.implementations import choose
@@ -26,6 +27,9 @@ from based_jax.validate import expect_array
 
 CHUNK = 64
 """Tokens per chunk."""
+
+KERNEL_FROM = 16
+"""Fewest tokens for which None picks the kernel: it has a layout of the state of its own."""
 
 
 @jax.tree_util.register_dataclass
@@ -50,7 +54,22 @@ Terms = Callable[[Any], tuple[Array, Array]]
 Readout = Callable[[Array, Any], Y]
 
 
-@stateful_op("xla", "reference", tokens=("x", "dt", "B", "C", "segment_ids", "mask"))
+def _supports(kernel: str, x: Array, dt: Array, B: Array) -> str | None:
+    return pallas_kernels.supports_selective_scan(x, dt, B)
+
+
+def _fastest(found: str, x: Array, dt: Array, B: Array) -> str:
+    return "xla" if x.ndim == 3 and x.shape[1] < KERNEL_FROM else found
+
+
+@stateful_op(
+    "pallas",
+    "xla",
+    "reference",
+    supports=_supports,
+    fastest=_fastest,
+    tokens=("x", "dt", "B", "C", "segment_ids", "mask"),
+)
 def selective_scan(
     x: Float[Array, "B N E"],
     dt: Float[Array, "B N E"],
@@ -80,8 +99,13 @@ def selective_scan(
         B, C: input and output maps, shared by the channels.
         D: factor of the skip connection; None for no skip connection.
         chunk_size: tokens per chunk; default 64. "reference" goes token by token.
+        implementation: "pallas", the fused GPU kernel (S a power of two up to 32, E a multiple of 32); "xla";
+            "reference"; or None for the best: from 16 tokens on the kernel where it can, else "xla".
     """
-    chosen = choose("selective_scan", x, dt, B, implementation=implementation)
+    unsupported = None
+    if initial_state is not None and initial_state.h.dtype != jnp.float32:
+        unsupported = f"the kernel takes no {initial_state.h.dtype} state"
+    chosen = choose("selective_scan", x, dt, B, implementation=implementation, unsupported=unsupported)
     expect_array("x", x, ("B", "N", "E"), "floating")
     batch, length, channels = x.shape
     expect_array("dt", dt, x.shape, "floating")
@@ -91,6 +115,8 @@ def selective_scan(
     if D is not None:
         expect_array("D", D, (channels,), "floating")
     expect_state(initial_state, h=(batch, *A.shape))
+    if chosen == "pallas":
+        return _fused(x, dt, A, B, C, D, initial_state, return_state, segment_ids, mask)
     dtype = accumulation_dtype(x)
     rate, skip = A.astype(dtype), None if D is None else D.astype(dtype)  # the scan sums their gradients
 
@@ -107,6 +133,38 @@ def selective_scan(
     options: dict[str, Any] = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
     options |= {"chunk_size": chunk_size, "implementation": chosen}
     return body(diagonal_scan)((x, dt, B, C), terms, readout, return_state=return_state, **options)
+
+
+def _fused(
+    x: Array,
+    dt: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    D: Array | None,
+    state: DiagonalScanState | None,
+    return_state: bool,
+    segment_ids: Array | None,
+    mask: Array | None,
+) -> Any:
+    """Run the kernel: a masked token has dt = 0, which keeps the state, and the first of a segment forgets it."""
+    batch, length, channels = x.shape
+    call = continue_from(state, batch, length, segment_ids, mask)
+    x, dt, B, C = call.unpadded((x, dt, B, C))
+    keep = None
+    if call.start is not None:
+        keep = jnp.broadcast_to(call.start != jnp.arange(length), (batch, length)).astype(jnp.float32)
+    D = jnp.zeros((channels,), jnp.float32) if D is None else D
+
+    def run(h: Array, x: Array) -> tuple[Array, Array]:
+        return pallas_kernels.selective_scan(x, dt, A, B, C, D, h, keep)
+
+    h = jnp.zeros((batch, *A.shape), jnp.float32) if state is None else state.h
+    h = call.prefix(
+        lambda h: run(h, x), h, lambda: run(jnp.ones_like(h), jnp.zeros_like(x))[1], jnp.multiply
+    )
+    y, h = run(h, x)
+    return (y, DiagonalScanState(h, call.after)) if return_state else y
 
 
 @stateful_op("xla", "reference", tokens=("inputs", "segment_ids", "mask"))

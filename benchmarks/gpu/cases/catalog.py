@@ -20,6 +20,7 @@ OPS = {
     "row_products": steps.product_cases,
     "gated_conv": layers.gate_cases,
     "rms_norm": layers.norm_cases,
+    "selective_scan": layers.scan_cases,
     "softmax_loss": layers.loss_cases,
 }
 """Folder of kernels -> its cases, with the variants of the tuning tables."""

@@ -17,12 +17,17 @@ from pallas_kernels.gated_conv import facts_of as gate_facts
 from pallas_kernels.gated_conv import kernel as gates
 from pallas_kernels.rms_norm import facts_of as norm_facts
 from pallas_kernels.rms_norm import kernel as norms
+from pallas_kernels.selective_scan import facts_of as scan_facts
+from pallas_kernels.selective_scan import kernel as scans
 from pallas_kernels.softmax_loss import gradients
 from pallas_kernels.window_attention import kernels as windows
 from pallas_kernels.window_attention.function import Call as WindowCall
 from pallas_kernels.window_attention.function import facts_of as window_facts
 
 BATCH, LENGTH = 16, 2048
+
+CHUNK = 64
+"""Tokens of a chunk of the selective scan."""
 
 # Past keys, H, G, K = V, dtype, whether there are segments and padding.
 WINDOW = (
@@ -49,6 +54,13 @@ NORMS = (
     ((16, 2048, 1024), "bfloat16", True),  # its gated_conv
     ((16, 2048, 1792), "bfloat16", False),  # based-1b
     ((3, 100, 4096), "float32", True),  # a last chunk that is not full
+)
+
+# E, S, dtype, N, whether some tokens forget the state.
+SCANS = (
+    (2048, 16, "bfloat16", 2048, False),  # mamba-360m
+    (2048, 16, "bfloat16", 2048, True),
+    (96, 8, "float32", 100, True),  # a last chunk that is not full
 )
 
 # Rows, columns, vocabulary, dtype of the gradient.
@@ -147,6 +159,30 @@ def norm_cases() -> Iterator[Case]:
         ):
             facts = norm_facts(branch, kernel)
             yield tunable("rms_norm", kernel, words, function, arguments, facts, variants)
+
+
+def scan_cases() -> Iterator[Case]:
+    """Yield both kernels of the calls of `SCANS`."""
+    for channels, states, dtype, length, forgets in SCANS:
+        parts, chunks = channels // scans.LANES, pl.cdiv(length, CHUNK)
+        x = Shape((BATCH, length, parts, scans.LANES), dtype)
+        dt, maps = Shape(x.shape, "float32"), Shape((BATCH, length, states), dtype)
+        A, D = Shape((states, *x.shape[2:]), "float32"), Shape(x.shape[2:], "float32")
+        h, saved = Shape((BATCH, *A.shape), "float32"), Shape((BATCH, chunks, *A.shape), "float32")
+        keep = [Shape(x.shape[:2], "float32")] * forgets
+        words = f"E{channels} S{states} {dtype}{' packed' * forgets}"
+        for kernel, run, rest in (
+            ("outputs", scans.outputs, [h]),
+            ("gradients", scans.gradients, [x, h, saved]),
+        ):
+            function, facts = functools.partial(_scan, run), scan_facts(states, kernel)
+            arguments = [x, dt, A, maps, maps, D, *rest, *keep]
+            variants = [{"tokens": tokens} for tokens in (1, 2, 4, 8, 16)]
+            yield tunable("selective_scan", kernel, words, function, arguments, facts, variants)
+
+
+def _scan(run: Any, *arrays: jax.Array, variant: Any) -> Any:
+    return run(*arrays, call=scans.Call(CHUNK, True, variant))
 
 
 def loss_cases() -> Iterator[Case]:
