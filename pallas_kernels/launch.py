@@ -191,9 +191,9 @@ def exp2(x: jax.Array) -> jax.Array:
 def _instruction(name: str, *arrays: jax.Array) -> jax.Array:
     shape = jnp.broadcast_shapes(*(x.shape for x in arrays))
     result = jax.ShapeDtypeStruct(shape, jnp.float32)
-    places = ", ".join(f"${i}" for i in range(len(arrays) + 1))
+    operands = ", ".join(f"${i}" for i in range(len(arrays) + 1))
     return require().elementwise_inline_asm(
-        f"{name} {places};",
+        f"{name} {operands};",
         args=[jnp.broadcast_to(x, shape) for x in arrays],
         constraints=",".join(["=f", *"f" * len(arrays)]),
         pack=1,

@@ -32,6 +32,7 @@ MODES = drawn(HEADS, 2, 2)
 STEP = {"k": K[:, 0], "v": V[:, 0]}
 IDS = array(np.repeat([[0, 1]], [4, 3], axis=1).repeat(BATCH, axis=0))
 TOKENS = array(GENERATOR.integers(0, 3, (BATCH, LENGTH)))
+WIDE, RATES = drawn(BATCH, LENGTH, 32), drawn(32, CHANNELS)  # the kernel's scan takes 32 channels
 STARTS = array(np.broadcast_to(np.array([0, 3]), (BATCH, HEADS, 2)))
 POSITIONS, STREAM = ops.advance(None, BATCH, LENGTH)
 CHUNKS = {"chunk_size": 3}
@@ -89,7 +90,10 @@ CALLS = {
     ),
     "segment_softmax": (lambda x: selection.segment_softmax(x, POSITIONS), X[..., 0]),
     "segment_sum": (lambda x: selection.segment_sum(x, POSITIONS), X[..., 0]),
-    "selective_scan": (lambda x: ops.selective_scan(x, jnp.exp(X), -jnp.abs(TAPS[:4]), X, X, **CHUNKS), X),
+    "selective_scan": (
+        lambda x: ops.selective_scan(x, jnp.exp(WIDE), -jnp.abs(RATES), X, X, **CHUNKS),
+        WIDE,
+    ),
     "shifted_sum": (lambda x: selection.shifted_sum(x, jnp.ones((BATCH, 2), int), X[:, :2, 0]), X),
     "short_conv": (lambda x: ops.short_conv(x, TAPS[:3], segment_ids=IDS), X),
     "short_conv_step": (

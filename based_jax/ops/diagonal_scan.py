@@ -147,22 +147,21 @@ def _fused(
     segment_ids: Array | None,
     mask: Array | None,
 ) -> Any:
-    """Run the kernel: a masked token has dt = 0, which keeps the state, and the first of a segment forgets it."""
+    """Run the kernel. A masked token has dt = 0, which keeps the state; the first of a segment forgets it."""
     batch, length, channels = x.shape
     call = continue_from(state, batch, length, segment_ids, mask)
     x, dt, B, C = call.unpadded((x, dt, B, C))
     keep = None
     if call.start is not None:
         keep = jnp.broadcast_to(call.start != jnp.arange(length), (batch, length)).astype(jnp.float32)
-    D = jnp.zeros((channels,), jnp.float32) if D is None else D
+    rate = A.astype(jnp.float32)
+    skip = jnp.zeros((channels,), jnp.float32) if D is None else D.astype(jnp.float32)
 
     def run(h: Array, x: Array) -> tuple[Array, Array]:
-        return pallas_kernels.selective_scan(x, dt, A, B, C, D, h, keep)
+        return pallas_kernels.selective_scan(x, dt, rate, B, C, skip, h, keep)
 
     h = jnp.zeros((batch, *A.shape), jnp.float32) if state is None else state.h
-    h = call.prefix(
-        lambda h: run(h, x), h, lambda: run(jnp.ones_like(h), jnp.zeros_like(x))[1], jnp.multiply
-    )
+    h = call.prefix(lambda h: run(h, x), h, lambda: run(jnp.ones_like(h), jnp.zeros_like(x))[1], jnp.multiply)
     y, h = run(h, x)
     return (y, DiagonalScanState(h, call.after)) if return_state else y
 

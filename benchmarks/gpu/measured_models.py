@@ -13,6 +13,7 @@ MODELS = {
     "based": ("based", ""),
     "attention": ("attn", ", attention by XLA"),
     "attention_cudnn": ("attn", ", attention by cuDNN"),
+    "mamba": ("mamba", ""),
 }
 """Candidates of whole models -> their presets and how they attend."""
 

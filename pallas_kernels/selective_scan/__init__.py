@@ -11,7 +11,7 @@ from jax import lax
 from pallas_kernels.checks import expect, expect_array, unsupported
 from pallas_kernels.partition import per_channel
 from pallas_kernels.selective_scan import kernel
-from pallas_kernels.selective_scan.kernel import AXES, LANES, Call, Variant
+from pallas_kernels.selective_scan.kernel import AXES, BLOCK, Call, Variant
 from pallas_kernels.triton_launch import cannot_launch
 from pallas_kernels.tuning import choose
 
@@ -24,8 +24,8 @@ MAX_STATES = 32
 def supports(x: Any, dt: Any, B: Any) -> str | None:
     """Return why `selective_scan` cannot take x and dt (B, N, E) and B (B, N, S) here, or None if it can."""
     reason = cannot_launch("pallas") or unsupported({"x": x, "dt": dt, "B": B}, 3, {"B": MAX_STATES})
-    if reason is None and x.shape[-1] % LANES:
-        return f"x has {x.shape[-1]} channels; the kernel takes multiples of {LANES}"
+    if reason is None and x.shape[-1] % BLOCK:
+        return f"x has {x.shape[-1]} channels; the kernel takes multiples of {BLOCK}"
     if reason is None and (states := B.shape[-1]) & (states - 1):
         return f"a channel has {states} states; the kernel takes powers of two"
     return reason
@@ -88,15 +88,20 @@ def selective_scan(
 
     def blocks(array: jax.Array) -> jax.Array:
         """Split the channels, the last axis, into blocks."""
-        return array.reshape(*array.shape[:-1], channels // LANES, LANES)
+        return array.reshape(*array.shape[:-1], channels // BLOCK, BLOCK)
 
     arrays = blocks(x), blocks(dt), blocks(A.T), B, C, blocks(D), blocks(h.mT)
-    y, last = _scan(call, arrays, given)
+    results: Any = _scan(call, arrays, given)
+    y, last = results
     return y.reshape(x.shape), last.reshape(batch, states, channels).mT
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _scan(call: Call, arrays: Any, keep: Any) -> Any:
+    return _outputs(call, arrays, keep)
+
+
+def _outputs(call: Call, arrays: Any, keep: Any) -> tuple[jax.Array, ...]:
     saved = ["b k s p c"] * call.saves
     run, plain = _forms(call, arrays, "outputs")
     operands = AXES[: len(arrays) + len(keep)]
@@ -104,7 +109,7 @@ def _scan(call: Call, arrays: Any, keep: Any) -> Any:
 
 
 def _forward(call: Call, arrays: Any, keep: Any) -> tuple[Any, Any]:
-    y, last, states = _scan(replace(call, saves=True), arrays, keep)
+    y, last, states = _outputs(replace(call, saves=True), arrays, keep)
     return (y, last), (arrays, keep, states)
 
 

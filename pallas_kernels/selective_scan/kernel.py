@@ -1,10 +1,11 @@
-"""The selective scan and its gradients; a lane is a channel, with its S states in registers.
+"""The selective scan and its gradients; a program has 32 channels, with their S states in registers.
 
     a_t = exp(dt_t A) keep_t,   h_t = a_t h_{t-1} + dt_t x_t B_t,   y_t = sum_s C_t h_t + D x_t
 
     g_t = C_t dy_t + a_{t+1} g_{t+1}                        (the gradient of h_t)
     dx_t = dt_t sum_s g_t B_t + D dy_t,   ddt_t = x_t sum_s g_t B_t + sum_s g_t h_{t-1} a_t A
-    dA = sum_t g_t h_{t-1} a_t dt_t,   dB_t = sum_e g_t dt_t x_t,   dC_t = sum_e h_t dy_t,   dD = sum_t x_t dy_t
+    dA = sum_t g_t h_{t-1} a_t dt_t,   dB_t = sum_e g_t dt_t x_t
+    dC_t = sum_e h_t dy_t,             dD = sum_t x_t dy_t
 
 A program walks over the tokens of one row and 32 channels. The forward pass stores h at the start of each
 chunk. The backward pass takes the chunks from the last to the first: it walks forward through a chunk once,
@@ -22,12 +23,22 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.launch import barrier, blocks, exp2, launch, load, multiply_add, quotient, remainder, store
+from pallas_kernels.launch import (
+    barrier,
+    blocks,
+    exp2,
+    launch,
+    load,
+    multiply_add,
+    quotient,
+    remainder,
+    store,
+)
 
 f32 = jnp.float32
 
-LANES = 32
-"""channels of a program, which is one warp"""
+BLOCK = 32
+"""channels of a program: the states of more would need too many registers"""
 
 LN_2 = np.float32(np.log(2))
 """a GPU has 2**x only: the program divides A by this"""
@@ -60,10 +71,10 @@ AXES = ("b n p c", "b n p c", "s p c", "b n s", "b n s", "p c", "b s p c", "b n"
 
 
 def outputs(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
-    """Return y (B, N, P, C), the last state (B, S, P, C), and if `saves` that before each chunk (B, K, S, P, C).
+    """Return y (B, N, P, C), the last state (B, S, P, C), and if `saves` that before each of K chunks.
 
-    Arguments: x and dt (B, N, P, C), A (S, P, C), B and C (B, N, S), D (P, C), the first state, and keep (B, N)
-    if some tokens forget the state; P blocks of C = 32 channels.
+    Arguments: x and dt (B, N, P, C), A (S, P, C), B and C (B, N, S), D (P, C), the first state, and keep
+    (B, N) if some tokens forget the state; P blocks of C = 32 channels.
     """
 
     def body(scan: "_Scan", first: Any, y: Any, last: Any, *saved: Any) -> None:
@@ -94,9 +105,9 @@ def outputs(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
 def gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
     """Return the gradients of x, dt, A, B, C, D and the first state.
 
-    Those of A and D are of each row, (B, S, P, C) and (B, P, C), those of B and C of each block of channels,
-    (B, P, N, S). Arguments: those of `outputs`, with the gradients of y and of the last state and the saved
-    states in place of the first state.
+    Those of A and D are of each row, (B, S, P, C) and (B, P, C), those of B and C of each block of
+    channels, (B, P, N, S). Arguments: those of `outputs`, but with the gradients of y and of the last state
+    and the saved states (B, K, S, P, C) in place of the first state.
     """
 
     def body(scan: "_Scan", of_y: Any, of_last: Any, saved: Any, *results: Any) -> None:
@@ -141,10 +152,10 @@ def gradients(*arrays: jax.Array, call: Call) -> tuple[jax.Array, ...]:
         start = of_last[...], jnp.zeros_like(scan.rate), jnp.zeros_like(scan.D)
         of_first[...], of_A[...], of_D[...] = lax.fori_loop(0, scan.chunks, chunk, start)
 
-    x, dt, A, B, _, D, of_y, of_last, saved = arrays[:9]
-    (batch, length, blocks, lanes), states = x.shape, len(A)
-    maps = (batch, blocks, length, states), f32, "bpns"
-    rounds = (batch, blocks, call.chunk // call.variant.tokens, states, lanes), f32, "bprsc"
+    x, dt, A, _, _, D, of_y, of_last, saved = arrays[:9]
+    (batch, length, parts, width), states = x.shape, len(A)
+    maps = (batch, parts, length, states), f32, "bpns"
+    rounds = (batch, parts, call.chunk // call.variant.tokens, states, width), f32, "bprsc"
     results = [(x.shape, x.dtype, "bnpc"), (dt.shape, dt.dtype, "bnpc"), (of_last.shape, f32, "bspc")]
     results += [maps, maps, ((batch, *D.shape), f32, "bpc"), (of_last.shape, f32, "bspc"), rounds]
     given = [(of_y, "bnpc"), (of_last, "bspc"), (saved, "bkspc")]
@@ -161,9 +172,9 @@ def _run(
     results: Sequence[tuple[tuple[int, ...], Any, str]],
 ) -> tuple[jax.Array, ...]:
     """Launch a program for each row and block of channels, which are neighbours."""
-    (batch, length, parts, lanes), states = arrays[0].shape, len(arrays[2])
+    (batch, length, parts, width), states = arrays[0].shape, len(arrays[2])
     chunks = pl.cdiv(length, call.chunk)
-    sizes = {"n": length, "c": lanes, "s": states, "k": chunks, "r": call.chunk // call.variant.tokens}
+    sizes = {"n": length, "c": width, "s": states, "k": chunks, "r": call.chunk // call.variant.tokens}
 
     def at(program: Any) -> dict[str, Any]:
         return {"b": quotient(program, parts), "p": remainder(program, parts)}
@@ -229,7 +240,9 @@ class _Scan:
 
     def _token(self, index: Any) -> _Token:
         exists = None if self._length % self._chunk == 0 else index < self._length
-        x, dt, B = (load(ref, (index, slice(None)), exists).astype(f32) for ref in (self._x, self._dt, self._B))
+        x, dt, B = (
+            load(ref, (index, slice(None)), exists).astype(f32) for ref in (self._x, self._dt, self._B)
+        )
         decay = exp2(dt * self.rate)
         for keep in self._keep:
             decay *= load(keep, (index,), exists, 1)

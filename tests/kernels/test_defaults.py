@@ -39,6 +39,11 @@ def window_step(rows: int, *rotary_dim: int, slots: int = 64) -> str:
     return ops.implementation_for("window_step", x, x, x, cache, *rotary_dim)
 
 
+def selective_scan(length: int, channels: int = 64) -> str:
+    x, maps = _shape(2, length, channels), _shape(2, length, 16)
+    return ops.implementation_for("selective_scan", x, x, maps)
+
+
 def kernels_of(kind: str, length: int) -> set[str]:
     """Kernels of a residual sum with its norm, and of a product with one row."""
     x, stream, scale = _shape(1, length, 64), _shape(1, length, 64, dtype="float32"), _shape(64)
@@ -97,3 +102,9 @@ def test_other_gpus_have_no_measurement_and_keep_the_kernels(kind):
         assert {attention(*size) for size in SIZES} == {"pallas"}
         for rows in (2, 512):
             assert taylor_step(rows, "float32") == window_step(rows) == "pallas"
+
+
+def test_scans_of_few_tokens_or_odd_channels_stay_with_xla():
+    with lowering_for():
+        found = [selective_scan(*sizes) for sizes in ((16,), (2048,), (15,), (1,), (64, 48))]
+    assert found == ["pallas", "pallas", "xla", "xla", "xla"]

@@ -15,6 +15,7 @@ from benchmarks.gpu.sections.checks import (
     TOLERANCES,
     Attention,
     Outcome,
+    Scan,
     Step,
     Window,
     WindowAttention,
@@ -37,6 +38,7 @@ SMALL = [
     Addresses().tiny(),
     Window(slots=65, rotary=pallas_kernels.Rotary(32), dtype="float32").tiny(),
     WindowAttention(left=15, heads=4, dtype="float32", packed=True).tiny(),
+    Scan(packed=True).tiny(),
 ]
 """Together every part of the checks, and other options than the command's own test has."""
 
@@ -67,7 +69,7 @@ def test_the_mosaic_twin_against_float64(check):
 
 
 @pytest.mark.parametrize(
-    "check", slow_but([SMALL[1], SMALL[-1]], SMALL, core=[]), ids=lambda check: check.name
+    "check", slow_but([SMALL[1], SMALL[-2]], SMALL, core=[]), ids=lambda check: check.name
 )
 def test_the_checks_pass_in_the_interpreter(check):
     with interpreted():

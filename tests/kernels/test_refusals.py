@@ -32,6 +32,10 @@ VALID = {
     "conv_step": {"inner": of(4, 2, 8), "history": of(4, 2, 8), "age": ints(4), "taps": of(3, 8)},
     "gated_conv": {"inner": of(2, 5, 2, 8), "taps": of(3, 8), "bias": of(2, 8)},
     "add_rms_norm": {"stream": of(2, 3, 8), "branch": of(2, 3, 8), "scale": of(8)},
+    "selective_scan": {
+        **{"x": of(1, 3, 32), "dt": of(1, 3, 32), "A": of(32, 4), "B": of(1, 3, 4), "C": of(1, 3, 4)},
+        **{"D": of(32), "h": of(1, 32, 4)},
+    },
     "row_products": {"x": of(128), "matrices": (of(8, 128), of(8, 128))},
     "gated_row_product": {"x": of(128), "matrix": of(2, 8, 128)},
     "conv_row_product": {"x": of(128), "matrix": of(2, 8, 128), **STEP},
@@ -107,6 +111,16 @@ REFUSED = {
         ({"stream": of(2, 4, 8)}, "shape of stream"),
         ({"scale": of(4)}, "shape of scale"),
         ({"bias": of(4)}, "shape of bias"),
+    ],
+    "selective_scan": [
+        ({"x": of(1, 3, 48)}, "selective_scan: x has 48 channels; the kernel takes multiples of 32"),
+        ({"B": of(1, 3, 3)}, "a channel has 3 states; the kernel takes powers of two"),
+        ({"B": of(1, 3, 64)}, "the last axis of B is 64 long; the kernel takes up to 32"),
+        ({"dt": of(1, 4, 32)}, r"shape of dt = \(1, 4, 32\): expected \(1, 3, 32\)"),
+        ({"A": of(4, 32)}, "shape of A"),
+        ({"h": of(1, 4, 32)}, "shape of h"),
+        ({"keep": of(1, 2)}, "shape of keep"),
+        ({"chunk": 6}, "chunk = 6: expected a multiple of 4 tokens"),
     ],
     "row_products": [
         ({"x": of(100)}, "row_products: x is 100 long; the kernel takes multiples of 64"),

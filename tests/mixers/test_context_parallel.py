@@ -106,31 +106,40 @@ def split(mixer: Any, params: Any, x: Any, context: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_the_fused_kernel_hands_over_its_sums():
-    run_python("from tests.mixers.test_context_parallel import compare_kernel; compare_kernel()", devices=4)
+@pytest.mark.parametrize("mesh", [(2, 2), (1, 4)])
+def test_the_fused_kernels_hand_over_their_sums(mesh):
+    run_python(f"from tests.mixers.test_context_parallel import compare_kernels as c; c({mesh})", devices=4)
 
 
-def compare_kernel() -> None:
-    """In Pallas's interpreter, against the chunked scan of one device."""
+def compare_kernels(shape: tuple[int, int]) -> None:
+    """In Pallas's interpreter, against the chunked scans of one device."""
     generator = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(generator.normal(size=(2, 64, 2, size)), jnp.float32) for size in (8, 8, 32))
-    segment_ids = jnp.asarray(np.sort(generator.integers(0, 4, (2, 64)), axis=1), jnp.int32)
 
+    def drawn(*sizes: int) -> jax.Array:
+        return jnp.asarray(generator.normal(size=sizes), jnp.float32)
+
+    segment_ids = jnp.asarray(np.sort(generator.integers(0, 4, (2, 64)), axis=1), jnp.int32)
+    x, A, maps = drawn(2, 64, 32), drawn(32, 4), (drawn(2, 64, 4), drawn(2, 64, 4))
+    compare_kernel(shape, ops.taylor_attention, segment_ids, *(drawn(2, 64, 2, size) for size in (8, 8, 32)))
+    compare_kernel(shape, ops.selective_scan, segment_ids, x, jax.nn.softplus(x), -jnp.exp(A), *maps)
+
+
+def compare_kernel(shape: tuple[int, int], op: Any, segment_ids: jax.Array, *arrays: jax.Array) -> None:
     def gradients(implementation: str) -> Any:
-        def total(q: Any, k: Any, v: Any) -> Any:
-            y = ops.taylor_attention(q, k, v, segment_ids=segment_ids, implementation=implementation)
+        def total(*arrays: jax.Array) -> Any:
+            y = op(*arrays, segment_ids=segment_ids, implementation=implementation)
             return jnp.sum(jnp.sin(y)), y
 
-        return jax.grad(total, argnums=(0, 1, 2), has_aux=True)
+        return jax.grad(total, argnums=tuple(range(len(arrays))), has_aux=True)
 
-    mesh = jax.make_mesh((2, 2), ("data", "context"), axis_types=(AxisType.Auto,) * 2)
+    mesh = jax.make_mesh(shape, ("data", "context"), axis_types=(AxisType.Auto,) * 2)
     tokens = NamedSharding(mesh, PartitionSpec("data", "context"))
 
-    def on_four(q: Any, k: Any, v: Any) -> Any:
+    def on_four(*arrays: jax.Array) -> Any:
         with sharding.over(tokens), pallas_kernels.interpreted():
-            return gradients("pallas")(q, k, v)
+            return gradients("pallas")(*arrays)
 
-    ours = jax.jit(on_four, in_shardings=tokens)(q, k, v)
-    theirs = jax.jit(gradients("xla"))(q, k, v)
+    ours = jax.jit(on_four)(*arrays)
+    theirs = jax.jit(gradients("xla"))(*arrays)
     # float32 sums over 64 tokens, in another order; gradients are up to 2.
     chex.assert_trees_all_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
+from pallas_kernels import interpreted
 from tests.arrays import ones
 from tests.marks import release_but
 from tests.ops.contract import Contract
@@ -23,6 +24,7 @@ class Case(NamedTuple):
     skip: bool = True
 
 
+FUSED = [Case((2, 11, 32, 2), None)]
 CASES = [Case((2, 11, 3, 2), 4), Case((1, 7, 2, 3), None, skip=False), Case((2, 1, 1, 2), None)]
 
 
@@ -66,6 +68,20 @@ class TestSelectiveScan(Contract):
             h[row] = np.exp(dt[row, t][:, None] * A) * h[row] + np.outer(dt[row, t] * x[row, t], B[row, t])
             y[row, t] = h[row] @ C[row, t] + arrays.get("D", 0) * x[row, t]
         return y, {"h": h}
+
+
+class TestSelectiveScanKernel(TestSelectiveScan):
+    """The fused kernel in the interpreter; it has no float64."""
+
+    cases = bare = FUSED
+    implementations = ("pallas",)
+    examples = 2
+    test_the_reference = test_in_float64 = test_shorter_calls = None
+    test_without_a_placement = test_bfloat16 = None
+
+    def run(self, *arguments, **options):
+        with interpreted():  # the gradient, too, is traced inside
+            return TestSelectiveScan.run(self, *arguments, **options)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -97,8 +97,10 @@ def over_devices(
 
     along = PartitionSpec(None, AXIS)
     specs = map_arrays(lambda x: along if x.shape[1] == length else PartitionSpec(), rows)
-    # The compiler still partitions over the other axes of the mesh.
-    where: dict[str, Any] = {"mesh": mesh, "axis_names": {AXIS}, "check_vma": False}
+    # The compiler still partitions over the other axes of the mesh, if they have several devices: else it
+    # takes all to be manual, and partitioning a kernel fails (jax 0.12).
+    axes = {AXIS, *(name for name, size in mesh.shape.items() if size == 1)}
+    where: dict[str, Any] = {"mesh": mesh, "axis_names": axes, "check_vma": False}
     where |= {"in_specs": (specs, PartitionSpec(), PartitionSpec(AXIS)), "out_specs": along}
     return jax.shard_map(run, **where)(rows, arrays, jnp.arange(mesh.shape[AXIS]))
 

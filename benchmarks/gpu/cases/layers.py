@@ -164,8 +164,8 @@ def norm_cases() -> Iterator[Case]:
 def scan_cases() -> Iterator[Case]:
     """Yield both kernels of the calls of `SCANS`."""
     for channels, states, dtype, length, forgets in SCANS:
-        parts, chunks = channels // scans.LANES, pl.cdiv(length, CHUNK)
-        x = Shape((BATCH, length, parts, scans.LANES), dtype)
+        parts, chunks = channels // scans.BLOCK, pl.cdiv(length, CHUNK)
+        x = Shape((BATCH, length, parts, scans.BLOCK), dtype)
         dt, maps = Shape(x.shape, "float32"), Shape((BATCH, length, states), dtype)
         A, D = Shape((states, *x.shape[2:]), "float32"), Shape(x.shape[2:], "float32")
         h, saved = Shape((BATCH, *A.shape), "float32"), Shape((BATCH, chunks, *A.shape), "float32")

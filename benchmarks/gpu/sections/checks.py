@@ -242,6 +242,58 @@ class WindowAttention(Check):
         return _traced(call, *functions, (arrays, packing), tolerance, zeros=True)
 
 
+@dataclass(frozen=True)
+class Scan(Check):
+    """`selective_scan`, its final state, and all gradients."""
+
+    channels: int = 96
+    states: int = 16
+    dtype: str = "bfloat16"
+    length: int = 1000
+    batch: int = 2
+    packed: bool = False
+    """segments and padding"""
+
+    @property
+    def name(self) -> str:
+        sizes = f"E{self.channels} S{self.states} {self.dtype} N{self.length}"
+        return f"scan {sizes}" + " packed" * self.packed
+
+    def tiny(self) -> "Scan":
+        return replace(self, length=70, batch=1, channels=32, states=4)
+
+    def program(self) -> Program:
+        rng, batch, length = np.random.default_rng(0), self.batch, self.length
+        tokens, maps = (batch, length, self.channels), (batch, length, self.states)
+        rates, state = (self.channels, self.states), (batch, self.channels, self.states)
+
+        def drawn(shape: tuple[int, ...], dtype: str = "float32") -> jax.Array:
+            return jnp.asarray(rng.standard_normal(shape), dtype)
+
+        x, B, C, dy = (drawn(shape, self.dtype) for shape in (tokens, maps, maps, tokens))
+        dt, A, D = jax.nn.softplus(drawn(tokens) - 3), -jnp.exp(drawn(rates)), drawn(rates[:1])
+        inputs, gradients = (x, dt, A, B, C, D, drawn(state)), (dy, drawn(state))
+        packing = [jnp.asarray(each) for each in _packing(batch, length, 0)] if self.packed else []
+
+        def call(implementation: str, inputs: Any, gradients: Any, packing: Any) -> dict[str, jax.Array]:
+            options = {"return_state": True, "implementation": implementation}
+            for ids, counts in [packing] if packing else []:
+                options |= {"segment_ids": ids, "mask": jnp.arange(length) < counts[:, None]}
+
+            def run(*inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+                *tokens, h = inputs
+                state = replace(ops.init_diagonal_scan_state(batch, rates), h=h)
+                y, state = ops.selective_scan(*tokens, initial_state=state, **options)
+                return y, state.h
+
+            (y, last), pull_back = jax.vjp(run, *inputs)
+            names = ("y", "last", "dx", "ddt", "dA", "dB", "dC", "dD", "dh")
+            return dict(zip(names, (y, last, *pull_back(gradients)), strict=True))
+
+        tolerance = TOLERANCES[self.dtype, "highest" if self.dtype == "float32" else None]
+        return _traced(call, "pallas", "reference", (inputs, gradients, packing), tolerance)
+
+
 def _step(step: Any, *arrays: Any) -> dict[str, Any]:
     """Return the results of a step, numbered."""
     return {f"result {i}": x for i, x in enumerate(step(*arrays))}

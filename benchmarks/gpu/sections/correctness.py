@@ -96,7 +96,8 @@ def every_check() -> list[Check]:
         WindowAttention(left=127, size=128, dtype="float32"),
         WindowAttention(left=0, size=20, dtype="float16"),
     ]
-    first = [*attention[:3], steps[0], windows[0], *short[:2]]
+    scans = [checks.Scan(packed=True), checks.Scan(dtype="float32"), checks.Scan(states=8, length=64)]
+    first = [*attention[:3], steps[0], windows[0], *short[:2], *scans]
     return [*first, *attention[3:], *steps[1:], *windows[1:], *short[2:]]
 
 

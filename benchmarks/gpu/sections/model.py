@@ -1,4 +1,4 @@
-"""Sections `train`, `generate`, `prefill`: whole models of equal size, Based and a Transformer++.
+"""Sections `train`, `generate`, `prefill`: whole models of equal size, Based, a Transformer++ and a Mamba.
 
 A training step has 16 rows of 2,048 tokens. A prompt is read into an empty state. Tokens are made greedily in
 one program, after half of the 1,024 tokens for which the state has capacity besides a prompt of 128: the time
@@ -21,6 +21,7 @@ from benchmarks.decode.models import (
     ATTENTION,
     BASED,
     CUDNN,
+    MAMBA,
     abstract_weights,
     model_config,
     one_of_each,
@@ -47,10 +48,11 @@ DECODED = Work(batch=1, start=128 + 512, tokens=128, capacity=128 + 1024)
 
 
 def train_steps(session: Session) -> list[Step]:
-    """List a training step of both models."""
+    """List a training step of the models."""
     rows, length = (1, 64) if session.quick else (ROWS, LENGTH)
     what = f"B{rows} N{length}"
-    return [_step(session, "360m", what, partial(_training, rows, length), rows * length)]
+    train = partial(_training, rows, length)
+    return [_step(session, "360m", what, train, rows * length, (BASED, CUDNN, MAMBA))]
 
 
 def generate_steps(session: Session) -> list[Step]:
@@ -77,6 +79,7 @@ def _step(
     what: str,
     prepare: Callable[[ModelConfig, Any, Callable[[], Any]], Prepared],
     tokens: int,
+    models: tuple[str, ...] = (BASED, CUDNN),
 ) -> Step:
     def config(name: str) -> ModelConfig:
         if session.quick:
@@ -98,8 +101,7 @@ def _step(
             return prepare(config(name), abstract_weights(own), partial(weights, own))
 
         return [
-            Candidate(name, partial(prepared, name), ours=name == BASED, amounts=amounts)
-            for name in (BASED, CUDNN)
+            Candidate(name, partial(prepared, name), ours=name == BASED, amounts=amounts) for name in models
         ]
 
     return Step(f"{size} {what}", candidates=candidates, facts={"size": size})
