@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from based_jax.mixers.contract import head_layout
 from based_jax.models import ModelConfig, presets
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect_choice, expect_writable
 from benchmarks import report as reporting
 from benchmarks import tables
-from benchmarks.flags import comma_list, expect_writable
+from benchmarks.flags import comma_list, expect_counts, expect_items
 from benchmarks.gpu.io_model import GPUS, Rates
 from benchmarks.gpu.static import cost, hlo
 from benchmarks.gpu.static.cost import Work
@@ -85,7 +85,10 @@ class Static:
             ImportError: a wheel of the extra `inspect` is missing.
             ValueError: a flag with a wrong value, or a file that cannot be read or written.
         """
-        self._check()
+        expect_choice("--gpu", self.gpu, tuple(GPUS))
+        expect_items(self, presets=presets.names(), programs=tuple(PROGRAMS))
+        expect_counts(self, "batch", "length", "after", "decode_batches")
+        expect_writable(self, "json")
         use_cpu()
         settings = {
             "gpu": self.gpu,
@@ -132,18 +135,6 @@ class Static:
             "argument_bytes": memory.argument_size_in_bytes,
         }
         return rows, summary
-
-    def _check(self) -> None:
-        expect_choice("--gpu", self.gpu, tuple(GPUS))
-        for name in self.presets:
-            expect_choice("--presets", name, presets.names())
-        for name in self.programs:
-            expect_choice("--programs", name, tuple(PROGRAMS))
-        counts = {"batch": (self.batch,), "length": (self.length,), "after": (self.after,)}
-        for flag, values in (counts | {"decode-batches": self.decode_batches}).items():
-            for value in values:
-                expect(value >= 1, f"--{flag}", value, "at least 1")
-        expect_writable("--json", self.json)
 
 
 def by_part(works: list[Work], config: ModelConfig, gpu: Rates) -> list[dict[str, Any]]:
