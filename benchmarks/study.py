@@ -266,8 +266,3 @@ class Flags:
             return True
 
         return report.make(results, measure, title, text, self.json)
-
-
-def ascending(values: Iterable[int]) -> list[int]:
-    """Return values in order, each once."""
-    return sorted(set(values))

@@ -20,7 +20,7 @@ from benchmarks.decode.programs import (
     Work,
 )
 from benchmarks.flags import comma_list
-from benchmarks.study import Flags, Study, ascending
+from benchmarks.study import Flags, Study
 
 PREFILL_BATCH = 2
 """Prompts per call of `prefill`."""
@@ -80,7 +80,7 @@ class Decode(Flags):
             "size": self.presets,
             "models": list(configs),
             "parts": [part for part in PARTS if part in self.parts],
-            **{name: ascending(getattr(self, name)) for name in swept},
+            **{name: sorted(set(getattr(self, name))) for name in swept},
             **{name: getattr(self, name) for name in ("steps", "prompt", "tokens")},
             "prefill_batch": PREFILL_BATCH,
         }
@@ -104,7 +104,7 @@ class Decode(Flags):
 
     def _parts(self) -> list[Part]:
         """Return the questions, with the work of a call at each swept value and pass."""
-        batches = {f"batch {batch}": batch for batch in ascending(self.context_batches)}
+        batches = {f"batch {batch}": batch for batch in sorted(set(self.context_batches))}
         capacity = self.prompt + self.tokens
 
         def after_context(context: int, direction: str) -> Work:
@@ -115,9 +115,9 @@ class Decode(Flags):
             return Work(batch, start, tokens, capacity)
 
         parts = [
-            Part(CONTEXTS, ascending(self.contexts), tuple(batches), after_context),
-            Part(PREFILL, ascending(self.lengths), (READ,), lambda n, _: Work(PREFILL_BATCH, 0, n, n)),
-            Part(BATCHES, ascending(self.batches), (FIRST, GENERATE), of_batch),
+            Part(CONTEXTS, sorted(set(self.contexts)), tuple(batches), after_context),
+            Part(PREFILL, sorted(set(self.lengths)), (READ,), lambda n, _: Work(PREFILL_BATCH, 0, n, n)),
+            Part(BATCHES, sorted(set(self.batches)), (FIRST, GENERATE), of_batch),
         ]
         return [part for part in parts if part.name in self.parts]
 

@@ -158,8 +158,6 @@ class Gpu:
 
     def _measure(self, until: float) -> int:
         """Measure a section."""
-        if self.interpret:
-            import based_jax  # noqa: F401  (sets XLA_FLAGS for CPUs, before JAX reads them)
         from benchmarks.gpu.sections import stopwatch
         from benchmarks.gpu.sections.session import DeviceLostError, Session
 

@@ -14,7 +14,7 @@ from based_jax.models.backbones import ALIASES
 from based_jax.training.mqar.grid import Grid, GridState, VmappedRuns, load
 from benchmarks.flags import comma_list
 from benchmarks.models import training
-from benchmarks.study import Candidate, Flags, Program, ascending, compile_jitted
+from benchmarks.study import Candidate, Flags, Program, compile_jitted
 
 SEED = 0
 """Seed of the data, the initialisation and the dropout."""
@@ -91,7 +91,7 @@ class Workload:
                 "jax",
                 functools.partial(self.program, count),
             )
-            for count in ascending(self.flags.vmapped_runs)
+            for count in sorted(set(self.flags.vmapped_runs))
         ]
 
     def program(self, models: int, *_: Any) -> Program:

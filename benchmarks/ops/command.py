@@ -20,7 +20,7 @@ from benchmarks.ops.candidates import (
     family_of,
 )
 from benchmarks.report import Report
-from benchmarks.study import Flags, ascending
+from benchmarks.study import Flags
 from benchmarks.tables import MISSING, PASS_TITLES, milliseconds, power, significant
 
 NAMES = tuple(candidate.name for candidate in CANDIDATES)
@@ -47,7 +47,7 @@ class Ops(Flags):
         """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
         self.check("lengths", "fit_from", candidates=NAMES)
         chosen = [candidate for candidate in CANDIDATES if candidate.name in self.candidates]
-        lengths = ascending(self.lengths)
+        lengths = sorted(set(self.lengths))
         self.expect_inputs_fit(lengths[-1], bytes_at(lengths[-1]))
         settings = {
             "batch": BATCH,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax.core import meta
 
 from based_jax import mixers
+from based_jax.generate.states import state_bytes
 from based_jax.mixers.contract import Mixer
 from based_jax.ops.core.stream import Stream
 from based_jax.typing import Array, Params, State
@@ -17,7 +18,7 @@ from benchmarks import tables
 from benchmarks.analysis import growth_exponent, series
 from benchmarks.flags import comma_list
 from benchmarks.report import Report
-from benchmarks.study import FORWARD, FORWARD_BACKWARD, Candidate, Flags, Program, ascending, compile_jitted
+from benchmarks.study import FORWARD, FORWARD_BACKWARD, Candidate, Flags, Program, compile_jitted
 from benchmarks.tables import MISSING, PASS_TITLES, milliseconds, power, significant
 
 DECODE = "decode"
@@ -53,8 +54,7 @@ class Measured:
         """Return columns of a row: bytes of the state for `length` tokens and the papers' floats, or None."""
         if not self.info.stateful:
             return {"state_bytes": None, "state_floats": None}
-        shapes = jax.eval_shape(lambda: self.mixer.init_state(1, length))
-        allocated = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+        allocated = state_bytes(self.mixer, length)
         return {"state_bytes": allocated, "state_floats": self.mixer.state_size(length)}
 
     @functools.cached_property
@@ -140,7 +140,7 @@ class Mixers(Flags):
     def run(self, command: str) -> int:
         """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
         self.check("lengths", "fit_from", "d_model", mixers=mixers.names())
-        lengths = ascending(self.lengths)
+        lengths = sorted(set(self.lengths))
         self.expect_inputs_fit(lengths[-1], 4 * lengths[-1] * self.d_model)
         found = {name: measured(name, self.d_model, lengths[-1]) for name in self.mixers}
         candidates = [mixer.candidate() for mixer in found.values()]
