@@ -190,23 +190,6 @@ def agreement(candidate: str, ours: Sequence[float], theirs: Sequence[float]) ->
     }
 
 
-def ratios(kind: Kind, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return each candidate's speed over that of each baseline, and the relative spread."""
-    found = {(row[kind.subject], row["candidate"]): row for row in rows if row[kind.speed]}
-    return [
-        {
-            kind.subject: subject,
-            "candidate": name,
-            "other": base,
-            "ratio": row[kind.speed] / other[kind.speed],
-            "spread": math.hypot(row["spread"], other["spread"]),
-        }
-        for (subject, name), row in found.items()
-        for base in kind.bases
-        if base != name and (other := found.get((subject, base)))
-    ]
-
-
 def text(report: Report) -> str:
     """Return the report in Markdown."""
     kind = TRAIN if report["benchmark"] == "train" else MQAR
@@ -216,7 +199,7 @@ def text(report: Report) -> str:
         kind.subject: lambda row: row[kind.subject],
         "candidate": lambda row: labels[row["candidate"]],
         **kind.columns,
-        **{f"x {kind.bases[base]}": _ratio(kind, report, base) for base in bases},
+        **{f"x {kind.bases[base]}": ratios(kind, report["rows"], base) for base in bases},
         **kind.memory,
     }
     body = [
@@ -235,18 +218,18 @@ def text(report: Report) -> str:
     )
 
 
-def _ratio(kind: Kind, report: Report, base: str) -> Callable[[Row], str]:
-    """Return the column of ratios to a baseline."""
-    found = {
-        (entry[kind.subject], entry["candidate"]): f"{entry['ratio']:.2f}"
-        + (f" ± {entry['ratio'] * entry['spread']:.2f}" if kind is TRAIN else "")
-        for entry in ratios(kind, report["rows"])
-        if entry["other"] == base
-    }
+def ratios(kind: Kind, rows: Sequence[Row], base: str) -> Callable[[Row], str]:
+    """Return the column of speeds over that of a baseline; in `TRAIN` with the spread of both."""
+    others = {row[kind.subject]: row for row in rows if row["candidate"] == base and row[kind.speed]}
 
     def write(row: Row) -> str:
-        name = row["candidate"]
-        return found.get((row[kind.subject], name), "1" if name == base else MISSING)
+        if row["candidate"] == base:
+            return "1"
+        if (other := others.get(row[kind.subject])) is None:
+            return MISSING
+        ratio = row[kind.speed] / other[kind.speed]
+        spread = ratio * math.hypot(row["spread"], other["spread"])
+        return f"{ratio:.2f}" + (f" ± {spread:.2f}" if kind is TRAIN else "")
 
     return write
 

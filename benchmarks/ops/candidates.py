@@ -53,17 +53,23 @@ def bytes_at(length: int) -> int:
 def _in_jax(name: str, label: str, function: Callable[..., Any], **lacks: str) -> Candidate:
     """Time `function(q, k, v)` and its vector-Jacobian product, compiled before any large array exists."""
 
-    def forward_backward(q, k, v, gradient):
-        y, pull_back = jax.vjp(function, q, k, v)
-        return y, *pull_back(gradient)
-
     def prepare(length: int, direction: str) -> Program:
         given = [jnp.asarray(x) for x in arrays(family_of(name), length)]
         if direction == FORWARD:
             return compile_jitted(jax.jit(function), given[:3])
-        return compile_jitted(jax.jit(forward_backward), given)
+        return compile_jitted(jax.jit(with_gradients(function)), given)
 
     return Candidate(name, label, "jax", prepare, lacks)
+
+
+def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn (q, k, v, dy) into y and the gradients of q, k, v."""
+
+    def run(q: Any, k: Any, v: Any, dy: Any) -> Any:
+        y, pull_back = jax.vjp(function, q, k, v)
+        return y, *pull_back(dy)
+
+    return run
 
 
 def _prefill(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:

@@ -13,7 +13,7 @@ from based_jax import mixers
 from based_jax.generate.states import state_bytes
 from based_jax.mixers.contract import Mixer
 from based_jax.ops.core.stream import Stream
-from based_jax.typing import Array, Params, State
+from based_jax.typing import Array, Int, Params, State
 from benchmarks import tables
 from benchmarks.analysis import growth_exponent, series
 from benchmarks.flags import comma_list
@@ -86,8 +86,7 @@ class Measured:
         x = jax.random.normal(jax.random.key(1), (1, length, self.mixer.d_model))
         if direction == DECODE:
             # An empty state: the time of a step does not depend on its contents.
-            state = jax.tree.map(jnp.copy, self.mixer.init_state(1, length))
-            state = map_streams(state, lambda s: replace(s, length=jnp.full_like(s.length, length - 1)))
+            state = placed(jax.tree.map(jnp.copy, self.mixer.init_state(1, length)), length - 1)
             return compile_jitted(self.step, [self.params, x[:, -1:], state], carried=2)
         function = forward if direction == FORWARD else jax.grad(loss, argnums=(0, 1))
         return compile_jitted(jax.jit(function), [self.params, x])
@@ -109,9 +108,13 @@ def _is_stream(node: Any) -> bool:
     return isinstance(node, Stream)
 
 
-def map_streams(state: State, function: Any) -> State:
-    """Apply `function` to every stream in a state."""
-    return jax.tree.map(lambda n: function(n) if _is_stream(n) else n, state, is_leaf=_is_stream)
+def placed(state: State, length: Int[Array, ""] | int) -> State:
+    """Set the position of every row in a state to `length` tokens."""
+
+    def moved(node: Any) -> Any:
+        return replace(node, length=jnp.full_like(node.length, length)) if _is_stream(node) else node
+
+    return jax.tree.map(moved, state, is_leaf=_is_stream)
 
 
 @dataclass(frozen=True)
