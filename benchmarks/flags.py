@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from based_jax.validate import expect, expect_choice
 
@@ -31,6 +31,11 @@ def comma_list(item: type, metavar: str) -> Any:
         is_instance=lambda value: isinstance(value, tuple) and all(isinstance(part, item) for part in value),
         str_from_instance=lambda value: [",".join(map(str, value))],
     )
+
+
+Names = Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")]
+Counts = Annotated[tuple[int, ...], comma_list(int, "N,N,...")]
+"""Types of flags that are comma lists."""
 
 
 def expect_counts(settings: Any, *names: str) -> None:
@@ -65,7 +70,7 @@ def parse_plainly(options: Callable[..., T], arguments: Sequence[str], prog: str
         flag, parts = f"--{field.name}", typing.get_args(kind)
         if kind is bool:
             parser.add_argument(flag, action="store_true")
-        elif typing.get_origin(kind) is typing.Annotated:
+        elif typing.get_origin(kind) is Annotated:
             read = parts[1]
             parser.add_argument(flag, type=lambda text, read=read: read([text]), default=field.default)
         else:

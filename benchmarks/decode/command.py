@@ -1,7 +1,7 @@
 """`decode`: measure the cost of a token for long contexts and large batches, in time and memory."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice
@@ -19,7 +19,7 @@ from benchmarks.decode.programs import (
     Part,
     Work,
 )
-from benchmarks.flags import comma_list
+from benchmarks.flags import Counts, Names
 from benchmarks.study import Flags, Study
 
 PREFILL_BATCH = 2
@@ -38,19 +38,19 @@ class Decode(Flags):
 
     presets: str = "tiny"
     """Size of the timed models: tiny, 360m or 1b."""
-    models: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = MODELS
+    models: Names = MODELS
     """Models to time: based and any of attention, mamba."""
-    parts: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = PARTS
+    parts: Names = PARTS
     """Questions to answer: contexts, prefill, batches."""
-    contexts: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1024, 2048, 4096, 8192, 16384, 32768)
+    contexts: Counts = (1024, 2048, 4096, 8192, 16384, 32768)
     """Tokens of the contexts; the last --steps are timed; attention's cache has as many slots."""
-    context_batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 8)
+    context_batches: Counts = (1, 8)
     """Batches at which contexts are swept."""
     steps: int = 64
     """Tokens per timed call of `contexts`."""
-    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (512, 1024, 2048, 4096, 8192, 16384)
+    lengths: Counts = (512, 1024, 2048, 4096, 8192, 16384)
     """Tokens of the prompts of `prefill`, two per call."""
-    batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+    batches: Counts = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     """Batches of `batches`."""
     prompt: int = 128
     """Tokens of the prompts of `batches`, whose first new token is timed alone."""

@@ -19,13 +19,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 
 from based_jax.validate import expect, expect_writable
 from benchmarks import report
-from benchmarks.flags import comma_list, expect_items
+from benchmarks.flags import Names, expect_items
 from benchmarks.gpu import journal
 from benchmarks.gpu.sections.targets import summary
 from pallas_kernels import launch
@@ -76,7 +76,7 @@ class Gpu:
     """Write every number into this file instead."""
     minutes: float = 12.0
     """Time for this command; what does not fit is skipped, and measured by a later command with --resume."""
-    sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = DEFAULT
+    sections: Names = DEFAULT
     """Sections to measure: machine (always), correctness, mosaic, forward, backward, train, generate,
     prefill, decode, window, wide, torch; by default all these. On request tune: other block sizes."""
     quick: bool = False

@@ -4,7 +4,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from based_jax.training.devices.host_memory import keep_freed_memory
 from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from based_jax.training.step import Batch, Programs, TrainState, build_programs
 from based_jax.validate import expect
-from benchmarks.flags import comma_list
+from benchmarks.flags import Names
 from benchmarks.models import training
 from benchmarks.study import Candidate, Flags, Program, compile_jitted, without_torch
 
@@ -63,9 +63,9 @@ class Train(Flags):
     """Sequences per step."""
     steps: int = 2
     """Training steps per timed call."""
-    models: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME")] = MODELS
+    models: Names = MODELS
     """based, transformer, or both."""
-    variants: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(VARIANTS)
+    variants: Names = tuple(VARIANTS)
     """Ways to train in JAX."""
 
     def run(self, command: str) -> int:

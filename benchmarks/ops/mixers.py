@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from based_jax.ops.core.stream import Stream
 from based_jax.typing import Array, Int, Params, State
 from benchmarks import tables
 from benchmarks.analysis import growth_exponent, series
-from benchmarks.flags import comma_list
+from benchmarks.flags import Counts, Names
 from benchmarks.report import Report
 from benchmarks.study import FORWARD, FORWARD_BACKWARD, Candidate, Flags, Program, compile_jitted
 from benchmarks.tables import MISSING, PASS_TITLES, milliseconds, power, significant
@@ -127,13 +127,13 @@ class Mixers(Flags):
     budget are skipped, and the table lists them. Ctrl-C keeps the measurements so far.
     """
 
-    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (512, 1024, 2048, 4096, 8192)
+    lengths: Counts = (512, 1024, 2048, 4096, 8192)
     """Tokens per row."""
     seconds: float = 10.0
     """Time budget per case, in seconds: a case that would exceed it has fewer samples, or is skipped."""
     fit_from: int = 512
     """Shortest length, in tokens, that enters the fitted growth exponents."""
-    mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(mixers.names())
+    mixers: Names = tuple(mixers.names())
     """Mixers to measure."""
     d_model: int = 512
     """Channels of the inputs and outputs."""
