@@ -22,6 +22,8 @@ from benchmarks.decode.programs import (
 from benchmarks.flags import Counts, Names
 from benchmarks.study import Flags, Study
 
+SWEPT = ("contexts", "context_batches", "lengths", "batches")
+
 PREFILL_BATCH = 2
 """Prompts per call of `prefill`."""
 
@@ -75,12 +77,11 @@ class Decode(Flags):
             }
             for name, config in configs.items()
         ]
-        swept = ("contexts", "context_batches", "lengths", "batches")
         settings = {
             "size": self.presets,
             "models": list(configs),
             "parts": [part for part in PARTS if part in self.parts],
-            **{name: sorted(set(getattr(self, name))) for name in swept},
+            **{name: sorted(set(getattr(self, name))) for name in SWEPT},
             **{name: getattr(self, name) for name in ("steps", "prompt", "tokens")},
             "prefill_batch": PREFILL_BATCH,
         }
@@ -122,8 +123,7 @@ class Decode(Flags):
         return [part for part in parts if part.name in self.parts]
 
     def _check(self) -> None:
-        swept = ("contexts", "context_batches", "lengths", "batches")
-        self.check(*swept, "fit_from", "steps", "prompt", "tokens", parts=PARTS, models=MODELS)
+        self.check(*SWEPT, "fit_from", "steps", "prompt", "tokens", parts=PARTS, models=MODELS)
         shortest = min(self.contexts)
         expect(shortest > self.steps, "--contexts", shortest, f"more than --steps {self.steps}")
         expect_choice("--presets", self.presets, SIZES)

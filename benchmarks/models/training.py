@@ -44,11 +44,6 @@ class Kind(NamedTuple):
     """after them"""
     explained: str = ""
 
-    @property
-    def first(self) -> str:
-        """The first baseline."""
-        return next(iter(self.bases))
-
 
 def _seconds(value: float | None) -> str:
     return MISSING if value is None else f"{value:.1f}"
@@ -152,6 +147,7 @@ def run(
     results = flags.new_report(kind.benchmark, command, {**settings}, described)
     report.note_load(results)
     studies: dict[str, Study] = {}
+    first, *_ = kind.bases
 
     def sweeps() -> Iterator[tuple[Study, list[int]]]:
         for subject, candidates in listed.items():
@@ -161,7 +157,7 @@ def run(
                 if case.candidate.framework == "torch" and case.timing.samples:
                     workload, name = workloads[subject], case.candidate.name
                     found = agreement(name, workload.losses, workload.torch_losses(name))
-                    results["agreement"].append({kind.subject: subject, "other": kind.first} | found)
+                    results["agreement"].append({kind.subject: subject, "other": first} | found)
 
     def rows() -> list[Row]:
         found = [
@@ -240,6 +236,6 @@ def _agreement(kind: Kind, report: Report) -> Iterator[str]:
         error = "not finite" if entry["relative_error"] is None else f"{entry['relative_error']:.0e}"
         yield (
             f"{entry[kind.subject]}: {entry['candidate']} {'agrees' if entry['agrees'] else 'DISAGREES'} "
-            f"with {kind.first}: losses from the same parameters differ by at most {error} of the "
+            f"with {entry['other']}: losses from the same parameters differ by at most {error} of the "
             f"largest (steps: {len(entry['losses'])})"
         )

@@ -63,7 +63,7 @@ REFUSED = {
     },
     "train": {
         "--models mamba": "--models = 'mamba': expected one of",
-        "--length 100": "--length = 100: expected a multiple of the window of 64 keys",
+        "--length 100": "--length = 100: expected a multiple of the keys of a window = 64",
         "--d-model 96": "--d-model = 96: expected a multiple",
     },
 }

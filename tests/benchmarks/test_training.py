@@ -86,7 +86,8 @@ def test_a_difference_is_noticed(capsys):
     ours = [4.0, 3.9]
     assert training.agreement("torch", ours, ours)["agrees"]
     assert training.agreement("torch", ours, [4.0, float("nan")])["relative_error"] is None
-    entry = training.agreement("torch", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)]) | {"model": "transformer"}
+    entry = training.agreement("torch", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)])
+    entry |= {"model": "transformer", "other": "jax"}
     assert not entry["agrees"]
     assert entry["relative_error"] == pytest.approx(1.95 * AGREEMENT)  # of the largest loss
     results = report.new_report("train", "", SIZES["train"] | {"models": {}}, [], [])

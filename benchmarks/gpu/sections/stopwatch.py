@@ -151,18 +151,12 @@ class Comparison:
         for candidate in self.candidates:
             if (name := candidate.name) in medians:
                 median = medians[name]
-                rates = {column: amount / median for column, amount in candidate.amounts.items()}
-                session.add(
-                    step=step,
-                    what=name,
-                    status="measured",
-                    **found[name],
-                    ratio_to_first=None if first is None else median / first,
-                    bound_fraction=None if candidate.bound is None else candidate.bound / median,
-                    **rates,
-                    **facts,
-                    **candidate.facts,
-                )
+                columns = found[name] | {
+                    "ratio_to_first": None if first is None else median / first,
+                    "bound_fraction": None if candidate.bound is None else candidate.bound / median,
+                }
+                columns |= {column: amount / median for column, amount in candidate.amounts.items()}
+                session.add(step=step, what=name, status="measured", **columns, **facts, **candidate.facts)
                 ready[name].free()
         if medians:
             shown = ", ".join(f"{n} {1e3 * s:.4g}" for n, s in sorted(medians.items(), key=lambda x: x[1]))
