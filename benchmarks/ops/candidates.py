@@ -11,14 +11,7 @@ import numpy as np
 from based_jax import ops
 from based_jax.typing import Array
 from benchmarks.machine import cores
-from benchmarks.study import (
-    FORWARD,
-    FORWARD_BACKWARD,
-    Candidate,
-    Program,
-    compile_jitted,
-    without_torch,
-)
+from benchmarks.study import FORWARD, FORWARD_BACKWARD, Candidate, Program, compile_jitted, without_torch
 
 PASSES = (FORWARD, FORWARD_BACKWARD)
 """Passes: output only; output and the gradients of q, k and v for a given gradient of the output."""
@@ -105,9 +98,7 @@ def _ours(op: str, implementation: str) -> Callable[..., Any]:
 CANDIDATES = (
     _in_jax("taylor_xla", "Taylor, chunked scan (based_jax, xla)", _ours("taylor_attention", "xla")),
     _in_jax(
-        "taylor_reference",
-        "Taylor, quadratic (based_jax, reference)",
-        _ours("taylor_attention", "reference"),
+        "taylor_reference", "Taylor, quadratic (based_jax, reference)", _ours("taylor_attention", "reference")
     ),
     _in_jax(
         "dot_product_attention",
